@@ -1,0 +1,1 @@
+"""Repositories become folders on this machine. `fetch` is the one way in."""

@@ -1,0 +1,1 @@
+"""JSON in, requests out; pieces in, frames out. Pure: no network, no engine."""

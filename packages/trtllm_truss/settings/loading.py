@@ -1,0 +1,91 @@
+"""config.yaml, secrets and environment, read here and nowhere else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from trtllm_truss.errors import SettingsError
+from trtllm_truss.settings.model import PLATFORM_KEYS, Serving, Settings
+
+ACCESS_TOKEN_SECRET = "hf_access_token"  # noqa: S105 - the secret's name, not its value
+
+_SECTIONS: dict[str, type[BaseModel]] = {"": Settings, "serving": Serving}
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What the surroundings decide, beside config.yaml.
+
+    Attributes:
+        hf_access_token: the Hugging Face token, or None; kept out of every repr.
+        variables: the process environment at start.
+    """
+
+    hf_access_token: str | None
+    variables: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        return f"Environment(hf_access_token={'set' if self.hf_access_token else None})"
+
+
+def parse_settings(config: Mapping[str, Any]) -> Settings:
+    """The settings in a parsed config.yaml.
+
+    Raises:
+        SettingsError: a key is unknown, missing, of the wrong type or out of range.
+    """
+    metadata = config.get("model_metadata") or {}
+    if not isinstance(metadata, Mapping):
+        raise SettingsError(
+            f"config.yaml: model_metadata is {metadata!r}; it must be a mapping of settings."
+        )
+    ours = {key: value for key, value in metadata.items() if key not in PLATFORM_KEYS}
+    try:
+        return Settings.model_validate(ours)
+    except ValidationError as error:
+        raise SettingsError(_sentence(error)) from None
+
+
+def read_environment(secrets: Mapping[str, str] | None = None) -> Environment:
+    """Secrets and environment variables of this process.
+
+    Args:
+        secrets: Truss's secrets mapping. It raises its own error for a secret that is declared
+            and empty, and supports neither `in` nor iteration.
+    """
+    token: str | None = None
+    if secrets is not None:
+        try:
+            token = secrets[ACCESS_TOKEN_SECRET]
+        except Exception:  # noqa: BLE001 - Truss's SecretNotFound is importable only on the server
+            token = None
+    return Environment(hf_access_token=(token or "").strip() or None, variables=dict(os.environ))
+
+
+def _sentence(error: ValidationError) -> str:
+    problems = [_problem(dict(item)) for item in error.errors(include_url=False)]
+    return "config.yaml: " + "; ".join(problems) + "."
+
+
+def _problem(item: dict[str, Any]) -> str:
+    *parents, key = item["loc"] or ("model_metadata",)
+    path = ".".join(["model_metadata", *map(str, parents), str(key)])
+    if item["type"] == "extra_forbidden":
+        return f"{path} is not a setting{_suggestion(parents, str(key))}"
+    if item["type"] == "missing":
+        return f"{path} is missing"
+    message = str(item["msg"])
+    return f"{path} is {item['input']!r}: {message[0].lower()}{message[1:]}"
+
+
+def _suggestion(parents: list[Any], key: str) -> str:
+    section = _SECTIONS.get(".".join(map(str, parents)))
+    names = list(section.model_fields) if section else []
+    close = get_close_matches(key, names, n=1, cutoff=0.6)
+    return f" (did you mean {close[0]}?)" if close else f" (known: {', '.join(sorted(names))})"

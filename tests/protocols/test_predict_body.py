@@ -1,0 +1,154 @@
+"""JSON bodies to requests: what is accepted, what is refused, and with which words."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from trtllm_truss.errors import InvalidRequest, SettingsError
+from trtllm_truss.protocols.json_body import parse_json_object
+from trtllm_truss.protocols.predict import parse_defaults, parse_predict, response_form
+
+
+def refusal(body: dict[str, Any]) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as caught:
+        parse_predict(body, {})
+    return caught.value
+
+
+def test_defaults_are_the_documented_ones() -> None:
+    request, stream = parse_predict({"prompt": "Hi"}, {})
+    assert stream
+    assert request.max_tokens == 50
+    assert not request.max_tokens_given
+    assert request.beam_width == 1
+    assert request.stop_words == ()
+    assert request.temperature is None
+    assert not request.ignore_eos
+
+
+@pytest.mark.parametrize(
+    ("alias", "field", "value"),
+    [
+        ("stop_words_list", "stop_words", ("a", "b")),
+        ("stop", "stop_words", ("a", "b")),
+        ("bad_words_list", "bad_words", ("a", "b")),
+        ("min_length", "min_tokens", 3),
+        ("random_seed", "seed", 7),
+    ],
+)
+def test_aliases(alias: str, field: str, value: object) -> None:
+    sent = list(value) if isinstance(value, tuple) else value
+    request, _ = parse_predict({"prompt": "Hi", alias: sent}, {})
+    assert getattr(request, field) == value
+
+
+def test_one_stop_word_may_be_a_plain_text() -> None:
+    request, _ = parse_predict({"prompt": "Hi", "stop": "a,b\n"}, {})
+    assert request.stop_words == ("a,b\n",)
+
+
+def test_settings_give_defaults_that_a_body_overrides() -> None:
+    defaults = parse_defaults({"max_tokens": 7, "temperature": 0.5, "stop": ["x"]})
+    request, _ = parse_predict({"prompt": "Hi", "temperature": 1}, defaults)
+    assert (request.max_tokens, request.temperature) == (7, 1)
+    assert request.stop_words == ("x",)
+
+
+def test_null_counts_as_not_sent() -> None:
+    request, _ = parse_predict({"prompt": "Hi", "temperature": None, "max_tokens": None}, {})
+    assert request.max_tokens == 50
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "parts"),
+    [
+        ({}, "prompt", ["prompt is missing", "send the text"]),
+        ({"prompt": None}, "prompt", ["prompt is null"]),
+        ({"prompt": ""}, "prompt", ['prompt is ""', "must not be empty"]),
+        ({"prompt": 5}, "prompt", ["prompt is 5", "must be a text"]),
+        ({"prompt": "x", "messages": []}, "messages", ["messages is []", "must not be empty"]),
+        ({"prompt": "x", "max_tokens": -4}, "max_tokens", ["-4", "at least 1"]),
+        ({"prompt": "x", "max_tokens": 0}, "max_tokens", ["at least 1"]),
+        ({"prompt": "x", "max_tokens": "x"}, "max_tokens", ['"x"', "whole number"]),
+        ({"prompt": "x", "max_tokens": 1.5}, "max_tokens", ["1.5", "whole number"]),
+        ({"prompt": "x", "max_tokens": True}, "max_tokens", ["true", "whole number"]),
+        ({"prompt": "x", "max_tokens": 2**31}, "max_tokens", ["2147483648", "at most"]),
+        ({"prompt": "x", "top_p": 1.5}, "top_p", ["1.5", "at most 1"]),
+        ({"prompt": "x", "temperature": -1}, "temperature", ["-1", "at least 0"]),
+        ({"prompt": "x", "seed": -1}, "seed", ["-1", "at least 0"]),
+        ({"prompt": "x", "stop": [""]}, "stop_words", ["stop_words[0]", "must not be empty"]),
+        ({"prompt": "x", "stop": [["a"]]}, "stop_words", ["stop_words[0]", "must be a text"]),
+        ({"prompt": "x", "stop": 3}, "stop_words", ["stop_words is 3", "must be a list"]),
+        ({"prompt": "x", "stream": "yes"}, "stream", ["true or false"]),
+        ({"prompt": "x", "tempature": 1}, "tempature", ["did you mean temperature?"]),
+        ({"prompt": "x", "zzzz": 1}, "zzzz", ["the fields are", "max_tokens"]),
+        ({"prompt": "x", "stop": ["a"], "stop_words": ["b"]}, "stop_words", ["both given"]),
+        ({"prompt": "x", "min_tokens": 60}, "min_tokens", ["60", "at most max_tokens, 50"]),
+        ({"messages": [{"role": "user"}]}, "messages", ["messages[0].content is missing"]),
+        ({"messages": [{"role": "user", "content": "a", "x": 1}]}, "messages", ["messages[0].x"]),
+        ({"messages": ["hi"]}, "messages", ["messages[0]", "must be an object"]),
+        ({"prompt": "\ud800"}, "prompt", ["lone surrogates"]),
+    ],
+)
+def test_refusals_name_field_value_and_remedy(
+    body: dict[str, Any], param: str, parts: list[str]
+) -> None:
+    error = refusal(body)
+    assert error.status == 400
+    assert (error.param or "").split("[")[0].split(".")[0] == param
+    for part in parts:
+        assert part in error.message
+
+
+def test_a_long_value_is_cut_in_the_message() -> None:
+    assert len(refusal({"prompt": "x", "stop": {"a": "b" * 10_000}}).message) < 200
+
+
+@pytest.mark.parametrize(
+    ("raw", "part"),
+    [
+        (b"", "empty"),
+        (b"{", "not valid JSON"),
+        (b"[1]", "is a list"),
+        (b'"x"', "is a text"),
+        (b"3", "is 3"),
+        (b'{"prompt": "\xff"}', "not UTF-8"),
+        (b'{"prompt": "x", "top_p": NaN}', "NaN"),
+        (b'{"prompt": "x", "top_p": -Infinity}', "-Infinity"),
+        (b'{"seed": ' + b"9" * 5000 + b"}", "too long"),
+        (b"[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_bodies_that_are_no_json_object(raw: bytes, part: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        parse_json_object(raw)
+    assert part in caught.value.message
+
+
+def test_good_body() -> None:
+    assert parse_json_object(json.dumps({"prompt": "é"}).encode()) == {"prompt": "é"}
+
+
+@pytest.mark.parametrize(
+    ("accept", "stream", "form"),
+    [
+        ("*/*", True, "text"),
+        ("", True, "text"),
+        ("text/event-stream", True, "events"),
+        ("application/json", True, "json"),
+        ("application/json, text/event-stream", True, "events"),
+        ("text/event-stream", False, "json"),
+        ("*/*", False, "json"),
+    ],
+)
+def test_response_form(accept: str, stream: bool, form: str) -> None:
+    assert response_form(accept, stream) == form
+
+
+@pytest.mark.parametrize("bad", [{"max_tokens": -1}, {"prompt": "x"}, {"nonsense": 1}])
+def test_bad_defaults_are_settings_errors(bad: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError, match=r"model_metadata\.generation"):
+        parse_defaults(bad)

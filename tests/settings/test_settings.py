@@ -1,0 +1,92 @@
+"""config.yaml to Settings: every mistake gets one sentence that names it."""
+
+from __future__ import annotations
+
+import pytest
+
+from trtllm_truss.errors import SettingsError
+from trtllm_truss.settings.loading import parse_settings, read_environment
+
+
+def refusal(**metadata: object) -> str:
+    with pytest.raises(SettingsError) as caught:
+        parse_settings({"model_metadata": {"engine_repository": "a/b", **metadata}})
+    return caught.value.message
+
+
+def test_defaults() -> None:
+    settings = parse_settings({"model_metadata": {"engine_repository": "a/b"}})
+    assert settings.tensor_parallelism == 1
+    assert settings.tokenizer_repository is None
+    assert settings.runtime == {}
+    assert settings.serving.start_timeout_s == 1500
+
+
+def test_platform_keys_pass() -> None:
+    metadata = {"engine_repository": "a/b", "tags": ["x"], "example_model_input": {"prompt": "y"}}
+    assert parse_settings({"model_metadata": metadata}).engine_repository == "a/b"
+
+
+def test_unknown_key_is_refused_with_a_suggestion() -> None:
+    message = refusal(tensor_paralellism=2)
+    assert "model_metadata.tensor_paralellism is not a setting" in message
+    assert "did you mean tensor_parallelism?" in message
+
+
+def test_unknown_nested_key_is_refused_with_a_suggestion() -> None:
+    assert "did you mean drain_timeout_s?" in refusal(serving={"drain_timeout": 3})
+
+
+def test_a_key_like_nothing_lists_what_exists() -> None:
+    assert "known: engine_repository" in refusal(zzz=1)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "part"),
+    [
+        ({"tensor_parallelism": 0}, "model_metadata.tensor_parallelism is 0"),
+        ({"tensor_parallelism": "2"}, "model_metadata.tensor_parallelism is '2'"),
+        ({"engine_repository": ""}, "model_metadata.engine_repository is ''"),
+        ({"runtime": []}, "model_metadata.runtime is []"),
+        ({"serving": {"start_timeout_s": -1}}, "model_metadata.serving.start_timeout_s is -1"),
+    ],
+)
+def test_bad_values_are_named(metadata: dict[str, object], part: str) -> None:
+    assert part in refusal(**metadata)
+
+
+def test_missing_engine_repository() -> None:
+    with pytest.raises(SettingsError, match="model_metadata.engine_repository is missing"):
+        parse_settings({"model_metadata": {}})
+
+
+def test_metadata_must_be_a_mapping() -> None:
+    with pytest.raises(SettingsError, match="must be a mapping"):
+        parse_settings({"model_metadata": ["x"]})
+
+
+class TrussSecrets:
+    """Behaves as Truss's own secrets do: only look-up, its own error, no iteration."""
+
+    def __init__(self, **secrets: str) -> None:
+        self._secrets = secrets
+
+    def __getitem__(self, name: str) -> str:
+        if not self._secrets.get(name):
+            raise LookupError(f"Secret {name!r} not found")
+        return self._secrets[name]
+
+
+@pytest.mark.parametrize(
+    ("secrets", "token"),
+    [
+        (TrussSecrets(hf_access_token="hf_abc\n"), "hf_abc"),
+        (TrussSecrets(hf_access_token=""), None),
+        (TrussSecrets(), None),
+        (None, None),
+    ],
+)
+def test_token(secrets: TrussSecrets | None, token: str | None) -> None:
+    environment = read_environment(secrets)  # type: ignore[arg-type]
+    assert environment.hf_access_token == token
+    assert "hf_abc" not in repr(environment)
