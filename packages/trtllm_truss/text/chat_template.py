@@ -1,0 +1,97 @@
+"""Chat templates: the Jinja program, shipped with a model, that turns messages into its prompt.
+
+What a template may use is set by the `transformers` library
+(https://huggingface.co/docs/transformers/chat_templating_writing): the names given to `render`, the
+functions `raise_exception` and `strftime_now`, a `tojson` that leaves non-ASCII text alone, loop
+controls, and `{% generation %}` blocks, which mark the assistant's words for training and show
+their content here. Templates come with a download, so they run in Jinja's sandbox.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NoReturn
+
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from trtllm_truss.errors import InvalidRequest
+
+
+class ChatTemplate:
+    """A compiled chat template.
+
+    Args:
+        source: the template's text.
+
+    Raises:
+        jinja2.TemplateSyntaxError: it is not a template.
+    """
+
+    def __init__(self, source: str) -> None:
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _raise_exception
+        environment.globals["strftime_now"] = _strftime_now
+        self._template = environment.from_string(source)
+
+    def render(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> str:
+        """Write the prompt.
+
+        Args:
+            messages: the conversation, oldest first, each with `role` and `content`.
+            variables: everything else the template may look at.
+
+        Returns:
+            The prompt, special tokens written out.
+
+        Raises:
+            InvalidRequest: the template refuses these messages, or cannot make sense of them.
+        """
+        try:
+            return self._template.render({**variables, "messages": messages})
+        except TemplateError as error:
+            reason = error.message or type(error).__name__
+        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+            # Such a message can quote the conversation; its kind has to do.
+            reason = type(error).__name__
+        raise InvalidRequest(
+            f"messages do not fit the model's chat template: {reason}", param="messages"
+        )
+
+
+class _GenerationBlock(Extension):
+    """`{% generation %}…{% endgeneration %}`: shows its content."""
+
+    tags = {"generation"}  # noqa: RUF012 - Jinja's own declaration
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    # Jinja's own filter escapes HTML, which a model would read literally.
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _strftime_now(pattern: str) -> str:
+    return datetime.now().strftime(pattern)

@@ -1,0 +1,186 @@
+"""How tokenizers turn ids into text, bit by bit and yet exactly as they would all at once.
+
+The `tokenizers` library first drops special tokens and ids that it does not know, then hands the
+remaining tokens to its decoder. Three ways cover every decoder:
+
+* `ByteDecoding`: byte-level BPE. A token is a few bytes, the text is their UTF-8. Exact because
+  Python and Rust replace invalid UTF-8 alike, by the Unicode standard's "maximal subparts".
+* `TokenDecoding`: what SentencePiece, Unigram and WordPiece models become. A token's text depends
+  on whether it comes first, and tokens like `<0xE6>` depend on the run of such tokens around them:
+  the run is one string if all of it is valid UTF-8, else one U+FFFD for each.
+* `WholeDecoding`: any other decoder. Nothing is certain before the end, so nothing is shown.
+
+The library's own `DecodeStream` is not used: it keeps back text that ends in a genuine U+FFFD,
+cannot be flushed, and fails on some runs of byte tokens.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from tokenizers import Tokenizer
+
+from trtllm_truss.text.token_tables import ByteTable, TextTable, TokenKind, special_tokens
+
+logger = logging.getLogger(__name__)
+
+
+class Decoding(Protocol):
+    """One text in the making. Joined, what `push` and `flush` return is the whole decoding."""
+
+    def push(self, ids: Sequence[int]) -> str:
+        """Take further ids, and return the text that has become certain."""
+
+    def flush(self) -> str:
+        """Return the rest, now that no more ids will come."""
+
+
+def choose_decoding(backend: Tokenizer) -> Callable[[], Decoding]:
+    """Find the way that is exact for a tokenizer.
+
+    Args:
+        backend: the tokenizer, which must not change any more.
+
+    Returns:
+        A function that begins a text. All texts share the tables behind it.
+    """
+    stages = _decoder_stages(backend)
+    if [stage["type"] for stage in stages] == ["ByteLevel"]:
+        return partial(ByteDecoding, ByteTable(backend))
+    anchor = _plain_token(backend)
+    if anchor is not None and _is_local(stages):
+        has_bytes = any(stage["type"] == "ByteFallback" for stage in stages)
+        return partial(TokenDecoding, TextTable(backend, anchor, has_bytes))
+    logger.warning("no text can be streamed with this tokenizer's decoder, it comes at the end")
+    return partial(WholeDecoding, backend)
+
+
+class ByteDecoding:
+    """Decoding of byte-level BPE: holds back at most an incomplete character."""
+
+    def __init__(self, table: ByteTable) -> None:
+        self._table = table
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, ids: Sequence[int]) -> str:
+        """Take further ids, and return the text that has become certain."""
+        table = self._table
+        return self._utf8.decode(b"".join([table[token_id] for token_id in ids]))
+
+    def flush(self) -> str:
+        """Return the rest, now that no more ids will come."""
+        return self._utf8.decode(b"", final=True)
+
+
+class TokenDecoding:
+    """Decoding token by token: holds back at most a run of byte tokens."""
+
+    def __init__(self, table: TextTable) -> None:
+        self._table = table
+        self._run: list[int] = []
+        # Ids to decode before others, so that these get the text that their place gives them: at
+        # first the few whose text is still empty, afterwards any token with text.
+        self._context: list[int] = []
+        self._context_text = ""
+
+    def push(self, ids: Sequence[int]) -> str:
+        """Take further ids, and return the text that has become certain."""
+        table = self._table
+        pieces = []
+        for token_id in ids:
+            piece = table[token_id]
+            if piece is TokenKind.DROPPED:
+                continue
+            if piece is TokenKind.BYTE:
+                self._run.append(token_id)
+            elif self._run or not self._context_text:
+                self._run.append(token_id)
+                pieces.append(self._settle())
+            else:
+                pieces.append(piece)
+        return "".join(pieces)
+
+    def flush(self) -> str:
+        """Return the rest, now that no more ids will come."""
+        return self._settle()
+
+    def _settle(self) -> str:
+        """The text of the run, which is complete."""
+        run, self._run = self._run, []
+        text = self._table.text_after(self._context, self._context_text, run)
+        if not self._context_text:
+            if text:
+                self._context, self._context_text = [self._table.anchor], self._table.anchor_text
+            elif not self._context or not self._table.is_empty(run):
+                self._context += run
+        return text
+
+
+class WholeDecoding:
+    """Decoding of what cannot be cut: everything comes at the end."""
+
+    def __init__(self, backend: Tokenizer) -> None:
+        self._backend = backend
+        self._ids: list[int] = []
+
+    def push(self, ids: Sequence[int]) -> str:
+        """Take further ids."""
+        self._ids += ids
+        return ""
+
+    def flush(self) -> str:
+        """Return the whole text, now that no more ids will come."""
+        ids, self._ids = self._ids, []
+        return self._backend.decode(ids)
+
+
+def _decoder_stages(backend: Tokenizer) -> list[dict[str, Any]]:
+    """The decoder as a flat list of its stages in the form of `tokenizer.json`."""
+    if backend.decoder is None:
+        return []
+    stages = _flatten(json.loads(backend.decoder.__getstate__()))
+    while stages and stages[-1]["type"] == "Fuse":
+        # Joins tokens, which the library does anyway.
+        stages.pop()
+    return stages
+
+
+def _flatten(stage: dict[str, Any]) -> list[dict[str, Any]]:
+    if stage["type"] != "Sequence":
+        return [stage]
+    return [part for inner in stage["decoders"] for part in _flatten(inner)]
+
+
+def _is_local(stages: list[dict[str, Any]]) -> bool:
+    """Whether a token's text depends on nothing but being first and on its run of byte tokens."""
+    is_fused = False
+    for stage in stages:
+        kind = stage["type"]
+        if kind == "Fuse":
+            is_fused = True
+        elif kind == "Strip":
+            if stage["stop"]:
+                return False
+        elif kind == "Replace":
+            # In the joined text a longer pattern could match across tokens.
+            if is_fused and not (len(stage["pattern"].get("String", "")) == 1 and stage["content"]):
+                return False
+        elif is_fused or kind not in {"ByteFallback", "Metaspace", "WordPiece"}:
+            return False
+    return True
+
+
+def _plain_token(backend: Tokenizer) -> int | None:
+    """A token that decodes to itself, to stand for the text before other tokens."""
+    special = special_tokens(backend)
+    letters = sorted(
+        token_id
+        for token, token_id in backend.get_vocab().items()
+        if token.isalnum() and token not in special
+    )
+    return next((id_ for id_ in letters if backend.decode([id_]) == backend.id_to_token(id_)), None)

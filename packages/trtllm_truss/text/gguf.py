@@ -1,0 +1,101 @@
+"""The key/value header of a GGUF file: what a model says about itself, without its weights.
+
+The format is ggml's, https://github.com/ggml-org/ggml/blob/master/docs/gguf.md: the magic, a
+version, the number of tensors and of keys, then the keys, each a length-prefixed name, a type and a
+value. Versions 2 and 3 in little-endian order are read, which is what every current tool writes.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from pathlib import Path
+
+from trtllm_truss.errors import ArtifactError
+
+MetadataValue = int | float | bool | str | list[int] | list[float] | list[bool] | list[str]
+
+_HEADER = struct.Struct("<4sIQQ")
+_VERSIONS = (2, 3)
+_SCALARS = {
+    0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d",
+}  # fmt: skip
+_STRING = 8
+_ARRAY = 9
+
+
+def read_metadata(path: Path) -> dict[str, MetadataValue]:
+    """Read all keys of a GGUF file's header; the tensors that follow are not touched.
+
+    Args:
+        path: the file.
+
+    Returns:
+        Values by key, in the order of the file.
+
+    Raises:
+        ArtifactError: the file cannot be read, is not GGUF, is of another version, or ends early.
+    """
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return _Header(data).read()
+    except (OSError, ValueError, struct.error) as error:
+        raise ArtifactError(
+            f"{path} cannot be read as a GGUF file ({error}); download or convert it again."
+        ) from error
+
+
+class _Header:
+    """A cursor over the mapped file. Whatever does not fit is a `ValueError` or `struct.error`."""
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self._data = data
+        self._at = 0
+
+    def read(self) -> dict[str, MetadataValue]:
+        magic, version, _tensors, keys = _HEADER.unpack(self._take(_HEADER.size))
+        if magic != b"GGUF":
+            raise ValueError("it does not start with 'GGUF'")
+        if version not in _VERSIONS:
+            raise ValueError(f"version {version} or byte order is not supported")
+        metadata: dict[str, MetadataValue] = {}
+        for _ in range(keys):
+            name = self._string()
+            metadata[name] = self._value(self._scalar("I"))
+        return metadata
+
+    def _take(self, size: int) -> bytes:
+        start, self._at = self._at, self._at + size
+        if self._at > len(self._data):
+            raise ValueError("it ends inside its header")
+        return self._data[start : self._at]
+
+    def _scalar(self, code: str) -> int:
+        value: int = self._scalars(code, 1)[0]
+        return value
+
+    def _scalars(self, code: str, count: int) -> tuple[int, ...]:
+        # The size is checked before `unpack` builds its tuple: a corrupt count may be astronomic.
+        size = struct.calcsize(f"<{code}") * count
+        return struct.unpack(f"<{count}{code}", self._take(size))
+
+    def _string(self) -> str:
+        return self._take(self._scalar("Q")).decode()
+
+    def _value(self, kind: int) -> MetadataValue:
+        if kind == _STRING:
+            return self._string()
+        if kind == _ARRAY:
+            return self._array(kind=self._scalar("I"), count=self._scalar("Q"))
+        return self._scalar(self._code(kind))
+
+    def _array(self, kind: int, count: int) -> MetadataValue:
+        if kind == _STRING:
+            return [self._string() for _ in range(count)]
+        return list(self._scalars(self._code(kind), count))
+
+    @staticmethod
+    def _code(kind: int) -> str:
+        if kind not in _SCALARS:
+            raise ValueError(f"it holds a value of type {kind}, which is not read here")
+        return _SCALARS[kind]

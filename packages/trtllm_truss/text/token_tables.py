@@ -1,0 +1,87 @@
+"""What each token contributes to a text, looked up once and shared by all texts."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from tokenizers import Tokenizer
+
+
+class TokenKind(Enum):
+    """Tokens that have no text of their own."""
+
+    DROPPED = "special or unknown: the decoder never sees it"
+    BYTE = "one byte of a run"
+
+
+class ByteTable(dict[int, bytes]):
+    """The bytes of each token, filled as tokens are met."""
+
+    def __init__(self, backend: Tokenizer) -> None:
+        super().__init__()
+        self._backend = backend
+        self._special = special_tokens(backend)
+
+    def __missing__(self, token_id: int) -> bytes:
+        token = self._backend.id_to_token(token_id)
+        if token is None or token in self._special:
+            return b""
+        try:
+            value = bytes([_BYTE_OF[character] for character in token])
+        except KeyError:
+            # An added token in plain writing: the decoder takes it as it stands.
+            value = token.encode()
+        self[token_id] = value
+        return value
+
+
+class TextTable(dict[int, str | TokenKind]):
+    """The text of each token when it is not the first, filled as tokens are met."""
+
+    def __init__(self, backend: Tokenizer, anchor: int, has_bytes: bool) -> None:
+        super().__init__()
+        self._backend = backend
+        self._special = special_tokens(backend)
+        self._has_bytes = has_bytes
+        self.anchor = anchor
+        self.anchor_text = backend.decode([anchor])
+
+    def __missing__(self, token_id: int) -> str | TokenKind:
+        token = self._backend.id_to_token(token_id)
+        if token is None or token in self._special:
+            return TokenKind.DROPPED
+        # Wider than the decoder's own rule: to hold back too much is late, never wrong.
+        is_byte = self._has_bytes and "<0x" in token
+        value: str | TokenKind = TokenKind.BYTE if is_byte else self._after_anchor([token_id])
+        self[token_id] = value
+        return value
+
+    def text_after(self, context: list[int], context_text: str, ids: list[int]) -> str:
+        """The text of ids that follow others whose text is known."""
+        return self._backend.decode([*context, *ids])[len(context_text) :]
+
+    def is_empty(self, ids: list[int]) -> bool:
+        """Whether ids add nothing to a text that has begun."""
+        return not self._after_anchor(ids)
+
+    def _after_anchor(self, ids: list[int]) -> str:
+        return self.text_after([self.anchor], self.anchor_text, ids)
+
+
+def special_tokens(backend: Tokenizer) -> frozenset[str]:
+    """The contents that never show in decoded text."""
+    added = backend.get_added_tokens_decoder().values()
+    return frozenset(token.content for token in added if token.special)
+
+
+def _byte_of() -> dict[str, int]:
+    """GPT-2's alphabet: printable Latin-1 stands for itself, other bytes for U+0100 onwards."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(0x100) if byte not in printable]
+    return {
+        **{chr(byte): byte for byte in printable},
+        **{chr(0x100 + place): byte for place, byte in enumerate(others)},
+    }
+
+
+_BYTE_OF = _byte_of()

@@ -1,0 +1,29 @@
+"""What the two stored forms of a tokenizer have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tokenizers import Tokenizer
+
+
+@dataclass(frozen=True)
+class TokenizerParts:
+    """A tokenizer as it was found on disk.
+
+    Attributes:
+        backend: the tokenizer itself, its special tokens marked as such.
+        eos_ids: every id that ends a text, the tokenizer's own first.
+        bos_id: the id that begins a text, if there is one.
+        pad_id: the id that fills up a batch, if there is one.
+        named_tokens: contents by role (`bos_token`, `eos_token` …), as chat templates use them.
+        chat_templates: Jinja sources by name; the usual one is called `default`.
+    """
+
+    backend: Tokenizer
+    eos_ids: tuple[int, ...] = ()
+    bos_id: int | None = None
+    pad_id: int | None = None
+    named_tokens: Mapping[str, str] = field(default_factory=dict)
+    chat_templates: Mapping[str, str] = field(default_factory=dict)

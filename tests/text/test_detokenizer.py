@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import common_start, cuts, id_lists, pieces, texts
+from tokenizer_zoo import KINDS, STREAMING_KINDS, tokenizer_of
+from trtllm_truss.text.detokenizer import IncrementalDetokenizer
+from trtllm_truss.text.tokenizer import TextTokenizer
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+streaming_kind = pytest.mark.parametrize("kind", STREAMING_KINDS)
+thorough = settings(deadline=None, derandomize=True, max_examples=150)
+
+
+def check_pieces(tokenizer: TextTokenizer, ids: Sequence[int], lengths: list[int]) -> None:
+    whole = tokenizer.decode(ids)
+    detokenizer = IncrementalDetokenizer(tokenizer)
+    joined = ""
+    for piece in pieces(ids, lengths):
+        joined += detokenizer.push(piece)
+        assert whole.startswith(joined)
+    assert joined + detokenizer.flush() == whole
+
+
+@every_kind
+@thorough
+@given(text=texts, lengths=cuts)
+def test_pieces_of_a_text_join_to_its_decoding(kind: str, text: str, lengths: list[int]) -> None:
+    tokenizer = tokenizer_of(kind)
+    check_pieces(tokenizer, tokenizer.encode(text), lengths)
+
+
+@every_kind
+@thorough
+@given(data=st.data(), lengths=cuts)
+def test_pieces_of_any_ids_join_to_their_decoding(
+    kind: str, data: st.DataObject, lengths: list[int]
+) -> None:
+    tokenizer = tokenizer_of(kind)
+    check_pieces(tokenizer, data.draw(id_lists(tokenizer)), lengths)
+
+
+def ways_to_go_on(tokenizer: TextTokenizer) -> list[list[int]]:
+    """Continuations that together bring out all that can still change in a text."""
+    letter = tokenizer.encode("a", add_special_tokens=False)
+    ways = [[], letter]
+    for rest in (b"\x80\x80\x80", b"\x90\x80\x80", b"\xa0\x80\x80", b"\xbf\xbf\xbf", b"\xff"):
+        for length in range(1, len(rest) + 1):
+            ways.append([*byte_ids(tokenizer, rest[:length]), *letter])
+    return ways
+
+
+def byte_ids(tokenizer: TextTokenizer, data: bytes) -> list[int]:
+    backend = tokenizer._backend
+    names = [f"<0x{byte:02X}>" for byte in data]
+    if backend.token_to_id(names[0]) is None:
+        # GPT-2's alphabet writes these bytes as U+0122 to U+0142, and as themselves from U+00A1.
+        names = [chr(byte) if byte >= 0xA1 else chr(byte + 0xA2) for byte in data]
+    ids = [backend.token_to_id(name) for name in names]
+    return [token_id for token_id in ids if token_id is not None]
+
+
+@streaming_kind
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(text=texts)
+def test_text_comes_as_soon_as_no_further_id_can_change_it(kind: str, text: str) -> None:
+    # A U+FFFD of the text itself is certain from its first byte on: it is there whether the
+    # character is completed or spoilt. That is not made use of.
+    tokenizer = tokenizer_of(kind)
+    ids = tokenizer.encode(text.replace("\ufffd", ""), add_special_tokens=False)
+    detokenizer = IncrementalDetokenizer(tokenizer)
+    ways = ways_to_go_on(tokenizer)
+    shown = ""
+    for end, token_id in enumerate(ids, start=1):
+        shown += detokenizer.push([token_id])
+        assert shown == common_start([tokenizer.decode([*ids[:end], *way]) for way in ways])
+
+
+@streaming_kind
+def test_plain_text_comes_token_by_token(kind: str) -> None:
+    tokenizer = tokenizer_of(kind)
+    ids = tokenizer.encode("The quick brown fox jumps over the lazy dog", add_special_tokens=False)
+    detokenizer = IncrementalDetokenizer(tokenizer)
+    for end, token_id in enumerate(ids, start=1):
+        before = tokenizer.decode(ids[: end - 1])
+        assert before + detokenizer.push([token_id]) == tokenizer.decode(ids[:end])
+
+
+@every_kind
+@pytest.mark.timeout(20)
+def test_the_cost_of_a_token_does_not_grow(kind: str) -> None:
+    # Re-decoding all that came before would take minutes here.
+    tokenizer = tokenizer_of(kind)
+    for ids in ([5] * 30_000, [3] * 30_000, [2] * 30_000, [60, 130] * 15_000):
+        detokenizer = IncrementalDetokenizer(tokenizer)
+        joined = "".join(detokenizer.push([token_id]) for token_id in ids) + detokenizer.flush()
+        assert joined == tokenizer.decode(ids)

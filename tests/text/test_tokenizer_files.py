@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gguf_writer import header
+from tokenizer_zoo import tokenizer_of
+from tokenizers import Tokenizer
+from trtllm_truss.errors import ArtifactError, InvalidRequest
+from trtllm_truss.text.tokenizer import load_tokenizer
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A tokenizer folder with `<unk>`, `<s>`, `</s>` and the ordinary token `<think>`."""
+    tokenizer_of("llama-2")._backend.save(str(tmp_path / "tokenizer.json"))
+    return tmp_path
+
+
+def write(folder: Path, name: str, content: Any) -> None:
+    (folder / name).write_text(json.dumps(content))
+
+
+def test_tokenizer_json_alone_is_enough(folder: Path) -> None:
+    tokenizer = load_tokenizer(folder)
+    assert (tokenizer.eos_ids, tokenizer.bos_id, tokenizer.pad_id) == ((), None, None)
+    assert tokenizer.special_ids == {0, 1, 2}
+    ids = tokenizer.encode("the fox")
+    assert ids[0] == 1
+    assert tokenizer.encode("the fox", add_special_tokens=False) == ids[1:]
+    assert tokenizer.decode(ids) == "the fox"
+
+
+@pytest.mark.parametrize("eos_token", ["</s>", {"__type": "AddedToken", "content": "</s>"}])
+@pytest.mark.parametrize(("listed", "expected"), [([7, 2], (2, 7)), (7, (2, 7)), (None, (2,))])
+def test_all_end_ids_are_found(
+    folder: Path, eos_token: Any, listed: Any, expected: tuple[int, ...]
+) -> None:
+    write(folder, "tokenizer_config.json", {"eos_token": eos_token, "bos_token": "<s>"})
+    write(folder, "special_tokens_map.json", {"pad_token": "</s>"})
+    write(folder, "generation_config.json", {"eos_token_id": listed})
+    tokenizer = load_tokenizer(folder)
+    assert tokenizer.eos_ids == expected
+    assert (tokenizer.bos_id, tokenizer.pad_id) == (1, 2)
+
+
+def test_declared_special_tokens_do_not_show(folder: Path) -> None:
+    think = load_tokenizer(folder).encode("<think>")[-1]
+    assert load_tokenizer(folder).decode([think]) == "<think>"
+    write(folder, "special_tokens_map.json", {"additional_special_tokens": ["<think>", "<gone>"]})
+    tokenizer = load_tokenizer(folder)
+    assert think in tokenizer.special_ids
+    assert tokenizer.decode([think]) == ""
+    assert tokenizer.vocab_size == tokenizer_of("llama-2").vocab_size
+
+
+def test_tokens_that_only_the_configuration_knows_are_added(folder: Path) -> None:
+    size = load_tokenizer(folder).vocab_size
+    declared = {
+        str(size): {"content": "<end>", "special": True},
+        str(size + 1): {"content": "<tool>", "special": False, "normalized": False},
+        str(size + 9): {"content": "<elsewhere>", "special": True},
+    }
+    write(folder, "tokenizer_config.json", {"added_tokens_decoder": declared})
+    tokenizer = load_tokenizer(folder)
+    assert tokenizer.encode("<tool><end>", add_special_tokens=False)[-2:] == [size + 1, size]
+    assert tokenizer.decode([size, size + 1]) == "<tool>"
+    assert tokenizer.vocab_size == size + 2
+
+
+def test_prompts_are_never_shortened(folder: Path) -> None:
+    backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    backend.enable_truncation(4)
+    backend.enable_padding(length=100)
+    backend.save(str(folder / "tokenizer.json"))
+    text = "the quick brown fox jumps"
+    assert load_tokenizer(folder).encode(text) == tokenizer_of("llama-2").encode(text)
+
+
+def test_tokenizer_json_wins_over_gguf(folder: Path) -> None:
+    (folder / "model.gguf").write_bytes(header({"tokenizer.ggml.model": "llama"}))
+    assert load_tokenizer(folder).decode([]) == ""
+    assert load_tokenizer(folder / "model.gguf").special_ids == {0, 1, 2}
+
+
+def test_broken_text_is_the_callers_fault(folder: Path) -> None:
+    with pytest.raises(InvalidRequest, match="surrogate") as refused:
+        load_tokenizer(folder).encode("a\ud800")
+    assert refused.value.param == "prompt"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tokenizer.json", "{"),
+        ("tokenizer_config.json", "{"),
+        ("tokenizer_config.json", "[]"),
+        ("tokenizer_config.json", '{"added_tokens_decoder": {"x": {}}}'),
+        ("tokenizer_config.json", '{"chat_template": [{"name": "default"}]}'),
+        ("tokenizer_config.json", '{"chat_template": "{% if %}"}'),
+        ("special_tokens_map.json", "\\"),
+        ("generation_config.json", "no"),
+    ],
+)
+def test_broken_files_are_named(folder: Path, name: str, content: str) -> None:
+    (folder / name).write_text(content)
+    with pytest.raises(ArtifactError) as refused:
+        load_tokenizer(folder)
+    assert str(folder) in refused.value.message
+
+
+@pytest.mark.parametrize("files", [(), ("a.gguf", "b.gguf"), ("tokenizer.model",)])
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path, files: tuple[str, ...]) -> None:
+    for name in files:
+        (tmp_path / name).touch()
+    with pytest.raises(ArtifactError, match="tokenizer_repository"):
+        load_tokenizer(tmp_path)
