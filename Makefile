@@ -8,7 +8,7 @@ PORT   ?= 8080
 EXAMPLE := examples/smollm2-135m-cpu/config.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test check format lock bench clean
+.PHONY: help setup demo serve test check format docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ check: $(READY) ## format check, lint and types
 format: $(READY) ## format the code and fix what the linter can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: $(READY) ## write the generated pages in docs/ anew
+	$(BIN)/python -m trtllm_truss.settings.reference docs
 
 lock: $(READY) ## fix every version of requirements-dev.in anew
 	$(BIN)/uv pip compile --universal --python-version 3.10 --no-annotate --no-header --quiet \

@@ -1,6 +1,7 @@
-"""The face that Truss sees: load, predict, is_healthy. Everything else is in packages/."""
+"""The face that Truss sees: load, predict, is_healthy. Everything else is in packages/.
 
-from __future__ import annotations
+Truss reads the annotations of `predict` as objects, so they must not be postponed here.
+"""
 
 import logging
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
+
 from trtllm_truss.endpoints.predict import PredictEndpoint
 from trtllm_truss.errors import StartupError
 from trtllm_truss.protocols.predict import parse_defaults

@@ -56,7 +56,7 @@ def test_bad_values_are_named(metadata: dict[str, object], part: str) -> None:
 
 
 def test_missing_engine_repository() -> None:
-    with pytest.raises(SettingsError, match="model_metadata.engine_repository is missing"):
+    with pytest.raises(SettingsError, match=r"model_metadata\.engine_repository is missing"):
         parse_settings({"model_metadata": {}})
 
 

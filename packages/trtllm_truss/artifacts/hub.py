@@ -7,7 +7,9 @@ from pathlib import Path
 from trtllm_truss.errors import ArtifactError
 
 
-def fetch_from_hub(repository: str, revision: str | None, *, setting: str, token: str | None) -> Path:
+def fetch_from_hub(
+    repository: str, revision: str | None, *, setting: str, token: str | None
+) -> Path:
     """Downloads a repository into Hugging Face's own cache and returns the snapshot's folder.
 
     `HF_HOME` and `HF_ENDPOINT` are honoured. Files that are there already are not fetched again.

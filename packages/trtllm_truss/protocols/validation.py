@@ -43,7 +43,7 @@ def invalid_request(error: ValidationError, known: Iterable[str]) -> InvalidRequ
         error: what pydantic found in the body.
         known: the names of the fields that exist, for suggestions.
     """
-    finding = dict(error.errors(include_url=False)[0])
+    finding: dict[str, Any] = dict(error.errors(include_url=False)[0])
     location = [str(part) for part in finding["loc"]]
     field, path = location[0] if location else "", _path(location)
     if finding["type"] == "extra_forbidden":

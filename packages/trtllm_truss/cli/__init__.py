@@ -1,0 +1,1 @@
+"""The commands. Each is a few lines over the rooms above; nothing imports this one."""

@@ -1,0 +1,90 @@
+"""A Truss laid out on disk as its container would be: Truss's own build context, no Docker."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trtllm_truss.errors import SettingsError
+
+_IGNORED = shutil.ignore_patterns("__pycache__", "*.egg-info")
+
+
+def read_config(truss: Path, config: Path | None) -> dict[str, Any]:
+    """The configuration that a command works on.
+
+    Raises:
+        SettingsError: there is no such file, or it is no YAML mapping.
+    """
+    file = config or truss / "config.yaml"
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SettingsError(
+            f"{file} does not exist; name the Truss's folder with --truss or its configuration "
+            "with --config."
+        ) from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SettingsError(f"{file} cannot be read: {error}") from None
+    if not isinstance(content, dict):
+        raise SettingsError(f"{file} holds no settings; it must be a mapping of keys to values.")
+    return content
+
+
+def lay_out(truss: Path, config: Path | None, root: Path) -> None:
+    """Fills `root` with the `/app` and `/packages` that the image would have.
+
+    Args:
+        truss: the Truss's folder.
+        config: used in place of its config.yaml, as `truss push --config` does.
+        root: an empty folder.
+
+    Raises:
+        SettingsError: the folder is no Truss, or its config.yaml is not one that Truss accepts.
+    """
+    from truss.base.errors import Error as TrussLibraryError
+    from truss.contexts.image_builder.serving_image_builder import ServingImageBuilderContext
+    from truss.contexts.local_loader.docker_build_emulator import DockerBuildEmulator
+
+    source = root / "truss"
+    _copy_truss(truss, config, source)
+    context = root / "context"
+    try:
+        ServingImageBuilderContext.run(source).prepare_image_build_dir(context)
+    except (TrussLibraryError, ValueError) as error:
+        raise SettingsError(f"Truss does not accept the configuration: {error}") from None
+    DockerBuildEmulator(context / "Dockerfile", context).run(root)
+    shutil.rmtree(source)
+    shutil.rmtree(context)
+
+
+def _copy_truss(truss: Path, config: Path | None, destination: Path) -> None:
+    """The parts that reach the image, with external packages moved in."""
+    settings = read_config(truss, config)
+    packages = settings.get("bundled_packages_dir", "packages")
+    parts = {
+        settings.get("model_module_dir", "model"): True,
+        settings.get("data_dir", "data"): False,
+        packages: False,
+    }
+    for name, required in parts.items():
+        folder = truss / name
+        if folder.is_dir():
+            shutil.copytree(folder, destination / name, ignore=_IGNORED)
+        elif required:
+            raise SettingsError(f"{truss} is no Truss: it has no folder {name}/.")
+    base = truss if config is None else config.parent
+    for name in settings.pop("external_package_dirs", None) or ():
+        folder = base / name
+        if not folder.is_dir():
+            raise SettingsError(f"external_package_dirs names {name!r}; {folder} is no folder.")
+        shutil.copytree(folder, destination / packages, ignore=_IGNORED, dirs_exist_ok=True)
+    if requirements := settings.get("requirements_file"):
+        file = next((f for f in (base / requirements, truss / requirements) if f.is_file()), None)
+        if file is None:
+            raise SettingsError(f"requirements_file names {requirements!r}; there is no such file.")
+        shutil.copy(file, destination / requirements)
+    (destination / "config.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")

@@ -1,0 +1,111 @@
+"""The command line: what can be typed, and which module answers it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from trtllm_truss import __version__
+from trtllm_truss.errors import SettingsError, TrussError
+
+USAGE_STATUS = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit status.
+
+    0 means done; 1 that it failed; 2 that the command line or the settings are wrong; 130 that
+    Ctrl-C ended it.
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except KeyboardInterrupt:
+        return 130
+    except TrussError as error:
+        print(f"error: {error.message}", file=sys.stderr)
+        return USAGE_STATUS if isinstance(error, SettingsError) else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="trtllm-truss",
+        description="Serve a TensorRT-LLM engine as a Truss: Triton inside, streamed text outside.",
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_serve(commands.add_parser("serve", help="run the Truss in Truss's own server, no Docker"))
+    _add_predict(commands.add_parser("predict", help="stream an answer to the terminal"))
+    _add_demo(commands.add_parser("demo", help="serve, stream one answer with its timings, stop"))
+    return parser
+
+
+def _add_serve(parser: argparse.ArgumentParser) -> None:
+    _add_truss_options(parser)
+    parser.add_argument("--port", type=_port, default=8080, help="HTTP port (default: 8080)")
+    parser.set_defaults(run=_serve)
+
+
+def _add_predict(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("prompt", metavar="PROMPT", help="the text to continue")
+    parser.add_argument(
+        "--url",
+        default="http://localhost:8080",
+        help="a local server, or the predict URL of a deployed Truss (default: %(default)s); the "
+        "variable BASETEN_API_KEY is sent along if it is set",
+    )
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="tokens to generate")
+    parser.add_argument(
+        "--stop", action="append", metavar="WORD", help="end before this word; may be repeated"
+    )
+    parser.add_argument("--chat", action="store_true", help="PROMPT is a message, not a text")
+    parser.add_argument("--no-stream", action="store_true", help="print the whole answer at once")
+    parser.set_defaults(run=_predict)
+
+
+def _add_demo(parser: argparse.ArgumentParser) -> None:
+    _add_truss_options(parser)
+    parser.add_argument("--prompt", default="What is machine learning?", help="what is asked")
+    parser.set_defaults(run=_demo)
+
+
+def _add_truss_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--truss", type=Path, default=Path(), metavar="DIR", help="the Truss (default: .)"
+    )
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="replaces the Truss's config.yaml"
+    )
+
+
+def _port(text: str) -> int:
+    if text.isdigit() and 1 <= int(text) <= 65535:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a port; it must be 1 to 65535")
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from trtllm_truss.cli.serve import serve
+
+    return serve(options.truss, options.config, options.port)
+
+
+def _predict(options: argparse.Namespace) -> int:
+    from trtllm_truss.cli.predict import predict
+
+    return predict(
+        options.url,
+        options.prompt,
+        chat=options.chat,
+        max_tokens=options.max_tokens,
+        stop=options.stop or [],
+        stream=not options.no_stream,
+    )
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from trtllm_truss.cli.demo import demo
+
+    return demo(options.truss, options.config, options.prompt)

@@ -1,0 +1,218 @@
+"""Truss's own inference server as a child of a command: laid out, started, watched, ended."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from trtllm_truss.cli.layout import lay_out
+from trtllm_truss.errors import SettingsError, StartupError
+from trtllm_truss.triton import keeper
+
+_TICK_S = 0.1
+_ORPHAN_GRACE_S = 1.0
+_FAILURE = "cannot start: "
+_PROBE = "/v1/models/model/schema"
+
+
+class TrussServer:
+    """One run of the server; a context manager that leaves nothing behind.
+
+    Attributes:
+        port: where it listens.
+    """
+
+    def __init__(
+        self, truss: Path, config: Path | None, port: int, show: Callable[[str], None]
+    ) -> None:
+        """Describes a server; entering it starts it.
+
+        Args:
+            truss: the Truss's folder.
+            config: used in place of its config.yaml.
+            port: HTTP port.
+            show: gets each line of the server's log, made readable.
+        """
+        self.port = port
+        self._truss = truss
+        self._config = config
+        self._show = show
+        self._failure: str | None = None
+        self._last_error: str | None = None
+        self._root = Path(tempfile.gettempdir())
+        self._child: subprocess.Popen[bytes] | None = None
+        self._reader: threading.Thread | None = None
+
+    def __enter__(self) -> TrussServer:
+        _require_free(self.port)
+        self._root = Path(tempfile.mkdtemp(prefix="trtllm-truss-serve-"))
+        try:
+            lay_out(self._truss, self._config, self._root)
+            self._start()
+        except BaseException:
+            shutil.rmtree(self._root, ignore_errors=True)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop(0)
+        self.wait()
+
+    @property
+    def url(self) -> str:
+        """Where requests go."""
+        return f"http://localhost:{self.port}/v1/models/model:predict"
+
+    def wait_until_ready(self) -> None:
+        """Returns once the Truss answers; the child is looked at before anything else.
+
+        Raises:
+            StartupError: the server ended first; the message is the cause it gave.
+        """
+        while not self._ended(_TICK_S):
+            if self._is_ready():
+                return
+        raise StartupError(self._cause())
+
+    def wait(self) -> int:
+        """Waits until the server and everything it started are gone; gives its exit status."""
+        assert self._child is not None
+        status = self._child.wait()
+        if self._reader is not None:
+            self._reader.join()
+        shutil.rmtree(self._root, ignore_errors=True)
+        return status
+
+    def stop(self, patience_s: float) -> None:
+        """Asks the server to finish what runs and end; returns at once.
+
+        Args:
+            patience_s: after so long everything is killed. A later call can only shorten it.
+        """
+        assert self._child is not None
+        assert self._child.stdin is not None
+        try:
+            self._child.stdin.write(f"stop {patience_s}\n".encode())
+            self._child.stdin.flush()
+        except (BrokenPipeError, ValueError):
+            return
+
+    def _start(self) -> None:
+        temporary = self._root / "tmp"  # what the server leaves there goes with the rest
+        temporary.mkdir()
+        environment = {
+            **os.environ,
+            "TMPDIR": str(temporary),
+            "INFERENCE_SERVER_PORT": str(self.port),
+            "PYTHONPATH": str(self._root / "packages"),
+            "PYTHONUNBUFFERED": "1",
+            # A start that failed once would fail again; the cause is to be seen at once.
+            "NUM_LOAD_RETRIES_TRUSS": "0",
+        }
+        environment.pop("DISABLE_JSON_LOGGING", None)
+        run_id = f"serve_{os.getpid()}_{secrets.token_hex(4)}"
+        environment[keeper.RUN_MARKER] = run_id
+        keeper_arguments = [str(os.getpid()), run_id, "", str(self._root), str(_ORPHAN_GRACE_S)]
+        self._child = subprocess.Popen(
+            [
+                *(sys.executable, "-I", "-S", str(Path(keeper.__file__)), *keeper_arguments),
+                *(sys.executable, "main.py"),
+            ],
+            cwd=self._root / "app",
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, args=(self._child,), daemon=True)
+        self._reader.start()
+
+    def _read(self, child: subprocess.Popen[bytes]) -> None:
+        assert child.stdout is not None
+        for raw in child.stdout:
+            level, line = _readable(raw.decode(errors="replace").rstrip())
+            if line.startswith(_FAILURE):
+                self._failure = line.removeprefix(_FAILURE)
+            elif self._failure is None and _PROBE not in line:
+                if level in ("ERROR", "CRITICAL"):
+                    self._last_error = line
+                self._show(line)
+
+    def _ended(self, within_s: float) -> bool:
+        assert self._child is not None
+        try:
+            self._child.wait(within_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def _is_ready(self) -> bool:
+        """Asks a route that has no side effects: Truss kills itself over others while it fails."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        try:
+            connection.request("GET", _PROBE)
+            return connection.getresponse().status != http.client.SERVICE_UNAVAILABLE
+        except OSError:
+            return False
+        finally:
+            connection.close()
+
+    def _cause(self) -> str:
+        status = self.wait()
+        if self._failure is not None:
+            return self._failure
+        return self._last_error or f"the server ended with status {status}; its log says why."
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on at this moment."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def _require_free(port: int) -> None:
+    try:
+        with socket.create_server(("", port)):  # Truss listens on every address
+            return
+    except PermissionError:
+        reason = "needs rights that this user does not have"
+    except OSError:
+        reason = "is in use by another program"
+    raise SettingsError(f"port {port} {reason}; choose another one with --port.")
+
+
+def _readable(line: str) -> tuple[str, str]:
+    """Level and text of one line of Truss's JSON log; other lines stay as they are."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return "INFO", line
+    if not isinstance(record, dict) or "message" not in record:
+        return "INFO", line
+    level = str(record.get("levelname", "INFO"))
+    text = f"{time.strftime('%H:%M:%S')} {record['message']}"
+    if str(record["message"]).startswith(_FAILURE):
+        text = str(record["message"])
+    elif trace := record.get("exc_info"):
+        text += f"\n{trace}"
+    return level, text
+
+

@@ -1,0 +1,1 @@
+"""One request's life, and the life of what serves it."""

@@ -1,0 +1,73 @@
+"""What Truss would send to the image: everything that `load()` needs and nothing else."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TRUSS = Path(sys.executable).with_name("truss")
+LIMIT_BYTES = 2_000_000
+
+
+@pytest.fixture(scope="module", params=[".", "examples/smollm2-135m-cpu"])
+def context(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("context") / "context"
+    result = subprocess.run(
+        [TRUSS, "image", "build-context", "--non-interactive", str(folder), request.param],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return folder
+
+
+def copied(context: Path) -> list[Path]:
+    """Every file that the Dockerfile copies into the image."""
+    dockerfile = (context / "Dockerfile").read_text()
+    sources = re.findall(r"^COPY (?:--chown=\S+ )?(\S+) ", dockerfile, re.MULTILINE)
+    files: list[Path] = []
+    for source in sources:
+        path = context / source
+        assert path.exists(), f"{source} is copied but not in the context"
+        files += [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
+    return files
+
+
+def test_the_image_gets_what_load_needs(context: Path) -> None:
+    names = {str(path.relative_to(context)) for path in copied(context)}
+    package = ROOT / "packages/trtllm_truss"
+    ours = {str(p.relative_to(ROOT)) for p in package.rglob("*.py") if "__pycache__" not in str(p)}
+    assert ours <= names
+    assert {
+        "config.yaml",
+        "requirements.txt",
+        "model/model.py",
+        "data/triton_model_repository/tensorrt_llm/config.pbtxt",
+    } <= names
+
+
+def test_the_image_gets_nothing_heavy(context: Path) -> None:
+    files = copied(context)
+    assert sum(path.stat().st_size for path in files) < LIMIT_BYTES
+    for path in files:
+        parts = path.relative_to(context).parts
+        unwanted = {"tests", ".venv", ".git", "__pycache__", "docs", "benchmarks", "examples"}
+        assert not unwanted & set(parts), path
+        assert not any(part.endswith((".egg-info", "_cache")) for part in parts), path
+
+
+def test_the_runtime_is_pinned(context: Path) -> None:
+    dockerfile = (context / "Dockerfile").read_text()
+    first = re.search(r"^FROM (\S+)", dockerfile, re.MULTILINE)
+    assert first
+    assert first[1] in (
+        "nvcr.io/nvidia/tritonserver:25.10-trtllm-python-py3",
+        "baseten/truss-server-base:3.12-v0.13.0",
+    )

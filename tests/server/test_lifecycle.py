@@ -1,0 +1,145 @@
+"""Starting, ending and being killed: nothing is left, and the reason is said."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+from truss_process import (
+    EXAMPLE,
+    ROOT,
+    Served,
+    alive,
+    free_port,
+    listening_addresses,
+)
+
+KILL_LIMIT_S = 5
+
+
+def gone(pids: dict[int, str], limit_s: float) -> dict[int, str]:
+    deadline = time.monotonic() + limit_s
+    while (left := alive(pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return left
+
+
+def test_triton_listens_on_loopback_only(server: Served) -> None:
+    (triton,) = [pid for pid, name in server.processes().items() if name == "tritonserver"]
+    listening = listening_addresses(triton)
+    assert len(listening) == 3  # gRPC, HTTP, metrics
+    loopback = {"127.0.0.1", "::ffff:127.0.0.1"}  # the same address, as a dual-stack socket has it
+    assert {address for address, _ in listening} <= loopback
+
+
+def test_sigterm_lets_a_running_stream_finish(own_server: Served) -> None:
+    body = {"prompt": "Once", "max_tokens": 200, "ignore_eos": True}
+    pids = own_server.processes()
+    with httpx.stream("POST", own_server.url, json=body, timeout=60) as answer:
+        chunks = answer.iter_text()
+        text = next(chunks)
+        own_server.process.send_signal(signal.SIGTERM)
+        text += "".join(chunks)  # httpx raises if the stream is cut
+    assert len(text) > 200
+    assert own_server.process.wait(30) == 0
+    assert not alive(pids)
+
+
+def test_sigint_ends_with_status_0_and_leaves_nothing() -> None:
+    served = Served().wait_until_ready()
+    assert served.left_overs()
+    pids = served.processes()
+    assert len(pids) >= 4  # two keepers, Truss's server, Triton, its Python stub
+    assert served.end(signal.SIGINT) == 0
+    assert not alive(pids)
+    assert not served.left_overs()
+
+
+@pytest.mark.parametrize("victim", ["trtllm-truss serve", "truss server", "keeper of triton"])
+def test_kill_9_leaves_nothing(victim: str) -> None:
+    served = Served().wait_until_ready()
+    pids = served.processes()
+    commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids}
+    targets = {
+        "trtllm-truss serve": [served.process.pid],
+        "truss server": [pid for pid, line in commands.items() if b"\0main.py\0" in line
+                         and b"keeper.py" not in line],
+        "keeper of triton": [pid for pid, line in commands.items() if b"keeper.py" in line
+                             and b"tritonserver" in line],
+    }[victim]  # fmt: skip
+    (target,) = targets
+    subprocess.run(["kill", "-9", str(target)], check=True)
+    if victim == "keeper of triton":  # the engine is gone, the server says so and can be ended
+        time.sleep(1)
+        assert served.post({"prompt": "Hi"}).status_code == 503
+        assert served.end() == 0
+    assert not gone({**pids, served.process.pid: "serve"}, KILL_LIMIT_S)
+    deadline = time.monotonic() + KILL_LIMIT_S
+    while served.left_overs() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not served.left_overs()
+    served.process.wait(5)
+
+
+def failing_start(tmp_path: Path, **metadata: object) -> tuple[int, str, float]:
+    config = yaml.safe_load(EXAMPLE.read_text())
+    config["model_metadata"] |= metadata
+    config.pop("external_package_dirs")
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(config))
+    begun = time.monotonic()
+    command = [sys.executable, "-m", "trtllm_truss", "serve", "--truss", str(ROOT)]
+    result = subprocess.run(
+        [*command, "--config", str(file), "--port", str(free_port())],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "TMPDIR": str(temporary)},
+    )
+    return result.returncode, result.stderr.rstrip().splitlines()[-1], time.monotonic() - begun
+
+
+@pytest.mark.parametrize(
+    ("metadata", "parts"),
+    [
+        ({"tensor_parallelism": 2}, ["tensor_parallelism is 2", "built for 1"]),
+        ({"engine_repository": "/nowhere"}, ["engine_repository", "/nowhere", "no such folder"]),
+        ({"engine_repository": "package://nope"}, ["nope", "pip install"]),
+        ({"engin_repository": "a/b"}, ["engin_repository", "did you mean engine_repository?"]),
+        ({"runtime": {"max_beam_with": 2}}, ["max_beam_with", "max_beam_width"]),
+        ({"generation": {"top_p": 3}}, ["generation", "top_p", "at most 1"]),
+    ],
+)
+def test_a_start_that_fails_says_why_last(
+    tmp_path: Path, metadata: dict[str, object], parts: list[str]
+) -> None:
+    status, last_line, took_s = failing_start(tmp_path, **metadata)
+    assert status != 0
+    assert last_line.startswith("error: ")
+    for part in parts:
+        assert part in last_line
+    assert took_s < 20
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+def test_a_taken_port_is_named(server: Served) -> None:
+    command = [sys.executable, "-m", "trtllm_truss", "serve", "--truss", str(ROOT)]
+    result = subprocess.run(
+        [*command, "--config", str(EXAMPLE), "--port", str(server.port)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert result.returncode == 2
+    assert f"port {server.port} is in use" in result.stderr
+    assert re.search(r"--port", result.stderr)

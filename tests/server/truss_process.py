@@ -1,0 +1,140 @@
+"""The real thing for tests: `trtllm-truss serve` as a process, on free ports, on loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "examples/smollm2-135m-cpu/config.yaml"
+START_LIMIT_S = 120
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+class Served:
+    """One `trtllm-truss serve`, its log, and everything that descends from it."""
+
+    def __init__(self, config: Path = EXAMPLE, environment: dict[str, str] | None = None) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}/v1/models/model:predict"
+        self.lines: list[str] = []
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "trtllm_truss", "serve", "--truss", str(ROOT)),
+                *("--config", str(config), "--port", str(self.port)),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **(environment or {})},
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        with self.process.stderr as lines:
+            for line in lines:
+                self.lines.append(line.rstrip("\n"))
+
+    def wait_until_ready(self) -> Served:
+        deadline = time.monotonic() + START_LIMIT_S
+        while not any(line.startswith("ready: ") for line in list(self.lines)):
+            assert self.process.poll() is None, self.log
+            assert time.monotonic() < deadline, self.log
+            time.sleep(0.05)
+        pids = self.processes()
+        self._shm_prefixes = [f"trtllm_truss_{pid}_" for pid in pids]
+        self._folders = {Path(f"/proc/{pid}/cwd").readlink().parent for pid in pids} - {ROOT.parent}
+        return self
+
+    def left_overs(self) -> list[str]:
+        """Shared memory and folders of this server that are still there."""
+        names = [path.name for path in Path("/dev/shm").iterdir()]
+        segments = [name for name in names if name.startswith(tuple(self._shm_prefixes))]
+        return segments + [str(folder) for folder in self._folders if folder.exists()]
+
+    @property
+    def log(self) -> str:
+        return "\n".join(self.lines)
+
+    def post(self, body: Any, **options: Any) -> httpx.Response:
+        return httpx.post(self.url, json=body, timeout=60, **options)
+
+    def end(self, number: int = signal.SIGTERM, timeout_s: float = 30) -> int:
+        self.process.send_signal(number)
+        status = self.process.wait(timeout_s)
+        self._reader.join(5)
+        return status
+
+    def processes(self) -> dict[int, str]:
+        """Everything that runs because of this server, found by descent."""
+        return descendants(self.process.pid)
+
+    def cancelled(self) -> list[int]:
+        """Tokens that cancelled requests had when the engine let go of them."""
+        return [int(n) for n in re.findall(r"\] cancelled id=\S+ after=(\d+)", self.log)]
+
+
+def descendants(root: int) -> dict[int, str]:
+    parents: dict[int, int] = {}
+    names: dict[int, str] = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError, IndexError):
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+                if fields[0] != "Z":
+                    parents[int(folder.name)] = int(fields[1])
+                    names[int(folder.name)] = (folder / "comm").read_text().strip()
+    found: dict[int, str] = {}
+    frontier = {root}
+    while frontier:
+        frontier = {pid for pid, parent in parents.items() if parent in frontier} - found.keys()
+        found |= {pid: names[pid] for pid in frontier}
+    return found
+
+
+def alive(pids: dict[int, str]) -> dict[int, str]:
+    """Those of the processes that still run; a zombie does not."""
+    running = {}
+    for pid, name in pids.items():
+        with contextlib.suppress(OSError, IndexError):
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            if state != "Z":
+                running[pid] = name
+    return running
+
+
+def listening_addresses(pid: int) -> list[tuple[str, int]]:
+    """Address and port of every TCP socket that a process listens on, as `ss -ltnp` shows them."""
+    sockets = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            sockets.add(str(link.readlink()))
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
+                address, port = fields[1].split(":")
+                family = socket.AF_INET if table == "tcp" else socket.AF_INET6
+                words = bytes.fromhex(address)
+                raw = b"".join(words[i : i + 4][::-1] for i in range(0, len(words), 4))
+                found.append((socket.inet_ntop(family, raw), int(port, 16)))
+    return found

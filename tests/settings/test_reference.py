@@ -1,0 +1,21 @@
+"""The pages in docs/ say what the model says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trtllm_truss.settings.model import Settings
+from trtllm_truss.settings.reference import settings_page, settings_schema
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def test_pages_are_up_to_date() -> None:
+    assert (DOCS / "settings.md").read_text(encoding="utf-8") == settings_page()
+    assert (DOCS / "settings.schema.json").read_text(encoding="utf-8") == settings_schema()
+
+
+def test_every_key_has_a_sentence() -> None:
+    for name, field in Settings.model_fields.items():
+        assert field.description, name
+        assert f"| `{name}` |" in settings_page()
