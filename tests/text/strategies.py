@@ -7,6 +7,7 @@ from itertools import takewhile
 from typing import TypeVar
 
 from hypothesis import strategies as st
+
 from trtllm_truss.text.tokenizer import TextTokenizer
 
 Item = TypeVar("Item", str, Sequence[int])

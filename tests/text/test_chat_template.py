@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tokenizer_zoo import sentencepiece_backend, tokenizer_of, wrap
 from tokenizers import decoders
+
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.text.chat_template import ChatTemplate
 

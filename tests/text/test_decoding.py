@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizer_zoo import SPECIAL, tokenizer_of
 from tokenizers import Regex, Tokenizer, decoders, models
+
 from trtllm_truss.text.decoding import choose_decoding
 
 TOKENS = [

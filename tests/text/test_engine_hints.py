@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import id_lists, texts
 from tokenizer_zoo import KINDS, tokenizer_of
+
 from trtllm_truss.text.engine_hints import engine_stop_hints
 from trtllm_truss.text.text_stream import TextStream
 

@@ -8,8 +8,9 @@ from gguf_writer import Typed, header
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizer_zoo import smollm2_file
+
+from trtllm_truss.engines.gguf import read_metadata
 from trtllm_truss.errors import ArtifactError
-from trtllm_truss.text.gguf import read_metadata
 
 METADATA = {
     "general.name": "Größe 日本",

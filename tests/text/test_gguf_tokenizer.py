@@ -8,6 +8,7 @@ import pytest
 from gguf_writer import Typed, header
 from tokenizer_zoo import smollm2_file, tokenizer_of
 from tokenizers import pre_tokenizers
+
 from trtllm_truss.errors import ArtifactError
 from trtllm_truss.text.tokenizer import TextTokenizer, load_tokenizer
 

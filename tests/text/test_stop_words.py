@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import common_start, cuts, pieces
+
 from trtllm_truss.text.stop_words import StopWordMatcher
 
 letters = st.text("abc", max_size=30)

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import cuts, id_lists, pieces, texts
 from tokenizer_zoo import KINDS, tokenizer_of
+
 from trtllm_truss.text.text_stream import Piece, TextStream
 from trtllm_truss.text.tokenizer import TextTokenizer
 

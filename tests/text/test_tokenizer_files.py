@@ -8,6 +8,7 @@ import pytest
 from gguf_writer import header
 from tokenizer_zoo import tokenizer_of
 from tokenizers import Tokenizer
+
 from trtllm_truss.errors import ArtifactError, InvalidRequest
 from trtllm_truss.text.tokenizer import load_tokenizer
 

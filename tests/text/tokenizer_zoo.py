@@ -17,6 +17,7 @@ from tokenizers import (
     processors,
     trainers,
 )
+
 from trtllm_truss.text.tokenizer import TextTokenizer, load_tokenizer
 from trtllm_truss.text.tokenizer_parts import TokenizerParts
 

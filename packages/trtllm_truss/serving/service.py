@@ -10,6 +10,7 @@ from pathlib import Path
 
 from trtllm_truss.artifacts.fetch import fetch_repository
 from trtllm_truss.engines.inspection import Engine, inspect_engine
+from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import EngineUnavailable, SettingsError, TritonError
 from trtllm_truss.serving.generation import Generator
 from trtllm_truss.serving.phases import Phases
@@ -18,7 +19,6 @@ from trtllm_truss.settings.model import Settings
 from trtllm_truss.text.tokenizer import TextTokenizer, load_tokenizer
 from trtllm_truss.triton.client import TritonClient
 from trtllm_truss.triton.command import server_command, server_environment
-from trtllm_truss.triton.contract import PINNED_VERSION
 from trtllm_truss.triton.installation import assemble_backends, find_installation
 from trtllm_truss.triton.process import ServerProcess, State
 from trtllm_truss.triton.repository import render_repository

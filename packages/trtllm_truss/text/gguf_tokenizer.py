@@ -23,8 +23,8 @@ from tokenizers import (
     processors,
 )
 
+from trtllm_truss.engines.gguf import read_metadata
 from trtllm_truss.errors import ArtifactError
-from trtllm_truss.text.gguf import read_metadata
 from trtllm_truss.text.tokenizer_parts import TokenizerParts
 
 _CONTROL = 3  # token_type of a special token

@@ -1,0 +1,88 @@
+"""The GPUs that ``resources.accelerator`` in config.yaml can name, as data.
+
+Names: the ``Accelerator`` enum of Truss (``truss/base/truss_config.py``). Memory: NVIDIA's data
+sheets, in GB of 10⁹ bytes, which is never more than the driver reports. Compute capability:
+https://developer.nvidia.com/cuda-gpus.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from trtllm_truss.engines.gpus import ComputeCapability, Gpu
+
+_GIGABYTE = 10**9
+_SPEC = re.compile(r"([A-Za-z0-9_]+)(?::([1-9][0-9]{0,3}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """One kind of GPU.
+
+    Attributes:
+        name: as config.yaml spells it.
+        model: the word in the GPU's own name that tells it from others.
+        memory_bytes: of one GPU.
+        compute_capability: major and minor.
+    """
+
+    name: str
+    model: str
+    memory_bytes: int
+    compute_capability: ComputeCapability
+
+    def matches(self, gpu: Gpu) -> bool:
+        """Whether a GPU is of this kind, by its name."""
+        return re.search(rf"\b{self.model}\b", gpu.name, re.IGNORECASE) is not None
+
+
+def _row(
+    name: str, memory_gb: int, capability: ComputeCapability, model: str | None = None
+) -> Accelerator:
+    return Accelerator(name, model or name, memory_gb * _GIGABYTE, capability)
+
+
+ACCELERATORS: dict[str, Accelerator] = {
+    row.name: row
+    for row in (
+        _row("T4", 16, (7, 5)),
+        _row("V100", 16, (7, 0)),
+        _row("A10G", 24, (8, 6)),
+        _row("A100", 80, (8, 0)),
+        _row("A100_40GB", 40, (8, 0), "A100"),
+        _row("L4", 24, (8, 9)),
+        _row("L40S", 48, (8, 9)),
+        _row("H100", 80, (9, 0)),
+        _row("H100_40GB", 40, (9, 0), "H100"),  # half of one, cut by MIG
+        _row("H200", 141, (9, 0)),
+        _row("B200", 180, (10, 0)),
+        _row("B300", 288, (10, 3)),
+        _row("GB300", 288, (10, 3)),
+        _row("RTX_PRO_6000", 96, (12, 0), "RTX PRO 6000"),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AcceleratorRequest:
+    """A value of ``resources.accelerator``: ``H100`` or ``H100:2``.
+
+    Attributes:
+        name: the part before the colon.
+        count: GPUs asked for.
+        accelerator: what is known of them; None for a name that is not in the table.
+    """
+
+    name: str
+    count: int
+    accelerator: Accelerator | None
+
+
+def parse_accelerator(spec: str) -> AcceleratorRequest | None:
+    """Reads ``resources.accelerator``; None where Truss itself would refuse the value."""
+    match = _SPEC.fullmatch(spec.strip())
+    if match is None:
+        return None
+    name = match[1]
+    return AcceleratorRequest(name, int(match[2] or 1), ACCELERATORS.get(name))

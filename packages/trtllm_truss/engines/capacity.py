@@ -1,0 +1,239 @@
+"""How many tokens and sequences an engine's KV cache holds on a GPU.
+
+The arithmetic is the runtime's own (``calculateCacheSizePerToken`` and ``calculateMaxNumBlocks`` in
+NVIDIA/TensorRT-LLM, ``batch_manager/kvCacheManager``): the fraction is taken of what is free once
+the engine is loaded; ``max_tokens_in_paged_kv_cache`` alone replaces it, and with both set the
+smaller wins. The runtime then rounds up to whole blocks; here it is down, so that nothing is
+promised that is not there.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import islice
+
+from trtllm_truss.engines.findings import Finding, error, warning
+from trtllm_truss.engines.rank_files import RankFiles
+from trtllm_truss.engines.runtime_values import (
+    RuntimeValues,
+    fraction,
+    whole_number,
+    whole_numbers,
+)
+from trtllm_truss.engines.tensorrt_llm_config import EngineConfig
+
+DEFAULT_FREE_FRACTION = 0.9
+
+_FRACTION = "kv_cache_free_gpu_mem_fraction"
+_TOKENS = "max_tokens_in_paged_kv_cache"
+_WINDOW = "max_attention_window_size"
+_GB = 10**9
+_BITS = {
+    **{"float32": 32, "float16": 16, "bfloat16": 16, "INT8": 8, "FP8": 8},
+    "NVFP4": 4.5,  # one scale of 8 bits for 16 numbers
+}
+_WASTEFUL = 0.5  # a cap below this share of what would fit is pointed out
+
+
+@dataclass(frozen=True, slots=True)
+class CacheKnobs:
+    """What the settings say about the KV cache's size.
+
+    Attributes:
+        free_fraction: ``kv_cache_free_gpu_mem_fraction``, of the memory free after loading.
+        max_tokens: ``max_tokens_in_paged_kv_cache``.
+        attention_window: the widest of ``max_attention_window_size``; tokens behind it are dropped.
+    """
+
+    free_fraction: float | None = None
+    max_tokens: int | None = None
+    attention_window: int | None = None
+
+    @classmethod
+    def from_runtime(cls, runtime: RuntimeValues) -> CacheKnobs:
+        """Reads them from ``model_metadata.runtime``.
+
+        Raises:
+            SettingsError: one of them is of the wrong type or out of range.
+        """
+        windows = whole_numbers(runtime, _WINDOW)
+        return cls(
+            free_fraction=fraction(runtime, _FRACTION),
+            max_tokens=whole_number(runtime, _TOKENS),
+            attention_window=max(windows, default=0) or None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What the KV cache of one engine holds; every GPU of the engine holds the same tokens.
+
+    Attributes:
+        knobs: the settings that led to it.
+        bytes_per_token: of one token, on the GPU with the most layers.
+        free_bytes: of one GPU, after the weights.
+        block_tokens: tokens of one block.
+        sequence_tokens: of one sequence of the engine's full length, or of its attention window.
+    """
+
+    knobs: CacheKnobs
+    bytes_per_token: int
+    free_bytes: int
+    block_tokens: int
+    sequence_tokens: int
+
+    @property
+    def tokens_by_fraction(self) -> int:
+        """Tokens that the share of the free memory holds."""
+        share = self.knobs.free_fraction or DEFAULT_FREE_FRACTION
+        return int(self.free_bytes * share / self.bytes_per_token)
+
+    @property
+    def tokens(self) -> int:
+        """All that fit, in whole blocks."""
+        knobs, tokens = self.knobs, self.tokens_by_fraction
+        if knobs.max_tokens is not None:
+            both = knobs.free_fraction is not None
+            tokens = min(knobs.max_tokens, tokens) if both else knobs.max_tokens
+        return tokens // self.block_tokens * self.block_tokens
+
+    @property
+    def sequences(self) -> int:
+        """Sequences of `sequence_tokens` that fit at once, one beam each."""
+        return (
+            self.tokens // self.block_tokens // math.ceil(self.sequence_tokens / self.block_tokens)
+        )
+
+    @property
+    def cache_bytes(self) -> int:
+        """What the cache takes of each GPU."""
+        return self.tokens * self.bytes_per_token
+
+    @property
+    def sentence(self) -> str:
+        """The one line that ``check`` prints."""
+        return (
+            f"{_gigabytes(self.cache_bytes)} of KV cache per GPU → {self.tokens:,} tokens → "
+            f"{self.sequences:,} sequences of {self.sequence_tokens:,} tokens"
+        )
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What is wrong with it; with an error among them the engine must not start."""
+        return tuple(
+            finding
+            for finding in (_too_small(self), _too_large(self), _two_knobs(self), _idle(self))
+            if finding is not None
+        )
+
+
+def kv_cache_bytes_per_token(config: EngineConfig) -> int:
+    """Bytes that one token takes in the KV cache of one GPU; 0 for a model without attention.
+
+    With pipeline parallelism this is the GPU with the most key/value heads, the first to fill up.
+    """
+    split = config.parallelism
+    heads = iter(
+        [math.ceil(heads / (split.tensor * split.context)) for heads in config.shape.kv_heads]
+    )
+    shorter, longer = divmod(config.shape.layers, split.pipeline)
+    stages = [sum(islice(heads, shorter + (stage < longer))) for stage in range(split.pipeline)]
+    numbers = 2 * max(stages) * config.shape.head_size  # a key and a value
+    quantization = config.quantization
+    bits = _BITS.get(quantization.kv_cache or "") or _BITS.get(quantization.dtype, 16)
+    return math.ceil(numbers * bits / 8)
+
+
+def kv_cache_capacity(config: EngineConfig, knobs: CacheKnobs, free_bytes: int) -> Capacity | None:
+    """What the cache holds with these settings on GPUs with this much memory.
+
+    Args:
+        config: the engine.
+        knobs: the settings.
+        free_bytes: of the GPU with the least memory, after the weights (`free_after_weights`).
+
+    Returns:
+        None for a model without a KV cache.
+    """
+    per_token = kv_cache_bytes_per_token(config)
+    if not per_token:
+        return None
+    longest = config.limits.max_sequence_tokens
+    return Capacity(
+        knobs=knobs,
+        bytes_per_token=per_token,
+        free_bytes=max(0, free_bytes),
+        block_tokens=config.plugins.tokens_per_block,
+        sequence_tokens=min(longest, knobs.attention_window or longest),
+    )
+
+
+def free_after_weights(gpu_free_bytes: int, files: RankFiles) -> int:
+    """An estimate of what the engine's weights leave free on a GPU.
+
+    A rank's file is nearly all weights. The runtime's working memory (activations, CUDA graphs,
+    NCCL; often 1 to 3 GB) is recorded nowhere and not taken off.
+    """
+    return max(0, gpu_free_bytes - files.largest_rank_bytes)
+
+
+def _too_small(capacity: Capacity) -> Finding | None:
+    if capacity.sequences:
+        return None
+    knobs = capacity.knobs
+    capped = knobs.max_tokens is not None and (
+        knobs.free_fraction is None or knobs.max_tokens < capacity.tokens_by_fraction
+    )
+    remedy = (
+        f"raise model_metadata.runtime.{_TOKENS}, which is {knobs.max_tokens}"
+        if capped
+        else f"raise model_metadata.runtime.{_FRACTION}, use more or larger GPUs, or build the "
+        "engine with a shorter max_seq_len or a quantized KV cache"
+    )
+    return error(
+        "kv_cache_too_small",
+        f"the KV cache would hold {capacity.tokens:,} tokens ({_gigabytes(capacity.cache_bytes)} "
+        f"of the {_gigabytes(capacity.free_bytes)} free after the weights), fewer than one "
+        f"sequence of {capacity.sequence_tokens:,}; {remedy}.",
+    )
+
+
+def _too_large(capacity: Capacity) -> Finding | None:
+    if capacity.cache_bytes <= capacity.free_bytes:
+        return None
+    return error(
+        "kv_cache_exceeds_memory",
+        f"model_metadata.runtime.{_TOKENS} of {capacity.knobs.max_tokens:,} takes "
+        f"{_gigabytes(capacity.cache_bytes)}, but only {_gigabytes(capacity.free_bytes)} are free "
+        f"after the weights; lower it to {capacity.tokens_by_fraction:,} or remove it.",
+    )
+
+
+def _two_knobs(capacity: Capacity) -> Finding | None:
+    knobs, by_fraction = capacity.knobs, capacity.tokens_by_fraction
+    if knobs.max_tokens is None or knobs.free_fraction is None or knobs.max_tokens == by_fraction:
+        return None
+    winner, loser = (_TOKENS, _FRACTION) if knobs.max_tokens < by_fraction else (_FRACTION, _TOKENS)
+    return warning(
+        "kv_cache_knobs",
+        f"model_metadata.runtime sets both {_TOKENS} ({knobs.max_tokens:,} tokens) and {_FRACTION} "
+        f"({knobs.free_fraction:g}, here {by_fraction:,} tokens); the smaller, {winner}, wins: "
+        f"remove {loser}.",
+    )
+
+
+def _idle(capacity: Capacity) -> Finding | None:
+    cap, usable = capacity.knobs.max_tokens, capacity.tokens_by_fraction
+    if capacity.knobs.free_fraction is not None or cap is None or cap > usable * _WASTEFUL:
+        return None
+    idle_bytes = (usable - cap) * capacity.bytes_per_token
+    return warning(
+        "kv_cache_idle_memory",
+        f"model_metadata.runtime.{_TOKENS} of {cap:,} leaves {_gigabytes(idle_bytes)} of each GPU "
+        f"idle; remove it to hold {usable:,} tokens.",
+    )
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / _GB:.1f} GB"

@@ -1,0 +1,199 @@
+"""What a TensorRT-LLM engine's ``config.json`` says, whichever era wrote it, and what follows.
+
+The rules are those of the C++ runtime that loads the engine: ``cpp/tensorrt_llm/runtime/
+gptJsonConfig.cpp`` and ``cpp/include/tensorrt_llm/runtime/modelConfig.h`` in NVIDIA/TensorRT-LLM
+(read at 0.5, 0.9, 0.12, 0.16 and 1.0), and ``batch_manager/trtGptModel.h`` for prompt lengths.
+`config_schemas` reads the file itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trtllm_truss.engines.versions import release
+
+_PACKED_PROMPTS_SINCE = (0, 11)
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelism:
+    """How an engine is split over GPUs, one rank on each.
+
+    Attributes:
+        tensor: GPUs that one layer is split over.
+        pipeline: groups of layers on different GPUs.
+        context: GPUs that one prompt is split over.
+    """
+
+    tensor: int = 1
+    pipeline: int = 1
+    context: int = 1
+
+    @property
+    def world_size(self) -> int:
+        """Ranks, and so GPUs."""
+        return self.tensor * self.pipeline * self.context
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Sizes that the build fixed.
+
+    Attributes:
+        max_batch_size: sequences that run at once.
+        max_beam_width: beams a request may ask for.
+        max_input_tokens: ``max_input_len``, which binds only engines without packed input and
+            context FMHA; see `EngineConfig.max_prompt_tokens`.
+        max_sequence_tokens: prompt and generated tokens together: ``max_seq_len``, up to 0.10
+            ``max_input_len + max_output_len``.
+        max_batch_tokens: ``max_num_tokens``, tokens of one step over all sequences, if recorded.
+    """
+
+    max_batch_size: int
+    max_beam_width: int
+    max_input_tokens: int
+    max_sequence_tokens: int
+    max_batch_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The model's measures, before any split over GPUs.
+
+    Attributes:
+        vocab_size: tokens that the engine knows.
+        heads: attention heads of a layer.
+        head_size: numbers that one head keeps of a token.
+        kv_heads: key/value heads of each layer, 0 where a layer has no attention. Its length is
+            the number of layers.
+    """
+
+    vocab_size: int
+    heads: int
+    head_size: int
+    kv_heads: tuple[int, ...]
+
+    @property
+    def layers(self) -> int:
+        """Layers of all kinds."""
+        return len(self.kv_heads)
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """How numbers are stored.
+
+    Attributes:
+        dtype: type of unquantized weights and activations, such as ``float16``.
+        algorithm: TensorRT-LLM's name of the weights' quantization, such as ``W4A16_AWQ``; None
+            without one. The old schema has bit flags only and yields ``FP8``, ``INT8`` or ``INT4``.
+        kv_cache: ``INT8``, ``FP8`` or ``NVFP4``; None where the cache holds `dtype`.
+    """
+
+    dtype: str
+    algorithm: str | None = None
+    kv_cache: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plugins:
+    """What was compiled in, as far as serving depends on it.
+
+    Attributes:
+        attention: the GPT attention plugin.
+        packed_input: ``remove_input_padding``.
+        paged_kv_cache: the cache is cut into blocks.
+        context_fmha: fused attention over prompts.
+        paged_context_fmha: the same over a paged cache: KV-cache reuse and chunked context.
+        paged_state: a recurrent model's state is cut into blocks.
+        mamba_conv1d: the plugin of recurrent models.
+        managed_weights: weights lie in ``rankN_managed_weights.safetensors`` beside the engine.
+        tokens_per_block: tokens of one block of the paged cache.
+    """
+
+    attention: bool
+    packed_input: bool
+    paged_kv_cache: bool
+    context_fmha: bool
+    paged_context_fmha: bool
+    paged_state: bool
+    mamba_conv1d: bool
+    managed_weights: bool
+    tokens_per_block: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """One TensorRT-LLM engine, by its ``config.json``.
+
+    Attributes:
+        version: the TensorRT-LLM version that built it; None in the schema of 0.5 to 0.7, which
+            records none.
+        assumed_version: `version`, or the newest release that writes a file like this one.
+        name: the architecture (``LlamaForCausalLM``), in the old schema the builder's name.
+        recurrent: the model keeps a state instead of, or beside, a KV cache.
+        parallelism: the split over GPUs.
+        limits: the sizes that the build fixed.
+        shape: the model's measures.
+        quantization: how numbers are stored.
+        plugins: what was compiled in.
+    """
+
+    version: str | None
+    assumed_version: str
+    name: str
+    recurrent: bool
+    parallelism: Parallelism
+    limits: Limits
+    shape: Shape
+    quantization: Quantization
+    plugins: Plugins
+
+    def max_prompt_tokens(self, *, chunked_context: bool = False) -> int:
+        """The longest prompt that the runtime lets in.
+
+        With chunked context only the sequence limits it; with packed input and context FMHA a
+        prompt must fit into one step, and ``max_input_len`` binds nothing
+        (``TRTGptModel maxInputLen`` in the runtime's log). Engines older than that rule, 0.11,
+        and those that do not record ``max_num_tokens`` keep to ``max_input_len``.
+
+        Args:
+            chunked_context: ``enable_chunked_context`` is set for the runtime.
+        """
+        whole = self.limits.max_sequence_tokens - 1
+        if chunked_context and self.plugins.paged_context_fmha:
+            return whole
+        if self._one_step_prompts and self.limits.max_batch_tokens is not None:
+            return min(whole, self.limits.max_batch_tokens)
+        return min(whole, self.limits.max_input_tokens)
+
+    @property
+    def _one_step_prompts(self) -> bool:
+        return (
+            release(self.assumed_version) >= _PACKED_PROMPTS_SINCE
+            and self.plugins.packed_input
+            and self.plugins.context_fmha
+        )
+
+    @property
+    def batching_gaps(self) -> tuple[str, ...]:
+        """Build options that in-flight batching needs and this engine lacks; empty if it can.
+
+        The names are those of ``config.json``; the rule is ``supportsInflightBatching`` of the
+        runtime.
+        """
+        plugins = self.plugins
+        needs = (
+            {
+                "mamba_conv1d_plugin": plugins.mamba_conv1d,
+                "remove_input_padding": plugins.packed_input,
+                "paged_state": plugins.paged_state,
+            }
+            if self.recurrent
+            else {
+                "gpt_attention_plugin": plugins.attention,
+                "remove_input_padding": plugins.packed_input,
+                "paged_kv_cache": plugins.paged_kv_cache,
+            }
+        )
+        return tuple(name for name, built_in in needs.items() if not built_in)
