@@ -1,0 +1,44 @@
+"""The server's output: read without pause, kept as a bounded tail, passed on line by line."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import IO
+
+_TAIL_LINES = 200
+_LINE_BYTES = 8192
+
+
+class Output:
+    """The output of one server, over all its starts."""
+
+    def __init__(self, on_line: Callable[[str], None] | None = None) -> None:
+        """Makes an empty tail; ``on_line`` gets every line from the reading thread."""
+        self._lines: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._on_line = on_line
+
+    @property
+    def tail(self) -> tuple[str, ...]:
+        """The last lines of the current start."""
+        return tuple(self._lines.copy())
+
+    def drain(self, stream: IO[bytes]) -> threading.Thread:
+        """Reads a new start's output to its end in a thread, and closes it.
+
+        A child whose pipe is full stands still, so nothing here waits but ``on_line``.
+        """
+        self._lines.clear()
+        thread = threading.Thread(target=self._read, args=(stream,), name="triton-output")
+        thread.daemon = True
+        thread.start()
+        return thread
+
+    def _read(self, stream: IO[bytes]) -> None:
+        with stream:
+            for raw in iter(lambda: stream.readline(_LINE_BYTES), b""):
+                line = raw.decode(errors="replace").rstrip()
+                self._lines.append(line)
+                if self._on_line is not None:
+                    self._on_line(line)

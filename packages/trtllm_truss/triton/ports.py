@@ -1,0 +1,37 @@
+"""Three free TCP ports on loopback for one start of the server."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The server's ports, all on loopback."""
+
+    grpc: int
+    http: int
+    metrics: int
+
+
+def free_ports() -> Ports:
+    """Asks the kernel for three ports at once.
+
+    They are free when this returns and may be taken a moment later; whoever starts a server on
+    them must be ready to try again with others.
+
+    Raises:
+        OSError: the machine has no free port.
+    """
+    sockets = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(3)]
+    try:
+        for each in sockets:
+            each.bind((LOOPBACK, 0))
+        grpc, http, metrics = (each.getsockname()[1] for each in sockets)
+    finally:
+        for each in sockets:
+            each.close()
+    return Ports(grpc, http, metrics)

@@ -1,0 +1,250 @@
+"""The server as a supervised child: started, waited for, watched and stopped.
+
+Between this process and the server stands a :mod:`keeper`, which ends the server when this process
+is gone, however it went. This module can therefore be used from any thread: nothing hangs on the
+thread that calls :meth:`ServerProcess.start`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import logging
+import os
+import secrets
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from trtllm_truss.errors import TritonError
+from trtllm_truss.triton import keeper
+from trtllm_truss.triton.command import Launch, marked
+from trtllm_truss.triton.contract import MODEL_NAME
+from trtllm_truss.triton.diagnosis import describe_exit, is_port_conflict, telling_line
+from trtllm_truss.triton.output import Output
+from trtllm_truss.triton.ports import free_ports
+from trtllm_truss.triton.readiness import is_ready
+
+logger = logging.getLogger(__name__)
+
+_TICK_S = 0.05
+_STARTS = 3
+_READER_LIMIT_S = 1.0
+_KEEPER_MARGIN_S = 5.0  # what the keeper needs to sweep after its patience has ended
+
+
+class State(enum.Enum):
+    """Where a server is in its life; each start is a new :class:`ServerProcess`."""
+
+    NEW = "new"  # not started yet
+    STARTING = "starting"  # running, not ready yet
+    READY = "ready"  # server and model said so
+    STOPPED = "stopped"  # ended because stop() was called
+    DEAD = "dead"  # ended by itself
+
+
+class ServerProcess:
+    """One run of the server. All methods may be called from any thread.
+
+    Attributes:
+        launch: ports, run id and shared-memory prefix of the current start; None before it.
+    """
+
+    def __init__(
+        self,
+        command: Callable[[Launch], Sequence[str]],
+        environment: Mapping[str, str],
+        *,
+        model_name: str = MODEL_NAME,
+        on_line: Callable[[str], None] | None = None,
+        orphan_grace_s: float = 2.0,
+    ) -> None:
+        """Describes a server; nothing is started.
+
+        Args:
+            command: gives the argument vector for one launch.
+            environment: of the server.
+            model_name: the model that must be ready.
+            on_line: gets every line of the server's output, from a thread of its own; it must be
+                quick, for the server waits while it runs.
+            orphan_grace_s: time to end by itself that a server gets after this process has died.
+        """
+        self.launch: Launch | None = None
+        self._command = command
+        self._environment = environment
+        self._model_name = model_name
+        self._orphan_grace_s = orphan_grace_s
+        self._lock = threading.RLock()
+        self._state = State.NEW
+        self._starts = 0
+        self._stopping = False
+        self._child: subprocess.Popen[bytes] | None = None
+        self._ended = threading.Event()
+        self._output = Output(on_line)
+        self._callbacks: list[Callable[[TritonError], None]] = []
+
+    def __repr__(self) -> str:
+        return f"<ServerProcess {self._state.value} pid={self.pid}>"
+
+    @property
+    def state(self) -> State:
+        """Where the server is in its life."""
+        return self._state
+
+    @property
+    def pid(self) -> int | None:
+        """The keeper's process id; None before the start."""
+        return self._child.pid if self._child else None
+
+    @property
+    def tail(self) -> tuple[str, ...]:
+        """The last lines of the server's output."""
+        return self._output.tail
+
+    @property
+    def grpc_address(self) -> str:
+        """``host:port`` for clients."""
+        assert self.launch is not None, "the server was not started"
+        return f"127.0.0.1:{self.launch.ports.grpc}"
+
+    def on_exit(self, callback: Callable[[TritonError], None]) -> None:
+        """Has ``callback`` called when a server that was ready ends without stop().
+
+        It is called once, from the watching thread, with the same error that later calls of
+        :meth:`wait_until_ready` would raise.
+        """
+        self._callbacks.append(callback)
+
+    def start(self) -> None:
+        """Starts the server and returns at once.
+
+        Raises:
+            TritonError: it was started or stopped before, or cannot be started at all.
+        """
+        with self._lock:
+            if self._state is not State.NEW:
+                raise TritonError(f"This server was started before; it is {self._state.value}.")
+            self._state = State.STARTING
+            self._spawn()
+
+    def wait_until_ready(self, deadline_s: float) -> None:
+        """Waits until server and model are ready; a dead child is noticed before anything else.
+
+        If a port was taken between choosing and opening it, the server is started again on others
+        within the same deadline.
+
+        Raises:
+            TritonError: the server died, was stopped, or is not ready after ``deadline_s``.
+        """
+        deadline = time.monotonic() + deadline_s
+        while True:
+            if self._ended.wait(_TICK_S):
+                if not self._start_on_other_ports():
+                    raise self._death()
+            elif self._is_ready():
+                return
+            elif time.monotonic() > deadline:
+                raise TritonError(
+                    f"Triton was not ready after {deadline_s:g} s. {self._last_words()}"
+                )
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """Ends the server and everything it started; returns when nothing is left.
+
+        Args:
+            timeout_s: how long it may take to end by itself before it is killed.
+        """
+        with self._lock:
+            self._stopping = True
+            if self._child is None:
+                self._state = State.STOPPED
+                return
+            child = self._child
+            if not self._ended.is_set():
+                self._order(child, f"stop {timeout_s}\n")
+        if not self._ended.wait(timeout_s + _KEEPER_MARGIN_S):
+            logger.warning("Triton's keeper did not end in time; killing it")
+            child.kill()
+            self._ended.wait(_KEEPER_MARGIN_S)
+
+    def _spawn(self) -> None:
+        run_id = f"{os.getpid()}_{secrets.token_hex(4)}"
+        launch = Launch(run_id, free_ports(), shm_prefix=f"trtllm_truss_{run_id}_")
+        command = list(self._command(launch))
+        keeper_arguments = (os.getpid(), run_id, launch.shm_prefix, "", self._orphan_grace_s)
+        try:
+            child = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(Path(keeper.__file__))]
+                + [str(argument) for argument in keeper_arguments]
+                + command,
+                env=marked(self._environment, run_id),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise TritonError(f"Triton could not be started: {error}.") from error
+        self._starts += 1
+        self.launch, self._child = launch, child
+        self._ended.clear()
+        assert child.stdout is not None
+        reader = self._output.drain(child.stdout)
+        watcher = threading.Thread(target=self._watch, args=(child, launch, reader))
+        watcher.daemon, watcher.name = True, "triton-watch"
+        watcher.start()
+
+    def _order(self, child: subprocess.Popen[bytes], order: str) -> None:
+        assert child.stdin is not None
+        with contextlib.suppress(OSError, ValueError):  # it has just ended by itself
+            os.write(child.stdin.fileno(), order.encode())
+
+    def _watch(
+        self, child: subprocess.Popen[bytes], launch: Launch, reader: threading.Thread
+    ) -> None:
+        child.wait()
+        keeper.kill_marked(launch.run_id)  # nothing is left, unless the keeper was killed
+        keeper.remove_segments(launch.shm_prefix)
+        reader.join(_READER_LIMIT_S)
+        assert child.stdin is not None
+        with self._lock:
+            child.stdin.close()
+            was_ready = self._state is State.READY
+            self._state = State.STOPPED if self._stopping else State.DEAD
+            self._ended.set()
+        if was_ready and not self._stopping:
+            error = self._death()
+            for callback in self._callbacks:
+                callback(error)
+
+    def _is_ready(self) -> bool:
+        launch = self.launch
+        assert launch is not None
+        if not is_ready(launch.ports.http, self._model_name, server_id=launch.run_id):
+            return False
+        with self._lock:
+            if self._state is State.STARTING:
+                self._state = State.READY
+            return self._state is State.READY
+
+    def _start_on_other_ports(self) -> bool:
+        with self._lock:
+            if self._stopping or self._starts == _STARTS or not is_port_conflict(self.tail):
+                return False
+            logger.warning("A port was taken while Triton started; trying others")
+            self._state = State.STARTING
+            self._spawn()
+            return True
+
+    def _death(self) -> TritonError:
+        if self._state is State.STOPPED:
+            return TritonError("Triton was stopped.")
+        assert self._child is not None
+        return TritonError(f"Triton {describe_exit(self._child.returncode)}. {self._last_words()}")
+
+    def _last_words(self) -> str:
+        line = telling_line(self.tail)
+        return f"Its log says: {line}" if line else "It left no log."

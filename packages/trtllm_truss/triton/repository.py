@@ -1,0 +1,144 @@
+"""Renders the Triton model repository of one engine from the template in ``data/``.
+
+The template is valid ``config.pbtxt``, read and written through protobuf's text format, so a value
+can never break the file's syntax.
+"""
+
+from __future__ import annotations
+
+import difflib
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from trtllm_truss.errors import SettingsError
+from trtllm_truss.triton.contract import INPUTS, MODEL_NAME, OUTPUTS, PARAMETERS, PINNED_VERSION
+from trtllm_truss.triton.schema import Parameter, Release, Tensor, rows_for
+
+Backend = Literal["tensorrtllm", "openvino_genai"]
+
+CONFIG_FILE = "config.pbtxt"
+_HEADER = "# Rendered for one start of the server; changes here are lost at the next.\n"
+_OWNED = {"gpt_model_path": "it is the downloaded engine's folder"}
+
+
+def render_repository(
+    template_dir: Path,
+    destination: Path,
+    *,
+    engine_dir: Path,
+    backend: Backend,
+    max_batch_size: int,
+    parameters: Mapping[str, str],
+    tensorrt_llm_version: str | None = PINNED_VERSION,
+) -> Path:
+    """Writes ``destination/tensorrt_llm`` with its ``config.pbtxt`` and empty version folder.
+
+    Args:
+        template_dir: holds ``tensorrt_llm/config.pbtxt``, the configuration of the pinned version.
+        destination: the repository; its ``tensorrt_llm`` is replaced if there is one.
+        engine_dir: the engine's folder, given to the backend as ``gpt_model_path``.
+        backend: the Triton backend that loads the engine.
+        max_batch_size: requests that the engine runs at once.
+        parameters: executor parameters by their ``config.pbtxt`` names.
+        tensorrt_llm_version: decides which names are declared; None declares those of every
+            version. Give :class:`TritonClient` the same.
+
+    Returns:
+        ``destination``.
+
+    Raises:
+        SettingsError: a parameter is not one of this version's.
+    """
+    config = read_config(template_dir / MODEL_NAME / CONFIG_FILE)
+    config.backend = backend
+    config.max_batch_size = max_batch_size
+    if config.dynamic_batching.preferred_batch_size:
+        config.dynamic_batching.preferred_batch_size[:] = [max_batch_size]
+    _declare(config.input, rows_for(INPUTS, tensorrt_llm_version))
+    _declare(config.output, rows_for(OUTPUTS, tensorrt_llm_version))
+    _set_parameters(config, parameters, tensorrt_llm_version)
+    config.parameters["gpt_model_path"].string_value = str(engine_dir)
+    model_dir = destination / MODEL_NAME
+    shutil.rmtree(model_dir, ignore_errors=True)
+    (model_dir / "1").mkdir(parents=True)
+    text = text_format.MessageToString(config, as_utf8=True)
+    (model_dir / CONFIG_FILE).write_text(_HEADER + text, encoding="utf-8")
+    return destination
+
+
+def read_config(path: Path) -> model_config_pb2.ModelConfig:
+    """Parses a ``config.pbtxt``.
+
+    Raises:
+        SettingsError: the file is missing or not valid.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        return text_format.Parse(text, model_config_pb2.ModelConfig())
+    except (OSError, text_format.ParseError) as error:
+        raise SettingsError(f"{path} is not a readable Triton model config: {error}.") from error
+
+
+def check_parameter(name: str, tensorrt_llm_version: str | None = PINNED_VERSION) -> Parameter:
+    """Looks a parameter up in the contract.
+
+    Raises:
+        SettingsError: it is unknown, of another version, or set by this project alone.
+    """
+    if name in _OWNED:
+        raise SettingsError(f"{name} cannot be set: {_OWNED[name]}.", param=name)
+    known = {row.name: row for row in rows_for(PARAMETERS, tensorrt_llm_version)}
+    if name in known:
+        return known[name]
+    for row in PARAMETERS:
+        if row.name == name:
+            raise SettingsError(
+                f"{name} is a parameter of TensorRT-LLM {_span(row)}, not of "
+                f"{tensorrt_llm_version}. Remove it.",
+                param=name,
+            )
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f" Did you mean {close[0]}?" if close else ""
+    raise SettingsError(f"{name} is not a parameter of the tensorrt_llm model.{hint}", param=name)
+
+
+def _span(row: Parameter) -> str:
+    if row.until is None:
+        return f"{_text(row.since)} and later"
+    return f"before {_text(row.until)}"
+
+
+def _text(release: Release) -> str:
+    return f"{release[0]}.{release[1]}"
+
+
+def _set_parameters(
+    config: model_config_pb2.ModelConfig, parameters: Mapping[str, str], version: str | None
+) -> None:
+    known = {row.name for row in rows_for(PARAMETERS, version)}
+    for name in set(config.parameters) - known:
+        del config.parameters[name]
+    for name, value in parameters.items():
+        check_parameter(name, version)
+        config.parameters[name].string_value = value
+
+
+def _declare(fields: Any, rows: Iterable[Tensor]) -> None:
+    """Makes the declared tensors those of ``rows``, keeping what the template says of each."""
+    wanted = {row.name: row for row in rows}
+    for index in reversed(range(len(fields))):
+        if wanted.pop(fields[index].name, None) is None:
+            del fields[index]
+    for row in wanted.values():
+        field = fields.add()
+        field.name, field.dims[:] = row.name, row.dims
+        field.data_type = model_config_pb2.DataType.Value(f"TYPE_{row.dtype}")
+        if isinstance(field, model_config_pb2.ModelInput):
+            field.optional, field.allow_ragged_batch = row.optional, row.ragged
+        if row.scalar:
+            field.reshape.SetInParent()

@@ -1,0 +1,61 @@
+"""What the engine is asked for and what it gives back, in token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """One generation. A field that is None is not sent, so the engine's own default holds.
+
+    Attributes:
+        request_id: shown in Triton's log; unique among the requests in flight.
+        input_ids: the prompt, at least one id.
+        max_tokens: tokens to generate at most; the prompt does not count.
+        end_id: generation ends before this id. The engine never stops by itself without it.
+        pad_id: fills up shorter beams.
+        stop_words: generation ends after any of these id sequences, which stay in the output.
+        bad_words: id sequences that are never generated.
+        streaming: one chunk per step; otherwise a single chunk at the end.
+        beam_width: beams; only the best one is given back.
+        return_log_probs: chunks carry log probabilities.
+    """
+
+    request_id: str
+    input_ids: Sequence[int]
+    max_tokens: int
+    end_id: int | None = None
+    pad_id: int | None = None
+    stop_words: Sequence[Sequence[int]] = ()
+    bad_words: Sequence[Sequence[int]] = ()
+    streaming: bool = True
+    beam_width: int = 1
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    length_penalty: float | None = None
+    min_tokens: int | None = None
+    seed: int | None = None
+    return_log_probs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EngineChunk:
+    """One response of the engine.
+
+    Attributes:
+        token_ids: tokens new since the last chunk, possibly none.
+        final: nothing follows; exactly one chunk of a complete stream has it.
+        cum_log_prob: log probability of everything generated so far, if asked for.
+        log_probs: one per token generated so far (not only the new ones), if asked for.
+    """
+
+    token_ids: tuple[int, ...]
+    final: bool
+    cum_log_prob: float | None = None
+    log_probs: tuple[float, ...] = ()

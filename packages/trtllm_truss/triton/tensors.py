@@ -1,0 +1,133 @@
+"""Requests and responses of the ``tensorrt_llm`` model as the protobuf messages Triton speaks.
+
+Tensors travel as ``raw_input_contents`` and ``raw_output_contents``: little-endian bytes in the
+order of ``inputs`` and ``outputs``. Shapes include the batch dimension, which is always 1.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Collection, Sequence
+
+from tritonclient.grpc import service_pb2
+
+from trtllm_truss.triton.contract import INPUTS
+from trtllm_truss.triton.request import EngineChunk, EngineRequest
+
+_DTYPES = {tensor.name: tensor.dtype for tensor in INPUTS}
+_SCALARS = {
+    "INT32": struct.Struct("<i"),
+    "UINT64": struct.Struct("<Q"),
+    "FP32": struct.Struct("<f"),
+    "BOOL": struct.Struct("<?"),
+}
+_FINAL = "triton_final_response"
+
+
+def encode_request(
+    request: EngineRequest, *, model_name: str, declared: Collection[str]
+) -> service_pb2.ModelInferRequest:
+    """Builds the message for one generation.
+
+    Args:
+        request: what to generate; fields that are None are left out.
+        model_name: Triton's name of the model.
+        declared: inputs that the server's ``config.pbtxt`` declares. Where a field has an older
+            and a newer name, every declared one is sent: the backend reads the one it knows.
+    """
+    message = service_pb2.ModelInferRequest(model_name=model_name, id=request.request_id)
+    message.parameters["triton_enable_empty_final_response"].bool_param = True
+    _add(message, "input_ids", [1, len(request.input_ids)], pack_ids(request.input_ids))
+    for name, value in _scalars(request):
+        if value is not None and name in declared:
+            _add(message, name, [1, 1], _SCALARS[_DTYPES[name]].pack(value))
+    for name, words in (
+        ("stop_words_list", request.stop_words),
+        ("bad_words_list", request.bad_words),
+    ):
+        if words:
+            _add(message, name, [1, 2, sum(map(len, words))], pack_words(words))
+    for name in ("output_ids", "sequence_length"):
+        message.outputs.add(name=name)
+    if request.return_log_probs:
+        for name in ("cum_log_probs", "output_log_probs"):
+            message.outputs.add(name=name)
+    return message
+
+
+def decode_response(response: service_pb2.ModelInferResponse) -> EngineChunk:
+    """Reads one response; of several beams, the first (best) one.
+
+    Raises:
+        ValueError: the tensors do not fit together.
+    """
+    tokens: tuple[int, ...] = ()
+    length: int | None = None
+    cum_log_prob: float | None = None
+    log_probs: tuple[float, ...] = ()
+    for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
+        if output.name == "output_ids":  # [1, beams, tokens]
+            tokens = struct.unpack_from(f"<{output.shape[2]}i", raw)
+        elif output.name == "sequence_length":  # [1, beams]
+            (length,) = struct.unpack_from("<i", raw)
+        elif output.name == "cum_log_probs":  # [1, beams]
+            (cum_log_prob,) = struct.unpack_from("<f", raw)
+        elif output.name == "output_log_probs":  # [1, beams, tokens]
+            log_probs = struct.unpack_from(f"<{output.shape[2]}f", raw)
+    return EngineChunk(
+        # Shorter beams are padded; only sequence_length tells where they end.
+        token_ids=tokens if length is None else tokens[:length],
+        final=_FINAL in response.parameters and response.parameters[_FINAL].bool_param,
+        cum_log_prob=cum_log_prob,
+        log_probs=log_probs,
+    )
+
+
+def pack_ids(ids: Sequence[int]) -> bytes:
+    """Packs ids as INT32."""
+    return array("i", ids).tobytes()
+
+
+def pack_words(words: Sequence[Sequence[int]]) -> bytes:
+    """Packs word lists as the [2, N] tensor of the backend.
+
+    Row 0 is all ids one after the other, row 1 the offset behind each word's last id, padded with
+    -1: ``[[5, 7, 3], [9, 2]]`` becomes ``[[5, 7, 3, 9, 2], [3, 5, -1, -1, -1]]``.
+    """
+    flat = array("i")
+    ends = array("i")
+    for word in words:
+        flat.extend(word)
+        ends.append(len(flat))
+    ends.extend([-1] * (len(flat) - len(ends)))
+    return flat.tobytes() + ends.tobytes()
+
+
+def _scalars(request: EngineRequest) -> tuple[tuple[str, float | None], ...]:
+    return (
+        ("input_lengths", len(request.input_ids)),
+        ("request_output_len", request.max_tokens),
+        ("end_id", request.end_id),
+        ("pad_id", request.pad_id),
+        ("streaming", request.streaming),
+        ("exclude_input_in_output", True),
+        ("beam_width", request.beam_width if request.beam_width > 1 else None),
+        ("temperature", request.temperature),
+        ("runtime_top_k", request.top_k),
+        ("runtime_top_p", request.top_p),
+        ("repetition_penalty", request.repetition_penalty),
+        ("presence_penalty", request.presence_penalty),
+        ("frequency_penalty", request.frequency_penalty),
+        ("len_penalty", request.length_penalty),
+        ("min_tokens", request.min_tokens),
+        ("min_length", request.min_tokens),
+        ("seed", request.seed),
+        ("random_seed", request.seed),
+        ("return_log_probs", True if request.return_log_probs else None),
+    )
+
+
+def _add(message: service_pb2.ModelInferRequest, name: str, shape: list[int], raw: bytes) -> None:
+    message.inputs.add(name=name, datatype=_DTYPES[name], shape=shape)
+    message.raw_input_contents.append(raw)

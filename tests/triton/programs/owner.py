@@ -1,0 +1,31 @@
+"""Owns a pretended server until it is killed: `owner.py FORK|- MODE…`; prints run id and prefix."""
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+from trtllm_truss.triton.process import ServerProcess
+
+PRETEND = str(Path(__file__).parent / "pretend_server.py")
+
+
+def command(launch):
+    return [
+        *(sys.executable, PRETEND, launch.run_id, str(launch.ports.http), launch.shm_prefix),
+        *sys.argv[2:],
+    ]
+
+
+server = ServerProcess(command, os.environ)
+thread = threading.Thread(target=server.start)  # it ends, as the thread that Truss loads on does
+thread.start()
+thread.join()
+server.wait_until_ready(10)
+if sys.argv[1] == "FORK" and os.fork() == 0:  # keeps every pipe of its parent open
+    time.sleep(8)
+    os._exit(0)
+sys.stdout.write(f"{server.launch.run_id} {server.launch.shm_prefix} {server.pid}\n")
+sys.stdout.flush()
+time.sleep(600)

@@ -1,0 +1,50 @@
+"""Real Triton with the production config whose engine plays scripts; see backends/scripted."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtllm_truss.triton.keeper import marked_processes
+from trtllm_truss.triton.process import ServerProcess
+
+TEMPLATES = Path(__file__).parents[2] / "data" / "triton_model_repository"
+SCRIPTED_BACKEND = Path(__file__).parent / "backends" / "scripted"
+
+
+@dataclass
+class ScriptedTriton:
+    """Real Triton with the production config, whose engine plays scripts."""
+
+    process: ServerProcess
+    engine_dir: Path
+
+    def script(self, request_id: str, **answer: Any) -> None:
+        """Says how one request is answered; keys: see the backend."""
+        (self.engine_dir / f"{request_id}.json").write_text(json.dumps(answer))
+
+    def seen(self, request_id: str, event: str, within_s: float = 3.0) -> dict[str, Any]:
+        """Waits for an event of one request, as the engine noted it."""
+        deadline = time.monotonic() + within_s
+        log = self.engine_dir / "seen.jsonl"
+        while time.monotonic() < deadline:
+            for line in log.read_text().splitlines() if log.exists() else ():
+                note: dict[str, Any] = json.loads(line)
+                if (note["id"], note["event"]) == (request_id, event):
+                    return note
+            time.sleep(0.01)
+        raise AssertionError(f"the engine noted no {event!r} of {request_id}")
+
+
+def assert_nothing_left(run_id: str, shm_prefix: str, within_s: float = 5.0) -> None:
+    """Fails unless the run's processes and shared memory are gone in time."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        segments = [p for p in Path("/dev/shm").iterdir() if p.name.startswith(shm_prefix)]
+        if not marked_processes(run_id) and not segments:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"left over: processes {marked_processes(run_id)}, segments {segments}")

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from trtllm_truss.triton.command import Launch, marked, server_command, server_environment
+from trtllm_truss.triton.installation import TritonInstallation
+from trtllm_truss.triton.ports import Ports, free_ports
+
+LAUNCH = Launch("7_ab", Ports(1001, 1002, 1003), "trtllm_truss_7_ab_")
+
+
+def command(**options):
+    return server_command(
+        Path("/t/tritonserver"), LAUNCH, repository=Path("/r"), backends=Path("/b"), **options
+    )
+
+
+def test_single_rank_is_plain_and_on_loopback():
+    assert command() == [
+        "/t/tritonserver",
+        "--id=7_ab",
+        "--model-repository=/r",
+        "--backend-directory=/b",
+        "--grpc-address=127.0.0.1",
+        "--grpc-port=1001",
+        "--http-address=127.0.0.1",
+        "--http-port=1002",
+        "--metrics-address=127.0.0.1",
+        "--metrics-port=1003",
+        "--disable-auto-complete-config",
+        "--backend-config=python,shm-region-prefix-name=trtllm_truss_7_ab_0_",
+        "--strict-readiness=true",
+        "--exit-timeout-secs=5",
+        "--log-verbose=0",
+    ]
+
+
+def test_other_ranks_load_the_engine_alone_under_their_own_prefix():
+    arguments = command(rank=2)
+    assert arguments[-2:] == ["--model-control-mode=explicit", "--load-model=tensorrt_llm"]
+    assert "--backend-config=python,shm-region-prefix-name=trtllm_truss_7_ab_2_" in arguments
+
+
+def test_environment_has_no_secrets_and_all_paths():
+    parent = {
+        "HOME": "/h",
+        "PATH": "/usr/bin",
+        "HF_TOKEN": "s",
+        "HUGGING_FACE_HUB_TOKEN": "s",
+        "TRUSS_SECRET_hf_access_token": "s",
+        "AWS_SECRET_ACCESS_KEY": "s",
+        "AWS_SESSION_TOKEN": "s",
+        "LD_LIBRARY_PATH": f"/mine{os.pathsep}",
+        "PYTHONPATH": "/packages",
+    }
+    installation = TritonInstallation(
+        Path("/t"),
+        Path("/b"),
+        library_paths=(Path("/libs"),),
+        python_paths=(Path("/packages"), Path("/site")),
+        program_path=Path("/venv/bin"),
+    )
+    assert server_environment(parent, installation) == {
+        "HOME": "/h",
+        "LD_LIBRARY_PATH": "/libs:/mine",
+        "PYTHONPATH": "/packages:/site",
+        "PATH": "/venv/bin:/usr/bin",
+    }
+
+
+def test_environment_of_a_complete_installation_is_ours():
+    plain = TritonInstallation(Path("/t"), Path("/b"))
+    assert server_environment({"A": "1"}, plain) == {"A": "1"}
+
+
+def test_mark_leaves_the_original_alone():
+    environment = {"A": "1"}
+    assert marked(environment, "7_ab") == {"A": "1", "TRTLLM_TRUSS_RUN": "7_ab"}
+    assert environment == {"A": "1"}
+
+
+def test_free_ports_are_three():
+    ports = free_ports()
+    assert len({ports.grpc, ports.http, ports.metrics}) == 3

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import pytest
+
+from trtllm_truss.triton.contract import INPUTS, OUTPUTS, PARAMETERS, PINNED_VERSION
+from trtllm_truss.triton.schema import parse_release, rows_for
+
+
+def names(rows):
+    return [row.name for row in rows]
+
+
+def test_counts_of_the_pinned_version():
+    assert len(rows_for(INPUTS, PINNED_VERSION)) == 62
+    assert len(rows_for(OUTPUTS, PINNED_VERSION)) == 21
+
+
+@pytest.mark.parametrize("rows", [INPUTS, OUTPUTS, PARAMETERS])
+def test_names_are_unique(rows):
+    assert len(set(names(rows))) == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("version", "present", "absent"),
+    [
+        ("0.19.0", {"min_length", "random_seed"}, {"min_tokens", "seed"}),
+        ("0.20.0", {"min_tokens", "seed"}, {"min_length", "random_seed"}),
+        ("0.17.0.post1", {"return_kv_cache_reuse_stats"}, {"return_perf_metrics"}),
+        (None, {"min_length", "random_seed", "min_tokens", "seed"}, set()),
+    ],
+)
+def test_renamed_inputs_follow_the_version(version, present, absent):
+    declared = set(names(rows_for(INPUTS, version)))
+    assert present <= declared
+    assert not absent & declared
+
+
+@pytest.mark.parametrize(
+    ("version", "release"), [("1.0.0", (1, 0)), ("0.17.0.post1", (0, 17)), ("1.2.0rc3", (1, 2))]
+)
+def test_parse_release(version, release):
+    assert parse_release(version) == release
+
+
+def test_parse_release_refuses_what_is_no_version():
+    with pytest.raises(ValueError):
+        parse_release("main")

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import grpc
+import pytest
+from grpc.aio import AioRpcError, Metadata
+
+from trtllm_truss import errors
+from trtllm_truss.triton.failures import from_rpc_error, from_stream_text
+
+LATER = (
+    "Executor failed process requestId 7 due to the following error: "
+    "Encountered an error when fetching new request: "
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        (
+            LATER + "Prompt length (2000) exceeds maximum input length (1024). Set log level",
+            errors.ContextLengthExceeded,
+            "Prompt length (2000) exceeds maximum input length (1024). Set log level",
+        ),
+        (
+            "Encountered error for requestId 3: Cannot process new request: "
+            "Prompt length (5056) exceeds maximum sequence length (2048)",
+            errors.ContextLengthExceeded,
+            "Prompt length (5056) exceeds maximum sequence length (2048)",
+        ),
+        (
+            "Maximum queue size of 4 has been reached, please try again later",
+            errors.QueueFull,
+            "Maximum queue size of 4 has been reached, please try again later",
+        ),
+        (
+            "[request id: r1] Exceeds maximum queue size",
+            errors.QueueFull,
+            "Exceeds maximum queue size",
+        ),
+        (
+            LATER + "Requested beam width 4 is incorrect",
+            errors.InvalidRequest,
+            "Requested beam width 4 is incorrect",
+        ),
+        ("Incorrect sampling config", errors.InvalidRequest, "Incorrect sampling config"),
+        (
+            "[TensorRT-LLM][ERROR] Assertion failed: topK >= 0 (/src/sampling.cpp:42)\n1 frame",
+            errors.InvalidRequest,
+            "Assertion failed: topK >= 0",
+        ),
+        (
+            "bad_words_list is not supported by openvino_genai",
+            errors.InvalidRequest,
+            "bad_words_list is not supported by openvino_genai",
+        ),
+        (
+            "Encountered an error in forwardAsync function: CUDA error",
+            errors.EngineUnavailable,
+            "Encountered an error in forwardAsync function: CUDA error",
+        ),
+        (
+            "Failed to process the request(s) for model 'tensorrt_llm_0_0', message: "
+            "Stub process is not healthy.",
+            errors.EngineUnavailable,
+            None,
+        ),
+        ("Request for unknown model: 'tensorrt_llm' is not found", errors.EngineUnavailable, None),
+        (
+            "[request id: r1] unexpected inference input 'x' for model 'tensorrt_llm'",
+            errors.InternalError,
+            "unexpected inference input 'x' for model 'tensorrt_llm'",
+        ),
+        ("Sparse list must not have odd length", errors.InternalError, None),
+        ("Request timeout expired", errors.DeadlineExceeded, "Request timeout expired"),
+        (
+            "a text nobody has seen",
+            errors.InternalError,
+            "The engine failed: a text nobody has seen",
+        ),
+        ("", errors.InternalError, "The engine failed: no reason was given"),
+    ],
+)
+def test_stream_texts(text, error, message):
+    failure = from_stream_text(text)
+    assert type(failure) is error
+    assert message is None or failure.message == message
+
+
+@pytest.mark.parametrize("status", list(grpc.StatusCode))
+def test_every_status_becomes_one_of_ours(status):
+    failure = from_rpc_error(AioRpcError(status, Metadata(), Metadata(), details="reasons"))
+    assert isinstance(failure, errors.TrussError)
+    assert "reasons" in failure.message
+
+
+@pytest.mark.parametrize(
+    ("status", "details", "error", "retry_after_s"),
+    [
+        (grpc.StatusCode.UNAVAILABLE, "Connection refused", errors.EngineUnavailable, 5),
+        (grpc.StatusCode.NOT_FOUND, "unknown model", errors.EngineUnavailable, 5),
+        (grpc.StatusCode.INVALID_ARGUMENT, "no", errors.InvalidRequest, None),
+        (
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "Prompt length (9) exceeds maximum input length (8)",
+            errors.ContextLengthExceeded,
+            None,
+        ),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, "full", errors.QueueFull, 5),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, "late", errors.DeadlineExceeded, None),
+        (grpc.StatusCode.INTERNAL, "CUDA error", errors.EngineUnavailable, 5),
+        (grpc.StatusCode.UNKNOWN, "?", errors.InternalError, None),
+    ],
+)
+def test_statuses(status, details, error, retry_after_s):
+    failure = from_rpc_error(AioRpcError(status, Metadata(), Metadata(), details=details))
+    assert type(failure) is error
+    assert failure.retry_after_s == retry_after_s

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import struct
+
+import pytest
+from tritonclient.grpc import service_pb2
+
+from trtllm_truss.triton.contract import INPUTS
+from trtllm_truss.triton.request import EngineChunk, EngineRequest
+from trtllm_truss.triton.schema import rows_for
+from trtllm_truss.triton.tensors import decode_response, encode_request, pack_words
+
+
+def encode(version="1.0.0", **fields):
+    request = EngineRequest("r1", [5, 6, 7], 9, **fields)
+    declared = {row.name for row in rows_for(INPUTS, version)}
+    return encode_request(request, model_name="tensorrt_llm", declared=declared)
+
+
+def tensors(message):
+    assert len(message.inputs) == len(message.raw_input_contents)
+    return {
+        i.name: (i.datatype, list(i.shape), raw)
+        for i, raw in zip(message.inputs, message.raw_input_contents, strict=True)
+    }
+
+
+def test_the_least_request():
+    message = encode()
+    assert (message.id, message.model_name) == ("r1", "tensorrt_llm")
+    assert message.parameters["triton_enable_empty_final_response"].bool_param
+    assert [o.name for o in message.outputs] == ["output_ids", "sequence_length"]
+    assert tensors(message) == {
+        "input_ids": ("INT32", [1, 3], bytes.fromhex("05000000 06000000 07000000")),
+        "input_lengths": ("INT32", [1, 1], bytes.fromhex("03000000")),
+        "request_output_len": ("INT32", [1, 1], bytes.fromhex("09000000")),
+        "streaming": ("BOOL", [1, 1], b"\x01"),
+        "exclude_input_in_output": ("BOOL", [1, 1], b"\x01"),
+    }
+
+
+def test_every_field():
+    sent = tensors(
+        encode(
+            end_id=2,
+            pad_id=0,
+            stop_words=[[5, 7, 3], [9, 2]],
+            bad_words=[[1]],
+            streaming=False,
+            beam_width=2,
+            temperature=0.0,
+            top_k=4,
+            top_p=0.5,
+            repetition_penalty=1.5,
+            presence_penalty=0.25,
+            frequency_penalty=-0.25,
+            length_penalty=2.0,
+            min_tokens=3,
+            seed=2**64 - 1,
+            return_log_probs=True,
+        )
+    )
+    assert sent["end_id"][2] == bytes.fromhex("02000000")
+    assert sent["pad_id"][2] == bytes(4)
+    assert sent["streaming"][2] == b"\x00"
+    assert sent["beam_width"][2] == bytes.fromhex("02000000")
+    assert sent["temperature"] == ("FP32", [1, 1], bytes(4))
+    assert sent["runtime_top_k"][2] == bytes.fromhex("04000000")
+    assert sent["runtime_top_p"][2] == struct.pack("<f", 0.5)
+    assert sent["repetition_penalty"][2] == struct.pack("<f", 1.5)
+    assert sent["presence_penalty"][2] == struct.pack("<f", 0.25)
+    assert sent["frequency_penalty"][2] == struct.pack("<f", -0.25)
+    assert sent["len_penalty"][2] == struct.pack("<f", 2.0)
+    assert sent["min_tokens"][2] == bytes.fromhex("03000000")
+    assert sent["seed"] == ("UINT64", [1, 1], b"\xff" * 8)
+    assert sent["return_log_probs"][2] == b"\x01"
+    assert sent["stop_words_list"] == (
+        "INT32",
+        [1, 2, 5],
+        struct.pack("<10i", 5, 7, 3, 9, 2, 3, 5, -1, -1, -1),
+    )
+    assert sent["bad_words_list"] == ("INT32", [1, 2, 1], struct.pack("<2i", 1, 1))
+
+
+def test_log_probs_are_asked_for_by_output():
+    assert [o.name for o in encode(return_log_probs=True).outputs][2:] == [
+        "cum_log_probs",
+        "output_log_probs",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("version", "names"),
+    [
+        ("0.18.2", {"min_length", "random_seed"}),
+        ("1.0.0", {"min_tokens", "seed"}),
+        (None, {"min_length", "random_seed", "min_tokens", "seed"}),
+    ],
+)
+def test_names_follow_the_version(version, names):
+    sent = set(tensors(encode(version, min_tokens=1, seed=1)))
+    assert sent & {"min_length", "random_seed", "min_tokens", "seed"} == names
+
+
+def test_pack_words_of_one_word():
+    assert pack_words([[4, 5]]) == struct.pack("<4i", 4, 5, 2, -1)
+
+
+def response(final=None, **outputs):
+    message = service_pb2.ModelInferResponse()
+    for name, (shape, raw) in outputs.items():
+        message.outputs.add(name=name, shape=shape)
+        message.raw_output_contents.append(raw)
+    if final is not None:
+        message.parameters["triton_final_response"].bool_param = final
+    return message
+
+
+def test_decode_a_token():
+    message = response(
+        False,
+        output_ids=([1, 1, 1], struct.pack("<i", 42)),
+        sequence_length=([1, 1], struct.pack("<i", 1)),
+    )
+    assert decode_response(message) == EngineChunk((42,), final=False)
+
+
+def test_decode_the_first_of_two_padded_beams():
+    message = response(
+        True,
+        output_ids=([1, 2, 3], struct.pack("<6i", 1, 2, -1, 4, 5, 6)),
+        sequence_length=([1, 2], struct.pack("<2i", 2, 3)),
+        cum_log_probs=([1, 2], struct.pack("<2f", -1.5, -2.5)),
+        output_log_probs=([1, 2, 3], struct.pack("<6f", -0.5, -1.0, 0, 0, 0, 0)),
+    )
+    assert decode_response(message) == EngineChunk((1, 2), True, -1.5, (-0.5, -1.0, 0.0))
+
+
+def test_decode_a_flag_without_tensors():
+    assert decode_response(response(True)) == EngineChunk((), final=True)
+    assert decode_response(response()) == EngineChunk((), final=False)
+
+
+def test_decode_no_new_token():
+    message = response(True, output_ids=([1, 1, 0], b""), sequence_length=([1, 1], bytes(4)))
+    assert decode_response(message) == EngineChunk((), final=True)
