@@ -82,7 +82,9 @@ def test_ignore_eos_goes_on_to_max_tokens(server: Served) -> None:
 
 
 def test_seeds(server: Served) -> None:
-    sampled = {**GREEDY, "top_k": 50, "temperature": 1.5, "stream": False}
+    # A prompt of this test's own: GenAI draws differently for one that is wholly in its cache.
+    prompt = "A seed is planted in spring and"
+    sampled = {**GREEDY, "prompt": prompt, "top_k": 50, "temperature": 1.5, "stream": False}
     first = server.post({**sampled, "seed": 11}).json()["text"]
     assert server.post({**sampled, "seed": 11}).json()["text"] == first
     assert len({server.post(sampled).json()["text"] for _ in range(3)}) > 1

@@ -21,6 +21,9 @@ ALIASES = {
 """Other names that clients use, and the field each of them means."""
 
 _INT32_MAX = 2**31 - 1
+_LEAST = 1e-6
+"""Least value of what must be above 0: the engine computes in 32 bits, where less becomes 0."""
+
 _NonEmpty = Annotated[str, Field(min_length=1)]
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -46,10 +49,10 @@ class PredictBody(_Strict):
     stop_words: list[_NonEmpty] = Field(default_factory=list)
     bad_words: list[_NonEmpty] = Field(default_factory=list)
     beam_width: int = Field(1, ge=1, le=_INT32_MAX)
-    repetition_penalty: _Finite | None = Field(None, gt=0, le=100)
+    repetition_penalty: _Finite | None = Field(None, ge=_LEAST, le=100)
     temperature: _Finite | None = Field(None, ge=0, le=100)
     top_k: int | None = Field(None, ge=0, le=1024)
-    top_p: _Finite | None = Field(None, gt=0, le=1)
+    top_p: _Finite | None = Field(None, ge=_LEAST, le=1)
     presence_penalty: _Finite | None = Field(None, ge=-2, le=2)
     frequency_penalty: _Finite | None = Field(None, ge=-2, le=2)
     length_penalty: _Finite | None = Field(None, ge=-100, le=100)

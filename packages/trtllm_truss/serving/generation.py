@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import secrets
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from trtllm_truss.engines.inspection import Engine, EngineKind
 from trtllm_truss.errors import ContextLengthExceeded, InvalidRequest
+from trtllm_truss.serving.activity import Activity
 from trtllm_truss.serving.request import Finish, FinishReason, GenerationRequest, Piece, Usage
 from trtllm_truss.text.engine_hints import engine_stop_hints
 from trtllm_truss.text.text_stream import TextStream
@@ -24,10 +25,26 @@ _LONG_PROMPT_CHARACTERS = 4096
 class Generator:
     """Answers requests with one engine and its tokenizer."""
 
-    def __init__(self, engine: Engine, tokenizer: TextTokenizer, client: TritonClient) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: TextTokenizer,
+        connect: Callable[[], TritonClient],
+        activity: Activity,
+    ) -> None:
+        """Binds engine and tokenizer.
+
+        Args:
+            engine: what its folder says of it.
+            tokenizer: the one that it was trained with.
+            connect: gives the connection to the engine as it runs now, or raises
+                EngineUnavailable.
+            activity: is told of requests and of the engine's answers.
+        """
         self._engine = engine
         self._tokenizer = tokenizer
-        self._client = client
+        self._connect = connect
+        self._activity = activity
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Piece | Finish, None]:
         """The answer, piece by piece, and exactly one `Finish` as its last item.
@@ -42,17 +59,20 @@ class Generator:
         engine_request = await self._engine_request(request, end_ids)
         text = TextStream(self._tokenizer, request.stop_words)
         generated, ended = 0, False
-        async with aclosing(self._client.generate(engine_request)) as chunks:
-            async for chunk in chunks:
-                ids = chunk.token_ids
-                if ids and ids[-1] in end_ids:  # all but the first one stay in the output
-                    ids, ended = ids[:-1], True
-                generated += len(ids)
-                piece = text.push(ids)
-                if piece.text:
-                    yield Piece(piece.text)
-                if piece.stopped or ended:
-                    break
+        answer = self._connect().generate(engine_request)
+        with self._activity.request():
+            async with aclosing(answer) as chunks:
+                async for chunk in chunks:
+                    self._activity.sign_of_life()
+                    ids = chunk.token_ids
+                    if ids and ids[-1] in end_ids:  # all but the first one stay in the output
+                        ids, ended = ids[:-1], True
+                    generated += len(ids)
+                    piece = text.push(ids)
+                    if piece.text:
+                        yield Piece(piece.text)
+                    if piece.stopped or ended:
+                        break
         if tail := text.finish():
             yield Piece(tail)
         cut_short = generated >= engine_request.max_tokens and not (text.stopped or ended)

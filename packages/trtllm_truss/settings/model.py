@@ -24,6 +24,27 @@ class Serving(_Section):
         description="Seconds from starting Triton until the engine must be ready. Baseten gives a "
         "replica 30 minutes in all.",
     )
+    hang_timeout_s: float = Field(
+        120,
+        ge=1,
+        le=86400,
+        description="Seconds with requests in flight and not one token for any of them, after "
+        "which the engine counts as hung: its requests fail and it is restarted.",
+    )
+    restart_limit: int = Field(
+        5,
+        ge=0,
+        le=100,
+        description="Restarts in a row of an engine that died or hung; after them the process "
+        "ends with an error, so that the platform replaces it.",
+    )
+    restart_backoff_s: float = Field(
+        1.0,
+        ge=0,
+        le=600,
+        description="Seconds before the second restart in a row; each further one waits twice as "
+        "long. The first comes at once.",
+    )
     drain_timeout_s: float = Field(
         30,
         ge=0,

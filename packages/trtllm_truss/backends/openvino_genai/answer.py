@@ -1,0 +1,84 @@
+"""Generated tokens -> output tensors as TensorRT-LLM's C++ backend shapes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtllm_truss.backends.openvino_genai.request import GenerationRequest
+
+Outputs = Mapping[str, NDArray[Any]]
+"""Output tensors by name, each with its batch dimension of 1."""
+
+_PADDING = -1
+"""Fills up the ids of beams that are shorter than the longest."""
+
+
+@dataclass
+class Beam:
+    """One sequence of generated tokens, without the end token, and their log probabilities."""
+
+    tokens: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+
+
+def outputs(
+    request: GenerationRequest,
+    beams: Sequence[Beam],
+    *,
+    first_new: int = 0,
+    normalize_log_probs: bool = True,
+) -> Outputs:
+    """Make the output tensors of one response.
+
+    Args:
+        request: says which tensors to make.
+        beams: the sequences so far, the best one first.
+        first_new: how many tokens of each were sent before. Log probabilities are always sent
+            in full, as the C++ backend does.
+        normalize_log_probs: divide a beam's sum by its length to the power of `len_penalty`.
+
+    Returns:
+        output_ids INT32 [1, beams, n]; sequence_length INT32 [1, beams]; cum_log_probs FP32
+        [1, beams]; output_log_probs FP32 [1, beams, n]; num_input_tokens, num_output_tokens,
+        batch_index, sequence_index INT32 [1, 1]. Of these, those that `request.outputs` names.
+    """
+    echoed = request.prompt.tolist() if request.echo_prompt else []
+    rows = [echoed + beam.tokens[first_new:] for beam in beams]
+    made: dict[str, NDArray[Any]] = {
+        "output_ids": _rectangle(rows, _PADDING, np.int32),
+        "sequence_length": np.array([[len(row) for row in rows]], np.int32),
+    }
+    extras = request.outputs - made.keys()
+    for name in extras:
+        made[name] = _extra(name, request, beams, normalize_log_probs)
+    return made
+
+
+def _extra(
+    name: str, request: GenerationRequest, beams: Sequence[Beam], normalize: bool
+) -> NDArray[Any]:
+    if name == "output_log_probs":
+        return _rectangle([beam.log_probs for beam in beams], 0.0, np.float32)
+    if name == "cum_log_probs":
+        power = request.sampling.length_penalty if normalize and len(beams) > 1 else 0.0
+        sums = [sum(beam.log_probs) / max(1, len(beam.tokens)) ** power for beam in beams]
+        return np.array([sums], np.float32)
+    counts = {
+        "num_input_tokens": len(request.prompt),
+        "num_output_tokens": sum(len(beam.tokens) for beam in beams),
+        "batch_index": 0,
+        "sequence_index": 0,
+    }
+    return np.array([[counts[name]]], np.int32)
+
+
+def _rectangle(
+    rows: Sequence[list[int]] | Sequence[list[float]], padding: float, dtype: type
+) -> NDArray[Any]:
+    longest = max(map(len, rows))
+    return np.array([[[*row, *[padding] * (longest - len(row))] for row in rows]], dtype)

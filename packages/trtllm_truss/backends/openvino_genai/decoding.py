@@ -1,0 +1,60 @@
+"""One request's sampling in OpenVINO GenAI's words."""
+
+from __future__ import annotations
+
+import openvino_genai
+
+from trtllm_truss.backends.openvino_genai.request import GenerationRequest
+from trtllm_truss.backends.openvino_genai.sampling import Sampling
+
+
+def generation_config(request: GenerationRequest) -> openvino_genai.GenerationConfig:
+    """Translate a request; what it leaves out keeps GenAI's neutral defaults.
+
+    Log probabilities are those of the model before temperature and top_k or top_p. A seed repeats
+    an answer, except that with prefix caching GenAI 2026.4 draws once more for a prompt that lies
+    wholly in the cache; without it (`enable_kv_cache_reuse: false`) there is no exception.
+    """
+    config = openvino_genai.GenerationConfig()
+    config.max_new_tokens = request.max_new_tokens
+    if request.end_id is None:
+        config.ignore_eos = True
+    else:
+        config.eos_token_id = request.end_id
+        config.stop_token_ids = {request.end_id}
+        config.min_new_tokens = min(request.sampling.min_tokens, request.max_new_tokens)
+    config.logprobs = int(
+        "output_log_probs" in request.outputs or "cum_log_probs" in request.outputs
+    )
+    if request.sampling.beam_width > 1:
+        _search_beams(config, request.sampling)
+    else:
+        _sample(config, request.sampling)
+    return config
+
+
+def _sample(config: openvino_genai.GenerationConfig, sampling: Sampling) -> None:
+    config.repetition_penalty = sampling.repetition_penalty
+    config.presence_penalty = sampling.presence_penalty
+    config.frequency_penalty = sampling.frequency_penalty
+    if sampling.greedy:
+        return
+    config.do_sample = True
+    config.temperature = sampling.temperature
+    if sampling.top_k:
+        config.top_k = sampling.top_k
+    if sampling.top_p:
+        config.top_p = sampling.top_p
+    config.rng_seed = _fold(sampling.seed)
+
+
+def _search_beams(config: openvino_genai.GenerationConfig, sampling: Sampling) -> None:
+    criteria = openvino_genai.StopCriteria
+    config.num_beams = config.num_return_sequences = sampling.beam_width
+    config.length_penalty = sampling.length_penalty
+    config.stop_criteria = criteria.EARLY if sampling.early_stopping else criteria.HEURISTIC
+
+
+def _fold(seed: int) -> int:
+    """Make all 64 bits of a seed count: GenAI's generator looks at the lower 32 only."""
+    return (seed ^ (seed >> 32)) & 0xFFFFFFFF

@@ -1,0 +1,111 @@
+"""OpenVINO GenAI's continuous-batching pipeline for one model."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+
+import openvino
+import openvino_genai
+
+from trtllm_truss.backends.openvino_genai.decoding import generation_config
+from trtllm_truss.backends.openvino_genai.model_files import find_model
+from trtllm_truss.backends.openvino_genai.parameters import EngineSettings
+from trtllm_truss.backends.openvino_genai.request import GenerationRequest, Limits
+
+KV_BLOCK_TOKENS = 32
+"""Tokens in one block of the KV cache of OpenVINO's CPU plugin."""
+
+PREFILL_TOKENS = 256
+"""Prompt tokens that one step reads at most with chunked context: bounds how long it lasts."""
+
+PLUGIN_PROPERTIES = {"INFERENCE_PRECISION_HINT": "f32"}
+"""Where the CPU has bf16, OpenVINO would use it, and rounding would then depend on the requests
+that run beside one: a seed would give different answers from time to time."""
+
+logger = logging.getLogger(__name__)
+
+
+class Engine:
+    """A loaded model. Every method but the constructor belongs to the scheduler's thread.
+
+    A step holds Python's global lock from beginning to end, so other threads run between steps.
+
+    Attributes:
+        limits: what requests may ask of it.
+    """
+
+    def __init__(self, settings: EngineSettings) -> None:
+        """Load the model.
+
+        Raises:
+            ModelFilesError: the engine folder does not hold a model.
+            RuntimeError: OpenVINO cannot load it.
+        """
+        self._settings = settings
+        self._files = find_model(settings.model_folder)
+        self._ids = itertools.count()
+        blocks = _kv_blocks(settings.kv_cache_tokens)
+        self.limits = Limits(
+            context_length=self._files.context_length,
+            vocab_size=self._files.vocab_size,
+            kv_cache_tokens=blocks * KV_BLOCK_TOKENS or None,
+            max_beam_width=settings.max_beam_width,
+            exclude_input_in_output=settings.exclude_input_in_output,
+        )
+        self._pipeline = self._load()
+
+    def add(self, request: GenerationRequest) -> openvino_genai.GenerationHandle:
+        """Let a request take part from the next step on.
+
+        The id is our own: two live requests of one id would break the pipeline.
+        """
+        prompt = openvino.Tensor(request.prompt.reshape(1, -1))
+        return self._pipeline.add_request(next(self._ids), prompt, generation_config(request))
+
+    def step(self) -> None:
+        """Generate one token for every request, or read a piece of some prompts.
+
+        Raises:
+            RuntimeError: the pipeline failed; `reload` before the next step.
+        """
+        self._pipeline.step()
+
+    def reload(self) -> None:
+        """Replace a pipeline that failed by a new one; handles of the old one are dead.
+
+        Raises:
+            RuntimeError: OpenVINO cannot load the model any more.
+        """
+        del self._pipeline
+        self._pipeline = self._load()
+
+    def kv_blocks(self, request: GenerationRequest) -> int:
+        """Blocks of the KV cache that a request can come to hold."""
+        beams = request.sampling.beam_width
+        return beams * _kv_blocks(request.kv_cache_tokens // beams)
+
+    def _load(self) -> openvino_genai.ContinuousBatchingPipeline:
+        started = time.monotonic()
+        pipeline = openvino_genai.ContinuousBatchingPipeline(
+            self._files.path, self._scheduler_config(), "CPU", PLUGIN_PROPERTIES
+        )
+        seconds = time.monotonic() - started
+        logger.info("loaded %s in %.1f s", self._files.path.name, seconds)
+        return pipeline
+
+    def _scheduler_config(self) -> openvino_genai.SchedulerConfig:
+        settings = self._settings
+        config = openvino_genai.SchedulerConfig()
+        config.num_kv_blocks = _kv_blocks(settings.kv_cache_tokens)  # 0: grows as needed
+        config.enable_prefix_caching = settings.prefix_caching
+        config.dynamic_split_fuse = settings.chunked_context
+        config.max_num_seqs = settings.max_batch_size
+        prompt_tokens = PREFILL_TOKENS if settings.chunked_context else self._files.context_length
+        config.max_num_batched_tokens = max(prompt_tokens, settings.max_batch_size)
+        return config
+
+
+def _kv_blocks(tokens: int | None) -> int:
+    return -(-tokens // KV_BLOCK_TOKENS) if tokens else 0

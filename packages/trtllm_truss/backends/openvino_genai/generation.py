@@ -1,0 +1,119 @@
+"""One running request: tokens from the pipeline's handle -> responses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import openvino_genai
+
+from trtllm_truss.backends.openvino_genai.answer import Beam, Outputs, outputs
+from trtllm_truss.backends.openvino_genai.reply import Reply
+from trtllm_truss.backends.openvino_genai.request import GenerationRequest
+from trtllm_truss.backends.openvino_genai.words import StopWords
+
+_RUNNING = openvino_genai.GenerationFinishReason.NONE
+_STATUS = openvino_genai.GenerationStatus
+
+
+class Generation:
+    """A request that takes part in the engine's steps.
+
+    Args:
+        request: what is asked for.
+        reply: where responses go.
+        handle: the pipeline's side of it.
+        normalize_log_probs: see `answer.outputs`.
+    """
+
+    def __init__(
+        self,
+        request: GenerationRequest,
+        reply: Reply,
+        handle: openvino_genai.GenerationHandle,
+        *,
+        normalize_log_probs: bool = True,
+    ) -> None:
+        self.request = request
+        self.reply = reply
+        self._handle = handle
+        self._normalize_log_probs = normalize_log_probs
+        self._beams = [Beam()]
+        self._stop_words = StopWords(request.stop_words, request.prompt.tolist())
+
+    def collect(self) -> bool:
+        """Send what the last step generated; True if that was the end."""
+        if not self._handle.can_read():
+            return False  # still reading the prompt, or waiting for room in the KV cache
+        results = self._handle.read()
+        if not results:
+            return self._end_without_result()
+        if self.request.sampling.beam_width > 1:
+            return self._end_beams(list(results.values()))
+        (result,) = results.values()
+        before = self.generated
+        ended = self._append(self._beams[0], result, self._stop_words)
+        if ended or self.request.streaming:
+            self.reply.send(self._outputs(before), final=ended)
+        if ended:
+            self._handle.cancel()  # a stop word ended it, which the pipeline does not know
+        return ended
+
+    @property
+    def generated(self) -> int:
+        """The number of tokens so far; those of beams are known at the end only."""
+        return len(self._beams[0].tokens)
+
+    def cancel(self) -> None:
+        """Stop generating and end with an empty response."""
+        self._handle.cancel()
+        send_empty(self.request, self.reply)
+
+    def fail(self, message: str) -> None:
+        """End with an error that is not the caller's fault."""
+        self._handle.cancel()
+        self.reply.fail(message, caller_at_fault=False)
+
+    def _append(
+        self, beam: Beam, result: openvino_genai.GenerationOutput, stop_words: StopWords
+    ) -> bool:
+        """Take in new tokens up to the end token, which is left out, or a stop word's last one."""
+        log_probs = result.generated_log_probs
+        for position, token in enumerate(result.generated_ids):
+            if token == self.request.end_id:
+                return True
+            beam.tokens.append(token)
+            beam.log_probs.append(log_probs[position])
+            if stop_words.complete(token):
+                return True
+        return bool(result.finish_reason != _RUNNING)
+
+    def _end_beams(self, results: list[openvino_genai.GenerationOutput]) -> bool:
+        """Send all beams at once, each cut after its first stop word."""
+        results.sort(key=lambda result: result.score, reverse=True)
+        self._beams = [Beam() for _ in results]
+        for beam, result in zip(self._beams, results, strict=True):
+            stop_words = StopWords(self.request.stop_words, self.request.prompt.tolist())
+            self._append(beam, result, stop_words)
+        self.reply.send(self._outputs(0), final=True)
+        return True
+
+    def _end_without_result(self) -> bool:
+        status = self._handle.get_status()
+        if status == _STATUS.RUNNING:
+            return False
+        self.fail(f"The engine gave this request up ({status.name}): its KV cache is full.")
+        return True
+
+    def _outputs(self, sent: int) -> Outputs:
+        return outputs(
+            self.request,
+            self._beams,
+            first_new=sent if self.request.streaming else 0,
+            normalize_log_probs=self._normalize_log_probs,
+        )
+
+
+def send_empty(request: GenerationRequest, reply: Reply) -> None:
+    """End a cancelled request as the C++ backend does: a final response without any token."""
+    beams = [Beam() for _ in range(request.sampling.beam_width)]
+    reply.send(outputs(replace(request, echo_prompt=False), beams), final=True)

@@ -1,0 +1,68 @@
+"""What an engine folder for the CPU holds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtllm_truss.backends.openvino_genai.gguf import GgufError, read_metadata
+
+
+class ModelFilesError(ValueError):
+    """The engine folder does not hold a model that can be loaded."""
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """A model on disk.
+
+    Attributes:
+        path: what OpenVINO GenAI is to load: a GGUF file, or a folder with an OpenVINO IR.
+        context_length: tokens of prompt and answer together that the model was made for.
+        vocab_size: the number of its token ids.
+    """
+
+    path: Path
+    context_length: int
+    vocab_size: int
+
+
+def find_model(folder: Path) -> ModelFiles:
+    """Find the model in an engine folder.
+
+    Raises:
+        ModelFilesError: there is none, more than one, or it does not say what it is.
+    """
+    if (folder / "openvino_model.xml").is_file():
+        return _openvino_ir(folder)
+    found = sorted(folder.glob("*.gguf"))
+    if len(found) != 1:
+        raise ModelFilesError(
+            f"{folder} holds no openvino_model.xml and {len(found)} .gguf files; a CPU engine is "
+            "one or the other."
+        )
+    return _gguf(found[0])
+
+
+def _openvino_ir(folder: Path) -> ModelFiles:
+    path = folder / "config.json"
+    try:
+        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return ModelFiles(folder, config["max_position_embeddings"], config["vocab_size"])
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelFilesError(
+            f"{path} must name max_position_embeddings and vocab_size: {error!r}"
+        ) from error
+
+
+def _gguf(path: Path) -> ModelFiles:
+    try:
+        metadata = read_metadata(path)
+        context_length = metadata[f"{metadata['general.architecture']}.context_length"]
+        return ModelFiles(path, context_length, len(metadata["tokenizer.ggml.tokens"]))
+    except GgufError as error:
+        raise ModelFilesError(str(error)) from error
+    except KeyError as error:
+        raise ModelFilesError(f"{path} lacks the metadata key {error}.") from error

@@ -1,0 +1,157 @@
+"""Input tensors of `tensorrt_llm` -> one checked request."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtllm_truss.backends.openvino_genai.refusal import Refusal
+from trtllm_truss.backends.openvino_genai.sampling import Sampling, read_sampling
+from trtllm_truss.backends.openvino_genai.tensors import Tensors
+from trtllm_truss.backends.openvino_genai.unsupported import refuse_unsupported
+from trtllm_truss.backends.openvino_genai.words import Word, read_words
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the loaded model can take.
+
+    Attributes:
+        context_length: tokens of prompt and answer together.
+        vocab_size: token ids run from 0 to this less one.
+        kv_cache_tokens: tokens that fit into the KV cache at one time; None if it grows.
+        max_beam_width: the widest beam search that settings allow.
+        exclude_input_in_output: answers in one piece leave out the prompt unless asked for.
+    """
+
+    context_length: int
+    vocab_size: int
+    kv_cache_tokens: int | None = None
+    max_beam_width: int = 1
+    exclude_input_in_output: bool = False
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """A request that the engine can serve.
+
+    Attributes:
+        id: Triton's request id, by which a `stop` request finds it; empty if it has none.
+        prompt: token ids, INT64 [n], n > 0.
+        max_new_tokens: at most so many are generated; fits the context.
+        end_id: the token that ends the answer; None if none does.
+        outputs: names of the output tensors to make.
+    """
+
+    id: str
+    prompt: NDArray[np.int64]
+    max_new_tokens: int
+    end_id: int | None
+    stop_words: tuple[Word, ...]
+    sampling: Sampling
+    streaming: bool
+    echo_prompt: bool
+    outputs: frozenset[str]
+
+    @property
+    def kv_cache_tokens(self) -> int:
+        """Tokens it holds in the KV cache at most; the last one generated never gets there."""
+        beam_tokens = len(self.prompt) + self.max_new_tokens - 1
+        return beam_tokens * self.sampling.beam_width
+
+
+def read_request(
+    request_id: str, tensors: Tensors, requested_outputs: Collection[str], limits: Limits
+) -> GenerationRequest:
+    """Read and check one request.
+
+    Args:
+        request_id: Triton's request id.
+        tensors: its inputs, by the names of TensorRT-LLM's `tensorrt_llm` model.
+        requested_outputs: the output tensors that the caller wants.
+        limits: what the model can take.
+
+    Raises:
+        Refusal: it cannot be served; the caller is at fault.
+    """
+    refuse_unsupported(tensors)
+    prompt = _read_prompt(tensors, limits)
+    sampling = read_sampling(tensors, limits.max_beam_width)
+    streaming = tensors.flag("streaming", False)
+    if streaming and sampling.beam_width > 1:
+        raise Refusal("Streaming mode is only supported with beam width of 1 by the CPU engine.")
+    end_id = tensors.integer("end_id", -1)
+    exclude_prompt = tensors.flag("exclude_input_in_output", limits.exclude_input_in_output)
+    request = GenerationRequest(
+        id=request_id,
+        prompt=prompt,
+        max_new_tokens=_read_output_len(tensors, limits.context_length - len(prompt)),
+        end_id=end_id if end_id >= 0 else None,
+        stop_words=read_words("stop_words_list", tensors.array("stop_words_list")),
+        sampling=sampling,
+        streaming=streaming,
+        echo_prompt=not (streaming or exclude_prompt),
+        outputs=_read_outputs(tensors, requested_outputs),
+    )
+    _check_kv_cache(request, limits.kv_cache_tokens)
+    return request
+
+
+def _read_prompt(tensors: Tensors, limits: Limits) -> NDArray[np.int64]:
+    ids = tensors.array("input_ids")
+    if ids is None:
+        raise Refusal("input_ids is not present in the request.")
+    if ids.ndim != 2 or ids.shape[0] != 1:
+        raise Refusal(f"input_ids has shape {list(ids.shape)}; send [1, n], one prompt a request.")
+    length = tensors.integer("input_lengths", ids.shape[1])
+    if not 1 <= length <= ids.shape[1]:
+        raise Refusal(
+            f"input_lengths is {length}; with input_ids of {ids.shape[1]} tokens it must be from "
+            f"1 to {ids.shape[1]}."
+        )
+    if length >= limits.context_length:
+        raise Refusal(
+            f"Prompt length ({length}) exceeds maximum input length ({limits.context_length - 1})."
+        )
+    prompt = ids[0, :length].astype(np.int64)
+    # OpenVINO reads past its tables, without an error, for ids that the vocabulary lacks.
+    if prompt.min() < 0 or prompt.max() >= limits.vocab_size:
+        raise Refusal(f"input_ids must be token ids from 0 to {limits.vocab_size - 1}.")
+    return prompt
+
+
+def _read_output_len(tensors: Tensors, room: int) -> int:
+    if tensors.array("request_output_len") is None:
+        raise Refusal("request_output_len is not present in the request.")
+    length = tensors.integer("request_output_len", 0)
+    if length < 1:
+        raise Refusal(f"request_output_len is {length}; send 1 or more.")
+    return min(length, room)
+
+
+def _read_outputs(tensors: Tensors, requested: Collection[str]) -> frozenset[str]:
+    mandatory: Sequence[str] = ("output_ids", "sequence_length")
+    for name in mandatory:
+        if name not in requested:
+            raise Refusal(f"{name} tensor must be present in list of output tensors")
+    on_demand = {
+        "cum_log_probs": "return_log_probs",
+        "output_log_probs": "return_log_probs",
+        "num_input_tokens": "return_num_input_tokens",
+        "num_output_tokens": "return_num_output_tokens",
+    }
+    demanded = {name for name, flag in on_demand.items() if tensors.flag(flag, False)}
+    return frozenset(requested) & (demanded | {*mandatory, "batch_index", "sequence_index"})
+
+
+def _check_kv_cache(request: GenerationRequest, capacity: int | None) -> None:
+    if capacity is not None and request.kv_cache_tokens > capacity:
+        raise Refusal(
+            f"A prompt of {len(request.prompt)} tokens, request_output_len "
+            f"{request.max_new_tokens} and beam_width {request.sampling.beam_width} need "
+            f"{request.kv_cache_tokens} tokens of KV cache, which holds {capacity}; ask for less "
+            "or raise max_tokens_in_paged_kv_cache."
+        )

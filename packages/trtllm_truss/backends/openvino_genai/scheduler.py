@@ -1,0 +1,171 @@
+"""In-flight batching: one thread that owns the engine and serves all requests."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from trtllm_truss.backends.openvino_genai.engine import KV_BLOCK_TOKENS, Engine
+from trtllm_truss.backends.openvino_genai.generation import Generation, send_empty
+from trtllm_truss.backends.openvino_genai.parameters import EngineSettings
+from trtllm_truss.backends.openvino_genai.reply import Reply
+from trtllm_truss.backends.openvino_genai.request import GenerationRequest
+
+logger = logging.getLogger(__name__)
+
+
+class _Arrival(NamedTuple):
+    request: GenerationRequest
+    reply: Reply
+
+
+class _Stop(NamedTuple):
+    request_id: str
+
+
+class _Close(NamedTuple):
+    pass
+
+
+class Scheduler:
+    """Admits requests first come, first served, while others run, and steps the engine.
+
+    With the policy `guaranteed_no_evict` a request waits until the KV cache has room for its
+    whole answer beside those that run; with `max_utilization` only `max_batch_size` limits.
+
+    Args:
+        engine: used by this scheduler's thread only.
+        settings: what config.pbtxt sets.
+        on_death: called if the engine failed and could not be loaded again; every request has
+            been answered with an error before.
+    """
+
+    def __init__(
+        self, engine: Engine, settings: EngineSettings, on_death: Callable[[], None]
+    ) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._on_death = on_death
+        self._inbox: queue.SimpleQueue[_Arrival | _Stop | _Close] = queue.SimpleQueue()
+        self._waiting: deque[_Arrival] = deque()
+        self._running: list[Generation] = []
+        self._closing = False
+        self._next_check = 0.0
+        self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._thread.start()
+
+    def submit(self, request: GenerationRequest, reply: Reply) -> None:
+        """Queue a request and return at once; every answer goes to `reply`."""
+        self._inbox.put(_Arrival(request, reply))
+
+    def stop_request(self, request_id: str) -> None:
+        """Cancel the requests of that id, if there are any."""
+        self._inbox.put(_Stop(request_id))
+
+    def close(self) -> None:
+        """Fail what is left and end the thread after the step it is in."""
+        self._inbox.put(_Close())
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._closing:
+                self._read_inbox()
+                self._drop_cancelled()
+                self._admit()
+                self._step()
+            self._fail_all("The engine is shutting down.")
+        except Exception:
+            logger.exception("the engine is lost")
+            self._fail_all("The engine failed and cannot be loaded again.")
+            self._on_death()
+
+    def _read_inbox(self) -> None:
+        """Take in all messages; wait for one if there is nothing else to do."""
+        idle = not (self._running or self._waiting)
+        while idle or not self._inbox.empty():
+            idle = False
+            match self._inbox.get():
+                case _Arrival() as arrival:
+                    self._waiting.append(arrival)
+                case _Stop(request_id):
+                    self._cancel_where(lambda request, _: request.id == request_id)
+                case _Close():
+                    self._closing = True
+
+    def _drop_cancelled(self) -> None:
+        now = time.monotonic()
+        if now >= self._next_check:
+            self._next_check = now + self._settings.cancellation_check_s
+            self._cancel_where(lambda _, reply: reply.is_cancelled())
+
+    def _cancel_where(self, chosen: Callable[[GenerationRequest, Reply], bool]) -> None:
+        for generation in [g for g in self._running if chosen(g.request, g.reply)]:
+            self._running.remove(generation)
+            _log_cancelled(generation.request, generation.generated)
+            generation.cancel()
+        for arrival in [a for a in self._waiting if chosen(a.request, a.reply)]:
+            self._waiting.remove(arrival)
+            _log_cancelled(arrival.request, 0)
+            send_empty(arrival.request, arrival.reply)
+
+    def _admit(self) -> None:
+        while self._waiting and len(self._running) < self._settings.max_batch_size:
+            if not self._fits(self._waiting[0].request):
+                return
+            self._begin(*self._waiting.popleft())
+
+    def _begin(self, request: GenerationRequest, reply: Reply) -> None:
+        try:
+            handle = self._engine.add(request)
+        except RuntimeError as error:
+            reply.fail(f"The engine refused the request: {error}", caller_at_fault=True)
+            return
+        normalize = self._settings.normalize_log_probs
+        self._running.append(Generation(request, reply, handle, normalize_log_probs=normalize))
+
+    def _fits(self, request: GenerationRequest) -> bool:
+        capacity = self._engine.limits.kv_cache_tokens
+        if capacity is None or self._settings.evict or not self._running:
+            return True
+        held = sum(self._engine.kv_blocks(generation.request) for generation in self._running)
+        return held + self._engine.kv_blocks(request) <= capacity // KV_BLOCK_TOKENS
+
+    def _step(self) -> None:
+        if not self._running:
+            return
+        try:
+            self._engine.step()
+        except (RuntimeError, MemoryError) as error:
+            logger.exception("a step failed; the model is loaded again")
+            self._fail_running(f"The engine failed: {error}")
+            self._engine.reload()
+            return
+        self._running = [generation for generation in self._running if not generation.collect()]
+
+    def _fail_running(self, message: str) -> None:
+        for generation in self._running:
+            generation.fail(message)
+        self._running.clear()
+
+    def _fail_all(self, message: str) -> None:
+        self._fail_running(message)
+        while not self._inbox.empty():
+            message_in = self._inbox.get()
+            if isinstance(message_in, _Arrival):
+                self._waiting.append(message_in)
+        for arrival in self._waiting:
+            arrival.reply.fail(message, caller_at_fault=False)
+        self._waiting.clear()
+
+
+def _log_cancelled(request: GenerationRequest, generated: int) -> None:
+    logger.info("cancelled id=%s after=%d", request.id, generated)

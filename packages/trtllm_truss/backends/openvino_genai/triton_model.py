@@ -1,0 +1,198 @@
+"""Triton on one side, the scheduler on the other: the backend `openvino_genai`."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import os
+import signal
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from numpy.typing import NDArray
+
+from trtllm_truss.backends.openvino_genai.answer import Outputs
+from trtllm_truss.backends.openvino_genai.engine import Engine
+from trtllm_truss.backends.openvino_genai.lifeline import Lifeline
+from trtllm_truss.backends.openvino_genai.parameters import read_settings
+from trtllm_truss.backends.openvino_genai.refusal import Refusal
+from trtllm_truss.backends.openvino_genai.request import read_request
+from trtllm_truss.backends.openvino_genai.scheduler import Scheduler
+from trtllm_truss.backends.openvino_genai.tensors import Tensors
+
+logger = logging.getLogger(__package__)
+
+_SET_CAPSULE_NAME = ctypes.pythonapi.PyCapsule_SetName
+_SET_CAPSULE_NAME.argtypes = [ctypes.py_object, ctypes.c_char_p]
+_USED_CAPSULE = b"used_dltensor"  # of the DLPack protocol; must live as long as any capsule
+
+_FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+
+class TritonPythonModel:
+    """One model with this backend. Triton calls each method from its own thread."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Load the model and begin to serve.
+
+        Raises:
+            pb_utils.TritonModelException: config.pbtxt is not that of a decoupled model.
+            ParameterError: a parameter in it is wrong.
+            ModelFilesError: the engine folder does not hold a model.
+        """
+        _log_through_triton()
+        config = json.loads(args["model_config"])
+        if not pb_utils.using_decoupled_model_transaction_policy(config):
+            raise pb_utils.TritonModelException(
+                "The CPU engine needs model_transaction_policy { decoupled: true }."
+            )
+        settings = read_settings(config)
+        if settings.ignored:
+            logger.info("without meaning on a CPU, ignored: %s", ", ".join(settings.ignored))
+        engine = Engine(settings)
+        self._limits = engine.limits
+        self._scheduler = Scheduler(engine, settings, on_death=_end_server)
+        self._scheduler.start()
+        self._lifeline = Lifeline()
+
+    def execute(self, requests: list[Any]) -> None:
+        """Hand requests over to the scheduler and return at once."""
+        for request in requests:
+            reply = _TritonReply(request.get_response_sender())
+            try:
+                self._take(request, reply)
+            except Refusal as refusal:
+                reply.fail(str(refusal), caller_at_fault=True)
+            except Exception as error:
+                logger.exception("a request could not be read")
+                reply.fail(f"The request could not be read: {error}", caller_at_fault=False)
+
+    def finalize(self) -> None:
+        """Fail what still runs and let go of the model."""
+        self._scheduler.close()
+        self._lifeline.let_go()
+
+    def _take(self, request: Any, reply: _TritonReply) -> None:
+        tensors = Tensors({tensor.name(): _to_numpy(tensor) for tensor in request.inputs()})
+        request_id = request.request_id()
+        if tensors.flag("stop", False):
+            if not request_id:
+                raise Refusal("Trying to stop a request but request ID is not provided")
+            self._scheduler.stop_request(request_id)
+            reply.finish()
+            return
+        outputs = request.requested_output_names()
+        self._scheduler.submit(read_request(request_id, tensors, outputs, self._limits), reply)
+
+
+class _TritonReply:
+    """A `Reply` through Triton's response sender."""
+
+    def __init__(self, sender: Any) -> None:
+        self._sender = sender
+        self._broken = False
+
+    def send(self, outputs: Outputs, *, final: bool) -> None:
+        tensors = [_from_numpy(name, array) for name, array in outputs.items()]
+        self._send(pb_utils.InferenceResponse(tensors), _FINAL if final else 0)
+
+    def finish(self) -> None:
+        self._send(None, _FINAL)
+
+    def fail(self, message: str, *, caller_at_fault: bool) -> None:
+        kind = pb_utils.TritonError
+        error = kind(message, kind.INVALID_ARG if caller_at_fault else kind.INTERNAL)
+        self._send(pb_utils.InferenceResponse(error=error), _FINAL)
+
+    def is_cancelled(self) -> bool:
+        return self._broken or bool(self._sender.is_cancelled())
+
+    def _send(self, response: Any, flags: int) -> None:
+        try:
+            if response is None:
+                self._sender.send(flags=flags)
+            else:
+                self._sender.send(response, flags=flags)
+        except pb_utils.TritonModelException as error:
+            logger.warning("a response could not be sent: %s", error)
+            self._broken = True
+
+
+def _to_numpy(tensor: Any) -> NDArray[Any]:
+    """Read a Triton tensor.
+
+    Not with `as_numpy`: that of a Python backend built for NumPy 1 gives, under NumPy 2 and
+    without an error, the first value over and over. DLPack does not depend on NumPy's layout.
+    """
+    try:
+        return np.from_dlpack(tensor)
+    except pb_utils.TritonModelException:
+        return np.asarray(tensor.as_numpy())  # strings, which DLPack lacks
+
+
+def _from_numpy(name: str, array: NDArray[Any]) -> Any:
+    """Make a Triton tensor, through DLPack again: the constructor would send no bytes."""
+    if array.size == 0:
+        return pb_utils.Tensor(name, array)  # DLPack refuses what is empty, and no bytes are right
+    if array.size == 1 and array.dtype == np.int32:
+        return _one_integer(name, array.item(), array.ndim)
+    return _through_dlpack(name, array)
+
+
+@lru_cache(maxsize=4096)
+def _one_integer(name: str, value: int, dimensions: int) -> Any:
+    """Keep tensors of one token: to make and copy one costs more than to send it does."""
+    return _through_dlpack(name, np.full([1] * dimensions, value, np.int32))
+
+
+class _Export:
+    """An array that keeps the capsule it has handed out."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self._array = array
+        self.capsule: Any = None
+
+    def __dlpack__(self, **options: Any) -> Any:
+        self.capsule = self._array.__dlpack__(**options)
+        return self.capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._array.__dlpack_device__()
+
+
+def _through_dlpack(name: str, array: NDArray[Any]) -> Any:
+    """Make a Triton tensor and give the capsule the name of a used one.
+
+    The Python backend names it otherwise, over which NumPy complains when it is freed.
+    """
+    export = _Export(array)
+    tensor = pb_utils.Tensor.from_dlpack(name, export)
+    _SET_CAPSULE_NAME(export.capsule, _USED_CAPSULE)
+    return tensor
+
+
+class _TritonLog(logging.Handler):
+    """Writes log records to Triton's log."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = f"[openvino_genai] {self.format(record)}"
+        if record.levelno >= logging.ERROR:
+            pb_utils.Logger.log_error(line)
+        elif record.levelno >= logging.WARNING:
+            pb_utils.Logger.log_warn(line)
+        else:
+            pb_utils.Logger.log_info(line)
+
+
+def _log_through_triton() -> None:
+    logger.setLevel(logging.INFO)
+    logger.handlers = [_TritonLog()]
+    logger.propagate = False
+
+
+def _end_server() -> None:
+    """End Triton, whose child this process is, so that its supervisor starts it anew."""
+    os.kill(os.getppid(), signal.SIGTERM)

@@ -1,0 +1,82 @@
+"""Inputs of `tensorrt_llm` that this engine does not have: neutral values pass, others do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from trtllm_truss.backends.openvino_genai.refusal import Refusal
+from trtllm_truss.backends.openvino_genai.tensors import Tensors
+from trtllm_truss.backends.openvino_genai.words import read_words
+
+_NEUTRAL: dict[str, tuple[float, ...]] = {
+    "draft_acceptance_threshold": (0,),
+    "num_return_sequences": (0, 1),
+    "runtime_top_p_min": (0, 1e-6),
+    "runtime_top_p_decay": (0, 1),
+    "runtime_top_p_reset_ids": (-1,),
+    "beam_search_diversity_rate": (0,),
+    "return_context_logits": (0,),
+    "return_generation_logits": (0,),
+    "return_kv_cache_reuse_stats": (0,),
+    "return_perf_metrics": (0,),
+    "prompt_vocab_size": (0,),
+    "lora_task_id": (0,),
+    "embedding_bias": (0,),
+}
+"""Inputs whose values, if all are among these, change nothing."""
+
+_EMPTY = frozenset(
+    {
+        "encoder_input_features",
+        "encoder_output_lengths",
+        "decoder_input_ids",
+        "decoder_input_lengths",
+        "draft_input_ids",
+        "draft_logits",
+        "prompt_embedding_table",
+        "prompt_table_extra_ids",
+        "cross_attention_mask",
+        "skip_cross_attn_blocks",
+        "mrope_rotary_cos_sin",
+        "mrope_position_deltas",
+        "lora_weights",
+        "lora_config",
+        "context_phase_params",
+        "retention_token_range_starts",
+        "retention_token_range_ends",
+        "retention_token_range_priorities",
+        "retention_token_range_durations_ms",
+        "retention_decode_priority",
+        "retention_decode_duration_ms",
+        "guided_decoding_guide_type",
+        "guided_decoding_guide",
+        "lookahead_window_size",
+        "lookahead_ngram_size",
+        "lookahead_verification_set_size",
+    }
+)
+"""Inputs that change nothing only while they hold no value, or an empty string."""
+
+
+def refuse_unsupported(tensors: Tensors) -> None:
+    """Refuse by name what the CPU engine cannot do.
+
+    Raises:
+        Refusal: an input that this engine lacks was given with a value that asks for it.
+    """
+    for name, array in tensors:
+        if array.size and _asks_for_something(name, array):
+            raise Refusal(f"{name} is not supported by the CPU engine; leave it out.")
+
+
+def _asks_for_something(name: str, array: NDArray[Any]) -> bool:
+    if name == "bad_words_list":
+        return bool(read_words(name, array))
+    if name in _EMPTY:
+        return bool(array.dtype != object or array.any())
+    neutral = _NEUTRAL.get(name)
+    return neutral is not None and not all(
+        any(abs(value - allowed) < 1e-9 for allowed in neutral) for value in array.ravel().tolist()
+    )

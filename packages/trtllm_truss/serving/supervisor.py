@@ -1,0 +1,167 @@
+"""Keeps one engine running: started, watched, restarted in place, given up on in the end."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from trtllm_truss.engines.versions import PINNED_VERSION
+from trtllm_truss.errors import EngineUnavailable, TritonError
+from trtllm_truss.serving.activity import Activity
+from trtllm_truss.settings.model import Serving
+from trtllm_truss.triton.client import TritonClient
+from trtllm_truss.triton.process import ServerProcess, State
+from trtllm_truss.triton.warm_up import warm_up
+
+logger = logging.getLogger(__name__)
+
+_TICK_S = 0.25
+_LONGEST_BACKOFF_S = 60.0
+_STEADY_AFTER_S = 600.0
+"""An engine that ran for so long starts with a clean record when it dies."""
+_RETRY_AFTER_S = 5
+
+
+class Supervisor:
+    """The life of an engine over all its runs. All methods may be called from any thread.
+
+    A run that dies, or hangs while it has requests, ends with everything it started: the streams
+    in flight fail by themselves because their connection does. The next run follows after a
+    back-off; the engine is on disk already.
+    """
+
+    def __init__(
+        self,
+        new_run: Callable[[], ServerProcess],
+        limits: Serving,
+        activity: Activity,
+        *,
+        first_token_id: int,
+        give_up: Callable[[], None],
+    ) -> None:
+        """Describes an engine; nothing is started.
+
+        Args:
+            new_run: makes one run, not started yet.
+            limits: deadlines and the restart policy.
+            activity: what the requests in flight tell about the engine.
+            first_token_id: an id that the engine knows, for the request that proves it ready.
+            give_up: called, from the supervisor's thread, when restarting has not helped.
+        """
+        self._new_run = new_run
+        self._limits = limits
+        self._activity = activity
+        self._first_token_id = first_token_id
+        self._give_up = give_up
+        self._run: ServerProcess | None = None
+        self._client: TritonClient | None = None
+        self._began = 0.0
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.restarts = 0
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the engine answers requests now."""
+        run = self._run
+        return self._client is not None and run is not None and run.state is State.READY
+
+    @property
+    def client(self) -> TritonClient:
+        """The connection to the current run.
+
+        Raises:
+            EngineUnavailable: there is none, or it is not ready.
+        """
+        client = self._client
+        if client is None or not self.is_healthy:
+            raise EngineUnavailable(
+                "the engine is starting; try again shortly.", retry_after_s=_RETRY_AFTER_S
+            )
+        return client
+
+    def start(self) -> None:
+        """Starts the first run and returns once it has generated a token.
+
+        Raises:
+            TritonError: it did not become ready; nothing of it is left.
+        """
+        self._begin_run()
+        self._thread = threading.Thread(target=self._watch, name="supervisor", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the engine for good."""
+        self._stopping.set()
+        self._client = None
+        if self._run is not None:
+            self._run.stop()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _begin_run(self) -> None:
+        run = self._run = self._new_run()
+        deadline = time.monotonic() + self._limits.start_timeout_s
+        try:
+            run.start()
+            run.wait_until_ready(self._limits.start_timeout_s)
+            warm_up(run.grpc_address, self._first_token_id, max(1.0, deadline - time.monotonic()))
+        except TritonError:
+            run.stop(0)
+            raise
+        self._began = time.monotonic()
+        self._client = TritonClient(run.grpc_address, tensorrt_llm_version=PINNED_VERSION)
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(_TICK_S):
+            reason = self._why_ended()
+            if reason is None or self._stopping.is_set():
+                continue
+            logger.error("the engine is gone: %s", reason)
+            if not self._restart():
+                return
+
+    def _why_ended(self) -> str | None:
+        """What ended the current run, if something did; a hung one is ended here."""
+        run = self._run
+        assert run is not None
+        if run.state is not State.READY:
+            self._client = None
+            return run.cause
+        silent_for_s = self._activity.silent_for_s
+        if silent_for_s <= self._limits.hang_timeout_s:
+            return None
+        self._client = None
+        run.stop(0)
+        return (
+            f"it gave no token for {silent_for_s:.0f} s while requests were waiting "
+            "(serving.hang_timeout_s)."
+        )
+
+    def _restart(self) -> bool:
+        """Tries again within the limit; False when the engine is given up or no longer wanted."""
+        if time.monotonic() - self._began > _STEADY_AFTER_S:
+            self.restarts = 0
+        while self.restarts < self._limits.restart_limit:
+            backoff_s = self._limits.restart_backoff_s * 2 ** (self.restarts - 1)
+            self.restarts += 1
+            first = self.restarts == 1
+            if self._stopping.wait(0 if first else min(backoff_s, _LONGEST_BACKOFF_S)):
+                return False
+            logger.warning("restart %d of %d", self.restarts, self._limits.restart_limit)
+            try:
+                self._begin_run()
+            except TritonError as error:
+                logger.error("the restart failed: %s", error.message)
+                continue
+            logger.info("the engine is back")
+            return True
+        logger.critical(
+            "giving up after %d restarts (serving.restart_limit); the process ends so that the "
+            "platform replaces it",
+            self.restarts,
+        )
+        self._give_up()
+        return False

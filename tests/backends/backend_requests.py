@@ -1,0 +1,97 @@
+"""Requests to the CPU engine, and a caller that keeps what it is sent."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtllm_truss.backends.openvino_genai.answer import Outputs
+from trtllm_truss.backends.openvino_genai.request import GenerationRequest, Limits, read_request
+from trtllm_truss.backends.openvino_genai.tensors import Tensors
+
+PROMPT = [504, 3575, 282, 4649, 314]  # "The capital of France is"
+END_ID = 2
+LIMITS = Limits(context_length=8192, vocab_size=49152, max_beam_width=4)
+OUTPUTS = ("output_ids", "sequence_length")
+
+_DTYPES: dict[type, type] = {bool: np.bool_, int: np.int32, float: np.float32}
+
+
+def tensors(prompt: list[int] = PROMPT, output_len: int = 4, **inputs: Any) -> Tensors:
+    """Input tensors as Triton hands them over: scalars as [1], the rest with a batch of 1."""
+    arrays: dict[str, NDArray[Any]] = {
+        "input_ids": np.array([prompt], np.int32),
+        "input_lengths": np.array([len(prompt)], np.int32),
+        "request_output_len": np.array([output_len], np.int32),
+    }
+    for name, value in inputs.items():
+        is_array = isinstance(value, np.ndarray)
+        arrays[name] = value if is_array else np.array([value], _DTYPES[type(value)])
+    return Tensors(arrays)
+
+
+def request(
+    prompt: list[int] = PROMPT,
+    output_len: int = 4,
+    *,
+    request_id: str = "",
+    outputs: tuple[str, ...] = OUTPUTS,
+    limits: Limits = LIMITS,
+    **inputs: Any,
+) -> GenerationRequest:
+    return read_request(request_id, tensors(prompt, output_len, **inputs), outputs, limits)
+
+
+def word_list(*words: list[int]) -> NDArray[np.int32]:
+    """[1, 2, n] as NVIDIA's preprocessing model makes it."""
+    flat = [token for word in words for token in word]
+    ends = np.cumsum([len(word) for word in words]).tolist()
+    return np.array([[flat, ends + [-1] * (len(flat) - len(ends))]], np.int32)
+
+
+class Caller:
+    """A `Reply` that keeps every response; `wait` returns once the final one has come."""
+
+    def __init__(self) -> None:
+        self.responses: list[Outputs] = []
+        self.error: str | None = None
+        self.caller_at_fault: bool | None = None
+        self.cancelled = False
+        self.finals = 0
+        self._ended = threading.Event()
+        self._grown = threading.Condition()
+
+    def send(self, outputs: Outputs, *, final: bool) -> None:
+        with self._grown:
+            self.responses.append(outputs)
+            self._grown.notify_all()
+        if final:
+            self.finish()
+
+    def finish(self) -> None:
+        self.finals += 1
+        self._ended.set()
+
+    def fail(self, message: str, *, caller_at_fault: bool) -> None:
+        self.error = message
+        self.caller_at_fault = caller_at_fault
+        self.finish()
+
+    def is_cancelled(self) -> bool:
+        return self.cancelled
+
+    def wait(self) -> Caller:
+        assert self._ended.wait(60), "no final response"
+        return self
+
+    def wait_for_responses(self, count: int) -> None:
+        with self._grown:
+            assert self._grown.wait_for(lambda: len(self.responses) >= count, 60)
+
+    @property
+    def tokens(self) -> list[int]:
+        """The ids of all responses together."""
+        return [t for outputs in self.responses for t in outputs["output_ids"].ravel().tolist()]
