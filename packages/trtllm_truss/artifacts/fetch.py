@@ -29,12 +29,18 @@ def fetch_repository(
         return _package_folder(repository.removeprefix(_PACKAGE), setting)
     if repository.startswith(("/", "./", "../", "~")):
         return _local_folder(Path(repository).expanduser(), setting)
-    if repository.count("/") == 1 and "://" not in repository:
+    if is_on_hub(repository):
         return fetch_from_hub(repository, revision, setting=setting, token=token)
     raise ArtifactError(
         f"{setting} is {repository!r}; it must be `org/name` on Hugging Face, a local folder "
         "that begins with `/`, `./` or `~`, or `package://NAME`."
     )
+
+
+def is_on_hub(repository: str) -> bool:
+    """Whether a repository name means one on Hugging Face."""
+    elsewhere = "://" in repository or repository.startswith(("/", "./", "../", "~"))
+    return repository.count("/") == 1 and not elsewhere
 
 
 def _local_folder(folder: Path, setting: str) -> Path:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from trtllm_truss.errors import ArtifactError
@@ -19,16 +22,54 @@ def fetch_from_hub(
             download failed.
     """
     from huggingface_hub import snapshot_download
+
+    with _problems_of(repository, revision, setting, token):
+        return Path(snapshot_download(repository, revision=revision, token=token or False))
+
+
+def describe_on_hub(
+    repository: str, revision: str | None, *, setting: str, token: str | None
+) -> tuple[object, list[tuple[str, int]]]:
+    """A repository's `config.json` and the names and bytes of its files, and nothing else of it.
+
+    Raises:
+        ArtifactError: as `fetch_from_hub`, or `config.json` is missing or not JSON.
+    """
+    from huggingface_hub import HfApi, hf_hub_download
+
+    with _problems_of(repository, revision, setting, token):
+        info = HfApi(token=token or False).model_info(
+            repository, revision=revision, files_metadata=True
+        )
+        files = [(file.rfilename, file.size or 0) for file in info.siblings or ()]
+        if "config.json" not in dict(files):
+            raise ArtifactError(f"{setting} {repository!r} has no config.json.")
+        config = hf_hub_download(repository, "config.json", revision=revision, token=token or False)
+    try:
+        return json.loads(Path(config).read_bytes()), files
+    except ValueError as error:
+        raise ArtifactError(
+            f"config.json of {setting} {repository!r} is not JSON: {error}."
+        ) from None
+
+
+@contextmanager
+def _problems_of(
+    repository: str, revision: str | None, setting: str, token: str | None
+) -> Iterator[None]:
+    """Turns what huggingface_hub raises into one sentence with the remedy."""
     from huggingface_hub.errors import (
         GatedRepoError,
-        HfHubHTTPError,
         LocalEntryNotFoundError,
         RepositoryNotFoundError,
         RevisionNotFoundError,
     )
 
     try:
-        return Path(snapshot_download(repository, revision=revision, token=token or False))
+        yield
+        return
+    except ArtifactError:
+        raise
     except GatedRepoError:
         problem = "is gated and the token's owner has no access; ask for it on the model's page"
     except RevisionNotFoundError:
@@ -40,6 +81,6 @@ def fetch_from_hub(
         )
     except LocalEntryNotFoundError:
         problem = "is not in the local cache and the Hub cannot be reached; check the network"
-    except (HfHubHTTPError, OSError) as error:
-        problem = f"could not be downloaded ({type(error).__name__}); try again later"
+    except Exception as error:  # noqa: BLE001 - its HTTP library differs from release to release
+        problem = f"could not be read ({type(error).__name__}); check the network, try again later"
     raise ArtifactError(f"{setting} {repository!r} {problem}.")

@@ -26,15 +26,16 @@ def demo(truss: Path, config: Path | None, question: str) -> int:
         begun = time.monotonic()
         first_s = 0.0
         body = {"messages": [{"role": "user", "content": question}], "max_tokens": _MAX_TOKENS}
-        for event in post(server.url, body, accept="text/event-stream").events():
-            if "error" in event:
-                raise TrussError(event["error"]["message"])
-            if "text" in event:
-                first_s = first_s or time.monotonic() - begun
-                sys.stdout.write(event["text"])
-                sys.stdout.flush()
-            else:
-                _summary(event, first_s, time.monotonic() - begun)
+        with post(server.url, body, accept="text/event-stream") as answer:
+            for event in answer.events():
+                if "error" in event:
+                    raise TrussError(event["error"]["message"])
+                if "text" in event:
+                    first_s = first_s or time.monotonic() - begun
+                    sys.stdout.write(event["text"])
+                    sys.stdout.flush()
+                else:
+                    _summary(event, first_s, time.monotonic() - begun)
     return 0
 
 

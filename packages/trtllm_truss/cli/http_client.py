@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -34,7 +35,7 @@ class Answer:
                 yield decoder.decode(chunk)
         except (http.client.HTTPException, OSError) as error:
             raise EngineUnavailable("the answer broke off; the server's log says why.") from error
-        if not self._response.isclosed():
+        if self._response.length:  # of a body with a length; a chunked one has raised
             raise EngineUnavailable("the answer broke off; the server's log says why.")
 
     def events(self) -> Iterator[dict[str, Any]]:
@@ -53,8 +54,9 @@ class Answer:
         return body
 
 
-def post(url: str, body: Mapping[str, object], accept: str = "*/*") -> Answer:
-    """Sends a request and waits for the head of the response.
+@contextmanager
+def post(url: str, body: Mapping[str, object], accept: str = "*/*") -> Iterator[Answer]:
+    """Sends a request and waits for the head of the response; closes the connection at the end.
 
     A URL without a path means a local server. The variable `BASETEN_API_KEY` is sent along as
     Baseten wants it.
@@ -73,18 +75,21 @@ def post(url: str, body: Mapping[str, object], accept: str = "*/*") -> Answer:
     if api_key := os.environ.get(_API_KEY_VARIABLE):
         headers["Authorization"] = f"Api-Key {api_key}"
     path = parts.path if parts.path not in ("", "/") else _LOCAL_PATH
+    connection = connect(parts.hostname, parts.port)
     try:
-        connection = connect(parts.hostname, parts.port)
-        connection.request("POST", path, json.dumps(body), headers)
-        response = connection.getresponse()
-    except OSError as error:
-        raise EngineUnavailable(
-            f"nobody answers at {parts.scheme}://{parts.netloc} ({error.strerror or error}); is "
-            "`trtllm-truss serve` running there?"
-        ) from None
-    if response.status != http.client.OK:
-        raise TrussError(_refusal(response))
-    return Answer(response)
+        try:
+            connection.request("POST", path, json.dumps(body), headers)
+            response = connection.getresponse()
+        except OSError as error:
+            raise EngineUnavailable(
+                f"nobody answers at {parts.scheme}://{parts.netloc} ({error.strerror or error}); "
+                "is `trtllm-truss serve` running there?"
+            ) from None
+        if response.status != http.client.OK:
+            raise TrussError(_refusal(response))
+        yield Answer(response)
+    finally:
+        connection.close()
 
 
 def _refusal(response: http.client.HTTPResponse) -> str:

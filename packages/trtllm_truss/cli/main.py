@@ -16,8 +16,8 @@ USAGE_STATUS = 2
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status.
 
-    0 means done; 1 that it failed; 2 that the command line or the settings are wrong; 130 that
-    Ctrl-C ended it.
+    0 means done; 1 that it failed; 2 that the command line or the settings are wrong; 3 (of
+    `check`) that the Truss would not start; 130 that Ctrl-C ended it.
     """
     options = _parser().parse_args(arguments)
     try:
@@ -38,6 +38,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_serve(commands.add_parser("serve", help="run the Truss in Truss's own server, no Docker"))
     _add_predict(commands.add_parser("predict", help="stream an answer to the terminal"))
+    _add_check(commands.add_parser("check", help="verify everything that needs no start"))
+    _add_render(commands.add_parser("render", help="write the Triton model repository"))
     _add_demo(commands.add_parser("demo", help="serve, stream one answer with its timings, stop"))
     return parser
 
@@ -63,6 +65,23 @@ def _add_predict(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--chat", action="store_true", help="PROMPT is a message, not a text")
     parser.add_argument("--no-stream", action="store_true", help="print the whole answer at once")
     parser.set_defaults(run=_predict)
+
+
+def _add_check(parser: argparse.ArgumentParser) -> None:
+    _add_truss_options(parser)
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.set_defaults(run=_check)
+
+
+def _add_render(parser: argparse.ArgumentParser) -> None:
+    _add_truss_options(parser)
+    parser.add_argument(
+        "--engine", type=Path, metavar="DIR", help="the engine's folder (default: the settings')"
+    )
+    parser.add_argument(
+        "--output", type=Path, required=True, metavar="DIR", help="a new or empty folder"
+    )
+    parser.set_defaults(run=_render)
 
 
 def _add_demo(parser: argparse.ArgumentParser) -> None:
@@ -103,6 +122,18 @@ def _predict(options: argparse.Namespace) -> int:
         stop=options.stop or [],
         stream=not options.no_stream,
     )
+
+
+def _check(options: argparse.Namespace) -> int:
+    from trtllm_truss.cli.check import check
+
+    return check(options.truss, options.config, as_json=options.json)
+
+
+def _render(options: argparse.Namespace) -> int:
+    from trtllm_truss.cli.render import render
+
+    return render(options.truss, options.config, options.engine, options.output)
 
 
 def _demo(options: argparse.Namespace) -> int:

@@ -31,12 +31,12 @@ def predict(
         body["max_tokens"] = max_tokens
     if stop:
         body["stop_words"] = list(stop)
-    answer = post(url, body)
-    if stream:
-        for text in answer.texts():
-            sys.stdout.write(text)
-            sys.stdout.flush()
-    else:
-        sys.stdout.write(str(answer.json()["text"]))
+    with post(url, body) as answer:
+        if stream:
+            for text in answer.texts():
+                sys.stdout.write(text)
+                sys.stdout.flush()
+        else:
+            sys.stdout.write(str(answer.json()["text"]))
     print()
     return 0

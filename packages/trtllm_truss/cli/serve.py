@@ -32,7 +32,7 @@ def serve(truss: Path, config: Path | None, port: int) -> int:
                 return 0
             raise
         _show(f"ready: POST {server.url}")
-        _show(f"  curl -N {server.url} -d '{{\"prompt\": \"The sky is\", \"max_tokens\": 32}}'")
+        _show(f'  curl -N {server.url} -d \'{{"prompt": "The sky is", "max_tokens": 32}}\'')
         status = server.wait()
     if stopping.requested:
         return 0

@@ -214,5 +214,3 @@ def _readable(line: str) -> tuple[str, str]:
     elif trace := record.get("exc_info"):
         text += f"\n{trace}"
     return level, text
-
-

@@ -57,6 +57,11 @@ class EngineDescription:
     rank_files: RankFiles | None = None
     target_gpu: TargetGpu | None = None
 
+    @property
+    def world_size(self) -> int:
+        """Ranks, one process and one GPU each; 1 for an engine of the CPU."""
+        return 1 if self.config is None else self.config.parallelism.world_size
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine(EngineDescription):

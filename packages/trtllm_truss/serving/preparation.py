@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from trtllm_truss.artifacts.fetch import fetch_repository
 from trtllm_truss.engines.agreement import disagreements
@@ -16,7 +17,7 @@ from trtllm_truss.engines.capacity import (
 )
 from trtllm_truss.engines.findings import Finding
 from trtllm_truss.engines.gpus import Gpu, visible_gpus
-from trtllm_truss.engines.inspection import Engine, inspect_engine
+from trtllm_truss.engines.inspection import Engine, EngineDescription, inspect_engine
 from trtllm_truss.engines.surroundings import Surroundings
 from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Settings
@@ -47,16 +48,24 @@ def examine_engine(
         ArtifactError: there is no engine, or one that cannot be read.
         SettingsError: a value under `runtime` is of the wrong type.
     """
-    folder = fetch_repository(
+    engine = inspect_engine(fetch_engine(settings, environment))
+    capacity = cache_capacity(settings, engine, surroundings.gpus or ())
+    findings = disagreements(settings, engine, surroundings)
+    return Examined(engine, (*findings, *(capacity.findings if capacity else ())), capacity)
+
+
+def fetch_engine(settings: Settings, environment: Environment) -> Path:
+    """The folder of the engine that the settings name.
+
+    Raises:
+        ArtifactError: there is none.
+    """
+    return fetch_repository(
         settings.engine_repository,
         settings.engine_revision,
         setting="engine_repository",
         token=environment.hf_access_token,
     )
-    engine = inspect_engine(folder)
-    capacity = _capacity(settings, engine, surroundings.gpus or ())
-    findings = disagreements(settings, engine, surroundings)
-    return Examined(engine, (*findings, *(capacity.findings if capacity else ())), capacity)
 
 
 def fetch_tokenizer(settings: Settings, environment: Environment, engine: Engine) -> TextTokenizer:
@@ -87,7 +96,14 @@ def local_surroundings(environment: Environment) -> Surroundings:
     return Surroundings(gpus=gpus or None, runtime_version=version)
 
 
-def _capacity(settings: Settings, engine: Engine, gpus: Sequence[Gpu]) -> Capacity | None:
+def cache_capacity(
+    settings: Settings, engine: EngineDescription, gpus: Sequence[Gpu]
+) -> Capacity | None:
+    """What the KV cache would hold on these GPUs; None where that cannot be known.
+
+    Raises:
+        SettingsError: a value under `runtime` is of the wrong type.
+    """
     if not gpus or engine.config is None or engine.rank_files is None:
         return None
     free_bytes = min(gpu.free_bytes for gpu in gpus)

@@ -7,7 +7,7 @@ from pathlib import Path
 from trtllm_truss.engines.inspection import Engine
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.model import Settings
-from trtllm_truss.triton.repository import render_repository
+from trtllm_truss.triton.repository import check_parameter, render_repository
 
 _TEMPLATE = "triton_model_repository"
 _MAX_BATCH_SIZE = "max_batch_size"
@@ -36,6 +36,16 @@ def render_engine(settings: Settings, engine: Engine, data_dir: Path, destinatio
         max_batch_size=_batch_size(settings, engine),
         parameters=_parameters(settings),
     )
+
+
+def check_runtime(settings: Settings) -> None:
+    """Looks at `runtime` alone, without an engine.
+
+    Raises:
+        SettingsError: a parameter is unknown, of the wrong type or out of range.
+    """
+    for name in _parameters(settings):
+        check_parameter(name)
 
 
 def _batch_size(settings: Settings, engine: Engine) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trtllm_truss.engines.findings import Severity
 from trtllm_truss.engines.inspection import Engine
-from trtllm_truss.errors import EngineUnavailable, SettingsError, TritonError
+from trtllm_truss.errors import EngineUnavailable, SettingsError
 from trtllm_truss.serving.activity import Activity
 from trtllm_truss.serving.generation import Generator
 from trtllm_truss.serving.phases import Phases
@@ -25,7 +25,7 @@ from trtllm_truss.serving.rendering import render_engine
 from trtllm_truss.serving.supervisor import Supervisor
 from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Settings
-from trtllm_truss.triton.command import server_command, server_environment
+from trtllm_truss.triton.command import launcher, server_environment
 from trtllm_truss.triton.installation import assemble_backends, find_installation
 from trtllm_truss.triton.process import ServerProcess
 
@@ -144,20 +144,19 @@ class Service:
         self, engine: Engine, repository: Path, run_folder: Path
     ) -> Callable[[], ServerProcess]:
         """What starts Triton on a rendered repository, as often as it must."""
-        if engine.tensor_parallelism * engine.pipeline_parallelism > 1:
-            raise TritonError("engines for more than one GPU are not served yet.")
         installation = find_installation(self._environment.variables)
         backends = assemble_backends(
             installation, run_folder / "backends", self._environment.variables
         )
-        environment = server_environment(self._environment.variables, installation)
-        return lambda: ServerProcess(
-            lambda launch: server_command(
-                installation.executable, launch, repository=repository, backends=backends
-            ),
-            environment,
-            on_line=self._show_triton_line,
+        command = launcher(
+            installation,
+            repository=repository,
+            backends=backends,
+            world_size=engine.world_size,
+            environ=self._environment.variables,
         )
+        environment = server_environment(self._environment.variables, installation)
+        return lambda: ServerProcess(command, environment, on_line=self._show_triton_line)
 
     def _show_triton_line(self, line: str) -> None:
         """Triton's start-up fills pages and is told only when it fails; what follows is news."""

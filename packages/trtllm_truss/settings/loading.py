@@ -57,9 +57,10 @@ def read_environment(secrets: Mapping[str, str] | None = None) -> Environment:
 
     Args:
         secrets: Truss's secrets mapping. It raises its own error for a secret that is declared
-            and empty, and supports neither `in` nor iteration.
+            and empty, and supports neither `in` nor iteration. Without it, as on the command
+            line, the variable `TRUSS_SECRET_hf_access_token` counts.
     """
-    token: str | None = None
+    token: str | None = os.environ.get(f"TRUSS_SECRET_{ACCESS_TOKEN_SECRET}")
     if secrets is not None:
         try:
             token = secrets[ACCESS_TOKEN_SECRET]

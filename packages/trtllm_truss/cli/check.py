@@ -1,0 +1,164 @@
+"""`check`: everything that can be verified without starting anything."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from trtllm_truss.artifacts.fetch import is_on_hub
+from trtllm_truss.artifacts.hub import describe_on_hub
+from trtllm_truss.cli.layout import read_config
+from trtllm_truss.engines.agreement import disagreements
+from trtllm_truss.engines.findings import Finding, Severity, error, warning
+from trtllm_truss.engines.gpus import Gpu
+from trtllm_truss.engines.inspection import EngineDescription, inspect_config, inspect_engine
+from trtllm_truss.engines.surroundings import Surroundings
+from trtllm_truss.engines.versions import image_for
+from trtllm_truss.errors import SettingsError, TrussError
+from trtllm_truss.protocols.predict import parse_defaults
+from trtllm_truss.serving.preparation import cache_capacity, fetch_engine, local_surroundings
+from trtllm_truss.serving.rendering import check_runtime
+from trtllm_truss.settings.loading import Environment, parse_settings, read_environment
+from trtllm_truss.settings.model import Settings
+from trtllm_truss.triton.installation import find_installation
+
+WRONG_SETTINGS_STATUS = 2
+WOULD_NOT_START_STATUS = 3
+
+_ROOM_FOR_DOWNLOADS = 1.05
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What `check` has found.
+
+    Attributes:
+        facts: what is known of the engine and this machine, one sentence each.
+        findings: what does not fit.
+        settings_wrong: whether it is the settings that do not fit.
+    """
+
+    facts: list[str]
+    findings: list[Finding]
+    settings_wrong: bool = False
+
+    @property
+    def status(self) -> int:
+        """The exit status: 0, 2 (settings wrong) or 3 (would not start)."""
+        if self.settings_wrong:
+            return WRONG_SETTINGS_STATUS
+        errors = any(finding.severity is Severity.ERROR for finding in self.findings)
+        return WOULD_NOT_START_STATUS if errors else 0
+
+
+def check(truss: Path, config: Path | None, *, as_json: bool) -> int:
+    """Prints what fits and what does not.
+
+    Returns:
+        0; 2 when the settings are wrong; 3 when the Truss would not start.
+    """
+    report = examine(truss, config)
+    if as_json:
+        print(json.dumps(_as_json(report), indent=2, ensure_ascii=False))
+        return report.status
+    for fact in report.facts:
+        print(f"        {fact}")
+    for finding in report.findings:
+        print(f"{finding.severity.value + ':':8}{finding.sentence}")
+    print("ok" if report.status == 0 else f"would not start ({len(report.findings)} findings)")
+    return report.status
+
+
+def examine(truss: Path, config: Path | None) -> Report:
+    """Looks at everything, from the settings to this machine."""
+    try:
+        content = read_config(truss, config)
+        settings = parse_settings(content)
+        parse_defaults(settings.generation)
+        check_runtime(settings)
+    except SettingsError as problem:
+        return Report([], [error("settings", problem.message)], settings_wrong=True)
+    environment = read_environment()
+    here = local_surroundings(environment)
+    surroundings = Surroundings.from_config(
+        content, gpus=here.gpus, runtime_version=here.runtime_version
+    )
+    facts, findings = _machine(environment, here.gpus or ())
+    try:
+        engine = _describe(settings, environment)
+        facts += _engine_facts(engine)
+        findings += disagreements(settings, engine, surroundings)
+        if capacity := cache_capacity(settings, engine, here.gpus or ()):
+            facts.append(capacity.sentence)
+            findings += capacity.findings
+        findings += _disk(settings, engine)
+    except SettingsError as problem:
+        return Report(facts, [error("settings", problem.message)], settings_wrong=True)
+    except TrussError as problem:
+        findings.append(error("engine", problem.message))
+    return Report(facts, findings)
+
+
+def _describe(settings: Settings, environment: Environment) -> EngineDescription:
+    """The engine, without a byte of its weights where it lies on the Hub."""
+    if not is_on_hub(settings.engine_repository):
+        return inspect_engine(fetch_engine(settings, environment))
+    config, files = describe_on_hub(
+        settings.engine_repository,
+        settings.engine_revision,
+        setting="engine_repository",
+        token=environment.hf_access_token,
+    )
+    return inspect_config(config, files)
+
+
+def _engine_facts(engine: EngineDescription) -> list[str]:
+    facts = [
+        f"engine: {engine.kind.value}, {engine.world_size} rank(s), batch of "
+        f"{engine.max_batch_size}, prompt up to {engine.max_input_tokens} of "
+        f"{engine.max_sequence_tokens} tokens"
+    ]
+    if engine.config is not None:
+        version = engine.config.version or engine.config.assumed_version
+        guessed = "" if engine.config.version else " (guessed from its files)"
+        facts.append(f"built by TensorRT-LLM {version}{guessed}; image: {image_for(version)}")
+    return facts
+
+
+def _machine(environment: Environment, gpus: Sequence[Gpu]) -> tuple[list[str], list[Finding]]:
+    facts = [f"GPU: {gpu.name}, {gpu.free_bytes / 1e9:.1f} GB free" for gpu in gpus]
+    findings = []
+    if not gpus:
+        findings.append(warning("no_gpu", "no GPU is visible here, so none was compared."))
+    try:
+        facts.append(f"Triton: {find_installation(environment.variables).executable}")
+    except TrussError as problem:
+        findings.append(warning("no_triton", problem.message))
+    return facts, findings
+
+
+def _disk(settings: Settings, engine: EngineDescription) -> list[Finding]:
+    if engine.rank_files is None or not is_on_hub(settings.engine_repository):
+        return []
+    needed = engine.rank_files.largest_rank_bytes * engine.world_size * _ROOM_FOR_DOWNLOADS
+    free = shutil.disk_usage(Path.home()).free
+    if needed <= free:
+        return []
+    return [
+        error(
+            "disk_full",
+            f"the engine needs {needed / 1e9:.1f} GB of disk and {free / 1e9:.1f} GB are free; "
+            "make room, or point HF_HOME at a larger disk.",
+        )
+    ]
+
+
+def _as_json(report: Report) -> dict[str, Any]:
+    findings = [
+        {**asdict(finding), "severity": finding.severity.value} for finding in report.findings
+    ]
+    return {"status": report.status, "facts": report.facts, "findings": findings}

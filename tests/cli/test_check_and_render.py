@@ -1,0 +1,101 @@
+"""`check` and `render`: what fits, what does not, and with which status."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from google.protobuf import text_format
+from standin_engine import write_engine
+from tritonclient.grpc import model_config_pb2
+
+from trtllm_truss.cli.main import main
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Path:
+    return write_engine(tmp_path / "engine", tp=2)
+
+
+def config(folder: Path, accelerator: str = "H100:2", **metadata: Any) -> str:
+    content = yaml.safe_load((ROOT / "config.yaml").read_text())
+    content["resources"]["accelerator"] = accelerator
+    content["model_metadata"] = {
+        "engine_repository": str(folder),
+        "tensor_parallelism": 2,
+        **metadata,
+    }
+    file = folder.parent / "config.yaml"
+    file.write_text(yaml.safe_dump(content))
+    return str(file)
+
+
+def checked(capsys: pytest.CaptureFixture[str], file: str) -> tuple[int, dict[str, Any]]:
+    status = main(["check", "--truss", str(ROOT), "--config", file, "--json"])
+    return status, json.loads(capsys.readouterr().out)
+
+
+def test_what_fits(engine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, report = checked(capsys, config(engine))
+    assert status == report["status"] == 0
+    assert any("image: nvcr.io/nvidia/tritonserver:25.10" in fact for fact in report["facts"])
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "metadata", "status", "parts"),
+    [
+        ("H100:2", {"tensor_parallelism": 4}, 3, ["is 4", "built for 2"]),
+        ("H100", {}, 3, ["H100", "2"]),
+        ("H100:2", {"engine_repository": "/nowhere"}, 3, ["/nowhere"]),
+        ("H100:2", {"runtime": {"max_batch_size": 999}}, 3, ["999", "64"]),
+        ("H100:2", {"runtime": {"max_bim_width": 2}}, 2, ["max_bim_width", "max_beam_width"]),
+        ("H100:2", {"tensor_paralelism": 2}, 2, ["did you mean tensor_parallelism"]),
+        ("H100:2", {"generation": {"max_tokens": 0}}, 2, ["max_tokens is 0"]),
+    ],
+)
+def test_what_does_not_fit(
+    engine: Path,
+    capsys: pytest.CaptureFixture[str],
+    accelerator: str,
+    metadata: dict[str, Any],
+    status: int,
+    parts: list[str],
+) -> None:
+    got, report = checked(capsys, config(engine, accelerator, **metadata))
+    assert got == status, report
+    sentences = " ".join(
+        finding["sentence"] for finding in report["findings"] if finding["severity"] == "error"
+    )
+    for part in parts:
+        assert part in sentences
+
+
+def test_a_version_that_the_image_does_not_have(
+    engine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = engine / "config.json"
+    file.write_text(file.read_text().replace('"version": "1.0.0"', '"version": "0.18.2"'))
+    status, report = checked(capsys, config(engine))
+    assert status == 3
+    assert "25.04-trtllm-python-py3" in json.dumps(report)
+
+
+def test_plain_words(engine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--truss", str(ROOT), "--config", config(engine)]) == 0
+    assert capsys.readouterr().out.endswith("ok\n")
+
+
+def test_render(engine: Path, tmp_path: Path) -> None:
+    output = tmp_path / "repository"
+    command = ["render", "--truss", str(ROOT), "--config", config(engine)]
+    assert main([*command, "--engine", str(engine), "--output", str(output)]) == 0
+    text = (output / "tensorrt_llm/config.pbtxt").read_text()
+    rendered = text_format.Parse(text, model_config_pb2.ModelConfig())
+    assert rendered.backend == "tensorrtllm"
+    assert rendered.parameters["gpt_model_path"].string_value == str(engine)
+    assert main([*command, "--engine", str(engine), "--output", str(output)]) == 2

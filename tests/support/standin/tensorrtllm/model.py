@@ -1,0 +1,169 @@
+"""A stand-in for the C++ `tensorrtllm` backend: any number of ranks, no GPU, no language model.
+
+`TRITON_BACKEND_DIRECTORY` = the folder above; the production `config.pbtxt` then loads unchanged.
+The engine folder is laid out as a real one (`standin_engine.py` writes it), and each `rankN.engine`
+is a text file: `STANDIN`, then `key=value` lines of
+
+    script        comma-separated ids that every answer repeats; default: the prompt's
+    step_ms       time of one iteration of the whole batch
+    load_s        time to load
+    load_error    text to fail with while loading
+    load_crash    1: abort the server while loading
+    crash_after   abort the server after so many iterations with requests
+    hang_after    answer nothing more after so many iterations with requests
+    ignore_cancel 1: go on although a request was cancelled or stopped
+
+It refuses what the real one refuses, in its words, and says on stderr what happens to requests:
+`[standin] cancelled id=ID after=TOKENS`. As in the real one, a rank above 0 never becomes ready,
+and nothing survives the death of the engine's process.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import triton_python_backend_utils as pb_utils
+from standin_batch import Batch, Limits
+
+_KEYS = {
+    "script": lambda text: [int(word) for word in text.split(",")],
+    "step_ms": float,
+    "load_s": float,
+    "load_error": str,
+    "load_crash": int,
+    "crash_after": int,
+    "hang_after": int,
+    "ignore_cancel": int,
+}
+_BATCHING = ("inflight_fused_batching", "inflight_batching", "V1", "v1")
+_SCHEDULING = ("", "max_utilization", "guaranteed_no_evict")
+_WATCH = 'read -r word || kill -KILL "$1" 2>/dev/null'
+_RANK = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMIX_RANK", 0)))
+_WORLD_SIZE = int(os.environ.get("OMPI_COMM_WORLD_SIZE", 1))
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        config = json.loads(args["model_config"])
+        values = {k: v["string_value"] for k, v in config["parameters"].items()}
+        _check_parameters(values)
+        folder = Path(values["gpt_model_path"])
+        try:
+            engine = json.loads((folder / "config.json").read_text())
+        except OSError as error:
+            raise _refusal(f"Cannot open {folder / 'config.json'}") from error
+        _check_world_size(engine["pretrained_config"]["mapping"])
+        behaviour = _read_rank_file(folder / f"rank{_RANK}.engine")
+        _load(behaviour)
+        self._lifeline = subprocess.Popen(
+            ["sh", "-c", _WATCH, "lifeline", str(os.getppid())], stdin=subprocess.PIPE
+        )
+        _say(f"rank {_RANK} of {_WORLD_SIZE} loaded {folder}")
+        _meet_the_others()
+        if _RANK > 0:
+            _work_for_ever()
+        build = engine["build_config"]
+        limits = Limits(
+            max_batch_size=build["max_batch_size"],
+            max_seq_len=build["max_seq_len"],
+            max_num_tokens=build["max_num_tokens"],
+            max_beam_width=int(values["max_beam_width"] or 1),
+            check_s=int(values["cancellation_check_period_ms"] or 100) / 1000,
+        )
+        self._batch = Batch(behaviour, limits, _say)
+
+    def execute(self, requests):
+        for request in requests:
+            self._batch.add(request)
+
+    def finalize(self):
+        self._lifeline.communicate(b"done\n")
+
+
+def _check_parameters(values):
+    for name, value in values.items():
+        if "${" in value:
+            raise _refusal(f"parameter {name} still holds the placeholder {value}")
+    if values.get("gpt_model_type") not in _BATCHING:
+        raise _refusal(
+            "Invalid gpt_model_type. Must be v1/inflight_batching/inflight_fused_batching."
+        )
+    if values.get("batch_scheduler_policy", "") not in _SCHEDULING:
+        raise _refusal(
+            "batch_scheduler_policy parameter was not found or is invalid "
+            "(must be max_utilization or guaranteed_no_evict)"
+        )
+    if not 0 < float(values.get("kv_cache_free_gpu_mem_fraction") or 0.9) <= 1:
+        raise _refusal("[TensorRT-LLM][ERROR] Assertion failed: 0 < freeGpuMemoryFraction <= 1")
+    if not Path(values.get("gpt_model_path") or "/nowhere").is_dir():
+        raise _refusal("Both encoder and decoder model paths are empty")
+
+
+def _check_world_size(mapping):
+    if mapping["tp_size"] * mapping["pp_size"] * mapping.get("cp_size", 1) != _WORLD_SIZE:
+        raise _refusal(
+            "[TensorRT-LLM][ERROR] Assertion failed: With communicationMode kLEADER, MPI worldSize "
+            "is expected to be equal to tp*pp*cp when participantIds are not specified "
+            "(/src/tensorrt_llm/cpp/tensorrt_llm/executor/executorImpl.cpp:416)"
+        )
+
+
+def _read_rank_file(path):
+    try:
+        magic, *lines = path.read_text(errors="replace").splitlines() or [""]
+    except OSError as error:
+        raise _refusal(f"[TensorRT-LLM][ERROR] Error opening engine file: {path}") from error
+    if magic != "STANDIN":
+        sys.stderr.write(
+            "[TensorRT-LLM][ERROR] IRuntime::deserializeCudaEngine: Error Code 6: API Usage Error "
+            "(The engine plan file is not compatible with this version of TensorRT, expecting "
+            "library version 10.11.0.33 got 10.3.0.26, please rebuild.)\n"
+        )
+        sys.stderr.flush()
+        raise _refusal(
+            "[TensorRT-LLM][ERROR] Assertion failed: Failed to deserialize cuda engine. "
+            "(/src/tensorrt_llm/cpp/tensorrt_llm/runtime/tllmRuntime.cpp:239)"
+        )
+    pairs = (line.split("=", 1) for line in lines if line)
+    return {key: _KEYS[key](value) for key, value in pairs}
+
+
+def _load(behaviour):
+    time.sleep(behaviour.get("load_s", 0))
+    if behaviour.get("load_crash"):
+        os.kill(os.getppid(), signal.SIGABRT)
+        time.sleep(60)
+    if "load_error" in behaviour:
+        raise _refusal(behaviour["load_error"])
+
+
+def _meet_the_others():
+    """Ranks set up their communication together: none goes on before all are there."""
+    if _WORLD_SIZE > 1:
+        folder = Path(os.environ["TMPDIR"])
+        (folder / f"standin_rank{_RANK}").touch()
+        while len(list(folder.glob("standin_rank*"))) < _WORLD_SIZE:
+            time.sleep(0.02)
+
+
+def _work_for_ever():
+    """What a rank above 0 does instead of becoming ready."""
+    server = os.getppid()
+    while os.getppid() == server:
+        time.sleep(0.1)
+    os._exit(0)
+
+
+def _refusal(text):
+    return pb_utils.TritonModelException(
+        f"unexpected error when creating modelInstanceState: {text}"
+    )
+
+
+def _say(text):
+    sys.stderr.write(f"[standin] {text}\n")
+    sys.stderr.flush()

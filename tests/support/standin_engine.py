@@ -1,0 +1,101 @@
+"""Writes engine folders for the stand-in of the `tensorrtllm` backend, for any number of ranks.
+
+Set `TRITON_BACKEND_DIRECTORY` to `STANDIN_BACKENDS` and serve such a folder as any other engine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+STANDIN_BACKENDS = Path(__file__).parent / "standin"
+
+
+def write_engine(
+    folder: Path,
+    *,
+    tp: int = 1,
+    pp: int = 1,
+    limits: Mapping[str, int] | None = None,
+    ranks: Mapping[int, Mapping[str, object]] | None = None,
+    **behaviour: object,
+) -> Path:
+    """Writes `config.json`, as trtllm-build 1.0 does, and one engine file per rank.
+
+    Args:
+        folder: created if it is not there; files of an earlier engine are replaced.
+        tp: tensor parallelism.
+        pp: pipeline parallelism.
+        limits: changes to `build_config`, such as `max_batch_size`.
+        ranks: behaviour of single ranks, over that of all.
+        behaviour: of every rank; keys: see the stand-in. Lists become comma-separated.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(engine_config(tp, pp, limits or {}), indent=2))
+    for rank in range(tp * pp):
+        keys = {**behaviour, **(ranks or {}).get(rank, {})}
+        lines = ["STANDIN", *(f"{key}={_text(value)}" for key, value in keys.items())]
+        (folder / f"rank{rank}.engine").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def engine_config(tp: int, pp: int, limits: Mapping[str, int]) -> dict[str, Any]:
+    """`config.json` of a small Llama."""
+    return {
+        "version": "1.0.0",
+        "pretrained_config": {
+            "architecture": "LlamaForCausalLM",
+            "dtype": "float16",
+            "logits_dtype": "float32",
+            "vocab_size": 49152,
+            "hidden_size": 576,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 8,
+            "head_size": 64,
+            "intermediate_size": 1536,
+            "max_position_embeddings": 2048,
+            "position_embedding_type": "rope_gpt_neox",
+            "hidden_act": "silu",
+            "norm_epsilon": 1e-05,
+            "mapping": {
+                "world_size": tp * pp,
+                "tp_size": tp,
+                "pp_size": pp,
+                "cp_size": 1,
+                "gpus_per_node": 8,
+                "moe_tp_size": tp,
+                "moe_ep_size": 1,
+            },
+            "quantization": {"quant_algo": None, "kv_cache_quant_algo": None, "group_size": 128},
+        },
+        "build_config": {
+            "max_input_len": 1024,
+            "max_seq_len": 2048,
+            "opt_batch_size": 8,
+            "max_batch_size": 64,
+            "max_beam_width": 1,
+            "max_num_tokens": 2048,
+            "kv_cache_type": "PAGED",
+            "strongly_typed": True,
+            "max_draft_len": 0,
+            "plugin_config": {
+                "dtype": "float16",
+                "gpt_attention_plugin": "auto",
+                "nccl_plugin": None if tp == 1 else "auto",
+                "context_fmha": True,
+                "paged_kv_cache": True,
+                "remove_input_padding": True,
+                "tokens_per_block": 32,
+                "use_paged_context_fmha": True,
+                "manage_weights": False,
+            },
+            **limits,
+        },
+    }
+
+
+def _text(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
