@@ -104,7 +104,10 @@ class _TritonReply:
 
     def fail(self, message: str, *, caller_at_fault: bool) -> None:
         kind = pb_utils.TritonError
-        error = kind(message, kind.INVALID_ARG if caller_at_fault else kind.INTERNAL)
+        if caller_at_fault:  # a stream carries the text alone, so that it must say whose fault
+            error = kind(f"invalid argument: {message}", kind.INVALID_ARG)
+        else:
+            error = kind(message, kind.INTERNAL)
         self._send(pb_utils.InferenceResponse(error=error), _FINAL)
 
     def is_cancelled(self) -> bool:
