@@ -3,17 +3,44 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from scripted_triton import SCRIPTED_BACKEND, TEMPLATES, ScriptedTriton
+from standin_engine import STANDIN_BACKENDS, write_engine
 
-from trtllm_truss.triton.command import server_command, server_environment
+from trtllm_truss.triton.command import launcher, server_environment
 from trtllm_truss.triton.installation import assemble_backends, find_installation
 from trtllm_truss.triton.process import ServerProcess
 from trtllm_truss.triton.repository import render_repository
 
 TritonFactory = Callable[..., ScriptedTriton]
+StandinFactory = Callable[..., ServerProcess]
+
+
+def new_server(run: Path, engine_dir: Path, override: Path, world_size: int = 1) -> ServerProcess:
+    """Real Triton on the production config, with the backends of one folder."""
+    installation = find_installation()
+    backends = assemble_backends(
+        installation, run / "backends", {"TRITON_BACKEND_DIRECTORY": str(override)}
+    )
+    repository = render_repository(
+        TEMPLATES,
+        run / "repository",
+        engine_dir=engine_dir,
+        backend="tensorrtllm",
+        max_batch_size=64,
+        parameters={},
+    )
+    command = launcher(
+        installation,
+        repository=repository,
+        backends=backends,
+        world_size=world_size,
+        exit_timeout_s=1,
+    )
+    return ServerProcess(command, server_environment(os.environ, installation))
 
 
 @pytest.fixture(scope="session")
@@ -29,28 +56,7 @@ def make_triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonFact
         override = run / "override"
         override.mkdir()
         (override / "tensorrtllm").symlink_to(SCRIPTED_BACKEND)
-        installation = find_installation()
-        backends = assemble_backends(
-            installation, run / "backends", {"TRITON_BACKEND_DIRECTORY": str(override)}
-        )
-        repository = render_repository(
-            TEMPLATES,
-            run / "repository",
-            engine_dir=engine_dir,
-            backend="tensorrtllm",
-            max_batch_size=64,
-            parameters={},
-        )
-        process = ServerProcess(
-            lambda launch: server_command(
-                installation.executable,
-                launch,
-                repository=repository,
-                backends=backends,
-                exit_timeout_s=1,
-            ),
-            server_environment(os.environ, installation),
-        )
+        process = new_server(run, engine_dir, override)
         started.append(process)
         process.start()
         if ready_s is not None:
@@ -66,3 +72,35 @@ def make_triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonFact
 def triton(make_triton: TritonFactory) -> ScriptedTriton:
     """One ready server for all tests that leave it alive."""
     return make_triton()
+
+
+@pytest.fixture
+def make_standin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandinFactory]:
+    """Starts real Tritons with the stand-in, one rank per GPU; stops them after the test.
+
+    `world_size` is that of the job, where it shall not be the engine's.
+    """
+    started: list[ServerProcess] = []
+
+    def make(
+        *,
+        tp: int = 1,
+        pp: int = 1,
+        world_size: int | None = None,
+        ready_s: float | None = 20.0,
+        spoil: Callable[[Path], None] = lambda _: None,
+        **engine: Any,
+    ) -> ServerProcess:
+        run = tmp_path_factory.mktemp("standin")
+        folder = write_engine(run / "engine", tp=tp, pp=pp, **engine)
+        spoil(folder)
+        process = new_server(run, folder, STANDIN_BACKENDS, world_size or tp * pp)
+        started.append(process)
+        process.start()
+        if ready_s is not None:
+            process.wait_until_ready(ready_s)
+        return process
+
+    yield make
+    for process in started:
+        process.stop(0.2)

@@ -3,11 +3,21 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from trtllm_truss.triton.command import Launch, marked, server_command, server_environment
+import pytest
+
+from trtllm_truss.errors import TritonError
+from trtllm_truss.triton.command import (
+    Launch,
+    launch_environment,
+    launcher,
+    new_launch,
+    server_command,
+    server_environment,
+)
 from trtllm_truss.triton.installation import TritonInstallation
 from trtllm_truss.triton.ports import Ports, free_ports
 
-LAUNCH = Launch("7_ab", Ports(1001, 1002, 1003), "trtllm_truss_7_ab_")
+LAUNCH = Launch("7_ab", Ports(1001, 1002, 1003), "trtllm_truss_7_ab_", Path("/tmp/7_ab"))
 
 
 def command(**options):
@@ -42,6 +52,17 @@ def test_other_ranks_load_the_engine_alone_under_their_own_prefix():
     assert "--backend-config=python,shm-region-prefix-name=trtllm_truss_7_ab_2_" in arguments
 
 
+def test_orchestrator_mode_is_refused():
+    installation = TritonInstallation(Path("/t/tritonserver"), Path("/unused"))
+    with pytest.raises(TritonError, match="TRTLLM_ORCHESTRATOR=1 is set"):
+        launcher(
+            installation,
+            repository=Path("/r"),
+            backends=Path("/b"),
+            environ={"TRTLLM_ORCHESTRATOR": "1"},
+        )
+
+
 def test_environment_has_no_secrets_and_all_paths():
     parent = {
         "HOME": "/h",
@@ -74,10 +95,42 @@ def test_environment_of_a_complete_installation_is_ours():
     assert server_environment({"A": "1"}, plain) == {"A": "1"}
 
 
-def test_mark_leaves_the_original_alone():
-    environment = {"A": "1"}
-    assert marked(environment, "7_ab") == {"A": "1", "TRTLLM_TRUSS_RUN": "7_ab"}
-    assert environment == {"A": "1"}
+def test_what_belongs_to_a_launch_leaves_the_original_alone():
+    environment = {"A": "1", "TMPDIR": "/tmp"}
+    added = launch_environment(environment, LAUNCH)
+    assert environment == {"A": "1", "TMPDIR": "/tmp"}
+    assert (added["A"], added["TRTLLM_TRUSS_RUN"]) == ("1", "7_ab")
+    assert added["TMPDIR"] == added["OMPI_MCA_btl_sm_backing_directory"] == "/tmp/7_ab"
+
+
+def test_every_launch_has_names_and_a_folder_of_its_own():
+    first, second = new_launch(), new_launch()
+    try:
+        assert first.run_id != second.run_id
+        assert first.folder.is_dir()
+        assert first.folder.name.startswith(first.shm_prefix)
+    finally:
+        first.folder.rmdir()
+        second.folder.rmdir()
+
+
+def test_one_rank_runs_without_mpirun(monkeypatch):
+    monkeypatch.setattr("trtllm_truss.triton.command.find_mpirun", None)
+    installation = TritonInstallation(Path("/t/tritonserver"), Path("/unused"))
+    given = launcher(installation, repository=Path("/r"), backends=Path("/b"))(LAUNCH)
+    assert given == command()
+
+
+def test_several_ranks_are_one_job():
+    installation = TritonInstallation(Path("/t/tritonserver"), Path("/unused"))
+    given = launcher(installation, repository=Path("/r"), backends=Path("/b"), world_size=3)(LAUNCH)
+    head = given.index("-n")
+    assert Path(given[0]).name == "mpirun"
+    assert given[head:] == [
+        *("-n", "1", *command(rank=0)),
+        *(":", "-n", "1", *command(rank=1)),
+        *(":", "-n", "1", *command(rank=2)),
+    ]
 
 
 def test_free_ports_are_three():

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from trtllm_truss.triton.contract import INPUTS, OUTPUTS, PARAMETERS, PINNED_VERSION
+from trtllm_truss.engines.versions import PINNED_VERSION
+from trtllm_truss.triton.contract import INPUTS, OUTPUTS, PARAMETERS
 from trtllm_truss.triton.schema import parse_release, rows_for
 
 

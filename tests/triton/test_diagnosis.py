@@ -2,7 +2,30 @@ from __future__ import annotations
 
 import pytest
 
-from trtllm_truss.triton.diagnosis import describe_exit, is_port_conflict, telling_line
+from trtllm_truss.triton.causes import CAUSES, find_cause
+from trtllm_truss.triton.diagnosis import (
+    describe_exit,
+    is_port_conflict,
+    last_words,
+    telling_line,
+)
+
+LOAD_FAILURE = (
+    "E1121 08:45:15.576576 7594 model_lifecycle.cc:642] \"failed to load 'tensorrt_llm' version 1: "
+    'Internal: unexpected error when creating modelInstanceState: {}\\n\\nAt:\\n"'
+)
+# What a server says on every host without a GPU, whatever else goes wrong.
+HARMLESS = [
+    'W1121 08:45:15.570000 7594 pinned_memory_manager.cc:273] "Unable to allocate pinned system '
+    "memory, pinned memory pool will not be available: CUDA driver version is insufficient for "
+    'CUDA runtime version"',
+    'I1121 08:45:15.570001 7594 cuda_memory_manager.cc:117] "CUDA memory pool disabled"',
+    'E1121 08:45:15.570002 7594 server.cc:241] "CudaDriverHelper has not been initialized."',
+    "Error: Failed to initialize NVML",
+    'W1121 08:45:15.580000 7594 metrics.cc:798] "DCGM unable to start: DCGM initialization error"',
+    'I1121 08:45:15.580001 7594 server.cc:345] "Timeout 5: Found 0 live models and 0 in-flight"',
+    "error: creating server: Internal - failed to load all models",
+]
 
 
 @pytest.mark.parametrize(
@@ -14,18 +37,182 @@ from trtllm_truss.triton.diagnosis import describe_exit, is_port_conflict, telli
         (["[TensorRT-LLM][ERROR] no GPU", "bye"], "[TensorRT-LLM][ERROR] no GPU"),
         (
             [
-                'E1121 08:45:15.576576 7594 server.cc:241] "CudaDriverHelper has not been"',
+                *HARMLESS[:4],
                 'E1121 08:45:15.576576 7594 model_lifecycle.cc:654] "failed: no engine\\n\\nAt"',
-                'W1121 08:45:15.576576 7594 metrics.cc:798] "DCGM unable to start: error"',
-                'I1121 08:45:15.576576 7594 server.cc:345] "Timeout 0: Found 0 live models"',
-                "error: creating server: Internal - failed to load all models",
+                *HARMLESS[4:],
             ],
             "failed: no engine",
+        ),
+        (
+            [
+                "the last words of rank 1",
+                "-" * 74,
+                "prterun detected that one or more processes exited with non-zero status,",
+                "thus causing the job to be terminated. The first process to do so was:",
+                "",
+                "   Process name: [prterun-vm-5480@1,0]",
+                "   Exit code:    3",
+                "-" * 74,
+            ],
+            "the last words of rank 1",
         ),
     ],
 )
 def test_telling_line(lines, line):
     assert telling_line(lines) == line
+
+
+REAL_TEXTS = [
+    ("config_placeholder", "Error parsing text-format inference.ModelConfig: 3:17: Expected "
+     "integer, got: $"),
+    ("config_placeholder", LOAD_FAILURE.format("config.pbtxt still holds an unfilled ${...}")),
+    ("backend_missing", "E1121 08:44:07.6 20271 model_lifecycle.cc:642] \"failed to load "
+     "'tensorrt_llm' version 1: Invalid argument: unable to find backend library for backend "
+     "'tensorrtllm', try specifying runtime on the model configuration.\""),
+    ("backend_mismatch", "UNAVAILABLE: Not found: unable to load shared library: "
+     "/opt/tritonserver/backends/tensorrtllm/libtriton_tensorrtllm.so: undefined symbol: "
+     "_ZNK12tensorrt_llm8executor8Response11getErrorMsgB5cxx11Ev"),
+    ("library_missing", "unable to load shared library: libnvinfer_plugin_tensorrt_llm.so.9: "
+     "cannot open shared object file: No such file or directory"),
+    ("module_missing", "E1121 08:44:06.1 20245 model_lifecycle.cc:642] \"failed to load "
+     "'tensorrt_llm' version 1: Internal: ModuleNotFoundError: No module named "
+     "'openvino'\\n\\nAt:\\n\""),
+    ("wrong_gpu", "[TensorRT-LLM][ERROR] IRuntime::deserializeCudaEngine: Error Code 6: API Usage "
+     "Error (The engine plan file is generated on an incompatible device, expecting compute 9.0 "
+     "got compute 8.9, please rebuild.)"),
+    ("tensorrt_mismatch", "[TensorRT-LLM][ERROR] 6: The engine plan file is not compatible with "
+     "this version of TensorRT, expecting library version 10.11.0.33 got 10.3.0.26, please "
+     "rebuild."),
+    ("engine_unreadable", "[TensorRT-LLM][ERROR] 1: [stdArchiveReader.cpp::StdArchiveReader::32] "
+     "Error Code 1: Serialization (Serialization assertion stdVersionRead == "
+     "kSERIALIZATION_VERSION failed.Version tag does not match. Note: Current Version: 228, "
+     "Serialized Engine Version: 226)"),
+    ("engine_unreadable", LOAD_FAILURE.format(
+        "Failed to deserialize cuda engine: /e/rank0.engine is not a plan this runtime reads")),
+    ("engine_too_new", LOAD_FAILURE.format(
+        "[json.exception.out_of_range.403] key 'use_context_fmha_for_generation' not found")),
+    ("world_size", LOAD_FAILURE.format(
+        "[TensorRT-LLM][ERROR] Assertion failed: With communicationMode kLEADER, MPI worldSize is "
+        "expected to be equal to tp*pp*cp when participantIds are not specified")),
+    ("world_size", LOAD_FAILURE.format("Assertion failed: mpiSize == tp * pp (1 != 2 * 1)")),
+    ("rank_file_missing", LOAD_FAILURE.format("Error opening engine file: /e/rank1.engine")),
+    ("engine_folder_missing", LOAD_FAILURE.format("Cannot find engine config file /e/config.json")),
+    ("engine_folder_missing", LOAD_FAILURE.format(
+        "Both encoder and decoder model paths are empty")),
+    ("too_few_gpus", LOAD_FAILURE.format(
+        "[TensorRT-LLM][ERROR] CUDA runtime error in cudaSetDevice(device): invalid device "
+        "ordinal")),
+    ("driver", LOAD_FAILURE.format(
+        "[TensorRT-LLM][ERROR] CUDA runtime error in cudaGetDeviceCount(&count): CUDA driver "
+        "version is insufficient for CUDA runtime version")),
+    ("gpu_memory", LOAD_FAILURE.format(
+        "[TensorRT-LLM][ERROR] CUDA runtime error in ::cudaMallocAsync(ptr, n, "
+        "mCudaStream->get()): out of memory (/app/cpp/tensorrt_llm/runtime/tllmBuffers.h:112)")),
+    ("gpu_memory", "[TensorRT-LLM][ERROR] [virtualMemoryBuffer.cpp::resizePhysical::154] Error "
+     "Code 2: OutOfMemory (Requested size was 16106127360 bytes.)"),
+    ("gpu_memory", "[TensorRT-LLM][ERROR] Requested amount of GPU memory (17179869184 bytes) could "
+     "not be allocated. There may not be enough free memory for allocation to succeed."),
+    ("shared_memory", "Unable to initialize shared memory key 'triton_python_backend_shm_region_2' "
+     "to requested size (67108864 bytes). If you are running Triton inside docker, use "
+     "'--shm-size' flag to control the shared memory region size. Error: No space left on device"),
+    ("shared_memory", "node:1034:1040 [0] misc/shmutils.cc:72 NCCL WARN Error: failed to extend "
+     "/dev/shm/nccl-Xk2b1a to 9637892 bytes"),
+    ("shared_memory", "[tensor-rt-llm:1034 :0:1040] Caught signal 7 (Bus error: nonexistent "
+     "physical address)"),
+    ("disk_full", "OSError: [Errno 28] No space left on device: '/tmp/x'"),
+    ("port", "error: failed to start HTTP service: Unavailable - Socket '127.0.0.1:8000' already "
+     "in use"),
+    ("paged_context_fmha", LOAD_FAILURE.format(
+        "When KV cache block reuse is set, model has to be built with paged context FMHA support")),
+    ("beam_width", LOAD_FAILURE.format("max_beam_width 4 is larger than the engine's 1")),
+    ("setting_refused", LOAD_FAILURE.format(
+        "Invalid gpt_model_type. Must be v1/inflight_batching/inflight_fused_batching.")),
+    ("setting_refused", LOAD_FAILURE.format(
+        "Assertion failed: 0 < freeGpuMemoryFraction <= 1")),
+    ("cuda", "[engine_sim] illegal memory access (simulated)"),
+    ("cuda", "[TensorRT-LLM][ERROR] CUDA runtime error in cudaEventSynchronize(get()): an illegal "
+     "memory access was encountered (/app/cpp/include/tensorrt_llm/runtime/cudaEvent.h:66)"),
+    ("rank_aborted", "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text"), REAL_TEXTS)
+def test_causes(name, text):
+    (cause,) = [cause for cause in CAUSES if cause.name == name]
+    words = last_words([*HARMLESS[:4], text, *HARMLESS[4:]], 1)
+    assert words.startswith(cause.explain(cause.pattern.search(text)) + " Its log says: ")
+
+
+def test_every_cause_has_a_real_text():
+    assert {name for name, _ in REAL_TEXTS} | {"kv_cache_memory"} == {c.name for c in CAUSES}
+
+
+def test_a_host_without_gpu_alone_is_no_cause():
+    assert find_cause([]) is None
+    assert last_words(HARMLESS[2:], 1).endswith("in-flight")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            "expecting compute 9.0 got compute 8.9, please rebuild. (incompatible device, "
+            "expecting compute 9.0 got compute 8.9)",
+            "The engine was built for GPUs of compute capability 8.9, and this one has 9.0; "
+            "choose that GPU in resources.accelerator, or build the engine on this one.",
+        ),
+        (
+            "expecting library version 10.11.0.33 got 10.3.0.26, please rebuild.",
+            "The engine was built with TensorRT 10.3.0.26, and this is 10.11.0.33; use the image "
+            "nvcr.io/nvidia/tritonserver:24.08-trtllm-python-py3, or build the engine with this "
+            "one.",
+        ),
+        (
+            "expecting library version 9.2.0.5 got 8.6.1.6, please rebuild.",
+            "The engine was built with TensorRT 8.6.1.6, and this is 9.2.0.5; use an image with "
+            "that version, or build the engine with this one.",
+        ),
+        (
+            "unable to find backend library for backend '${triton_backend}', try",
+            "config.pbtxt still holds the placeholder ${triton_backend}; fill it in, or have the "
+            "repository rendered.",
+        ),
+    ],
+)
+def test_sentences_name_both_sides(text, sentence):
+    assert find_cause([text])[0] == sentence
+
+
+def test_memory_for_the_kv_cache_is_told_from_memory_for_the_engine():
+    line = "[TensorRT-LLM][ERROR] CUDA runtime error in ::cudaMallocAsync(ptr, n): out of memory"
+    trace = "5  0x7f tensorrt_llm::batch_manager::kv_cache_manager::BlockManager::allocatePools()"
+    assert "kv_cache_free_gpu_mem_fraction" in find_cause([line, trace])[0]
+    assert "does not fit" in find_cause([line])[0]
+
+
+def test_consequences_do_not_hide_their_cause():
+    lines = [
+        "[TensorRT-LLM][ERROR] 6: The engine plan file is not compatible with this version of "
+        "TensorRT, expecting library version 10.11.0.33 got 10.3.0.26, please rebuild.",
+        LOAD_FAILURE.format("Assertion failed: Failed to deserialize cuda engine."),
+        "MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD",
+    ]
+    assert "24.08" in last_words(lines, 1)
+    assert "24.08" in last_words(lines[::-1], 1)
+
+
+@pytest.mark.parametrize(
+    ("returncode", "words"),
+    [
+        (137, "no memory left; give the container more. It left no log."),
+        (135, "(Docker: --shm-size). It left no log."),
+        (139, "It left no log."),
+        (-9, "It left no log."),
+        (None, "It left no log."),
+    ],
+)
+def test_signals_are_causes_too(returncode, words):
+    assert last_words([], returncode).endswith(words)
 
 
 def test_port_conflict():

@@ -54,6 +54,16 @@ LATER = (
             "bad_words_list is not supported by openvino_genai",
         ),
         (
+            "invalid argument: min_tokens is 9; ask for at most 4.",
+            errors.InvalidRequest,
+            "min_tokens is 9; ask for at most 4.",
+        ),
+        (
+            "Invalid argument: Prompt length (9) exceeds maximum input length (8)",
+            errors.ContextLengthExceeded,
+            "Prompt length (9) exceeds maximum input length (8)",
+        ),
+        (
             "Encountered an error in forwardAsync function: CUDA error",
             errors.EngineUnavailable,
             "Encountered an error in forwardAsync function: CUDA error",

@@ -7,8 +7,9 @@ from google.protobuf import text_format
 from scripted_triton import TEMPLATES
 from tritonclient.grpc import model_config_pb2
 
+from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.triton.contract import INPUTS, OUTPUTS, PARAMETERS, PINNED_VERSION
+from trtllm_truss.triton.contract import INPUTS, OUTPUTS, PARAMETERS
 from trtllm_truss.triton.repository import read_config, render_repository
 from trtllm_truss.triton.schema import rows_for
 
@@ -71,10 +72,12 @@ def test_rendering_changes_only_what_it_was_told(tmp_path):
         engine_dir=Path('/a "quoted" folder/ü'),
         backend="openvino_genai",
         parameters={"kv_cache_free_gpu_mem_fraction": "0.5", "lora_prefetch_dir": "/lora"},
+        instance_count=2,
     )
     wanted = read_config(TEMPLATES / "tensorrt_llm" / "config.pbtxt")
     wanted.backend = "openvino_genai"
     wanted.max_batch_size = 16
+    wanted.instance_group[0].count = 2
     wanted.dynamic_batching.preferred_batch_size[:] = [16]
     wanted.parameters["gpt_model_path"].string_value = '/a "quoted" folder/ü'
     wanted.parameters["kv_cache_free_gpu_mem_fraction"].string_value = "0.5"
@@ -84,9 +87,9 @@ def test_rendering_changes_only_what_it_was_told(tmp_path):
 
 
 def test_rendering_twice_replaces_the_first(tmp_path):
-    render(tmp_path, parameters={"num_nodes": "2"})
+    render(tmp_path, parameters={"sink_token_length": "2"})
     (tmp_path / "tensorrt_llm" / "stale").touch()
-    assert render(tmp_path).parameters["num_nodes"].string_value == ""
+    assert render(tmp_path).parameters["sink_token_length"].string_value == ""
     assert not (tmp_path / "tensorrt_llm" / "stale").exists()
 
 

@@ -32,14 +32,13 @@ def parse_json_object(raw: bytes) -> dict[str, Any]:
         raise InvalidRequest("the body is nested too deeply; send flat fields.") from None
     except json.JSONDecodeError as error:
         raise InvalidRequest(
-            f"the body is not valid JSON: {error.msg} at line {error.lineno}, "
-            f"column {error.colno}."
+            f"the body is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}."
         ) from None
     except ValueError as error:  # a number with more digits than Python converts
         raise InvalidRequest(f"the body holds a number that is too long: {error}.") from None
     if not isinstance(body, dict):
         raise InvalidRequest(
-            f"the body is {_kind(body)}; send a JSON object such as {{\"prompt\": \"Hello\"}}."
+            f'the body is {_kind(body)}; send a JSON object such as {{"prompt": "Hello"}}.'
         )
     return body
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from trtllm_truss.engines.inspection import Engine
-from trtllm_truss.errors import SettingsError
-from trtllm_truss.settings.model import Settings
-from trtllm_truss.triton.repository import check_parameter, render_repository
+from trtllm_truss.engines.runtime_values import whole_number
+from trtllm_truss.settings.model import RuntimeValue, Settings
+from trtllm_truss.triton.parameters import check_parameters
+from trtllm_truss.triton.repository import render_repository
 
 _TEMPLATE = "triton_model_repository"
 _MAX_BATCH_SIZE = "max_batch_size"
@@ -34,7 +35,7 @@ def render_engine(settings: Settings, engine: Engine, data_dir: Path, destinatio
         engine_dir=engine.folder,
         backend=engine.kind.value,
         max_batch_size=_batch_size(settings, engine),
-        parameters=_parameters(settings),
+        parameters=check_parameters(_parameters(settings), max_beam_width=engine.max_beam_width),
     )
 
 
@@ -44,26 +45,14 @@ def check_runtime(settings: Settings) -> None:
     Raises:
         SettingsError: a parameter is unknown, of the wrong type or out of range.
     """
-    for name in _parameters(settings):
-        check_parameter(name)
+    check_parameters(_parameters(settings))
 
 
 def _batch_size(settings: Settings, engine: Engine) -> int:
-    wanted = settings.runtime.get(_MAX_BATCH_SIZE)
-    if wanted is None:
-        return engine.max_batch_size
-    if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1:
-        raise SettingsError(
-            f"config.yaml: model_metadata.runtime.{_MAX_BATCH_SIZE} is {wanted!r}; it must be a "
-            "whole number, at least 1."
-        )
-    return wanted
+    wanted = whole_number(settings.runtime, _MAX_BATCH_SIZE)
+    return engine.max_batch_size if wanted is None else wanted
 
 
-def _parameters(settings: Settings) -> dict[str, str]:
-    """`runtime` as config.pbtxt holds it: every value a text."""
-    return {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in settings.runtime.items()
-        if value is not None and name != _MAX_BATCH_SIZE
-    }
+def _parameters(settings: Settings) -> dict[str, RuntimeValue]:
+    """`runtime` without what is a field of its own in config.pbtxt."""
+    return {name: value for name, value in settings.runtime.items() if name != _MAX_BATCH_SIZE}

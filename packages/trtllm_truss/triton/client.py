@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.triton.contract import INPUTS, MODEL_NAME
 from trtllm_truss.triton.failures import from_rpc_error, from_stream_text, unavailable
 from trtllm_truss.triton.request import EngineChunk, EngineRequest
@@ -45,14 +46,14 @@ class TritonClient:
         address: str,
         *,
         model_name: str = MODEL_NAME,
-        tensorrt_llm_version: str | None = None,
+        tensorrt_llm_version: str | None = PINNED_VERSION,
     ) -> None:
         """Names the server; nothing is opened.
 
         Args:
             address: ``host:port`` of Triton's gRPC endpoint.
             model_name: the model to ask.
-            tensorrt_llm_version: the version that the server's ``config.pbtxt`` was rendered for.
+            tensorrt_llm_version: the version that the server's repository was rendered for.
         """
         self._address = address
         self._model_name = model_name

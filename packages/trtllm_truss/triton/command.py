@@ -1,22 +1,33 @@
-"""Argument vector and environment of the Triton server; pure functions.
+"""Argument vector and environment of the Triton server.
 
-One segment per rank: a single-GPU server is the segment of rank 0, and an MPI job is
-``mpirun -n 1 <segment 0> : -n 1 <segment 1> : …``, as NVIDIA's launch script builds it.
+One segment per rank: a single-GPU server is the segment of rank 0, and above that :mod:`mpi` joins
+the segments into a job.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import secrets
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtllm_truss.errors import TritonError
 from trtllm_truss.triton.contract import MODEL_NAME
 from trtllm_truss.triton.installation import TritonInstallation
 from trtllm_truss.triton.keeper import RUN_MARKER
-from trtllm_truss.triton.ports import LOOPBACK, Ports
+from trtllm_truss.triton.mpi import (
+    find_mpirun,
+    mpi_command,
+    mpi_environment,
+    needs_oversubscription,
+    usable_cpus,
+)
+from trtllm_truss.triton.ports import LOOPBACK, Ports, free_ports
 
 _SECRET_NAMES = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
+_ORCHESTRATOR = "TRTLLM_ORCHESTRATOR"
 _SECRET_PREFIXES = ("TRUSS_SECRET_", "AWS_")
 
 
@@ -28,11 +39,81 @@ class Launch:
         run_id: marks every process of this run in its environment, and is the server's name.
         ports: of rank 0; the other ranks are given the same and never open them.
         shm_prefix: begins the name of every shared-memory segment of this run.
+        folder: for temporary files; it ends with the run.
     """
 
     run_id: str
     ports: Ports
     shm_prefix: str
+    folder: Path
+
+
+def new_launch() -> Launch:
+    """Chooses names and ports, and makes the folder.
+
+    Raises:
+        OSError: the machine has no free port, or no place for temporary files.
+    """
+    run_id = f"{os.getpid()}_{secrets.token_hex(4)}"
+    prefix = f"trtllm_truss_{run_id}_"
+    return Launch(run_id, free_ports(), prefix, Path(tempfile.mkdtemp(prefix=prefix)))
+
+
+def launcher(
+    installation: TritonInstallation,
+    *,
+    repository: Path,
+    backends: Path,
+    world_size: int = 1,
+    exit_timeout_s: int = 5,
+    environ: Mapping[str, str] | None = None,
+) -> Callable[[Launch], list[str]]:
+    """Gives what :class:`ServerProcess` asks for the command line of each start.
+
+    A single rank is run plainly, without ``mpirun``.
+
+    Args:
+        installation: the server.
+        repository: the rendered model repository.
+        backends: the one folder in which Triton looks for backends.
+        world_size: ranks, and so GPUs.
+        exit_timeout_s: how long a stopping server waits for requests in flight.
+        environ: environment to read instead of this process's.
+
+    Raises:
+        TritonError: there are several ranks and no ``mpirun``, or orchestrator mode is asked for.
+    """
+    environ = os.environ if environ is None else environ
+    if environ.get(_ORCHESTRATOR, "0") not in ("", "0"):
+        raise TritonError(
+            f"{_ORCHESTRATOR}={environ[_ORCHESTRATOR]} is set, but orchestrator mode is not "
+            "offered: its workers outlive a killed server. Unset it; leader mode runs one rank "
+            "per GPU."
+        )
+    mpirun = find_mpirun(environ) if world_size > 1 else None
+
+    def command(launch: Launch) -> list[str]:
+        segments = [
+            server_command(
+                installation.executable,
+                launch,
+                repository=repository,
+                backends=backends,
+                exit_timeout_s=exit_timeout_s,
+                rank=rank,
+            )
+            for rank in range(world_size)
+        ]
+        if mpirun is None:
+            return segments[0]
+        return mpi_command(
+            mpirun,
+            segments,
+            as_root=os.geteuid() == 0,
+            oversubscribe=needs_oversubscription(world_size, usable_cpus()),
+        )
+
+    return command
 
 
 def server_command(
@@ -101,9 +182,9 @@ def server_environment(
     return environment
 
 
-def marked(environment: Mapping[str, str], run_id: str) -> dict[str, str]:
-    """Adds the mark by which every process of one run is found again, whoever its parent is."""
-    return {**environment, RUN_MARKER: run_id}
+def launch_environment(environment: Mapping[str, str], launch: Launch) -> dict[str, str]:
+    """Adds what belongs to one start: its folder, and the mark by which its processes are found."""
+    return {**environment, **mpi_environment(launch.folder), RUN_MARKER: launch.run_id}
 
 
 def _prepend(environment: dict[str, str], name: str, folders: Sequence[Path]) -> None:

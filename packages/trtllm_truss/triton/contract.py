@@ -12,7 +12,6 @@ from __future__ import annotations
 from trtllm_truss.triton.schema import Parameter, Release, Tensor
 
 MODEL_NAME = "tensorrt_llm"
-PINNED_VERSION = "1.0.0"
 
 
 def _scalar(
@@ -120,7 +119,8 @@ OUTPUTS: tuple[Tensor, ...] = (
     Tensor("num_output_tokens", "INT32", (1,), since=(1, 0)),
 )
 
-_BATCHING = ("inflight_fused_batching", "inflight_batching", "V1", "v1")
+# Without V1, the batching that waits for a whole batch: it cannot stream.
+_BATCHING = ("inflight_fused_batching", "inflight_batching")
 _SCHEDULING = ("max_utilization", "guaranteed_no_evict")
 _DECODING = (
     *("top_k", "top_p", "top_k_top_p", "beam_search"),
@@ -129,13 +129,13 @@ _DECODING = (
 _WORKER = "/opt/tritonserver/backends/tensorrtllm/trtllmExecutorWorker"
 
 PARAMETERS: tuple[Parameter, ...] = (
-    Parameter("max_beam_width", "int"),
+    Parameter("max_beam_width", "int", least=1),
     Parameter("FORCE_CPU_ONLY_INPUT_TENSORS", "text", "no", ("no", "yes")),
     Parameter("gpt_model_type", "text", "inflight_fused_batching", _BATCHING),
     Parameter("gpt_model_path", "path"),
     Parameter("encoder_model_path", "path", since=(0, 11)),
-    Parameter("max_tokens_in_paged_kv_cache", "int"),
-    Parameter("max_attention_window_size", "text"),  # comma-separated integers
+    Parameter("max_tokens_in_paged_kv_cache", "int", least=1),
+    Parameter("max_attention_window_size", "ints", least=1),
     Parameter("sink_token_length", "int", since=(0, 10)),
     Parameter("batch_scheduler_policy", "text", "max_utilization", _SCHEDULING),
     Parameter("kv_cache_free_gpu_mem_fraction", "float"),
@@ -144,30 +144,30 @@ PARAMETERS: tuple[Parameter, ...] = (
     Parameter("kv_cache_onboard_blocks", "bool", since=(0, 10)),
     Parameter("enable_trt_overlap", "bool"),
     Parameter("exclude_input_in_output", "bool", "true"),
-    Parameter("cancellation_check_period_ms", "int", "100", since=(0, 10)),
-    Parameter("stats_check_period_ms", "int", since=(0, 10)),
+    Parameter("cancellation_check_period_ms", "int", "100", least=1, since=(0, 10)),
+    Parameter("stats_check_period_ms", "int", least=1, since=(0, 10)),
     Parameter("iter_stats_max_iterations", "int", since=(0, 10)),
     Parameter("request_stats_max_iterations", "int", since=(0, 10)),
     Parameter("enable_kv_cache_reuse", "bool"),
     Parameter("normalize_log_probs", "bool", since=(0, 8)),
     Parameter("enable_chunked_context", "bool", since=(0, 8)),
-    Parameter("gpu_device_ids", "text", since=(0, 8)),
-    Parameter("participant_ids", "text", since=(0, 13)),
-    Parameter("num_nodes", "int", since=(0, 19)),
-    Parameter("lora_cache_optimal_adapter_size", "int", since=(0, 9)),
-    Parameter("lora_cache_max_adapter_size", "int", since=(0, 9)),
+    Parameter("gpu_device_ids", "ints", since=(0, 8)),
+    Parameter("participant_ids", "ints", since=(0, 13)),
+    Parameter("num_nodes", "int", least=1, since=(0, 19)),
+    Parameter("lora_cache_optimal_adapter_size", "int", least=1, since=(0, 9)),
+    Parameter("lora_cache_max_adapter_size", "int", least=1, since=(0, 9)),
     Parameter("lora_cache_gpu_memory_fraction", "float", since=(0, 9)),
-    Parameter("lora_cache_host_memory_bytes", "int", since=(0, 9)),
+    Parameter("lora_cache_host_memory_bytes", "int", least=1, since=(0, 9)),
     # A blank folder would be read, not skipped.
     Parameter("lora_prefetch_dir", "path", None, since=(0, 19)),
     Parameter("decoding_mode", "text", "", _DECODING, since=(0, 9)),
     Parameter("executor_worker_path", "path", _WORKER, since=(0, 10)),
-    Parameter("lookahead_window_size", "int", since=(0, 19)),
-    Parameter("lookahead_ngram_size", "int", since=(0, 19)),
-    Parameter("lookahead_verification_set_size", "int", since=(0, 19)),
+    Parameter("lookahead_window_size", "int", least=1, since=(0, 19)),
+    Parameter("lookahead_ngram_size", "int", least=1, since=(0, 19)),
+    Parameter("lookahead_verification_set_size", "int", least=1, since=(0, 19)),
     Parameter("medusa_choices", "text", since=(0, 9)),
     Parameter("eagle_choices", "text", since=(0, 16)),
-    Parameter("gpu_weights_percent", "float", since=(0, 10)),
+    Parameter("gpu_weights_percent", "float", least=0, since=(0, 10)),
     Parameter("enable_context_fmha_fp32_acc", "bool", since=(0, 12)),
     Parameter("multi_block_mode", "bool", since=(0, 12)),
     Parameter("cuda_graph_mode", "bool", since=(0, 15)),
@@ -180,7 +180,27 @@ PARAMETERS: tuple[Parameter, ...] = (
     # Read by the backend, but not in NVIDIA's config.pbtxt.
     Parameter("recv_poll_period_ms", "int", None, since=(0, 9)),
     # Keys of older eras.
-    Parameter("max_num_sequences", "int", None, until=(0, 8)),
-    Parameter("max_kv_cache_length", "int", None, until=(0, 8)),
-    Parameter("worker_path", "path", None, since=(0, 9), until=(0, 10)),
+    Parameter(
+        *("max_num_sequences", "int", None),
+        least=1,
+        until=(0, 8),
+        instead="Set max_batch_size.",
+    ),
+    Parameter(
+        *("max_kv_cache_length", "int", None),
+        least=1,
+        until=(0, 8),
+        instead="Set max_attention_window_size.",
+    ),
+    Parameter(
+        *("worker_path", "path", None),
+        since=(0, 9),
+        until=(0, 10),
+        instead="It is called executor_worker_path and needs no setting.",
+    ),
+    Parameter(
+        *("use_custom_all_reduce", "bool", None),
+        until=(0, 12),
+        instead="Remove it: the runtime chooses by itself.",
+    ),
 )

@@ -34,6 +34,8 @@ _OUR_FAULT = re.compile(
     r"|only supported if model is deployed using decoupled|request id is not provided",
     re.I,
 )
+# How a Python backend's TritonError of code INVALID_ARG arrives; our CPU backend refuses so.
+_REFUSED = re.compile(r"^(\[request id: [^\]]*\] )?invalid argument: ", re.I)
 _CALLERS_FAULT = re.compile(
     r"incorrect sampling config|beam ?width|not supported|unsupported|invalid argument"
     r"|must be (in|at|between|greater|less|positive|non-?negative)|out of range"
@@ -51,7 +53,7 @@ _PREFIXES = re.compile(
     r"^(\[request id: [^\]]*\] |in ensemble '[^']*', "
     r"|(executor failed process requestid|encountered error for requestid) \S+"
     r"( due to the following error)?: |encountered an error when fetching new request: "
-    r"|cannot process new request: |\[tensorrt-llm\]\[error\] )+",
+    r"|cannot process new request: |\[tensorrt-llm\]\[error\] |invalid argument: )+",
     re.I,
 )
 _SOURCE_PLACE = re.compile(r" \((/[^()]*|[^() ]*\.(cpp|cc|h|cu)):\d+\).*", re.S)
@@ -60,6 +62,7 @@ _STREAM_RULES: tuple[tuple[re.Pattern[str], type[TrussError]], ...] = (
     (_TOO_LONG, ContextLengthExceeded),
     (_QUEUE_FULL, QueueFull),
     (_OUR_FAULT, InternalError),
+    (_REFUSED, InvalidRequest),
     (_ENGINE_GONE, EngineUnavailable),
     (_CALLERS_FAULT, InvalidRequest),
     (_TIMED_OUT, DeadlineExceeded),

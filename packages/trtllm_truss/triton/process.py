@@ -11,7 +11,7 @@ import contextlib
 import enum
 import logging
 import os
-import secrets
+import shutil
 import subprocess
 import sys
 import threading
@@ -21,11 +21,10 @@ from pathlib import Path
 
 from trtllm_truss.errors import TritonError
 from trtllm_truss.triton import keeper
-from trtllm_truss.triton.command import Launch, marked
+from trtllm_truss.triton.command import Launch, launch_environment, new_launch
 from trtllm_truss.triton.contract import MODEL_NAME
-from trtllm_truss.triton.diagnosis import describe_exit, is_port_conflict, telling_line
+from trtllm_truss.triton.diagnosis import describe_exit, is_port_conflict, last_words
 from trtllm_truss.triton.output import Output
-from trtllm_truss.triton.ports import free_ports
 from trtllm_truss.triton.readiness import is_ready
 
 logger = logging.getLogger(__name__)
@@ -110,6 +109,11 @@ class ServerProcess:
         assert self.launch is not None, "the server was not started"
         return f"127.0.0.1:{self.launch.ports.grpc}"
 
+    @property
+    def cause(self) -> str:
+        """Why a server that has ended has ended, as one or two sentences."""
+        return self._death().message
+
     def on_exit(self, callback: Callable[[TritonError], None]) -> None:
         """Has ``callback`` called when a server that was ready ends without stop().
 
@@ -148,7 +152,7 @@ class ServerProcess:
                 return
             elif time.monotonic() > deadline:
                 raise TritonError(
-                    f"Triton was not ready after {deadline_s:g} s. {self._last_words()}"
+                    f"Triton was not ready after {deadline_s:g} s. {last_words(self.tail)}"
                 )
 
     def stop(self, timeout_s: float = 10.0) -> None:
@@ -171,21 +175,9 @@ class ServerProcess:
             self._ended.wait(_KEEPER_MARGIN_S)
 
     def _spawn(self) -> None:
-        run_id = f"{os.getpid()}_{secrets.token_hex(4)}"
-        launch = Launch(run_id, free_ports(), shm_prefix=f"trtllm_truss_{run_id}_")
-        command = list(self._command(launch))
-        keeper_arguments = (os.getpid(), run_id, launch.shm_prefix, "", self._orphan_grace_s)
         try:
-            child = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(Path(keeper.__file__))]
-                + [str(argument) for argument in keeper_arguments]
-                + command,
-                env=marked(self._environment, run_id),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            launch = new_launch()
+            child = self._spawn_keeper(launch, self._command(launch))
         except OSError as error:
             raise TritonError(f"Triton could not be started: {error}.") from error
         self._starts += 1
@@ -196,6 +188,18 @@ class ServerProcess:
         watcher = threading.Thread(target=self._watch, args=(child, launch, reader))
         watcher.daemon, watcher.name = True, "triton-watch"
         watcher.start()
+
+    def _spawn_keeper(self, launch: Launch, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        names = (launch.run_id, launch.shm_prefix, str(launch.folder), str(self._orphan_grace_s))
+        interpreter = (sys.executable, "-I", "-S")
+        return subprocess.Popen(
+            [*interpreter, str(Path(keeper.__file__)), str(os.getpid()), *names, *command],
+            env=launch_environment(self._environment, launch),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
 
     def _order(self, child: subprocess.Popen[bytes], order: str) -> None:
         assert child.stdin is not None
@@ -208,6 +212,7 @@ class ServerProcess:
         child.wait()
         keeper.kill_marked(launch.run_id)  # nothing is left, unless the keeper was killed
         keeper.remove_segments(launch.shm_prefix)
+        shutil.rmtree(launch.folder, ignore_errors=True)
         reader.join(_READER_LIMIT_S)
         assert child.stdin is not None
         with self._lock:
@@ -242,9 +247,5 @@ class ServerProcess:
     def _death(self) -> TritonError:
         if self._state is State.STOPPED:
             return TritonError("Triton was stopped.")
-        assert self._child is not None
-        return TritonError(f"Triton {describe_exit(self._child.returncode)}. {self._last_words()}")
-
-    def _last_words(self) -> str:
-        line = telling_line(self.tail)
-        return f"Its log says: {line}" if line else "It left no log."
+        status = self._child.returncode if self._child else 0
+        return TritonError(f"Triton {describe_exit(status)}. {last_words(self.tail, status)}")

@@ -6,7 +6,6 @@ can never break the file's syntax.
 
 from __future__ import annotations
 
-import difflib
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,15 +14,17 @@ from typing import Any, Literal
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
+from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.triton.contract import INPUTS, MODEL_NAME, OUTPUTS, PARAMETERS, PINNED_VERSION
-from trtllm_truss.triton.schema import Parameter, Release, Tensor, rows_for
+from trtllm_truss.triton.contract import INPUTS, MODEL_NAME, OUTPUTS, PARAMETERS
+from trtllm_truss.triton.parameters import check_parameter as check_parameter
+from trtllm_truss.triton.parameters import check_parameters
+from trtllm_truss.triton.schema import Tensor, rows_for
 
 Backend = Literal["tensorrtllm", "openvino_genai"]
 
 CONFIG_FILE = "config.pbtxt"
 _HEADER = "# Rendered for one start of the server; changes here are lost at the next.\n"
-_OWNED = {"gpt_model_path": "it is the downloaded engine's folder"}
 
 
 def render_repository(
@@ -35,6 +36,7 @@ def render_repository(
     max_batch_size: int,
     parameters: Mapping[str, str],
     tensorrt_llm_version: str | None = PINNED_VERSION,
+    instance_count: int = 1,
 ) -> Path:
     """Writes ``destination/tensorrt_llm`` with its ``config.pbtxt`` and empty version folder.
 
@@ -47,16 +49,20 @@ def render_repository(
         parameters: executor parameters by their ``config.pbtxt`` names.
         tensorrt_llm_version: decides which names are declared; None declares those of every
             version. Give :class:`TritonClient` the same.
+        instance_count: engines side by side on one GPU, each with weights and KV cache of its own;
+            for an engine of one rank only.
 
     Returns:
         ``destination``.
 
     Raises:
-        SettingsError: a parameter is not one of this version's.
+        SettingsError: a parameter is unknown, of another version, of the wrong type or out of
+            range.
     """
     config = read_config(template_dir / MODEL_NAME / CONFIG_FILE)
     config.backend = backend
     config.max_batch_size = max_batch_size
+    config.instance_group[0].count = instance_count
     if config.dynamic_batching.preferred_batch_size:
         config.dynamic_batching.preferred_batch_size[:] = [max_batch_size]
     _declare(config.input, rows_for(INPUTS, tensorrt_llm_version))
@@ -84,47 +90,13 @@ def read_config(path: Path) -> model_config_pb2.ModelConfig:
         raise SettingsError(f"{path} is not a readable Triton model config: {error}.") from error
 
 
-def check_parameter(name: str, tensorrt_llm_version: str | None = PINNED_VERSION) -> Parameter:
-    """Looks a parameter up in the contract.
-
-    Raises:
-        SettingsError: it is unknown, of another version, or set by this project alone.
-    """
-    if name in _OWNED:
-        raise SettingsError(f"{name} cannot be set: {_OWNED[name]}.", param=name)
-    known = {row.name: row for row in rows_for(PARAMETERS, tensorrt_llm_version)}
-    if name in known:
-        return known[name]
-    for row in PARAMETERS:
-        if row.name == name:
-            raise SettingsError(
-                f"{name} is a parameter of TensorRT-LLM {_span(row)}, not of "
-                f"{tensorrt_llm_version}. Remove it.",
-                param=name,
-            )
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f" Did you mean {close[0]}?" if close else ""
-    raise SettingsError(f"{name} is not a parameter of the tensorrt_llm model.{hint}", param=name)
-
-
-def _span(row: Parameter) -> str:
-    if row.until is None:
-        return f"{_text(row.since)} and later"
-    return f"before {_text(row.until)}"
-
-
-def _text(release: Release) -> str:
-    return f"{release[0]}.{release[1]}"
-
-
 def _set_parameters(
     config: model_config_pb2.ModelConfig, parameters: Mapping[str, str], version: str | None
 ) -> None:
     known = {row.name for row in rows_for(PARAMETERS, version)}
     for name in set(config.parameters) - known:
         del config.parameters[name]
-    for name, value in parameters.items():
-        check_parameter(name, version)
+    for name, value in check_parameters(parameters, version).items():
         config.parameters[name].string_value = value
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 Release = tuple[int, int]
-ParameterKind = Literal["bool", "int", "float", "text", "path"]
+ParameterKind = Literal["bool", "int", "ints", "float", "text", "path"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +41,25 @@ class Parameter:
 
     Attributes:
         name: the key.
-        kind: how the backend reads the string.
+        kind: how the backend reads the string; ``ints`` are comma-separated.
         default: what our ``config.pbtxt`` holds. Blank leaves the choice to the backend; None
             keeps the key out, because the backend would act on a blank value or knows no such key.
         choices: the only accepted words, if the backend has such a list.
+        least: the smallest number, of integers 0 if it is None. A fraction lies between 0 and 1,
+            without both if it is None, from it to 1 otherwise.
         since: first release that has it.
         until: first release that no longer has it.
+        instead: what replaced it then, as a sentence.
     """
 
     name: str
     kind: ParameterKind
     default: str | None = ""
     choices: tuple[str, ...] = ()
+    least: int | None = None
     since: Release = (0, 7)
     until: Release | None = None
+    instead: str = ""
 
 
 Row = TypeVar("Row", Tensor, Parameter)

@@ -56,6 +56,22 @@ def encode_request(
     return message
 
 
+def encode_stop(request_id: str, *, model_name: str) -> service_pb2.ModelInferRequest:
+    """Builds the message that ends the request in flight with the same id.
+
+    What it stops ends with an empty final response. The mandatory inputs must be there and are not
+    looked at.
+    """
+    message = service_pb2.ModelInferRequest(model_name=model_name, id=request_id)
+    message.parameters["triton_enable_empty_final_response"].bool_param = True
+    _add(message, "input_ids", [1, 1], pack_ids([0]))
+    for name, value in (("input_lengths", 1), ("request_output_len", 1), ("stop", True)):
+        _add(message, name, [1, 1], _SCALARS[_DTYPES[name]].pack(value))
+    for name in ("output_ids", "sequence_length"):
+        message.outputs.add(name=name)
+    return message
+
+
 def decode_response(response: service_pb2.ModelInferResponse) -> EngineChunk:
     """Reads one response; of several beams, the first (best) one.
 

@@ -112,20 +112,21 @@ class Batch:
         while True:
             with self._news:
                 self._news.wait_for(lambda: self._waiting or self._active)
-                if time.monotonic() >= look_at:
+                looks = time.monotonic() >= look_at
+                if looks:
                     look_at = time.monotonic() + self._limits.check_s
-                    self._drop_cancelled()
+                self._drop_cancelled(looks)
                 while self._waiting and len(self._active) < self._limits.max_batch_size:
                     self._active.append(self._waiting.popleft())
             self._iterate()
 
-    def _drop_cancelled(self):
+    def _drop_cancelled(self, looks):
         if self._behaviour.get("ignore_cancel"):
             return
         for place in (self._waiting, self._active):
             for generation in tuple(place):
                 with self._wire:
-                    gone = generation.stopped or generation.sender.is_cancelled()
+                    gone = generation.stopped or (looks and generation.sender.is_cancelled())
                 if gone:
                     place.remove(generation)
                     self._say(f"cancelled id={generation.id} after={len(generation.output)}")

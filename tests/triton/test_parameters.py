@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import pytest
+
+from trtllm_truss.errors import SettingsError
+from trtllm_truss.triton.contract import PARAMETERS
+from trtllm_truss.triton.parameters import check_parameters
+
+CHOICE = "batch_scheduler_policy"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("enable_chunked_context", True, "true"),
+        ("enable_chunked_context", "True", "true"),
+        ("enable_chunked_context", 0, "false"),
+        ("max_beam_width", 4, "4"),
+        ("max_beam_width", " 4 ", "4"),
+        ("kv_cache_free_gpu_mem_fraction", 0.85, "0.85"),
+        ("kv_cache_free_gpu_mem_fraction", "8e-1", "8e-1"),
+        ("gpu_weights_percent", 1, "1"),
+        ("kv_cache_host_memory_bytes", 50_000_000_000, "50000000000"),
+        ("max_attention_window_size", "4096, 1024", "4096,1024"),
+        ("gpu_device_ids", 0, "0"),
+        ("gpu_device_ids", "1,0", "1,0"),
+        (CHOICE, "guaranteed_no_evict", "guaranteed_no_evict"),
+        ("medusa_choices", "{0}, {0, 1}", "{0}, {0, 1}"),
+        ("tokenizer_dir", "/tokenizer", "/tokenizer"),
+        ("exclude_input_in_output", True, "true"),
+        ("num_nodes", 1, "1"),
+    ],
+)
+def test_values(name, value, text):
+    assert check_parameters({name: value}) == {name: text}
+    assert check_parameters({name: text}) == {name: text}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("enable_chunked_context", "yes", "true or false"),
+        ("enable_chunked_context", 2, "true or false"),
+        ("max_beam_width", 0, "a whole number, at least 1"),
+        ("max_beam_width", True, "a whole number, at least 1"),
+        ("max_beam_width", 1.5, "a whole number, at least 1"),
+        ("max_beam_width", "\u0664", "a whole number, at least 1"),
+        ("sink_token_length", -1, "a whole number, at least 0"),
+        ("kv_cache_free_gpu_mem_fraction", 1, "above 0 and below 1"),
+        ("kv_cache_free_gpu_mem_fraction", 90, "above 0 and below 1"),
+        ("kv_cache_free_gpu_mem_fraction", "nan", "above 0 and below 1"),
+        ("kv_cache_free_gpu_mem_fraction", "much", "above 0 and below 1"),
+        ("gpu_weights_percent", 1.1, "from 0 to 1"),
+        ("max_attention_window_size", "4096,", "whole numbers, at least 1, with commas between"),
+        ("gpu_device_ids", "0;1", "whole numbers, at least 0, with commas between them (`;` parts"),
+        (CHOICE, "fast", "one of max_utilization, guaranteed_no_evict"),
+        ("gpt_model_type", "V1", "one of inflight_fused_batching, inflight_batching"),
+        ("exclude_input_in_output", False, "true: an answer never repeats its prompt"),
+        ("speculative_decoding_fast_logits", True, "false: it needs orchestrator mode"),
+        ("num_nodes", 2, "1: all ranks are started on one machine"),
+    ],
+)
+def test_refused_values(name, value, wanted):
+    with pytest.raises(SettingsError) as failure:
+        check_parameters({name: value})
+    assert failure.value.message.startswith(
+        f"config.yaml: model_metadata.runtime.{name} is {value!r}; it must be {wanted}"
+    )
+    assert failure.value.param == name
+
+
+def test_what_is_not_set_stays_unset():
+    assert check_parameters({"max_beam_width": None, "gpu_device_ids": ""}) == {}
+
+
+def test_engine_decides_the_beam_width_that_is_not_set():
+    assert check_parameters({}, max_beam_width=4) == {"max_beam_width": "4"}
+    assert check_parameters({"max_beam_width": 2}, max_beam_width=4) == {"max_beam_width": "2"}
+
+
+def test_size_of_the_cache_in_tokens_brings_no_fraction_with_it():
+    given = {"max_tokens_in_paged_kv_cache": 5000}
+    assert check_parameters(given) == {"max_tokens_in_paged_kv_cache": "5000"}
+
+
+def test_lookahead_is_all_or_nothing():
+    with pytest.raises(SettingsError, match="set without lookahead_ngram_size") as failure:
+        check_parameters({"lookahead_window_size": 4})
+    assert failure.value.param == "lookahead_ngram_size"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "era", "instead"),
+    [
+        ("max_num_sequences", 8, "0.7.1", "Set max_batch_size."),
+        ("max_kv_cache_length", 4096, "0.7.1", "Set max_attention_window_size."),
+        ("worker_path", "/w", "0.9.0", "It is called executor_worker_path"),
+        ("use_custom_all_reduce", True, "0.11.0", "the runtime chooses by itself"),
+    ],
+)
+def test_settings_of_older_eras(name, value, era, instead):
+    assert list(check_parameters({name: value}, era)) == [name]
+    with pytest.raises(SettingsError) as failure:
+        check_parameters({name: value}, "1.0.0")
+    assert "not of 1.0.0" in failure.value.message
+    assert instead in failure.value.message
+
+
+def test_older_ones_alone_have_a_successor():
+    assert all(row.until is not None for row in PARAMETERS if row.instead)
+    assert all(row.instead for row in PARAMETERS if row.until is not None)
