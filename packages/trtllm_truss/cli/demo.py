@@ -51,4 +51,5 @@ def _summary(finish: dict[str, object], first_s: float, whole_s: float) -> None:
 
 
 def _show(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    if "Handled request" not in line:  # it would stand in the midst of the answer
+        print(line, file=sys.stderr, flush=True)
