@@ -19,7 +19,9 @@ TritonFactory = Callable[..., ScriptedTriton]
 StandinFactory = Callable[..., ServerProcess]
 
 
-def new_server(run: Path, engine_dir: Path, override: Path, world_size: int = 1) -> ServerProcess:
+def new_server(
+    run: Path, engine_dir: Path, override: Path, world_size: int = 1, **options: Any
+) -> ServerProcess:
     """Real Triton on the production config, with the backends of one folder."""
     installation = find_installation()
     backends = assemble_backends(
@@ -40,7 +42,7 @@ def new_server(run: Path, engine_dir: Path, override: Path, world_size: int = 1)
         world_size=world_size,
         exit_timeout_s=1,
     )
-    return ServerProcess(command, server_environment(os.environ, installation))
+    return ServerProcess(command, server_environment(os.environ, installation), **options)
 
 
 @pytest.fixture(scope="session")
@@ -89,12 +91,13 @@ def make_standin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandinFa
         world_size: int | None = None,
         ready_s: float | None = 20.0,
         spoil: Callable[[Path], None] = lambda _: None,
+        on_line: Callable[[str], None] | None = None,
         **engine: Any,
     ) -> ServerProcess:
         run = tmp_path_factory.mktemp("standin")
         folder = write_engine(run / "engine", tp=tp, pp=pp, **engine)
         spoil(folder)
-        process = new_server(run, folder, STANDIN_BACKENDS, world_size or tp * pp)
+        process = new_server(run, folder, STANDIN_BACKENDS, world_size or tp * pp, on_line=on_line)
         started.append(process)
         process.start()
         if ready_s is not None:

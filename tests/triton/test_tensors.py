@@ -8,7 +8,7 @@ from tritonclient.grpc import service_pb2
 from trtllm_truss.triton.contract import INPUTS
 from trtllm_truss.triton.request import EngineChunk, EngineRequest
 from trtllm_truss.triton.schema import rows_for
-from trtllm_truss.triton.tensors import decode_response, encode_request, pack_words
+from trtllm_truss.triton.tensors import decode_response, encode_request, encode_stop, pack_words
 
 
 def encode(version="1.0.0", **fields):
@@ -144,3 +144,17 @@ def test_decode_a_flag_without_tensors():
 def test_decode_no_new_token():
     message = response(True, output_ids=([1, 1, 0], b""), sequence_length=([1, 1], bytes(4)))
     assert decode_response(message) == EngineChunk((), final=True)
+
+
+def test_stop_names_its_request_and_brings_what_must_be_there():
+    message = encode_stop("r1", model_name="tensorrt_llm")
+    assert (message.model_name, message.id) == ("tensorrt_llm", "r1")
+    assert {
+        field.name: raw
+        for field, raw in zip(message.inputs, message.raw_input_contents, strict=True)
+    } == {
+        "input_ids": b"\0\0\0\0",
+        "input_lengths": b"\1\0\0\0",
+        "request_output_len": b"\1\0\0\0",
+        "stop": b"\1",
+    }

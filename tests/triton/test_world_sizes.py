@@ -120,6 +120,22 @@ async def test_kill_9_of_any_process_ends_every_stream(make_standin, victim, wor
     await client.close()
 
 
+async def test_streams_that_are_left_end_in_the_engine(make_standin):
+    lines = []
+    server = make_standin(step_ms=10, on_line=lines.append, limits={"max_batch_size": 8})
+    client = TritonClient(server.grpc_address)
+    tasks = [asyncio.create_task(collect(client, 1900, f"s{index}")) for index in range(STREAMS)]
+    await asyncio.sleep(0.3)  # a quarter of them runs, the others wait
+    begun = time.monotonic()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert time.monotonic() - begun < 0.2  # nobody who leaves waits for the engine
+    await until(lambda: sum("cancelled id=s" in line for line in lines) == STREAMS, within_s=0.5)
+    assert await collect(client) == [11, 12, 13, 11, 12, 13, 11, 12, 13, 11]
+    await client.close()
+
+
 async def test_engine_that_aborts_ends_every_stream(make_standin):
     server = make_standin(tp=2, step_ms=5, crash_after=100)
     client, tasks = await live_streams(server)

@@ -11,9 +11,13 @@ class Activity:
     """Counts the requests in flight and remembers the engine's last sign of life.
 
     Written by the event loop, read by the supervisor's thread.
+
+    Attributes:
+        answered: requests that the engine has answered to the end.
     """
 
     def __init__(self) -> None:
+        self.answered = 0
         self._in_flight = 0
         self._last_sign = 0.0
 
@@ -31,6 +35,10 @@ class Activity:
     def sign_of_life(self) -> None:
         """Notes that the engine has answered something."""
         self._last_sign = time.monotonic()
+
+    def request_answered(self) -> None:
+        """Notes that the engine has answered a request to the end."""
+        self.answered += 1
 
     @property
     def silent_for_s(self) -> float:

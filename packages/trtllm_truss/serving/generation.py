@@ -73,6 +73,7 @@ class Generator:
                         yield Piece(piece.text)
                     if piece.stopped or ended:
                         break
+        self._activity.request_answered()
         if tail := text.finish():
             yield Piece(tail)
         cut_short = generated >= engine_request.max_tokens and not (text.stopped or ended)

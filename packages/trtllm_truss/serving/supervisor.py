@@ -19,8 +19,6 @@ logger = logging.getLogger(__name__)
 
 _TICK_S = 0.25
 _LONGEST_BACKOFF_S = 60.0
-_STEADY_AFTER_S = 600.0
-"""An engine that ran for so long starts with a clean record when it dies."""
 _RETRY_AFTER_S = 5
 
 
@@ -57,10 +55,10 @@ class Supervisor:
         self._give_up = give_up
         self._run: ServerProcess | None = None
         self._client: TritonClient | None = None
-        self._began = 0.0
+        self._answered_before = 0
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self.restarts = 0
+        self._restarts = 0
 
     @property
     def is_healthy(self) -> bool:
@@ -111,7 +109,6 @@ class Supervisor:
         except TritonError:
             run.stop(0)
             raise
-        self._began = time.monotonic()
         self._client = TritonClient(run.grpc_address, tensorrt_llm_version=PINNED_VERSION)
 
     def _watch(self) -> None:
@@ -142,15 +139,16 @@ class Supervisor:
 
     def _restart(self) -> bool:
         """Tries again within the limit; False when the engine is given up or no longer wanted."""
-        if time.monotonic() - self._began > _STEADY_AFTER_S:
-            self.restarts = 0
-        while self.restarts < self._limits.restart_limit:
-            backoff_s = self._limits.restart_backoff_s * 2 ** (self.restarts - 1)
-            self.restarts += 1
-            first = self.restarts == 1
+        if self._activity.answered > self._answered_before:
+            self._restarts = 0  # the run that ended was of use: this is not one more in a row
+        self._answered_before = self._activity.answered
+        while self._restarts < self._limits.restart_limit:
+            backoff_s = self._limits.restart_backoff_s * 2 ** (self._restarts - 1)
+            self._restarts += 1
+            first = self._restarts == 1
             if self._stopping.wait(0 if first else min(backoff_s, _LONGEST_BACKOFF_S)):
                 return False
-            logger.warning("restart %d of %d", self.restarts, self._limits.restart_limit)
+            logger.warning("restart %d of %d", self._restarts, self._limits.restart_limit)
             try:
                 self._begin_run()
             except TritonError as error:
@@ -161,7 +159,7 @@ class Supervisor:
         logger.critical(
             "giving up after %d restarts (serving.restart_limit); the process ends so that the "
             "platform replaces it",
-            self.restarts,
+            self._restarts,
         )
         self._give_up()
         return False

@@ -35,8 +35,8 @@ class Serving(_Section):
         5,
         ge=0,
         le=100,
-        description="Restarts in a row of an engine that died or hung; after them the process "
-        "ends with an error, so that the platform replaces it.",
+        description="Restarts of an engine that died or hung, without one answered request in "
+        "between; after them the process ends with an error, so that the platform replaces it.",
     )
     restart_backoff_s: float = Field(
         1.0,

@@ -185,9 +185,8 @@ class ServerProcess:
         self._ended.clear()
         assert child.stdout is not None
         reader = self._output.drain(child.stdout)
-        watcher = threading.Thread(target=self._watch, args=(child, launch, reader))
-        watcher.daemon, watcher.name = True, "triton-watch"
-        watcher.start()
+        watched = (child, launch, reader)
+        threading.Thread(target=self._watch, args=watched, name="triton-watch", daemon=True).start()
 
     def _spawn_keeper(self, launch: Launch, command: Sequence[str]) -> subprocess.Popen[bytes]:
         names = (launch.run_id, launch.shm_prefix, str(launch.folder), str(self._orphan_grace_s))
