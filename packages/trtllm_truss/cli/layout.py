@@ -87,4 +87,16 @@ def _copy_truss(truss: Path, config: Path | None, destination: Path) -> None:
         if file is None:
             raise SettingsError(f"requirements_file names {requirements!r}; there is no such file.")
         shutil.copy(file, destination / requirements)
+    _anchor_folders(settings)
     (destination / "config.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+
+
+def _anchor_folders(settings: dict[str, Any]) -> None:
+    """Makes relative repository folders absolute: the server runs in a folder of its own."""
+    metadata = settings.get("model_metadata")
+    if not isinstance(metadata, dict):
+        return
+    for name in ("engine_repository", "tokenizer_repository"):
+        value = metadata.get(name)
+        if isinstance(value, str) and value.startswith(("./", "../")):
+            metadata[name] = str(Path(value).resolve())

@@ -20,6 +20,7 @@ from types import TracebackType
 from trtllm_truss.cli.layout import lay_out
 from trtllm_truss.errors import SettingsError, StartupError
 from trtllm_truss.triton import keeper
+from trtllm_truss.triton.installation import BACKENDS_VARIABLE, EXECUTABLE_VARIABLE
 
 _TICK_S = 0.1
 _ORPHAN_GRACE_S = 1.0
@@ -127,6 +128,9 @@ class TrussServer:
             "NUM_LOAD_RETRIES_TRUSS": "0",
         }
         environment.pop("DISABLE_JSON_LOGGING", None)
+        for name in (BACKENDS_VARIABLE, EXECUTABLE_VARIABLE):  # the server runs in another folder
+            if os.sep in environment.get(name, ""):
+                environment[name] = str(Path(environment[name]).absolute())
         run_id = f"serve_{os.getpid()}_{secrets.token_hex(4)}"
         environment[keeper.RUN_MARKER] = run_id
         keeper_arguments = [str(os.getpid()), run_id, "", str(self._root), str(_ORPHAN_GRACE_S)]

@@ -25,7 +25,7 @@ class Serving(_Section):
         "replica 30 minutes in all.",
     )
     hang_timeout_s: float = Field(
-        120,
+        60,
         ge=1,
         le=86400,
         description="Seconds with requests in flight and not one token for any of them, after "
