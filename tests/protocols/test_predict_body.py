@@ -10,6 +10,7 @@ import pytest
 from trtllm_truss.errors import InvalidRequest, SettingsError
 from trtllm_truss.protocols.json_body import parse_json_object
 from trtllm_truss.protocols.predict import parse_defaults, parse_predict, response_form
+from trtllm_truss.triton.request import Sampling
 
 
 def refusal(body: dict[str, Any]) -> InvalidRequest:
@@ -25,7 +26,7 @@ def test_defaults_are_the_documented_ones() -> None:
     assert not request.max_tokens_given
     assert request.beam_width == 1
     assert request.stop_words == ()
-    assert request.temperature is None
+    assert request.sampling == Sampling()
     assert not request.ignore_eos
 
 
@@ -42,7 +43,8 @@ def test_defaults_are_the_documented_ones() -> None:
 def test_aliases(alias: str, field: str, value: object) -> None:
     sent = list(value) if isinstance(value, tuple) else value
     request, _ = parse_predict({"prompt": "Hi", alias: sent}, {})
-    assert getattr(request, field) == value
+    holder = request.sampling if hasattr(request.sampling, field) else request
+    assert getattr(holder, field) == value
 
 
 def test_one_stop_word_may_be_a_plain_text() -> None:
@@ -53,7 +55,7 @@ def test_one_stop_word_may_be_a_plain_text() -> None:
 def test_settings_give_defaults_that_a_body_overrides() -> None:
     defaults = parse_defaults({"max_tokens": 7, "temperature": 0.5, "stop": ["x"]})
     request, _ = parse_predict({"prompt": "Hi", "temperature": 1}, defaults)
-    assert (request.max_tokens, request.temperature) == (7, 1)
+    assert (request.max_tokens, request.sampling.temperature) == (7, 1)
     assert request.stop_words == ("x",)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from trtllm_truss import errors
 from trtllm_truss.triton.client import TritonClient
-from trtllm_truss.triton.request import EngineChunk, EngineRequest
+from trtllm_truss.triton.request import EngineChunk, EngineRequest, Sampling
 
 
 @pytest.fixture
@@ -68,7 +68,10 @@ async def test_log_probs_come_when_asked_for(triton, client):
 
 async def test_engine_sees_the_tensors(triton, client):
     wanted = request(
-        "tensors", end_id=2, stop_words=[[5, 7], [9]], temperature=0.5, min_tokens=2, seed=2**63
+        "tensors",
+        end_id=2,
+        stop_words=[[5, 7], [9]],
+        sampling=Sampling(temperature=0.5, min_tokens=2, seed=2**63),
     )
     await collect(client, wanted)
     note = triton.seen("tensors", "request")
@@ -100,7 +103,7 @@ async def test_error_text_becomes_our_error(triton, client, error_at):
 async def test_input_that_triton_does_not_know_is_our_fault(triton):
     client = TritonClient(triton.process.grpc_address, tensorrt_llm_version="0.12.0")
     with pytest.raises(errors.InternalError, match="random_seed"):
-        await collect(client, request("unknown", seed=1))
+        await collect(client, request("unknown", sampling=Sampling(seed=1)))
     await client.close()
 
 

@@ -6,13 +6,20 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from trtllm_truss.triton.contract import INPUTS
-from trtllm_truss.triton.request import EngineChunk, EngineRequest
+from trtllm_truss.triton.request import EngineChunk, EngineRequest, Sampling
 from trtllm_truss.triton.schema import rows_for
 from trtllm_truss.triton.tensors import decode_response, encode_request, encode_stop, pack_words
 
 
+def with_sampling(fields):
+    """Moves what belongs to the sampling into it."""
+    names = Sampling.__slots__
+    sampling = Sampling(**{name: fields.pop(name) for name in names if name in fields})
+    return {**fields, "sampling": sampling}
+
+
 def encode(version="1.0.0", **fields):
-    request = EngineRequest("r1", [5, 6, 7], 9, **fields)
+    request = EngineRequest("r1", [5, 6, 7], 9, **with_sampling(fields))
     declared = {row.name for row in rows_for(INPUTS, version)}
     return encode_request(request, model_name="tensorrt_llm", declared=declared)
 

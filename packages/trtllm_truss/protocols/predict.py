@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -10,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from trtllm_truss.errors import InvalidRequest, RequestError, SettingsError
 from trtllm_truss.protocols.validation import invalid_request
 from trtllm_truss.serving.request import GenerationRequest
+from trtllm_truss.triton.request import Sampling
 
 ALIASES = {
     "stop_words_list": "stop_words",
@@ -21,6 +23,7 @@ ALIASES = {
 """Other names that clients use, and the field each of them means."""
 
 _INT32_MAX = 2**31 - 1
+_SAMPLING = {field.name for field in fields(Sampling)}
 _LEAST = 1e-6
 """Least value of what must be above 0: the engine computes in 32 bits, where less becomes 0."""
 
@@ -89,14 +92,16 @@ def parse_predict(
     messages = None
     if parsed.messages is not None:
         messages = [message.model_dump(exclude_none=True) for message in parsed.messages]
-    fields = parsed.model_dump(exclude={"prompt", "messages", "stream", "stop_words", "bad_words"})
     request = GenerationRequest(
         prompt=parsed.prompt,
         messages=messages,
+        max_tokens=parsed.max_tokens,
         max_tokens_given="max_tokens" in sent,
         stop_words=tuple(parsed.stop_words),
         bad_words=tuple(parsed.bad_words),
-        **fields,
+        beam_width=parsed.beam_width,
+        ignore_eos=parsed.ignore_eos,
+        sampling=Sampling(**parsed.model_dump(include=_SAMPLING)),
     )
     return request, parsed.stream
 
@@ -132,26 +137,26 @@ def response_form(accept: str, stream: bool) -> Literal["text", "events", "json"
 
 def _by_field(body: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that were really sent, each under its own name."""
-    fields: dict[str, Any] = {}
+    sent: dict[str, Any] = {}
     for name, value in body.items():
         field = ALIASES.get(name, name)
         if value is None:
             if field not in PredictBody.model_fields:
-                fields[name] = value
+                sent[name] = value
             continue
-        if field in fields:
+        if field in sent:
             raise InvalidRequest(
                 f"{name} and another name of {field} are both given; send one of them.",
                 param=name,
             )
         lists = field in ("stop_words", "bad_words")
-        fields[field] = [value] if lists and isinstance(value, str) else value
-    return fields
+        sent[field] = [value] if lists and isinstance(value, str) else value
+    return sent
 
 
-def _validated(fields: Mapping[str, Any]) -> PredictBody:
+def _validated(values: Mapping[str, Any]) -> PredictBody:
     try:
-        return PredictBody.model_validate(fields)
+        return PredictBody.model_validate(values)
     except ValidationError as error:
         raise invalid_request(error, [*PredictBody.model_fields, *ALIASES]) from None
 

@@ -7,6 +7,7 @@ import secrets
 import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 
 from trtllm_truss.engines.inspection import Engine, EngineKind
 from trtllm_truss.errors import ContextLengthExceeded, InvalidRequest
@@ -16,7 +17,7 @@ from trtllm_truss.text.engine_hints import engine_stop_hints
 from trtllm_truss.text.text_stream import TextStream
 from trtllm_truss.text.tokenizer import TextTokenizer
 from trtllm_truss.triton.client import TritonClient
-from trtllm_truss.triton.request import EngineRequest
+from trtllm_truss.triton.request import EngineRequest, Sampling
 
 _LONG_PROMPT_CHARACTERS = 4096
 """From here on a prompt is encoded in a thread: the event loop must not wait for it."""
@@ -117,16 +118,7 @@ class Generator:
             ],
             bad_words=self._bad_word_ids(request.bad_words),
             beam_width=request.beam_width,
-            temperature=request.temperature,
-            top_k=request.top_k,
-            top_p=request.top_p,
-            repetition_penalty=request.repetition_penalty,
-            presence_penalty=request.presence_penalty,
-            frequency_penalty=request.frequency_penalty,
-            length_penalty=request.length_penalty,
-            min_tokens=request.min_tokens,
-            # A seed left out is a constant to the engine: every answer would be the same.
-            seed=secrets.randbits(63) if request.seed is None else request.seed,
+            sampling=_with_seed(request.sampling),
         )
 
     def _encode(self, request: GenerationRequest) -> list[int]:
@@ -176,3 +168,8 @@ class Generator:
         return [
             self._tokenizer.encode(spelling, add_special_tokens=False) for spelling in spellings
         ]
+
+
+def _with_seed(sampling: Sampling) -> Sampling:
+    """A seed left out is a constant to the engine: every answer would be the same."""
+    return sampling if sampling.seed is not None else replace(sampling, seed=secrets.randbits(63))

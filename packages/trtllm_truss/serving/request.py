@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from trtllm_truss.triton.request import Sampling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +22,9 @@ class GenerationRequest:
             the context leaves, a choice is not.
         stop_words: texts that end the answer just before them.
         bad_words: texts that must not be generated.
-        seed: for sampling; None means a random one.
+        beam_width: beams; 1 means no beam search.
         ignore_eos: whether generation goes on past the model's end of sequence.
+        sampling: how tokens are chosen; without a seed a random one is taken.
     """
 
     prompt: str | None
@@ -31,16 +34,8 @@ class GenerationRequest:
     stop_words: tuple[str, ...] = ()
     bad_words: tuple[str, ...] = ()
     beam_width: int = 1
-    min_tokens: int | None = None
-    seed: int | None = None
     ignore_eos: bool = False
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    length_penalty: float | None = None
+    sampling: Sampling = field(default_factory=Sampling)
 
 
 class FinishReason(str, enum.Enum):

@@ -7,8 +7,35 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are chosen. A field that is None is not sent, so the engine's default holds.
+
+    Attributes:
+        temperature: divides the logits; 0 is greedy.
+        top_k: tokens to choose among, the likeliest first.
+        top_p: probability that the tokens to choose among have together.
+        repetition_penalty: divides the logits of tokens that occurred; 1 is none.
+        presence_penalty: taken off the logits of tokens that occurred.
+        frequency_penalty: taken off once for each time that they did.
+        length_penalty: exponent of the length in beam search.
+        min_tokens: tokens before which the answer does not end.
+        seed: of the random numbers; without it the engine uses a constant.
+    """
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    length_penalty: float | None = None
+    min_tokens: int | None = None
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """One generation. A field that is None is not sent, so the engine's own default holds.
+    """One generation.
 
     Attributes:
         request_id: shown in Triton's log; unique among the requests in flight.
@@ -20,6 +47,7 @@ class EngineRequest:
         bad_words: id sequences that are never generated.
         streaming: one chunk per step; otherwise a single chunk at the end.
         beam_width: beams; only the best one is given back.
+        sampling: how tokens are chosen.
         return_log_probs: chunks carry log probabilities.
     """
 
@@ -32,15 +60,7 @@ class EngineRequest:
     bad_words: Sequence[Sequence[int]] = ()
     streaming: bool = True
     beam_width: int = 1
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    length_penalty: float | None = None
-    min_tokens: int | None = None
-    seed: int | None = None
+    sampling: Sampling = Sampling()
     return_log_probs: bool = False
 
 

@@ -121,6 +121,7 @@ def pack_words(words: Sequence[Sequence[int]]) -> bytes:
 
 
 def _scalars(request: EngineRequest) -> tuple[tuple[str, float | None], ...]:
+    sampling = request.sampling
     return (
         ("input_lengths", len(request.input_ids)),
         ("request_output_len", request.max_tokens),
@@ -129,17 +130,17 @@ def _scalars(request: EngineRequest) -> tuple[tuple[str, float | None], ...]:
         ("streaming", request.streaming),
         ("exclude_input_in_output", True),
         ("beam_width", request.beam_width if request.beam_width > 1 else None),
-        ("temperature", request.temperature),
-        ("runtime_top_k", request.top_k),
-        ("runtime_top_p", request.top_p),
-        ("repetition_penalty", request.repetition_penalty),
-        ("presence_penalty", request.presence_penalty),
-        ("frequency_penalty", request.frequency_penalty),
-        ("len_penalty", request.length_penalty),
-        ("min_tokens", request.min_tokens),
-        ("min_length", request.min_tokens),
-        ("seed", request.seed),
-        ("random_seed", request.seed),
+        ("temperature", sampling.temperature),
+        ("runtime_top_k", sampling.top_k),
+        ("runtime_top_p", sampling.top_p),
+        ("repetition_penalty", sampling.repetition_penalty),
+        ("presence_penalty", sampling.presence_penalty),
+        ("frequency_penalty", sampling.frequency_penalty),
+        ("len_penalty", sampling.length_penalty),
+        ("min_tokens", sampling.min_tokens),
+        ("min_length", sampling.min_tokens),
+        ("seed", sampling.seed),
+        ("random_seed", sampling.seed),
         ("return_log_probs", True if request.return_log_probs else None),
     )
 
