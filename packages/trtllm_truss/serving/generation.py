@@ -60,20 +60,17 @@ class Generator:
         engine_request = await self._engine_request(request, end_ids)
         text = TextStream(self._tokenizer, request.stop_words)
         generated, ended = 0, False
-        answer = self._connect().generate(engine_request)
-        with self._activity.request():
-            async with aclosing(answer) as chunks:
-                async for chunk in chunks:
-                    self._activity.sign_of_life()
-                    ids = chunk.token_ids
-                    if ids and ids[-1] in end_ids:  # all but the first one stay in the output
-                        ids, ended = ids[:-1], True
-                    generated += len(ids)
-                    piece = text.push(ids)
-                    if piece.text:
-                        yield Piece(piece.text)
-                    if piece.stopped or ended:
-                        break
+        async with aclosing(self._connect().generate(engine_request)) as answer:
+            async for chunk in self._activity.watched(answer):
+                ids = chunk.token_ids
+                if ids and ids[-1] in end_ids:  # all but the first one stay in the output
+                    ids, ended = ids[:-1], True
+                generated += len(ids)
+                piece = text.push(ids)
+                if piece.text:
+                    yield Piece(piece.text)
+                if piece.stopped or ended:
+                    break
         self._activity.request_answered()
         if tail := text.finish():
             yield Piece(tail)
