@@ -27,6 +27,9 @@ def read_config(truss: Path, config: Path | None) -> dict[str, Any]:
             f"{file} does not exist; name the Truss's folder with --truss or its configuration "
             "with --config."
         ) from None
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else "unknown"
+        raise SettingsError(f"{file} is not valid YAML: {error.problem} (line {line}).") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise SettingsError(f"{file} cannot be read: {error}") from None
     if not isinstance(content, dict):
