@@ -17,7 +17,7 @@ from trtllm_truss.engines.findings import Finding, Severity, error, warning
 from trtllm_truss.engines.gpus import Gpu
 from trtllm_truss.engines.inspection import EngineDescription, inspect_config, inspect_engine
 from trtllm_truss.engines.surroundings import Surroundings
-from trtllm_truss.engines.versions import image_for
+from trtllm_truss.engines.versions import PINNED_VERSION, image_for, version_in
 from trtllm_truss.errors import SettingsError, TrussError
 from trtllm_truss.protocols.predict import parse_defaults
 from trtllm_truss.serving.preparation import cache_capacity, fetch_engine, local_surroundings
@@ -79,14 +79,14 @@ def examine(truss: Path, config: Path | None) -> Report:
         content = read_config(truss, config)
         settings = parse_settings(content)
         parse_defaults(settings.generation)
-        check_runtime(settings)
+        environment = read_environment()
+        here = local_surroundings(environment)
+        surroundings = Surroundings.from_config(
+            content, gpus=here.gpus, runtime_version=here.runtime_version
+        )
+        check_runtime(settings, _runtime_version(surroundings))
     except SettingsError as problem:
         return Report([], [error("settings", problem.message)], settings_wrong=True)
-    environment = read_environment()
-    here = local_surroundings(environment)
-    surroundings = Surroundings.from_config(
-        content, gpus=here.gpus, runtime_version=here.runtime_version
-    )
     facts, findings = _machine(environment, here.gpus or ())
     try:
         engine = _describe(settings, environment)
@@ -101,6 +101,12 @@ def examine(truss: Path, config: Path | None) -> Report:
     except TrussError as problem:
         findings.append(error("engine", problem.message))
     return Report(facts, findings)
+
+
+def _runtime_version(surroundings: Surroundings) -> str:
+    """The TensorRT-LLM that will run: the one here, or the one in config.yaml's image."""
+    in_image = version_in(surroundings.image) if surroundings.image else None
+    return surroundings.runtime_version or in_image or PINNED_VERSION
 
 
 def _describe(settings: Settings, environment: Environment) -> EngineDescription:

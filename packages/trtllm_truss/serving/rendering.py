@@ -6,6 +6,7 @@ from pathlib import Path
 
 from trtllm_truss.engines.inspection import Engine
 from trtllm_truss.engines.runtime_values import whole_number
+from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.settings.model import RuntimeValue, Settings
 from trtllm_truss.triton.parameters import check_parameters
 from trtllm_truss.triton.repository import render_repository
@@ -14,7 +15,13 @@ _TEMPLATE = "triton_model_repository"
 _MAX_BATCH_SIZE = "max_batch_size"
 
 
-def render_engine(settings: Settings, engine: Engine, data_dir: Path, destination: Path) -> Path:
+def render_engine(
+    settings: Settings,
+    engine: Engine,
+    data_dir: Path,
+    destination: Path,
+    tensorrt_llm_version: str = PINNED_VERSION,
+) -> Path:
     """Writes the model repository of one engine.
 
     Args:
@@ -22,6 +29,8 @@ def render_engine(settings: Settings, engine: Engine, data_dir: Path, destinatio
         engine: its folder is linked to, never copied.
         data_dir: the Truss's data folder, which holds the template.
         destination: the repository's folder.
+        tensorrt_llm_version: of the runtime that will load it; names of tensors and parameters
+            follow it.
 
     Returns:
         `destination`.
@@ -39,13 +48,17 @@ def render_engine(settings: Settings, engine: Engine, data_dir: Path, destinatio
     )
 
 
-def check_runtime(settings: Settings) -> None:
+def check_runtime(settings: Settings, tensorrt_llm_version: str = PINNED_VERSION) -> None:
     """Looks at `runtime` alone, without an engine.
+
+    Args:
+        settings: what config.yaml asks for.
+        tensorrt_llm_version: whose parameters they are.
 
     Raises:
         SettingsError: a parameter is unknown, of the wrong type or out of range.
     """
-    check_parameters(_parameters(settings))
+    check_parameters(_parameters(settings), tensorrt_llm_version)
 
 
 def _batch_size(settings: Settings, engine: Engine) -> int:

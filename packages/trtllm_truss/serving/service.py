@@ -12,6 +12,8 @@ from pathlib import Path
 
 from trtllm_truss.engines.findings import Severity
 from trtllm_truss.engines.inspection import Engine
+from trtllm_truss.engines.surroundings import Surroundings
+from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import EngineUnavailable, SettingsError
 from trtllm_truss.serving.activity import Activity
 from trtllm_truss.serving.generation import Generator
@@ -90,8 +92,10 @@ class Service:
 
     def _start(self) -> None:
         phases = Phases(4)
+        surroundings = local_surroundings(self._environment)
+        version = surroundings.runtime_version or PINNED_VERSION
         with phases.phase("engine") as said:
-            engine = self._examined_engine()
+            engine = self._examined_engine(surroundings)
             said.append(f"{engine.kind.value}, context of {engine.max_sequence_tokens} tokens")
         with phases.phase("tokenizer") as said:
             tokenizer = fetch_tokenizer(self._settings, self._environment, engine)
@@ -99,7 +103,7 @@ class Service:
         with phases.phase("triton model repository") as said:
             self._run_folder = Path(tempfile.mkdtemp(prefix="trtllm-truss-"))
             repository = render_engine(
-                self._settings, engine, self._data_dir, self._run_folder / "repository"
+                self._settings, engine, self._data_dir, self._run_folder / "repository", version
             )
             said.append(str(repository))
         with phases.phase("triton") as said:
@@ -108,6 +112,7 @@ class Service:
                 self._new_run(engine, repository, self._run_folder),
                 self._settings.serving,
                 activity,
+                tensorrt_llm_version=version,
                 first_token_id=(tokenizer.encode("Hello", False) or [0])[0],
                 give_up=lambda: os._exit(_GIVEN_UP_STATUS),
             )
@@ -126,9 +131,8 @@ class Service:
             shutil.rmtree(self._run_folder, ignore_errors=True)
             self._run_folder = None
 
-    def _examined_engine(self) -> Engine:
+    def _examined_engine(self, surroundings: Surroundings) -> Engine:
         """The engine, once nothing speaks against starting it."""
-        surroundings = local_surroundings(self._environment)
         examined = examine_engine(self._settings, self._environment, surroundings)
         if examined.capacity is not None:
             logger.info("%s", examined.capacity.sentence)

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable
 
-from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import EngineUnavailable, TritonError
 from trtllm_truss.serving.activity import Activity
 from trtllm_truss.settings.model import Serving
@@ -37,6 +36,7 @@ class Supervisor:
         activity: Activity,
         *,
         first_token_id: int,
+        tensorrt_llm_version: str,
         give_up: Callable[[], None],
     ) -> None:
         """Describes an engine; nothing is started.
@@ -46,12 +46,14 @@ class Supervisor:
             limits: deadlines and the restart policy.
             activity: what the requests in flight tell about the engine.
             first_token_id: an id that the engine knows, for the request that proves it ready.
+            tensorrt_llm_version: the version that the model repository was rendered for.
             give_up: called, from the supervisor's thread, when restarting has not helped.
         """
         self._new_run = new_run
         self._limits = limits
         self._activity = activity
         self._first_token_id = first_token_id
+        self._version = tensorrt_llm_version
         self._give_up = give_up
         self._run: ServerProcess | None = None
         self._client: TritonClient | None = None
@@ -105,11 +107,12 @@ class Supervisor:
         try:
             run.start()
             run.wait_until_ready(self._limits.start_timeout_s)
-            warm_up(run.grpc_address, self._first_token_id, max(1.0, deadline - time.monotonic()))
+            left_s = max(1.0, deadline - time.monotonic())
+            warm_up(run.grpc_address, self._first_token_id, left_s, self._version)
         except TritonError:
             run.stop(0)
             raise
-        self._client = TritonClient(run.grpc_address, tensorrt_llm_version=PINNED_VERSION)
+        self._client = TritonClient(run.grpc_address, tensorrt_llm_version=self._version)
 
     def _watch(self) -> None:
         while not self._stopping.wait(_TICK_S):

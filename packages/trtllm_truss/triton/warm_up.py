@@ -14,19 +14,22 @@ from trtllm_truss.triton.schema import rows_for
 from trtllm_truss.triton.tensors import encode_request
 
 
-def warm_up(address: str, token_id: int, timeout_s: float) -> None:
+def warm_up(
+    address: str, token_id: int, timeout_s: float, tensorrt_llm_version: str = PINNED_VERSION
+) -> None:
     """Has the engine generate one token; blocks, for threads that have no event loop.
 
     Args:
         address: ``host:port`` of Triton's gRPC endpoint.
         token_id: the whole prompt; any id that the engine knows.
         timeout_s: how long it may take.
+        tensorrt_llm_version: the version that the server's repository was rendered for.
 
     Raises:
         TritonError: the engine failed, or gave no answer in time.
     """
     request = EngineRequest(request_id="warm-up", input_ids=[token_id], max_tokens=1)
-    declared = frozenset(row.name for row in rows_for(INPUTS, PINNED_VERSION))
+    declared = frozenset(row.name for row in rows_for(INPUTS, tensorrt_llm_version))
     message = encode_request(request, model_name=MODEL_NAME, declared=declared)
     options = [("grpc.enable_http_proxy", 0)]
     try:
