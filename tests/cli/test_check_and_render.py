@@ -99,3 +99,26 @@ def test_render(engine: Path, tmp_path: Path) -> None:
     assert rendered.backend == "tensorrtllm"
     assert rendered.parameters["gpt_model_path"].string_value == str(engine)
     assert main([*command, "--engine", str(engine), "--output", str(output)]) == 2
+
+
+@pytest.mark.parametrize(
+    ("runtime", "part"),
+    [({"instance_count": 2}, "one instance only"), ({"gpu_device_ids": "0,1,2"}, "names 3 GPUs")],
+)
+def test_what_ranks_do_not_allow(
+    engine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], runtime: Any, part: str
+) -> None:
+    file = config(engine, runtime=runtime)
+    command = ["render", "--truss", str(ROOT), "--config", file, "--engine", str(engine)]
+    assert main([*command, "--output", str(tmp_path / "repository")]) == 2
+    assert part in capsys.readouterr().err
+
+
+def test_instances_share_a_gpu(tmp_path: Path) -> None:
+    engine, output = write_engine(tmp_path / "engine"), tmp_path / "repository"
+    file = config(engine, "H100", tensor_parallelism=1, runtime={"instance_count": 2})
+    command = ["render", "--truss", str(ROOT), "--config", file, "--engine", str(engine)]
+    assert main([*command, "--output", str(output)]) == 0
+    text = (output / "tensorrt_llm/config.pbtxt").read_text()
+    rendered = text_format.Parse(text, model_config_pb2.ModelConfig())
+    assert rendered.instance_group[0].count == 2

@@ -21,7 +21,7 @@ from trtllm_truss.engines.versions import PINNED_VERSION, image_for, version_in
 from trtllm_truss.errors import SettingsError, TrussError
 from trtllm_truss.protocols.predict import parse_defaults
 from trtllm_truss.serving.preparation import cache_capacity, fetch_engine, local_surroundings
-from trtllm_truss.serving.rendering import check_runtime
+from trtllm_truss.serving.rendering import check_runtime, instance_count
 from trtllm_truss.settings.loading import Environment, parse_settings, read_environment
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.triton.installation import find_installation
@@ -91,6 +91,7 @@ def examine(truss: Path, config: Path | None) -> Report:
     try:
         engine = _describe(settings, environment)
         facts += _engine_facts(engine)
+        instance_count(settings, engine)
         findings += disagreements(settings, engine, surroundings)
         if capacity := cache_capacity(settings, engine, here.gpus or ()):
             facts.append(capacity.sentence)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trtllm_truss.engines.inspection import Engine
-from trtllm_truss.engines.runtime_values import whole_number
+from trtllm_truss.engines.inspection import Engine, EngineDescription
+from trtllm_truss.engines.runtime_values import whole_number, whole_numbers
 from trtllm_truss.engines.versions import PINNED_VERSION
+from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.model import RuntimeValue, Settings
 from trtllm_truss.triton.parameters import check_parameters
 from trtllm_truss.triton.repository import render_repository
 
 _TEMPLATE = "triton_model_repository"
 _MAX_BATCH_SIZE = "max_batch_size"
+_INSTANCE_COUNT = "instance_count"
+_OWN_FIELDS = (_MAX_BATCH_SIZE, _INSTANCE_COUNT)
+_DEVICES = "gpu_device_ids"
 
 
 def render_engine(
@@ -44,6 +48,7 @@ def render_engine(
         engine_dir=engine.folder,
         backend=engine.kind.value,
         max_batch_size=_batch_size(settings, engine),
+        instance_count=instance_count(settings, engine),
         parameters=check_parameters(_parameters(settings), max_beam_width=engine.max_beam_width),
     )
 
@@ -66,6 +71,28 @@ def _batch_size(settings: Settings, engine: Engine) -> int:
     return engine.max_batch_size if wanted is None else wanted
 
 
+def instance_count(settings: Settings, engine: EngineDescription) -> int:
+    """Copies of an engine in one server; they share its GPU, so an engine must have just one.
+
+    Raises:
+        SettingsError: more than one for an engine of several ranks, or `gpu_device_ids` that do
+            not name one GPU for each rank.
+    """
+    wanted = whole_number(settings.runtime, _INSTANCE_COUNT) or 1
+    if wanted > 1 and engine.world_size > 1:
+        raise SettingsError(
+            f"config.yaml: model_metadata.runtime.{_INSTANCE_COUNT} is {wanted}, but an engine of "
+            f"{engine.world_size} ranks can have one instance only; remove it."
+        )
+    devices = whole_numbers(settings.runtime, _DEVICES)
+    if devices and len(devices) != engine.world_size:
+        raise SettingsError(
+            f"config.yaml: model_metadata.runtime.{_DEVICES} names {len(devices)} GPUs, but the "
+            f"engine has {engine.world_size} ranks; name one GPU for each."
+        )
+    return wanted
+
+
 def _parameters(settings: Settings) -> dict[str, RuntimeValue]:
-    """`runtime` without what is a field of its own in config.pbtxt."""
-    return {name: value for name, value in settings.runtime.items() if name != _MAX_BATCH_SIZE}
+    """`runtime` without what are fields of their own in config.pbtxt."""
+    return {name: value for name, value in settings.runtime.items() if name not in _OWN_FIELDS}

@@ -84,7 +84,7 @@ class Settings(_Section):
     runtime: dict[str, RuntimeValue] = Field(
         default_factory=dict,
         description="Parameters of Triton's `tensorrt_llm` model by their config.pbtxt names, and "
-        "`max_batch_size`.",
+        "`max_batch_size` and `instance_count` (copies of a one-GPU engine that share the GPU).",
     )
     generation: dict[str, Any] = Field(
         default_factory=dict,
