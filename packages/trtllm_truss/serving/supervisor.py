@@ -93,13 +93,17 @@ class Supervisor:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the engine for good."""
+        """Ends the engine for good, a restart that is under way included."""
         self._stopping.set()
+        self._end_run()
+        while self._thread is not None and self._thread.is_alive():
+            self._thread.join(_TICK_S)
+            self._end_run()  # it may have begun another one meanwhile
+
+    def _end_run(self) -> None:
         self._client = None
         if self._run is not None:
             self._run.stop()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
 
     def _begin_run(self) -> None:
         run = self._run = self._new_run()
