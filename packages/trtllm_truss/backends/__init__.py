@@ -1,1 +1,6 @@
-"""Engines that run inside Triton as Python-based backends; they import no room above."""
+"""What runs inside Triton, in processes of its Python backend.
+
+The engine `openvino_genai` imports no other room. The text models in `triton_native` import
+`errors`, `text` and of `triton` how its failures read and where its port is. `numpy_abi` is what
+both need of NumPy in a process of Triton's.
+"""

@@ -7,8 +7,12 @@ import time
 from collections import deque
 from typing import Any, NamedTuple
 
+import numpy as np
 import triton_python_backend_utils as pb_utils
-from standin_tensors import from_ids, to_numpy
+
+from trtllm_truss.backends.numpy_abi import readable_copy, repair_reading
+
+repair_reading()
 
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 _LATER = (
@@ -29,7 +33,7 @@ class Generation:
     """One request in flight."""
 
     def __init__(self, request, script, limits):
-        inputs = {tensor.name(): to_numpy(tensor).ravel() for tensor in request.inputs()}
+        inputs = {tensor.name(): tensor.as_numpy().ravel() for tensor in request.inputs()}
 
         def value(name, default: Any = None):
             return inputs[name].item() if name in inputs else default
@@ -160,8 +164,8 @@ class Batch:
 
     def _send(self, generation, ids, *, last):
         tensors = [
-            from_ids("output_ids", (1, 1, len(ids)), tuple(ids)),
-            from_ids("sequence_length", (1, 1), (len(ids),)),
+            _tensor("output_ids", [[ids]]),
+            _tensor("sequence_length", [[len(ids)]]),
         ]
         response = pb_utils.InferenceResponse(output_tensors=tensors)
         with self._wire:
@@ -180,3 +184,7 @@ def _words(tensor):
     ids, ends = tensor.reshape(2, -1).tolist()
     starts = [0, *ends]
     return [ids[start:end] for start, end in zip(starts, ends, strict=False) if end > start]
+
+
+def _tensor(name, values):
+    return pb_utils.Tensor(name, readable_copy(np.array(values, np.int32)))

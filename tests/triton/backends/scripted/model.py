@@ -33,6 +33,10 @@ from pathlib import Path
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from trtllm_truss.backends.numpy_abi import readable_copy, repair_reading
+
+repair_reading()
+
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 _DEFAULTS = {"delay_s": 0.0, "final": "with_last", "ignore_cancel": False}
 
@@ -55,7 +59,7 @@ class TritonPythonModel:
             threading.Thread(target=self._answer, args=(request,), daemon=True).start()
 
     def _answer(self, request):
-        inputs = {tensor.name(): _array(tensor) for tensor in request.inputs()}
+        inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
         self._note(
             request,
             event="request",
@@ -139,20 +143,8 @@ def _response(tokens):
     )
 
 
-# Stubs built for NumPy 1 misread NumPy 2's arrays, silently; DLPack passes by their layout. It has
-# neither strings nor empty arrays.
-
-
 def _tensor(name, values, dtype):
-    array = np.array(values, dtype=dtype)
-    return (pb_utils.Tensor.from_dlpack if array.size else pb_utils.Tensor)(name, array)
-
-
-def _array(tensor):
-    try:
-        return np.from_dlpack(tensor)
-    except pb_utils.TritonModelException:
-        return tensor.as_numpy()
+    return pb_utils.Tensor(name, readable_copy(np.array(values, dtype=dtype)))
 
 
 def _plain(array):
