@@ -120,6 +120,16 @@ def test_taken_port_is_given_up_for_another(pretend):
     assert not any("already in use" in line for line in server.tail)
 
 
+def test_server_that_was_ready_is_not_started_on_other_ports(pretend):
+    server = started(pretend("port_lost"))
+    (child,) = [p for p in children_of(server.pid) if b"pretend_server" in command_line(p)]
+    os.kill(child, signal.SIGKILL)
+    wait_for(lambda: server.state is State.DEAD)
+    with pytest.raises(TritonError, match="SIGKILL"):
+        server.wait_until_ready(10)
+    assert server.state is State.DEAD
+
+
 def test_server_that_ignores_sigterm_is_killed(pretend):
     server = started(pretend("stubborn", "family", "memory"))
     launch = server.launch

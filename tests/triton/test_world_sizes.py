@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from scripted_triton import assert_nothing_left
+from scripted_triton import assert_nothing_left, chunks_of
 
 from trtllm_truss.engines.inspection import inspect_engine
 from trtllm_truss.errors import EngineUnavailable, TritonError
@@ -27,7 +27,7 @@ STREAMS = 32
 
 async def collect(client, max_tokens=10, request_id="r"):
     request = EngineRequest(request_id, PROMPT, max_tokens)
-    return [token async for chunk in client.generate(request) for token in chunk.token_ids]
+    return [token async for chunk in chunks_of(client, request) for token in chunk.token_ids]
 
 
 async def stream(server, **options):
@@ -94,7 +94,7 @@ async def live_streams(server, max_tokens=1900):
     given = [0] * STREAMS
 
     async def one(index):
-        async for chunk in client.generate(EngineRequest(f"r{index}", PROMPT, max_tokens)):
+        async for chunk in chunks_of(client, EngineRequest(f"r{index}", PROMPT, max_tokens)):
             given[index] += len(chunk.token_ids)
 
     tasks = [asyncio.create_task(one(index)) for index in range(STREAMS)]
@@ -142,6 +142,7 @@ async def test_engine_that_aborts_ends_every_stream(make_standin):
     results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
     assert {type(result) for result in results} == {EngineUnavailable}
     await client.close()
+    await until(lambda: server.state is State.DEAD, within_s=5)
     with pytest.raises(TritonError, match="SIGABRT"):
         server.wait_until_ready(3)
     assert_gone(server)

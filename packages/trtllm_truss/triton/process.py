@@ -60,6 +60,7 @@ class ServerProcess:
         model_name: str = MODEL_NAME,
         on_line: Callable[[str], None] | None = None,
         orphan_grace_s: float = 2.0,
+        http_port: int | None = None,
     ) -> None:
         """Describes a server; nothing is started.
 
@@ -70,15 +71,18 @@ class ServerProcess:
             on_line: gets every line of the server's output, from a thread of its own; it must be
                 quick, for the server waits while it runs.
             orphan_grace_s: time to end by itself that a server gets after this process has died.
+            http_port: of the server, if it must be a certain one.
         """
         self.launch: Launch | None = None
         self._command = command
         self._environment = environment
         self._model_name = model_name
         self._orphan_grace_s = orphan_grace_s
+        self._http_port = http_port
         self._lock = threading.RLock()
         self._state = State.NEW
         self._starts = 0
+        self._was_ready = False
         self._stopping = False
         self._child: subprocess.Popen[bytes] | None = None
         self._ended = threading.Event()
@@ -138,7 +142,7 @@ class ServerProcess:
         """Waits until server and model are ready; a dead child is noticed before anything else.
 
         If a port was taken between choosing and opening it, the server is started again on others
-        within the same deadline.
+        within the same deadline. A server that was ready is never started again here.
 
         Raises:
             TritonError: the server died, was stopped, or is not ready after ``deadline_s``.
@@ -176,7 +180,7 @@ class ServerProcess:
 
     def _spawn(self) -> None:
         try:
-            launch = new_launch()
+            launch = new_launch(self._http_port)
             child = self._spawn_keeper(launch, self._command(launch))
         except OSError as error:
             raise TritonError(f"Triton could not be started: {error}.") from error
@@ -216,10 +220,9 @@ class ServerProcess:
         assert child.stdin is not None
         with self._lock:
             child.stdin.close()
-            was_ready = self._state is State.READY
             self._state = State.STOPPED if self._stopping else State.DEAD
             self._ended.set()
-        if was_ready and not self._stopping:
+        if self._was_ready and not self._stopping:
             error = self._death()
             for callback in self._callbacks:
                 callback(error)
@@ -232,11 +235,14 @@ class ServerProcess:
         with self._lock:
             if self._state is State.STARTING:
                 self._state = State.READY
+                self._was_ready = True
             return self._state is State.READY
 
     def _start_on_other_ports(self) -> bool:
         with self._lock:
-            if self._stopping or self._starts == _STARTS or not is_port_conflict(self.tail):
+            if self._was_ready or self._stopping or self._starts == _STARTS:
+                return False
+            if not is_port_conflict(self.tail):
                 return False
             logger.warning("A port was taken while Triton started; trying others")
             self._state = State.STARTING

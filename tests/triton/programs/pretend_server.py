@@ -6,6 +6,7 @@ Modes, any number of them:
     stranger     is ready under another name
     crash        ends with status 3 before it listens
     port_taken   says so and ends, unless a file `port_taken` is in the folder; makes that file
+    port_lost    says that a port is taken, as a ready server may of another's, and goes on
     stubborn     ignores SIGTERM
     chatty       prints 20,000 long lines before it is ready
     family       starts a child that ignores SIGTERM and has a session, and a child of its own
@@ -56,6 +57,8 @@ if "port_taken" in modes and not Path("port_taken").exists():
     Path("port_taken").touch()
     say("error: failed to start HTTP service: Unavailable - Socket already in use")
     sys.exit(1)
+if "port_lost" in modes:
+    say("Address already in use")
 if "memory" in modes:
     for i in range(2):
         Path(f"/dev/shm/{shm_prefix}{i}").write_text("x")
