@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trtllm_truss.triton.client import TritonClient
 from trtllm_truss.triton.keeper import marked_processes
 from trtllm_truss.triton.process import ServerProcess
+from trtllm_truss.triton.request import EngineChunk, EngineRequest
 
 TEMPLATES = Path(__file__).parents[2] / "data" / "triton_model_repository"
 SCRIPTED_BACKEND = Path(__file__).parent / "backends" / "scripted"
@@ -48,3 +51,13 @@ def assert_nothing_left(run_id: str, shm_prefix: str, within_s: float = 5.0) -> 
             return
         time.sleep(0.02)
     raise AssertionError(f"left over: processes {marked_processes(run_id)}, segments {segments}")
+
+
+async def chunks_of(client: TritonClient, request: EngineRequest) -> AsyncIterator[EngineChunk]:
+    """Everything that one request gives, as it comes."""
+    async with client.answer(request) as answer:
+        while True:
+            chunk = await answer.next()
+            yield chunk
+            if chunk.final:
+                return

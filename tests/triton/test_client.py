@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 
 import pytest
+from scripted_triton import chunks_of
 
 from trtllm_truss import errors
 from trtllm_truss.triton.client import TritonClient
@@ -26,7 +26,7 @@ def request(request_id, max_tokens=50, **fields):
 
 async def collect(client, wanted, chunks=None):
     chunks = [] if chunks is None else chunks
-    async for chunk in client.generate(wanted):
+    async for chunk in chunks_of(client, wanted):
         chunks.append(chunk)
     return chunks
 
@@ -38,20 +38,50 @@ def ids(chunks):
 async def test_chunks_come_one_by_one(triton, client):
     triton.script("steps", tokens=[1, 2, 3], delay_s=0.1)
     started, times = time.monotonic(), []
-    async for _ in client.generate(request("steps")):
-        times.append(time.monotonic() - started)
-    assert times[0] < 0.25 < times[-1]
+    async with client.answer(request("steps")) as answer:
+        while not (await answer.next()).final:
+            times.append(time.monotonic() - started)
+    assert times[0] < 0.25 < time.monotonic() - started
 
 
-@pytest.mark.parametrize(
-    ("final", "last"), [("with_last", (3,)), ("after_last", ()), ("empty", ())]
-)
-async def test_every_way_to_end(triton, client, final, last):
+async def test_chunks_are_collected_until_a_time(triton, client):
+    triton.script("held", tokens=[1, 2, 3, 4, 5], delay_s=0.1)
+    now = asyncio.get_running_loop().time
+    async with client.answer(request("held")) as answer:
+        first = await answer.next()
+        second = await answer.next(not_before=now() + 0.25)
+        rest = await answer.next(not_before=now() + 60)
+    assert first.token_ids == (1,)
+    assert 2 <= len(second.token_ids) <= 3
+    assert (first.token_ids + second.token_ids + rest.token_ids, rest.final) == (
+        (1, 2, 3, 4, 5),
+        True,
+    )
+
+
+async def test_no_token_until_the_deadline(triton, client):
+    triton.script("late", first_delay_s=0.5)
+    async with client.answer(request("late")) as answer:
+        with pytest.raises(TimeoutError):
+            await answer.next(deadline=asyncio.get_running_loop().time() + 0.05)
+        assert (await answer.next()).token_ids[0] == 11
+
+
+async def test_tokens_that_came_before_an_error_are_given(triton, client):
+    triton.script("cut", tokens=[1, 2, 3], error="Prompt length (9) exceeds it", error_at=2)
+    async with client.answer(request("cut")) as answer:
+        await asyncio.sleep(0.3)
+        assert (await answer.next()).token_ids == (1, 2)
+        with pytest.raises(errors.ContextLengthExceeded):
+            await answer.next()
+
+
+@pytest.mark.parametrize("final", ["with_last", "after_last", "empty"])
+async def test_every_way_to_end(triton, client, final):
     triton.script(f"final_{final}", tokens=[1, 2, 3], final=final)
     chunks = await collect(client, request(f"final_{final}"))
     assert ids(chunks) == [1, 2, 3]
     assert [c.final for c in chunks] == [False] * (len(chunks) - 1) + [True]
-    assert chunks[-1].token_ids == last
 
 
 async def test_no_token_at_all(triton, client):
@@ -109,9 +139,8 @@ async def test_input_that_triton_does_not_know_is_our_fault(triton):
 
 async def test_closing_the_stream_cancels_in_the_engine(triton, client):
     triton.script("closed", tokens=list(range(1000)), delay_s=0.02)
-    async with contextlib.aclosing(client.generate(request("closed", 1000))) as chunks:
-        async for _ in chunks:
-            break
+    async with client.answer(request("closed", 1000)) as answer:
+        await answer.next()
     note = await asyncio.to_thread(triton.seen, "closed", "cancelled", 0.5)
     assert note["given"] < 20
 
@@ -153,13 +182,6 @@ async def test_fifty_at_once(triton, client):
     assert [ids(chunks) for chunks in got] == list(wanted.values())
 
 
-async def test_is_ready(client):
-    assert await client.is_ready()
-    nobody = TritonClient("127.0.0.1:9")
-    assert not await nobody.is_ready()
-    await nobody.close()
-
-
 async def test_nobody_there():
     client = TritonClient("127.0.0.1:9")
     with pytest.raises(errors.EngineUnavailable) as failure:
@@ -197,9 +219,8 @@ def test_on_uvloop(triton):
     async def main():
         client = TritonClient(triton.process.grpc_address)
         triton.script("uvloop_cancel", tokens=[1] * 200, delay_s=0.02)
-        async with contextlib.aclosing(client.generate(request("uvloop_cancel", 200))) as chunks:
-            async for _ in chunks:
-                break
+        async with client.answer(request("uvloop_cancel", 200)) as answer:
+            await answer.next()
         chunks = await collect(client, request("uvloop"))
         await client.close()
         return ids(chunks)

@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-import grpc
 import pytest
-from grpc.aio import AioRpcError, Metadata
 
 from trtllm_truss import errors
-from trtllm_truss.triton.failures import from_rpc_error, from_stream_text
+from trtllm_truss.triton.failures import from_status, from_stream_text
+from trtllm_truss.triton.grpc_status import StatusCode
 
 LATER = (
     "Executor failed process requestId 7 due to the following error: "
@@ -96,9 +95,9 @@ def test_stream_texts(text, error, message):
     assert message is None or failure.message == message
 
 
-@pytest.mark.parametrize("status", list(grpc.StatusCode))
+@pytest.mark.parametrize("status", list(StatusCode))
 def test_every_status_becomes_one_of_ours(status):
-    failure = from_rpc_error(AioRpcError(status, Metadata(), Metadata(), details="reasons"))
+    failure = from_status(status, "reasons")
     assert isinstance(failure, errors.TrussError)
     assert "reasons" in failure.message
 
@@ -106,22 +105,22 @@ def test_every_status_becomes_one_of_ours(status):
 @pytest.mark.parametrize(
     ("status", "details", "error", "retry_after_s"),
     [
-        (grpc.StatusCode.UNAVAILABLE, "Connection refused", errors.EngineUnavailable, 5),
-        (grpc.StatusCode.NOT_FOUND, "unknown model", errors.EngineUnavailable, 5),
-        (grpc.StatusCode.INVALID_ARGUMENT, "no", errors.InvalidRequest, None),
+        (StatusCode.UNAVAILABLE, "Connection refused", errors.EngineUnavailable, 5),
+        (StatusCode.NOT_FOUND, "unknown model", errors.EngineUnavailable, 5),
+        (StatusCode.INVALID_ARGUMENT, "no", errors.InvalidRequest, None),
         (
-            grpc.StatusCode.INVALID_ARGUMENT,
+            StatusCode.INVALID_ARGUMENT,
             "Prompt length (9) exceeds maximum input length (8)",
             errors.ContextLengthExceeded,
             None,
         ),
-        (grpc.StatusCode.RESOURCE_EXHAUSTED, "full", errors.QueueFull, 5),
-        (grpc.StatusCode.DEADLINE_EXCEEDED, "late", errors.DeadlineExceeded, None),
-        (grpc.StatusCode.INTERNAL, "CUDA error", errors.EngineUnavailable, 5),
-        (grpc.StatusCode.UNKNOWN, "?", errors.InternalError, None),
+        (StatusCode.RESOURCE_EXHAUSTED, "full", errors.QueueFull, 5),
+        (StatusCode.DEADLINE_EXCEEDED, "late", errors.DeadlineExceeded, None),
+        (StatusCode.INTERNAL, "CUDA error", errors.EngineUnavailable, 5),
+        (StatusCode.UNKNOWN, "?", errors.InternalError, None),
     ],
 )
 def test_statuses(status, details, error, retry_after_s):
-    failure = from_rpc_error(AioRpcError(status, Metadata(), Metadata(), details=details))
+    failure = from_status(status, details)
     assert type(failure) is error
     assert failure.retry_after_s == retry_after_s

@@ -6,7 +6,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from trtllm_truss.triton.contract import INPUTS
-from trtllm_truss.triton.request import EngineChunk, EngineRequest, Sampling
+from trtllm_truss.triton.request import EngineChunk, EngineRequest, Guide, Sampling
 from trtllm_truss.triton.schema import rows_for
 from trtllm_truss.triton.tensors import decode_response, encode_request, encode_stop, pack_words
 
@@ -65,8 +65,10 @@ def test_every_field():
             min_tokens=3,
             seed=2**64 - 1,
             return_log_probs=True,
+            lora_task_id=2**63,
         )
     )
+    assert sent["lora_task_id"] == ("UINT64", [1, 1], bytes(7) + b"\x80")
     assert sent["end_id"][2] == bytes.fromhex("02000000")
     assert sent["pad_id"][2] == bytes(4)
     assert sent["streaming"][2] == b"\x00"
@@ -94,6 +96,18 @@ def test_log_probs_are_asked_for_by_output():
         "cum_log_probs",
         "output_log_probs",
     ]
+
+
+def test_a_guide_travels_as_two_strings():
+    sent = tensors(encode(guide=Guide("regex", "é+")))
+    assert sent["guided_decoding_guide_type"] == ("BYTES", [1, 1], b"\x05\0\0\0regex")
+    assert sent["guided_decoding_guide"] == ("BYTES", [1, 1], b"\x03\0\0\0\xc3\xa9+")
+
+
+def test_a_guide_of_the_kind_json_has_no_text():
+    names = set(tensors(encode(guide=Guide("json"))))
+    assert "guided_decoding_guide_type" in names
+    assert "guided_decoding_guide" not in names
 
 
 @pytest.mark.parametrize(
@@ -140,7 +154,18 @@ def test_decode_the_first_of_two_padded_beams():
         cum_log_probs=([1, 2], struct.pack("<2f", -1.5, -2.5)),
         output_log_probs=([1, 2, 3], struct.pack("<6f", -0.5, -1.0, 0, 0, 0, 0)),
     )
-    assert decode_response(message) == EngineChunk((1, 2), True, -1.5, (-0.5, -1.0, 0.0))
+    assert decode_response(message) == EngineChunk((1, 2), True, -1.5, (-0.5, -1.0))
+
+
+def test_decode_log_probs_of_more_tokens_than_are_new():
+    message = response(
+        False,
+        output_ids=([1, 1, 1], struct.pack("<i", 7)),
+        sequence_length=([1, 1], struct.pack("<i", 1)),
+        cum_log_probs=([1, 1], struct.pack("<f", -1.5)),
+        output_log_probs=([1, 1, 2], struct.pack("<2f", -0.5, -1.0)),
+    )
+    assert decode_response(message) == EngineChunk((7,), False, -1.5, (-0.5, -1.0))
 
 
 def test_decode_a_flag_without_tensors():

@@ -24,7 +24,7 @@ from trtllm_truss.triton.mpi import (
     needs_oversubscription,
     usable_cpus,
 )
-from trtllm_truss.triton.ports import LOOPBACK, Ports, free_ports
+from trtllm_truss.triton.ports import GRPC_ADDRESS_VARIABLE, LOOPBACK, Ports, free_ports
 
 _SECRET_NAMES = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
 _ORCHESTRATOR = "TRTLLM_ORCHESTRATOR"
@@ -48,15 +48,18 @@ class Launch:
     folder: Path
 
 
-def new_launch() -> Launch:
+def new_launch(http_port: int | None = None) -> Launch:
     """Chooses names and ports, and makes the folder.
+
+    Args:
+        http_port: the HTTP port if it must be a certain one.
 
     Raises:
         OSError: the machine has no free port, or no place for temporary files.
     """
     run_id = f"{os.getpid()}_{secrets.token_hex(4)}"
     prefix = f"trtllm_truss_{run_id}_"
-    return Launch(run_id, free_ports(), prefix, Path(tempfile.mkdtemp(prefix=prefix)))
+    return Launch(run_id, free_ports(http_port), prefix, Path(tempfile.mkdtemp(prefix=prefix)))
 
 
 def launcher(
@@ -183,8 +186,13 @@ def server_environment(
 
 
 def launch_environment(environment: Mapping[str, str], launch: Launch) -> dict[str, str]:
-    """Adds what belongs to one start: its folder, and the mark by which its processes are found."""
-    return {**environment, **mpi_environment(launch.folder), RUN_MARKER: launch.run_id}
+    """Adds what belongs to one start: folder, address, and the mark that finds its processes."""
+    return {
+        **environment,
+        **mpi_environment(launch.folder),
+        RUN_MARKER: launch.run_id,
+        GRPC_ADDRESS_VARIABLE: f"{LOOPBACK}:{launch.ports.grpc}",
+    }
 
 
 def _prepend(environment: dict[str, str], name: str, folders: Sequence[Path]) -> None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import re
 
-import grpc
-
 from trtllm_truss.errors import (
     ContextLengthExceeded,
     DeadlineExceeded,
@@ -20,6 +18,7 @@ from trtllm_truss.errors import (
     QueueFull,
     TrussError,
 )
+from trtllm_truss.triton.grpc_status import StatusCode
 
 RETRY_AFTER_S = 5
 
@@ -67,15 +66,15 @@ _STREAM_RULES: tuple[tuple[re.Pattern[str], type[TrussError]], ...] = (
     (_CALLERS_FAULT, InvalidRequest),
     (_TIMED_OUT, DeadlineExceeded),
 )
-_STATUS_RULES: dict[grpc.StatusCode, type[TrussError]] = {
-    grpc.StatusCode.INVALID_ARGUMENT: InvalidRequest,
-    grpc.StatusCode.OUT_OF_RANGE: InvalidRequest,
-    grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: QueueFull,
-    grpc.StatusCode.UNAVAILABLE: EngineUnavailable,
-    grpc.StatusCode.CANCELLED: EngineUnavailable,
-    grpc.StatusCode.NOT_FOUND: EngineUnavailable,
-    grpc.StatusCode.UNIMPLEMENTED: InternalError,
+_STATUS_RULES: dict[StatusCode, type[TrussError]] = {
+    StatusCode.INVALID_ARGUMENT: InvalidRequest,
+    StatusCode.OUT_OF_RANGE: InvalidRequest,
+    StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
+    StatusCode.RESOURCE_EXHAUSTED: QueueFull,
+    StatusCode.UNAVAILABLE: EngineUnavailable,
+    StatusCode.CANCELLED: EngineUnavailable,
+    StatusCode.NOT_FOUND: EngineUnavailable,
+    StatusCode.UNIMPLEMENTED: InternalError,
 }
 _MAY_RETRY = (EngineUnavailable, QueueFull)
 
@@ -88,10 +87,9 @@ def from_stream_text(text: str) -> TrussError:
     return InternalError(f"The engine failed: {_clean(text)}")
 
 
-def from_rpc_error(failure: grpc.aio.AioRpcError) -> TrussError:
+def from_status(status: StatusCode, details: str) -> TrussError:
     """Maps a failed call: by its status, or by its text where the status says nothing."""
-    details = failure.details() or ""
-    error = _STATUS_RULES.get(failure.code())
+    error = _STATUS_RULES.get(status)
     if error is None:
         return from_stream_text(details)
     if error is EngineUnavailable:

@@ -6,6 +6,8 @@ import socket
 from dataclasses import dataclass
 
 LOOPBACK = "127.0.0.1"
+GRPC_ADDRESS_VARIABLE = "TRTLLM_TRUSS_TRITON_GRPC"
+"""Tells models inside the server, in their environment, where its gRPC endpoint is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,11 +19,14 @@ class Ports:
     metrics: int
 
 
-def free_ports() -> Ports:
+def free_ports(http_port: int | None = None) -> Ports:
     """Asks the kernel for three ports at once.
 
     They are free when this returns and may be taken a moment later; whoever starts a server on
     them must be ready to try again with others.
+
+    Args:
+        http_port: the HTTP port if it must be a certain one, free or not.
 
     Raises:
         OSError: the machine has no free port.
@@ -34,4 +39,4 @@ def free_ports() -> Ports:
     finally:
         for each in sockets:
             each.close()
-    return Ports(grpc, http, metrics)
+    return Ports(grpc, http_port or http, metrics)

@@ -69,12 +69,23 @@ def render_repository(
     _declare(config.output, rows_for(OUTPUTS, tensorrt_llm_version))
     _set_parameters(config, parameters, tensorrt_llm_version)
     config.parameters["gpt_model_path"].string_value = str(engine_dir)
-    model_dir = destination / MODEL_NAME
+    write_config(config, destination)
+    return destination
+
+
+def write_config(config: model_config_pb2.ModelConfig, destination: Path) -> Path:
+    """Writes a model's ``config.pbtxt`` into a repository, in place of an earlier model.
+
+    Returns:
+        The model's version folder, which is empty.
+    """
+    model_dir: Path = destination / config.name
     shutil.rmtree(model_dir, ignore_errors=True)
-    (model_dir / "1").mkdir(parents=True)
+    version_dir = model_dir / "1"
+    version_dir.mkdir(parents=True)
     text = text_format.MessageToString(config, as_utf8=True)
     (model_dir / CONFIG_FILE).write_text(_HEADER + text, encoding="utf-8")
-    return destination
+    return version_dir
 
 
 def read_config(path: Path) -> model_config_pb2.ModelConfig:

@@ -4,6 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
+
+GuideKind = Literal["json", "json_schema", "regex", "ebnf_grammar"]
+
+
+@dataclass(frozen=True, slots=True)
+class Guide:
+    """What the whole answer must match.
+
+    Attributes:
+        kind: the language of `text`, by the backend's name for it. `json` is any JSON object or
+            array, without a text.
+        text: a JSON schema, a regular expression or an EBNF grammar whose first rule is `root`.
+    """
+
+    kind: GuideKind
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +66,8 @@ class EngineRequest:
         beam_width: beams; only the best one is given back.
         sampling: how tokens are chosen.
         return_log_probs: chunks carry log probabilities.
+        guide: what the answer must match. It needs an `end_id`, by which it ends.
+        lora_task_id: the adapter to generate with, which the engine has loaded before.
     """
 
     request_id: str
@@ -62,6 +81,8 @@ class EngineRequest:
     beam_width: int = 1
     sampling: Sampling = Sampling()
     return_log_probs: bool = False
+    guide: Guide | None = None
+    lora_task_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,56 +1,65 @@
-"""The responses of one call, read by a task of their own.
-
-A task that is cancelled while it waits for a gRPC message takes the whole call with it. Here only
-the waiting ends, and whoever let go of the answer can still end the call as it should be ended.
-"""
+"""Reads the messages that one generation gives back."""
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
+from array import array
 
-import grpc
+from tritonclient.grpc import service_pb2
+
+from trtllm_truss.triton.failures import from_stream_text
+from trtllm_truss.triton.request import EngineChunk
+from trtllm_truss.triton.tensors import decode_response, pack_ids
+
+_parse = service_pb2.ModelStreamInferResponse.FromString
+_ID_BYTES = 4
 
 
-class Responses:
-    """What a ``ModelStreamInfer`` call gives back; belongs to the running event loop."""
+class ResponseReader:
+    """Takes in serialized ``ModelStreamInferResponse`` messages of one call.
 
-    def __init__(self, call: Any) -> None:
-        """Starts to read; ``call`` has been made and may still be written to."""
-        self._call = call
-        self._received: asyncio.Queue[Any] = asyncio.Queue()
-        self._reader = asyncio.create_task(self._read())
+    While an answer streams, one message differs from the one before in the bytes of its token
+    alone. Such a message is recognised by these bytes and not parsed: a tenth of the time.
+    """
 
-    async def next(self) -> Any:
-        """Waits for the next ``ModelStreamInferResponse``; None is the end. May be cancelled.
+    __slots__ = ("_head", "_size", "_tail")
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._tail = b""
+        self._size = -1
+
+    def read_token(self, payload: bytes, into: array[int]) -> bool:
+        """Appends the token of a message that is like the last one; False if it is not."""
+        if (
+            len(payload) != self._size
+            or not payload.startswith(self._head)
+            or not payload.endswith(self._tail)
+        ):
+            return False
+        start = len(self._head)
+        into.frombytes(payload[start : start + _ID_BYTES])
+        return True
+
+    def read(self, payload: bytes) -> EngineChunk:
+        """Parses any message.
 
         Raises:
-            grpc.aio.AioRpcError: the call failed.
-            ConnectionAbortedError: the call was cancelled on this side.
+            TrussError: it carries an error.
+            ValueError: its tensors do not fit together.
         """
-        received = await self._received.get()
-        if isinstance(received, Exception):
-            raise received
-        return received
+        message = _parse(payload)
+        if message.error_message:
+            raise from_stream_text(message.error_message)
+        chunk = decode_response(message.infer_response)
+        self._remember(payload, chunk)
+        return chunk
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether nothing more can come."""
-        return self._reader.done()
-
-    async def ended(self, within_s: float) -> bool:
-        """Waits until the server has ended the call, and tells whether it did so in time."""
-        done, _ = await asyncio.wait([self._reader], timeout=within_s)
-        return bool(done)
-
-    async def _read(self) -> None:
-        put = self._received.put_nowait
-        try:
-            async for response in self._call:
-                put(response)
-        except grpc.aio.AioRpcError as failure:
-            put(failure)
-        except asyncio.CancelledError:  # of the call, for nobody cancels this task
-            put(ConnectionAbortedError())
-        else:
-            put(None)
+    def _remember(self, payload: bytes, chunk: EngineChunk) -> None:
+        self._size = -1
+        if len(chunk.token_ids) != 1 or chunk.final or chunk.log_probs:
+            return
+        token = pack_ids(chunk.token_ids)
+        start = payload.find(token)
+        if start == payload.rfind(token):  # else it cannot be told from the rest
+            self._head, self._tail = payload[:start], payload[start + _ID_BYTES :]
+            self._size = len(payload)

@@ -15,7 +15,8 @@ from tritonclient.grpc import service_pb2
 from trtllm_truss.triton.contract import INPUTS
 from trtllm_truss.triton.request import EngineChunk, EngineRequest
 
-_DTYPES = {tensor.name: tensor.dtype for tensor in INPUTS}
+_PROTOCOL_DTYPES = {"STRING": "BYTES"}  # where config.pbtxt and the protocol differ
+_DTYPES = {tensor.name: _PROTOCOL_DTYPES.get(tensor.dtype, tensor.dtype) for tensor in INPUTS}
 _SCALARS = {
     "INT32": struct.Struct("<i"),
     "UINT64": struct.Struct("<Q"),
@@ -48,6 +49,10 @@ def encode_request(
     ):
         if words:
             _add(message, name, [1, 2, sum(map(len, words))], pack_words(words))
+    if request.guide is not None:
+        _add(message, "guided_decoding_guide_type", [1, 1], pack_text(request.guide.kind))
+        if request.guide.text:
+            _add(message, "guided_decoding_guide", [1, 1], pack_text(request.guide.text))
     for name in ("output_ids", "sequence_length"):
         message.outputs.add(name=name)
     if request.return_log_probs:
@@ -82,6 +87,7 @@ def decode_response(response: service_pb2.ModelInferResponse) -> EngineChunk:
     length: int | None = None
     cum_log_prob: float | None = None
     log_probs: tuple[float, ...] = ()
+    beams = 1
     for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
         if output.name == "output_ids":  # [1, beams, tokens]
             tokens = struct.unpack_from(f"<{output.shape[2]}i", raw)
@@ -91,12 +97,14 @@ def decode_response(response: service_pb2.ModelInferResponse) -> EngineChunk:
             (cum_log_prob,) = struct.unpack_from("<f", raw)
         elif output.name == "output_log_probs":  # [1, beams, tokens]
             log_probs = struct.unpack_from(f"<{output.shape[2]}f", raw)
+            beams = output.shape[1]
+    # Shorter beams are padded; only sequence_length tells where they end. Of a single one, streamed
+    # with the log probabilities of all its tokens, it counts the new tokens.
     return EngineChunk(
-        # Shorter beams are padded; only sequence_length tells where they end.
         token_ids=tokens if length is None else tokens[:length],
         final=_FINAL in response.parameters and response.parameters[_FINAL].bool_param,
         cum_log_prob=cum_log_prob,
-        log_probs=log_probs,
+        log_probs=log_probs[:length] if beams > 1 else log_probs,
     )
 
 
@@ -118,6 +126,12 @@ def pack_words(words: Sequence[Sequence[int]]) -> bytes:
         ends.append(len(flat))
     ends.extend([-1] * (len(flat) - len(ends)))
     return flat.tobytes() + ends.tobytes()
+
+
+def pack_text(text: str) -> bytes:
+    """Packs one string as an element of a BYTES tensor: its length in four bytes, then UTF-8."""
+    encoded = text.encode()
+    return struct.pack("<I", len(encoded)) + encoded
 
 
 def _scalars(request: EngineRequest) -> tuple[tuple[str, float | None], ...]:
@@ -142,6 +156,7 @@ def _scalars(request: EngineRequest) -> tuple[tuple[str, float | None], ...]:
         ("seed", sampling.seed),
         ("random_seed", sampling.seed),
         ("return_log_probs", True if request.return_log_probs else None),
+        ("lora_task_id", request.lora_task_id),
     )
 
 

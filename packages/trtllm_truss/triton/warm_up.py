@@ -2,46 +2,45 @@
 
 from __future__ import annotations
 
-import grpc
-from tritonclient.grpc import service_pb2_grpc
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
 
 from trtllm_truss.engines.versions import PINNED_VERSION
-from trtllm_truss.errors import TritonError
-from trtllm_truss.triton.contract import INPUTS, MODEL_NAME
-from trtllm_truss.triton.failures import from_stream_text
+from trtllm_truss.errors import TritonError, TrussError
+from trtllm_truss.triton.client import TritonClient
 from trtllm_truss.triton.request import EngineRequest
-from trtllm_truss.triton.schema import rows_for
-from trtllm_truss.triton.tensors import encode_request
 
 
-def warm_up(
-    address: str, token_id: int, timeout_s: float, tensorrt_llm_version: str = PINNED_VERSION
-) -> None:
-    """Has the engine generate one token; blocks, for threads that have no event loop.
+def warm_up(address: str, token_id: int, timeout_s: float, version: str = PINNED_VERSION) -> None:
+    """Has the engine generate one token; blocks, even where an event loop runs, as in a notebook.
 
     Args:
         address: ``host:port`` of Triton's gRPC endpoint.
         token_id: the whole prompt; any id that the engine knows.
         timeout_s: how long it may take.
-        tensorrt_llm_version: the version that the server's repository was rendered for.
+        version: the TensorRT-LLM version that the server's repository was rendered for.
 
     Raises:
         TritonError: the engine failed, or gave no answer in time.
     """
+    client = TritonClient(address, tensorrt_llm_version=version)
     request = EngineRequest(request_id="warm-up", input_ids=[token_id], max_tokens=1)
-    declared = frozenset(row.name for row in rows_for(INPUTS, tensorrt_llm_version))
-    message = encode_request(request, model_name=MODEL_NAME, declared=declared)
-    options = [("grpc.enable_http_proxy", 0)]
     try:
-        with grpc.insecure_channel(address, options=options) as channel:
-            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-            for response in stub.ModelStreamInfer(iter([message]), timeout=timeout_s):
-                if response.error_message:
-                    raise TritonError(
-                        "the engine failed its first request: "
-                        f"{from_stream_text(response.error_message).message}"
-                    )
-    except grpc.RpcError as failure:
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(asyncio.run, _generate(client, request, timeout_s)).result()
+    except TrussError as failure:
+        raise TritonError(f"the engine failed its first request: {failure.message}") from failure
+    except TimeoutError:
         raise TritonError(
-            f"the engine did not answer its first request: {failure.code().name.lower()}."
-        ) from failure
+            f"the engine did not answer its first request within {timeout_s:.0f} s."
+        ) from None
+
+
+async def _generate(client: TritonClient, request: EngineRequest, timeout_s: float) -> None:
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    try:
+        async with client.answer(request) as answer:
+            while not (await answer.next(deadline=deadline)).final:
+                pass
+    finally:
+        await client.close()

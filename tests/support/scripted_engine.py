@@ -1,0 +1,113 @@
+"""An engine that answers from a script, behind everything that serves it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from trtllm_truss.engines.inspection import Engine, EngineKind
+from trtllm_truss.errors import TrussError
+from trtllm_truss.serving.activity import Activity
+from trtllm_truss.serving.admission import Admission
+from trtllm_truss.serving.capabilities import Capabilities
+from trtllm_truss.serving.generation import Generator
+from trtllm_truss.serving.metrics import Metrics
+from trtllm_truss.serving.planning import Planner
+from trtllm_truss.settings.model import Serving
+from trtllm_truss.text.tokenizer import TextTokenizer
+from trtllm_truss.triton.request import EngineChunk, EngineRequest
+
+Step = str | list[int] | float | TrussError
+"""A text, or ids, that come at once; seconds of silence; how the answer fails."""
+
+ENGINE = Engine(
+    kind=EngineKind.CPU,
+    max_sequence_tokens=100,
+    max_input_tokens=99,
+    max_batch_size=4,
+    max_beam_width=2,
+    folder=Path("engine"),
+    tokenizer_folder=Path("engine"),
+)
+
+
+class ScriptedEngine:
+    """Gives every request the steps that the test has written for it.
+
+    Args:
+        script: the steps of a request.
+        tokenizer: turns texts into ids.
+        places: requests that it takes at once.
+        limits: the operator's; by default there is no chunk interval.
+    """
+
+    def __init__(
+        self,
+        script: Callable[[EngineRequest], Sequence[Step]],
+        tokenizer: TextTokenizer,
+        places: int = 8,
+        limits: Serving | None = None,
+    ) -> None:
+        self.requests: list[EngineRequest] = []
+        self.ended: list[str] = []
+        self._script = script
+        self._tokenizer = tokenizer
+        self.limits = limits or Serving(chunk_interval_ms=0)
+        self.admission = Admission(places, None, self.limits)
+        self.metrics = Metrics(waiting=lambda: 0, running=lambda: 0, engine_up=lambda: True)
+        self.sampling: dict[str, object] = {}
+        self.generator = Generator(
+            Planner(ENGINE, tokenizer, Capabilities(kv_cache_tokens=80)),
+            tokenizer,
+            lambda: self,  # type: ignore[arg-type, return-value]
+            self.limits,
+            admission=self.admission,
+            activity=Activity(),
+            metrics=self.metrics,
+        )
+
+    @asynccontextmanager
+    async def answer(
+        self, request: EngineRequest, **_: object
+    ) -> AsyncGenerator[_ScriptedAnswer, None]:
+        self.requests.append(request)
+        try:
+            yield _ScriptedAnswer(self._script(request), self._tokenizer)
+        finally:
+            self.ended.append(request.request_id)
+
+    def counted(self, name: str) -> float:
+        """A counter of the metrics, all its labels together."""
+        return sum(
+            sample.value
+            for family in self.metrics.collect()
+            for sample in family.samples
+            if sample.name == f"trtllm_truss_{name}_total"
+        )
+
+
+class _ScriptedAnswer:
+    def __init__(self, steps: Sequence[Step], tokenizer: TextTokenizer) -> None:
+        self._steps = list(steps)
+        self._tokenizer = tokenizer
+        self._generated = 0
+
+    async def next(self, not_before: float, deadline: float) -> EngineChunk:
+        while True:
+            step = self._steps.pop(0)
+            if isinstance(step, TrussError):
+                raise step
+            if isinstance(step, float):
+                left_s = deadline - asyncio.get_running_loop().time()
+                await asyncio.sleep(min(step, left_s))
+                if step > left_s:
+                    raise TimeoutError
+                continue
+            await asyncio.sleep(0)
+            ids = step if isinstance(step, list) else self._tokenizer.encode(step)
+            self._generated += len(ids)
+            # As the engine does: those of all tokens so far.
+            log_probs = tuple(-float(place) for place in range(self._generated))
+            return EngineChunk(tuple(ids), not self._steps, log_probs=log_probs)

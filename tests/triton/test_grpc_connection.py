@@ -1,0 +1,186 @@
+"""The connection against grpcio's own server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import grpc
+import pytest
+
+from trtllm_truss.triton.grpc_connection import GrpcConnection
+from trtllm_truss.triton.grpc_status import StatusCode
+
+METHOD = "/test.Service/Answer"
+
+
+class Received:
+    """A receiver that keeps everything."""
+
+    def __init__(self):
+        self.messages = []
+        self.end = asyncio.get_running_loop().create_future()
+
+    def message(self, payload):
+        self.messages.append(payload)
+
+    def ended(self, status, details):
+        self.end.set_result((status, details))
+
+
+async def behave(request, context):
+    """What the request's first word says."""
+    word, _, rest = request.partition(b" ")
+    if word == b"echo":
+        yield rest
+    elif word == b"count":
+        for number in range(int(rest)):
+            yield number.to_bytes(4, "big")
+    elif word == b"sizes":
+        for size in map(int, rest.split()):
+            yield bytes([size % 251]) * size
+    elif word == b"fail":
+        yield b"before"
+        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "zu viele: 100 % – voll")
+    elif word == b"refuse":
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, rest.decode())
+    elif word == b"wait":
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.append(rest)
+            raise
+
+
+cancelled: list[bytes] = []
+
+
+class Handler(grpc.GenericRpcHandler):
+    def service(self, details):
+        return grpc.unary_stream_rpc_method_handler(behave) if details.method == METHOD else None
+
+
+@pytest.fixture
+async def server():
+    server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
+    server.add_generic_rpc_handlers((Handler(),))
+    server.port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    yield server
+    await server.stop(0)
+
+
+@pytest.fixture
+async def connection(server):
+    connection = await GrpcConnection.connect(f"127.0.0.1:{server.port}")
+    yield connection
+    connection.close()
+    await asyncio.sleep(0)
+
+
+async def ask(connection, request, method=METHOD):
+    received = Received()
+    connection.call(method, request, received)
+    return received.messages, await asyncio.wait_for(received.end, 20)
+
+
+async def test_messages_in_order_and_a_status(connection):
+    messages, end = await ask(connection, b"count 1000")
+    assert messages == [number.to_bytes(4, "big") for number in range(1000)]
+    assert end == (StatusCode.OK, "")
+
+
+async def test_messages_of_any_size_are_put_together(connection):
+    sizes = [0, 1, 16383, 16384, 16385, 70_000, 3_000_000, 0, 5]
+    messages, end = await ask(connection, b"sizes " + b" ".join(b"%d" % size for size in sizes))
+    assert messages == [bytes([size % 251]) * size for size in sizes]
+    assert end[0] is StatusCode.OK
+
+
+async def test_a_request_larger_than_the_servers_window(connection):
+    payload = os.urandom(5_000_000)
+    messages, end = await ask(connection, b"echo " + payload)
+    assert messages == [payload]
+    assert end[0] is StatusCode.OK
+
+
+async def test_more_than_the_connections_window(connection):
+    for _ in range(6):  # 6 MB each, while a step of the window is 16 MB
+        messages, end = await ask(connection, b"sizes 3000000 3000000")
+        assert [len(message) for message in messages] == [3_000_000] * 2
+        assert end[0] is StatusCode.OK
+
+
+async def test_many_calls_at_once_stay_apart(connection):
+    answers = await asyncio.gather(*(ask(connection, b"echo %d" % n) for n in range(300)))
+    assert [messages for messages, _ in answers] == [[b"%d" % n] for n in range(300)]
+
+
+async def test_errors_carry_status_and_details(connection):
+    assert await ask(connection, b"refuse no such thing") == (
+        [],
+        (StatusCode.INVALID_ARGUMENT, "no such thing"),
+    )
+    assert await ask(connection, b"fail") == (
+        [b"before"],
+        (StatusCode.RESOURCE_EXHAUSTED, "zu viele: 100 % – voll"),
+    )
+    _, (status, _) = await ask(connection, b"", method="/test.Service/Unknown")
+    assert status is StatusCode.UNIMPLEMENTED
+
+
+async def test_a_cancelled_call_ends_on_the_server_and_says_nothing_more(connection):
+    received = Received()
+    number = connection.call(METHOD, b"wait for me", received)
+    await ask(connection, b"echo there")
+    connection.cancel(number)
+    connection.cancel(number)
+    for _ in range(500):
+        if b"for me" in cancelled:
+            break
+        await asyncio.sleep(0.01)
+    assert b"for me" in cancelled
+    assert (await ask(connection, b"echo still here"))[0] == [b"still here"]
+    assert not received.end.done()
+
+
+async def test_the_end_of_the_server_ends_every_call(server, connection):
+    calls = [asyncio.create_task(ask(connection, b"wait")) for _ in range(3)]
+    await ask(connection, b"echo there")
+    await server.stop(0)
+    for call in calls:
+        _, (status, _) = await call
+        assert status in (StatusCode.UNAVAILABLE, StatusCode.CANCELLED)
+    for _ in range(500):
+        if not connection.is_usable:
+            break
+        await asyncio.sleep(0.01)
+    assert not connection.is_usable
+
+
+async def test_closing_ends_every_call(connection):
+    call = asyncio.create_task(ask(connection, b"wait"))
+    await ask(connection, b"echo there")
+    connection.close()
+    assert await call == ([], (StatusCode.UNAVAILABLE, "the connection was lost"))
+    assert not connection.is_usable
+
+
+async def test_nobody_listens():
+    with pytest.raises(OSError, match="9"):
+        await GrpcConnection.connect("127.0.0.1:9")
+
+
+async def test_a_peer_that_speaks_something_else():
+    async def talk(reader, writer):
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 2000)
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    connection = await GrpcConnection.connect(f"127.0.0.1:{port}")
+    _, (status, _) = await ask(connection, b"echo")
+    assert status is StatusCode.UNAVAILABLE
+    assert not connection.is_usable
+    server.close()
+    await asyncio.sleep(0)

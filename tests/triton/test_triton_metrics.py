@@ -1,0 +1,153 @@
+"""Triton's metrics as a scrape of ours shows them, from a real Triton."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import socketserver
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import prometheus_client.openmetrics.exposition as openmetrics
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.openmetrics import parser as openmetrics_parser
+
+from trtllm_truss.triton import metrics as triton_metrics
+from trtllm_truss.triton.metrics import TritonMetrics, fetch_metrics
+from trtllm_truss.triton.warm_up import warm_up
+
+SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
+SUCCESSES = ("nv_inference_request_success", (("model", "tensorrt_llm"), ("version", "1")))
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def samples(text: str) -> Samples:
+    """Every sample of a text by its name and labels; nothing of the parser under test."""
+    return {
+        (name, tuple(sorted(re.findall(r'(\w+)="(.*?)"', labels)))): float(value)
+        for name, labels, value in SAMPLE.findall(text)
+    }
+
+
+def shown(metrics: TritonMetrics) -> str:
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    return generate_latest(registry).decode()
+
+
+def told(port: int) -> str:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", "/metrics")
+        return connection.getresponse().read().decode()
+    finally:
+        connection.close()
+
+
+def wait_for(metrics: TritonMetrics, expected: float | None) -> None:
+    deadline = time.monotonic() + 10
+    while samples(shown(metrics)).get(SUCCESSES) != expected:
+        assert time.monotonic() < deadline, shown(metrics)
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def port(make_triton) -> int:
+    """The metrics port of a Triton of our own, which has answered one request."""
+    process = make_triton().process
+    warm_up(process.grpc_address, 11, 10)
+    port: int = process.launch.ports.metrics
+    deadline = time.monotonic() + 10
+    while samples(told(port)).get(SUCCESSES) != 1:  # counted a moment after its last token
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return port
+
+
+def test_every_sample_keeps_name_labels_and_value(port) -> None:
+    with TritonMetrics(lambda: port) as metrics:
+        raw, again = samples(told(port)), samples(shown(metrics))
+    assert raw.keys() == again.keys()
+    changing = ("nv_cpu_", "nv_gpu_")
+    steady = {key for key in raw if not key[0].startswith(changing)}
+    assert {key: raw[key] for key in steady} == {key: again[key] for key in steady}
+    assert again[SUCCESSES] == 1
+
+
+def test_openmetrics_accepts_it(port) -> None:
+    with TritonMetrics(lambda: port) as metrics:
+        registry = CollectorRegistry()
+        registry.register(metrics)
+        text = openmetrics.generate_latest(registry).decode()
+    families = openmetrics_parser.text_string_to_metric_families(text)
+    assert SUCCESSES[0] in {family.name for family in families}
+
+
+def test_values_stay_fresh_until_triton_is_gone(make_triton, monkeypatch) -> None:
+    monkeypatch.setattr(triton_metrics, "_REFRESH_S", 0.02)
+    own = make_triton()
+    with TritonMetrics(lambda: own.process.launch.ports.metrics) as metrics:
+        wait_for(metrics, 0)
+        warm_up(own.process.grpc_address, 11, 10)
+        wait_for(metrics, 1)
+        own.process.stop(0)
+        wait_for(metrics, None)
+        assert shown(metrics) == ""
+
+
+def test_nothing_without_a_server() -> None:
+    with TritonMetrics(lambda: None) as metrics:
+        assert shown(metrics) == ""
+
+
+@contextmanager
+def stranger(answer: bytes | None) -> Iterator[int]:
+    """The port of a server that gives one answer, or none at all."""
+    leaving = threading.Event()
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(4096)
+            if answer is None:
+                leaving.wait(10)
+            else:
+                self.request.sendall(answer)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            leaving.set()
+            server.shutdown()
+            thread.join()
+
+
+OK = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        b"",
+        b"no HTTP at all\r\n\r\n",
+        b"HTTP/1.1 503 Busy\r\nContent-Length: 5\r\n\r\na 1\n\n",
+        OK + b"# TYPE a gauge\na{b= 1\n",
+        OK + b"a \xff\n",
+    ],
+    ids=["silent", "closed", "not-http", "busy", "not-metrics", "not-text"],
+)
+def test_no_proper_answer_is_no_metrics_and_no_error(answer: bytes | None) -> None:
+    with stranger(answer) as port:
+        assert fetch_metrics(port, timeout_s=0.2) == ()
+
+
+def test_a_proper_answer_of_that_server_is_read() -> None:
+    with stranger(OK + b"# TYPE a gauge\na 1\n") as port:
+        assert [family.name for family in fetch_metrics(port)] == ["a"]
