@@ -44,7 +44,9 @@ def test_a_template_for_tools_is_used_with_tools() -> None:
     templates = {"default": "plain", "tool_use": "{{ tools[0].name }} {{ mode }}"}
     tokenizer = wrap(tokenizer_of("byte-level")._backend, chat_templates=templates)
     assert tokenizer.decode(tokenizer.apply_chat_template(HELLO)) == "plain"
-    ids = tokenizer.apply_chat_template(HELLO, tools=[{"name": "search"}], mode="fast")
+    ids = tokenizer.apply_chat_template(
+        HELLO, tools=[{"name": "search"}], variables={"mode": "fast"}
+    )
     assert tokenizer.decode(ids) == "search fast"
 
 
@@ -88,3 +90,9 @@ def test_broken_text_in_a_message_is_the_callers_fault() -> None:
     with pytest.raises(InvalidRequest, match="surrogate") as refused:
         tokenizer_of("smollm2").apply_chat_template([{"role": "user", "content": "\ud800"}])
     assert refused.value.param == "messages"
+
+
+def test_a_template_that_leaves_out_the_last_message_cannot_go_on_in_it() -> None:
+    template = ChatTemplate("{{ messages[0]['content'] }}")
+    with pytest.raises(InvalidRequest, match="does not write the last"):
+        template.render_open([*HELLO, {"role": "assistant", "content": "So"}], {})

@@ -49,15 +49,16 @@ STAGES = [
 @given(
     stages=st.lists(st.sampled_from(STAGES), max_size=5),
     ids=st.lists(st.integers(0, len(TOKENS)), max_size=20),
+    skip=st.booleans(),
 )
-def test_any_decoder_is_exact(stages: list[decoders.Decoder], ids: list[int]) -> None:
+def test_any_decoder_is_exact(stages: list[decoders.Decoder], ids: list[int], skip: bool) -> None:
     vocabulary = {token: token_id for token_id, token in enumerate(TOKENS)}
     backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     backend.add_special_tokens(SPECIAL)
     if stages:
         backend.decoder = decoders.Sequence(stages)
-    whole = backend.decode(ids)
-    decoding = choose_decoding(backend)()
+    whole = backend.decode(ids, skip_special_tokens=skip)
+    decoding = choose_decoding(backend, skip_special_tokens=skip)()
     joined = ""
     for token_id in ids:
         joined += decoding.push([token_id])

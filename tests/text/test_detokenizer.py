@@ -17,13 +17,14 @@ thorough = settings(deadline=None, derandomize=True, max_examples=150)
 
 
 def check_pieces(tokenizer: TextTokenizer, ids: Sequence[int], lengths: list[int]) -> None:
-    whole = tokenizer.decode(ids)
-    detokenizer = IncrementalDetokenizer(tokenizer)
-    joined = ""
-    for piece in pieces(ids, lengths):
-        joined += detokenizer.push(piece)
-        assert whole.startswith(joined)
-    assert joined + detokenizer.flush() == whole
+    for skip in (True, False):
+        whole = tokenizer.decode(ids, skip_special_tokens=skip)
+        detokenizer = IncrementalDetokenizer(tokenizer, skip_special_tokens=skip)
+        joined = ""
+        for piece in pieces(ids, lengths):
+            joined += detokenizer.push(piece)
+            assert whole.startswith(joined)
+        assert joined + detokenizer.flush() == whole
 
 
 @every_kind

@@ -65,6 +65,13 @@ def test_the_end_decides_between_words() -> None:
     assert matcher.matched
 
 
+def test_the_word_itself_is_shown_if_it_is_to_be() -> None:
+    matcher = StopWordMatcher(["c", "bcd"], shown=True)
+    assert matcher.push("abc") == ("a", False)
+    assert matcher.push("x") == ("bc", True)
+    assert matcher.word == "c"
+
+
 def test_nothing_is_shown_after_a_match() -> None:
     matcher = StopWordMatcher(["stop"])
     assert matcher.push("go stop go") == ("go ", True)

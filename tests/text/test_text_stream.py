@@ -8,26 +8,66 @@ from hypothesis import strategies as st
 from strategies import cuts, id_lists, pieces, texts
 from tokenizer_zoo import KINDS, tokenizer_of
 
-from trtllm_truss.text.text_stream import Piece, TextStream
+from trtllm_truss.text.text_stream import Piece, TextStream, TokenText
+from trtllm_truss.text.token_stream import TokenStream
 from trtllm_truss.text.tokenizer import TextTokenizer
 
+options = st.fixed_dictionaries(
+    {"include_stop_word": st.booleans(), "skip_special_tokens": st.booleans()}
+)
 
-def cut(text: str, stop_words: Sequence[str]) -> str:
-    found = [at for word in stop_words if (at := text.find(word)) >= 0]
-    return text[: min(found, default=len(text))]
+
+def cut(text: str, stop_words: Sequence[str], *, after: bool = False) -> str:
+    """The text before its first stop word, or after the shortest that begins there."""
+    found = [(at, len(word)) for word in stop_words if (at := text.find(word)) >= 0]
+    at, length = min(found, default=(len(text), 0))
+    return text[: at + length if after else at]
 
 
 def check_stream(
-    tokenizer: TextTokenizer, ids: list[int], lengths: list[int], stop_words: list[str]
+    tokenizer: TextTokenizer,
+    ids: list[int],
+    lengths: list[int],
+    stop_words: list[str],
+    options: dict[str, bool],
 ) -> None:
-    whole = tokenizer.decode(ids)
-    stream = TextStream(tokenizer, stop_words)
+    whole = tokenizer.decode(ids, options["skip_special_tokens"])
+    stream = TextStream(tokenizer, stop_words, **options)
     shown = ""
     for ids_ in pieces(ids, lengths):
         shown += stream.push(ids_).text
     shown += stream.finish()
-    assert shown == cut(whole, stop_words)
-    assert stream.stopped == (shown != whole)
+    assert shown == cut(whole, stop_words, after=options["include_stop_word"])
+    assert stream.stopped == (cut(whole, stop_words) != whole)
+    if stream.stop_word is not None:
+        assert whole.startswith(stream.stop_word, len(cut(whole, stop_words)))
+    check_tokens(tokenizer, ids, lengths, stop_words, options, shown)
+
+
+def check_tokens(
+    tokenizer: TextTokenizer,
+    ids: list[int],
+    lengths: list[int],
+    stop_words: list[str],
+    options: dict[str, bool],
+    text: str,
+) -> None:
+    """The stream of tokens shows the same text, made of the first ids one after the other."""
+    stream = TokenStream(tokenizer, stop_words, **options)
+    shown, told = "", []
+    for ids_ in pieces(ids, lengths):
+        piece = stream.push(ids_)
+        assert piece.text == "".join(token.text for token in stream.tokens)
+        shown += piece.text
+        told += stream.tokens
+    last = stream.finish()
+    shown += last
+    told += stream.tokens
+    assert shown == text
+    assert [token.id for token in told] == ids[: len(told)]
+    assert stream.stopped or len(told) == len(ids)
+    left = text.removeprefix("".join(token.text for token in told))
+    assert left in ("", "\ufffd")
 
 
 @st.composite
@@ -40,13 +80,14 @@ def parts_of(draw: st.DrawFn, text: str) -> list[str]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @settings(deadline=None, derandomize=True, max_examples=100)
-@given(data=st.data(), lengths=cuts, is_text=st.booleans())
+@given(data=st.data(), lengths=cuts, is_text=st.booleans(), options=options)
 def test_a_stop_word_ends_the_text_wherever_borders_fall(
-    kind: str, data: st.DataObject, lengths: list[int], is_text: bool
+    kind: str, data: st.DataObject, lengths: list[int], is_text: bool, options: dict[str, bool]
 ) -> None:
     tokenizer = tokenizer_of(kind)
     ids = data.draw(texts.map(tokenizer.encode) if is_text else id_lists(tokenizer))
-    check_stream(tokenizer, ids, lengths, data.draw(parts_of(tokenizer.decode(ids))))
+    whole = tokenizer.decode(ids, options["skip_special_tokens"])
+    check_stream(tokenizer, ids, lengths, data.draw(parts_of(whole)), options)
 
 
 def test_a_stop_word_across_tokens_and_pieces() -> None:
@@ -55,7 +96,7 @@ def test_a_stop_word_across_tokens_and_pieces() -> None:
     stream = TextStream(tokenizer, [".\n\nUser:"])
     seen = [stream.push([token_id]) for token_id in ids]
     assert "".join(piece.text for piece in seen) == "One, two, three"
-    assert seen[-1] == Piece("", stopped=True)
+    assert seen[-1] == Piece("", stopped=True, used=0)
     assert stream.finish() == ""
 
 
@@ -63,7 +104,7 @@ def test_the_end_releases_what_was_held_back_in_order() -> None:
     tokenizer = tokenizer_of("smollm2")
     emoji = tokenizer.encode("<|en🤖")
     stream = TextStream(tokenizer, ["<|en\ufffd!"])
-    assert stream.push(emoji[:-1]) == Piece("", stopped=False)
+    assert stream.push(emoji[:-1]) == Piece("", stopped=False, used=len(emoji) - 1)
     assert stream.finish() == "<|en\ufffd"
     assert not stream.stopped
 
@@ -73,3 +114,36 @@ def test_special_tokens_do_not_show() -> None:
     stream = TextStream(tokenizer, [])
     ids = [*tokenizer.encode("one"), 1, *tokenizer.encode(" two"), *tokenizer.eos_ids]
     assert "".join(stream.push([token_id]).text for token_id in ids) == "one two"
+
+
+def test_special_tokens_show_if_they_are_to() -> None:
+    tokenizer = tokenizer_of("smollm2")
+    stream = TextStream(tokenizer, [], skip_special_tokens=False)
+    assert stream.push([*tokenizer.encode("one"), 1]).text == "one<|im_start|>"
+
+
+def test_the_stop_word_that_ended_it_is_told() -> None:
+    tokenizer = tokenizer_of("smollm2")
+    stream = TextStream(tokenizer, ["three", " two"])
+    stream.push(tokenizer.encode("one two three"))
+    assert stream.stop_word == " two"
+
+
+def test_tokens_tell_the_text_that_each_adds() -> None:
+    tokenizer = tokenizer_of("smollm2")
+    ids = tokenizer.encode("Hi🤖!")
+    stream = TokenStream(tokenizer)
+    told = [token for token_id in ids if stream.push([token_id]) for token in stream.tokens]
+    assert [token.id for token in told] == ids
+    assert [token.text for token in told] == ["Hi", *[""] * (len(ids) - 3), "🤖", "!"]
+    assert len(ids) > 3
+
+
+def test_a_token_that_a_stop_word_cuts_is_told_with_what_is_left() -> None:
+    tokenizer = tokenizer_of("smollm2")
+    ids = tokenizer.encode("one two three")
+    stream = TokenStream(tokenizer, ["wo th"])
+    told = [token for token_id in ids if stream.push([token_id]) for token in stream.tokens]
+    assert told == [TokenText(ids[0], "one"), TokenText(ids[1], " t")]
+    assert stream.finish() == ""
+    assert stream.tokens == ()

@@ -21,6 +21,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from trtllm_truss.errors import InvalidRequest
 
+_END_MARK = "\ue000end of the last message\ue000 "
+"""Private characters, so that no message holds it; the space at its end shows who trims."""
+
 
 class ChatTemplate:
     """A compiled chat template.
@@ -64,6 +67,41 @@ class ChatTemplate:
         raise InvalidRequest(
             f"messages do not fit the model's chat template: {reason}", param="messages"
         )
+
+    def render_open(
+        self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]
+    ) -> str:
+        """Write the prompt up to the end of the last message's text, which is to go on.
+
+        What follows that text is found by marking its end. A template that trims messages trims
+        the mark, and would have trimmed the space before it.
+
+        Args:
+            messages: as for `render`; the last one has a text.
+            variables: as for `render`.
+
+        Raises:
+            InvalidRequest: the last message has no text, or the template does not write it; or
+                as `render` does.
+        """
+        *before, last = messages
+        text = last.get("content")
+        if not isinstance(text, str) or not text.strip():
+            raise InvalidRequest(
+                "the last of messages has no text to go on from; give it one, or set "
+                "continue_final_message to false.",
+                param="messages",
+            )
+        prompt = self.render([*before, {**last, "content": text + _END_MARK}], variables)
+        end = prompt.rfind(_END_MARK.strip())
+        if end < 0:
+            raise InvalidRequest(
+                "the model's chat template does not write the last of messages as it is, so it "
+                "cannot be gone on from; set continue_final_message to false.",
+                param="messages",
+            )
+        opened = prompt[:end]
+        return opened if prompt.startswith(_END_MARK, end) else opened.rstrip()
 
 
 class _GenerationBlock(Extension):

@@ -1,7 +1,7 @@
 """How tokenizers turn ids into text, bit by bit and yet exactly as they would all at once.
 
-The `tokenizers` library first drops special tokens and ids that it does not know, then hands the
-remaining tokens to its decoder. Three ways cover every decoder:
+The `tokenizers` library first drops ids that it does not know, and special tokens unless they are
+to show, then hands the remaining tokens to its decoder. Three ways cover every decoder:
 
 * `ByteDecoding`: byte-level BPE. A token is a few bytes, the text is their UTF-8. Exact because
   Python and Rust replace invalid UTF-8 alike, by the Unicode standard's "maximal subparts".
@@ -40,24 +40,28 @@ class Decoding(Protocol):
         """Return the rest, now that no more ids will come."""
 
 
-def choose_decoding(backend: Tokenizer) -> Callable[[], Decoding]:
+def choose_decoding(
+    backend: Tokenizer, *, skip_special_tokens: bool = True
+) -> Callable[[], Decoding]:
     """Find the way that is exact for a tokenizer.
 
     Args:
         backend: the tokenizer, which must not change any more.
+        skip_special_tokens: whether special tokens do not show.
 
     Returns:
         A function that begins a text. All texts share the tables behind it.
     """
+    hidden = special_tokens(backend) if skip_special_tokens else frozenset()
     stages = _decoder_stages(backend)
     if [stage["type"] for stage in stages] == ["ByteLevel"]:
-        return partial(ByteDecoding, ByteTable(backend))
+        return partial(ByteDecoding, ByteTable(backend, hidden))
     anchor = _plain_token(backend)
     if anchor is not None and _is_local(stages):
         has_bytes = any(stage["type"] == "ByteFallback" for stage in stages)
-        return partial(TokenDecoding, TextTable(backend, anchor, has_bytes))
+        return partial(TokenDecoding, TextTable(backend, hidden, anchor, has_bytes))
     logger.warning("no text can be streamed with this tokenizer's decoder, it comes at the end")
-    return partial(WholeDecoding, backend)
+    return partial(WholeDecoding, backend, skip_special_tokens)
 
 
 class ByteDecoding:
@@ -124,8 +128,9 @@ class TokenDecoding:
 class WholeDecoding:
     """Decoding of what cannot be cut: everything comes at the end."""
 
-    def __init__(self, backend: Tokenizer) -> None:
+    def __init__(self, backend: Tokenizer, skip_special_tokens: bool) -> None:
         self._backend = backend
+        self._skip_special_tokens = skip_special_tokens
         self._ids: list[int] = []
 
     def push(self, ids: Sequence[int]) -> str:
@@ -136,7 +141,7 @@ class WholeDecoding:
     def flush(self) -> str:
         """Return the whole text, now that no more ids will come."""
         ids, self._ids = self._ids, []
-        return self._backend.decode(ids)
+        return self._backend.decode(ids, skip_special_tokens=self._skip_special_tokens)
 
 
 def _decoder_stages(backend: Tokenizer) -> list[dict[str, Any]]:

@@ -16,10 +16,11 @@ class IncrementalDetokenizer:
 
     Args:
         tokenizer: the model's tokenizer.
+        skip_special_tokens: whether special tokens do not show.
     """
 
-    def __init__(self, tokenizer: TextTokenizer) -> None:
-        decoding = tokenizer.start_decoding()
+    def __init__(self, tokenizer: TextTokenizer, *, skip_special_tokens: bool = True) -> None:
+        decoding = tokenizer.start_decoding(skip_special_tokens)
         self._push = decoding.push
         self._flush = decoding.flush
 

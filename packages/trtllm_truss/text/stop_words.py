@@ -9,34 +9,42 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import NamedTuple
 
 
 class StopWordMatcher:
-    """Ends one text before its first stop word.
+    """Ends one text before its first stop word, or after it.
 
     The reference is a search in the whole text: the cut is at the smallest `text.find(word)` over
     all words. A word that began later but is complete earlier therefore waits for one that began
     before it and may still be completed ("c" for "bcd"); it decides as soon as that one fails, or
-    at the end.
+    at the end. Of words that begin at the same place the shortest decides.
 
     Attributes:
-        matched: whether a stop word has ended the text; final after `flush`.
+        word: the stop word that has ended the text; final after `flush`.
 
     Args:
         stop_words: any number of words; the order does not matter.
+        shown: whether the stop word that ends the text is part of it.
 
     Raises:
         ValueError: a word is empty.
     """
 
-    def __init__(self, stop_words: Sequence[str]) -> None:
+    def __init__(self, stop_words: Sequence[str], *, shown: bool = False) -> None:
         self._words = _Automaton(stop_words)
+        self._shown = shown
         self._node = 0
         # The text that is not shown yet: always as long as the node is deep.
         self._held = ""
-        # Where in the held text it ends, if no word that began earlier is completed.
-        self._cut: int | None = None
-        self.matched = False
+        # The word in the held text that ends it, if no word that began earlier is completed.
+        self._found: _Found | None = None
+        self.word: str | None = None
+
+    @property
+    def matched(self) -> bool:
+        """Whether a stop word has ended the text."""
+        return self.word is not None
 
     def push(self, text: str) -> tuple[str, bool]:
         """Take the next piece of text.
@@ -48,37 +56,47 @@ class StopWordMatcher:
             The text that is safe to show, and whether a stop word has ended it. From then on
             nothing more is shown.
         """
-        if self.matched:
+        if self.word is not None:
             return "", True
         words = self._words
         if not self._held and words.first_characters.isdisjoint(text):
             return text, False
         held = self._held + text
-        node, cut = self._node, self._cut
+        node, found = self._node, self._found
         for end, character in enumerate(text, start=len(self._held) + 1):
             node = words.step(node, character)
             length = words.complete[node]
-            if length and (cut is None or end - length < cut):
-                cut = end - length
-            if cut is not None and end - words.depth[node] >= cut:
-                self.matched, self._held = True, ""
-                return held[:cut], True
+            if length and (found is None or end - length < found.start):
+                found = _Found(end - length, end)
+            if found is not None and end - words.depth[node] >= found.start:
+                self._held = ""
+                return self._ended(held, found), True
         safe = len(held) - words.depth[node]
         self._node, self._held = node, held[safe:]
-        self._cut = None if cut is None else cut - safe
+        self._found = None if found is None else _Found(found.start - safe, found.end - safe)
         return held[:safe], False
 
     def flush(self) -> str:
         """End the text.
 
         Returns:
-            What was held back and is not part of a stop word.
+            What was held back and is to be shown.
         """
         held, self._held = self._held, ""
-        if self._cut is None or self.matched:
+        if self._found is None or self.word is not None:
             return held
-        self.matched = True
-        return held[: self._cut]
+        return self._ended(held, self._found)
+
+    def _ended(self, text: str, found: _Found) -> str:
+        self.word = text[found.start : found.end]
+        return text[: found.end if self._shown else found.start]
+
+
+class _Found(NamedTuple):
+    """Where a stop word begins and ends."""
+
+    start: int
+    end: int
 
 
 class _Automaton:

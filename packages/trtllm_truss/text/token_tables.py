@@ -10,21 +10,21 @@ from tokenizers import Tokenizer
 class TokenKind(Enum):
     """Tokens that have no text of their own."""
 
-    DROPPED = "special or unknown: the decoder never sees it"
+    DROPPED = "hidden or unknown: the decoder never sees it"
     BYTE = "one byte of a run"
 
 
 class ByteTable(dict[int, bytes]):
-    """The bytes of each token, filled as tokens are met."""
+    """The bytes of each token but the hidden ones, filled as tokens are met."""
 
-    def __init__(self, backend: Tokenizer) -> None:
+    def __init__(self, backend: Tokenizer, hidden: frozenset[str]) -> None:
         super().__init__()
         self._backend = backend
-        self._special = special_tokens(backend)
+        self._hidden = hidden
 
     def __missing__(self, token_id: int) -> bytes:
         token = self._backend.id_to_token(token_id)
-        if token is None or token in self._special:
+        if token is None or token in self._hidden:
             return b""
         try:
             value = bytes([_BYTE_OF[character] for character in token])
@@ -36,19 +36,21 @@ class ByteTable(dict[int, bytes]):
 
 
 class TextTable(dict[int, str | TokenKind]):
-    """The text of each token when it is not the first, filled as tokens are met."""
+    """The text of each token that is not hidden, when it is not the first; filled as they come."""
 
-    def __init__(self, backend: Tokenizer, anchor: int, has_bytes: bool) -> None:
+    def __init__(
+        self, backend: Tokenizer, hidden: frozenset[str], anchor: int, has_bytes: bool
+    ) -> None:
         super().__init__()
         self._backend = backend
-        self._special = special_tokens(backend)
+        self._hidden = hidden
         self._has_bytes = has_bytes
         self.anchor = anchor
         self.anchor_text = backend.decode([anchor])
 
     def __missing__(self, token_id: int) -> str | TokenKind:
         token = self._backend.id_to_token(token_id)
-        if token is None or token in self._special:
+        if token is None or token in self._hidden:
             return TokenKind.DROPPED
         # Wider than the decoder's own rule: to hold back too much is late, never wrong.
         is_byte = self._has_bytes and "<0x" in token
@@ -58,7 +60,8 @@ class TextTable(dict[int, str | TokenKind]):
 
     def text_after(self, context: list[int], context_text: str, ids: list[int]) -> str:
         """The text of ids that follow others whose text is known."""
-        return self._backend.decode([*context, *ids])[len(context_text) :]
+        whole = self._backend.decode([*context, *ids], skip_special_tokens=bool(self._hidden))
+        return whole[len(context_text) :]
 
     def is_empty(self, ids: list[int]) -> bool:
         """Whether ids add nothing to a text that has begun."""

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from jinja2 import TemplateError
 
+from trtllm_truss.engines.layout import GGUF_SUFFIX
 from trtllm_truss.errors import ArtifactError, InvalidRequest
 from trtllm_truss.text.chat_template import ChatTemplate
-from trtllm_truss.text.decoding import choose_decoding
+from trtllm_truss.text.decoding import Decoding, choose_decoding
 from trtllm_truss.text.gguf_tokenizer import read_gguf_tokenizer
 from trtllm_truss.text.tokenizer_files import read_tokenizer_folder
 from trtllm_truss.text.tokenizer_parts import TokenizerParts
+from trtllm_truss.text.tokenizer_selection import select_tokenizer
 
 
 class TextTokenizer:
@@ -24,9 +27,9 @@ class TextTokenizer:
         bos_id: the id that begins a text, if there is one.
         pad_id: the id that fills up a batch, if there is one.
         vocab_size: the number of tokens, added ones included.
-        special_ids: ids that never show in decoded text.
-        start_decoding: begins the incremental decoding of one text; see
-            `detokenizer.IncrementalDetokenizer`.
+        special_ids: ids of special tokens, which do not show in decoded text unless asked for.
+        sampling: how the model's authors would draw tokens, as they say it themselves; see
+            `TokenizerParts`.
     """
 
     def __init__(self, parts: TokenizerParts) -> None:
@@ -38,10 +41,11 @@ class TextTokenizer:
         self.eos_ids = parts.eos_ids
         self.bos_id = parts.bos_id
         self.pad_id = parts.pad_id
+        self.sampling = parts.sampling
         self.vocab_size = self._backend.get_vocab_size(with_added_tokens=True)
         added = self._backend.get_added_tokens_decoder()
         self.special_ids = frozenset(id_ for id_, token in added.items() if token.special)
-        self.start_decoding = choose_decoding(self._backend)
+        self._start_decoding = choose_decoding(self._backend)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Turn a prompt into ids.
@@ -60,24 +64,38 @@ class TextTokenizer:
         """
         return self._encode(text, add_special_tokens, param="prompt")
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Turn ids into text, as the tokenizer's own decoder does.
 
         Args:
-            ids: any ids from 0 on; special ones and those outside the vocabulary are skipped.
+            ids: any ids from 0 on; those outside the vocabulary are skipped.
+            skip_special_tokens: whether special tokens do not show.
 
         Returns:
             The text; bytes that are not UTF-8 show as U+FFFD.
         """
-        return self._backend.decode(list(ids), skip_special_tokens=True)
+        return self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+
+    def start_decoding(self, skip_special_tokens: bool = True) -> Decoding:
+        """Begin the decoding of one text; see `detokenizer.IncrementalDetokenizer`.
+
+        Args:
+            skip_special_tokens: whether special tokens do not show.
+        """
+        return self._start_decoding() if skip_special_tokens else self._start_literal_decoding()
+
+    @cached_property
+    def _start_literal_decoding(self) -> Callable[[], Decoding]:
+        return choose_decoding(self._backend, skip_special_tokens=False)
 
     def apply_chat_template(
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
-        **variables: Any,
+        variables: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """Turn a conversation into the ids of the prompt that the model was trained on.
 
@@ -86,8 +104,10 @@ class TextTokenizer:
         Args:
             messages: the conversation, oldest first, each with `role` and `content`.
             add_generation_prompt: whether to begin the assistant's answer.
+            continue_final_message: whether the prompt ends with the last message's text, so that
+                the answer goes on in it.
             tools: JSON schemas of the functions that the model may call.
-            **variables: further names for the template, such as `enable_thinking`.
+            variables: further names for the template, such as `enable_thinking`.
 
         Returns:
             The ids.
@@ -104,11 +124,13 @@ class TextTokenizer:
             )
         context = {
             **self._named_tokens,
-            **variables,
+            **(variables or {}),
             "tools": tools,
             "add_generation_prompt": add_generation_prompt,
         }
-        prompt = self._chat_templates[name].render(messages, context)
+        template = self._chat_templates[name]
+        render = template.render_open if continue_final_message else template.render
+        prompt = render(messages, context)
         return self._encode(prompt, add_special_tokens=False, param="messages")
 
     def _encode(self, text: str, add_special_tokens: bool, param: str) -> list[int]:
@@ -122,12 +144,13 @@ class TextTokenizer:
             ) from error
 
 
-def load_tokenizer(path: Path) -> TextTokenizer:
+def load_tokenizer(path: Path, *, trust_remote_code: bool = False) -> TextTokenizer:
     """Load the tokenizer of a model.
 
     Args:
-        path: a folder with a `tokenizer.json`, or with one `.gguf` file, or such a file. A
-            `tokenizer.json` wins over the file's own description.
+        path: a folder with a `tokenizer.json`, with what one can be made from, or with one
+            `.gguf` file, in this order; or such a file, beside which the order is the same.
+        trust_remote_code: whether a tokenizer that is a program may run.
 
     Returns:
         The tokenizer.
@@ -135,28 +158,24 @@ def load_tokenizer(path: Path) -> TextTokenizer:
     Raises:
         ArtifactError: nothing usable is there; the message names the file and the remedy.
     """
-    folder = path if path.is_dir() else path.parent
-    if (folder / "tokenizer.json").exists():
-        source, parts = folder, read_tokenizer_folder(folder)
-    else:
-        source = _find_gguf(path)
+    source = path if path.is_dir() else path.parent
+    names = {
+        file.relative_to(source).as_posix(): file.stat().st_size
+        for file in source.glob("*")
+        if file.is_file()
+    }
+    try:
+        files = select_tokenizer(names, trust_remote_code=trust_remote_code)
+    except ArtifactError as error:
+        raise ArtifactError(f"the tokenizer in {source}: {error.message}") from error
+    if files[0].endswith(GGUF_SUFFIX):
+        source = source / files[0]
         parts = read_gguf_tokenizer(source)
+    else:
+        parts = read_tokenizer_folder(source, trust_remote_code=trust_remote_code)
     try:
         return TextTokenizer(parts)
     except TemplateError as error:
         raise ArtifactError(
             f"the chat template in {source} is not valid Jinja ({error}); correct or remove it."
         ) from error
-
-
-def _find_gguf(path: Path) -> Path:
-    if path.suffix == ".gguf":
-        return path
-    files = sorted(path.glob("*.gguf"))
-    if len(files) != 1:
-        found = f"{len(files)} .gguf files" if files else "neither a .gguf file"
-        raise ArtifactError(
-            f"{path} holds {found} and no tokenizer.json; name a tokenizer_repository that holds "
-            "one (`AutoTokenizer.from_pretrained(…).save_pretrained(…)` of transformers writes it)."
-        )
-    return files[0]

@@ -1,9 +1,10 @@
 """A tokenizer stored the way of Hugging Face: `tokenizer.json` and the files around it.
 
-`tokenizer.json` is the tokenizer. The others, each optional, say what its tokens are for:
-`tokenizer_config.json` and `special_tokens_map.json` name the special tokens,
-`generation_config.json` lists the ids that end a text, and the chat template is in
-`chat_template.jinja` or in `tokenizer_config.json`.
+`tokenizer.json` is the tokenizer; where it is missing it is made from what there is. The others,
+each optional, say what its tokens are for: `tokenizer_config.json` and `special_tokens_map.json`
+name the special tokens, `generation_config.json` (or else a model's `config.json`) lists the ids
+that end a text and may say how to draw tokens, and the chat template is in `chat_template.jinja` or
+in `tokenizer_config.json`, further ones in `additional_chat_templates/`.
 """
 
 from __future__ import annotations
@@ -16,19 +17,22 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 
 from trtllm_truss.errors import ArtifactError
+from trtllm_truss.text.tokenizer_conversion import convert_tokenizer
 from trtllm_truss.text.tokenizer_parts import TokenizerParts
 
 _ROLES = (
     "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token",
 )  # fmt: skip
+_SAMPLING = ("temperature", "top_p", "top_k", "repetition_penalty")
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
-def read_tokenizer_folder(folder: Path) -> TokenizerParts:
-    """Read the tokenizer of a folder that holds a `tokenizer.json`.
+def read_tokenizer_folder(folder: Path, *, trust_remote_code: bool = False) -> TokenizerParts:
+    """Read the tokenizer of a folder.
 
     Args:
         folder: the folder.
+        trust_remote_code: whether a tokenizer that is a program may run.
 
     Returns:
         Its parts. Truncation and padding that `tokenizer.json` may ask for are switched off: they
@@ -37,7 +41,13 @@ def read_tokenizer_folder(folder: Path) -> TokenizerParts:
     Raises:
         ArtifactError: one of the files cannot be read.
     """
-    backend = _read_backend(folder / "tokenizer.json")
+    file = folder / "tokenizer.json"
+    if file.exists():
+        backend = _read_backend(file)
+    else:
+        backend = convert_tokenizer(folder, trust_remote_code=trust_remote_code)
+    backend.no_truncation()
+    backend.no_padding()
     try:
         return _assemble(folder, backend)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -51,6 +61,7 @@ def _assemble(folder: Path, backend: Tokenizer) -> TokenizerParts:
     config = _read_object(folder / "tokenizer_config.json")
     special_tokens = _read_object(folder / "special_tokens_map.json")
     generation = _read_object(folder / "generation_config.json")
+    ends = generation or _read_object(folder / "config.json")
 
     declared = {**special_tokens, **config}
     named_tokens = {role: text for role in _ROLES if (text := _content(declared.get(role)))}
@@ -62,25 +73,23 @@ def _assemble(folder: Path, backend: Tokenizer) -> TokenizerParts:
 
     return TokenizerParts(
         backend=backend,
-        eos_ids=_distinct([id_of("eos_token"), *_as_list(generation.get("eos_token_id"))]),
+        eos_ids=_distinct([id_of("eos_token"), *_as_list(ends.get("eos_token_id"))]),
         bos_id=id_of("bos_token"),
         pad_id=id_of("pad_token"),
         named_tokens=named_tokens,
-        chat_templates=_read_chat_templates(folder / "chat_template.jinja", config),
+        chat_templates=_read_chat_templates(folder, config),
+        sampling={name: generation[name] for name in _SAMPLING if name in generation},
     )
 
 
 def _read_backend(path: Path) -> Tokenizer:
     try:
-        backend = Tokenizer.from_file(str(path))
+        return Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing more precise
         raise ArtifactError(
             f"{path} cannot be read as a tokenizer ({error}); download it again, or save it anew "
             "with the `tokenizers` library."
         ) from error
-    backend.no_truncation()
-    backend.no_padding()
-    return backend
 
 
 def _read_object(path: Path) -> dict[str, Any]:
@@ -98,16 +107,23 @@ def _read_object(path: Path) -> dict[str, Any]:
     return value
 
 
-def _read_chat_templates(path: Path, config: Mapping[str, Any]) -> dict[str, str]:
-    if path.exists():
-        try:
-            return {"default": path.read_text(encoding="utf-8")}
-        except (OSError, ValueError) as error:
-            raise ArtifactError(f"{path} cannot be read ({error}); download it again.") from error
+def _read_chat_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
+    """Chat templates by name; files win over `tokenizer_config.json`."""
     declared = config.get("chat_template")
     if isinstance(declared, str):
-        return {"default": declared}
-    return {entry["name"]: entry["template"] for entry in _as_list(declared)}
+        declared = [{"name": "default", "template": declared}]
+    templates = {entry["name"]: entry["template"] for entry in _as_list(declared)}
+    files = {"default": folder / "chat_template.jinja"}
+    files |= {file.stem: file for file in folder.glob("additional_chat_templates/*.jinja")}
+    for name, file in files.items():
+        if file.exists():
+            try:
+                templates[name] = file.read_text(encoding="utf-8")
+            except (OSError, ValueError) as error:
+                raise ArtifactError(
+                    f"{file} cannot be read ({error}); download it again."
+                ) from error
+    return templates
 
 
 def _complete_vocabulary(backend: Tokenizer, declared: Mapping[str, Any]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -19,6 +20,8 @@ class TokenizerParts:
         pad_id: the id that fills up a batch, if there is one.
         named_tokens: contents by role (`bos_token`, `eos_token` …), as chat templates use them.
         chat_templates: Jinja sources by name; the usual one is called `default`.
+        sampling: how the model's authors would draw tokens, by the names of `transformers`
+            (`temperature`, `top_p` …); values as they were found.
     """
 
     backend: Tokenizer
@@ -27,3 +30,4 @@ class TokenizerParts:
     pad_id: int | None = None
     named_tokens: Mapping[str, str] = field(default_factory=dict)
     chat_templates: Mapping[str, str] = field(default_factory=dict)
+    sampling: Mapping[str, Any] = field(default_factory=dict)

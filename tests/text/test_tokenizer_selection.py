@@ -1,0 +1,121 @@
+"""Which files of a repository are its tokenizer, and which are not touched."""
+
+from __future__ import annotations
+
+import builtins
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizer_zoo import CORPUS, tokenizer_of
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from trtllm_truss.errors import ArtifactError
+from trtllm_truss.text.tokenizer import load_tokenizer
+from trtllm_truss.text.tokenizer_selection import select_tokenizer
+
+WEIGHTS = ["model.safetensors", "pytorch_model.bin", "modeling_phi3.py", "configuration_phi3.py"]
+
+
+def select(*names: str, trust: bool = False) -> list[str]:
+    return select_tokenizer(dict.fromkeys(names, 1), trust_remote_code=trust)
+
+
+def test_a_fast_tokenizer_and_nothing_else() -> None:
+    files = ["tokenizer.json", "tokenizer_config.json", "generation_config.json"]
+    templates = ["chat_template.jinja", "additional_chat_templates/tool_use.jinja"]
+    others = ["vocab.json", "merges.txt", "deeper/tokenizer.json", "a.gguf", *WEIGHTS]
+    assert select(*files, *templates, *others) == sorted([*files, *templates])
+
+
+def test_without_one_what_it_is_made_from() -> None:
+    files = ["config.json", "tokenizer.model", "tokenizer_config.json"]
+    assert select(*files, *WEIGHTS) == files
+
+
+def test_a_gguf_file_comes_last() -> None:
+    assert select("model.gguf", "README.md") == ["model.gguf"]
+
+
+@pytest.mark.parametrize("names", [(), ("README.md",), ("a.gguf", "b.gguf"), ("config.json",)])
+def test_none(names: tuple[str, ...]) -> None:
+    with pytest.raises(ArtifactError, match="there is no tokenizer"):
+        select(*names)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.pkl", "vocab.pickle", "x.so", "setup.sh", "a.joblib"])
+@pytest.mark.parametrize("trust", [False, True])
+def test_pickles_and_programs_are_refused(name: str, trust: bool) -> None:
+    with pytest.raises(ArtifactError, match=f"^{name} would run code"):
+        select("tokenizer.json", name, trust=trust)
+
+
+def test_a_tokenizer_that_is_a_program_needs_trust() -> None:
+    program = ["tokenization_x.py", "configuration_x.py", "tokenizer.model"]
+    with pytest.raises(ArtifactError, match="set trust_remote_code: true"):
+        select(*program)
+    assert select(*program, trust=True) == sorted(program)
+
+
+def write_gpt2(folder: Path) -> Tokenizer:
+    """A tokenizer as GPT-2 stores it, and what it should become."""
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        initial_alphabet=alphabet,
+        special_tokens=["<|endoftext|>"],
+        show_progress=False,
+    )
+    backend.train_from_iterator(CORPUS, trainer)
+    backend.model.save(str(folder))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "GPT2Tokenizer", "eos_token": "<|endoftext|>"})
+    )
+    (folder / "config.json").write_text(json.dumps({"model_type": "gpt2", "eos_token_id": [0, 7]}))
+    return backend
+
+
+def test_a_slow_tokenizer_becomes_a_fast_one(tmp_path: Path) -> None:
+    backend = write_gpt2(tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
+    text = CORPUS[0]
+    assert tokenizer.encode(text) == backend.encode(text).ids
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert tokenizer.eos_ids == (0, 7)
+
+
+def test_what_cannot_be_converted_is_named(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.model").write_bytes(b"no sentencepiece")
+    with pytest.raises(ArtifactError, match=r"cannot make a fast tokenizer from .*save_pretrained"):
+        load_tokenizer(tmp_path)
+
+
+def test_without_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_gpt2(tmp_path)
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any, **more: Any) -> Any:
+        if name == "transformers":
+            raise ImportError(name)
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ArtifactError, match="takes transformers, which is not installed"):
+        load_tokenizer(tmp_path)
+
+
+def test_templates_in_files_of_their_own(tmp_path: Path) -> None:
+    tokenizer_of("llama-2")._backend.save(str(tmp_path / "tokenizer.json"))
+    config = {"chat_template": [{"name": "default", "template": "old"}]}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "chat_template.jinja").write_text("new")
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates/tool_use.jinja").write_text("tools")
+    tokenizer = load_tokenizer(tmp_path)
+    messages = [{"role": "user", "content": "x"}]
+    assert tokenizer.decode(tokenizer.apply_chat_template(messages)) == "new"
+    ids = tokenizer.apply_chat_template(messages, tools=[{"name": "a"}])
+    assert tokenizer.decode(ids) == "tools"
