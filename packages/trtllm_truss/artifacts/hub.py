@@ -1,86 +1,161 @@
-"""Hugging Face repositories through `huggingface_hub`, the only module that talks to it."""
+"""Hugging Face repositories through `huggingface_hub`, any release from 0.34 to 2.x.
+
+What is there, how to ask and who may ask is the library's business. The bytes of a file are read
+here, because from 1.0 on the library begins an interrupted file anew; files in Xet storage are
+left to `hf_xet`, which fetches many pieces at once (``HF_XET_HIGH_PERFORMANCE`` makes it use all
+there is).
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+import importlib.util
+import logging
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from trtllm_truss.errors import ArtifactError
+from trtllm_truss.artifacts.contents import Digest
+from trtllm_truss.artifacts.hub_problems import HubProblems
+from trtllm_truss.artifacts.listing import File, Listing
+from trtllm_truss.artifacts.remote_source import RemoteSource
+from trtllm_truss.artifacts.store import Store
+
+if TYPE_CHECKING:
+    from huggingface_hub.hf_api import RepoSibling
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_TIMEOUT_S = 30
+_CHUNK_BYTES = 1 << 16
 
 
-def fetch_from_hub(
+def open_on_hub(
     repository: str, revision: str | None, *, setting: str, token: str | None
-) -> Path:
-    """Downloads a repository into Hugging Face's own cache and returns the snapshot's folder.
+) -> RemoteSource:
+    """A repository on Hugging Face, kept in Hugging Face's own cache (`HF_HOME`).
 
-    `HF_HOME` and `HF_ENDPOINT` are honoured. Files that are there already are not fetched again.
-
-    Raises:
-        ArtifactError: the repository or revision does not exist, the token lacks rights, or the
-            download failed.
+    Args:
+        repository: `org/name`.
+        revision: branch, tag or commit; None is the main branch.
+        setting: the key in config.yaml that named it, for messages.
+        token: the access token; None if there is none, empty if there is one without a value.
     """
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import constants
 
-    with _problems_of(repository, revision, setting, token):
-        return Path(snapshot_download(repository, revision=revision, token=token or False))
+    for library in ("httpx", "httpx2"):  # they tell every URL, signed ones included
+        logging.getLogger(library).setLevel(logging.WARNING)
+    name = f"{setting} {repository!r}"
+    wanted = revision or constants.DEFAULT_REVISION
+    return RemoteSource(
+        name,
+        _Hub(repository, wanted, HubProblems(name, revision, token), token),
+        Store(Path(constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"),
+        wanted,
+        fixed=_COMMIT.fullmatch(wanted) is not None,
+    )
 
 
-def describe_on_hub(
-    repository: str, revision: str | None, *, setting: str, token: str | None
-) -> tuple[object, list[tuple[str, int]]]:
-    """A repository's `config.json` and the names and bytes of its files, and nothing else of it.
+class _Hub:
+    """One revision of one repository; see `transfer.Remote`."""
 
-    Raises:
-        ArtifactError: as `fetch_from_hub`, or `config.json` is missing or not JSON.
-    """
-    from huggingface_hub import HfApi, hf_hub_download
+    def __init__(
+        self, repository: str, revision: str, problems: HubProblems, token: str | None
+    ) -> None:
+        self._repository = repository
+        self._revision = revision
+        self._problems = problems
+        self._token: str | bool = token or False  # never one that lies about on this machine
 
-    with _problems_of(repository, revision, setting, token):
-        info = HfApi(token=token or False).model_info(
-            repository, revision=revision, files_metadata=True
-        )
-        files = [(file.rfilename, file.size or 0) for file in info.siblings or ()]
-        if "config.json" not in dict(files):
-            raise ArtifactError(f"{setting} {repository!r} has no config.json.")
-        config = hf_hub_download(repository, "config.json", revision=revision, token=token or False)
-    try:
-        return json.loads(Path(config).read_bytes()), files
-    except ValueError as error:
-        raise ArtifactError(
-            f"config.json of {setting} {repository!r} is not JSON: {error}."
-        ) from None
+    def listing(self) -> Listing:
+        from huggingface_hub import HfApi
+
+        with self._problems.in_words():
+            info = HfApi(token=self._token).model_info(
+                self._repository,
+                revision=self._revision,
+                files_metadata=True,
+                timeout=_TIMEOUT_S,
+            )
+        files = tuple(_file(sibling) for sibling in info.siblings or ())
+        return Listing(info.sha or self._revision, files)
+
+    @contextmanager
+    def open(self, commit: str, file: File, offset: int) -> Iterator[tuple[int, Iterator[bytes]]]:
+        from huggingface_hub import hf_hub_url
+        from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+
+        headers = {**build_hf_headers(token=self._token), "Accept-Encoding": "identity"}
+        if offset:
+            headers["Range"] = f"bytes={offset}-"
+        url = hf_hub_url(self._repository, file.path, revision=commit)
+        with ExitStack() as opened:
+            with self._problems.in_words():
+                response = opened.enter_context(_get(url, headers))
+            yield offset if response.status_code == 206 else 0, self._chunks(response)
+
+    def fetch_whole(self, commit: str, file: File, destination: Path) -> bool:
+        """Through Xet, where the file and this machine have it."""
+        from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url
+
+        installed = importlib.util.find_spec("hf_xet") is not None
+        if not installed or constants.HF_HUB_DISABLE_XET or file.digest is None:
+            return False
+        if file.digest.algorithm != "sha256":  # small files are not in Xet
+            return False
+        url = hf_hub_url(self._repository, file.path, revision=commit)
+        with self._problems.in_words():
+            if get_hf_file_metadata(url, token=self._token).xet_file_data is None:
+                return False
+        folder = destination.with_suffix(".xet")
+        shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
+        try:
+            with self._problems.in_words():
+                fetched = hf_hub_download(
+                    self._repository,
+                    file.path,
+                    revision=commit,
+                    local_dir=folder,
+                    token=self._token,
+                )
+            Path(fetched).replace(destination)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return True
+
+    def _chunks(self, response: Any) -> Iterator[bytes]:
+        """The body as it arrives, from either of the libraries that huggingface_hub is built on."""
+        with self._problems.in_words("was interrupted"):
+            if hasattr(response, "iter_raw"):
+                yield from response.iter_raw()
+            else:
+                yield from response.iter_content(_CHUNK_BYTES)
 
 
 @contextmanager
-def _problems_of(
-    repository: str, revision: str | None, setting: str, token: str | None
-) -> Iterator[None]:
-    """Turns what huggingface_hub raises into one sentence with the remedy."""
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
+def _get(url: str, headers: Mapping[str, str]) -> Iterator[Any]:
+    """A streamed GET by httpx (huggingface_hub from 1.0 on) or requests (before)."""
+    from huggingface_hub.utils import (  # type: ignore[attr-defined]
+        get_session,
+        hf_raise_for_status,
     )
 
-    try:
-        yield
-        return
-    except ArtifactError:
-        raise
-    except GatedRepoError:
-        problem = "is gated and the token's owner has no access; ask for it on the model's page"
-    except RevisionNotFoundError:
-        problem = f"has no revision {revision!r}; check {setting.replace('repository', 'revision')}"
-    except RepositoryNotFoundError:
-        problem = (
-            "does not exist or is private; check the name, and that the secret hf_access_token "
-            + ("has rights to read it" if token else "is set (it is not)")
-        )
-    except LocalEntryNotFoundError:
-        problem = "is not in the local cache and the Hub cannot be reached; check the network"
-    except Exception as error:  # noqa: BLE001 - its HTTP library differs from release to release
-        problem = f"could not be read ({type(error).__name__}); check the network, try again later"
-    raise ArtifactError(f"{setting} {repository!r} {problem}.")
+    session: Any = get_session()
+    if callable(getattr(session, "stream", None)):
+        response = session.stream("GET", url, headers=headers, timeout=_TIMEOUT_S)
+    else:
+        response = closing(session.get(url, headers=headers, timeout=_TIMEOUT_S, stream=True))
+    with response as opened:
+        hf_raise_for_status(opened)
+        yield opened
+
+
+def _file(sibling: RepoSibling) -> File:
+    """A listed file; Git hashes small files, and Git LFS hashes large ones."""
+    blob_id = sibling.blob_id or ""
+    if sibling.lfs is None:
+        digest = Digest("git-sha1", blob_id) if blob_id else None
+        return File(sibling.rfilename, sibling.size or 0, blob_id, digest)
+    sha256 = sibling.lfs.sha256
+    return File(sibling.rfilename, sibling.lfs.size, sha256, Digest("sha256", sha256))

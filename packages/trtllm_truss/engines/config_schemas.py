@@ -165,6 +165,7 @@ def _plugins(plugins: Fields, *, context_fmha: bool, paged: bool) -> Plugins:
         mamba_conv1d=plugins.plugin("mamba_conv1d_plugin"),
         managed_weights=plugins.flag("manage_weights"),
         tokens_per_block=plugins.integer("tokens_per_block", _OLD_TOKENS_PER_BLOCK),
+        lora=plugins.plugin("lora_plugin"),
     )
 
 

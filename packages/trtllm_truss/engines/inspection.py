@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from trtllm_truss.engines.config_schemas import CONFIG_FILE, parse_config
 from trtllm_truss.engines.gguf import read_metadata
 from trtllm_truss.engines.json_fields import Fields
-from trtllm_truss.engines.layout import GGUF_SUFFIX, Layout, recognise_layout
+from trtllm_truss.engines.layout import FLAT, GGUF_SUFFIX, Layout, Placement, find_engine
+from trtllm_truss.engines.manifest import Manifest, parse_manifest, read_manifest
 from trtllm_truss.engines.rank_files import ENGINE_SUFFIX, RankFiles, match_rank_files
-from trtllm_truss.engines.target_gpu import MANIFEST_FILE, TargetGpu, parse_target_gpu
+from trtllm_truss.engines.target_gpu import MANIFEST_FILE, TargetGpu
 from trtllm_truss.engines.tensorrt_llm_config import EngineConfig
 from trtllm_truss.errors import ArtifactError
 
@@ -43,7 +44,8 @@ class EngineDescription:
         pipeline_parallelism: groups of layers on different GPUs.
         config: all that ``config.json`` says; None for an engine of the CPU.
         rank_files: the files it consists of; None for an engine of the CPU.
-        target_gpu: what it was built for, if that is recorded.
+        manifest: what its build recorded, if it did.
+        placement: where in its repository it lies.
     """
 
     kind: EngineKind
@@ -55,7 +57,18 @@ class EngineDescription:
     pipeline_parallelism: int = 1
     config: EngineConfig | None = None
     rank_files: RankFiles | None = None
-    target_gpu: TargetGpu | None = None
+    manifest: Manifest | None = None
+    placement: Placement = FLAT
+
+    @property
+    def target_gpu(self) -> TargetGpu | None:
+        """The GPU it was built for, if that is recorded."""
+        return None if self.manifest is None else self.manifest.gpu
+
+    @property
+    def takes_adapters(self) -> bool:
+        """Whether it was built with the LoRA plugin; False for an engine of the CPU."""
+        return self.config is not None and self.config.plugins.lora
 
     @property
     def world_size(self) -> int:
@@ -69,34 +82,66 @@ class Engine(EngineDescription):
 
     Attributes:
         folder: where its files lie.
+        tokenizer_folder: where the files of its tokenizer lie, if they are beside it.
     """
 
     folder: Path
+    tokenizer_folder: Path
 
 
-def inspect_engine(folder: Path) -> Engine:
-    """Reads what an engine folder says about itself.
+def inspect_engine(repository: Path) -> Engine:
+    """Reads what an engine says about itself.
+
+    Args:
+        repository: the folder that holds it, flat or in LMI's layout.
 
     Raises:
-        ArtifactError: the folder holds no engine, or one whose description cannot be read.
+        ArtifactError: it holds no engine, or one whose description cannot be read.
     """
     try:
-        sizes = _sizes(folder)
-        if recognise_layout(sizes) is Layout.GGUF:
-            description = _describe_gguf(next(folder.glob(f"*{GGUF_SUFFIX}")))
+        sizes = _sizes(repository)
+        placement = find_engine(sizes)
+        folder = repository / placement.folder
+        if placement.layout is Layout.GGUF:
+            described = _describe_gguf(next(folder.glob(f"*{GGUF_SUFFIX}")))
+            description = replace(described, manifest=read_manifest(folder))
         else:
-            _refuse_lfs_pointers(folder, sizes)
-            manifest = _json(folder / MANIFEST_FILE) if MANIFEST_FILE in sizes else None
-            description = inspect_config(_json(folder / CONFIG_FILE), sizes.items(), manifest)
+            _refuse_lfs_pointers(folder, placement.sizes(sizes))
+            description = inspect_files(sizes, lambda path: (repository / path).read_bytes())
     except ArtifactError as error:
-        raise ArtifactError(f"engine_repository {str(folder)!r}: {error.message}") from error
+        raise ArtifactError(f"engine_repository {str(repository)!r}: {error.message}") from error
     except OSError as error:
         raise ArtifactError(
-            f"engine_repository {str(folder)!r} cannot be read ({error.strerror}); check the path "
-            "and its permissions."
+            f"engine_repository {str(repository)!r} cannot be read ({error.strerror}); check the "
+            "path and its permissions."
         ) from error
     known = {field.name: getattr(description, field.name) for field in fields(description)}
-    return Engine(folder=folder, **known)
+    return Engine(folder=folder, tokenizer_folder=repository / placement.tokenizer_folder, **known)
+
+
+def inspect_files(sizes: Mapping[str, int], read: Callable[[str], bytes]) -> EngineDescription:
+    """The same from a listing and two small files of it, before any weights are here.
+
+    Args:
+        sizes: bytes of every file by its path below the repository.
+        read: the contents of one of them.
+
+    Raises:
+        ArtifactError: they describe no engine, or a GGUF file, which describes itself; or what
+            `read` raises.
+    """
+    placement = find_engine(sizes)
+    here = placement.sizes(sizes)
+    contents: dict[str, object] = {}
+    for name in (CONFIG_FILE, MANIFEST_FILE):
+        if name in here:
+            contents[name] = _json(name, read(placement.paths([name])[0]))
+        elif name == CONFIG_FILE and placement.layout is not Layout.GGUF:
+            raise ArtifactError(f"{name} is missing; add the one that the build wrote.")
+    description = inspect_config(
+        contents.get(CONFIG_FILE), here.items(), contents.get(MANIFEST_FILE)
+    )
+    return replace(description, placement=placement)
 
 
 def inspect_config(
@@ -104,30 +149,30 @@ def inspect_config(
     files: Iterable[tuple[str, int]],
     manifest: object = None,
 ) -> EngineDescription:
-    """The same from ``config.json`` and a listing alone, before any weights are here.
+    """The same from contents that were read already.
 
     Args:
         config: the parsed ``config.json``.
-        files: every file of the repository: its path, ``/`` between folders, and its bytes.
-        manifest: the parsed ``engine.manifest.json``, if the repository has one.
+        files: every file in the engine's folder: its path, ``/`` between folders, and its bytes.
+        manifest: the parsed ``engine.manifest.json``, if there is one.
 
     Raises:
         ArtifactError: they describe no engine, or a GGUF file, which describes itself.
     """
     sizes = dict(files)
-    layout = recognise_layout(sizes)
-    if layout is Layout.GGUF:
+    placement = find_engine(sizes)
+    if placement.layout is Layout.GGUF:
         raise ArtifactError("a GGUF engine has no config.json; fetch the file and inspect it.")
     values = _object(config, CONFIG_FILE)
-    if layout is Layout.OPENVINO:
-        return _describe_cpu(
-            Fields(CONFIG_FILE, values).integer("max_position_embeddings", least=2)
-        )
-    return _describe_tensorrt_llm(parse_config(values), sizes, manifest)
+    recorded = None if manifest is None else parse_manifest(manifest)
+    if placement.layout is Layout.OPENVINO:
+        context = Fields(CONFIG_FILE, values).integer("max_position_embeddings", least=2)
+        return replace(_describe_cpu(context), placement=placement, manifest=recorded)
+    return _describe_tensorrt_llm(parse_config(values), sizes, recorded)
 
 
 def _describe_tensorrt_llm(
-    config: EngineConfig, sizes: Mapping[str, int], manifest: object
+    config: EngineConfig, sizes: Mapping[str, int], manifest: Manifest | None
 ) -> EngineDescription:
     return EngineDescription(
         kind=EngineKind.TENSORRT_LLM,
@@ -139,9 +184,7 @@ def _describe_tensorrt_llm(
         pipeline_parallelism=config.parallelism.pipeline,
         config=config,
         rank_files=match_rank_files(config, sizes),
-        target_gpu=(
-            None if manifest is None else parse_target_gpu(_object(manifest, MANIFEST_FILE))
-        ),
+        manifest=manifest,
     )
 
 
@@ -150,7 +193,7 @@ def _describe_gguf(file: Path) -> EngineDescription:
     context = metadata.get(f"{metadata.get('general.architecture')}.context_length")
     if not isinstance(context, int) or context < 2:
         raise ArtifactError(f"{file.name} has no context length in its metadata; convert it again.")
-    return _describe_cpu(context)
+    return replace(_describe_cpu(context), placement=Placement(Layout.GGUF))
 
 
 def _describe_cpu(context: int) -> EngineDescription:
@@ -163,10 +206,10 @@ def _describe_cpu(context: int) -> EngineDescription:
 
 
 def _sizes(folder: Path) -> dict[str, int]:
-    """Bytes of the files in a folder and in the folders right below it."""
+    """Bytes of the files in a folder and in those below it, as deep as an engine may lie."""
     if not folder.is_dir():
         raise ArtifactError("there is no such folder; check engine_repository.")
-    files = [*folder.glob("*"), *folder.glob("*/*"), *folder.glob("*/*/*")]
+    files = (file for depth in range(4) for file in folder.glob("*/" * depth + "*"))
     return {
         file.relative_to(folder).as_posix(): file.stat().st_size for file in files if file.is_file()
     }
@@ -182,14 +225,12 @@ def _refuse_lfs_pointers(folder: Path, sizes: Mapping[str, int]) -> None:
                     )
 
 
-def _json(file: Path) -> object:
+def _json(name: str, content: bytes) -> object:
     try:
-        content: object = json.loads(file.read_bytes())
-    except FileNotFoundError:
-        raise ArtifactError(f"{file.name} is missing; add the one that the build wrote.") from None
+        parsed: object = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise ArtifactError(f"{file.name} is not valid JSON ({error}); fetch it again.") from None
-    return content
+        raise ArtifactError(f"{name} is not valid JSON ({error}); fetch it again.") from None
+    return parsed
 
 
 def _object(content: object, name: str) -> Mapping[str, Any]:

@@ -34,6 +34,13 @@ class Fields:
             raise self._wrong(name, value, "an object")
         return Fields(self._file, value, f"{self._path}{name}.")
 
+    def mapping(self, name: str) -> Mapping[str, Any]:
+        """The object called `name` as it stands; empty if absent."""
+        value = self._value(name, {})
+        if not isinstance(value, Mapping):
+            raise self._wrong(name, value, "an object")
+        return value
+
     def integer(
         self, name: str, default: _Default = _REQUIRED, *, least: int = 1, most: int = _MOST
     ) -> int | _Default:

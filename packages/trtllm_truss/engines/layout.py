@@ -1,9 +1,21 @@
-"""What kind of engine a list of files is, before any of them is opened."""
+"""What kind of engine a list of files is and where it lies, before any of them is opened.
+
+Two arrangements are read. Flat: everything in the repository's top folder. And that of LMI, the
+large-model containers of DJL Serving (``isValidTrtLlmModelRepo`` in its ``LmiUtils.java`` up to
+0.32)::
+
+    <name>/1/*.engine, <name>/1/config.json     the engine
+    <name>/config.pbtxt                         Triton's; it is not read
+    <name>/tokenizer_config.json, …             the tokenizer
+
+where the repository is the folder above ``<name>``, that folder itself, or one further up.
+"""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from trtllm_truss.engines.config_schemas import CONFIG_FILE
@@ -14,9 +26,11 @@ from trtllm_truss.errors import ArtifactError
 OPENVINO_MODEL = "openvino_model.xml"
 GGUF_SUFFIX = ".gguf"
 
+_LMI_MARK = "config.pbtxt"
 _WANTED = (
     f"An engine repository holds {CONFIG_FILE} with rank*{ENGINE_SUFFIX} (TensorRT-LLM), one "
-    f"{GGUF_SUFFIX} file or {OPENVINO_MODEL} (CPU), flat in its top folder."
+    f"{GGUF_SUFFIX} file or {OPENVINO_MODEL} (CPU), flat in its top folder; or LMI's <name>/1/"
+    f"rank*{ENGINE_SUFFIX} with <name>/{_LMI_MARK}."
 )
 _FOREIGN = {
     ".safetensors": "a model's weights; build an engine from them first",
@@ -37,15 +51,68 @@ class Layout(enum.Enum):
     GGUF = "one GGUF file"
 
 
-def recognise_layout(sizes: Mapping[str, int]) -> Layout:
-    """Decides what a repository holds.
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where in a repository an engine lies.
+
+    Attributes:
+        layout: what it is.
+        folder: path of its folder, ``/`` between folders; empty for the repository's own.
+        tokenizer_folder: the same for the tokenizer that may lie beside it.
+    """
+
+    layout: Layout
+    folder: str = ""
+    tokenizer_folder: str = ""
+
+    def sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Bytes of the files in the engine's folder, by names below it."""
+        return _below(self.folder, sizes)
+
+    def tokenizer_sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """The same for the tokenizer's folder."""
+        return _below(self.tokenizer_folder, sizes)
+
+    def marks(self, sizes: Mapping[str, int]) -> list[str]:
+        """Paths of what the layout is recognised by, beside the engine itself."""
+        return [path for path in self.tokenizer_paths([_LMI_MARK]) if self.folder and path in sizes]
+
+    def paths(self, names: Iterable[str]) -> list[str]:
+        """Names below the engine's folder as paths below the repository."""
+        return [_join(self.folder, name) for name in names]
+
+    def tokenizer_paths(self, names: Iterable[str]) -> list[str]:
+        """The same for the tokenizer's folder."""
+        return [_join(self.tokenizer_folder, name) for name in names]
+
+
+FLAT = Placement(Layout.TENSORRT_LLM)
+"""As TensorRT-LLM's builder leaves an engine."""
+
+
+def find_engine(sizes: Mapping[str, int]) -> Placement:
+    """Decides what a repository holds, and where.
 
     Args:
         sizes: bytes of every file by its path below the repository, ``/`` between folders.
 
     Raises:
-        ArtifactError: nothing that can be served lies flat in it, or what does is incomplete.
+        ArtifactError: it holds nothing that can be served, more than one engine, or an
+            incomplete one.
     """
+    of_lmi = _lmi_folders(sizes)
+    if len(of_lmi) > 1:
+        raise ArtifactError(
+            f"the engine repository holds {len(of_lmi)} engines ({shortlist(of_lmi)}); name the "
+            "folder of one, or leave one."
+        )
+    if of_lmi and not any("/" not in name and name.endswith(ENGINE_SUFFIX) for name in sizes):
+        folder = _join(of_lmi[0], "1")
+        return Placement(_flat_layout(_below(folder, sizes)), folder, of_lmi[0])
+    return Placement(_flat_layout(sizes))
+
+
+def _flat_layout(sizes: Mapping[str, int]) -> Layout:
     names = sorted(name for name in sizes if "/" not in name)
     if any(name.endswith(ENGINE_SUFFIX) for name in names):
         _refuse_empty(sizes, ENGINE_SUFFIX)
@@ -67,6 +134,25 @@ def recognise_layout(sizes: Mapping[str, int]) -> Layout:
     if OPENVINO_MODEL in sizes:
         return Layout.OPENVINO
     raise ArtifactError(f"the engine repository holds {_what_instead(sizes, names)}. {_WANTED}")
+
+
+def _lmi_folders(sizes: Mapping[str, int]) -> list[str]:
+    """The folders with a ``config.pbtxt`` and engines in their folder ``1``, at most two deep."""
+    versions = {PurePosixPath(name).parent for name in sizes if name.endswith(ENGINE_SUFFIX)}
+    folders = {version.parent for version in versions if version.name == "1"}
+    names = ["" if folder == PurePosixPath() else str(folder) for folder in folders]
+    return sorted(name for name in names if _join(name, _LMI_MARK) in sizes and name.count("/") < 2)
+
+
+def _join(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
+
+
+def _below(folder: str, sizes: Mapping[str, int]) -> dict[str, int]:
+    prefix = f"{folder}/" if folder else ""
+    return {
+        name.removeprefix(prefix): size for name, size in sizes.items() if name.startswith(prefix)
+    }
 
 
 def _refuse_empty(sizes: Mapping[str, int], suffix: str) -> None:

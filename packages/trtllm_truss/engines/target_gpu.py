@@ -1,9 +1,7 @@
-"""The GPU that an engine was built for, where a manifest records it.
+"""The GPU that an engine was built for, where its manifest records it.
 
 ``config.json`` says nothing of it, and TensorRT refuses an engine of another compute capability
-only after loading it. ``engine.manifest.json`` is this project's own, written by its builder::
-
-    {"gpu": {"name": "NVIDIA H100 80GB HBM3", "compute_capability": "9.0"}, ...}
+only after loading it.
 """
 
 from __future__ import annotations
@@ -32,6 +30,11 @@ class TargetGpu:
 
     name: str
     compute_capability: ComputeCapability
+
+    @property
+    def dotted_capability(self) -> str:
+        """The compute capability as NVIDIA writes it, such as ``9.0``."""
+        return ".".join(map(str, self.compute_capability))
 
 
 def parse_target_gpu(manifest: Mapping[str, Any]) -> TargetGpu | None:

@@ -109,6 +109,7 @@ class Plugins:
         mamba_conv1d: the plugin of recurrent models.
         managed_weights: weights lie in ``rankN_managed_weights.safetensors`` beside the engine.
         tokens_per_block: tokens of one block of the paged cache.
+        lora: adapters can be applied.
     """
 
     attention: bool
@@ -120,6 +121,7 @@ class Plugins:
     mamba_conv1d: bool
     managed_weights: bool
     tokens_per_block: int
+    lora: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,62 @@
+"""What is in files: digests, and writing that is never seen half done."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """What a file's contents must hash to.
+
+    Attributes:
+        algorithm: `git-sha1` is the id that Git gives a file (its size is hashed first); `md5` is
+            what S3 calls the ETag of an object that was uploaded in one part.
+        value: lower-case hex digits.
+    """
+
+    algorithm: Literal["sha256", "git-sha1", "md5"]
+    value: str
+
+    def matches(self, file: Path) -> bool:
+        """Whether a file has these contents; reads every byte."""
+        return _hash(file, self.algorithm) == self.value
+
+
+def sha256_of(file: Path) -> str:
+    """The SHA-256 of a file's contents, as 64 lower-case hex digits."""
+    return _hash(file, "sha256")
+
+
+def write_atomically(file: Path, content: bytes) -> Path:
+    """Writes a file whole or not at all, whatever ends the process; returns it."""
+    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.chmod(0o644)
+        return temporary.replace(file)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _hash(file: Path, algorithm: str) -> str:
+    if algorithm == "git-sha1":
+        digest = hashlib.sha1(b"blob %d\0" % file.stat().st_size, usedforsecurity=False)
+    else:
+        digest = hashlib.new(algorithm, usedforsecurity=False)
+    with file.open("rb") as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,125 @@
+"""What goes wrong between here and Hugging Face: one sentence each, with its remedy.
+
+The Hub answers alike for a repository that does not exist and for one that the caller may not
+see: 404, and 401 without a token. A token that it does not know gets 401 everywhere.
+(https://huggingface.co/docs/hub/api; `hf_raise_for_status` of huggingface_hub.)
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from trtllm_truss.artifacts.retrying import Interrupted, Unreachable
+from trtllm_truss.errors import ArtifactError, TrussError
+
+if TYPE_CHECKING:
+    from huggingface_hub.errors import HfHubHTTPError
+
+_SECRET = "the secret hf_access_token"  # noqa: S105 - its name, not its value
+_WHERE = "set it in Baseten's workspace, or locally as TRUSS_SECRET_hf_access_token"
+_PASSING = {408, 429}
+_DISK_PROBLEMS = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS}
+
+
+class HubProblems:
+    """Names what was asked for and with which token, for messages."""
+
+    def __init__(self, name: str, revision: str | None, token: str | None) -> None:
+        """Describes a request.
+
+        Args:
+            name: the setting and the repository: ``engine_repository 'org/name'``.
+            revision: branch, tag or commit; None is the main branch.
+            token: None if there is none, empty if there is one without a value.
+        """
+        self._name = name
+        self._revision = revision
+        self._token = token
+
+    @contextmanager
+    def in_words(self, lost: str = "cannot be reached") -> Iterator[None]:
+        """Turns what huggingface_hub and its HTTP library raise into this project's errors.
+
+        Args:
+            lost: what to say when the connection is.
+
+        Raises:
+            Interrupted: it may pass.
+            ArtifactError: it will not.
+        """
+        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+
+        of_its_library: Any = HfHubHTTPError.__bases__  # httpx's errors, or requests'
+        try:
+            yield
+        except (TrussError, Interrupted):
+            raise
+        except HFValidationError as error:
+            raise ArtifactError(
+                f"{self._name} is not a name that Hugging Face has; it must be `org/name`."
+            ) from error
+        except OfflineModeIsEnabled as error:
+            raise Unreachable(
+                f"{self._name} is not on this machine and HF_HUB_OFFLINE forbids to fetch it; "
+                "unset the variable, or fetch the repository beforehand."
+            ) from error
+        except HfHubHTTPError as error:
+            raise self._answered(error) from error
+        except (OSError, ValueError, *of_its_library) as error:
+            if isinstance(error, OSError) and error.errno in _DISK_PROBLEMS:
+                raise
+            raise Interrupted(
+                f"{lost} ({type(error).__name__})",
+                "check this machine's network and HF_ENDPOINT",
+            ) from error
+
+    def _answered(self, error: HfHubHTTPError) -> Exception:
+        """What an answer of the Hub means."""
+        response = error.response
+        status = 0 if response is None else response.status_code
+        if response is None or status in _PASSING or status >= 500:
+            wait = None if response is None else response.headers.get("Retry-After")
+            return Interrupted(
+                f"met HTTP status {status}" if status != 429 else "met the Hub's rate limit (429)",
+                "try again later"
+                + ("" if self._token else f", or set {_SECRET} for a higher limit"),
+                retry_after_s=float(wait) if wait and wait.isdigit() else None,
+            )
+        return ArtifactError(f"{self._name} {self._refusal(error, status)}.")
+
+    def _refusal(self, error: HfHubHTTPError, status: int) -> str:
+        from huggingface_hub import errors
+
+        if isinstance(error, errors.GatedRepoError):
+            return (
+                "is gated: ask for access on its page on Hugging Face, with the account that "
+                + (
+                    "the token belongs to"
+                    if self._token
+                    else f"{_SECRET} will belong to ({self._no_token})"
+                )
+            )
+        if isinstance(error, errors.RevisionNotFoundError):
+            key = self._name.split()[0].replace("repository", "revision")
+            return f"has no revision {self._revision!r}; correct {key}"
+        if isinstance(error, errors.EntryNotFoundError):
+            return "lists a file that it does not give; try again, it may just have changed"
+        if isinstance(error, errors.DisabledRepoError):
+            return "was disabled by Hugging Face; use another repository"
+        if status == 401 and self._token:
+            return (
+                f"was refused: Hugging Face does not know the token; put a valid one in {_SECRET}"
+            )
+        if status == 403:
+            return f"was refused to this token; give the token in {_SECRET} read access to it"
+        if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 404):
+            who = "the token's owner may not read it" if self._token else self._no_token
+            return f"does not exist, or is private and {who}; check the name and {_SECRET}"
+        return f"was refused with HTTP status {status}; check the name and HF_ENDPOINT"
+
+    @property
+    def _no_token(self) -> str:
+        return f"{_SECRET} is {'not set' if self._token is None else 'empty'}; {_WHERE}"

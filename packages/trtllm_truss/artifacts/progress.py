@@ -1,0 +1,85 @@
+"""How far a download is, as log lines: containers have no terminal for bars."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from types import TracebackType
+
+logger = logging.getLogger(__name__)
+
+_EVERY_S = 5.0
+
+
+class Progress:
+    """Counts bytes and says every few seconds how many are left. Safe to share between threads.
+
+    As a context manager it also tells when a download begins and how fast it was.
+    """
+
+    def __init__(
+        self, name: str, total_bytes: int, here_bytes: int = 0, *, every_s: float = _EVERY_S
+    ) -> None:
+        """Describes a download.
+
+        Args:
+            name: what is fetched.
+            total_bytes: all of it.
+            here_bytes: what an earlier attempt has left.
+            every_s: seconds between two lines.
+        """
+        self._name = name
+        self._total = total_bytes
+        self._here = here_bytes
+        self._every_s = every_s
+        self._fetched = 0
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._teller = threading.Thread(target=self._tell, daemon=True)
+
+    def add(self, count: int) -> None:
+        """Counts bytes that have arrived; negative where some were thrown away."""
+        with self._lock:
+            self._fetched += count
+
+    def __enter__(self) -> Progress:
+        resumed = f", {_size(self._here)} of them here already" if self._here else ""
+        logger.info("%s: fetching %s%s", self._name, _size(self._total), resumed)
+        self._start = time.monotonic()
+        self._teller.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        self._teller.join()
+        if error is None:
+            spent_s = time.monotonic() - self._start
+            logger.info("%s: fetched in %.1f s (%s)", self._name, spent_s, self._rate(spent_s))
+
+    def _tell(self) -> None:
+        while not self._ended.wait(self._every_s):
+            spent_s = time.monotonic() - self._start
+            with self._lock:
+                fetched = self._fetched
+            done = self._here + fetched
+            left = f"{spent_s * (self._total - done) / fetched:.0f} s" if fetched > 0 else "unknown"
+            logger.info(
+                "%s: %s of %s, %s, time left: %s",
+                *(self._name, _size(done), _size(self._total), self._rate(spent_s), left),
+            )
+
+    def _rate(self, spent_s: float) -> str:
+        return f"{_size(self._fetched / max(spent_s, 0.001))}/s"
+
+
+def _size(count: float) -> str:
+    for unit, bytes_ in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= bytes_:
+            return f"{count / bytes_:.1f} {unit}"
+    return f"{count:.0f} bytes"

@@ -1,0 +1,108 @@
+"""A repository somewhere else as a `Source`: listed once, fetched once, usable offline after."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection
+from pathlib import Path
+
+from trtllm_truss.artifacts.listing import File, Listing
+from trtllm_truss.artifacts.retrying import Unreachable, retrying
+from trtllm_truss.artifacts.store import Store
+from trtllm_truss.artifacts.transfer import Remote, Transfer
+
+logger = logging.getLogger(__name__)
+
+
+class RemoteSource:
+    """One revision of one remote repository."""
+
+    def __init__(
+        self, name: str, remote: Remote, store: Store, revision: str, *, fixed: bool
+    ) -> None:
+        """Describes a repository; nothing is asked yet.
+
+        Args:
+            name: for messages: ``engine_repository 'org/name'``.
+            remote: where it is.
+            store: where its files are kept.
+            revision: what was asked for.
+            fixed: whether that can never mean another state, so that it is listed only once.
+        """
+        self._name = name
+        self._remote = remote
+        self._store = store
+        self._revision = revision
+        self._fixed = fixed
+        self._lock = threading.Lock()
+        self._listed: Listing | None = None
+
+    @property
+    def name(self) -> str:
+        """See `Source`."""
+        return self._name
+
+    def listing(self) -> Listing:
+        """See `Source`; without an answer, what was listed when there was one."""
+        with self._lock:
+            if self._listed is None:
+                self._listed = self._list()
+            return self._listed
+
+    def read(self, path: str) -> bytes:
+        """See `Source`."""
+        return (self.fetch([path]) / path).read_bytes()
+
+    def check_room(self, paths: Collection[str]) -> None:
+        """See `Source`."""
+        listing = self.listing()
+        self._transfer(listing).check_room(self._store.missing(listing, paths))
+
+    def fetch(self, paths: Collection[str]) -> Path:
+        """See `Source`."""
+        listing = self.listing()
+        folder = self._store.snapshot(listing.commit)
+        if self._store.missing(listing, paths):
+            with self._store.locked(self._name):
+                missing = self._store.missing(listing, paths)
+                absent = [file for file in missing if not self._is_here(listing.commit, file)]
+                if absent:
+                    self._transfer(listing).run(absent)
+                self._store.mark_verified(listing.commit, missing)
+        return folder
+
+    def _transfer(self, listing: Listing) -> Transfer:
+        return Transfer(self._name, self._remote, self._store, listing.commit)
+
+    def _list(self) -> Listing:
+        remembered = self._store.remembered(self._revision)
+        if remembered is not None and self._fixed:
+            return remembered
+        here = remembered or self._store.found(self._revision)
+        try:
+            listing = retrying(self._name, self._remote.listing, tries=2 if here else 4)
+        except Unreachable as problem:
+            if here is None:
+                raise
+            logger.warning("%s Going on with %s, fetched before.", problem, here.commit)
+            return here
+        with self._store.locked(self._name):
+            self._store.remember(self._revision, listing)
+        return listing
+
+    def _is_here(self, commit: str, file: File) -> bool:
+        """Whether a file that the record does not vouch for is whole all the same.
+
+        Something else may have fetched it, another commit may share it, or the process ended
+        between the last byte and the record.
+        """
+        blob, place = self._store.blob(file), self._store.snapshot(commit) / file.path
+        if blob.is_file():
+            self._store.link(commit, file)
+        if not place.is_file():
+            return False
+        if place.stat().st_size == file.size and (not file.digest or file.digest.matches(place)):
+            return True
+        place.resolve().unlink()
+        return False

@@ -1,0 +1,175 @@
+"""Repositories in S3 and what speaks its protocol, through boto3 (`trtllm-truss[s3]`).
+
+Credentials, region and endpoint come from boto3's standard chain: the variables ``AWS_*``
+(``AWS_ENDPOINT_URL_S3`` for a server other than AWS), shared files, the machine's role.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from trtllm_truss.artifacts.contents import Digest
+from trtllm_truss.artifacts.listing import File, Listing
+from trtllm_truss.artifacts.remote_source import RemoteSource
+from trtllm_truss.artifacts.retrying import Interrupted
+from trtllm_truss.artifacts.store import Store
+from trtllm_truss.errors import ArtifactError, TrussError
+
+S3 = "s3://"
+
+_AT_ONCE = 8
+_CHUNK_BYTES = 1 << 18
+_MD5 = re.compile(r"[0-9a-f]{32}")
+_REFUSALS = {
+    "NoSuchBucket": "names a bucket that does not exist; check the name",
+    "AccessDenied": "is refused to these credentials; give them s3:ListBucket and s3:GetObject",
+    "InvalidAccessKeyId": "is refused: S3 does not know the access key; check AWS_ACCESS_KEY_ID",
+    "SignatureDoesNotMatch": "is refused: the secret key is wrong; check AWS_SECRET_ACCESS_KEY",
+    "ExpiredToken": "is refused: the session has expired; renew the credentials",
+    "InvalidToken": "is refused: the session token is wrong; check AWS_SESSION_TOKEN",
+    "PermanentRedirect": "lies in another region; set AWS_DEFAULT_REGION to the bucket's",
+    "PreconditionFailed": "was changed while it was fetched; start again",
+    "NoSuchKey": "was changed while it was fetched; start again",
+}
+
+
+def open_on_s3(url: str, *, setting: str) -> RemoteSource:
+    """The objects below `s3://bucket/prefix`, kept in `HF_HOME` beside Hugging Face's cache.
+
+    Args:
+        url: where they are.
+        setting: the key in config.yaml that named it, for messages.
+
+    Raises:
+        ArtifactError: the URL names no bucket, or boto3 is not installed.
+    """
+    from huggingface_hub import constants
+
+    name = f"{setting} {url!r}"
+    bucket, _, prefix = url.removeprefix(S3).partition("/")
+    prefix = prefix.strip("/")
+    if not bucket:
+        raise ArtifactError(f"{name} names no bucket; it must be `s3://bucket/prefix`.")
+    folder = hashlib.sha256(f"{bucket}/{prefix}".encode()).hexdigest()[:16]
+    store = Store(Path(constants.HF_HOME) / "trtllm-truss/s3" / f"{bucket}--{folder}")
+    return RemoteSource(name, _Bucket(name, bucket, prefix), store, "latest", fixed=False)
+
+
+class _Bucket:
+    """The objects below one prefix; see `transfer.Remote`."""
+
+    def __init__(self, name: str, bucket: str, prefix: str) -> None:
+        self._name = name
+        self._bucket = bucket
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._client = _new_client(name)
+
+    def listing(self) -> Listing:
+        """What is there; a change of any object makes another commit."""
+        with self._in_words(), ThreadPoolExecutor(_AT_ONCE) as threads:
+            pages = self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=self._bucket, Prefix=self._prefix
+            )
+            keys = [entry["Key"] for page in pages for entry in page.get("Contents", ())]
+            # Consoles make empty objects that stand for folders.
+            files = tuple(threads.map(self._file, [key for key in keys if key[-1] != "/"]))
+        if not files:
+            raise ArtifactError(f"{self._name} holds no objects; check the prefix.")
+        contents = sorted(f"{file.path} {file.size} {file.content_id}" for file in files)
+        return Listing(hashlib.sha256("\n".join(contents).encode()).hexdigest()[:40], files)
+
+    @contextmanager
+    def open(self, commit: str, file: File, offset: int) -> Iterator[tuple[int, Iterator[bytes]]]:
+        """Reads on only if the object is still the one that was listed."""
+        options = {"Range": f"bytes={offset}-"} if offset else {}
+        with ExitStack() as opened:
+            with self._in_words():
+                answer = self._client.get_object(
+                    Bucket=self._bucket,
+                    Key=f"{self._prefix}{file.path}",
+                    IfMatch=f'"{file.content_id}"',
+                    **options,
+                )
+            body = opened.enter_context(closing(answer["Body"]))
+            yield offset, self._chunks(body)
+
+    def fetch_whole(self, commit: str, file: File, destination: Path) -> bool:
+        """There is no faster way."""
+        return False
+
+    def _file(self, key: str) -> File:
+        head = self._client.head_object(Bucket=self._bucket, Key=key, ChecksumMode="ENABLED")
+        tag = head["ETag"].strip('"')
+        return File(key.removeprefix(self._prefix), head["ContentLength"], tag, _digest(head, tag))
+
+    def _chunks(self, body: Any) -> Iterator[bytes]:
+        with self._in_words():
+            while chunk := body.read(_CHUNK_BYTES):
+                yield chunk
+
+    @contextmanager
+    def _in_words(self) -> Iterator[None]:
+        """Turns what boto3 raises into this project's errors."""
+        from botocore import exceptions
+
+        try:
+            yield
+        except (TrussError, Interrupted):
+            raise
+        except exceptions.ClientError as error:
+            raise self._answered(error.response) from error
+        except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as error:
+            raise ArtifactError(
+                f"{self._name} needs credentials and there are none; set AWS_ACCESS_KEY_ID and "
+                "AWS_SECRET_ACCESS_KEY, or give the machine a role."
+            ) from error
+        except exceptions.ParamValidationError as error:
+            raise ArtifactError(f"{self._name} is no bucket's name; check it.") from error
+        except (exceptions.BotoCoreError, OSError) as error:
+            raise Interrupted(
+                f"cannot be reached ({type(error).__name__})",
+                "check this machine's network and AWS_ENDPOINT_URL_S3",
+            ) from error
+
+    def _answered(self, response: Mapping[str, Any]) -> Exception:
+        status = response["ResponseMetadata"]["HTTPStatusCode"]
+        code = response["Error"]["Code"]
+        if status in (429, 503) or status >= 500:
+            return Interrupted(f"met {code} (HTTP status {status})", "try again later")
+        by_status = {"403": "AccessDenied", "404": "NoSuchKey", "412": "PreconditionFailed"}
+        refusal = _REFUSALS.get(by_status.get(code, code), f"was refused by S3 ({code})")
+        return ArtifactError(f"{self._name} {refusal}.")
+
+
+def _new_client(name: str) -> Any:
+    try:
+        import boto3
+        from botocore.config import Config
+    except ImportError as error:
+        raise ArtifactError(
+            f"{name} needs boto3; add `boto3` to requirements.txt, or install trtllm-truss[s3]."
+        ) from error
+    retries: Any = {"mode": "standard", "max_attempts": 1}  # `retrying` does it
+    return boto3.client("s3", config=Config(retries=retries, connect_timeout=10, read_timeout=30))
+
+
+def _digest(head: Mapping[str, Any], tag: str) -> Digest | None:
+    """What S3 knows of an object's contents.
+
+    A SHA-256 is there if it was uploaded with one. The ETag is the MD5 only of what was uploaded
+    in one part and is not encrypted by a key of its own
+    (https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html).
+    """
+    sha256 = head.get("ChecksumSHA256", "")
+    if sha256 and head.get("ChecksumType", "FULL_OBJECT") == "FULL_OBJECT" and "-" not in sha256:
+        return Digest("sha256", base64.b64decode(sha256).hex())
+    if _MD5.fullmatch(tag) and head.get("ServerSideEncryption", "AES256") == "AES256":
+        return Digest("md5", tag)
+    return None

@@ -1,0 +1,131 @@
+"""Which files an engine needs, and whether they are those that its manifest records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from trtllm_truss.artifacts.listing import Listing
+from trtllm_truss.artifacts.verified import has_sha256
+from trtllm_truss.engines.config_schemas import CONFIG_FILE
+from trtllm_truss.engines.findings import Finding, shortlist, warning
+from trtllm_truss.engines.inspection import Engine, EngineDescription
+from trtllm_truss.engines.layout import GGUF_SUFFIX, Layout, Placement
+from trtllm_truss.engines.manifest import Manifest
+from trtllm_truss.engines.target_gpu import MANIFEST_FILE
+from trtllm_truss.errors import ArtifactError
+
+_OPENVINO_PREFIX = "openvino_"
+
+
+def needed_files(
+    placement: Placement, sizes: Mapping[str, int], engine: EngineDescription | None
+) -> list[str]:
+    """Paths below the repository of the files that serving an engine takes.
+
+    Args:
+        placement: where it lies.
+        sizes: bytes of every file by its path below the repository.
+        engine: its description; None for a GGUF file, which describes itself.
+    """
+    here = placement.sizes(sizes)
+    names = {CONFIG_FILE, MANIFEST_FILE}
+    if placement.layout is Layout.GGUF:
+        names |= {name for name in here if "/" not in name and name.endswith(GGUF_SUFFIX)}
+    elif placement.layout is Layout.OPENVINO:
+        names |= {name for name in here if "/" not in name and name.startswith(_OPENVINO_PREFIX)}
+    elif engine is not None and engine.rank_files is not None:
+        names |= set(engine.rank_files.names)
+    return [*placement.paths(sorted(names & here.keys())), *placement.marks(sizes)]
+
+
+def check_listing(engine: EngineDescription, listing: Listing) -> None:
+    """Compares a manifest with the engine's `config.json` and with what the repository lists.
+
+    Raises:
+        ArtifactError: they are of different builds.
+    """
+    manifest, config = engine.manifest, engine.config
+    if manifest is None:
+        return
+    if config is not None:
+        _compare("tensorrt_llm_version", manifest.tensorrt_llm_version, config.version)
+        _compare("world_size", manifest.world_size, engine.world_size)
+    listed = {file.path: file for file in listing.files}
+    wrong = []
+    for path, record in _recorded(manifest, engine.placement).items():
+        file = listed.get(path)
+        if file is None:
+            raise ArtifactError(
+                f"{MANIFEST_FILE} names {path}, which is missing; upload all that the build wrote."
+            )
+        digest = file.digest
+        other = digest is not None and digest.algorithm == "sha256" and digest.value != record[1]
+        if file.size != record[0] or other:
+            wrong.append(path)
+    _refuse(wrong)
+
+
+def tokenizer_finding(
+    engine: EngineDescription, repository: str | None, commit: str
+) -> Iterator[Finding]:
+    """Yields a warning if the manifest names another state of the same tokenizer.
+
+    Args:
+        engine: whose manifest it is.
+        repository: the tokenizer that the settings name, if they do.
+        commit: the state of it that is used.
+    """
+    recorded = None if engine.manifest is None else engine.manifest.tokenizer
+    if recorded is None or recorded.repository != repository:
+        return
+    if recorded.revision not in (None, commit):
+        yield warning(
+            "tokenizer_revision_differs",
+            f"the engine was built for {repository} at {recorded.revision}, and its tokenizer is "
+            f"now taken from {commit}; set tokenizer_revision to the former if they differ.",
+        )
+
+
+def check_files(engine: Engine, repository: Path) -> None:
+    """Compares the files that are here with the manifest; those that are not are not needed.
+
+    Each is read once; while its size and time stay the same it is not read again.
+
+    Raises:
+        ArtifactError: one has other contents than the build wrote.
+    """
+    if engine.manifest is None:
+        return
+    recorded = _recorded(engine.manifest, engine.placement)
+    here = [path for path in recorded if (repository / path).is_file()]
+    with ThreadPoolExecutor(8) as threads:
+        fits = threads.map(lambda path: has_sha256(repository / path, recorded[path][1]), here)
+        _refuse([path for path, fit in zip(here, fits, strict=True) if not fit])
+
+
+def _recorded(manifest: Manifest, placement: Placement) -> dict[str, tuple[int, str]]:
+    """Bytes and SHA-256 by path below the repository."""
+    return {
+        path: (record.size, record.sha256)
+        for path, record in zip(
+            placement.paths(manifest.files), manifest.files.values(), strict=True
+        )
+    }
+
+
+def _compare(name: str, recorded: object, found: object) -> None:
+    if recorded is not None and recorded != found:
+        raise ArtifactError(
+            f"{MANIFEST_FILE} says {name} {recorded}, but {CONFIG_FILE} says {found}: they are of "
+            "different builds; upload all files of one."
+        )
+
+
+def _refuse(wrong: list[str]) -> None:
+    if wrong:
+        raise ArtifactError(
+            f"{shortlist(wrong)} in the engine repository has other contents than {MANIFEST_FILE} "
+            "records; upload all files of one build."
+        )

@@ -1,0 +1,46 @@
+"""A Hub and an S3 server on loopback, and a cache of the test's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hub_server import HubServer, hub_server
+from huggingface_hub import constants
+from s3_server import S3Server, s3_server
+
+from trtllm_truss.artifacts import retrying
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """`HF_HOME`. huggingface_hub reads its variables once, when it is imported."""
+    home = tmp_path / "hf-home"
+    monkeypatch.setattr(constants, "HF_HOME", str(home))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(home / "hub"))
+    return home
+
+
+@pytest.fixture
+def hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    with hub_server() as hub:
+        template = f"{hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(retrying, "_FIRST_DELAY_S", 0.01)
+        yield hub
+
+
+@pytest.fixture(scope="session")
+def s3_session() -> Iterator[S3Server]:
+    with s3_server() as s3:
+        yield s3
+
+
+@pytest.fixture
+def s3(s3_session: S3Server, cache: Path, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+    for name, value in s3_session.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(retrying, "_FIRST_DELAY_S", 0.01)
+    return s3_session

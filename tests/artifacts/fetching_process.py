@@ -1,0 +1,21 @@
+"""A process that fetches one repository and prints what it got; tests kill it."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+
+from trtllm_truss.artifacts.fetch import open_repository
+
+
+def main() -> None:
+    repository, *paths = sys.argv[1:]
+    source = open_repository(repository, None, setting="engine_repository", token=None)
+    folder = source.fetch(paths)
+    for path in paths:
+        digest = hashlib.sha256((folder / path).read_bytes()).hexdigest()
+        sys.stdout.write(f"{path} {digest}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,236 @@
+"""Bytes from the Hub: resumed, verified, counted, kept."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import shutil
+import threading
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hub_server import HubServer
+from huggingface_hub import constants, hf_hub_download
+
+from trtllm_truss.artifacts.fetch import fetch_repository, open_repository
+from trtllm_truss.artifacts.progress import Progress
+from trtllm_truss.errors import ArtifactError
+
+ENGINE = random.Random(1).randbytes(2_000_000)
+FILES = {"config.json": b"{}", "rank0.engine": ENGINE}
+
+
+class Usage(NamedTuple):
+    total: int
+    used: int
+    free: int
+
+
+def fetch(revision: str | None = None) -> Path:
+    return fetch_repository("org/engine", revision, setting="engine_repository", token=None)
+
+
+def refusal() -> str:
+    with pytest.raises(ArtifactError) as caught:
+        fetch()
+    return caught.value.message
+
+
+@pytest.fixture(autouse=True)
+def repository(hub: HubServer) -> None:
+    hub.add("org/engine", FILES)
+
+
+def test_a_cut_connection_goes_on_from_there(hub: HubServer) -> None:
+    hub.fault("/files/*/rank0.engine", cut_at=0.6)
+    assert (fetch() / "rank0.engine").read_bytes() == ENGINE
+    requests = hub.asked_for("/files/*/rank0.engine")
+    assert [(request.start, request.sent) for request in requests] == [
+        (0, 1_200_000),
+        (1_200_000, 800_000),
+    ]
+
+
+def test_an_ended_process_is_gone_on_from(hub: HubServer, cache: Path) -> None:
+    hub.fault("/files/*", cut_at=0.6, times=100)
+    assert "rank0.engine was interrupted" in refusal()
+    hub.faults.clear()
+    before = hub.sent("/files/*")
+    assert (fetch() / "rank0.engine").read_bytes() == ENGINE
+    assert hub.sent("/files/*") - before == 800_000
+
+
+def test_a_file_that_is_too_short(hub: HubServer) -> None:
+    hub.fault("/files/*", cut_at=0.5, short=True, times=100)
+    assert "rank0.engine was cut short at 1000000 of 2000000 bytes" in refusal()
+
+
+def test_a_server_that_knows_no_ranges(hub: HubServer, cache: Path) -> None:
+    part = cache / "hub/models--org--engine/blobs" / f"{digest(hub)}.incomplete"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(ENGINE[:1000] + b"x" * 1000)
+    assert (fetch() / "rank0.engine").read_bytes() == ENGINE  # the second time from the beginning
+    assert [request.start for request in hub.asked_for("/files/*")] == [2000, 0]
+
+
+def digest(hub: HubServer) -> str:
+    repository = hub.repositories["org/engine"]
+    return repository.commits[repository.revisions["main"]]["rank0.engine"].sha256
+
+
+@pytest.mark.parametrize("file", ["rank0.engine", "config.json"])
+def test_wrong_bytes_are_refused_and_not_left_behind(
+    hub: HubServer, cache: Path, file: str
+) -> None:
+    hub.fault(f"*/{file}", corrupt=True, times=9)
+    hub.fault(f"*/resolve/*/{file}", corrupt=True, times=9)
+    assert f"{file} arrived with other contents" in refusal()
+    store = cache / "hub/models--org--engine"
+    left = [path for path in store.rglob("*") if path.is_file() and path.suffix != ".json"]
+    assert not [path for path in left if path.stat().st_size == len(FILES[file])]
+    hub.faults.clear()
+    assert (fetch() / file).read_bytes() == FILES[file]
+
+
+def test_rate_limit_and_failures_pass(hub: HubServer, caplog: pytest.LogCaptureFixture) -> None:
+    hub.fault("/api/*", status=429, headers={"Retry-After": "1"})
+    hub.fault("/api/*", status=503)
+    hub.fault("*/resolve/*", status=502, times=2)
+    assert (fetch() / "config.json").is_file()
+    assert "met the Hub's rate limit (429); trying again in 1.0 s" in caplog.text
+
+
+def test_a_rate_limit_that_lasts_is_not_waited_for(hub: HubServer) -> None:
+    hub.fault("/api/*", status=429, headers={"Retry-After": "4000"})
+    message = refusal()
+    assert "met the Hub's rate limit (429)" in message
+    assert "set the secret hf_access_token for a higher limit" in message
+
+
+def test_failures_that_last(hub: HubServer) -> None:
+    hub.fault("/api/*", status=500, times=100)
+    assert "met HTTP status 500; try again later" in refusal()
+
+
+def test_the_second_start_downloads_nothing(hub: HubServer) -> None:
+    first = fetch()
+    hub.forget()
+    assert fetch() == first
+    assert [request.path for request in hub.requests] == ["/api/models/org/engine/revision/main"]
+
+
+def test_a_commit_is_not_even_asked_for_twice(hub: HubServer) -> None:
+    commit = hub.repositories["org/engine"].revisions["main"]
+    first = fetch(commit)
+    hub.forget()
+    assert fetch(commit) == first
+    assert hub.requests == []
+
+
+def test_offline(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = fetch()
+    hub.close()
+    assert fetch() == first
+    with pytest.raises(ArtifactError, match=r"cannot be reached .*check this machine's network"):
+        fetch_repository("org/other", None, setting="engine_repository", token=None)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert fetch() == first
+    with pytest.raises(ArtifactError, match="HF_HUB_OFFLINE forbids"):
+        fetch_repository("org/other", None, setting="engine_repository", token=None)
+
+
+def test_what_huggingface_hub_has_fetched_is_used(hub: HubServer) -> None:
+    for name in FILES:
+        hf_hub_download("org/engine", name)
+    hub.forget()
+    assert (fetch() / "rank0.engine").read_bytes() == ENGINE
+    assert hub.sent("/files/*") == 0
+    hub.close()
+    assert (fetch() / "rank0.engine").read_bytes() == ENGINE
+
+
+def test_a_cache_of_huggingface_hub_is_enough_offline(hub: HubServer) -> None:
+    for name in FILES:
+        hf_hub_download("org/engine", name)
+    hub.close()
+    assert (fetch() / "rank0.engine").read_bytes() == ENGINE
+
+
+def test_huggingface_hub_reads_what_was_fetched(hub: HubServer) -> None:
+    folder = fetch()
+    hub.forget()
+    assert Path(hf_hub_download("org/engine", "rank0.engine")) == folder / "rank0.engine"
+    assert hub.sent("/files/*") == 0
+
+
+def test_a_damaged_blob_is_fetched_again(hub: HubServer, cache: Path) -> None:
+    blob = (fetch() / "rank0.engine").resolve()
+    blob.write_bytes(b"")
+    assert (fetch() / "rank0.engine").read_bytes() == ENGINE
+
+
+def test_only_what_is_asked_for_is_fetched(hub: HubServer) -> None:
+    hub.repositories["org/engine"].commit({"model.bin": b"x" * 1000, "notes.md": b"y"})
+    source = open_repository("org/engine", None, setting="engine_repository", token=None)
+    assert source.read("config.json") == b"{}"
+    folder = source.fetch(["config.json", "rank0.engine"])
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "rank0.engine"]
+
+
+def test_a_disk_that_is_too_small(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(9, 9, 1_000_000))
+    message = refusal()
+    assert "needs 0.00 GB more and 0.00 GB are free" in message
+    assert "point HF_HOME at a larger disk" in message
+    assert hub.sent("/files/*") == 0
+
+
+def test_a_cache_that_cannot_be_written(
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "file"))
+    assert "cannot be written" in refusal()
+
+
+def test_starts_at_once_share_one_download(hub: HubServer) -> None:
+    folders: list[Path] = []
+    threads = [threading.Thread(target=lambda: folders.append(fetch())) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(folders) == 6
+    assert len(set(folders)) == 1
+    assert hub.sent("/files/*") == len(ENGINE)
+
+
+def test_a_record_that_cannot_be_read_costs_nothing_but_time(hub: HubServer, cache: Path) -> None:
+    fetch()
+    record = cache / "hub/models--org--engine/trtllm-truss.json"
+    assert json.loads(record.read_text())["verified"]
+    record.write_text("{")
+    before = hub.sent("/files/*")
+    assert (fetch() / "rank0.engine").read_bytes() == ENGINE
+    assert hub.sent("/files/*") == before
+
+
+def test_progress_tells_rate_and_time_left(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    told = threading.Event()
+    handler = logging.Handler()
+    handler.emit = lambda record: told.set() if "time left" in record.getMessage() else None  # type: ignore[method-assign]
+    logger = logging.getLogger("trtllm_truss.artifacts.progress")
+    logger.addHandler(handler)
+    try:
+        with Progress("engine", 4_000_000_000, 1_000_000_000, every_s=0.01) as progress:
+            progress.add(1_000_000_000)
+            assert told.wait(10)
+    finally:
+        logger.removeHandler(handler)
+    assert "engine: fetching 4.0 GB, 1.0 GB of them here already" in caplog.text
+    assert "engine: 2.0 GB of 4.0 GB, " in caplog.text
+    assert "/s, time left: " in caplog.text
+    assert "engine: fetched in " in caplog.text

@@ -1,0 +1,66 @@
+"""A download may be killed at any moment; what is used afterwards is whole.
+
+`KILL_ROUNDS` sets how often: 20 is what this was built for, the suite does fewer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hub_server import HubServer, hub_server
+
+PROGRAM = Path(__file__).with_name("fetching_process.py")
+ROUNDS = int(os.environ.get("KILL_ROUNDS", "3"))
+RANK_BYTES = 3_000_000
+RANKS = [f"rank{rank}.engine" for rank in range(4)]
+
+
+def start(hub: HubServer, home: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, PROGRAM, "org/engine", "config.json", *RANKS],
+        env={**os.environ, "HF_HOME": str(home), "HF_ENDPOINT": hub.url},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def read(output: str) -> dict[str, str]:
+    """What a process has said of the files that it used."""
+    return dict(line.split() for line in output.splitlines() if len(line.split()) == 2)
+
+
+@pytest.mark.parametrize("round_", range(ROUNDS))
+def test_killed_at_a_random_point(round_: int, tmp_path: Path) -> None:
+    chance = random.Random(round_)
+    files = {"config.json": b"{}", **{name: chance.randbytes(RANK_BYTES) for name in RANKS}}
+    total = sum(map(len, files.values()))
+    expected = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    with hub_server() as hub:
+        hub.add("org/engine", files)
+        hub.bytes_per_s = 20e6
+        for _ in range(2):
+            hub.forget()
+            process = start(hub, tmp_path)
+            enough = chance.uniform(0.02, 0.45) * total
+            while hub.sent("/files/*") < enough and process.poll() is None:
+                time.sleep(0.002)
+            process.kill()
+            output, _ = process.communicate()
+            assert read(output).items() <= expected.items(), "it was used before it was whole"
+        hub.bytes_per_s = None
+        hub.forget()
+        with start(hub, tmp_path) as process:
+            output, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+        assert read(output) == expected
+        assert hub.sent("/files/*") < total, "nothing of what had arrived was kept"
+    left = [path.name for path in tmp_path.rglob("*.incomplete")]
+    assert left == []

@@ -1,0 +1,163 @@
+"""A Hugging Face Hub for tests: its HTTP API on loopback, with faults on demand and a log.
+
+Written from the behaviour of `huggingface_hub`'s own requests and of hf.co's answers: 401 or 404
+with `X-Error-Code: RepoNotFound` for what does not exist and what may not be seen, 403
+`GatedRepo`, 404 `RevisionNotFound` and `EntryNotFound`, 401 for an unknown token, large files
+behind a redirect to another host. Real clients talk to it with `HF_ENDPOINT` set to `url`; those
+that upload need `HF_HUB_DISABLE_XET=1` too, for it has no Xet storage.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from http.server import ThreadingHTTPServer
+
+from hub_repositories import Account, Repository
+
+
+@dataclass
+class Fault:
+    """Something that goes wrong with requests whose path matches.
+
+    Attributes:
+        path: a pattern for the path below the server.
+        times: how often it happens.
+        status: answered in place of the real answer.
+        headers: of that answer.
+        cut_at: share of the body after which the connection is closed.
+        short: whether the answer's length says that this was all.
+        corrupt: whether the last byte is another one.
+    """
+
+    path: str
+    times: int = 1
+    status: int | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    cut_at: float | None = None
+    short: bool = False
+    corrupt: bool = False
+
+
+@dataclass
+class Request:
+    """One request, once it was answered.
+
+    Attributes:
+        token: what it carried.
+        start: the first byte that a range asked for.
+        status: of the answer; 0 while it is being given.
+        sent: bytes of its body.
+    """
+
+    method: str
+    path: str
+    token: str | None
+    start: int
+    status: int = 0
+    sent: int = 0
+
+
+class HubServer:
+    """The Hub. Everything may be changed while it runs."""
+
+    def __init__(self) -> None:
+        from hub_handler import HubHandler
+
+        self.repositories: dict[str, Repository] = {}
+        self.tokens: dict[str, Account] = {}
+        self.uploads: dict[str, bytes] = {}
+        self.requests: list[Request] = []
+        self.faults: list[Fault] = []
+        self.bytes_per_s: float | None = None
+        self.connections: set[socket.socket] = set()
+        self.lock = threading.Lock()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), HubHandler)
+        self._server.daemon_threads = True
+        self._server.hub = self  # type: ignore[attr-defined]
+        self.port = self._server.server_address[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.files_url = f"http://localhost:{self.port}"  # another host, as hf.co's CDN is
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the server and every connection to it; may be called twice."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+        with self.lock:
+            for connection in self.connections:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a client in a process of its own needs."""
+        return {"HF_ENDPOINT": self.url}
+
+    def add(
+        self,
+        name: str,
+        files: Mapping[str, bytes],
+        *,
+        private: bool = False,
+        gated: bool = False,
+    ) -> Repository:
+        """A new repository with one commit."""
+        repository = Repository(name, private, gated)
+        repository.commit(files)
+        self.repositories[name] = repository
+        return repository
+
+    def add_token(self, token: str, name: str = "user", **rights: frozenset[str]) -> str:
+        self.tokens[token] = Account(name, **rights)
+        return token
+
+    def fault(self, path: str, **fault: object) -> None:
+        """Makes the next request for a path fail; see `Fault`."""
+        self.faults.append(Fault(path, **fault))  # type: ignore[arg-type]
+
+    def take_fault(self, path: str) -> Fault | None:
+        with self.lock:
+            for fault in self.faults:
+                if fault.times > 0 and fnmatch.fnmatch(path, fault.path):
+                    fault.times -= 1
+                    return fault
+        return None
+
+    def asked_for(self, pattern: str, method: str = "GET") -> list[Request]:
+        """The requests so far whose path matches."""
+        with self.lock:
+            return [
+                request
+                for request in self.requests
+                if request.method == method and fnmatch.fnmatch(request.path, pattern)
+            ]
+
+    def sent(self, pattern: str = "*") -> int:
+        """Bytes of bodies sent so far for a path."""
+        return sum(request.sent for request in self.asked_for(pattern))
+
+    def forget(self) -> None:
+        """Empties the log."""
+        with self.lock:
+            self.requests.clear()
+
+    def pace(self, count: int) -> None:
+        if self.bytes_per_s:
+            time.sleep(count / self.bytes_per_s)
+
+
+@contextlib.contextmanager
+def hub_server() -> Iterator[HubServer]:
+    hub = HubServer()
+    try:
+        yield hub
+    finally:
+        hub.close()
