@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from trtllm_truss.errors import SettingsError
+from trtllm_truss.settings.build import Build, RotaryScaling
 from trtllm_truss.settings.model import PLATFORM_KEYS, Serving, Settings
+from trtllm_truss.settings.quantization import METHOD_SECTIONS
 
 ACCESS_TOKEN_SECRET = "hf_access_token"  # noqa: S105 - the secret's name, not its value
+_VARIABLE = f"TRUSS_SECRET_{ACCESS_TOKEN_SECRET}"
+_FILE = Path("/secrets") / ACCESS_TOKEN_SECRET  # where Truss's server looks too
+_TOKEN = re.compile(r"[!-~]*")
 
-_SECTIONS: dict[str, type[BaseModel]] = {"": Settings, "serving": Serving}
+_SECTIONS: dict[str, type[BaseModel]] = {
+    **{"": Settings, "serving": Serving, "build": Build, "build.rotary_scaling": RotaryScaling},
+    **{f"build.quantization.{method}": section for method, section in METHOD_SECTIONS.items()},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +33,8 @@ class Environment:
     """What the surroundings decide, beside config.yaml.
 
     Attributes:
-        hf_access_token: the Hugging Face token, or None; kept out of every repr.
+        hf_access_token: the Hugging Face token, None if there is none, empty if there is one
+            without a value; kept out of every repr.
         variables: the process environment at start.
     """
 
@@ -59,14 +70,23 @@ def read_environment(secrets: Mapping[str, str] | None = None) -> Environment:
         secrets: Truss's secrets mapping. It raises its own error for a secret that is declared
             and empty, and supports neither `in` nor iteration. Without it, as on the command
             line, the variable `TRUSS_SECRET_hf_access_token` counts.
+
+    Raises:
+        SettingsError: the token cannot be one.
     """
-    token: str | None = os.environ.get(f"TRUSS_SECRET_{ACCESS_TOKEN_SECRET}")
+    token = os.environ.get(_VARIABLE)
     if secrets is not None:
         try:
             token = secrets[ACCESS_TOKEN_SECRET]
         except Exception:  # noqa: BLE001 - Truss's SecretNotFound is importable only on the server
-            token = None
-    return Environment(hf_access_token=(token or "").strip() or None, variables=dict(os.environ))
+            token = "" if token is not None or _FILE.is_file() else None
+    token = token and token.strip()
+    if token and not _TOKEN.fullmatch(token):
+        raise SettingsError(
+            f"the secret {ACCESS_TOKEN_SECRET} holds a space, a line break or another character "
+            "that no token has; set it again to the token alone."
+        )
+    return Environment(hf_access_token=token, variables=dict(os.environ))
 
 
 def _sentence(error: ValidationError) -> str:

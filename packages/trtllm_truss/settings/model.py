@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
-Repository = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+from trtllm_truss.settings.build import Build
+from trtllm_truss.settings.section import Repository, Section
+
 RuntimeValue = bool | int | float | str | None
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class Serving(_Section):
+class Serving(Section):
     """Our own limits, none of which the engine knows."""
 
     start_timeout_s: float = Field(
@@ -25,7 +24,7 @@ class Serving(_Section):
         "replica 30 minutes in all.",
     )
     hang_timeout_s: float = Field(
-        60,
+        120,
         ge=1,
         le=86400,
         description="Seconds with requests in flight and not one token for any of them, after "
@@ -51,9 +50,74 @@ class Serving(_Section):
         le=3600,
         description="Seconds that running requests may take to finish after SIGTERM.",
     )
+    queue_limit: int = Field(
+        2048,
+        ge=0,
+        le=100_000,
+        description="Requests that may wait for the engine; further ones are refused with 429.",
+    )
+    queue_timeout_s: float = Field(
+        10,
+        gt=0,
+        le=3600,
+        description="Seconds that a request may wait for the engine; one that is foreseen to need "
+        "about as long is refused with 429 at once.",
+    )
+    first_token_timeout_s: float = Field(
+        300,
+        gt=0,
+        le=86400,
+        description="Seconds from the end of its wait until a request's first token; after them "
+        "it fails with 504.",
+    )
+    idle_timeout_s: float = Field(
+        60,
+        gt=0,
+        le=86400,
+        description="Seconds between two tokens of a request; after them it fails with 504.",
+    )
+    request_timeout_s: float = Field(
+        3600,
+        gt=0,
+        le=86400,
+        description="Seconds that a request may take in all; after them it fails with 504.",
+    )
+    chunk_interval_ms: float = Field(
+        20,
+        ge=0,
+        le=1000,
+        description="The first piece of a stream comes at once; later ones are sent together, at "
+        "most this often.",
+    )
+    keep_alive_s: float = Field(
+        15,
+        gt=0,
+        le=3600,
+        description="Seconds of silence after which a stream of events sends a comment, so that "
+        "no proxy takes it for dead.",
+    )
+    reader_timeout_s: float = Field(
+        60,
+        gt=0,
+        le=86400,
+        description="Seconds that a stream waits for a client that does not read; after them it "
+        "is broken off and its request cancelled.",
+    )
+    triton_native: bool = Field(
+        False,
+        description="Whether Triton also has `preprocessing`, `postprocessing`, `ensemble` and "
+        "`tensorrt_llm_bls`, for clients that speak to Triton itself.",
+    )
+    triton_http_port: int | None = Field(
+        None,
+        ge=1,
+        le=65535,
+        description="Port of Triton's HTTP endpoint on 127.0.0.1; null is a free one at each "
+        "start.",
+    )
 
 
-class Settings(_Section):
+class Settings(Section):
     """`model_metadata`, checked: what to serve and how."""
 
     tensor_parallelism: int = Field(
@@ -66,9 +130,15 @@ class Settings(_Section):
         description="Groups of layers on different GPUs; must equal the engine's. "
         "GPUs = tensor_parallelism × pipeline_parallelism.",
     )
-    engine_repository: Repository = Field(
-        description="The flat engine repository: `org/name` on Hugging Face, a local folder "
-        "(`/…`, `./…`, `~/…`), or `package://NAME`, the folder of an installed Python package.",
+    build: Build | None = Field(
+        None, description="How to make the engine where no engine_repository is named; see below."
+    )
+    engine_repository: Repository | None = Field(
+        None,
+        validate_default=True,
+        description="The engine repository, flat or in LMI's layout: `org/name` on Hugging Face, "
+        "`s3://bucket/prefix`, a local folder (`/…`, `./…`, `~/…`), or `package://NAME`, the "
+        "folder of an installed Python package. Required without `build`.",
     )
     engine_revision: Repository | None = Field(
         None, description="Branch, tag or commit of engine_repository; null is its main branch."
@@ -81,16 +151,45 @@ class Settings(_Section):
     tokenizer_revision: Repository | None = Field(
         None, description="Branch, tag or commit of tokenizer_repository."
     )
+    trust_remote_code: bool = Field(
+        False,
+        description="Whether a tokenizer that is a program may run; one that is data never needs "
+        "it.",
+    )
+    preprocessing_instance_count: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Processes of Triton's `preprocessing` model; needs `serving.triton_native`, "
+        "as the next two.",
+    )
+    postprocessing_instance_count: int = Field(
+        1, ge=1, le=64, description="Processes of Triton's `postprocessing` model."
+    )
+    bls_instance_count: int = Field(
+        1, ge=1, le=64, description="Processes of Triton's `tensorrt_llm_bls` model."
+    )
     runtime: dict[str, RuntimeValue] = Field(
         default_factory=dict,
         description="Parameters of Triton's `tensorrt_llm` model by their config.pbtxt names, and "
-        "`max_batch_size` and `instance_count` (copies of a one-GPU engine that share the GPU).",
+        "`max_batch_size` and `instance_count` (copies of a one-GPU engine that share the GPU). "
+        "`max_beam_width` is the engine's by default; requests of different widths never run "
+        "together, so 1 keeps one with beams from holding up the others. "
+        "`guided_decoding_backend: xgrammar` lets answers follow a schema, a regular expression or "
+        "a grammar.",
     )
     generation: dict[str, Any] = Field(
         default_factory=dict,
         description="Defaults for request fields, by the names of the predict body.",
     )
     serving: Serving = Field(default_factory=lambda: Serving(), description="Our own limits.")
+
+    @field_validator("engine_repository")
+    @classmethod
+    def _there_is_an_engine(cls, name: str | None, info: ValidationInfo) -> str | None:
+        if name is None and info.data.get("build", ...) is None:
+            raise PydanticCustomError("missing", "Field required")
+        return name
 
 
 PLATFORM_KEYS = frozenset(

@@ -8,11 +8,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Literal, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from trtllm_truss.settings.build import Build, RotaryScaling
 from trtllm_truss.settings.model import PLATFORM_KEYS, Serving, Settings
+from trtllm_truss.settings.quantization import METHOD_SECTIONS
 
 _INTRODUCTION = """\
 # Settings
@@ -33,6 +36,12 @@ def settings_page() -> str:
     platform = ", ".join(f"`{key}`" for key in sorted(PLATFORM_KEYS))
     parts = [_INTRODUCTION.format(platform=platform), _table("model_metadata", Settings)]
     parts.append(_table("model_metadata.serving", Serving))
+    parts.append(_table("model_metadata.build", Build))
+    parts.append(_table("model_metadata.build.rotary_scaling", RotaryScaling))
+    parts += [
+        _table("model_metadata.build.quantization", section)
+        for section in dict.fromkeys(METHOD_SECTIONS.values())
+    ]
     return "\n".join(parts)
 
 
@@ -64,7 +73,16 @@ def _meaning(field: FieldInfo) -> str:
         for name, word in words.items()
         if hasattr(limit, name)
     ]
-    return f"{field.description}" + (f" ({', '.join(bounds)})" if bounds else "")
+    bounds += [f"`{json.dumps(choice)}`" for choice in _choices(field.annotation)]
+    meaning = [field.description] if field.description else []
+    return " ".join([*meaning, *([f"({', '.join(bounds)})"] if bounds else [])])
+
+
+def _choices(annotation: object) -> list[object]:
+    """The values of a literal type, or of one that may also be absent."""
+    if get_origin(annotation) is Literal:
+        return list(get_args(annotation))
+    return [choice for part in get_args(annotation) for choice in _choices(part)]
 
 
 def main() -> None:
