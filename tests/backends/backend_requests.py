@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,10 @@ from numpy.typing import NDArray
 
 from trtllm_truss.backends.openvino_genai.answer import Outputs
 from trtllm_truss.backends.openvino_genai.request import GenerationRequest, Limits, read_request
+from trtllm_truss.backends.openvino_genai.scheduler import Scheduler
 from trtllm_truss.backends.openvino_genai.tensors import Tensors
+
+StartScheduler = Callable[..., Scheduler]
 
 PROMPT = [504, 3575, 282, 4649, 314]  # "The capital of France is"
 END_ID = 2

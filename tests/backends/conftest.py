@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from backend_requests import StartScheduler
 
 from trtllm_truss.backends.openvino_genai.engine import Engine
 from trtllm_truss.backends.openvino_genai.parameters import EngineSettings
 from trtllm_truss.backends.openvino_genai.scheduler import Scheduler
-
-StartScheduler = Callable[..., Scheduler]
 
 
 @pytest.fixture(scope="session")
@@ -42,7 +41,12 @@ def start_scheduler(model_folder: Path) -> Iterator[StartScheduler]:
     started: list[Scheduler] = []
 
     def start(engine: Engine, **settings: object) -> Scheduler:
-        given = {"max_batch_size": 8, "cancellation_check_s": 0.005, **settings}
+        given = {
+            "max_batch_size": 8,
+            "cancellation_check_s": 0.005,
+            "response_interval_s": 0.0,
+            **settings,
+        }
         scheduler = Scheduler(
             engine,
             EngineSettings(model_folder, **given),  # type: ignore[arg-type]

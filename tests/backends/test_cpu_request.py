@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
 import pytest
 from backend_requests import LIMITS, OUTPUTS, PROMPT, request, tensors, word_list
 
+from trtllm_truss.backends.openvino_genai.guides import Guide
 from trtllm_truss.backends.openvino_genai.refusal import Refusal
 from trtllm_truss.backends.openvino_genai.request import Limits, read_request
 
@@ -113,11 +115,94 @@ def test_outputs_are_made_only_if_requested_and_asked_for() -> None:
         ({"beam_width": 5}, "Requested beam width 5 is incorrect"),
         ({"beam_width": 2, "streaming": True}, "only supported with beam width of 1"),
         ({"beam_width": 2, "temperature": 0.5}, "temperature 0.5 is not supported with beam_width"),
+        ({"beam_width": 2, "min_tokens": 9}, "min_tokens 9 is not supported with beam_width"),
+        ({"beam_width": 2}, "beam_width above 1 needs end_id on the CPU engine"),
     ],
 )
 def test_what_is_wrong_is_named(inputs: dict[str, Any], message: str) -> None:
     with pytest.raises(Refusal, match=message):
         request(**inputs)
+
+
+def text(value: str) -> np.ndarray[Any, Any]:
+    return np.array([[value.encode()]], object)
+
+
+def guide(kind: str, value: str = "", **inputs: Any) -> dict[str, Any]:
+    tensors = {"guided_decoding_guide_type": text(kind), "guided_decoding_guide": text(value)}
+    return {"end_id": 2, **tensors, **inputs}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "expected"),
+    [
+        ({}, None),
+        (guide(""), None),
+        (guide("regex", "é+"), Guide("regex", "é+")),
+        (guide("ebnf_grammar", 'root ::= "a"'), Guide("grammar", 'root ::= "a"')),
+        (guide("json_schema", "{}"), Guide("json_schema", "{}")),
+    ],
+)
+def test_guides(inputs: dict[str, Any], expected: Guide | None) -> None:
+    assert request(**inputs).guide == expected
+
+
+def test_the_guide_type_json_is_any_object_or_array() -> None:
+    read = request(end_id=2, guided_decoding_guide_type=text("json")).guide
+
+    assert read is not None
+    assert {kind["type"] for kind in json.loads(read.text)["anyOf"]} == {"object", "array"}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (guide("xml", "<a/>"), "guided_decoding_guide_type is 'xml'; send json, json_schema, "),
+        (guide("", "a"), "guided_decoding_guide is given without guided_decoding_guide_type"),
+        (guide("regex"), "guided_decoding_guide_type is regex, but guided_decoding_guide is empty"),
+        (guide("json_schema", '{"a'), "guided_decoding_guide is not JSON .Unterminated string"),
+        (guide("json_schema", "[" * 200_000), "guided_decoding_guide is nested too deeply"),
+        (guide("regex", "a", beam_width=2), "beam_width 2 is not supported with guided_decoding_g"),
+        (guide("regex", "a", min_tokens=2), "min_tokens 2 is not supported with guided_decoding_g"),
+        (guide("regex", "a", end_id=-1), "guided_decoding_guide_type needs end_id"),
+        (
+            {"guided_decoding_guide_type": np.array([[b"\xff"]], object)},
+            "guided_decoding_guide_type is not UTF-8",
+        ),
+    ],
+)
+def test_guides_that_are_refused_unseen(inputs: dict[str, Any], message: str) -> None:
+    with pytest.raises(Refusal, match=message):
+        request(**inputs)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("ebnf_grammar", 'root ::= "Größe"'),
+        ("regex", "x[aßb]"),
+        ("regex", r"[\]é0]"),
+        ("json_schema", '{"enum": [{"a": "Gr\\u00f6\\u00dfe"}]}'),
+        ("json_schema", '{"anyOf": [{"const": "éa"}]}'),
+        ("json_schema", '{"properties": {"Größe": {"type": "integer"}}}'),
+        ("json_schema", '{"properties": {"enum": {"const": "é0"}}}'),
+    ],
+)
+def test_guides_that_would_be_misread_are_refused(kind: str, value: str) -> None:
+    with pytest.raises(Refusal, match=r"guided_decoding_guide has '[ßé][0abe]', two characters"):
+        request(**guide(kind, value))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("ebnf_grammar", 'root ::= "Grö" "ß" "e"'),
+        ("regex", "Größe [bß]e"),
+        ("json_schema", '{"description": "Größe", "properties": {"Grösse": {"pattern": "ße"}}}'),
+    ],
+)
+def test_guides_that_only_look_like_that_pass(kind: str, value: str) -> None:
+    assert request(**guide(kind, value)).guide is not None
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
@@ -139,7 +224,6 @@ UNSUPPORTED = {
     "embedding_bias": (np.ones((1, 8), np.float32), np.zeros((1, 8), np.float32)),
     "draft_input_ids": (np.ones((1, 2), np.int32), np.zeros((1, 0), np.int32)),
     "prompt_embedding_table": (np.ones((1, 2, 2), np.float16), np.ones((1, 0, 2), np.float16)),
-    "guided_decoding_guide": (np.array([b"{}"], object), np.array([b""], object)),
     "lora_task_id": (np.array([3], np.uint64), np.array([0], np.uint64)),
     "num_return_sequences": (2, 1),
     "beam_search_diversity_rate": (0.5, 0.0),
@@ -175,4 +259,4 @@ def test_what_can_never_fit_into_the_kv_cache_is_refused_with_numbers() -> None:
     with pytest.raises(Refusal, match="need 321 tokens of KV cache, which holds 320"):
         request(output_len=most + 1, limits=limits)
     with pytest.raises(Refusal, match="beam_width 2"):
-        request(output_len=most, limits=limits, beam_width=2)
+        request(output_len=most, limits=limits, beam_width=2, end_id=2)

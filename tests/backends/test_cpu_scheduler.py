@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from backend_requests import END_ID, OUTPUTS, PROMPT, Caller, request, word_list
-from conftest import StartScheduler
+from backend_requests import END_ID, OUTPUTS, PROMPT, Caller, StartScheduler, request, word_list
 
 from trtllm_truss.backends.openvino_genai.engine import Engine
 from trtllm_truss.backends.openvino_genai.parameters import EngineSettings
@@ -35,6 +34,15 @@ def test_a_stream_has_one_response_a_token_and_ends_with_the_last(scheduler: Sch
     assert [outputs["output_ids"].shape for outputs in caller.responses] == [(1, 1, 1)] * 6
     assert all(outputs["sequence_length"].tolist() == [[1]] for outputs in caller.responses)
     assert caller.finals == 1
+
+
+def test_later_tokens_are_collected_for_an_interval(
+    engine: Engine, start_scheduler: StartScheduler
+) -> None:
+    caller = run(start_scheduler(engine, response_interval_s=60.0), PROMPT, 6, streaming=True)
+
+    assert [outputs["output_ids"].shape for outputs in caller.responses] == [(1, 1, 1), (1, 1, 5)]
+    assert caller.tokens == run(start_scheduler(engine), PROMPT, 6, streaming=True).tokens
 
 
 def test_an_answer_in_one_piece_repeats_the_prompt(scheduler: Scheduler) -> None:
@@ -117,7 +125,7 @@ def test_beam_search(scheduler: Scheduler) -> None:
 
 
 def test_beams_end_after_their_first_stop_word(scheduler: Scheduler) -> None:
-    inputs = {"beam_width": 2, "exclude_input_in_output": True}
+    inputs = {"beam_width": 2, "exclude_input_in_output": True, "end_id": 0}
     (whole,) = run(scheduler, PROMPT, 6, **inputs).responses
     best = whole["output_ids"][0, 0].tolist()
     stop_words = word_list(best[1:3])
@@ -202,6 +210,19 @@ def test_a_waiting_request_can_be_cancelled(
     running.wait()
 
 
+def test_requests_that_look_alike_are_not_mistaken_for_each_other(
+    engine: Engine, start_scheduler: StartScheduler
+) -> None:
+    scheduler = start_scheduler(engine, max_batch_size=1)
+    running = submit(scheduler, PROMPT, 4000, streaming=True)
+    first, second = (submit(scheduler, PROMPT, 4) for _ in range(2))
+    second.cancelled = True
+    second.wait()
+    running.cancelled = True
+
+    assert len(first.wait().tokens) == len(PROMPT) + 4
+
+
 def test_stop_by_request_id(scheduler: Scheduler) -> None:
     caller = submit(scheduler, PROMPT, 4000, streaming=True, request_id="a")
     other = submit(scheduler, PROMPT, 30, streaming=True, request_id="b")
@@ -235,7 +256,8 @@ def test_a_request_that_fills_the_kv_cache_to_the_last_token(
     limits = small_engine.limits
 
     assert len(run(scheduler, PROMPT, most, limits=limits, streaming=True).tokens) == most
-    (beams,) = run(scheduler, PROMPT, 32 - len(PROMPT) + 1, limits=limits, beam_width=4).responses
+    inputs = {"limits": limits, "beam_width": 4, "end_id": 0}
+    (beams,) = run(scheduler, PROMPT, 32 - len(PROMPT) + 1, **inputs).responses
     assert beams["output_ids"].shape == (1, 4, 33)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import openvino_genai
 
+from trtllm_truss.backends.openvino_genai.guides import Guide
 from trtllm_truss.backends.openvino_genai.request import GenerationRequest
 from trtllm_truss.backends.openvino_genai.sampling import Sampling
 
@@ -13,7 +14,10 @@ def generation_config(request: GenerationRequest) -> openvino_genai.GenerationCo
 
     Log probabilities are those of the model before temperature and top_k or top_p. A seed repeats
     an answer, except that with prefix caching GenAI 2026.4 draws once more for a prompt that lies
-    wholly in the cache; without it (`enable_kv_cache_reuse: false`) there is no exception.
+    wholly in the cache. It then also computes less of a prompt that begins like that of a request
+    in flight, and OpenVINO, which rounds activations to 8 bits, gives slightly other logits (not
+    to do so would halve the throughput). Without prefix caching (`enable_kv_cache_reuse: false`)
+    there is no exception.
     """
     config = openvino_genai.GenerationConfig()
     config.max_new_tokens = request.max_new_tokens
@@ -23,6 +27,9 @@ def generation_config(request: GenerationRequest) -> openvino_genai.GenerationCo
         config.eos_token_id = request.end_id
         config.stop_token_ids = {request.end_id}
         config.min_new_tokens = min(request.sampling.min_tokens, request.max_new_tokens)
+    if request.guide is not None:
+        config.structured_output_config = structured_output(request.guide)
+        config.min_new_tokens = 0  # the guide says where the end may be
     config.logprobs = int(
         "output_log_probs" in request.outputs or "cum_log_probs" in request.outputs
     )
@@ -30,6 +37,13 @@ def generation_config(request: GenerationRequest) -> openvino_genai.GenerationCo
         _search_beams(config, request.sampling)
     else:
         _sample(config, request.sampling)
+    return config
+
+
+def structured_output(guide: Guide) -> openvino_genai.StructuredOutputConfig:
+    """Translate a guide."""
+    config = openvino_genai.StructuredOutputConfig()
+    setattr(config, guide.language, guide.text)
     return config
 
 

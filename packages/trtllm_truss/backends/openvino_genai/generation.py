@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import replace
 
 import openvino_genai
@@ -37,11 +39,17 @@ class Generation:
         self.reply = reply
         self._handle = handle
         self._normalize_log_probs = normalize_log_probs
+        self._sent = 0
+        self._sent_at = -math.inf
         self._beams = [Beam()]
         self._stop_words = StopWords(request.stop_words, request.prompt.tolist())
 
-    def collect(self) -> bool:
-        """Send what the last step generated; True if that was the end."""
+    def collect(self, interval_s: float = 0.0) -> bool:
+        """Take in what the last step generated; True if that was the end.
+
+        Args:
+            interval_s: for how long tokens are held back after a response, to be sent together.
+        """
         if not self._handle.can_read():
             return False  # still reading the prompt, or waiting for room in the KV cache
         results = self._handle.read()
@@ -50,10 +58,11 @@ class Generation:
         if self.request.sampling.beam_width > 1:
             return self._end_beams(list(results.values()))
         (result,) = results.values()
-        before = self.generated
         ended = self._append(self._beams[0], result, self._stop_words)
-        if ended or self.request.streaming:
-            self.reply.send(self._outputs(before), final=ended)
+        now = time.monotonic()
+        if ended or (self.request.streaming and now >= self._sent_at + interval_s):
+            self.reply.send(self._outputs(self._sent), final=ended)
+            self._sent, self._sent_at = self.generated, now
         if ended:
             self._handle.cancel()  # a stop word ended it, which the pipeline does not know
         return ended

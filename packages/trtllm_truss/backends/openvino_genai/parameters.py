@@ -28,7 +28,8 @@ class EngineSettings:
         prefix_caching: keep the KV cache of earlier prompts for new ones that begin alike.
         chunked_context: read long prompts in pieces, between the steps of running requests.
         evict: admit requests that may not fit together; some are then recomputed later.
-        cancellation_check_s: how often to ask whether callers have left.
+        cancellation_check_s: how often to ask whether callers have left, while few are served.
+        response_interval_s: how long tokens of a stream are collected, while few are served.
         ignored: keys that were set and have no meaning on a CPU.
     """
 
@@ -42,6 +43,7 @@ class EngineSettings:
     exclude_input_in_output: bool = False
     normalize_log_probs: bool = True
     cancellation_check_s: float = 0.1
+    response_interval_s: float = 0.02
     ignored: tuple[str, ...] = ()
 
 

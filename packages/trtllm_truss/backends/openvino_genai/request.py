@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from trtllm_truss.backends.openvino_genai.guides import TYPE, Guide, read_guide
 from trtllm_truss.backends.openvino_genai.refusal import Refusal
 from trtllm_truss.backends.openvino_genai.sampling import Sampling, read_sampling
 from trtllm_truss.backends.openvino_genai.tensors import Tensors
@@ -34,7 +35,7 @@ class Limits:
     exclude_input_in_output: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GenerationRequest:
     """A request that the engine can serve.
 
@@ -43,6 +44,7 @@ class GenerationRequest:
         prompt: token ids, INT64 [n], n > 0.
         max_new_tokens: at most so many are generated; fits the context.
         end_id: the token that ends the answer; None if none does.
+        guide: what the answer matches; None if any text will do.
         outputs: names of the output tensors to make.
     """
 
@@ -52,6 +54,7 @@ class GenerationRequest:
     end_id: int | None
     stop_words: tuple[Word, ...]
     sampling: Sampling
+    guide: Guide | None
     streaming: bool
     echo_prompt: bool
     outputs: frozenset[str]
@@ -92,10 +95,13 @@ def read_request(
         end_id=end_id if end_id >= 0 else None,
         stop_words=read_words("stop_words_list", tensors.array("stop_words_list")),
         sampling=sampling,
+        guide=read_guide(tensors),
         streaming=streaming,
         echo_prompt=not (streaming or exclude_prompt),
         outputs=_read_outputs(tensors, requested_outputs),
     )
+    _check_guided(request)
+    _check_end(request)
     _check_kv_cache(request, limits.kv_cache_tokens)
     return request
 
@@ -118,7 +124,7 @@ def _read_prompt(tensors: Tensors, limits: Limits) -> NDArray[np.int64]:
         )
     prompt = ids[0, :length].astype(np.int64)
     # OpenVINO reads past its tables, without an error, for ids that the vocabulary lacks.
-    if prompt.min() < 0 or prompt.max() >= limits.vocab_size:
+    if np.min(prompt) < 0 or np.max(prompt) >= limits.vocab_size:
         raise Refusal(f"input_ids must be token ids from 0 to {limits.vocab_size - 1}.")
     return prompt
 
@@ -145,6 +151,29 @@ def _read_outputs(tensors: Tensors, requested: Collection[str]) -> frozenset[str
     }
     demanded = {name for name, flag in on_demand.items() if tensors.flag(flag, False)}
     return frozenset(requested) & (demanded | {*mandatory, "batch_index", "sequence_index"})
+
+
+def _check_guided(request: GenerationRequest) -> None:
+    """Refuse what would lead out of the guide; all beams share one place in it, for example."""
+    for name, value in (
+        ("beam_width", request.sampling.beam_width),
+        ("min_tokens", request.sampling.min_tokens),
+    ):
+        if request.guide is not None and value > 1:
+            raise Refusal(
+                f"{name} {value} is not supported with {TYPE} by the CPU engine; leave one of "
+                "them out."
+            )
+
+
+def _check_end(request: GenerationRequest) -> None:
+    """Beams end with the model's own end token if there is no other, guides with none at all."""
+    beams = request.sampling.beam_width > 1
+    if request.end_id is None and (beams or request.guide is not None):
+        raise Refusal(
+            f"{'beam_width above 1' if beams else TYPE} needs end_id on the CPU engine; send the "
+            "token that ends an answer."
+        )
 
 
 def _check_kv_cache(request: GenerationRequest, capacity: int | None) -> None:

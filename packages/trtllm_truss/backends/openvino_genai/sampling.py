@@ -95,6 +95,7 @@ def _check_beams(sampling: Sampling, max_beam_width: int) -> None:
         ("repetition_penalty", sampling.repetition_penalty, 1.0),
         ("presence_penalty", sampling.presence_penalty, 0.0),
         ("frequency_penalty", sampling.frequency_penalty, 0.0),
+        ("min_tokens", max(1, sampling.min_tokens), 1),
     ]
     for name, value, neutral in ignored_by_beam_search:
         if value != neutral:

@@ -8,20 +8,36 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import NamedTuple
 
 from trtllm_truss.backends.openvino_genai.engine import KV_BLOCK_TOKENS, Engine
 from trtllm_truss.backends.openvino_genai.generation import Generation, send_empty
+from trtllm_truss.backends.openvino_genai.guide_check import GuideCheck
 from trtllm_truss.backends.openvino_genai.parameters import EngineSettings
+from trtllm_truss.backends.openvino_genai.refusal import Refusal
 from trtllm_truss.backends.openvino_genai.reply import Reply
 from trtllm_truss.backends.openvino_genai.request import GenerationRequest
 
 logger = logging.getLogger(__name__)
 
+# The pipeline's step holds the GIL and uses every core, so whatever else is done costs throughput.
+# A response, or the question whether a request was cancelled, takes 0.1 to 0.2 ms through Triton's
+# Python backend, as long as a tenth of a token. Both are therefore done less often the more
+# requests are running: the interval is multiplied by their number over the first figure, at most
+# by the second.
+_RESPONSE_REQUESTS, _RESPONSE_MOST = 2.5, 10
+_CHECK_REQUESTS, _CHECK_MOST = 6, 4
+
 
 class _Arrival(NamedTuple):
     request: GenerationRequest
     reply: Reply
+
+
+class _Checked(NamedTuple):
+    arrival: _Arrival
+    result: Future[None]
 
 
 class _Stop(NamedTuple):
@@ -34,6 +50,8 @@ class _Close(NamedTuple):
 
 class Scheduler:
     """Admits requests first come, first served, while others run, and steps the engine.
+
+    A request with a guide comes once its guide has been checked.
 
     With the policy `guaranteed_no_evict` a request waits until the KV cache has room for its
     whole answer beside those that run; with `max_utilization` only `max_batch_size` limits.
@@ -51,7 +69,9 @@ class Scheduler:
         self._engine = engine
         self._settings = settings
         self._on_death = on_death
-        self._inbox: queue.SimpleQueue[_Arrival | _Stop | _Close] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[_Arrival | _Checked | _Stop | _Close] = queue.SimpleQueue()
+        self._guides = GuideCheck(settings.model_folder)
+        self._unchecked: deque[_Arrival] = deque()
         self._waiting: deque[_Arrival] = deque()
         self._running: list[Generation] = []
         self._closing = False
@@ -74,6 +94,7 @@ class Scheduler:
         """Fail what is left and end the thread after the step it is in."""
         self._inbox.put(_Close())
         self._thread.join()
+        self._guides.close()
 
     def _run(self) -> None:
         try:
@@ -95,27 +116,50 @@ class Scheduler:
             idle = False
             match self._inbox.get():
                 case _Arrival() as arrival:
-                    self._waiting.append(arrival)
+                    self._take(arrival)
+                case _Checked(arrival, result):
+                    self._take_checked(arrival, result)
                 case _Stop(request_id):
                     self._cancel_where(lambda request, _: request.id == request_id)
                 case _Close():
                     self._closing = True
 
+    def _take(self, arrival: _Arrival) -> None:
+        if arrival.request.guide is None:
+            self._waiting.append(arrival)
+            return
+        self._unchecked.append(arrival)
+        result = self._guides.check(arrival.request.guide)
+        result.add_done_callback(lambda done: self._inbox.put(_Checked(arrival, done)))
+
+    def _take_checked(self, arrival: _Arrival, result: Future[None]) -> None:
+        if arrival not in self._unchecked:
+            return  # it was cancelled meanwhile
+        self._unchecked.remove(arrival)
+        error = result.exception()
+        if error is None:
+            self._waiting.append(arrival)
+        else:
+            arrival.reply.fail(str(error), caller_at_fault=isinstance(error, Refusal))
+
     def _drop_cancelled(self) -> None:
         now = time.monotonic()
-        if now >= self._next_check:
-            self._next_check = now + self._settings.cancellation_check_s
-            self._cancel_where(lambda _, reply: reply.is_cancelled())
+        if now < self._next_check:
+            return
+        self._cancel_where(lambda _, reply: reply.is_cancelled())
+        times = _clamped(len(self._running) / _CHECK_REQUESTS, _CHECK_MOST)
+        self._next_check = now + times * self._settings.cancellation_check_s
 
     def _cancel_where(self, chosen: Callable[[GenerationRequest, Reply], bool]) -> None:
         for generation in [g for g in self._running if chosen(g.request, g.reply)]:
             self._running.remove(generation)
             _log_cancelled(generation.request, generation.generated)
             generation.cancel()
-        for arrival in [a for a in self._waiting if chosen(a.request, a.reply)]:
-            self._waiting.remove(arrival)
-            _log_cancelled(arrival.request, 0)
-            send_empty(arrival.request, arrival.reply)
+        for arrivals in (self._unchecked, self._waiting):
+            for arrival in [a for a in arrivals if chosen(a.request, a.reply)]:
+                arrivals.remove(arrival)
+                _log_cancelled(arrival.request, 0)
+                send_empty(arrival.request, arrival.reply)
 
     def _admit(self) -> None:
         while self._waiting and len(self._running) < self._settings.max_batch_size:
@@ -149,7 +193,9 @@ class Scheduler:
             self._fail_running(f"The engine failed: {error}")
             self._engine.reload()
             return
-        self._running = [generation for generation in self._running if not generation.collect()]
+        times = _clamped(len(self._running) / _RESPONSE_REQUESTS, _RESPONSE_MOST)
+        interval_s = times * self._settings.response_interval_s
+        self._running = [g for g in self._running if not g.collect(interval_s)]
 
     def _fail_running(self, message: str) -> None:
         for generation in self._running:
@@ -162,10 +208,15 @@ class Scheduler:
             message_in = self._inbox.get()
             if isinstance(message_in, _Arrival):
                 self._waiting.append(message_in)
-        for arrival in self._waiting:
-            arrival.reply.fail(message, caller_at_fault=False)
-        self._waiting.clear()
+        for arrivals in (self._unchecked, self._waiting):
+            for arrival in arrivals:
+                arrival.reply.fail(message, caller_at_fault=False)
+            arrivals.clear()
 
 
 def _log_cancelled(request: GenerationRequest, generated: int) -> None:
     logger.info("cancelled id=%s after=%d", request.id, generated)
+
+
+def _clamped(times: float, most: float) -> float:
+    return max(1.0, min(times, most))

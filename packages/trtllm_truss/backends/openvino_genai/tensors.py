@@ -57,6 +57,18 @@ class Tensors:
         value = self._only_value(name)
         return default if value is None else bool(value)
 
+    def text(self, name: str) -> str:
+        """One string; empty if the tensor is absent.
+
+        Raises:
+            Refusal: the tensor holds more or less than one value, or bytes that are not UTF-8.
+        """
+        value = self._only_value(name)
+        try:
+            return "" if value is None else str(value, "utf-8")
+        except UnicodeDecodeError as error:
+            raise Refusal(f"{name} is not UTF-8; send text.") from error
+
     def _only_value(self, name: str) -> Any:
         array = self._arrays.get(name)
         if array is None:

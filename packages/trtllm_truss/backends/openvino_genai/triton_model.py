@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import logging
 import os
 import signal
-from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import triton_python_backend_utils as pb_utils
-from numpy.typing import NDArray
 
+from trtllm_truss.backends.numpy_abi import readable_copy, repair_reading
 from trtllm_truss.backends.openvino_genai.answer import Outputs
 from trtllm_truss.backends.openvino_genai.engine import Engine
 from trtllm_truss.backends.openvino_genai.lifeline import Lifeline
@@ -25,9 +22,7 @@ from trtllm_truss.backends.openvino_genai.tensors import Tensors
 
 logger = logging.getLogger(__package__)
 
-_SET_CAPSULE_NAME = ctypes.pythonapi.PyCapsule_SetName
-_SET_CAPSULE_NAME.argtypes = [ctypes.py_object, ctypes.c_char_p]
-_USED_CAPSULE = b"used_dltensor"  # of the DLPack protocol; must live as long as any capsule
+repair_reading()
 
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
@@ -76,7 +71,7 @@ class TritonPythonModel:
         self._lifeline.let_go()
 
     def _take(self, request: Any, reply: _TritonReply) -> None:
-        tensors = Tensors({tensor.name(): _to_numpy(tensor) for tensor in request.inputs()})
+        tensors = Tensors({tensor.name(): tensor.as_numpy() for tensor in request.inputs()})
         request_id = request.request_id()
         if tensors.flag("stop", False):
             if not request_id:
@@ -96,7 +91,7 @@ class _TritonReply:
         self._broken = False
 
     def send(self, outputs: Outputs, *, final: bool) -> None:
-        tensors = [_from_numpy(name, array) for name, array in outputs.items()]
+        tensors = [pb_utils.Tensor(name, readable_copy(array)) for name, array in outputs.items()]
         self._send(pb_utils.InferenceResponse(tensors), _FINAL if final else 0)
 
     def finish(self) -> None:
@@ -122,59 +117,6 @@ class _TritonReply:
         except pb_utils.TritonModelException as error:
             logger.warning("a response could not be sent: %s", error)
             self._broken = True
-
-
-def _to_numpy(tensor: Any) -> NDArray[Any]:
-    """Read a Triton tensor.
-
-    Not with `as_numpy`: that of a Python backend built for NumPy 1 gives, under NumPy 2 and
-    without an error, the first value over and over. DLPack does not depend on NumPy's layout.
-    """
-    try:
-        return np.from_dlpack(tensor)
-    except pb_utils.TritonModelException:
-        return np.asarray(tensor.as_numpy())  # strings, which DLPack lacks
-
-
-def _from_numpy(name: str, array: NDArray[Any]) -> Any:
-    """Make a Triton tensor, through DLPack again: the constructor would send no bytes."""
-    if array.size == 0:
-        return pb_utils.Tensor(name, array)  # DLPack refuses what is empty, and no bytes are right
-    if array.size == 1 and array.dtype == np.int32:
-        return _one_integer(name, array.item(), array.ndim)
-    return _through_dlpack(name, array)
-
-
-@lru_cache(maxsize=4096)
-def _one_integer(name: str, value: int, dimensions: int) -> Any:
-    """Keep tensors of one token: to make and copy one costs more than to send it does."""
-    return _through_dlpack(name, np.full([1] * dimensions, value, np.int32))
-
-
-class _Export:
-    """An array that keeps the capsule it has handed out."""
-
-    def __init__(self, array: NDArray[Any]) -> None:
-        self._array = array
-        self.capsule: Any = None
-
-    def __dlpack__(self, **options: Any) -> Any:
-        self.capsule = self._array.__dlpack__(**options)
-        return self.capsule
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self._array.__dlpack_device__()
-
-
-def _through_dlpack(name: str, array: NDArray[Any]) -> Any:
-    """Make a Triton tensor and give the capsule the name of a used one.
-
-    The Python backend names it otherwise, over which NumPy complains when it is freed.
-    """
-    export = _Export(array)
-    tensor = pb_utils.Tensor.from_dlpack(name, export)
-    _SET_CAPSULE_NAME(export.capsule, _USED_CAPSULE)
-    return tensor
 
 
 class _TritonLog(logging.Handler):

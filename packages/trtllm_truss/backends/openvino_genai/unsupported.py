@@ -50,8 +50,6 @@ _EMPTY = frozenset(
         "retention_token_range_durations_ms",
         "retention_decode_priority",
         "retention_decode_duration_ms",
-        "guided_decoding_guide_type",
-        "guided_decoding_guide",
         "lookahead_window_size",
         "lookahead_ngram_size",
         "lookahead_verification_set_size",
