@@ -1,0 +1,16 @@
+"""What Triton loads: the class `TritonPythonModel` of the model `postprocessing`.
+
+The interpreter may be isolated (``sys.flags.isolated``): it then reads no ``PYTHONPATH`` by itself,
+in which the server's command names this project's packages.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+sys.path.extend(os.environ["PYTHONPATH"].split(os.pathsep))
+
+from trtllm_truss.backends.triton_native.postprocessing import TritonPythonModel
+
+__all__ = ["TritonPythonModel"]

@@ -1,0 +1,103 @@
+"""Requests to other models of the server in which this process runs.
+
+They go over the server's own gRPC port and not through `pb_utils.InferenceRequest`: with several of
+those at once the stub of Triton 24.10 corrupts its memory within minutes, and with one at a time
+requests would wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable, Mapping
+
+import grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from trtllm_truss.backends.triton_native.values import Value, flag, integer
+from trtllm_truss.errors import InvalidRequest, TrussError
+from trtllm_truss.triton.failures import from_stream_text
+
+ENGINE_OUTPUTS = ("output_ids", "sequence_length")
+"""Without these, `tensorrt_llm` answers nothing."""
+
+_ALL_MESSAGES = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
+"""Logits and prompt tables are large."""
+
+
+class Models:
+    """The models of one server. To be used inside one event loop.
+
+    Args:
+        address: ``host:port`` of the server's gRPC endpoint.
+    """
+
+    def __init__(self, address: str) -> None:
+        channel = grpc.aio.insecure_channel(address, options=_ALL_MESSAGES)
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+    async def ask(
+        self, model: str, inputs: Mapping[str, Value], outputs: Iterable[str]
+    ) -> dict[str, Value]:
+        """Asks a model that gives one response.
+
+        Raises:
+            InvalidRequest: the model refused it.
+            TrussError: it failed.
+        """
+        try:
+            return _values(await self._stub.ModelInfer(_message(model, "", inputs, outputs)))
+        except grpc.aio.AioRpcError as error:
+            raise _error(error) from error
+
+    async def generate(
+        self, model: str, request_id: str, inputs: Mapping[str, Value], outputs: Iterable[str]
+    ) -> AsyncGenerator[dict[str, Value]]:
+        """Asks the engine; gives the tensors of each response that has any.
+
+        Raises:
+            InvalidRequest: the engine refused it.
+            TrussError: the engine failed.
+        """
+        message = _message(model, request_id, inputs, outputs)
+        try:
+            async for response in self._stub.ModelStreamInfer(iter((message,))):
+                if response.error_message:
+                    raise from_stream_text(response.error_message)
+                if response.infer_response.outputs:
+                    yield _values(response.infer_response)
+        except grpc.aio.AioRpcError as error:
+            raise _error(error) from error
+
+    async def stop(self, model: str, request_id: str) -> None:
+        """Has the engine end the request of that id, whose last response is still to come."""
+        inputs = {
+            "input_ids": integer(0),
+            "input_lengths": integer(1),
+            "request_output_len": integer(1),
+            "stop": flag(True),
+        }
+        async for _ in self.generate(model, request_id, inputs, ENGINE_OUTPUTS):
+            pass
+
+
+def _message(
+    model: str, request_id: str, inputs: Mapping[str, Value], outputs: Iterable[str]
+) -> service_pb2.ModelInferRequest:
+    message = service_pb2.ModelInferRequest(model_name=model, id=request_id)
+    for name, value in inputs.items():
+        message.inputs.add(name=name, datatype=value.datatype, shape=value.shape)
+        message.raw_input_contents.append(value.data)
+    for name in outputs:
+        message.outputs.add(name=name)
+    return message
+
+
+def _values(response: service_pb2.ModelInferResponse) -> dict[str, Value]:
+    pairs = zip(response.outputs, response.raw_output_contents, strict=True)
+    return {each.name: Value(each.datatype, tuple(each.shape), raw) for each, raw in pairs}
+
+
+def _error(error: grpc.aio.AioRpcError) -> TrussError:
+    text = error.details() or str(error.code())
+    if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
+        return InvalidRequest(text)
+    return from_stream_text(text)

@@ -1,0 +1,90 @@
+"""The model `preprocessing`: a prompt and words become inputs of `tensorrt_llm`.
+
+Names, types and shapes are those of NVIDIA's model of this name (`all_models/inflight_batcher_llm/
+preprocessing` in triton-inference-server/tensorrtllm_backend), without the inputs for images and
+encoders.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from trtllm_truss.backends.openvino_genai.lifeline import Lifeline
+from trtllm_truss.backends.triton_native.config import flag, parameters, tokenizer
+from trtllm_truss.backends.triton_native.tensors import Inputs, from_ids, from_integer, from_numpy
+from trtllm_truss.backends.triton_native.words import bad_lists, pack, stop_lists
+from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.text.tokenizer import TextTokenizer
+
+_NO_ID = -1  # an end or padding id that does not exist
+
+
+class TritonPythonModel:
+    """One process of the model."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Load the tokenizer.
+
+        Raises:
+            ArtifactError: `tokenizer_dir` holds none.
+        """
+        values = parameters(args)
+        self._tokenizer = tokenizer(values)
+        self._adds_special_tokens = flag(values, "add_special_tokens", default=True)
+        self._lifeline = Lifeline()
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        """Answer each request by itself."""
+        return [self._answer(request) for request in requests]
+
+    def finalize(self) -> None:
+        """End with Triton."""
+        self._lifeline.let_go()
+
+    def _answer(self, request: Any) -> Any:
+        try:
+            tensors = self._prepare(Inputs(request.inputs()))
+        except InvalidRequest as error:
+            refusal = pb_utils.TritonError(error.message, pb_utils.TritonError.INVALID_ARG)
+            return pb_utils.InferenceResponse(error=refusal)
+        return pb_utils.InferenceResponse(tensors)
+
+    def _prepare(self, inputs: Inputs) -> list[Any]:
+        known = self._tokenizer
+        ids = encode_prompt(known, inputs.text("QUERY"), self._adds_special_tokens)
+        if not ids:
+            raise InvalidRequest("The prompt has no tokens; send some text.", param="QUERY")
+        end_id = inputs.integer("END_ID")
+        end_ids = known.eos_ids if end_id is None else (end_id,)
+        end_id = end_ids[0] if end_ids else _NO_ID
+        pad_id = inputs.integer("PAD_ID")
+        if pad_id is None:
+            pad_id = end_id if known.pad_id is None else known.pad_id
+        # The engine knows one end id; further ones travel as stop words.
+        stops = [[each] for each in end_ids[1:]]
+        stops += stop_lists(known, inputs.words("STOP_WORDS_DICT"), ids)
+        return [
+            from_ids("INPUT_ID", ids),
+            from_integer("REQUEST_INPUT_LEN", len(ids)),
+            from_integer("REQUEST_OUTPUT_LEN", _tokens_to_generate(inputs)),
+            from_numpy("BAD_WORDS_IDS", pack(bad_lists(known, inputs.words("BAD_WORDS_DICT")))),
+            from_numpy("STOP_WORDS_IDS", pack(stops)),
+            from_integer("OUT_END_ID", end_id),
+            from_integer("OUT_PAD_ID", pad_id),
+        ]
+
+
+def encode_prompt(tokenizer: TextTokenizer, prompt: str, adds_special_tokens: bool) -> list[int]:
+    """The ids of a prompt, with BOS once, even if the prompt writes it out."""
+    ids = tokenizer.encode(prompt, adds_special_tokens)
+    twice = ids[:2] == [tokenizer.bos_id] * 2
+    return ids[1:] if adds_special_tokens and twice else ids
+
+
+def _tokens_to_generate(inputs: Inputs) -> int:
+    wanted = inputs.integer("REQUEST_OUTPUT_LEN")
+    if wanted is None or wanted < 1:
+        raise InvalidRequest(f"max_tokens is {wanted}; send 1 or more.", param="max_tokens")
+    return wanted

@@ -1,0 +1,81 @@
+"""A request of `tensorrt_llm_bls`, read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from trtllm_truss.backends.triton_native.tensors import Inputs, to_numpy
+from trtllm_truss.backends.triton_native.values import Value, from_array
+from trtllm_truss.errors import InvalidRequest
+
+_PREPROCESSED = {
+    "text_input": "QUERY",
+    "max_tokens": "REQUEST_OUTPUT_LEN",
+    "bad_words": "BAD_WORDS_DICT",
+    "stop_words": "STOP_WORDS_DICT",
+    "end_id": "END_ID",
+    "pad_id": "PAD_ID",
+}
+_OURS = {*_PREPROCESSED, "stream", "exclude_input_in_output"}
+_RENAMED = {"top_k": "runtime_top_k", "top_p": "runtime_top_p", "length_penalty": "len_penalty"}
+_OUR_OUTPUT = "text_output"
+
+
+@dataclass(frozen=True)
+class Query:
+    """What a client asks for.
+
+    Attributes:
+        prepared: inputs of `preprocessing` by name.
+        forwarded: inputs of the engine by name.
+        stop_words: words that end the answer and are not part of it.
+        end_id: the id that ends the answer; None leaves it to the tokenizer.
+        stream: whether the client wants the text as it comes.
+        one_beam: whether the engine makes one answer, which can be streamed.
+        log_probs: whether the engine is to give log probabilities.
+        outputs: what the client wants beside the text.
+    """
+
+    prepared: dict[str, Value]
+    forwarded: dict[str, Value]
+    stop_words: tuple[str, ...]
+    end_id: int | None
+    stream: bool
+    one_beam: bool
+    log_probs: bool
+    outputs: tuple[str, ...]
+
+
+def read_query(inputs: Inputs, requested_outputs: Collection[str]) -> Query:
+    """Reads and checks a request.
+
+    Raises:
+        InvalidRequest: it cannot be served.
+    """
+    inputs.text("text_input")  # one prompt
+    if not inputs.flag("exclude_input_in_output", True):
+        raise InvalidRequest(
+            "exclude_input_in_output is false, but an answer never repeats its prompt; leave it "
+            "out.",
+            param="exclude_input_in_output",
+        )
+    stream = inputs.flag("stream", False)
+    one_beam = (inputs.integer("beam_width") or 1) == 1
+    if stream and not one_beam:
+        raise InvalidRequest(
+            "stream is true with a beam_width above 1; beams are compared only at the end, so "
+            "leave one of them out.",
+            param="stream",
+        )
+    values = {name: from_array(to_numpy(tensor)) for name, tensor in inputs.tensors.items()}
+    return Query(
+        prepared={theirs: values[ours] for ours, theirs in _PREPROCESSED.items() if ours in values},
+        forwarded={_RENAMED.get(name, name): values[name] for name in values if name not in _OURS},
+        stop_words=tuple(inputs.words("stop_words")),
+        end_id=inputs.integer("end_id"),
+        stream=stream,
+        one_beam=one_beam,
+        log_probs=inputs.flag("return_log_probs", False),
+        outputs=tuple(name for name in requested_outputs if name != _OUR_OUTPUT),
+    )
