@@ -13,6 +13,7 @@
     └── StartupError                 the Truss cannot start; never reaches an HTTP client
         ├── SettingsError            config.yaml, a secret or the environment is wrong
         ├── ArtifactError            an engine or tokenizer repository cannot be used
+        ├── BuildError               an engine could not be built or published
         └── TritonError              Triton is missing, or died or hung while starting
 
 A message is one or two sentences that name the field, the value and the remedy. It never holds a
@@ -98,6 +99,10 @@ class SettingsError(StartupError):
 
 class ArtifactError(StartupError):
     """An engine or tokenizer repository is missing, incomplete or not what the settings say."""
+
+
+class BuildError(StartupError):
+    """An engine could not be built, or what was built could not be published."""
 
 
 class TritonError(StartupError):

@@ -1,0 +1,62 @@
+"""What fields of a body are made of, whatever the protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.protocols.validation import shown
+
+INT32_MAX = 2**31 - 1
+LEAST = 1e-6
+"""Least value of what must be above 0: the engine computes in 32 bits, where less becomes 0."""
+
+NonEmpty = Annotated[str, Field(min_length=1)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Strict(BaseModel):
+    """Refuses unknown fields and values of another type."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Unsupported(NamedTuple):
+    """A field of a protocol that is not served.
+
+    Attributes:
+        reason: why, as the end of a sentence.
+        neutral: values that ask for nothing, so that they may be sent.
+    """
+
+    reason: str
+    neutral: tuple[Any, ...] = ()
+
+
+def refuse_unsupported(
+    name: str, value: Any, table: Mapping[str, Unsupported], *, within: str = ""
+) -> None:
+    """Lets a field of the table pass only if it asks for nothing.
+
+    Raises:
+        InvalidRequest: it asks for something.
+    """
+    if value in table[name].neutral:
+        return
+    raise InvalidRequest(
+        f"{within}{name} is {shown(value)}; it is not supported: {table[name].reason}. "
+        "Leave it out.",
+        param=name,
+    )
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text is one: JSON can hold half of a surrogate pair, which is not."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

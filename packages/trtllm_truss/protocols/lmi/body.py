@@ -1,0 +1,183 @@
+"""The body: dispatch, inputs, and what its parameters mean for a generation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.protocols.field_types import is_unicode
+from trtllm_truss.protocols.lmi.call import LmiCall, LmiForm
+from trtllm_truss.protocols.lmi.grammar import guide_from
+from trtllm_truss.protocols.lmi.parameters import ALIASES, Parameters, read_parameters
+from trtllm_truss.protocols.lmi.sampling import sampling_from
+from trtllm_truss.protocols.validation import shown, unknown_field
+from trtllm_truss.serving.request import GenerationRequest
+
+FIELDS = {
+    "inputs": "The text to continue, or a list of texts; a list is not streamed.",
+    "parameters": "An object with the fields below.",
+    "stream": "JSON lines, or server-sent events with `output_formatter`; default: false.",
+    "model": "No effect: one model is served.",
+    "model_name": "No effect: one model is served.",
+}
+"""The fields beside `parameters`."""
+
+_NAMES_OF_DEFAULTS = {
+    "max_tokens": "max_new_tokens",
+    "stop_words": "stop_sequences",
+    "bad_words": "bad_sequences",
+    "min_tokens": "min_length",
+    "ignore_eos": "ignore_eos_token",
+}
+_NAMES = {
+    "prompt": "inputs",
+    "max_tokens": "parameters.max_new_tokens",
+    "bad_words": "parameters.bad_sequences",
+    "guide": "parameters.grammar",
+    "lora_task_id": "parameters.lora_task_id",
+}
+"""What LMI calls a request's attributes that an engine may refuse."""
+
+_NOT_A_DEFAULT = ("stream", "beam_width")
+
+
+def is_lmi(body: Mapping[str, Any]) -> bool:
+    """Whether a body is LMI's, and not that of another protocol on the same route."""
+    return "inputs" in body
+
+
+def is_tgi_client(user_agent: str) -> bool:
+    """Whether a client expects TGI's shapes: huggingface_hub's, by what it calls itself."""
+    return "hf_hub/" in user_agent
+
+
+def parse_lmi(body: Mapping[str, Any], defaults: Mapping[str, Any], *, tgi: bool) -> LmiCall:
+    """An LMI body.
+
+    Args:
+        body: the JSON object that the caller sent.
+        defaults: values for fields that it leaves out, by the names of the predict body; LMI's
+            own defaults hold where there is none.
+        tgi: whether the caller expects the shapes of Text Generation Inference, as LMI's option
+            `tgi_compat` gives them.
+
+    Raises:
+        InvalidRequest: a field is missing, unknown, not served, of the wrong type or out of
+            range, or two contradict each other.
+    """
+    for name in body:
+        if name not in FIELDS:
+            raise InvalidRequest(unknown_field(name, FIELDS), param=name)
+    inputs, listed = _inputs(body.get("inputs"))
+    sent = _object(body.get("parameters"))
+    parameters = read_parameters(sent, _named(defaults))
+    form = _form(body.get("stream"), parameters.output_formatter, tgi)
+    details = tgi if parameters.details is None else parameters.details
+    if listed and form is not LmiForm.JSON:
+        raise InvalidRequest(
+            "inputs is a list, which cannot be streamed; send one text, or no stream.",
+            param="inputs",
+        )
+    _check_agreement(parameters, form, details)
+    return LmiCall(
+        requests=tuple(
+            GenerationRequest(
+                prompt=text,
+                token_details=details or form is not LmiForm.JSON,
+                **_generation_arguments(sent, parameters),
+            )
+            for text in inputs
+        ),
+        listed=listed,
+        form=form,
+        tgi=tgi,
+        details=details,
+        return_full_text=parameters.return_full_text,
+    )
+
+
+def _generation_arguments(sent: Mapping[str, Any], parameters: Parameters) -> dict[str, Any]:
+    """The arguments of a `GenerationRequest` that do not depend on its input."""
+    chosen = {ALIASES.get(name, name) for name, value in sent.items() if value is not None}
+    return {
+        "truncate_prompt": parameters.truncate,
+        "max_tokens": parameters.max_new_tokens,
+        "max_tokens_given": "max_new_tokens" in chosen,
+        "stop_words": tuple(parameters.stop_sequences),
+        "include_stop": parameters.include_stop_str_in_output,
+        "bad_words": tuple(parameters.bad_sequences),
+        "ignore_eos": parameters.ignore_eos_token,
+        "skip_special_tokens": parameters.skip_special_tokens,
+        "guide": guide_from(parameters.grammar),
+        "lora_task_id": parameters.lora_task_id,
+        "prompt_details": parameters.decoder_input_details,
+        "sampling": sampling_from(parameters),
+        "names": _NAMES,
+    }
+
+
+def _inputs(inputs: Any) -> tuple[list[str], bool]:
+    listed = isinstance(inputs, list)
+    texts = inputs if listed else [inputs]
+    for place, text in enumerate(texts):
+        path = f"inputs[{place}]" if listed else "inputs"
+        if not isinstance(text, str) or not text:
+            raise InvalidRequest(
+                f"{path} is {shown(text)}; it must be a text that is not empty.", param="inputs"
+            )
+        if not is_unicode(text):
+            raise InvalidRequest(
+                f"{path} holds half of a UTF-16 surrogate pair; send whole characters.",
+                param="inputs",
+            )
+    if not texts:
+        raise InvalidRequest("inputs is []; it must not be empty.", param="inputs")
+    return texts, listed
+
+
+def _object(parameters: Any) -> dict[str, Any]:
+    if parameters is None:
+        return {}
+    if not isinstance(parameters, dict):
+        raise InvalidRequest(
+            f"parameters is {shown(parameters)}; it must be an object.", param="parameters"
+        )
+    return parameters
+
+
+def _form(stream: Any, formatter: LmiForm | None, tgi: bool) -> LmiForm:
+    if not isinstance(stream, bool | None):
+        raise InvalidRequest(
+            f"stream is {shown(stream)}; it must be true or false.", param="stream"
+        )
+    if not stream:
+        return formatter or LmiForm.JSON
+    if formatter is LmiForm.JSON:
+        raise InvalidRequest(
+            "parameters.output_formatter is json, but stream is true; choose jsonlines or sse.",
+            param="output_formatter",
+        )
+    return formatter or (LmiForm.EVENTS if tgi else LmiForm.JSON_LINES)
+
+
+def _check_agreement(parameters: Parameters, form: LmiForm, details: bool) -> None:
+    if parameters.decoder_input_details and (not details or form is not LmiForm.JSON):
+        raise InvalidRequest(
+            "parameters.decoder_input_details is true; it needs details, and no stream.",
+            param="decoder_input_details",
+        )
+    if (parameters.min_length or 0) > parameters.max_new_tokens:
+        raise InvalidRequest(
+            f"parameters.min_length is {parameters.min_length}; it must be at most max_new_tokens, "
+            f"{parameters.max_new_tokens}.",
+            param="min_length",
+        )
+
+
+def _named(defaults: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        _NAMES_OF_DEFAULTS.get(name, name): value
+        for name, value in defaults.items()
+        if name not in _NOT_A_DEFAULT
+    }

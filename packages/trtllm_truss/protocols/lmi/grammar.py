@@ -1,0 +1,50 @@
+"""TGI's `grammar`: what the answer must match."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.protocols.field_types import Strict
+from trtllm_truss.protocols.validation import shown
+from trtllm_truss.triton.request import Guide, GuideKind
+
+_KINDS: dict[str, GuideKind] = {
+    "json": "json_schema",
+    "json_schema": "json_schema",
+    "regex": "regex",
+}
+
+
+class Grammar(Strict):
+    """A guide: `json` holds a schema, `json_schema` one under `schema`, `regex` a text."""
+
+    type: str
+    value: Any
+
+
+def guide_from(grammar: Grammar | None) -> Guide | None:
+    """The guide that a grammar means.
+
+    Raises:
+        InvalidRequest: its type is unknown, or its value is not what the type needs.
+    """
+    if grammar is None:
+        return None
+    if grammar.type not in _KINDS:
+        raise _wrong("type", grammar.type, f"one of {', '.join(_KINDS)}")
+    kind, value = _KINDS[grammar.type], grammar.value
+    if grammar.type == "json_schema" and isinstance(value, dict):
+        value = value.get("schema", value)
+    if isinstance(value, dict) and kind == "json_schema":
+        return Guide(kind, json.dumps(value, ensure_ascii=False))
+    if isinstance(value, str) and value:
+        return Guide(kind, value)
+    raise _wrong("value", value, "a JSON schema, or the text of a regular expression")
+
+
+def _wrong(name: str, value: Any, wanted: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"parameters.grammar.{name} is {shown(value)}; it must be {wanted}.", param="grammar"
+    )

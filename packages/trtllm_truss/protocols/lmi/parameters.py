@@ -1,0 +1,151 @@
+"""Every field below `parameters`: LMI's, those of its TensorRT-LLM handler, and TGI's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.protocols.field_types import (
+    INT32_MAX,
+    LEAST,
+    Finite,
+    NonEmpty,
+    Strict,
+    Unsupported,
+    refuse_unsupported,
+)
+from trtllm_truss.protocols.lmi.call import LmiForm
+from trtllm_truss.protocols.lmi.grammar import Grammar
+from trtllm_truss.protocols.validation import invalid_request
+
+ALIASES = {
+    "stop": "stop_sequences",
+    "request_output_len": "max_new_tokens",
+    "runtime_top_k": "top_k",
+    "runtime_top_p": "top_p",
+    "len_penalty": "length_penalty",
+    "min_tokens": "min_length",
+    "random_seed": "seed",
+    "ignore_eos": "ignore_eos_token",
+}
+"""Other names: TGI's for stop sequences, the backend's tensors, which LMI passes on, and ours."""
+
+
+UNSUPPORTED = {
+    "adapter_id": Unsupported("adapters are chosen by lora_task_id"),
+    "best_of": Unsupported("one sequence is generated", (0, 1)),
+    "early_stopping": Unsupported("beam search is not offered here", (False,)),
+    "logprobs": Unsupported("details tell the log probabilities", (0, 1)),
+    "min_p": Unsupported("the engine has no such limit", (0,)),
+    "n": Unsupported("one sequence is generated", (1,)),
+    "num_beams": Unsupported("beam search is not offered here", (1,)),
+    "prompt_logprobs": Unsupported("the engine gives no log probabilities of a prompt", (0,)),
+    "spaces_between_special_tokens": Unsupported("the tokenizer decides", (True,)),
+    "stop_token_ids": Unsupported("send their texts as stop_sequences", ([],)),
+    "streaming": Unsupported("say it with stream, beside parameters", (True,)),
+    "top_n_tokens": Unsupported("the engine tells the chosen token only", (0,)),
+    "typical_p": Unsupported("the engine has no typical sampling", (1,)),
+    "watermark": Unsupported("text is not watermarked", (False,)),
+}
+
+
+class Parameters(Strict):
+    """What is served; defaults are those of LMI's TensorRT-LLM handler."""
+
+    max_new_tokens: int = Field(30, ge=1, le=INT32_MAX, description="Tokens to generate.")
+    do_sample: bool | None = Field(
+        None,
+        description="True draws from the top 5 tokens and 0.85 of probability at temperature 0.8, "
+        "where these are not set; false is greedy; left out, it follows from the other fields.",
+    )
+    temperature: Finite | None = Field(None, ge=0, le=100, description="0 is greedy.")
+    top_k: int | None = Field(
+        None, ge=0, le=1024, description="Tokens to draw from; 0 sets no limit."
+    )
+    top_p: Finite | None = Field(
+        None, ge=0, le=1, description="Probability to draw from; 0 sets no limit."
+    )
+    seed: int | None = Field(None, ge=0, le=2**64 - 1, description="Default: random.")
+    repetition_penalty: Finite | None = Field(
+        None, ge=LEAST, le=100, description="Divides the logits of tokens that occurred."
+    )
+    presence_penalty: Finite | None = Field(
+        None, ge=-2, le=2, description="Taken off the logits of tokens that occurred."
+    )
+    frequency_penalty: Finite | None = Field(
+        None, ge=-2, le=2, description="Taken off once for each time that they did."
+    )
+    length_penalty: Finite | None = Field(
+        None, ge=-100, le=100, description="Exponent of the length in beam search."
+    )
+    min_length: int | None = Field(
+        None, ge=0, le=INT32_MAX, description="Tokens to generate at least."
+    )
+    stop_sequences: list[NonEmpty] = Field(
+        default_factory=list, description="Texts that end the answer just before them."
+    )
+    bad_sequences: list[NonEmpty] = Field(
+        default_factory=list, description="Texts that must not be generated."
+    )
+    include_stop_str_in_output: bool = Field(
+        False, description="Whether the stop sequence is part of the answer."
+    )
+    skip_special_tokens: bool = Field(True, description="Whether special tokens do not show.")
+    ignore_eos_token: bool = Field(False, description="Go on past the model's end of sequence.")
+    truncate: int | None = Field(
+        None, ge=1, le=INT32_MAX, description="Keeps the input's last tokens only."
+    )
+    grammar: Grammar | None = Field(
+        None, description="What the answer must match: type `json`, `json_schema` or `regex`."
+    )
+    lora_task_id: int | None = Field(
+        None, ge=0, le=2**64 - 1, description="The adapter to generate with."
+    )
+    details: bool | None = Field(None, description="Tell the tokens and why the answer ended.")
+    decoder_input_details: bool = Field(
+        False,
+        description="Tell the input's tokens as `prefill`, without log probabilities; needs "
+        "details, and no stream.",
+    )
+    return_full_text: bool = Field(
+        False, description="Whether `generated_text` begins with the input."
+    )
+    output_formatter: LmiForm | None = Field(
+        None, strict=False, description="`json`, `jsonlines` or `sse`; default: as `stream` says."
+    )
+
+
+def read_parameters(sent: Mapping[str, Any], defaults: Mapping[str, Any]) -> Parameters:
+    """The parameters of a body, checked. One that is null counts as not sent.
+
+    Args:
+        sent: what stands below `parameters`.
+        defaults: values for what is not sent, by LMI's names.
+
+    Raises:
+        InvalidRequest: a parameter is unknown, not served, of the wrong type or out of range.
+    """
+    values: dict[str, Any] = {}
+    for name, value in sent.items():
+        field = ALIASES.get(name, name)
+        if value is None and (field in Parameters.model_fields or name in UNSUPPORTED):
+            continue
+        if name in UNSUPPORTED:
+            refuse_unsupported(name, value, UNSUPPORTED, within="parameters.")
+            continue
+        if field in values:
+            raise InvalidRequest(
+                f"parameters.{name} and another name of {field} are both given; send one of them.",
+                param=name,
+            )
+        lists = field in ("stop_sequences", "bad_sequences")
+        values[field] = [value] if lists and isinstance(value, str) else value
+    try:
+        return Parameters.model_validate({**defaults, **values})
+    except ValidationError as error:
+        known = [*Parameters.model_fields, *ALIASES, *UNSUPPORTED]
+        found = invalid_request(error, known)
+        raise InvalidRequest(f"parameters: {found.message}", param=found.param) from None

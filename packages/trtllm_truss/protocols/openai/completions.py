@@ -1,0 +1,137 @@
+"""The body of `/v1/completions`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field
+
+from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.protocols.field_types import INT32_MAX, Unsupported, is_unicode
+from trtllm_truss.protocols.openai.call import OpenAICall
+from trtllm_truss.protocols.openai.fields import SharedFields, read_body
+from trtllm_truss.protocols.openai.generation import generation_arguments, include_usage
+from trtllm_truss.protocols.openai.shapes import CompletionShape
+from trtllm_truss.protocols.validation import shown
+from trtllm_truss.serving.request import GenerationRequest
+
+Prompt = str | tuple[int, ...]
+
+
+class CompletionExtensions(SharedFields):
+    """What may be said of a prompt beyond OpenAI's fields; the names are vLLM's."""
+
+    add_special_tokens: bool = Field(
+        True, description="Whether BOS and the like are added to a prompt that is a text."
+    )
+
+
+class CompletionFields(CompletionExtensions):
+    """What a caller may send to `/v1/completions`."""
+
+    prompt: Any = Field(
+        description="A text, a list of texts, a list of token ids, or a list of such lists."
+    )
+    echo: bool = Field(False, description="Each choice begins with the prompt; not with logprobs.")
+    logprobs: int | None = Field(
+        None,
+        ge=0,
+        le=5,
+        description="Likeliest tokens to tell in each place, beside the chosen one. The engines "
+        "so far tell that one alone, so that only 0 passes.",
+    )
+    best_of: int | None = Field(None, ge=1, description="May only be equal to n.")
+
+
+REFUSED = {"suffix": Unsupported("there is no filling in of a middle", ("",))}
+
+UNUSED = {"user": "nothing is kept about callers"}
+
+
+def parse_completion(body: Mapping[str, Any], defaults: Mapping[str, Any]) -> OpenAICall:
+    """A body of `/v1/completions`.
+
+    Args:
+        body: the JSON object that the caller sent.
+        defaults: values for fields that it leaves out, by the names of the predict body;
+            OpenAI's own defaults hold where there is none.
+
+    Raises:
+        InvalidRequest: a field is missing, unknown, not served, of the wrong type or out of
+            range, or two contradict each other.
+    """
+    fields = read_body(CompletionFields, body, defaults, refused=REFUSED, unused=UNUSED)
+    _check_agreement(fields)
+    arguments = generation_arguments(
+        fields,
+        max_tokens=fields.max_tokens,
+        max_tokens_given=body.get("max_tokens") is not None,
+        names={"log_probs": "logprobs"},
+    )
+    requests = tuple(
+        GenerationRequest(
+            prompt=prompt if isinstance(prompt, str) else None,
+            prompt_ids=None if isinstance(prompt, str) else prompt,
+            add_special_tokens=fields.add_special_tokens,
+            echo=fields.echo,
+            log_probs=fields.logprobs,
+            **arguments,
+        )
+        for prompt in _prompts(fields.prompt)
+    )
+    return OpenAICall(
+        requests=requests,
+        model=fields.model,
+        stream=fields.stream,
+        include_usage=include_usage(fields),
+        shape=CompletionShape(log_probs=fields.logprobs),
+    )
+
+
+def _check_agreement(fields: CompletionFields) -> None:
+    if fields.best_of not in (None, fields.n):
+        raise InvalidRequest(
+            f"best_of is {fields.best_of}; it is not supported beyond n, {fields.n}. Leave it out.",
+            param="best_of",
+        )
+    if fields.echo and fields.logprobs is not None:
+        raise InvalidRequest(
+            "echo is true and logprobs are asked for; the engine gives no log probabilities of "
+            "the prompt. Leave one of them out.",
+            param="echo",
+        )
+
+
+def _prompts(prompt: Any) -> list[Prompt]:
+    """Each prompt of the four forms in which they may be sent."""
+    alone = isinstance(prompt, str) or (
+        isinstance(prompt, list) and bool(prompt) and all(type(item) is int for item in prompt)
+    )
+    prompts = [prompt] if alone else prompt
+    if not isinstance(prompts, list) or not prompts:
+        raise InvalidRequest(
+            f"prompt is {shown(prompt)}; it must be a text, a list of token ids, or a list of such "
+            "prompts.",
+            param="prompt",
+        )
+    return [
+        _prompt(item, "prompt" if alone else f"prompt[{place}]")
+        for place, item in enumerate(prompts)
+    ]
+
+
+def _prompt(prompt: Any, path: str) -> Prompt:
+    if isinstance(prompt, str) and prompt:
+        if is_unicode(prompt):
+            return prompt
+        raise InvalidRequest(
+            f"{path} holds half of a UTF-16 surrogate pair; send whole characters.", param="prompt"
+        )
+    ids = isinstance(prompt, list) and bool(prompt)
+    if ids and all(type(item) is int and 0 <= item <= INT32_MAX for item in prompt):
+        return tuple(prompt)
+    raise InvalidRequest(
+        f"{path} is {shown(prompt)}; it must be a text or a list of token ids, and not empty.",
+        param="prompt",
+    )

@@ -1,0 +1,121 @@
+"""What both APIs' fields mean for a generation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.protocols.field_types import LEAST
+from trtllm_truss.protocols.openai.fields import SharedFields
+from trtllm_truss.protocols.openai.response_format import read_response_format
+from trtllm_truss.protocols.validation import shown
+from trtllm_truss.serving.request import REST_OF_CONTEXT
+from trtllm_truss.triton.request import Sampling
+
+_NAMES = {
+    "prompt_ids": "prompt",
+    "truncate_prompt": "truncate_prompt_tokens",
+    "stop_words": "stop",
+    "include_stop": "include_stop_str_in_output",
+    "guide": "response_format",
+}
+"""What both APIs call a request's attributes, where that is something else."""
+
+
+def generation_arguments(
+    fields: SharedFields,
+    *,
+    max_tokens: int | None,
+    max_tokens_given: bool,
+    names: Mapping[str, str],
+) -> dict[str, Any]:
+    """The arguments of a `GenerationRequest` that do not depend on the API.
+
+    Args:
+        fields: what the caller sent, over the defaults.
+        max_tokens: the limit that holds, by whatever name; None for what the context leaves.
+        max_tokens_given: whether the caller chose it.
+        names: what this API calls a request's attributes, where not even both APIs' name is it.
+
+    Raises:
+        InvalidRequest: fields contradict each other.
+    """
+    _check_agreement(fields, max_tokens)
+    return {
+        "truncate_prompt": fields.truncate_prompt_tokens,
+        "max_tokens": REST_OF_CONTEXT if max_tokens is None else max_tokens,
+        "max_tokens_given": max_tokens_given,
+        "n": fields.n,
+        "stop_words": tuple(fields.stop),
+        "include_stop": fields.include_stop_str_in_output,
+        "bad_words": tuple(fields.bad_words),
+        "beam_width": fields.beam_width,
+        "ignore_eos": fields.ignore_eos,
+        "skip_special_tokens": fields.skip_special_tokens,
+        "logit_bias": _by_token_id(fields.logit_bias),
+        "guide": read_response_format(fields.response_format),
+        "lora_task_id": fields.lora_task_id,
+        "sampling": _sampling(fields),
+        "names": {**_NAMES, **names},
+    }
+
+
+def include_usage(fields: SharedFields) -> bool:
+    """Whether the stream is to end with the usage.
+
+    Raises:
+        InvalidRequest: `stream_options` without a stream, or what they do not offer.
+    """
+    options = fields.stream_options
+    if options is None:
+        return False
+    if not fields.stream:
+        raise InvalidRequest(
+            "stream_options are given, but stream is false; leave them out, or stream.",
+            param="stream_options",
+        )
+    if options.include_obfuscation:
+        raise InvalidRequest(
+            "stream_options.include_obfuscation is true; events are not padded. Leave it out.",
+            param="stream_options",
+        )
+    return options.include_usage
+
+
+def _sampling(fields: SharedFields) -> Sampling:
+    return Sampling(
+        temperature=fields.temperature,
+        top_k=fields.top_k,
+        # 0, the likeliest token alone, means "not set" to the engine.
+        top_p=max(fields.top_p, LEAST),
+        repetition_penalty=fields.repetition_penalty,
+        presence_penalty=fields.presence_penalty,
+        frequency_penalty=fields.frequency_penalty,
+        length_penalty=fields.length_penalty,
+        min_tokens=fields.min_tokens,
+        seed=None if fields.seed is None else fields.seed % 2**64,
+    )
+
+
+def _check_agreement(fields: SharedFields, max_tokens: int | None) -> None:
+    if 1 < fields.beam_width < fields.n:
+        raise InvalidRequest(
+            f"n is {fields.n}; it must be at most beam_width, {fields.beam_width}.", param="n"
+        )
+    if max_tokens is not None and (fields.min_tokens or 0) > max_tokens:
+        raise InvalidRequest(
+            f"min_tokens is {fields.min_tokens}; it must be at most the tokens to generate, "
+            f"{max_tokens}.",
+            param="min_tokens",
+        )
+
+
+def _by_token_id(logit_bias: dict[str, float]) -> dict[int, float]:
+    for name in logit_bias:
+        if not (name.isascii() and name.isdigit() and len(name) <= 10):
+            raise InvalidRequest(
+                f"logit_bias has the key {shown(name)}; keys must be token ids.",
+                param="logit_bias",
+            )
+    return {int(name): bias for name, bias in logit_bias.items()}

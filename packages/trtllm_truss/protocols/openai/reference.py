@@ -1,0 +1,95 @@
+"""docs/openai.md, from the code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from trtllm_truss.protocols.field_table import served_rows, table, unsupported_rows
+from trtllm_truss.protocols.field_types import Unsupported
+from trtllm_truss.protocols.openai import chat, completions
+from trtllm_truss.protocols.openai.fields import Extensions, SharedFields
+
+_INTRODUCTION = """\
+# OpenAI's API
+
+`POST /v1/chat/completions` and `POST /v1/completions` take what OpenAI's clients send. This page is
+generated from `packages/trtllm_truss/protocols/openai/` (`make docs`).
+
+```python
+from openai import OpenAI
+
+client = OpenAI(base_url="http://localhost:8080/v1", api_key="none")
+stream = client.chat.completions.create(
+    model="any", messages=[{"role": "user", "content": "What is machine learning?"}], stream=True
+)
+for chunk in stream:
+    print(chunk.choices[0].delta.content or "", end="")
+```
+
+- A field that is null counts as not sent. A field that is neither in a table below nor null is
+  refused by name. What the engine at hand cannot do is refused by name as well.
+- Defaults under `model_metadata.generation` in `config.yaml` hold for fields that are left out,
+  then those of the model's `generation_config.json`, and then OpenAI's own, so that tokens are
+  drawn at temperature 1 with a random seed.
+- Every choice of every prompt is a request of its own to the engine: they run side by side, each
+  waits for its place by itself, and with a `seed` choice i is drawn with `seed` + i. If one fails,
+  all end; a client that leaves stops all of them.
+- `finish_reason` is `stop` where the model or a stop text ended a choice, `length` where
+  `max_tokens` did. `usage` counts a prompt once, however many choices it has.
+- A stop text ends a choice just before it, wherever token borders fall, and is never shown in part.
+- A stream of `/v1/chat/completions` begins each choice with the role and ends it with its
+  `finish_reason`; with `stream_options.include_usage` the usage follows, then `[DONE]`. A stream
+  that broke off ends with an event that holds `error` instead, which clients raise.
+- Errors are `{"error": {"message", "type", "param", "code"}}`: 400 `invalid_request_error`, 429
+  `rate_limit_error`, other statuses `server_error`; `code` is the same as everywhere else. The
+  header `X-Request-Id` is the id in the answer, and `engine_request_id` in the log.
+- Tools are shown to the model by its chat template. Its answer is text: a tool call comes as the
+  model wrote it, in `content`.
+"""
+
+
+def openai_page() -> str:
+    """The page."""
+    own_chat = set(chat.ChatFields.model_fields) - set(chat.ChatExtensions.model_fields)
+    own_completion = set(completions.CompletionFields.model_fields) - set(
+        completions.CompletionExtensions.model_fields
+    )
+    shared = set(SharedFields.model_fields) - set(Extensions.model_fields)
+    parts = [
+        _INTRODUCTION,
+        "## `/v1/chat/completions`\n",
+        _served(chat.ChatFields, own_chat | shared),
+        _unused(chat.UNUSED),
+        _refused(chat.REFUSED),
+        "## `/v1/completions`\n",
+        _served(completions.CompletionFields, own_completion | shared),
+        _unused(completions.UNUSED),
+        _refused(completions.REFUSED),
+        "## Beyond OpenAI's\n",
+        "With OpenAI's Python client these go into `extra_body`.\n",
+        _served(SharedFields, set(Extensions.model_fields)),
+        "In `/v1/chat/completions`:\n",
+        _served(
+            chat.ChatFields, set(chat.ChatExtensions.model_fields) - set(SharedFields.model_fields)
+        ),
+        "In `/v1/completions`:\n",
+        _served(
+            completions.CompletionFields,
+            set(completions.CompletionExtensions.model_fields) - set(SharedFields.model_fields),
+        ),
+    ]
+    return "\n".join(parts)
+
+
+def _served(model: type[SharedFields], names: Iterable[str]) -> str:
+    return table(["field", "default", "meaning"], served_rows(model, sorted(names)))
+
+
+def _unused(fields: Mapping[str, str]) -> str:
+    rows = [[f"`{name}`", reason] for name, reason in sorted(fields.items())]
+    return "Accepted, without effect:\n\n" + table(["field", "because"], rows)
+
+
+def _refused(fields: Mapping[str, Unsupported]) -> str:
+    rows = unsupported_rows(fields)
+    return "Refused by name:\n\n" + table(["field", "passes if it is", "because"], rows)

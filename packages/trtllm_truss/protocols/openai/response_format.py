@@ -1,0 +1,60 @@
+"""`response_format`: what the answer must match.
+
+`text`, `json_object` and `json_schema` are OpenAI's
+(https://platform.openai.com/docs/guides/structured-outputs), and so is `grammar`, which its client
+knows as a type; `regex` is the form of TensorRT-LLM's own server.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.protocols.validation import shown
+from trtllm_truss.triton.request import Guide, GuideKind
+
+_TEXTS: dict[str, GuideKind] = {"regex": "regex", "grammar": "ebnf_grammar"}
+_ANY_OBJECT = json.dumps({"type": "object", "additionalProperties": True})
+"""The backend's own `json` lets arrays pass as well."""
+
+_TYPES = ("text", "json_object", "json_schema", *_TEXTS)
+
+
+def read_response_format(response_format: Mapping[str, Any] | None) -> Guide | None:
+    """The guide that a `response_format` means; None if any text will do.
+
+    Raises:
+        InvalidRequest: its type is unknown, or what its type needs is missing.
+    """
+    if response_format is None:
+        return None
+    kind = response_format.get("type")
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return Guide("json_schema", _ANY_OBJECT)
+    if kind == "json_schema":
+        return Guide("json_schema", _schema(response_format.get("json_schema")))
+    if isinstance(kind, str) and kind in _TEXTS:
+        text = response_format.get(kind)
+        if not isinstance(text, str) or not text:
+            raise _wrong(kind, text, "a text that is not empty")
+        return Guide(_TEXTS[kind], text)
+    raise _wrong("type", kind, f"one of {', '.join(_TYPES)}")
+
+
+def _schema(description: Any) -> str:
+    if not isinstance(description, dict):
+        raise _wrong("json_schema", description, "an object that holds the schema")
+    schema = description.get("schema")
+    if not isinstance(schema, dict):
+        raise _wrong("json_schema.schema", schema, "a JSON schema")
+    return json.dumps(schema, ensure_ascii=False)
+
+
+def _wrong(name: str, value: Any, wanted: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"response_format.{name} is {shown(value)}; it must be {wanted}.", param="response_format"
+    )

@@ -1,0 +1,99 @@
+"""Bodies of /v1/completions: the four forms of a prompt, and the fields that chat has not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from openai.types.completion_create_params import (
+    CompletionCreateParamsNonStreaming,
+    CompletionCreateParamsStreaming,
+)
+
+from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.protocols.openai.call import OpenAICall
+from trtllm_truss.protocols.openai.completions import (
+    REFUSED,
+    UNUSED,
+    CompletionFields,
+    parse_completion,
+)
+from trtllm_truss.serving.request import REST_OF_CONTEXT
+
+
+def call(**fields: Any) -> OpenAICall:
+    return parse_completion({"model": "m", "prompt": "Hi", **fields}, {})
+
+
+def test_every_official_field_has_its_place() -> None:
+    official = {
+        *CompletionCreateParamsStreaming.__annotations__,
+        *CompletionCreateParamsNonStreaming.__annotations__,
+    }
+    assert official <= {*CompletionFields.model_fields, *REFUSED, *UNUSED}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "texts", "ids"),
+    [
+        ("Hi", ["Hi"], [None]),
+        (["a", "b"], ["a", "b"], [None, None]),
+        ([1, 2], [None], [(1, 2)]),
+        ([[1, 2], [3]], [None, None], [(1, 2), (3,)]),
+        (["a", [3]], ["a", None], [None, (3,)]),
+    ],
+)
+def test_forms_of_a_prompt(prompt: Any, texts: list[Any], ids: list[Any]) -> None:
+    requests = call(prompt=prompt).requests
+    assert [request.prompt for request in requests] == texts
+    assert [request.prompt_ids for request in requests] == ids
+    assert all(request.messages is None for request in requests)
+
+
+def test_fields() -> None:
+    parsed = call(echo=True, n=2, best_of=2, add_special_tokens=False, suffix="", user="u")
+    (request,) = parsed.requests
+    assert (request.echo, request.n, request.add_special_tokens) == (True, 2, False)
+    assert request.max_tokens == REST_OF_CONTEXT
+    assert call(logprobs=0).requests[0].log_probs == 0
+    assert call(logprobs=5).requests[0].log_probs == 5
+    assert call(max_tokens=3).requests[0].max_tokens_given
+
+
+def test_model_may_be_left_out() -> None:
+    assert parse_completion({"prompt": "Hi"}, {}).model == "model"
+
+
+@pytest.mark.parametrize(
+    ("sent", "param", "parts"),
+    [
+        ({"prompt": None}, "prompt", ["prompt is missing"]),
+        ({"prompt": ""}, "prompt", ['prompt is ""', "not empty"]),
+        ({"prompt": []}, "prompt", ["prompt is []"]),
+        ({"prompt": 5}, "prompt", ["prompt is 5"]),
+        ({"prompt": ["a", ""]}, "prompt", ['prompt[1] is ""']),
+        ({"prompt": ["a", []]}, "prompt", ["prompt[1] is []"]),
+        ({"prompt": [[1, -1]]}, "prompt", ["prompt[0]", "token ids"]),
+        ({"prompt": [1, 2**31]}, "prompt", ["token ids"]),
+        ({"prompt": [True]}, "prompt", ["prompt[0] is true"]),
+        ({"prompt": [1, "a"]}, "prompt", ["prompt[0] is 1"]),
+        ({"prompt": "\ud800"}, "prompt", ["surrogate"]),
+        ({"suffix": "end"}, "suffix", ["not supported", "Leave it out"]),
+        ({"best_of": 3}, "best_of", ["best_of is 3", "n, 1"]),
+        ({"logprobs": 6}, "logprobs", ["at most 5"]),
+        ({"logprobs": True}, "logprobs", ["whole number"]),
+        ({"echo": True, "logprobs": 1}, "echo", ["no log probabilities of the prompt"]),
+        ({"messages": []}, "messages", ["not a field"]),
+    ],
+)
+def test_refusals(sent: dict[str, Any], param: str, parts: list[str]) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        call(**sent)
+    assert caught.value.param == param
+    for part in parts:
+        assert part in caught.value.message
+
+
+def test_a_missing_prompt() -> None:
+    with pytest.raises(InvalidRequest, match="prompt is missing"):
+        parse_completion({"model": "m"}, {})
