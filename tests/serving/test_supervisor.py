@@ -33,6 +33,9 @@ class Run:
         elif self._stopped.wait(deadline_s):
             raise TritonError("Triton was stopped.")
 
+    def on_exit(self, callback: object) -> None:
+        """Nothing: the supervisor also looks by itself."""
+
     def stop(self, timeout_s: float = 10) -> None:
         self.state = State.STOPPED
         self._stopped.set()
@@ -58,6 +61,7 @@ def test_stop_ends_a_run_that_begins_while_it_stops(monkeypatch) -> None:
         Activity(),
         first_token_id=1,
         tensorrt_llm_version="1.0.0",
+        on_restart=lambda: None,
         give_up=lambda: None,
     )
     supervisor.start()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
-from typing import Generic, TypeVar
-
-Item = TypeVar("Item")
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class Activity:
@@ -24,9 +22,17 @@ class Activity:
         self._waiting = 0
         self._last_sign = 0.0
 
-    def watched(self, items: AsyncIterator[Item]) -> AsyncIterator[Item]:
-        """The same items; while the next one is awaited, a request waits for the engine."""
-        return _Watched(self, items)
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """A request waits for the engine; leaving this without an error is a sign of life."""
+        if self._waiting == 0:
+            self._last_sign = time.monotonic()
+        self._waiting += 1
+        try:
+            yield
+            self._last_sign = time.monotonic()
+        finally:
+            self._waiting -= 1
 
     def request_answered(self) -> None:
         """Notes that the engine has answered a request to the end."""
@@ -36,36 +42,3 @@ class Activity:
     def silent_for_s(self) -> float:
         """Seconds without a sign of life; 0 while nobody waits for one."""
         return time.monotonic() - self._last_sign if self._waiting else 0.0
-
-    def wait_begins(self) -> None:
-        """Notes that a request waits for the engine."""
-        if self._waiting == 0:
-            self._last_sign = time.monotonic()
-        self._waiting += 1
-
-    def wait_ends(self, *, answered: bool) -> None:
-        """Notes that it does not wait any more, and whether the engine is the reason."""
-        self._waiting -= 1
-        if answered:
-            self._last_sign = time.monotonic()
-
-
-class _Watched(Generic[Item]):
-    """An iterator that tells an `Activity` when it waits."""
-
-    def __init__(self, activity: Activity, items: AsyncIterator[Item]) -> None:
-        self._activity = activity
-        self._items = items
-
-    def __aiter__(self) -> _Watched[Item]:
-        return self
-
-    async def __anext__(self) -> Item:
-        self._activity.wait_begins()
-        answered = False
-        try:
-            item = await anext(self._items)
-            answered = True
-            return item
-        finally:
-            self._activity.wait_ends(answered=answered)

@@ -1,26 +1,31 @@
-"""One request's life: checked against the engine, sent to it, and turned back into text."""
+"""The life of requests: planned, admitted, sent to the engine, and turned back into text."""
 
 from __future__ import annotations
 
 import asyncio
-import secrets
 import uuid
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import ExitStack, aclosing
+from itertools import chain, count
 
-from trtllm_truss.engines.inspection import Engine, EngineKind
-from trtllm_truss.errors import ContextLengthExceeded, InvalidRequest
+from trtllm_truss.errors import EngineUnavailable, InvalidRequest
 from trtllm_truss.serving.activity import Activity
-from trtllm_truss.serving.request import Finish, FinishReason, GenerationRequest, Piece, Usage
-from trtllm_truss.text.engine_hints import engine_stop_hints
-from trtllm_truss.text.text_stream import TextStream
+from trtllm_truss.serving.admission import Admission
+from trtllm_truss.serving.capabilities import in_callers_words
+from trtllm_truss.serving.deadlines import Deadlines
+from trtllm_truss.serving.metrics import Metrics
+from trtllm_truss.serving.plan import Plan
+from trtllm_truss.serving.planning import Planner
+from trtllm_truss.serving.prompting import prompt_field
+from trtllm_truss.serving.reading import read_answer
+from trtllm_truss.serving.request import Finish, GenerationRequest, Piece
+from trtllm_truss.serving.request_metrics import RequestMetrics
+from trtllm_truss.serving.side_by_side import side_by_side
+from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.tokenizer import TextTokenizer
 from trtllm_truss.triton.client import TritonClient
-from trtllm_truss.triton.request import EngineRequest, Sampling
 
-_LONG_PROMPT_CHARACTERS = 4096
-"""From here on a prompt is encoded in a thread: the event loop must not wait for it."""
+_RETRY_AFTER_S = 5
 
 
 class Generator:
@@ -28,145 +33,128 @@ class Generator:
 
     def __init__(
         self,
-        engine: Engine,
+        planner: Planner,
         tokenizer: TextTokenizer,
         connect: Callable[[], TritonClient],
+        limits: Serving,
+        *,
+        admission: Admission,
         activity: Activity,
+        metrics: Metrics,
     ) -> None:
-        """Binds engine and tokenizer.
+        """Binds what an answer needs.
 
         Args:
-            engine: what its folder says of it.
-            tokenizer: the one that it was trained with.
+            planner: makes requests ready for the engine.
+            tokenizer: the one that the engine's model was trained with.
             connect: gives the connection to the engine as it runs now, or raises
                 EngineUnavailable.
-            activity: is told of requests and of the engine's answers.
+            limits: deadlines and the chunk interval.
+            admission: decides how many requests the engine has at once.
+            activity: is told of waiting and of the engine's answers.
+            metrics: is told of everything that can be counted.
         """
-        self._engine = engine
+        self._planner = planner
         self._tokenizer = tokenizer
         self._connect = connect
+        self._limits = limits
+        self._admission = admission
         self._activity = activity
+        self._metrics = metrics
+        self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Piece | Finish, None]:
-        """The answer, piece by piece, and exactly one `Finish` as its last item.
+    def engine_is_gone(self) -> None:
+        """Refuses those who wait for the engine, which may be gone for minutes. Any thread's."""
+        error = EngineUnavailable(
+            "the engine is restarting; try again shortly.", retry_after_s=_RETRY_AFTER_S
+        )
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._admission.fail_waiting, error)
 
-        Closing the generator, or cancelling its consumer, cancels the request in the engine.
+    async def generate(
+        self,
+        requests: Sequence[GenerationRequest],
+        protocol: str = "predict",
+        call_id: str | None = None,
+    ) -> AsyncGenerator[tuple[int, Piece | Finish], None]:
+        """All answers to all requests, side by side, each item with its request's place.
+
+        An answer comes piece by piece; its last item is a `Finish`. Its first piece comes at once,
+        later ones are collected for `serving.chunk_interval_ms`. Each of them queues, runs and is
+        counted by itself; if one fails, all end. Closing the generator, or cancelling its
+        consumer, ends them in the engine.
+
+        Args:
+            requests: what to generate, at least one.
+            protocol: which of our protocols asks, for metrics and log.
+            call_id: what the engine is to call the first answer; others add their number to it.
 
         Raises:
-            RequestError: the request does not fit this engine; nothing was sent to it.
-            TrussError: the engine refused, failed or went away; no `Finish` came.
+            RequestError: a request does not fit this engine; nothing was sent to it.
+            QueueFull: an answer would have to wait too long.
+            DeadlineExceeded: one of an answer's deadlines has passed.
+            TrussError: the engine refused, failed or went away.
         """
-        end_ids = self._end_ids(request)
-        engine_request = await self._engine_request(request, end_ids)
-        text = TextStream(self._tokenizer, request.stop_words)
-        generated, ended = 0, False
-        async with aclosing(self._connect().generate(engine_request)) as answer:
-            async for chunk in self._activity.watched(answer):
-                ids = chunk.token_ids
-                if ids and ids[-1] in end_ids:  # all but the first one stay in the output
-                    ids, ended = ids[:-1], True
-                generated += len(ids)
-                piece = text.push(ids)
-                if piece.text:
-                    yield Piece(piece.text)
-                if piece.stopped or ended:
-                    break
-        self._activity.request_answered()
-        if tail := text.finish():
-            yield Piece(tail)
-        cut_short = generated >= engine_request.max_tokens and not (text.stopped or ended)
-        yield Finish(
-            FinishReason.LENGTH if cut_short else FinishReason.STOP,
-            Usage(len(engine_request.input_ids), generated),
-        )
+        self._loop = asyncio.get_running_loop()
+        arrived = self._loop.time()
+        call_id = call_id or uuid.uuid4().hex
+        with ExitStack() as records:
+            # Until all is planned it is one request, and refused as one.
+            record = records.enter_context(self._metrics.request_started(protocol, call_id))
+            plans = await self._plans(requests, call_id)
+            answers = [self._answer(plans[0][1], arrived, record)]
+            for _, plan in plans[1:]:
+                request_id = plan.engine_request.request_id
+                record = records.enter_context(self._metrics.request_started(protocol, request_id))
+                answers.append(self._answer(plan, arrived, record))
+            async with aclosing(side_by_side(answers)) as items:
+                async for number, item in items:
+                    yield plans[number][0], item
 
-    def _end_ids(self, request: GenerationRequest) -> tuple[int, ...]:
-        """The ids that end this answer and are not part of it.
-
-        Beside the model's own, a stop word that is a special token: it never shows in the text.
-        """
-        eos_ids = () if request.ignore_eos else self._tokenizer.eos_ids
-        alone = (self._tokenizer.encode(word, False) for word in request.stop_words)
-        special = (ids[0] for ids in alone if len(ids) == 1)
-        named = (token_id for token_id in special if token_id in self._tokenizer.special_ids)
-        return tuple(dict.fromkeys((*eos_ids, *named)))
-
-    async def _engine_request(
-        self, request: GenerationRequest, end_ids: tuple[int, ...]
-    ) -> EngineRequest:
-        self._refuse_unsupported(request)
-        size = len(request.prompt or "") + sum(
-            len(str(message.get("content", ""))) for message in request.messages or ()
-        )
-        if size < _LONG_PROMPT_CHARACTERS:
-            input_ids = self._encode(request)
-        else:
-            input_ids = await asyncio.to_thread(self._encode, request)
-        return EngineRequest(
-            request_id=uuid.uuid4().hex,
-            input_ids=input_ids,
-            max_tokens=self._tokens_to_generate(request, len(input_ids)),
-            end_id=end_ids[0] if end_ids else None,
-            pad_id=self._tokenizer.pad_id,
-            # The backend knows one end id only; further ones travel as stop words of one token.
-            stop_words=[
-                *([end_id] for end_id in end_ids[1:]),
-                *engine_stop_hints(self._tokenizer, request.stop_words),
-            ],
-            bad_words=self._bad_word_ids(request.bad_words),
-            beam_width=request.beam_width,
-            sampling=_with_seed(request.sampling),
-        )
-
-    def _encode(self, request: GenerationRequest) -> list[int]:
-        if request.messages is not None:
-            return self._tokenizer.apply_chat_template(request.messages)
-        return self._tokenizer.encode(request.prompt or "")
-
-    def _tokens_to_generate(self, request: GenerationRequest, prompt_tokens: int) -> int:
-        """`max_tokens`, cut down to the context only where the caller did not choose it."""
-        engine = self._engine
-        field = "prompt" if request.messages is None else "messages"
-        if prompt_tokens == 0:
-            raise InvalidRequest(f"{field} has no tokens; send some text.", param=field)
-        if prompt_tokens > engine.max_input_tokens:
-            raise ContextLengthExceeded(
-                f"{field} is {prompt_tokens} tokens long; this engine takes at most "
-                f"{engine.max_input_tokens}. Shorten it.",
-                param=field,
-            )
-        room = engine.max_sequence_tokens - prompt_tokens
-        if request.max_tokens <= room:
-            return request.max_tokens
-        if not request.max_tokens_given:
-            return room
-        raise ContextLengthExceeded(
-            f"max_tokens is {request.max_tokens}; with a {field} of {prompt_tokens} tokens this "
-            f"engine's context of {engine.max_sequence_tokens} leaves room for {room}. Lower "
-            f"max_tokens or shorten {field}.",
-            param="max_tokens",
-        )
-
-    def _refuse_unsupported(self, request: GenerationRequest) -> None:
-        if request.beam_width > self._engine.max_beam_width:
+    async def _plans(
+        self, requests: Sequence[GenerationRequest], call_id: str
+    ) -> list[tuple[int, Plan]]:
+        """Every answer's plan, with the place of its request."""
+        wanted = sum(request.n for request in requests)
+        if wanted > self._admission.capacity:
             raise InvalidRequest(
-                f"beam_width is {request.beam_width}; this engine has at most "
-                f"{self._engine.max_beam_width}. Lower it.",
-                param="beam_width",
+                f"{wanted} answers are asked for at once; at most {self._admission.capacity} can "
+                "run and wait here (serving.queue_limit). Ask for fewer.",
+                param=requests[0].name("n") if requests[0].n > 1 else prompt_field(requests[0]),
             )
-        if request.bad_words and self._engine.kind is EngineKind.CPU:
-            raise InvalidRequest(
-                "bad_words is not supported by the CPU engine; leave it out.", param="bad_words"
-            )
-
-    def _bad_word_ids(self, words: tuple[str, ...]) -> list[list[int]]:
-        """Each word as it is written at the start of a text and after a space."""
-        spellings = [spelling for word in words for spelling in (word, f" {word}")]
+        request_ids = chain([call_id], (f"{call_id}-{number}" for number in count(1)))
         return [
-            self._tokenizer.encode(spelling, add_special_tokens=False) for spelling in spellings
+            (place, plan)
+            for place, request in enumerate(requests)
+            for plan in await self._planner.plan(request, request_ids)
         ]
 
-
-def _with_seed(sampling: Sampling) -> Sampling:
-    """A seed left out is a constant to the engine: every answer would be the same."""
-    return sampling if sampling.seed is not None else replace(sampling, seed=secrets.randbits(63))
+    async def _answer(
+        self, plan: Plan, arrived: float, record: RequestMetrics
+    ) -> AsyncGenerator[Piece | Finish, None]:
+        """One answer, from the queue to its end."""
+        self._connect()  # without an engine there is nothing to queue for
+        ticket = await self._admission.admit(plan.tokens)
+        admitted = asyncio.get_running_loop().time()
+        record.queued(admitted - arrived)
+        try:
+            async with self._connect().answer(
+                plan.engine_request, on_end=ticket.release, on_stopped=record.tokens_wasted
+            ) as answer:
+                record.sent(len(plan.prompt.ids))
+                pieces = read_answer(
+                    answer,
+                    plan,
+                    self._tokenizer,
+                    Deadlines(self._limits, arrived, admitted),
+                    self._limits.chunk_interval_ms / 1000,
+                    record,
+                    self._activity,
+                )
+                async with aclosing(pieces):
+                    async for item in pieces:
+                        yield item
+        except InvalidRequest as refused:
+            raise in_callers_words(refused, plan.request) from None
+        finally:
+            ticket.release()

@@ -8,7 +8,10 @@ from trtllm_truss.engines.inspection import Engine, EngineDescription
 from trtllm_truss.engines.runtime_values import whole_number, whole_numbers
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import SettingsError
+from trtllm_truss.serving.guided_decoding import INFO_FILE, write_tokenizer_info
 from trtllm_truss.settings.model import RuntimeValue, Settings
+from trtllm_truss.triton.contract import MODEL_NAME
+from trtllm_truss.triton.native_models import InstanceCounts, render_native_models
 from trtllm_truss.triton.parameters import check_parameters
 from trtllm_truss.triton.repository import render_repository
 
@@ -17,6 +20,8 @@ _MAX_BATCH_SIZE = "max_batch_size"
 _INSTANCE_COUNT = "instance_count"
 _OWN_FIELDS = (_MAX_BATCH_SIZE, _INSTANCE_COUNT)
 _DEVICES = "gpu_device_ids"
+_MAX_BEAM_WIDTH = "max_beam_width"
+_GUIDING, _TOKENIZER_INFO = "guided_decoding_backend", "xgrammar_tokenizer_info_path"
 
 
 def render_engine(
@@ -25,8 +30,17 @@ def render_engine(
     data_dir: Path,
     destination: Path,
     tensorrt_llm_version: str = PINNED_VERSION,
+    tokenizer_dir: Path | None = None,
 ) -> Path:
     """Writes the model repository of one engine.
+
+    `max_beam_width` is the engine's unless it is set, and `decoding_mode` is left to the backend,
+    which then samples while its requests have one beam and searches while they have more. It never
+    mixes widths: a request of another width waits until those that run have ended, and all behind
+    it wait too. `max_beam_width: 1` spares the others that.
+
+    With `guided_decoding_backend` the backend gets the vocabulary in a file beside `config.pbtxt`,
+    unless `xgrammar_tokenizer_info_path` names one.
 
     Args:
         settings: `runtime` is what the operator sets; what an engine fixes is filled in.
@@ -35,22 +49,55 @@ def render_engine(
         destination: the repository's folder.
         tensorrt_llm_version: of the runtime that will load it; names of tensors and parameters
             follow it.
+        tokenizer_dir: the tokenizer's files, if they are not beside the engine.
 
     Returns:
         `destination`.
 
     Raises:
         SettingsError: a parameter is unknown, of the wrong type or out of range.
+        ArtifactError: the tokenizer cannot be read.
     """
-    return render_repository(
+    tokenizer_dir = tokenizer_dir or engine.tokenizer_folder
+    batch = batch_size(settings, engine)
+    if settings.serving.triton_native:
+        render_native_models(
+            data_dir / _TEMPLATE,
+            destination,
+            tokenizer_dir=tokenizer_dir,
+            trust_remote_code=settings.trust_remote_code,
+            max_batch_size=batch,
+            counts=InstanceCounts(
+                settings.preprocessing_instance_count,
+                settings.postprocessing_instance_count,
+                settings.bls_instance_count,
+            ),
+            tensorrt_llm_version=tensorrt_llm_version,
+        )
+    parameters = check_parameters(
+        _parameters(settings),
+        tensorrt_llm_version,
+        max_beam_width=max_beam_width(settings, engine),
+    )
+    info = None
+    is_guided = engine.config is not None and _GUIDING in parameters
+    if is_guided and _TOKENIZER_INFO not in parameters:
+        info = destination.absolute() / MODEL_NAME / INFO_FILE
+        parameters[_TOKENIZER_INFO] = str(info)
+    render_repository(
         data_dir / _TEMPLATE,
         destination,
         engine_dir=engine.folder,
         backend=engine.kind.value,
-        max_batch_size=_batch_size(settings, engine),
+        max_batch_size=batch,
+        parameters=parameters,
+        tensorrt_llm_version=tensorrt_llm_version,
         instance_count=instance_count(settings, engine),
-        parameters=check_parameters(_parameters(settings), max_beam_width=engine.max_beam_width),
     )
+    if info is not None:
+        is_trusted = settings.trust_remote_code
+        write_tokenizer_info(tokenizer_dir, info, trust_remote_code=is_trusted)
+    return destination
 
 
 def check_runtime(settings: Settings, tensorrt_llm_version: str = PINNED_VERSION) -> None:
@@ -66,9 +113,15 @@ def check_runtime(settings: Settings, tensorrt_llm_version: str = PINNED_VERSION
     check_parameters(_parameters(settings), tensorrt_llm_version)
 
 
-def _batch_size(settings: Settings, engine: Engine) -> int:
+def batch_size(settings: Settings, engine: Engine) -> int:
+    """Requests that one instance of the engine runs at once."""
     wanted = whole_number(settings.runtime, _MAX_BATCH_SIZE)
     return engine.max_batch_size if wanted is None else wanted
+
+
+def max_beam_width(settings: Settings, engine: EngineDescription) -> int:
+    """Beams that a request may ask for: what the engine has unless `runtime` says otherwise."""
+    return whole_number(settings.runtime, _MAX_BEAM_WIDTH) or engine.max_beam_width
 
 
 def instance_count(settings: Settings, engine: EngineDescription) -> int:

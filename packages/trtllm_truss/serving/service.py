@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
-from trtllm_truss.engines.findings import Severity
+from trtllm_truss.builder.ensuring import ensure_engine
 from trtllm_truss.engines.inspection import Engine
 from trtllm_truss.engines.surroundings import Surroundings
 from trtllm_truss.engines.versions import PINNED_VERSION
-from trtllm_truss.errors import EngineUnavailable, SettingsError
+from trtllm_truss.errors import EngineUnavailable
 from trtllm_truss.serving.activity import Activity
+from trtllm_truss.serving.admission import Admission
+from trtllm_truss.serving.concurrency import admission_for, capabilities_of
 from trtllm_truss.serving.generation import Generator
+from trtllm_truss.serving.metrics import Metrics, exposed
 from trtllm_truss.serving.phases import Phases
+from trtllm_truss.serving.planning import Planner
 from trtllm_truss.serving.preparation import (
+    Examined,
     examine_engine,
-    fetch_tokenizer,
+    fetch_tokenizer_folder,
     local_surroundings,
 )
 from trtllm_truss.serving.rendering import render_engine
 from trtllm_truss.serving.supervisor import Supervisor
 from trtllm_truss.settings.loading import Environment
-from trtllm_truss.settings.model import Settings
+from trtllm_truss.settings.model import Serving, Settings
+from trtllm_truss.text.tokenizer import load_tokenizer
 from trtllm_truss.triton.command import launcher, server_environment
 from trtllm_truss.triton.installation import assemble_backends, find_installation
 from trtllm_truss.triton.process import ServerProcess
@@ -34,11 +43,17 @@ from trtllm_truss.triton.process import ServerProcess
 logger = logging.getLogger(__name__)
 _triton_log = logging.getLogger("triton")
 
+_OBJECTS_BEFORE_COLLECTION = 20_000
 _GIVEN_UP_STATUS = 70  # EX_SOFTWARE: the engine cannot be kept running
 
 
 class Service:
-    """One engine behind one Triton. `start` and `stop` may be called from any thread."""
+    """One engine behind one Triton. `start` and `stop` may be called from any thread.
+
+    Attributes:
+        metrics: what is counted, over all starts.
+        sampling: how the model's authors would draw tokens, as they say it themselves.
+    """
 
     def __init__(self, settings: Settings, environment: Environment, data_dir: Path) -> None:
         """Describes a service; nothing is started.
@@ -52,9 +67,21 @@ class Service:
         self._environment = environment
         self._data_dir = data_dir
         self._lock = threading.Lock()
-        self._run_folder: Path | None = None
+        self._running = ExitStack()
         self._supervisor: Supervisor | None = None
         self._generator: Generator | None = None
+        self._admission: Admission | None = None
+        self.sampling: Mapping[str, Any] = {}
+        self.metrics = Metrics(
+            waiting=lambda: self._admission.waiting if self._admission else 0,
+            running=lambda: self._admission.running if self._admission else 0,
+            engine_up=self.is_healthy,
+        )
+
+    @property
+    def limits(self) -> Serving:
+        """The limits that the operator has set."""
+        return self._settings.serving
 
     @property
     def generator(self) -> Generator:
@@ -95,54 +122,82 @@ class Service:
         surroundings = local_surroundings(self._environment)
         version = surroundings.runtime_version or PINNED_VERSION
         with phases.phase("engine") as said:
-            engine = self._examined_engine(surroundings)
+            examined = self._examined(surroundings)
+            engine = examined.engine
             said.append(f"{engine.kind.value}, context of {engine.max_sequence_tokens} tokens")
         with phases.phase("tokenizer") as said:
-            tokenizer = fetch_tokenizer(self._settings, self._environment, engine)
+            tokenizer_folder = fetch_tokenizer_folder(self._settings, self._environment, engine)
+            tokenizer = load_tokenizer(
+                tokenizer_folder, trust_remote_code=self._settings.trust_remote_code
+            )
             said.append(f"{tokenizer.vocab_size} tokens")
         with phases.phase("triton model repository") as said:
-            self._run_folder = Path(tempfile.mkdtemp(prefix="trtllm-truss-"))
+            run_folder = Path(tempfile.mkdtemp(prefix="trtllm-truss-"))
+            self._running.callback(shutil.rmtree, run_folder, ignore_errors=True)
             repository = render_engine(
-                self._settings, engine, self._data_dir, self._run_folder / "repository", version
+                self._settings,
+                engine,
+                self._data_dir,
+                run_folder / "repository",
+                version,
+                tokenizer_folder,
             )
             said.append(str(repository))
         with phases.phase("triton") as said:
             activity = Activity()
-            self._supervisor = Supervisor(
-                self._new_run(engine, repository, self._run_folder),
+            supervisor = Supervisor(
+                self._new_run(engine, repository, run_folder),
                 self._settings.serving,
                 activity,
                 tensorrt_llm_version=version,
                 first_token_id=(tokenizer.encode("Hello", False) or [0])[0],
+                on_restart=self._engine_restarts,
                 give_up=lambda: os._exit(_GIVEN_UP_STATUS),
             )
-            supervisor = self._supervisor
+            self._running.callback(supervisor.stop)
+            self._supervisor = supervisor
             supervisor.start()
             said.append("ready, first token generated")
-        self._generator = Generator(engine, tokenizer, lambda: supervisor.client, activity)
+        self._running.enter_context(exposed(self.metrics, lambda: supervisor.metrics_port))
+        self._admission = admission_for(self._settings, engine, examined.capacity)
+        self.sampling = tokenizer.sampling
+        self._generator = Generator(
+            Planner(
+                engine,
+                tokenizer,
+                capabilities_of(self._settings, engine, examined.capacity),
+            ),
+            tokenizer,
+            lambda: supervisor.client,
+            self._settings.serving,
+            admission=self._admission,
+            activity=activity,
+            metrics=self.metrics,
+        )
+        _settle_memory()
         logger.info("ready after %.1f s", phases.elapsed_s)
 
     def _stop(self) -> None:
         self._generator = None
-        if self._supervisor is not None:
-            self._supervisor.stop()
-            self._supervisor = None
-        if self._run_folder is not None:
-            shutil.rmtree(self._run_folder, ignore_errors=True)
-            self._run_folder = None
+        self._running.close()
+        self._supervisor = None
 
-    def _examined_engine(self, surroundings: Surroundings) -> Engine:
-        """The engine, once nothing speaks against starting it."""
-        examined = examine_engine(self._settings, self._environment, surroundings)
+    def _engine_restarts(self) -> None:
+        if self._generator is not None:
+            self._generator.engine_is_gone()
+        self.metrics.engine_restarted()
+
+    def _examined(self, surroundings: Surroundings) -> Examined:
+        """The engine, built if need be, once nothing speaks against starting it."""
+        built = None
+        if self._settings.engine_repository is None:
+            built = ensure_engine(self._settings, self._environment, surroundings)
+        examined = examine_engine(self._settings, self._environment, surroundings, built)
         if examined.capacity is not None:
             logger.info("%s", examined.capacity.sentence)
-        errors = [f.sentence for f in examined.findings if f.severity is Severity.ERROR]
         for finding in examined.findings:
-            if finding.severity is Severity.WARNING:
-                logger.warning("%s", finding.sentence)
-        if errors:
-            raise SettingsError(" ".join(errors))
-        return examined.engine
+            logger.warning("%s", finding.sentence)
+        return examined
 
     def _new_run(
         self, engine: Engine, repository: Path, run_folder: Path
@@ -160,9 +215,21 @@ class Service:
             environ=self._environment.variables,
         )
         environment = server_environment(self._environment.variables, installation)
-        return lambda: ServerProcess(command, environment, on_line=self._show_triton_line)
+        return lambda: ServerProcess(
+            command,
+            environment,
+            on_line=self._show_triton_line,
+            http_port=self._settings.serving.triton_http_port,
+        )
 
     def _show_triton_line(self, line: str) -> None:
         """Triton's start-up fills pages and is told only when it fails; what follows is news."""
         level = logging.INFO if self.is_healthy() else logging.DEBUG
         _triton_log.log(level, "triton: %s", line)
+
+
+def _settle_memory() -> None:
+    """What is here now stays, so no collection need look at it; what comes goes without one."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_OBJECTS_BEFORE_COLLECTION)

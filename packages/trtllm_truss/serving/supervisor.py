@@ -37,6 +37,7 @@ class Supervisor:
         *,
         first_token_id: int,
         tensorrt_llm_version: str,
+        on_restart: Callable[[], None],
         give_up: Callable[[], None],
     ) -> None:
         """Describes an engine; nothing is started.
@@ -47,6 +48,7 @@ class Supervisor:
             activity: what the requests in flight tell about the engine.
             first_token_id: an id that the engine knows, for the request that proves it ready.
             tensorrt_llm_version: the version that the model repository was rendered for.
+            on_restart: called, from the supervisor's thread, before each attempt to start again.
             give_up: called, from the supervisor's thread, when restarting has not helped.
         """
         self._new_run = new_run
@@ -54,11 +56,13 @@ class Supervisor:
         self._activity = activity
         self._first_token_id = first_token_id
         self._version = tensorrt_llm_version
+        self._on_restart = on_restart
         self._give_up = give_up
         self._run: ServerProcess | None = None
         self._client: TritonClient | None = None
         self._answered_before = 0
         self._stopping = threading.Event()
+        self._run_ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._restarts = 0
 
@@ -82,6 +86,12 @@ class Supervisor:
             )
         return client
 
+    @property
+    def metrics_port(self) -> int | None:
+        """Triton's metrics port; None while the engine is down."""
+        run = self._run
+        return run.launch.ports.metrics if self.is_healthy and run and run.launch else None
+
     def start(self) -> None:
         """Starts the first run and returns once it has generated a token.
 
@@ -95,6 +105,7 @@ class Supervisor:
     def stop(self) -> None:
         """Ends the engine for good, a restart that is under way included."""
         self._stopping.set()
+        self._run_ended.set()
         self._end_run()
         while self._thread is not None and self._thread.is_alive():
             self._thread.join(_TICK_S)
@@ -112,6 +123,7 @@ class Supervisor:
             run.start()
             run.wait_until_ready(self._limits.start_timeout_s)
             left_s = max(1.0, deadline - time.monotonic())
+            run.on_exit(lambda _: self._run_ended.set())
             warm_up(run.grpc_address, self._first_token_id, left_s, self._version)
         except TritonError:
             run.stop(0)
@@ -119,8 +131,10 @@ class Supervisor:
         self._client = TritonClient(run.grpc_address, tensorrt_llm_version=self._version)
 
     def _watch(self) -> None:
-        while not self._stopping.wait(_TICK_S):
-            reason = self._why_ended()
+        while not self._stopping.is_set():
+            self._run_ended.wait(_TICK_S)
+            self._run_ended.clear()
+            reason = None if self._stopping.is_set() else self._why_ended()
             if reason is None or self._stopping.is_set():
                 continue
             logger.error("the engine is gone: %s", reason)
@@ -156,6 +170,7 @@ class Supervisor:
             if self._stopping.wait(0 if first else min(backoff_s, _LONGEST_BACKOFF_S)):
                 return False
             logger.warning("restart %d of %d", self._restarts, self._limits.restart_limit)
+            self._on_restart()
             try:
                 self._begin_run()
             except TritonError as error:

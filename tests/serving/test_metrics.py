@@ -1,0 +1,183 @@
+"""Token schedules with exact times, and what a scrape then shows."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from trtllm_truss.errors import DeadlineExceeded, InvalidRequest, QueueFull
+from trtllm_truss.serving.metrics import Metrics, exposed
+from trtllm_truss.serving.request import FinishReason
+
+PREFIX = "trtllm_truss_"
+Scrape = Callable[..., float | None]
+
+
+class Clock:
+    """Seconds that pass when the test says so; halves and their halves, so that sums are exact."""
+
+    now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def metrics(clock: Clock) -> Metrics:
+    return Metrics(waiting=lambda: 3, running=lambda: 2, engine_up=lambda: True, clock=clock)
+
+
+@pytest.fixture
+def scraped(metrics: Metrics) -> Scrape:
+    """One sample of a scrape now; None if there is none."""
+    registry = CollectorRegistry()
+    registry.register(metrics)
+
+    def sample(name: str, **labels: str) -> float | None:
+        text = generate_latest(registry).decode()
+        for family in text_string_to_metric_families(text):
+            for each in family.samples:
+                if each.name == PREFIX + name and each.labels == labels:
+                    return each.value
+        return None
+
+    return sample
+
+
+def assert_histogram(scraped: Scrape, name: str, values: list[float], bounds: list[str]) -> None:
+    """Fails unless the histogram holds these values and no others."""
+    for bound in bounds:
+        below = sum(value <= float(bound) for value in values)
+        assert scraped(f"{name}_bucket", le=bound) == below, bound
+    assert scraped(f"{name}_bucket", le="+Inf") == scraped(f"{name}_count") == len(values)
+    assert scraped(f"{name}_sum") == sum(values)
+
+
+def test_histograms_equal_the_token_schedule(metrics, clock, scraped) -> None:
+    first, second = (metrics.request_started("predict", name) for name in ("a", "b"))
+    clock.now_s += 0.25
+    first.queued(0.25)
+    first.sent(5)
+    second.queued(0.0)
+    second.sent(300)
+    first.tokens(2, 1000.5)  # with the first token: no gap
+    second.tokens(1, 1000.75)
+    second.tokens(0, 1000.875)  # an end without a token
+    first.tokens(4, 1001.0)  # 0.5 s: four gaps of 0.125 s
+    first.tokens(1, 1001.0625)
+    second.tokens(1, 1003.75)  # a gap above the last bucket
+    clock.now_s = 1004.0
+    first.finished(FinishReason.STOP)
+    second.finished(FinishReason.LENGTH)
+
+    seconds = ["0.005", "0.25", "0.5", "0.75", "1.0", "60.0"]
+    assert_histogram(scraped, "time_to_first_token_seconds", [0.5, 0.75], seconds)
+    gaps = [0.125] * 4 + [0.0625, 3.0]
+    bounds = ["0.001", "0.05", "0.075", "0.1", "0.15", "1.0", "2.0"]
+    assert_histogram(scraped, "inter_token_latency_seconds", gaps, bounds)
+    assert_histogram(scraped, "queue_time_seconds", [0.25, 0.0], ["0.001", "0.1", "0.25", "60.0"])
+    assert_histogram(scraped, "e2e_latency_seconds", [4.0, 4.0], ["3.0", "5.0", "1200.0"])
+    bounds = ["1.0", "2.0", "4.0", "8.0", "256.0", "512.0", "32768.0"]
+    assert_histogram(scraped, "request_prompt_tokens", [5, 300], bounds)
+    assert_histogram(scraped, "request_generation_tokens", [7, 2], bounds)
+    assert scraped("prompt_tokens_total") == 305
+    assert scraped("generation_tokens_total") == 9
+
+
+def test_answers_are_counted_by_their_reason(metrics, scraped) -> None:
+    for reason in (FinishReason.STOP, FinishReason.LENGTH, FinishReason.STOP):
+        metrics.request_started("predict", "a").finished(reason)
+    assert scraped("requests_finished_total", reason="stop") == 2
+    assert scraped("requests_finished_total", reason="length") == 1
+
+
+def test_failures_are_counted_by_their_code(metrics, scraped) -> None:
+    for code in (QueueFull.code, QueueFull.code, InvalidRequest.code, "unheard_of"):
+        metrics.request_started("predict", "a").failed(code)
+    assert scraped("requests_failed_total", code="queue_full") == 2
+    assert scraped("requests_failed_total", code="invalid_request") == 1
+    assert scraped("requests_failed_total", code="unheard_of") == 1
+    assert scraped("requests_failed_total", code="deadline_exceeded") == 0
+    assert scraped("e2e_latency_seconds_count") == 0  # refusals are quick and no answers
+
+
+def test_known_labels_begin_at_zero(scraped) -> None:
+    for reason in FinishReason:
+        assert scraped("requests_finished_total", reason=reason.value) == 0
+    for code in ("invalid_request", "queue_full", "engine_unavailable", "internal_error"):
+        assert scraped("requests_failed_total", code=code) == 0
+    assert scraped("requests_failed_total", code="startup_failed") is None
+
+
+def test_tokens_for_a_client_that_left_are_counted_apart(metrics, scraped) -> None:
+    request = metrics.request_started("predict", "a")
+    request.tokens(3, 1001.0)
+    request.cancelled()
+    request.tokens_wasted(4)
+    request.tokens_wasted(1)
+    assert scraped("requests_cancelled_total") == 1
+    assert scraped("generation_tokens_total") == 3
+    assert scraped("tokens_after_disconnect_total") == 5
+
+
+def test_in_flight_counts_every_request_until_its_one_end(metrics, scraped) -> None:
+    requests = [metrics.request_started("predict", "a") for _ in range(3)]
+    assert scraped("requests_in_flight") == 3
+    requests[0].finished(FinishReason.STOP)
+    requests[0].cancelled()
+    requests[1].failed(DeadlineExceeded.code)
+    requests[1].failed(DeadlineExceeded.code)
+    assert scraped("requests_in_flight") == 1
+    requests[2].cancelled()
+    requests[2].finished(FinishReason.STOP)
+    assert scraped("requests_in_flight") == 0
+    assert scraped("requests_finished_total", reason="stop") == 1
+    assert scraped("requests_failed_total", code="deadline_exceeded") == 1
+    assert scraped("requests_cancelled_total") == 1
+
+
+def test_gauges_are_read_when_scraped() -> None:
+    waiting, up = [1, 2], [True]
+    metrics = Metrics(waiting=lambda: len(waiting), running=lambda: 7, engine_up=lambda: up[0])
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    assert registry.get_sample_value(f"{PREFIX}requests_waiting") == 2
+    assert registry.get_sample_value(f"{PREFIX}requests_running") == 7
+    assert registry.get_sample_value(f"{PREFIX}engine_up") == 1
+    waiting.clear()
+    up[0] = False
+    metrics.engine_restarted()
+    assert registry.get_sample_value(f"{PREFIX}requests_waiting") == 0
+    assert registry.get_sample_value(f"{PREFIX}engine_up") == 0
+    assert registry.get_sample_value(f"{PREFIX}engine_restarts_total") == 1
+
+
+def test_registers_and_leaves_as_often_as_it_is_started(metrics) -> None:
+    def names() -> list[str]:
+        return [family.name for family in REGISTRY.collect()]
+
+    before = names()
+    for _ in range(2):
+        with exposed(metrics, lambda: None):
+            assert b"\ntrtllm_truss_engine_up 1.0\n" in generate_latest()  # as Truss asks
+            assert "triton-metrics" in {thread.name for thread in threading.enumerate()}
+        assert names() == before
+        assert "triton-metrics" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_two_services_of_one_process_do_not_get_in_each_others_way(metrics) -> None:
+    registry = CollectorRegistry(auto_describe=True)
+    second = Metrics(waiting=lambda: 0, running=lambda: 0, engine_up=lambda: False)
+    with exposed(metrics, lambda: None, registry):
+        with exposed(second, lambda: None, registry):
+            assert generate_latest(registry).count(b"\ntrtllm_truss_engine_up ") == 2
+        assert registry.get_sample_value(f"{PREFIX}engine_up") == 1

@@ -1,0 +1,123 @@
+"""One line a request, and what Truss's own formatters make of it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import warnings
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from trtllm_truss.serving.metrics import Metrics
+from trtllm_truss.serving.request import FinishReason
+
+
+@pytest.fixture(autouse=True)
+def _listen(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "trtllm_truss.requests")
+
+
+@pytest.fixture
+def now() -> list[float]:
+    return [10.0]
+
+
+@pytest.fixture
+def metrics(now: list[float]) -> Metrics:
+    return Metrics(
+        waiting=lambda: 0, running=lambda: 0, engine_up=lambda: True, clock=lambda: now[0]
+    )
+
+
+@pytest.fixture(scope="module")
+def truss_log() -> ModuleType:
+    """Truss's log configuration as its server has it, without the rest of Truss."""
+    truss = importlib.util.find_spec("truss")
+    assert truss is not None
+    assert truss.origin is not None
+    path = Path(truss.origin).parent / "templates/shared/log_config.py"
+    spec = importlib.util.spec_from_file_location("truss_log_config", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # an old name of pythonjsonlogger
+        spec.loader.exec_module(module)
+    return module
+
+
+def answer(metrics: Metrics, now: list[float]) -> None:
+    request = metrics.request_started("predict", "4f1d")
+    request.queued(0.0125)
+    request.sent(12)
+    request.tokens(1, 10.25)
+    request.tokens(49, 12.0)
+    now[0] = 12.5
+    request.finished(FinishReason.STOP)
+    request.cancelled()
+
+
+def test_one_line_says_how_a_request_went(metrics, now, caplog) -> None:
+    answer(metrics, now)
+    (record,) = caplog.records
+    assert (record.name, record.levelno) == ("trtllm_truss.requests", logging.INFO)
+    assert record.getMessage() == (
+        "request engine_request_id=4f1d protocol=predict status=finished reason=stop "
+        "prompt_tokens=12 generation_tokens=50 queue_ms=12.5 ttft_ms=250.0 total_ms=2500.0 "
+        "tokens_per_s=20.0"
+    )
+
+
+def test_what_did_not_happen_is_left_out(metrics, now, caplog) -> None:
+    refused = metrics.request_started("openai", "1")
+    now[0] += 0.5
+    refused.failed("queue_full")
+    left = metrics.request_started("predict", "2")
+    left.queued(0)
+    left.sent(7)
+    now[0] += 0.25
+    left.cancelled()
+    left.tokens_wasted(3)
+    assert caplog.messages == [
+        "request engine_request_id=1 protocol=openai status=failed reason=queue_full "
+        "generation_tokens=0 total_ms=500.0 tokens_per_s=0.0",
+        "request engine_request_id=2 protocol=predict status=cancelled prompt_tokens=7 "
+        "generation_tokens=0 queue_ms=0 total_ms=250.0 tokens_per_s=0.0",
+    ]
+
+
+def test_truss_writes_fields_as_json(metrics, now, caplog, truss_log) -> None:
+    answer(metrics, now)
+    formatter = _formatter(truss_log)
+    token = truss_log.request_id_context.set("platform-7")
+    try:
+        line = formatter.format(caplog.records[0])
+    finally:
+        truss_log.request_id_context.reset(token)
+    fields = json.loads(line)
+    assert "\n" not in line
+    assert fields.pop("message") == caplog.messages[0]
+    del fields["asctime"], fields["levelname"]
+    fields.pop("taskName", None)
+    assert fields == {
+        "request_id": "platform-7",
+        "engine_request_id": "4f1d",
+        "protocol": "predict",
+        "status": "finished",
+        "reason": "stop",
+        "prompt_tokens": 12,
+        "generation_tokens": 50,
+        "queue_ms": 12.5,
+        "ttft_ms": 250.0,
+        "total_ms": 2500.0,
+        "tokens_per_s": 20.0,
+    }
+
+
+def _formatter(truss_log: ModuleType) -> logging.Formatter:
+    settings = truss_log.make_log_config("INFO")["formatters"]["default_formatter"]
+    formatter: logging.Formatter = settings["()"](settings["format"])
+    return formatter

@@ -1,0 +1,93 @@
+"""What an engine's model repository says, by settings and engine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from standin_engine import write_engine
+from tokenizers import AddedToken, Tokenizer, models
+
+from trtllm_truss.engines.inspection import inspect_engine
+from trtllm_truss.errors import SettingsError
+from trtllm_truss.serving.rendering import max_beam_width, render_engine
+from trtllm_truss.settings.loading import parse_settings
+from trtllm_truss.triton.repository import read_config
+
+DATA = Path(__file__).parents[2] / "data"
+GUIDED = {"guided_decoding_backend": "xgrammar"}
+
+
+@pytest.fixture
+def engine_folder(tmp_path: Path) -> Path:
+    """An engine for beams, its tokenizer beside it; no token has the id 2."""
+    folder = write_engine(tmp_path / "engine", limits={"max_beam_width": 4})
+    backend = Tokenizer(models.WordLevel({"<unk>": 0, "größe": 1, "b": 3, "</s>": 4}, "<unk>"))
+    backend.add_special_tokens([AddedToken("</s>", special=True)])
+    backend.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
+    return folder
+
+
+def render(
+    folder: Path, runtime: dict[str, Any], version: str = "1.0.0"
+) -> tuple[Any, dict[str, str], Path]:
+    """The rendered configuration, its parameters that are set, and their folder."""
+    metadata = {"engine_repository": str(folder), "runtime": runtime}
+    settings = parse_settings({"model_metadata": metadata})
+    out = folder.parent / "repository"
+    render_engine(settings, inspect_engine(folder), DATA, out, version)
+    config = read_config(out / "tensorrt_llm" / "config.pbtxt")
+    given = {name: value.string_value for name, value in config.parameters.items()}
+    return config, {name: value for name, value in given.items() if value}, out / "tensorrt_llm"
+
+
+def test_guided_decoding_brings_the_vocabulary_along(engine_folder: Path) -> None:
+    _, parameters, folder = render(engine_folder, GUIDED)
+    path = Path(parameters["xgrammar_tokenizer_info_path"])
+    info = json.loads(path.read_text(encoding="utf-8"))
+
+    assert path == folder / "xgrammar_tokenizer_info.json"
+    assert parameters["guided_decoding_backend"] == "xgrammar"
+    assert info["encoded_vocab"] == ["<unk>", "größe", "", "b", "</s>"]
+    assert info["stop_token_ids"] == [4]
+    assert Tokenizer.from_str(info["tokenizer_str"]).token_to_id("größe") == 1
+
+
+@pytest.mark.parametrize(
+    "runtime", [{}, {**GUIDED, "xgrammar_tokenizer_info_path": "/somewhere/info.json"}]
+)
+def test_the_vocabulary_is_written_only_where_it_is_needed(
+    engine_folder: Path, runtime: dict[str, str]
+) -> None:
+    _, parameters, folder = render(engine_folder, runtime)
+    named = runtime.get("xgrammar_tokenizer_info_path")
+
+    assert parameters.get("xgrammar_tokenizer_info_path") == named
+    assert sorted(path.name for path in folder.iterdir()) == ["1", "config.pbtxt"]
+
+
+def test_what_is_rendered_follows_the_runtimes_version(engine_folder: Path) -> None:
+    config, _, _ = render(engine_folder, {}, "0.18.2")
+
+    names = {field.name for field in config.input}
+    assert {"min_length", "random_seed"} <= names
+    assert not {"min_tokens", "seed", "guided_decoding_guide"} & names
+    with pytest.raises(SettingsError, match="guided_decoding_backend is a parameter of TensorRT-L"):
+        render(engine_folder, GUIDED, "0.18.2")
+
+
+@pytest.mark.parametrize(("runtime", "width"), [({}, 4), ({"max_beam_width": 1}, 1)])
+def test_beams_are_the_engines_unless_fewer_are_wanted(
+    engine_folder: Path, runtime: dict[str, int], width: int
+) -> None:
+    settings = parse_settings(
+        {"model_metadata": {"engine_repository": str(engine_folder), "runtime": runtime}}
+    )
+    _, parameters, _ = render(engine_folder, runtime)
+
+    assert max_beam_width(settings, inspect_engine(engine_folder)) == width
+    assert parameters["max_beam_width"] == str(width)
+    assert "decoding_mode" not in parameters
