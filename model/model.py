@@ -1,6 +1,6 @@
-"""The face that Truss sees: load, predict, is_healthy. Everything else is in packages/.
+"""The face that Truss sees. Everything else is in packages/.
 
-Truss reads the annotations of `predict` as objects, so they must not be postponed here.
+Truss reads the annotations of methods as objects, so they must not be postponed here.
 """
 
 import logging
@@ -10,7 +10,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trtllm_truss.endpoints.predict import PredictEndpoint
+from trtllm_truss.endpoints.in_process import InProcessPredict
+from trtllm_truss.endpoints.routes import Routes
 from trtllm_truss.errors import StartupError
 from trtllm_truss.protocols.predict import parse_defaults
 from trtllm_truss.serving.service import Service
@@ -27,7 +28,7 @@ class Model:
         self._secrets = secrets
         self._data_dir = Path(data_dir)
         self._service: Service | None = None
-        self._predict: PredictEndpoint | None = None
+        self._routes: Routes | None = None
 
     def load(self) -> None:
         """Starts the engine; returns once it answers. Truss calls it again when it fails."""
@@ -40,7 +41,9 @@ class Model:
             logger.error("cannot start: %s", error.message)
             raise
         self._service = service
-        self._predict = PredictEndpoint(service, defaults)
+        self._routes = Routes(service, defaults)
+        if isinstance(self._secrets, dict):  # truss.load(DIR).predict; never so on Truss's server
+            self.predict = InProcessPredict(service, defaults)  # type: ignore
 
     def is_healthy(self) -> bool:
         """Whether the engine answers."""
@@ -51,5 +54,16 @@ class Model:
 
         The body is read here rather than by Truss, so that bad JSON gets our own error.
         """
-        assert self._predict is not None, "Truss asks only after load()"
-        return await self._predict(request)
+        return await self._loaded().predict(request)
+
+    async def chat_completions(self, request: Request) -> Response:
+        """Answers `POST /v1/chat/completions`."""
+        return await self._loaded().chat_completions(request)
+
+    async def completions(self, request: Request) -> Response:
+        """Answers `POST /v1/completions`."""
+        return await self._loaded().completions(request)
+
+    def _loaded(self) -> Routes:
+        assert self._routes is not None, "Truss asks only after load()"
+        return self._routes

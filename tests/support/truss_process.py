@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,12 @@ def free_port() -> int:
 class Served:
     """One `trtllm-truss serve`, its log, and everything that descends from it."""
 
-    def __init__(self, config: Path = EXAMPLE, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        config: Path = EXAMPLE,
+        environment: dict[str, str] | None = None,
+        arguments: Sequence[str] = (),
+    ) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/v1/models/model:predict"
         self.lines: list[str] = []
@@ -37,6 +43,7 @@ class Served:
             [
                 *(sys.executable, "-m", "trtllm_truss", "serve", "--truss", str(ROOT)),
                 *("--config", str(config), "--port", str(self.port)),
+                *arguments,
             ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -1,16 +1,18 @@
-"""A client that leaves cancels what is done for it, before there is a response as well.
+"""A client that leaves cancels what is done for it, whether or not there is a response yet.
 
-Starlette notices a lost client only while a response is being sent. Until then nobody reads the
-connection's events, so this module does.
+Until a response is sent nobody reads the connection's events, and while one is sent Starlette
+reads them at the price of a task group. Here one task listens, and cancels the one that works.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from starlette.requests import Request
+from starlette.types import Receive
+
+from trtllm_truss.endpoints.cancellation import OwnCancellation
 
 Result = TypeVar("Result")
 
@@ -19,30 +21,32 @@ class ClientGone(Exception):
     """The client closed the connection; there is nobody to answer."""
 
 
-async def while_connected(request: Request, work: Awaitable[Result]) -> Result:
-    """Awaits `work`, and cancels it as soon as the client of `request` is gone.
+async def while_connected(receive: Receive, work: Awaitable[Result]) -> Result:
+    """Awaits `work`, and cancels it as soon as the client is gone.
 
     The request's body must have been read.
+
+    Args:
+        receive: gives the connection's events.
+        work: what is done for the client, in the calling task.
 
     Raises:
         ClientGone: the client left first; `work` has been cancelled and has ended.
     """
-    working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_gone(request))
+    cancellation = OwnCancellation()
+    leaving = asyncio.ensure_future(_when_gone(receive, cancellation.request))
     try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientGone
-        return working.result()
+        return await work
+    except asyncio.CancelledError:
+        if cancellation.is_reason():
+            raise ClientGone from None
+        raise
     finally:
-        for task in (working, leaving):
-            task.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
+        leaving.cancel()
 
 
-async def _gone(request: Request) -> None:
-    """Returns when the client has left; events are pushed, nothing is polled."""
-    while True:
-        message = await request.receive()
-        if message["type"] == "http.disconnect":
-            return
+async def _when_gone(receive: Receive, act: Callable[[], None]) -> None:
+    """Acts when the client has left; events are pushed, nothing is polled."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    act()

@@ -1,0 +1,205 @@
+"""Bodies in, responses out: every protocol's shapes, over an engine that answers from a script."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import httpx
+import pytest
+from scripted_engine import ScriptedEngine, Step
+from smollm2 import smollm2_tokenizer
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from trtllm_truss.endpoints.routes import Routes
+from trtllm_truss.errors import EngineUnavailable
+
+TGI = {"User-Agent": "unknown/None; hf_hub/1.0.0; python/3.12"}
+CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9}
+GONE = EngineUnavailable("the engine has died.", retry_after_s=5)
+INVALID = {"message": "max_tokens is 0; it must be at least 1.", "param": "max_tokens"}
+
+
+def served(
+    steps: Sequence[Step], defaults: Mapping[str, Any] | None = None, **sampling: object
+) -> tuple[httpx.AsyncClient, ScriptedEngine]:
+    engine = ScriptedEngine(lambda _: steps, smollm2_tokenizer())
+    engine.sampling = sampling
+    routes = Routes(engine, defaults or {})  # type: ignore[arg-type]
+    app = Starlette(
+        routes=[
+            Route("/predict", routes.predict.__call__, methods=["POST"]),
+            Route("/chat", routes.chat_completions.__call__, methods=["POST"]),
+            Route("/completions", routes.completions.__call__, methods=["POST"]),
+        ]
+    )
+    transport = httpx.ASGITransport(app)
+    return httpx.AsyncClient(transport=transport, base_url="http://server"), engine
+
+
+async def post(
+    path: str, body: Any, steps: Sequence[Step] = ("Yes", "."), **headers: str
+) -> httpx.Response:
+    client, _ = served(steps)
+    async with client:
+        return await client.post(path, json=body, headers=headers)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "headers", "said"),
+    [
+        (
+            "/predict",
+            {"prompt": "Hi", "max_tokens": 0},
+            {},
+            {"error": {"code": "invalid_request", **INVALID}},
+        ),
+        (
+            "/chat",
+            {**CHAT, "max_tokens": 0},
+            {},
+            {
+                "error": {
+                    "type": "invalid_request_error",
+                    "code": "invalid_request",
+                    **INVALID,
+                }
+            },
+        ),
+        (
+            "/predict",
+            {"inputs": "Hi", "parameters": {"n": 2}},
+            {},
+            {
+                "code": 400,
+                "error": "parameters.n is 2; it is not supported: one sequence is generated. "
+                "Leave it out.",
+            },
+        ),
+        (
+            "/predict",
+            {"inputs": 5},
+            TGI,
+            {
+                "error": "inputs is 5; it must be a text that is not empty.",
+                "error_type": "validation",
+            },
+        ),
+    ],
+)
+async def test_a_refusal_has_the_shape_of_its_protocol(
+    path: str, body: Any, headers: dict[str, str], said: Any
+) -> None:
+    answer = await post(path, body, **headers)
+    assert answer.status_code == 400
+    assert answer.json() == said
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "shape"),
+    [
+        ("/predict", {}, ["code", "message", "param"]),
+        ("/chat", {}, ["code", "message", "param", "type"]),
+        ("/completions", TGI, ["code", "message", "param", "type"]),
+    ],
+)
+async def test_what_is_no_json_is_refused_in_the_routes_shape(
+    path: str, headers: dict[str, str], shape: list[str]
+) -> None:
+    client, engine = served([])
+    async with client:
+        answer = await client.post(path, content=b"{", headers=headers)
+    assert answer.status_code == 400
+    assert sorted(answer.json()["error"]) == shape
+    assert engine.counted("requests_failed") == 1
+
+
+async def test_tgis_clients_get_their_shape_even_then() -> None:
+    client, _ = served([])
+    async with client:
+        answer = await client.post("/predict", content=b"{", headers=TGI)
+    assert answer.json()["error_type"] == "validation"
+
+
+BODIES = [
+    ("/predict", {"prompt": "Hi", "stream": True}, {"Accept": "text/event-stream"}),
+    ("/chat", {**CHAT, "stream": True}, {}),
+    ("/completions", {"prompt": "Hi", "stream": True}, {}),
+    ("/predict", {"inputs": "Hi", "stream": True}, {}),
+    ("/predict", {"inputs": "Hi", "stream": True}, TGI),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "headers"), BODIES)
+async def test_an_error_before_the_first_piece_is_a_status(
+    path: str, body: Any, headers: dict[str, str]
+) -> None:
+    answer = await post(path, body, [GONE], **headers)
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "5"
+    assert "the engine has died." in answer.text
+
+
+@pytest.mark.parametrize(("path", "body", "headers"), BODIES)
+async def test_an_error_after_it_ends_the_stream_in_the_protocols_shape(
+    path: str, body: Any, headers: dict[str, str]
+) -> None:
+    answer = await post(path, body, ["One", " two", " three", GONE], **headers)
+    assert answer.status_code == 200
+    *before, last = [line.removeprefix("data: ") for line in answer.text.splitlines() if line]
+    assert " two" in "".join(before)
+    said = json.loads(last)
+    assert "[DONE]" not in answer.text
+    if "inputs" in body and not headers:
+        assert said["token"]["error_msg"] == "the engine has died."
+        assert said["details"]["finish_reason"] == "error"
+    else:
+        error = said["error"]
+        assert "the engine has died." in (error if isinstance(error, str) else error["message"])
+
+
+@pytest.mark.parametrize(("path", "body", "headers"), BODIES)
+async def test_a_bug_of_ours_is_told_without_what_it_says(
+    path: str, body: Any, headers: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    secret: Any = ["a secret that is no token"]
+    answer = await post(path, body, ["One", " two", " three", secret], **headers)
+    assert "an error that is not yours" in answer.text
+    assert "secret" not in answer.text
+    assert "unforeseen error" in caplog.text
+
+
+async def test_every_response_tells_its_id() -> None:
+    for body in (CHAT, {**CHAT, "max_tokens": 0}, {**CHAT, "stream": True}):
+        answer = await post("/chat", body)
+        assert len(answer.headers["x-request-id"]) == 32
+    first = json.loads(answer.text.splitlines()[0].removeprefix("data: "))
+    assert first["id"] == f"chatcmpl-{answer.headers['x-request-id']}"
+
+
+async def test_an_answer_without_text_is_one() -> None:
+    body = {"prompt": "Hi", "stop_words": ["Yes"]}
+    answer = await post("/predict", body)
+    assert (answer.status_code, answer.text) == (200, "")
+    answer = await post("/predict", body, accept="application/json")
+    assert answer.json()["text"] == ""
+
+
+async def test_defaults_of_the_operator_go_before_the_models() -> None:
+    recommended = {"temperature": 0.6, "top_p": 0.9, "top_k": -1, "repetition_penalty": None}
+    client, engine = served(["Yes"], {"temperature": 0.2, "max_tokens": 7}, **recommended)
+    async with client:
+        for path, body in (
+            ("/completions", {"prompt": "Hi"}),
+            ("/completions", {"prompt": "Hi", "top_p": 0.5}),
+            ("/predict", {"inputs": "Hi", "parameters": {"do_sample": True}}),
+            ("/predict", {"prompt": "Hi"}),
+        ):
+            assert (await client.post(path, json=body)).status_code == 200
+    sampling = [request.sampling for request in engine.requests]
+    assert [each.temperature for each in sampling] == [0.2] * 4
+    assert [each.top_p for each in sampling] == [0.9, 0.5, 0.85, None]
+    assert [each.top_k for each in sampling] == [None, None, 5, None]
+    assert [request.max_tokens for request in engine.requests] == [7] * 4

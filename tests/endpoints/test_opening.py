@@ -1,0 +1,139 @@
+"""The status of an answer is open until its first item, its limit, or its client's leaving."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+from starlette.requests import Request
+from starlette.types import Message
+from virtual_time import virtually
+
+from trtllm_truss.endpoints.disconnect import ClientGone
+from trtllm_truss.endpoints.opening import opened
+from trtllm_truss.errors import QueueFull
+
+
+class Answer:
+    def __init__(self, first_after_s: float, error: Exception | None = None) -> None:
+        self.first_after_s = first_after_s
+        self.error = error
+        self.closed = False
+
+    async def items(self) -> AsyncGenerator[int, None]:
+        try:
+            await asyncio.sleep(self.first_after_s)
+            if self.error is not None:
+                raise self.error
+            yield 1
+            await asyncio.sleep(1)
+            yield 2
+        finally:
+            self.closed = True
+
+
+def request(leaves_after_s: float = 1e6) -> Request:
+    async def receive() -> Message:
+        await asyncio.sleep(leaves_after_s)
+        return {"type": "http.disconnect"}
+
+    return Request({"type": "http"}, receive)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@pytest.mark.parametrize("limit_s", [None, 15])
+@virtually
+async def test_it_opens_with_the_first_item(limit_s: float | None) -> None:
+    answer = Answer(first_after_s=3)
+    opening = await opened(request(), answer.items(), limit_s)
+    assert now() == 3
+    assert [item async for item in opening] == [1, 2]
+    assert answer.closed
+
+
+@virtually
+async def test_it_opens_without_one_when_its_limit_is_reached() -> None:
+    answer = Answer(first_after_s=40)
+    opening = await opened(request(), answer.items(), 15)
+    assert now() == 15
+    assert [item async for item in opening] == [1, 2]
+    assert now() == 41
+
+
+@virtually
+async def test_without_a_limit_it_waits() -> None:
+    await opened(request(), Answer(first_after_s=1000).items())
+    assert now() == 1000
+
+
+@virtually
+async def test_an_error_before_the_first_item_is_raised() -> None:
+    answer = Answer(3, QueueFull("full"))
+    with pytest.raises(QueueFull):
+        await opened(request(), answer.items(), 15)
+    assert answer.closed
+
+
+@virtually
+async def test_an_error_after_the_limit_is_raised_by_the_answer() -> None:
+    answer = Answer(40, QueueFull("full"))
+    opening = await opened(request(), answer.items(), 15)
+    with pytest.raises(QueueFull):
+        await anext(aiter(opening))
+    await opening.aclose()
+    assert answer.closed
+
+
+@virtually
+async def test_a_client_that_leaves_closes_the_answer() -> None:
+    answer = Answer(first_after_s=40)
+    with pytest.raises(ClientGone):
+        await opened(request(leaves_after_s=2), answer.items(), 15)
+    assert now() == 2
+    assert answer.closed
+
+
+@virtually
+async def test_cancelling_closes_the_answer() -> None:
+    answer = Answer(first_after_s=40)
+    opening = asyncio.create_task(opened(request(), answer.items(), 15))
+    await asyncio.sleep(1)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert answer.closed
+
+
+@pytest.mark.parametrize("items_read", [0, 1])
+@virtually
+async def test_closing_ends_the_answer_begun_or_not(items_read: int) -> None:
+    answer = Answer(first_after_s=40)
+    opening = await opened(request(), answer.items(), 15)
+    for _ in range(items_read):
+        await anext(opening)
+    await opening.aclose()
+    assert now() <= 40
+    assert answer.closed
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@virtually
+async def test_a_reader_cancelled_at_the_first_item_can_close() -> None:
+    answer = Answer(first_after_s=40)
+    opening = await opened(request(), answer.items(), 15)
+
+    async def read() -> None:
+        async for _ in opening:
+            pass
+
+    reader = asyncio.create_task(read())
+    await asyncio.sleep(1)
+    reader.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reader
+    await opening.aclose()
+    assert answer.closed
