@@ -1,0 +1,73 @@
+"""The vocabulary that a GGUF file must carry.
+
+OpenVINO GenAI loads no GGUF file without one. Requests and answers are token ids, so it is never
+used: the ``tokenizer.json`` beside the file is the tokenizer.
+Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#tokenizer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+
+from trtllm_truss.errors import ArtifactError
+
+_BYTE_LEVEL_BPE = "gpt2"
+
+
+def add_vocabulary(
+    writer: gguf.GGUFWriter, folder: Path, size: int, config: Mapping[str, Any]
+) -> None:
+    """Adds tokens, their kinds, merges and ends.
+
+    Args:
+        writer: the file.
+        folder: the checkpoint, with its ``tokenizer.json``.
+        size: rows of the embedding table; ids without a token get a name of their own.
+        config: ``config.json``, which names the first and the last token of a text.
+
+    Raises:
+        ArtifactError: there is no ``tokenizer.json``, or one that is not BPE.
+    """
+    tokens = [f"[PAD{number}]" for number in range(size)]
+    kinds = [gguf.TokenType.UNUSED] * size
+    content = _read(folder / "tokenizer.json")
+    model = content["model"]
+    for token, number in model["vocab"].items():
+        if number < size:
+            tokens[number], kinds[number] = token, gguf.TokenType.NORMAL
+    for added in content.get("added_tokens") or ():
+        if added["id"] < size:
+            special = added.get("special")
+            tokens[added["id"]] = added["content"]
+            kinds[added["id"]] = gguf.TokenType.CONTROL if special else gguf.TokenType.USER_DEFINED
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
+    writer.add_tokenizer_model(_BYTE_LEVEL_BPE)
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list(tokens)
+    writer.add_token_types(kinds)
+    writer.add_token_merges(merges)
+    writer.add_eos_token_id(_first(config.get("eos_token_id")) or 0)
+    if (bos := _first(config.get("bos_token_id"))) is not None:
+        writer.add_bos_token_id(bos)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_bytes())
+        if content["model"]["type"] == "BPE" and content["model"]["merges"]:
+            return dict(content)
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    raise ArtifactError(
+        f"{file} is missing or no BPE tokenizer; only checkpoints with one are converted."
+    )
+
+
+def _first(ids: object) -> int | None:
+    value = ids[0] if isinstance(ids, list) and ids else ids
+    return value if isinstance(value, int) else None

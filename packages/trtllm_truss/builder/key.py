@@ -1,0 +1,34 @@
+"""The hash by which equal builds find each other."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from trtllm_truss.builder.plan import Plan
+from trtllm_truss.builder.target import Target
+
+CONVERTER = 1
+"""Raised when this project's own converter for the CPU writes other files than before."""
+
+
+def build_key(plan: Plan, checkpoint_revision: str, target: Target | None) -> str:
+    """A hash of everything that makes two engines differ.
+
+    The commands hold every option that matters, and none that does not, such as where to publish.
+
+    Args:
+        plan: the build.
+        checkpoint_revision: the commit of the checkpoint, or a hash of its files.
+        target: the GPU and the version; None for an engine of the CPU.
+    """
+    content: dict[str, Any] = {
+        "steps": [step.command for step in plan.steps],
+        "checkpoint_changes": dict(plan.checkpoint_changes),
+        "checkpoint": checkpoint_revision,
+        "version": target.version if target else f"converter {CONVERTER}",
+        "compute_capability": target.compute_capability if target else None,
+    }
+    text = json.dumps(content, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,162 @@
+"""A finished engine goes to Hugging Face or S3, and later starts find it there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+from trtllm_truss.artifacts.fetch import is_on_hub, open_repository
+from trtllm_truss.artifacts.hub_problems import HubProblems
+from trtllm_truss.artifacts.retrying import Interrupted, retrying
+from trtllm_truss.builder.model_card import CARD_FILE, model_card
+from trtllm_truss.engines.manifest import Manifest, parse_manifest, read_manifest
+from trtllm_truss.engines.target_gpu import MANIFEST_FILE
+from trtllm_truss.errors import ArtifactError, BuildError
+
+logger = logging.getLogger(__name__)
+
+_SETTING = "build.publish_to"
+_S3 = "s3://"
+_KEPT = frozenset({".gitattributes"})
+_MAY_NOT = frozenset({401, 403})
+
+
+def find_published(destination: str, key: str, token: str | None) -> Path | None:
+    """The engine of a build, fetched from where it was published; None if it is not there.
+
+    Raises:
+        ArtifactError: it is there and cannot be fetched.
+    """
+    source = open_repository(destination, None, setting=_SETTING, token=token)
+    try:
+        sizes = source.listing().sizes
+    except ArtifactError as error:
+        logger.info("nothing is published yet: %s", error.message)
+        return None
+    if MANIFEST_FILE not in sizes:
+        return None
+    try:
+        manifest = parse_manifest(json.loads(source.read(MANIFEST_FILE)))
+    except ValueError:
+        return None
+    return source.fetch(sizes) if manifest.build_key == key else None
+
+
+def publish(engine: Path, destination: str, token: str | None) -> str | None:
+    """Uploads an engine repository with a model card.
+
+    Args:
+        engine: the folder, with its manifest.
+        destination: `org/name` on Hugging Face, made private where it is new, or
+            `s3://bucket/prefix`.
+        token: the Hugging Face access token, with the right to write.
+
+    Returns:
+        The commit on Hugging Face; None for S3.
+
+    Raises:
+        BuildError: the folder was not built here, or it cannot be uploaded.
+    """
+    manifest = read_manifest(engine)
+    if manifest is None:
+        raise BuildError(
+            f"{engine} has no {MANIFEST_FILE}; publish what `trtllm-truss build` made."
+        )
+    if is_on_hub(destination):
+        return _to_hub(engine, manifest, destination, token)
+    if destination.startswith(_S3):
+        _to_s3(engine, manifest, destination)
+        return None
+    raise BuildError(
+        f"{_SETTING} is {destination!r}; it must be `org/name` on Hugging Face or "
+        "`s3://bucket/prefix`."
+    )
+
+
+def _to_hub(engine: Path, manifest: Manifest, repository: str, token: str | None) -> str:
+    if not token:
+        raise BuildError(
+            f"publishing to {repository} needs the secret hf_access_token with the right to write."
+        )
+    name = f"{_SETTING} {repository!r}"
+
+    def attempt() -> str:
+        with _hub_words(name, token):
+            return _commit(engine, manifest, repository, token)
+
+    try:
+        return retrying(name, attempt)  # what was uploaded before is not uploaded again
+    except ArtifactError as error:
+        raise BuildError(error.message) from error
+
+
+def _commit(engine: Path, manifest: Manifest, repository: str, token: str) -> str:
+    """One commit: what was there before and is no part of this engine goes."""
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+
+    api = HfApi(token=token)
+    api.create_repo(repository, private=True, exist_ok=True)
+    old = set(api.list_repo_files(repository)) - _KEPT
+    files: dict[str, Path | bytes] = {file.name: file for file in _files(engine)}
+    files[CARD_FILE] = model_card(manifest, repository).encode()
+    result = api.create_commit(
+        repository,
+        [
+            *(CommitOperationAdd(name, content) for name, content in files.items()),
+            *(CommitOperationDelete(name) for name in sorted(old - files.keys())),
+        ],
+        commit_message=f"Engine {(manifest.build_key or '')[:12]}",
+    )
+    return str(result.oid)
+
+
+@contextlib.contextmanager
+def _hub_words(name: str, token: str) -> Iterator[None]:
+    """What huggingface_hub raises while uploading, as this project's errors."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    with HubProblems(name, None, token).in_words():
+        try:
+            yield
+        except HfHubHTTPError as error:
+            if error.response is not None and error.response.status_code in _MAY_NOT:
+                raise BuildError(
+                    f"{name}: the token in the secret hf_access_token may not write there; give "
+                    "it write access, or name a repository of yours."
+                ) from error
+            raise
+        except RuntimeError as error:  # so it calls any problem with one of the large files
+            raise Interrupted(f"broke off ({error})", "publish it again") from error
+
+
+def _to_s3(engine: Path, manifest: Manifest, url: str) -> None:
+    """The manifest comes last: an engine without one does not count as published."""
+    try:
+        import boto3
+        from botocore import exceptions
+    except ImportError as error:
+        raise BuildError(
+            f"publishing to {url} needs boto3; add `boto3` to requirements.txt, or install "
+            "trtllm-truss[s3]."
+        ) from error
+    bucket, _, prefix = url.removeprefix(_S3).partition("/")
+    prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+    try:
+        client = boto3.client("s3")
+        card = model_card(manifest, url).encode()
+        client.put_object(Bucket=bucket, Key=f"{prefix}{CARD_FILE}", Body=card)
+        for file in _files(engine):
+            client.upload_file(str(file), bucket, f"{prefix}{file.name}")
+    except (exceptions.BotoCoreError, exceptions.ClientError, boto3.exceptions.Boto3Error) as error:
+        raise BuildError(
+            f"{_SETTING} {url!r} cannot be written ({type(error).__name__}); check the bucket and "
+            "the rights of the AWS credentials."
+        ) from error
+
+
+def _files(engine: Path) -> list[Path]:
+    files = [file for file in sorted(engine.iterdir()) if file.is_file()]
+    return sorted(files, key=lambda file: file.name == MANIFEST_FILE)

@@ -1,0 +1,93 @@
+"""The tables of docs/build.md: ``python -m trtllm_truss.builder.reference docs/build.md``.
+
+Text outside the marks is written by hand; a test keeps what is between them equal to the code.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from trtllm_truss.builder.families import FAMILIES, Family
+from trtllm_truss.builder.flags import BUILD_FLAGS, NEWEST, OLDEST, BuildFlag
+from trtllm_truss.builder.lmi_options import LMI_OPTIONS
+from trtllm_truss.engines.versions import PINNED_VERSION, Release, release
+
+
+def with_tables(page: str) -> str:
+    """A page with its tables written anew.
+
+    Args:
+        page: holds a ``<!-- table: NAME -->`` and a ``<!-- end -->`` around each.
+    """
+    for name, table in {
+        "families": _families(),
+        "flags": _flags(),
+        "lmi": _lmi_options(),
+    }.items():
+        before, mark, rest = page.partition(f"<!-- table: {name} -->\n")
+        assert mark, f"the page has no table {name}"
+        page = before + mark + table + rest[rest.index("<!-- end -->") :]
+    return page
+
+
+def _families() -> str:
+    rows = ["| family | architectures | quantization | KV cache | its own keys |", _line(5)]
+    for family in FAMILIES:
+        architectures = ", ".join(f"`{name}`" for name in family.architectures)
+        rows.append(
+            f"| {family.name} | {architectures} | {_list(family.quantizations)} | "
+            f"{_list(family.kv_cache_dtypes)} | {_list(_own_keys(family))} |"
+        )
+    return "\n".join(rows) + "\n"
+
+
+def _own_keys(family: Family) -> set[str]:
+    version = {family.version_setting} if family.version_setting else set()
+    by_shard = {"load_by_shard"} if family.load_by_shard else set()
+    return version | by_shard | family.rotary_settings
+
+
+def _flags() -> str:
+    rows = [f"| key | flag | versions | default in {PINNED_VERSION} |", _line(4)]
+    for row in BUILD_FLAGS:
+        default = row.default(release(PINNED_VERSION)) if row.is_in(release(PINNED_VERSION)) else ""
+        rows.append(f"| `{row.setting}` | `{row.flag}` | {_versions(row)} | {default or '–'} |")
+    return "\n".join(rows) + "\n"
+
+
+def _versions(row: BuildFlag) -> str:
+    since = "" if row.since == OLDEST else f"from {_dotted(row.since)} "
+    until = "" if row.until == NEWEST else f"before {_dotted(row.until)}"
+    then = f"; then {row.afterwards}" if row.afterwards else ""
+    return (since + until).strip() + then or "all"
+
+
+def _lmi_options() -> str:
+    rows = ["| LMI | here | |", _line(3)]
+    for name, option in LMI_OPTIONS.items():
+        setting = f"`{option.setting}`" if option.setting else "–"
+        rows.append(f"| `option.{name}` | {setting} | {option.fate} |")
+    return "\n".join(rows) + "\n"
+
+
+def _list(names: frozenset[str] | set[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names)) or "–"
+
+
+def _dotted(version: Release) -> str:
+    return ".".join(map(str, version))
+
+
+def _line(columns: int) -> str:
+    return "|" + "---|" * columns
+
+
+def main() -> None:
+    """Writes the tables of the page that the command line names."""
+    file = Path(sys.argv[1])
+    file.write_text(with_tables(file.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

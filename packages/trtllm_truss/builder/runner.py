@@ -1,0 +1,94 @@
+"""Runs one command of a build to its end, behind the keeper that lets nothing outlive us."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from trtllm_truss.builder.failures import describe_failure
+from trtllm_truss.errors import BuildError
+from trtllm_truss.triton import keeper
+
+_TAIL_LINES = 200
+_PROGRESS_S = 10.0
+_STOP_S = 5.0
+_LINE_CHARACTERS = 120
+
+
+def run_command(
+    name: str,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    log: Path,
+    say: Callable[[str], None],
+) -> None:
+    """Runs a command; all it says goes to the log, a line of it now and then to `say`.
+
+    Args:
+        name: of the step, for messages.
+        command: the argument vector.
+        environment: of the command.
+        log: appended to.
+        say: gets a line about every ten seconds.
+
+    Raises:
+        BuildError: the command failed; the message says why, as far as its last lines tell.
+    """
+    run_id = f"truss-build-{secrets.token_hex(8)}"
+    names = (str(os.getpid()), run_id, "", "", str(_STOP_S))
+    child = subprocess.Popen(
+        [sys.executable, "-I", "-S", str(Path(keeper.__file__)), *names, *command],
+        env={**environment, keeper.RUN_MARKER: run_id, "PYTHONUNBUFFERED": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        tail = _follow(child, log, say)
+        status = child.wait()
+    except BaseException:
+        _stop(child)
+        raise
+    finally:
+        assert child.stdin is not None
+        child.stdin.close()
+        keeper.kill_marked(run_id)
+    if status != 0:
+        raise BuildError(describe_failure(name, status, tail, log))
+
+
+def _follow(child: subprocess.Popen[str], log: Path, say: Callable[[str], None]) -> list[str]:
+    """Copies the output; returns its last lines."""
+    tail: deque[str] = deque(maxlen=_TAIL_LINES)
+    told = time.monotonic()
+    assert child.stdout is not None
+    with child.stdout, log.open("a", encoding="utf-8") as file:
+        for line in child.stdout:
+            file.write(line)
+            file.flush()
+            if words := line.strip():
+                tail.append(words)
+                if time.monotonic() - told >= _PROGRESS_S:
+                    told = time.monotonic()
+                    say(words[:_LINE_CHARACTERS])
+    return list(tail)
+
+
+def _stop(child: subprocess.Popen[str]) -> None:
+    """The keeper ends the command when its input does."""
+    assert child.stdin is not None
+    child.stdin.close()
+    try:
+        child.wait(2 * _STOP_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()

@@ -1,0 +1,58 @@
+"""Every family × quantization × tensor parallelism as one text: golden/plans.txt.
+
+`python tests/builder/golden_plans.py` writes it anew; read the difference before you keep it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from checkpoints import CONFIGS, H100, checkpoint, settings
+
+from trtllm_truss.builder.families import FAMILIES
+from trtllm_truss.builder.plan import Plan, plan_build
+
+GOLDEN = Path(__file__).parent / "golden/plans.txt"
+SPLITS = (1, 2, 4, 8)
+OWN: dict[str, dict[str, Any]] = {"Baichuan": {"baichuan_model_version": "v2_13b"}}
+
+
+def variants() -> Iterator[tuple[str, int, dict[str, Any]]]:
+    """Family, tensor parallelism and the block under `build`."""
+    for family in FAMILIES:
+        quantizations: list[dict[str, Any]] = [{}]
+        quantizations += [
+            {"quantization": {"method": method}} for method in sorted(family.quantizations)
+        ]
+        quantizations += [{"kv_cache_dtype": kind} for kind in sorted(family.kv_cache_dtypes)]
+        for quantization in quantizations:
+            for split in SPLITS:
+                yield family.name, split, OWN.get(family.name, {}) | quantization
+
+
+def plan(family: str, split: int, block: dict[str, Any]) -> Plan:
+    """One plan for the pinned version."""
+    wanted, build = settings({"max_batch_size": 64, **block}, tensor_parallelism=split)
+    return plan_build(wanted, build, checkpoint(family), H100)
+
+
+def text() -> str:
+    """All plans, or why there is none."""
+    parts = []
+    for family, split, block in variants():
+        title = f"# {family}, TP {split}, {block or 'plain'}"
+        try:
+            lines = [shlex.join(step.command) for step in plan(family, split, block).steps]
+        except Exception as error:  # noqa: BLE001 - refusals are golden as well
+            lines = [f"{type(error).__name__}: {error}"]
+        parts.append("\n".join([title, *lines]))
+    return "\n\n".join(parts).replace("'$", "$").replace("' ", " ") + "\n"
+
+
+assert set(CONFIGS) == {family.name for family in FAMILIES}
+
+if __name__ == "__main__":
+    GOLDEN.write_text(text(), encoding="utf-8")
