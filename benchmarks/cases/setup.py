@@ -1,0 +1,100 @@
+"""What several cases begin with: an engine, a configuration and the requests for it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.engine.backend import Backend, make_backend
+from benchmarks.engine.folder import write_engine
+from benchmarks.load.spec import LoadSpec
+from benchmarks.options import Options
+from benchmarks.result import CaseResult
+from benchmarks.servers.configuration import TOKENIZER_REPOSITORY, write_config
+from benchmarks.servers.target import Target
+from trtllm_truss.settings.model import Serving
+
+PROMPT = "Once upon a time there was a little"
+PROMPT_IDS = (6403, 2980, 253, 655, 665, 436, 253, 1838)
+"""The same number of tokens; which ones does not matter to an engine that repeats them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """An engine and how to serve it."""
+
+    backend: Backend
+    config: Path
+
+    def note_backend(self, result: CaseResult) -> None:
+        """Says in the result when the engine is not the compiled one."""
+        if self.backend.kind != "compiled":
+            result.find(f"Engine: {self.backend.kind}.")
+
+
+def set_up(
+    options: Options, name: str, *, step_ms: float = 0, max_batch_size: int = 2048, **serving: Any
+) -> Bench:
+    """Makes the paced engine and a configuration that serves it.
+
+    Args:
+        options: say where.
+        name: of the case; its files are called so.
+        step_ms: time of one iteration.
+        max_batch_size: requests that run at once.
+        serving: keys of `model_metadata.serving`.
+    """
+    options.work.mkdir(parents=True, exist_ok=True)
+    engine = write_engine(
+        options.work / f"{name}-engine", step_ms=step_ms, max_batch_size=max_batch_size
+    )
+    config = write_config(
+        options.work / f"{name}.yaml",
+        engine_repository=str(engine.resolve()),
+        tokenizer_repository=TOKENIZER_REPOSITORY,
+        serving={"drain_timeout_s": 1, **serving},
+    )
+    return Bench(make_backend(options.work), config)
+
+
+def chunk_interval_ms() -> float:
+    """How long the server may hold tokens back to send them together, as the defaults have it."""
+    field = Serving.model_fields.get("chunk_interval_ms")
+    return 0.0 if field is None else float(field.default)
+
+
+def predict_load(target: Target, tokens: int, streams: int, **load: Any) -> LoadSpec:
+    """The load of clients of the Truss; `load` are fields of `LoadSpec`."""
+    bodies = (predict_body(PROMPT, tokens),)
+    return LoadSpec("http", target.port, target.path, bodies, streams=streams, **load)
+
+
+def predict_body(prompt: str, tokens: int) -> str:
+    """The body of `predict` for an answer of exactly so many tokens."""
+    return json.dumps({"prompt": prompt, "max_tokens": tokens, "ignore_eos": True})
+
+
+def native_load(target: Target, model: str, tokens: int, streams: int, **load: Any) -> LoadSpec:
+    """The load of clients of Triton's HTTP endpoint."""
+    if model == "tensorrt_llm":
+        body: dict[str, Any] = {
+            "input_ids": PROMPT_IDS,
+            "input_lengths": len(PROMPT_IDS),
+            "request_output_len": tokens,
+            "streaming": True,
+        }
+    else:
+        body = {"text_input": PROMPT, "max_tokens": tokens, "stream": True}
+        body |= {"bad_words": "", "stop_words": ""}
+    bodies = (json.dumps(body),)
+    return LoadSpec("http", target.port, target.path, bodies, streams=streams, **load)
+
+
+def bare_load(target: Target, tokens: int, streams: int, **load: Any) -> LoadSpec:
+    """The load of a bare gRPC loop."""
+    ids = PROMPT_IDS
+    return LoadSpec(
+        "grpc", target.grpc_port, prompt_ids=ids, tokens=tokens, streams=streams, **load
+    )

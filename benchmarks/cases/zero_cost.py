@@ -1,0 +1,116 @@
+"""The serving path with an engine that costs nothing."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from benchmarks.cases.setup import bare_load, native_load, predict_load, set_up
+from benchmarks.options import Options
+from benchmarks.result import CaseResult, Cell, Chart, Column
+from benchmarks.sample import Spread, in_turns, measure, spreads
+from benchmarks.servers.target import Target
+from benchmarks.servers.triton import triton
+from benchmarks.servers.truss import serve
+from benchmarks.servers.usage import total, usage_by_role
+
+_TOKENS = 128
+_STREAMS = (1, 8, 32, 128, 512)
+_PATIENCE_S = 3.0  # Triton's HTTP front end forgets streams when responses come fast
+_BARE, _TRUSS = "bare gRPC loop", "trtllm-truss"
+_COLUMNS = [
+    Column("streams", "streams"),
+    Column("path", "path"),
+    Column("tok_s", "tok/s"),
+    Column("ttft_p50_ms", "TTFT p50 ms", 1),
+    Column("ttft_p99_ms", "TTFT p99 ms", 1),
+    Column("gap_p50_ms", "gap p50 ms", 1),
+    Column("gap_p99_ms", "gap p99 ms", 1),
+    Column("server_cpu_us", "server µs/tok", 1),
+    Column("client_cpu_us", "client µs/tok", 1),
+    Column("stream_rss_kib", "KiB/stream"),
+    Column("failed", "failed"),
+]
+_TEXT = f"""\
+Every answer is {_TOKENS} tokens, and the engine makes them as fast as Triton takes them: what is
+measured is the path alone. The client runs on the same cores in a process of its own. The paths
+take turns; figures are medians over the rounds, ± half of what lies between the lowest and the
+highest. “bare gRPC loop” is `tritonclient.grpc.aio` on `tensorrt_llm`, without text or HTTP: the
+client itself is the path there. “Triton HTTP” is Triton's own `generate_stream` on
+`{{model}}`. “{_TRUSS}” is `POST …:predict` with server-sent events, text included. TTFT is the time
+to the first token, connecting included; a gap lies between two arrivals of tokens of one answer.
+CPU time is that of all processes of the server. Requests without a whole answer count as failed and
+for nothing else: Triton's HTTP front end forgets streams when responses come faster than it sends
+them."""
+
+
+def run(options: Options) -> CaseResult:
+    """Measures all paths at every number of streams."""
+    native = f"Triton HTTP ({options.native_model})"
+    bench = set_up(options, "zero-cost")
+    native_bench = bench
+    if options.native_model != "tensorrt_llm":
+        native_bench = set_up(options, "zero-cost-native", triton_native=True)
+    text = _TEXT.replace("{model}", options.native_model)
+    title = "Zero-cost engine: tokens per second of the path alone"
+    result = CaseResult("zero-cost", title, text, _COLUMNS).begin()
+    bench.note_backend(result)
+    with (
+        triton(native_bench.config, bench.backend.folder, options.native_model) as alone,
+        serve(bench.config, bench.backend.folder) as truss,
+    ):
+        loads = {
+            _BARE: partial(bare_load, alone, _TOKENS),
+            native: partial(
+                native_load, alone, options.native_model, _TOKENS, patience_s=_PATIENCE_S
+            ),
+            _TRUSS: partial(predict_load, truss, _TOKENS),
+        }
+        targets = {_BARE: alone, native: alone, _TRUSS: truss}
+        for name, load in loads.items():
+            measure(targets[name], load(2, requests=4))
+        idle = {name: _rss_bytes(target) for name, target in targets.items()}
+        for streams in options.streams or _STREAMS:
+            seconds = options.seconds or 2.0
+            paths = {
+                name: partial(measure, targets[name], load(streams, duration_s=seconds), idle[name])
+                for name, load in loads.items()
+            }
+            for name, samples in in_turns(paths, options.rounds).items():
+                cells: dict[str, Cell] = {**spreads(samples)}
+                result.add(streams=float(streams), path=name, **cells)
+    _compare(result, native)
+    return result
+
+
+def _rss_bytes(target: Target) -> int:
+    return total(usage_by_role(target.pid)).rss_bytes
+
+
+def _compare(result: CaseResult, native: str) -> None:
+    figures = {(row["path"], row["streams"]): row for row in result.rows}
+
+    def median(path: str, streams: Cell, key: str) -> float:
+        cell = figures[path, streams].get(key)
+        return cell.median if isinstance(cell, Spread) else 0.0
+
+    counts = list(dict.fromkeys(row["streams"] for row in result.rows))
+    for streams in counts:
+        ours = median(_TRUSS, streams, "tok_s")
+        told = []
+        for other in (_BARE, native):
+            theirs, failed = (median(other, streams, key) for key in ("tok_s", "failed"))
+            beside = f" (which left {failed:.0f} streams unfinished)" if failed else ""
+            told.append(
+                f"{ours / theirs:.2f} × {other}{beside}" if theirs else f"more than {other}"
+            )
+        result.find(f"With {streams:.0f} at once, {_TRUSS} carries {', '.join(told)}.")
+    for key, title, unit in (
+        ("tok_s", "Tokens per second", "tokens/s"),
+        ("ttft_p50_ms", "Time to the first token, p50", "ms"),
+        ("server_cpu_us", "CPU time of the server per token", "µs"),
+    ):
+        curves = {
+            name: [(float(str(n)), median(name, n, key)) for n in counts]
+            for name in (_BARE, native, _TRUSS)
+        }
+        result.charts.append(Chart(f"zero-cost-{key}", title, "streams", unit, curves))

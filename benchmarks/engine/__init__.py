@@ -1,0 +1,1 @@
+"""The engine that costs nothing: a Triton backend and the engine folders that it loads."""

@@ -1,0 +1,63 @@
+"""Makes the paced engine's backend folder, for `TRITON_BACKEND_DIRECTORY`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.paths import ROOT
+
+_SOURCE = Path(__file__).with_name("paced_engine.c")
+_STANDIN = ROOT / "tests/support/standin"
+_FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-pthread", "-Wall", "-Wextra", "-Werror")
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """A folder that holds a backend called `tensorrtllm`.
+
+    Attributes:
+        folder: what `TRITON_BACKEND_DIRECTORY` is to name.
+        kind: what is in it, in words for the report.
+    """
+
+    folder: Path
+    kind: str
+
+
+def make_backend(cache: Path) -> Backend:
+    """Compiles the paced engine once; without a C compiler, the tests' stand-in in Python.
+
+    Args:
+        cache: holds one folder per state of the source.
+
+    Raises:
+        RuntimeError: the compiler refused the source.
+    """
+    compiler = find_compiler()
+    if compiler is None:
+        return Backend(_STANDIN, "stand-in in Python (no C compiler here): it is the limit")
+    digest = hashlib.sha256(_SOURCE.read_bytes() + repr((compiler, _FLAGS)).encode()).hexdigest()
+    folder = cache / f"backends-{digest[:12]}"
+    library = folder / "tensorrtllm/libtriton_tensorrtllm.so"
+    if not library.exists():
+        library.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = library.with_suffix(f".{os.getpid()}")
+        command = [compiler, *_FLAGS, "-o", str(unfinished), str(_SOURCE)]
+        compiling = subprocess.run(command, capture_output=True, text=True, check=False)
+        if compiling.returncode:
+            raise RuntimeError(f"{compiler} cannot compile {_SOURCE.name}:\n{compiling.stderr}")
+        unfinished.replace(library)
+    return Backend(folder.resolve(), "compiled")
+
+
+def find_compiler() -> str | None:
+    """The C compiler: `CC`, the one that Python was built with, or one by its usual name."""
+    configured = str(sysconfig.get_config_var("CC") or "").split()
+    names = [os.environ.get("CC", ""), *configured[:1], "cc", "gcc", "clang"]
+    return next((path for name in names if name and (path := shutil.which(name))), None)

@@ -1,0 +1,62 @@
+"""Writes engine folders: what trtllm-build 1.0 would leave for a Llama, with nothing in it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+def write_engine(
+    folder: Path, *, step_ms: float = 0, max_batch_size: int = 2048, max_seq_len: int = 8192
+) -> Path:
+    """Writes `config.json` and `rank0.engine`; files of an earlier engine are replaced.
+
+    Args:
+        folder: created if it is not there.
+        step_ms: time of one iteration of the whole batch.
+        max_batch_size: requests that run at once.
+        max_seq_len: tokens of prompt and answer together.
+
+    Returns:
+        `folder`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    config = _config(max_batch_size, max_seq_len)
+    (folder / "config.json").write_text(json.dumps(config, indent=2))
+    (folder / "rank0.engine").write_text(f"STANDIN\nstep_ms={step_ms:g}\n")
+    return folder
+
+
+def _config(max_batch_size: int, max_seq_len: int) -> dict[str, Any]:
+    return {
+        "version": "1.0.0",
+        "pretrained_config": {
+            "architecture": "LlamaForCausalLM",
+            "dtype": "float16",
+            "vocab_size": 49152,
+            "hidden_size": 576,
+            "num_hidden_layers": 30,
+            "num_attention_heads": 9,
+            "num_key_value_heads": 3,
+            "head_size": 64,
+            "max_position_embeddings": max_seq_len,
+            "mapping": {"world_size": 1, "tp_size": 1, "pp_size": 1, "cp_size": 1},
+            "quantization": {"quant_algo": None, "kv_cache_quant_algo": None},
+        },
+        "build_config": {
+            "max_input_len": max_seq_len - 1,
+            "max_seq_len": max_seq_len,
+            "max_batch_size": max_batch_size,
+            "max_beam_width": 1,
+            "max_num_tokens": max_seq_len,
+            "kv_cache_type": "PAGED",
+            "plugin_config": {
+                "gpt_attention_plugin": "auto",
+                "paged_kv_cache": True,
+                "remove_input_padding": True,
+                "tokens_per_block": 32,
+                "use_paged_context_fmha": True,
+            },
+        },
+    }

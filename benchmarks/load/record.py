@@ -1,0 +1,72 @@
+"""Collects what single requests saw, and sums it up."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+from benchmarks.load.spec import LoadResult
+
+
+class Record:
+    """All requests of one load, which begins now.
+
+    Attributes:
+        heard_s: when the server last sent anything to anybody, on the monotonic clock.
+    """
+
+    def __init__(self) -> None:
+        self._begun_s = self._ended_s = self.heard_s = time.perf_counter()
+        self._begun_cpu_s = time.process_time()
+        self._outcomes: Counter[str] = Counter()
+        self._tokens = 0
+        self._arrivals = 0
+        self._ttfts_s: list[float] = []
+        self._gaps_s: list[float] = []
+        self._connects_s: list[float] = []
+
+    def add(self, begun_s: float, arrivals_s: Sequence[float], tokens: int) -> None:
+        """Adds an answer that came whole, with the moments at which tokens of it arrived."""
+        self._ended_s = time.perf_counter()
+        self._outcomes["200"] += 1
+        self._tokens += tokens
+        self._arrivals += len(arrivals_s)
+        if arrivals_s:
+            self._ttfts_s.append(arrivals_s[0] - begun_s)
+        self._gaps_s += [b - a for a, b in itertools.pairwise(arrivals_s)]
+
+    def add_failure(self, outcome: str) -> None:
+        """Adds a request without a whole answer."""
+        self._outcomes[outcome] += 1
+
+    def add_connect(self, took_s: float) -> None:
+        """Adds the time that a connection took to open."""
+        self._connects_s.append(took_s)
+
+    def result(self) -> LoadResult:
+        """The sum of all."""
+        return LoadResult(
+            tokens=self._tokens,
+            elapsed_s=self._ended_s - self._begun_s,
+            cpu_s=time.process_time() - self._begun_cpu_s,
+            outcomes=dict(sorted(self._outcomes.items())),
+            ttft_ms=quantiles_ms(self._ttfts_s),
+            gap_ms=quantiles_ms(self._gaps_s),
+            connect_ms=quantiles_ms(self._connects_s),
+            tokens_per_arrival=self._tokens / self._arrivals if self._arrivals else 0.0,
+        )
+
+
+def quantiles_ms(values_s: Sequence[float]) -> dict[str, float]:
+    """p50, p99 and max by nearest rank; empty without values."""
+    if not values_s:
+        return {}
+    ordered = sorted(values_s)
+
+    def at(share: float) -> float:
+        return 1000 * ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+    return {"p50": at(0.5), "p99": at(0.99), "max": at(1)}

@@ -1,0 +1,89 @@
+"""Paths measured in turns, and what their samples come to."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from benchmarks.load.process import run_load
+from benchmarks.load.spec import LoadResult, LoadSpec
+from benchmarks.servers.target import Target
+from benchmarks.servers.usage import PeakMemory, total, usage_by_role
+
+_TELLING_STREAMS = 32
+"""With fewer, what memory a stream takes is lost in what the server takes anyway."""
+
+Sample = dict[str, float]
+"""Figures of one measurement by name; names end in their units."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """One figure over all rounds."""
+
+    median: float
+    low: float
+    high: float
+
+
+def in_turns(paths: Mapping[str, Callable[[], Sample]], rounds: int) -> dict[str, list[Sample]]:
+    """Measures every path once a round, so that a disturbance does not meet one path alone."""
+    samples: dict[str, list[Sample]] = {name: [] for name in paths}
+    for _ in range(rounds):
+        for name, measure in paths.items():
+            samples[name].append(measure())
+    return samples
+
+
+def spreads(samples: list[Sample]) -> dict[str, Spread]:
+    """Median, lowest and highest of every figure that all samples have."""
+    names = [name for name in samples[0] if all(name in sample for sample in samples)]
+    return {
+        name: Spread(statistics.median(values), min(values), max(values))
+        for name in names
+        if (values := [sample[name] for sample in samples])
+    }
+
+
+def measure(target: Target, spec: LoadSpec, idle_rss_bytes: int = 0) -> Sample:
+    """Puts a load on a server and says what both saw.
+
+    Args:
+        target: the server.
+        spec: the load.
+        idle_rss_bytes: the server's memory before the first load; streams are charged the rest.
+
+    Raises:
+        RuntimeError: the server ended meanwhile.
+    """
+    before = usage_by_role(target.pid)
+    with PeakMemory(target.pid) as memory:
+        result = run_load(spec)
+    after = usage_by_role(target.pid)
+    if "triton" not in after:
+        raise RuntimeError("the server ended while it was measured")
+    tokens = max(1, result.tokens)
+    sample = figures(result)
+    sample["client_cpu_us"] = 1e6 * result.cpu_s / tokens
+    sample["server_cpu_us"] = 1e6 * (total(after).cpu_s - total(before).cpu_s) / tokens
+    for role in before.keys() & after.keys():
+        sample[f"{role}_cpu_us"] = 1e6 * (after[role].cpu_s - before[role].cpu_s) / tokens
+    sample["rss_mib"] = memory.rss_bytes / 2**20
+    if spec.streams >= _TELLING_STREAMS:
+        sample["stream_rss_kib"] = (memory.rss_bytes - idle_rss_bytes) / 2**10 / spec.streams
+    return sample
+
+
+def figures(result: LoadResult) -> Sample:
+    """What a client saw."""
+    sample: Sample = {
+        "tok_s": result.tok_s,
+        "requests": float(sum(result.outcomes.values())),
+        "failed": float(result.failed),
+        "tokens_per_arrival": result.tokens_per_arrival,
+    }
+    for what in ("ttft_ms", "gap_ms", "connect_ms"):
+        for quantile, value in getattr(result, what).items():
+            sample[f"{what.removesuffix('_ms')}_{quantile}_ms"] = value
+    return sample

@@ -1,0 +1,1 @@
+"""What is measured: the Truss's own server, and Triton alone for comparison."""

@@ -1,0 +1,75 @@
+"""Triton alone, on the model repository that the Truss would render, with HTTP and gRPC open."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.paths import ROOT
+from benchmarks.servers.target import Target
+from trtllm_truss.triton.command import Launch, server_environment
+from trtllm_truss.triton.installation import assemble_backends, find_installation
+from trtllm_truss.triton.process import ServerProcess
+
+_START_LIMIT_S = 60.0
+_STOP_LIMIT_S = 0.0  # nothing runs in it any more
+
+
+@contextmanager
+def triton(config: Path, backends: Path, model: str) -> Iterator[Target]:
+    """Runs Triton until the block is left.
+
+    Args:
+        config: a config.yaml.
+        backends: for `TRITON_BACKEND_DIRECTORY`.
+        model: whose `generate_stream` the target's path is.
+
+    Raises:
+        RuntimeError: the model repository cannot be rendered.
+        TritonError: the server did not become ready.
+    """
+    installation = find_installation()
+    with tempfile.TemporaryDirectory(prefix="benchmarks-") as name:
+        folder = Path(name)
+        repository = _render(config, folder / "repository")
+        assembled = assemble_backends(
+            installation, folder / "backends", {"TRITON_BACKEND_DIRECTORY": str(backends)}
+        )
+
+        def command(launch: Launch) -> list[str]:
+            ports = launch.ports
+            return [
+                *(str(installation.executable), f"--id={launch.run_id}"),
+                *(f"--model-repository={repository}", f"--backend-directory={assembled}"),
+                *("--grpc-address=127.0.0.1", f"--grpc-port={ports.grpc}"),
+                *("--http-address=127.0.0.1", f"--http-port={ports.http}"),
+                *("--metrics-address=127.0.0.1", f"--metrics-port={ports.metrics}"),
+                "--disable-auto-complete-config",
+                f"--backend-config=python,shm-region-prefix-name={launch.shm_prefix}0_",
+            ]
+
+        server = ServerProcess(command, server_environment(os.environ, installation))
+        try:
+            server.start()
+            server.wait_until_ready(_START_LIMIT_S)
+            assert server.launch is not None
+            assert server.pid is not None
+            ports = server.launch.ports
+            path = f"/v2/models/{model}/generate_stream"
+            yield Target(server.pid, ports.http, path, grpc_port=ports.grpc)
+        finally:
+            server.stop(_STOP_LIMIT_S)
+
+
+def _render(config: Path, destination: Path) -> Path:
+    command = [sys.executable, "-m", "trtllm_truss", "render", "--truss", str(ROOT)]
+    command += ["--config", str(config), "--output", str(destination)]
+    rendering = subprocess.run(command, capture_output=True, text=True, check=False)
+    if rendering.returncode:
+        raise RuntimeError(f"no model repository: {rendering.stderr}")
+    return destination

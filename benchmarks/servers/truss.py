@@ -1,0 +1,88 @@
+"""`trtllm-truss serve` as a process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.paths import ROOT
+from benchmarks.servers.target import Target
+
+PREDICT_PATH = "/v1/models/model:predict"
+_START_LIMIT_S = 120.0
+_END_LIMIT_S = 60.0
+_TAIL_LINES = 40
+
+
+@contextmanager
+def serve(config: Path, backends: Path | None = None) -> Iterator[Target]:
+    """Serves one configuration until the block is left; nothing of it stays behind.
+
+    Args:
+        config: a config.yaml.
+        backends: for `TRITON_BACKEND_DIRECTORY`.
+
+    Raises:
+        RuntimeError: the server was not ready in time, or something in the block failed; the
+            message ends with what the server said last.
+    """
+    port = _free_port()
+    arguments = ["serve", "--truss", str(ROOT), "--config", str(config), "--port", str(port)]
+    environment = {**os.environ}
+    if backends is not None:
+        environment["TRITON_BACKEND_DIRECTORY"] = str(backends)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trtllm_truss", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    ready = threading.Event()
+    tail: deque[str] = deque(maxlen=_TAIL_LINES)
+    reader = threading.Thread(target=_drain, args=(process, tail, ready), daemon=True)
+    reader.start()
+    try:
+        _wait(process, ready)
+        yield Target(process.pid, port, PREDICT_PATH)
+    except RuntimeError as error:
+        raise RuntimeError(f"{error}\nThe server's log ends so:\n{''.join(tail)}") from error
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(_END_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        reader.join()
+
+
+def _drain(process: subprocess.Popen[str], tail: deque[str], ready: threading.Event) -> None:
+    assert process.stderr is not None
+    with process.stderr as lines:
+        for line in lines:
+            tail.append(line)
+            if line.startswith("ready: "):
+                ready.set()
+
+
+def _wait(process: subprocess.Popen[str], ready: threading.Event) -> None:
+    deadline = time.monotonic() + _START_LIMIT_S
+    while not ready.wait(0.05):
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError("the server did not become ready")
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])

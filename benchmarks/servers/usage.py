@@ -1,0 +1,141 @@
+"""What processes use, from /proc: CPU time, memory, threads, files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_SAMPLE_EVERY_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one process, or several together, use.
+
+    Attributes:
+        cpu_s: time on a CPU since the start, in user and kernel mode.
+        rss_bytes: resident memory; what processes share counts once for each.
+        threads: number of threads.
+        fds: number of open files.
+    """
+
+    cpu_s: float = 0.0
+    rss_bytes: int = 0
+    threads: int = 0
+    fds: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.cpu_s + other.cpu_s,
+            self.rss_bytes + other.rss_bytes,
+            self.threads + other.threads,
+            self.fds + other.fds,
+        )
+
+
+def usage_by_role(root: int) -> dict[str, Usage]:
+    """The usage of a process and all that descend from it, by what they are."""
+    found: dict[str, Usage] = {}
+    for pid in {root, *descendants(root)}:
+        with contextlib.suppress(OSError):
+            role = _role(pid)
+            found[role] = found.get(role, Usage()) + _usage(pid)
+    return found
+
+
+def total(usages: Mapping[str, Usage]) -> Usage:
+    """The sum over all roles."""
+    return sum(usages.values(), Usage())
+
+
+def descendants(root: int) -> set[int]:
+    """The living processes below one."""
+    parents: dict[int, int] = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError):
+                state, parent = _stat(int(folder.name))[:2]
+                if state != "Z":
+                    parents[int(folder.name)] = int(parent)
+    found: set[int] = set()
+    frontier = {root}
+    while frontier:
+        frontier = {pid for pid, parent in parents.items() if parent in frontier} - found
+        found |= frontier
+    return found
+
+
+class PeakMemory:
+    """Watches the resident memory of a process and its descendants while it is entered.
+
+    Attributes:
+        rss_bytes: the most they had together.
+    """
+
+    def __init__(self, root: int) -> None:
+        self.rss_bytes = 0
+        self._root = root
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> PeakMemory:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        pids = {self._root, *descendants(self._root)}
+        while True:
+            resident = 0
+            for pid in pids:
+                with contextlib.suppress(OSError):
+                    resident += _rss_bytes(pid)
+            self.rss_bytes = max(self.rss_bytes, resident)
+            if self._done.wait(_SAMPLE_EVERY_S):
+                return
+
+
+def _role(pid: int) -> str:
+    arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    program = Path(arguments[0]).name
+    if program.startswith("python"):
+        if "main.py" in arguments:
+            return "truss"
+        if any(argument.endswith("keeper.py") for argument in arguments):
+            return "keeper"
+        return "serve" if "serve" in arguments else "worker"
+    return "triton" if program == "tritonserver" else program
+
+
+def _usage(pid: int) -> Usage:
+    fields = _stat(pid)
+    return Usage(
+        cpu_s=(int(fields[11]) + int(fields[12])) * _TICK_S,
+        rss_bytes=_rss_bytes(pid),
+        threads=int(fields[17]),
+        fds=len(os.listdir(f"/proc/{pid}/fd")),  # noqa: PTH208 - names alone, much cheaper
+    )
+
+
+def _rss_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of proc(5) stat behind the name: state, parent, …"""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
