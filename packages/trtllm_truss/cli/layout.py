@@ -99,7 +99,13 @@ def _anchor_folders(settings: dict[str, Any]) -> None:
     metadata = settings.get("model_metadata")
     if not isinstance(metadata, dict):
         return
-    for name in ("engine_repository", "tokenizer_repository"):
-        value = metadata.get(name)
-        if isinstance(value, str) and value.startswith(("./", "../")):
-            metadata[name] = str(Path(value).resolve())
+    _anchor(metadata, "engine_repository")
+    _anchor(metadata, "tokenizer_repository")
+    if isinstance(build := metadata.get("build"), dict):
+        _anchor(build, "checkpoint_repository")
+
+
+def _anchor(section: dict[str, Any], name: str) -> None:
+    value = section.get(name)
+    if isinstance(value, str) and value.startswith(("./", "../")):
+        section[name] = str(Path(value).resolve())

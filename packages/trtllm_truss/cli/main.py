@@ -40,6 +40,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_predict(commands.add_parser("predict", help="stream an answer to the terminal"))
     _add_check(commands.add_parser("check", help="verify everything that needs no start"))
     _add_render(commands.add_parser("render", help="write the Triton model repository"))
+    _add_build(commands.add_parser("build", help="make the engine out of a checkpoint"))
+    _add_publish(commands.add_parser("publish", help="upload a built engine"))
+    _add_import_lmi(commands.add_parser("import-lmi", help="turn LMI's settings into config.yaml"))
     _add_demo(commands.add_parser("demo", help="serve, stream one answer with its timings, stop"))
     return parser
 
@@ -47,6 +50,12 @@ def _parser() -> argparse.ArgumentParser:
 def _add_serve(parser: argparse.ArgumentParser) -> None:
     _add_truss_options(parser)
     parser.add_argument("--port", type=_port, default=8080, help="HTTP port (default: 8080)")
+    parser.add_argument(
+        "--remote-api",
+        type=_port,
+        metavar="PORT",
+        help="answer the lookups of `truss predict` on this port as well, on loopback only",
+    )
     parser.set_defaults(run=_serve)
 
 
@@ -84,6 +93,49 @@ def _add_render(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_render)
 
 
+def _add_build(parser: argparse.ArgumentParser) -> None:
+    _add_truss_options(parser)
+    parser.add_argument(
+        "--plan", action="store_true", help="print the commands and what they take, run nothing"
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="DIR", help="a new or empty folder for the engine"
+    )
+    parser.set_defaults(run=_build)
+
+
+def _add_publish(parser: argparse.ArgumentParser) -> None:
+    _add_truss_options(parser)
+    parser.add_argument(
+        "--engine", type=Path, metavar="DIR", help="the engine's folder (default: the one built)"
+    )
+    parser.add_argument(
+        "--to", metavar="REPOSITORY", help="org/name or s3://bucket/prefix (default: the settings')"
+    )
+    parser.set_defaults(run=_publish)
+
+
+def _add_import_lmi(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "files",
+        nargs="*",
+        type=Path,
+        metavar="FILE",
+        help="a serving.properties, or a file of environment variables (KEY=value)",
+    )
+    parser.add_argument(
+        "--environment", action="store_true", help="read this process's own variables as well"
+    )
+    parser.add_argument(
+        "--gpus", type=int, metavar="N", help="what tensor_parallel_degree=max means"
+    )
+    parser.add_argument(
+        "--truss", type=Path, default=Path(), metavar="DIR", help="the Truss (default: .)"
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE", help="default: print it")
+    parser.set_defaults(run=_import_lmi)
+
+
 def _add_demo(parser: argparse.ArgumentParser) -> None:
     _add_truss_options(parser)
     parser.add_argument("--prompt", default="What is machine learning?", help="what is asked")
@@ -108,7 +160,7 @@ def _port(text: str) -> int:
 def _serve(options: argparse.Namespace) -> int:
     from trtllm_truss.cli.serve import serve
 
-    return serve(options.truss, options.config, options.port)
+    return serve(options.truss, options.config, options.port, options.remote_api)
 
 
 def _predict(options: argparse.Namespace) -> int:
@@ -134,6 +186,30 @@ def _render(options: argparse.Namespace) -> int:
     from trtllm_truss.cli.render import render
 
     return render(options.truss, options.config, options.engine, options.output)
+
+
+def _build(options: argparse.Namespace) -> int:
+    from trtllm_truss.cli.build import build
+
+    return build(options.truss, options.config, options.output, plan_only=options.plan)
+
+
+def _publish(options: argparse.Namespace) -> int:
+    from trtllm_truss.cli.publish import publish
+
+    return publish(options.truss, options.config, options.engine, options.to)
+
+
+def _import_lmi(options: argparse.Namespace) -> int:
+    from trtllm_truss.cli.import_lmi import import_lmi
+
+    return import_lmi(
+        options.files,
+        environment=options.environment,
+        gpus=options.gpus,
+        truss=options.truss,
+        output=options.output,
+    )
 
 
 def _demo(options: argparse.Namespace) -> int:

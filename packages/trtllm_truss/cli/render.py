@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from trtllm_truss.cli.layout import read_config
 from trtllm_truss.engines.inspection import inspect_engine
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.serving.preparation import fetch_engine
+from trtllm_truss.serving.preparation import fetch_engine, fetch_tokenizer_folder
 from trtllm_truss.serving.rendering import render_engine
 from trtllm_truss.settings.loading import parse_settings, read_environment
 
@@ -25,8 +24,11 @@ def render(truss: Path, config: Path | None, engine: Path | None, output: Path) 
     settings = parse_settings(content)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise SettingsError(f"--output {output} is not empty; name a new folder.")
-    folder = fetch_engine(settings, read_environment()) if engine is None else engine
-    inspected = replace(inspect_engine(folder), folder=folder.resolve())
-    render_engine(settings, inspected, truss / content.get("data_dir", "data"), output)
+    environment = read_environment()
+    folder = fetch_engine(settings, environment) if engine is None else engine
+    inspected = inspect_engine(folder.resolve())
+    tokenizer = fetch_tokenizer_folder(settings, environment, inspected)
+    data_dir = truss / content.get("data_dir", "data")
+    render_engine(settings, inspected, data_dir, output, tokenizer_dir=tokenizer)
     print(f"{output} holds the model repository for {folder}", file=sys.stderr)
     return 0

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import signal
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
 
 from trtllm_truss.cli.layout import read_config
+from trtllm_truss.cli.remote_api import RemoteApi
 from trtllm_truss.cli.truss_server import TrussServer
-from trtllm_truss.errors import StartupError
+from trtllm_truss.errors import SettingsError, StartupError
 from trtllm_truss.settings.loading import parse_settings
 
 
-def serve(truss: Path, config: Path | None, port: int) -> int:
+def serve(truss: Path, config: Path | None, port: int, remote_api_port: int | None) -> int:
     """Serves until SIGTERM or SIGINT, then lets running answers finish; a second one cuts them.
+
+    Args:
+        truss: the Truss's folder.
+        config: used in place of its config.yaml.
+        port: HTTP port.
+        remote_api_port: where `truss predict` may ask for the model; None for nowhere.
 
     Returns:
         0 after a signal; 1 when the server ended by itself.
@@ -22,8 +30,18 @@ def serve(truss: Path, config: Path | None, port: int) -> int:
     Raises:
         StartupError: the Truss did not start.
     """
-    settings = parse_settings(read_config(truss, config))
-    with TrussServer(truss, config, port, _show) as server:
+    if remote_api_port == port:
+        raise SettingsError(
+            f"--port and --remote-api are both {port}; each needs a port of its own."
+        )
+    truss_config = read_config(truss, config)
+    settings = parse_settings(truss_config)
+    server = TrussServer(truss, config, port, _show)
+    remote_api = None
+    if remote_api_port is not None:
+        model_name = str(truss_config.get("model_name") or "model")
+        remote_api = RemoteApi(remote_api_port, model_name, server.url)
+    with remote_api or nullcontext(), server:
         stopping = _Stopping(server, settings.serving.drain_timeout_s)
         try:
             server.wait_until_ready()
@@ -33,6 +51,8 @@ def serve(truss: Path, config: Path | None, port: int) -> int:
             raise
         _show(f"ready: POST {server.url}")
         _show(f'  curl -N {server.url} -d \'{{"prompt": "The sky is", "max_tokens": 32}}\'')
+        if remote_api is not None:
+            _show(f"  {remote_api.example}")
         status = server.wait()
     if stopping.requested:
         return 0
