@@ -26,8 +26,9 @@ from trtllm_truss.engines.manifest import (
 from trtllm_truss.engines.surroundings import Surroundings
 from trtllm_truss.engines.target_gpu import TargetGpu
 from trtllm_truss.errors import ArtifactError, SettingsError
-from trtllm_truss.serving.preparation import Examined, examine_engine, fetch_tokenizer
+from trtllm_truss.serving.preparation import Examined, examine_engine
 from trtllm_truss.settings.loading import Environment, parse_settings
+from trtllm_truss.text.tokenizer import load_tokenizer
 
 CONFIG = json.dumps(engine_config(2, 1, {})).encode()
 RANKS = {"rank0.engine": b"a" * 5000, "rank1.engine": b"b" * 5000}
@@ -85,15 +86,14 @@ def test_only_what_is_needed_is_fetched(hub: HubServer) -> None:
 
 
 def test_a_tokenizer_of_its_own(hub: HubServer) -> None:
-    metadata = {"engine_repository": "org/engine", "tokenizer_repository": "org/tokenizer"}
-    engine = examined(**metadata).engine
-    assert not (engine.folder / "tokenizer.json").exists()
+    found = examined(tokenizer_repository="org/tokenizer")
+    assert not (found.engine.folder / "tokenizer.json").exists()
     assert hub.asked_for("/org/tokenizer/resolve/*"), "fetched together with the engine"
     assert not hub.asked_for("*pytorch_model.bin")
+    assert len(hub.asked_for("/api/models/org/tokenizer*")) == 1, "listed once"
+    assert load_tokenizer(found.tokenizer_folder).encode("hi") == [1]
     hub.forget()
-    settings = parse_settings({"model_metadata": metadata})
-    tokenizer = fetch_tokenizer(settings, Environment("hf_token", {}))
-    assert tokenizer.encode("hi") == [1]
+    assert examined(tokenizer_repository="org/tokenizer") == found
     assert not hub.asked_for("*/resolve/*")
 
 
@@ -177,12 +177,10 @@ def test_the_layout_of_lmi(hub: HubServer) -> None:
         beside = {"config.pbtxt": b"x", "tokenizer.json": tokenizer_json(), "config.json": b"{}"}
         engine = {f"1/{path}": data for path, data in ENGINE.items()}
         hub.add(name, {f"{above}{path}": data for path, data in {**beside, **engine}.items()})
-        found = examined(engine_repository=name).engine
-        assert found.folder == found.tokenizer_folder / "1"
-        assert {path.name for path in found.folder.iterdir()} == ENGINE.keys()
-        settings = parse_settings({"model_metadata": {"engine_repository": name}})
-        tokenizer = fetch_tokenizer(settings, Environment("hf_token", {}), found)
-        assert tokenizer.encode("hi") == [1]
+        found = examined(engine_repository=name)
+        assert found.engine.folder == found.tokenizer_folder / "1"
+        assert {path.name for path in found.engine.folder.iterdir()} == ENGINE.keys()
+        assert load_tokenizer(found.tokenizer_folder).encode("hi") == [1]
 
 
 def test_two_engines_in_the_layout_of_lmi(hub: HubServer) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from hub_server import HubServer
+from whole_repository import fetch_repository
 
-from trtllm_truss.artifacts.fetch import fetch_repository
 from trtllm_truss.errors import ArtifactError
 
 TOKEN = "hf_abcdefghijklmnop"
@@ -16,7 +16,7 @@ ENGINE = {"config.json": b'{"a": 1}', "rank0.engine": bytes(range(256)) * 40}
 
 
 def fetch(name: str, *, token: str | None = TOKEN, revision: str | None = None) -> Path:
-    return fetch_repository(name, revision, setting="engine_repository", token=token)
+    return fetch_repository(name, revision, token=token)
 
 
 def refusal(name: str, *, token: str | None = TOKEN, revision: str | None = None) -> str:

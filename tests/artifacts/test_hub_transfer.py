@@ -13,8 +13,9 @@ from typing import NamedTuple
 import pytest
 from hub_server import HubServer
 from huggingface_hub import constants, hf_hub_download
+from whole_repository import fetch_repository
 
-from trtllm_truss.artifacts.fetch import fetch_repository, open_repository
+from trtllm_truss.artifacts.fetch import open_repository
 from trtllm_truss.artifacts.progress import Progress
 from trtllm_truss.errors import ArtifactError
 
@@ -29,7 +30,7 @@ class Usage(NamedTuple):
 
 
 def fetch(revision: str | None = None) -> Path:
-    return fetch_repository("org/engine", revision, setting="engine_repository", token=None)
+    return fetch_repository("org/engine", revision)
 
 
 def refusal() -> str:
@@ -134,11 +135,11 @@ def test_offline(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.close()
     assert fetch() == first
     with pytest.raises(ArtifactError, match=r"cannot be reached .*check this machine's network"):
-        fetch_repository("org/other", None, setting="engine_repository", token=None)
+        fetch_repository("org/other")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert fetch() == first
     with pytest.raises(ArtifactError, match="HF_HUB_OFFLINE forbids"):
-        fetch_repository("org/other", None, setting="engine_repository", token=None)
+        fetch_repository("org/other")
 
 
 def test_what_huggingface_hub_has_fetched_is_used(hub: HubServer) -> None:

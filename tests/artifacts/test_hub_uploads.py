@@ -8,8 +8,7 @@ import pytest
 from hub_server import HubServer
 from huggingface_hub import CommitOperationAdd, HfApi, constants
 from huggingface_hub.errors import HfHubHTTPError
-
-from trtllm_truss.artifacts.fetch import fetch_repository
+from whole_repository import fetch_repository
 
 FILES = {
     "README.md": b"---\nlicense: mit\n---\n# x",
@@ -36,7 +35,7 @@ def test_one_private_commit(
     assert repository.messages == ["An engine"]
     assert repository.find("main") == commit.oid
     assert set(hub.uploads.values()) == {FILES["rank0.engine"]}  # the others travel in the commit
-    folder = fetch_repository(name, None, setting="engine_repository", token="hf_writer")
+    folder = fetch_repository(name, token="hf_writer")
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == FILES
     for path in FILES:
         (tmp_path / path).write_bytes(FILES[path])

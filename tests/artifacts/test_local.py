@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from whole_repository import fetch_repository
 
 from trtllm_truss.artifacts import local
-from trtllm_truss.artifacts.fetch import fetch_repository, is_on_hub, open_repository
+from trtllm_truss.artifacts.fetch import is_on_hub, open_repository
 from trtllm_truss.artifacts.verified import has_sha256
 from trtllm_truss.errors import ArtifactError
 
 
 def fetch(name: str) -> Path:
-    return fetch_repository(name, None, setting="engine_repository", token=None)
+    return fetch_repository(name)
 
 
 def refusal(name: str) -> str:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 from s3_server import S3Server
+from whole_repository import fetch_repository
 
-from trtllm_truss.artifacts.fetch import fetch_repository, open_repository
+from trtllm_truss.artifacts.fetch import open_repository
 from trtllm_truss.artifacts.s3 import open_on_s3
 from trtllm_truss.errors import ArtifactError, SettingsError
 
@@ -20,7 +21,7 @@ FILES = {"config.json": b"{}", "rank0.engine": ENGINE, "1/deeper.txt": b"x"}
 
 
 def fetch(url: str) -> Path:
-    return fetch_repository(url, None, setting="engine_repository", token=None)
+    return fetch_repository(url)
 
 
 def refusal(url: str) -> str:
@@ -136,4 +137,4 @@ def test_no_credentials(s3: S3Server, cache: Path) -> None:
 
 def test_s3_has_no_revisions() -> None:
     with pytest.raises(SettingsError, match="engine_revision is 'v1', but only"):
-        fetch_repository("s3://a/b", "v1", setting="engine_repository", token=None)
+        fetch_repository("s3://a/b", "v1")

@@ -1,8 +1,7 @@
-"""One repository name in config.yaml becomes a `Source`, or a folder that can be read."""
+"""One repository name in config.yaml becomes a `Source`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from trtllm_truss.artifacts.hub import open_on_hub
@@ -47,31 +46,6 @@ def open_repository(
         f"{setting} is {repository!r}; it must be `org/name` on Hugging Face, `s3://bucket/prefix`,"
         " a local folder that begins with `/`, `./` or `~`, or `package://NAME`."
     )
-
-
-def fetch_repository(
-    repository: str,
-    revision: str | None,
-    *,
-    setting: str,
-    token: str | None,
-    wanted: Callable[[str], bool] = lambda path: True,
-) -> Path:
-    """The local folder that holds a repository's files; downloads them where it has to.
-
-    Args:
-        repository: as for `open_repository`, and so the next three.
-        revision: branch, tag or commit.
-        setting: the key in config.yaml.
-        token: the Hugging Face access token.
-        wanted: which paths are needed; all, unless it is given.
-
-    Raises:
-        ArtifactError: there is no such repository, or it cannot be read or fetched.
-        SettingsError: a revision is given for what has none.
-    """
-    source = open_repository(repository, revision, setting=setting, token=token)
-    return source.fetch([path for path in source.listing().sizes if wanted(path)])
 
 
 def is_remote(repository: str) -> bool:

@@ -23,8 +23,8 @@ from trtllm_truss.serving.preparation import (
     cache_capacity,
     local_surroundings,
     open_engine,
+    open_tokenizer,
     own_tokenizer_paths,
-    tokenizer_findings,
 )
 from trtllm_truss.serving.rendering import check_runtime, instance_count
 from trtllm_truss.settings.loading import Environment, parse_settings, read_environment
@@ -130,7 +130,8 @@ def _describe(
     try:
         paths = own_tokenizer_paths(settings, repository)
         repository.source.check_room([*repository.engine_paths(engine), *paths])
-        findings += tokenizer_findings(settings, environment, engine)
+        if tokenizer := open_tokenizer(settings, environment):
+            findings += tokenizer.examine(engine)
     except ArtifactError as problem:
         findings.append(error("artifacts", problem.message))
     if engine is None and not is_remote(settings.engine_repository or ""):

@@ -8,7 +8,7 @@ from pathlib import Path
 from trtllm_truss.cli.layout import read_config
 from trtllm_truss.engines.inspection import inspect_engine
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.serving.preparation import fetch_engine, fetch_tokenizer_folder
+from trtllm_truss.serving.preparation import fetch_engine, open_tokenizer
 from trtllm_truss.serving.rendering import render_engine
 from trtllm_truss.settings.loading import parse_settings, read_environment
 
@@ -27,8 +27,9 @@ def render(truss: Path, config: Path | None, engine: Path | None, output: Path) 
     environment = read_environment()
     folder = fetch_engine(settings, environment) if engine is None else engine
     inspected = inspect_engine(folder.resolve())
-    tokenizer = fetch_tokenizer_folder(settings, environment, inspected)
+    tokenizer = open_tokenizer(settings, environment)
+    tokenizer_dir = tokenizer.fetch() if tokenizer else inspected.tokenizer_folder
     data_dir = truss / content.get("data_dir", "data")
-    render_engine(settings, inspected, data_dir, output, tokenizer_dir=tokenizer)
+    render_engine(settings, inspected, data_dir, output, tokenizer_dir=tokenizer_dir)
     print(f"{output} holds the model repository for {folder}", file=sys.stderr)
     return 0

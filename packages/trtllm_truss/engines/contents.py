@@ -67,14 +67,12 @@ def check_listing(engine: EngineDescription, listing: Listing) -> None:
     _refuse(wrong)
 
 
-def tokenizer_finding(
-    engine: EngineDescription, repository: str | None, commit: str
-) -> Iterator[Finding]:
+def tokenizer_finding(engine: EngineDescription, repository: str, commit: str) -> Iterator[Finding]:
     """Yields a warning if the manifest names another state of the same tokenizer.
 
     Args:
         engine: whose manifest it is.
-        repository: the tokenizer that the settings name, if they do.
+        repository: the tokenizer that the settings name.
         commit: the state of it that is used.
     """
     recorded = None if engine.manifest is None else engine.manifest.tokenizer

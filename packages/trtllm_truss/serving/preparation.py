@@ -7,14 +7,13 @@ engine that fits, and whose tokenizer is there too, is fetched.
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from trtllm_truss.artifacts.fetch import open_repository
 from trtllm_truss.artifacts.local import open_folder
-from trtllm_truss.artifacts.source import Source
 from trtllm_truss.engines.agreement import disagreements
 from trtllm_truss.engines.capacity import (
     CacheKnobs,
@@ -22,16 +21,15 @@ from trtllm_truss.engines.capacity import (
     free_after_weights,
     kv_cache_capacity,
 )
-from trtllm_truss.engines.contents import check_files, tokenizer_finding
+from trtllm_truss.engines.contents import check_files
 from trtllm_truss.engines.findings import Finding, Severity
 from trtllm_truss.engines.gpus import Gpu, visible_gpus
 from trtllm_truss.engines.inspection import Engine, EngineDescription, inspect_engine
 from trtllm_truss.engines.surroundings import Surroundings
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.serving.repositories import EngineRepository, tokenizer_paths
+from trtllm_truss.serving.repositories import EngineRepository, TokenizerRepository
 from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Settings
-from trtllm_truss.text.tokenizer import TextTokenizer, load_tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +38,13 @@ class Examined:
 
     Attributes:
         engine: what its folder says.
+        tokenizer_folder: where its tokenizer is.
         findings: what does not fit and does not stop it.
         capacity: what its KV cache holds on the GPUs here; None where that is not known.
     """
 
     engine: Engine
+    tokenizer_folder: Path
     findings: tuple[Finding, ...]
     capacity: Capacity | None
 
@@ -73,18 +73,18 @@ def examine_engine(
         _refuse(_examined(settings, described, surroundings)[0])
     paths = [*repository.engine_paths(described), *own_tokenizer_paths(settings, repository)]
     repository.source.check_room(paths)
-    findings = [*tokenizer_findings(settings, environment, described)]
+    tokenizer = open_tokenizer(settings, environment)
+    findings = tokenizer.examine(described) if tokenizer else []
     with ThreadPoolExecutor(1) as aside:
-        beside = settings.tokenizer_repository is None
-        tokenizer = None if beside else aside.submit(fetch_tokenizer_folder, settings, environment)
+        fetched = aside.submit(tokenizer.fetch) if tokenizer else None
         folder = repository.source.fetch(paths)
-        if tokenizer is not None:
-            tokenizer.result()
+        tokenizer_folder = fetched.result() if fetched else None
     engine = inspect_engine(folder)
     check_files(engine, folder)
     own, capacity = _examined(settings, engine, surroundings)
     _refuse(own)
-    return Examined(engine, (*findings, *own), capacity)
+    tokenizer_folder = tokenizer_folder or engine.tokenizer_folder
+    return Examined(engine, tokenizer_folder, (*findings, *own), capacity)
 
 
 def open_engine(
@@ -113,7 +113,7 @@ def open_engine(
     return EngineRepository(source)
 
 
-def open_tokenizer(settings: Settings, environment: Environment) -> Source | None:
+def open_tokenizer(settings: Settings, environment: Environment) -> TokenizerRepository | None:
     """The tokenizer's repository, not listed yet; None if it lies beside the engine.
 
     Raises:
@@ -121,11 +121,14 @@ def open_tokenizer(settings: Settings, environment: Environment) -> Source | Non
     """
     if settings.tokenizer_repository is None:
         return None
-    return open_repository(
+    source = open_repository(
         settings.tokenizer_repository,
         settings.tokenizer_revision,
         setting="tokenizer_repository",
         token=environment.hf_access_token,
+    )
+    return TokenizerRepository(
+        source, settings.tokenizer_repository, trust_remote_code=settings.trust_remote_code
     )
 
 
@@ -148,35 +151,6 @@ def fetch_engine(settings: Settings, environment: Environment) -> Path:
     """
     repository = open_engine(settings, environment)
     return repository.source.fetch(repository.engine_paths(repository.describe()))
-
-
-def fetch_tokenizer(
-    settings: Settings, environment: Environment, engine: Engine | None = None
-) -> TextTokenizer:
-    """The tokenizer that the settings name, or the one beside the engine.
-
-    Args:
-        settings: what to serve.
-        environment: secrets and variables.
-        engine: needed only if the settings name no tokenizer.
-
-    Raises:
-        ArtifactError: there is none, or one that cannot be read.
-    """
-    folder = fetch_tokenizer_folder(settings, environment, engine)
-    return load_tokenizer(folder, trust_remote_code=settings.trust_remote_code)
-
-
-def fetch_tokenizer_folder(
-    settings: Settings, environment: Environment, engine: Engine | None = None
-) -> Path:
-    """The folder of the same, for what reads it by itself; arguments and errors as there."""
-    source = open_tokenizer(settings, environment)
-    if source is not None:
-        paths = tokenizer_paths(source, trust_remote_code=settings.trust_remote_code)
-        return source.fetch(paths)
-    assert engine is not None
-    return engine.tokenizer_folder
 
 
 def local_surroundings(environment: Environment) -> Surroundings:
@@ -205,22 +179,6 @@ def cache_capacity(
         CacheKnobs.from_runtime(settings.runtime),
         free_after_weights(free_bytes, engine.rank_files),
     )
-
-
-def tokenizer_findings(
-    settings: Settings, environment: Environment, engine: EngineDescription | None
-) -> Iterator[Finding]:
-    """Looks at a tokenizer of its own before tens of gigabytes of engine are fetched.
-
-    Raises:
-        ArtifactError: it cannot be used, or does not fit on the disk.
-    """
-    source = open_tokenizer(settings, environment)
-    if source is None:
-        return
-    source.check_room(tokenizer_paths(source, trust_remote_code=settings.trust_remote_code))
-    if engine is not None:
-        yield from tokenizer_finding(engine, settings.tokenizer_repository, source.listing().commit)
 
 
 def _examined(

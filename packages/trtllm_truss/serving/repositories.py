@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from trtllm_truss.artifacts.source import Source
-from trtllm_truss.engines.contents import check_listing, needed_files
+from trtllm_truss.engines.contents import check_listing, needed_files, tokenizer_finding
+from trtllm_truss.engines.findings import Finding
 from trtllm_truss.engines.inspection import EngineDescription, inspect_files
 from trtllm_truss.engines.layout import Layout, find_engine
 from trtllm_truss.errors import ArtifactError
@@ -59,11 +61,40 @@ class EngineRepository:
         return self._placement.tokenizer_paths(names)
 
 
-def tokenizer_paths(source: Source, *, trust_remote_code: bool) -> list[str]:
-    """The files of a tokenizer that has a repository of its own; see `EngineRepository`."""
-    sizes = source.listing().sizes
-    with _named(source):
-        return select_tokenizer(sizes, trust_remote_code=trust_remote_code)
+class TokenizerRepository:
+    """Where a tokenizer of its own lies; every method raises `ArtifactError` with its name."""
+
+    def __init__(self, source: Source, name: str, *, trust_remote_code: bool) -> None:
+        """Describes a repository; nothing is asked yet.
+
+        Args:
+            source: the repository.
+            name: as the settings have it.
+            trust_remote_code: whether it may be a program.
+        """
+        self._source = source
+        self._repository = name
+        self._trust_remote_code = trust_remote_code
+
+    def examine(self, engine: EngineDescription | None) -> list[Finding]:
+        """Looks at rights, files and disk before tens of gigabytes of engine are fetched.
+
+        Args:
+            engine: what to compare it with; None if that is not known yet.
+        """
+        self._source.check_room(self._paths())
+        if engine is None:
+            return []
+        return list(tokenizer_finding(engine, self._repository, self._source.listing().commit))
+
+    def fetch(self) -> Path:
+        """The folder that holds it."""
+        return self._source.fetch(self._paths())
+
+    def _paths(self) -> list[str]:
+        sizes = self._source.listing().sizes
+        with _named(self._source):
+            return select_tokenizer(sizes, trust_remote_code=self._trust_remote_code)
 
 
 @contextmanager

@@ -28,7 +28,6 @@ from trtllm_truss.serving.planning import Planner
 from trtllm_truss.serving.preparation import (
     Examined,
     examine_engine,
-    fetch_tokenizer_folder,
     local_surroundings,
 )
 from trtllm_truss.serving.rendering import render_engine
@@ -126,9 +125,8 @@ class Service:
             engine = examined.engine
             said.append(f"{engine.kind.value}, context of {engine.max_sequence_tokens} tokens")
         with phases.phase("tokenizer") as said:
-            tokenizer_folder = fetch_tokenizer_folder(self._settings, self._environment, engine)
             tokenizer = load_tokenizer(
-                tokenizer_folder, trust_remote_code=self._settings.trust_remote_code
+                examined.tokenizer_folder, trust_remote_code=self._settings.trust_remote_code
             )
             said.append(f"{tokenizer.vocab_size} tokens")
         with phases.phase("triton model repository") as said:
@@ -140,7 +138,7 @@ class Service:
                 self._data_dir,
                 run_folder / "repository",
                 version,
-                tokenizer_folder,
+                examined.tokenizer_folder,
             )
             said.append(str(repository))
         with phases.phase("triton") as said:
@@ -181,6 +179,7 @@ class Service:
         self._generator = None
         self._running.close()
         self._supervisor = None
+        self._admission = None
 
     def _engine_restarts(self) -> None:
         if self._generator is not None:

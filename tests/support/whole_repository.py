@@ -1,0 +1,13 @@
+"""A repository with every file it has, as a test of the fetching itself wants it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trtllm_truss.artifacts.fetch import open_repository
+
+
+def fetch_repository(name: str, revision: str | None = None, *, token: str | None = None) -> Path:
+    """Fetches all of it, named in config.yaml by `engine_repository`."""
+    source = open_repository(name, revision, setting="engine_repository", token=token)
+    return source.fetch(source.listing().sizes)
