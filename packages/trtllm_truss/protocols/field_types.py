@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -53,10 +53,27 @@ def refuse_unsupported(
     )
 
 
-def is_unicode(text: str) -> bool:
-    """Whether a text is one: JSON can hold half of a surrogate pair, which is not."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def named_once(
+    sent: Mapping[str, Any], aliases: Mapping[str, str], texts: Collection[str], *, within: str = ""
+) -> dict[str, Any]:
+    """Fields under their own names.
+
+    Args:
+        sent: by the names that the caller used.
+        aliases: other names, and the field that each of them means.
+        texts: fields that hold a list of texts, for which one text alone may stand.
+        within: what is put before a name in messages.
+
+    Raises:
+        InvalidRequest: a field is given under two names.
+    """
+    fields: dict[str, Any] = {}
+    for name, value in sent.items():
+        field = aliases.get(name, name)
+        if field in fields:
+            raise InvalidRequest(
+                f"{within}{name} and another name of {field} are both given; send one of them.",
+                param=name,
+            )
+        fields[field] = [value] if field in texts and isinstance(value, str) else value
+    return fields

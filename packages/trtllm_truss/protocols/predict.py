@@ -6,9 +6,17 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from trtllm_truss.errors import InvalidRequest, RequestError, SettingsError
+from trtllm_truss.protocols.field_types import (
+    INT32_MAX,
+    LEAST,
+    Finite,
+    NonEmpty,
+    Strict,
+    named_once,
+)
 from trtllm_truss.protocols.validation import invalid_request
 from trtllm_truss.serving.request import GenerationRequest
 from trtllm_truss.triton.request import Sampling
@@ -22,47 +30,40 @@ ALIASES = {
 }
 """Other names that clients use, and the field each of them means."""
 
-_INT32_MAX = 2**31 - 1
 _SAMPLING = {field.name for field in fields(Sampling)}
-_LEAST = 1e-6
-"""Least value of what must be above 0: the engine computes in 32 bits, where less becomes 0."""
-
-_NonEmpty = Annotated[str, Field(min_length=1)]
-_Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class Message(_Strict):
+class Message(Strict):
     """One turn of a conversation."""
 
-    role: _NonEmpty
+    role: NonEmpty
     content: str
     name: str | None = None
 
 
-class PredictBody(_Strict):
+class PredictBody(Strict):
     """What a caller may send to `predict`; anything else is refused by name."""
 
-    prompt: _NonEmpty | None = None
+    prompt: NonEmpty | None = None
     messages: Annotated[list[Message], Field(min_length=1)] | None = None
-    max_tokens: int = Field(50, ge=1, le=_INT32_MAX)
-    stop_words: list[_NonEmpty] = Field(default_factory=list)
-    bad_words: list[_NonEmpty] = Field(default_factory=list)
-    beam_width: int = Field(1, ge=1, le=_INT32_MAX)
-    repetition_penalty: _Finite | None = Field(None, ge=_LEAST, le=100)
-    temperature: _Finite | None = Field(None, ge=0, le=100)
+    max_tokens: int = Field(50, ge=1, le=INT32_MAX)
+    stop_words: list[NonEmpty] = Field(default_factory=list)
+    bad_words: list[NonEmpty] = Field(default_factory=list)
+    beam_width: int = Field(1, ge=1, le=INT32_MAX)
+    repetition_penalty: Finite | None = Field(None, ge=LEAST, le=100)
+    temperature: Finite | None = Field(None, ge=0, le=100)
     top_k: int | None = Field(None, ge=0, le=1024)
-    top_p: _Finite | None = Field(None, ge=_LEAST, le=1)
-    presence_penalty: _Finite | None = Field(None, ge=-2, le=2)
-    frequency_penalty: _Finite | None = Field(None, ge=-2, le=2)
-    length_penalty: _Finite | None = Field(None, ge=-100, le=100)
-    min_tokens: int | None = Field(None, ge=0, le=_INT32_MAX)
+    top_p: Finite | None = Field(None, ge=LEAST, le=1)
+    presence_penalty: Finite | None = Field(None, ge=-2, le=2)
+    frequency_penalty: Finite | None = Field(None, ge=-2, le=2)
+    length_penalty: Finite | None = Field(None, ge=-100, le=100)
+    min_tokens: int | None = Field(None, ge=0, le=INT32_MAX)
     seed: int | None = Field(None, ge=0, le=2**64 - 1)
     ignore_eos: bool = False
     stream: bool = True
+
+
+_KNOWN = [*PredictBody.model_fields, *ALIASES]
 
 
 def parse_predict(
@@ -137,28 +138,15 @@ def response_form(accept: str, stream: bool) -> Literal["text", "events", "json"
 
 def _by_field(body: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that were really sent, each under its own name."""
-    sent: dict[str, Any] = {}
-    for name, value in body.items():
-        field = ALIASES.get(name, name)
-        if value is None:
-            if field not in PredictBody.model_fields:
-                sent[name] = value
-            continue
-        if field in sent:
-            raise InvalidRequest(
-                f"{name} and another name of {field} are both given; send one of them.",
-                param=name,
-            )
-        lists = field in ("stop_words", "bad_words")
-        sent[field] = [value] if lists and isinstance(value, str) else value
-    return sent
+    sent = {name: value for name, value in body.items() if value is not None or name not in _KNOWN}
+    return named_once(sent, ALIASES, ("stop_words", "bad_words"))
 
 
 def _validated(values: Mapping[str, Any]) -> PredictBody:
     try:
         return PredictBody.model_validate(values)
     except ValidationError as error:
-        raise invalid_request(error, [*PredictBody.model_fields, *ALIASES]) from None
+        raise invalid_request(error, _KNOWN) from None
 
 
 def _prompt_problem(body: Mapping[str, Any], parsed: PredictBody) -> InvalidRequest:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from trtllm_truss.engines.inspection import Engine, EngineKind
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.serving.request import GenerationRequest
+from trtllm_truss.text.unicode import is_unicode
 
 _GUIDE_TENSORS = re.compile(r"guided_decoding_guide(_type)?")
 
@@ -66,7 +67,7 @@ def refuse_unsupported(
             "cannot be followed: guided decoding is off (runtime.guided_decoding_backend). Leave "
             "it out.",
         )
-    if request.guide is not None and not _is_text(request.guide.text):
+    if request.guide is not None and not is_unicode(request.guide.text):
         raise _refusal(request, "guide", "holds half of a surrogate pair; send whole characters.")
     if request.lora_task_id is not None and not capabilities.adapters:
         raise _refusal(
@@ -80,14 +81,6 @@ def in_callers_words(refused: InvalidRequest, request: GenerationRequest) -> Inv
         return refused
     name = request.name("guide")
     return InvalidRequest(_GUIDE_TENSORS.sub(name, refused.message), param=name)
-
-
-def _is_text(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _refusal(request: GenerationRequest, attribute: str, sentence: str) -> InvalidRequest:

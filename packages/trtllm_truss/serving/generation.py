@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import ExitStack, aclosing
 from itertools import chain, count
 
-from trtllm_truss.errors import EngineUnavailable, InvalidRequest
+from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.serving.activity import Activity
 from trtllm_truss.serving.admission import Admission
 from trtllm_truss.serving.capabilities import in_callers_words
@@ -24,8 +24,7 @@ from trtllm_truss.serving.side_by_side import side_by_side
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.tokenizer import TextTokenizer
 from trtllm_truss.triton.client import TritonClient
-
-_RETRY_AFTER_S = 5
+from trtllm_truss.triton.failures import unavailable
 
 
 class Generator:
@@ -65,9 +64,7 @@ class Generator:
 
     def engine_is_gone(self) -> None:
         """Refuses those who wait for the engine, which may be gone for minutes. Any thread's."""
-        error = EngineUnavailable(
-            "the engine is restarting; try again shortly.", retry_after_s=_RETRY_AFTER_S
-        )
+        error = unavailable("the engine is restarting; try again shortly.")
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._admission.fail_waiting, error)
 

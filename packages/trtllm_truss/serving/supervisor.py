@@ -7,10 +7,11 @@ import threading
 import time
 from collections.abc import Callable
 
-from trtllm_truss.errors import EngineUnavailable, TritonError
+from trtllm_truss.errors import TritonError
 from trtllm_truss.serving.activity import Activity
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.triton.client import TritonClient
+from trtllm_truss.triton.failures import unavailable
 from trtllm_truss.triton.process import ServerProcess, State
 from trtllm_truss.triton.warm_up import warm_up
 
@@ -18,7 +19,6 @@ logger = logging.getLogger(__name__)
 
 _TICK_S = 0.25
 _LONGEST_BACKOFF_S = 60.0
-_RETRY_AFTER_S = 5
 
 
 class Supervisor:
@@ -81,9 +81,7 @@ class Supervisor:
         """
         client = self._client
         if client is None or not self.is_healthy:
-            raise EngineUnavailable(
-                "the engine is starting; try again shortly.", retry_after_s=_RETRY_AFTER_S
-            )
+            raise unavailable("the engine is starting; try again shortly.")
         return client
 
     @property

@@ -15,6 +15,7 @@ from trtllm_truss.protocols.field_types import (
     NonEmpty,
     Strict,
     Unsupported,
+    named_once,
     refuse_unsupported,
 )
 from trtllm_truss.protocols.lmi.call import LmiForm
@@ -33,6 +34,7 @@ ALIASES = {
 }
 """Other names: TGI's for stop sequences, the backend's tensors, which LMI passes on, and ours."""
 
+_LISTS_OF_TEXTS = ("stop_sequences", "bad_sequences")
 
 UNSUPPORTED = {
     "adapter_id": Unsupported("adapters are chosen by lora_task_id"),
@@ -128,24 +130,13 @@ def read_parameters(sent: Mapping[str, Any], defaults: Mapping[str, Any]) -> Par
     Raises:
         InvalidRequest: a parameter is unknown, not served, of the wrong type or out of range.
     """
-    values: dict[str, Any] = {}
-    for name, value in sent.items():
-        field = ALIASES.get(name, name)
-        if value is None and (field in Parameters.model_fields or name in UNSUPPORTED):
-            continue
-        if name in UNSUPPORTED:
-            refuse_unsupported(name, value, UNSUPPORTED, within="parameters.")
-            continue
-        if field in values:
-            raise InvalidRequest(
-                f"parameters.{name} and another name of {field} are both given; send one of them.",
-                param=name,
-            )
-        lists = field in ("stop_sequences", "bad_sequences")
-        values[field] = [value] if lists and isinstance(value, str) else value
+    known = [*Parameters.model_fields, *ALIASES, *UNSUPPORTED]
+    given = {name: value for name, value in sent.items() if value is not None or name not in known}
+    for name in [name for name in given if name in UNSUPPORTED]:
+        refuse_unsupported(name, given.pop(name), UNSUPPORTED, within="parameters.")
+    values = named_once(given, ALIASES, _LISTS_OF_TEXTS, within="parameters.")
     try:
         return Parameters.model_validate({**defaults, **values})
     except ValidationError as error:
-        known = [*Parameters.model_fields, *ALIASES, *UNSUPPORTED]
         found = invalid_request(error, known)
         raise InvalidRequest(f"parameters: {found.message}", param=found.param) from None
