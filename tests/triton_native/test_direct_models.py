@@ -6,13 +6,13 @@ import httpx
 import pytest
 
 
-def prepare(server, text, **words):
+def prepare(server, text, *outputs, **words):
     inputs = {
         "QUERY": ("BYTES", [1, 1], [text]),
         "REQUEST_OUTPUT_LEN": ("INT32", [1, 1], [7]),
         **{name: ("BYTES", [1, len(each)], each) for name, each in words.items()},
     }
-    return server.infer("preprocessing", inputs)
+    return server.infer("preprocessing", inputs, *outputs)
 
 
 def ids(server, text):
@@ -30,6 +30,12 @@ def test_a_prompt_becomes_tensors(native):
         "OUT_END_ID": [2],
         "OUT_PAD_ID": [2],
     }
+
+
+def test_only_what_is_asked_for_is_given(native):
+    for _ in range(20):
+        assert prepare(native, "x", "OUT_END_ID") == {"OUT_END_ID": [2]}
+        assert prepare(native, "x", "REQUEST_INPUT_LEN").keys() == {"REQUEST_INPUT_LEN"}
 
 
 def test_bos_comes_once(native):

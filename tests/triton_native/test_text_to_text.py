@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -15,6 +16,8 @@ import pytest
 from native_triton import TEXT_MODELS
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from trtllm_truss.backends.triton_native.calls import Models
+from trtllm_truss.backends.triton_native.values import Value, integer, pack_texts, to_array
 from trtllm_truss.triton.keeper import marked_processes
 from trtllm_truss.triton.process import State
 
@@ -127,6 +130,23 @@ def test_leaving_over_grpc_ends_the_generation(make_native):
         next(call)
         call.cancel()
         assert seen(server, "[standin] cancelled")
+
+
+def test_log_probabilities_without_text(native):
+    values = {
+        "text_input": Value("BYTES", (1, 1), pack_texts([b"x"])),
+        "max_tokens": integer(3),
+    }
+
+    async def ask():
+        models = Models(native.process.grpc_address)
+        answers = models.generate("tensorrt_llm_bls", "", values, ["cum_log_probs"])
+        return [answer async for answer in answers]
+
+    for _ in range(20):
+        (answer,) = asyncio.run(ask())
+        assert to_array(answer["cum_log_probs"]).tolist() == [[0]]
+        assert answer.keys() == {"cum_log_probs"}
 
 
 def test_a_dead_text_model_ends_triton(make_native):
