@@ -109,11 +109,7 @@ class TrussServer:
         """
         assert self._child is not None
         assert self._child.stdin is not None
-        try:
-            self._child.stdin.write(f"stop {patience_s}\n".encode())
-            self._child.stdin.flush()
-        except (BrokenPipeError, ValueError):
-            return
+        keeper.order_stop(self._child.stdin, patience_s)
 
     def _start(self) -> None:
         temporary = self._root / "tmp"  # what the server leaves there goes with the rest

@@ -32,6 +32,7 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # importing them takes as long as all the rest of the start
     from collections.abc import Callable
+    from typing import IO
 
 RUN_MARKER = "TRTLLM_TRUSS_RUN"
 
@@ -43,6 +44,15 @@ _SHM_FOLDER = "/dev/shm"  # noqa: S108 - where Linux keeps POSIX shared memory
 _TICK_S = 0.25
 _KILL_LIMIT_S = 3.0
 _NESTED_LIMIT_S = 3.5
+
+
+def order_stop(stdin: IO[bytes], patience_s: float) -> None:
+    """Tells a keeper through its standard input to stop its command, unless that has ended."""
+    try:
+        # Not through a buffer, which would keep what cannot be written and complain in the end.
+        os.write(stdin.fileno(), f"stop {patience_s}\n".encode())
+    except (OSError, ValueError):
+        return
 
 
 def end_nested_keepers() -> None:

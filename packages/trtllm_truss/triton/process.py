@@ -7,7 +7,6 @@ thread that calls :meth:`ServerProcess.start`.
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import logging
 import os
@@ -172,7 +171,8 @@ class ServerProcess:
                 return
             child = self._child
             if not self._ended.is_set():
-                self._order(child, f"stop {timeout_s}\n")
+                assert child.stdin is not None
+                keeper.order_stop(child.stdin, timeout_s)
         if not self._ended.wait(timeout_s + _KEEPER_MARGIN_S):
             logger.warning("Triton's keeper did not end in time; killing it")
             child.kill()
@@ -203,11 +203,6 @@ class ServerProcess:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-
-    def _order(self, child: subprocess.Popen[bytes], order: str) -> None:
-        assert child.stdin is not None
-        with contextlib.suppress(OSError, ValueError):  # it has just ended by itself
-            os.write(child.stdin.fileno(), order.encode())
 
     def _watch(
         self, child: subprocess.Popen[bytes], launch: Launch, reader: threading.Thread
