@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 from trtllm_truss.builder.building import run
 from trtllm_truss.builder.jobs import Job, prepare
 from trtllm_truss.cli.layout import read_config
+from trtllm_truss.cli.terminal import tell
 from trtllm_truss.engines.surroundings import Surroundings
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.serving.preparation import local_surroundings
@@ -33,12 +33,12 @@ def build(truss: Path, config: Path | None, output: Path | None, *, plan_only: b
     job = find_job(truss, config, environment)
     if plan_only:
         print(job.plan, end="")
-        _show(*job.estimate.sentences, f"build key: {job.key}")
+        tell(*job.estimate.sentences, f"build key: {job.key}")
         return 0
     if output is not None and output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise SettingsError(f"--output {output} is not empty; name a new folder.")
-    _show(*job.estimate.sentences)
-    engine = run(job, environment.variables, _show)
+    tell(*job.estimate.sentences)
+    engine = run(job, environment.variables, tell)
     if output is not None:
         engine = Path(shutil.copytree(engine, output, dirs_exist_ok=True))
     print(engine)
@@ -56,8 +56,3 @@ def find_job(truss: Path, config: Path | None, environment: Environment) -> Job:
     asked = Surroundings.from_config(content)
     surroundings = replace(asked, gpus=here.gpus, runtime_version=here.runtime_version)
     return prepare(parse_settings(content), surroundings, environment.hf_access_token)
-
-
-def _show(*lines: str) -> None:
-    for line in lines:
-        print(line, file=sys.stderr, flush=True)

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from trtllm_truss.cli.http_client import post
+from trtllm_truss.cli.terminal import tell
 from trtllm_truss.cli.truss_server import TrussServer, free_port
 from trtllm_truss.errors import TrussError
 
@@ -52,4 +53,4 @@ def _summary(finish: dict[str, object], first_s: float, whole_s: float) -> None:
 
 def _show(line: str) -> None:
     if "Handled request" not in line:  # it would stand in the midst of the answer
-        print(line, file=sys.stderr, flush=True)
+        tell(line)

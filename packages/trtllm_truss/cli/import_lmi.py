@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import yaml
 
 from trtllm_truss.cli.layout import read_config
+from trtllm_truss.cli.terminal import tell
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.serving.rendering import check_runtime
 from trtllm_truss.settings.lmi_import.conversion import Row, convert_options
@@ -95,9 +95,9 @@ def _report(rows: Sequence[Row], lost: Sequence[str]) -> None:
         some = [row for row in rows if row.fate is fate]
         if not some:
             continue
-        print(f"{fate.value}:", file=sys.stderr)
+        tell(f"{fate.value}:")
         for row in some:
             arrow = "→ " if fate is Fate.MAPPED else ""
-            print(f"  {row.written}={row.value}: {arrow}{row.sentence}", file=sys.stderr)
+            tell(f"  {row.written}={row.value}: {arrow}{row.sentence}")
     if lost:
-        print(f"given otherwise as well, so left out: {', '.join(lost)}", file=sys.stderr)
+        tell(f"given otherwise as well, so left out: {', '.join(lost)}")

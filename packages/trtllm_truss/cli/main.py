@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from trtllm_truss import __version__
+from trtllm_truss.cli.terminal import tell
 from trtllm_truss.errors import SettingsError, TrussError
 
 USAGE_STATUS = 2
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except TrussError as error:
-        print(f"error: {error.message}", file=sys.stderr)
+        tell(f"error: {error.message}")
         return USAGE_STATUS if isinstance(error, SettingsError) else 1
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from trtllm_truss.builder.model_card import settings_block
 from trtllm_truss.builder.publishing import publish as publish_engine
 from trtllm_truss.cli.build import find_job
 from trtllm_truss.cli.layout import read_config
+from trtllm_truss.cli.terminal import tell
 from trtllm_truss.engines.manifest import read_manifest
 from trtllm_truss.errors import BuildError, SettingsError
 from trtllm_truss.settings.loading import parse_settings, read_environment
@@ -38,7 +38,7 @@ def publish(truss: Path, config: Path | None, engine: Path | None, destination: 
     commit = publish_engine(folder, destination, environment.hf_access_token)
     manifest = read_manifest(folder)
     assert manifest is not None, "an engine without one is not published"
-    print("published; this in config.yaml, in place of build, serves it:", file=sys.stderr)
+    tell("published; this in config.yaml, in place of build, serves it:")
     print(settings_block(manifest, destination, commit), end="")
     return 0
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from trtllm_truss.cli.layout import read_config
+from trtllm_truss.cli.terminal import tell
 from trtllm_truss.engines.inspection import inspect_engine
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.serving.preparation import fetch_engine, open_tokenizer
@@ -31,5 +31,5 @@ def render(truss: Path, config: Path | None, engine: Path | None, output: Path) 
     tokenizer_dir = tokenizer.fetch() if tokenizer else inspected.tokenizer_folder
     data_dir = truss / content.get("data_dir", "data")
     render_engine(settings, inspected, data_dir, output, tokenizer_dir=tokenizer_dir)
-    print(f"{output} holds the model repository for {folder}", file=sys.stderr)
+    tell(f"{output} holds the model repository for {folder}")
     return 0

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import signal
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
 
 from trtllm_truss.cli.layout import read_config
 from trtllm_truss.cli.remote_api import RemoteApi
+from trtllm_truss.cli.terminal import tell
 from trtllm_truss.cli.truss_server import TrussServer
 from trtllm_truss.errors import SettingsError, StartupError
 from trtllm_truss.settings.loading import parse_settings
@@ -36,7 +36,7 @@ def serve(truss: Path, config: Path | None, port: int, remote_api_port: int | No
         )
     truss_config = read_config(truss, config)
     settings = parse_settings(truss_config)
-    server = TrussServer(truss, config, port, _show)
+    server = TrussServer(truss, config, port, tell)
     remote_api = None
     if remote_api_port is not None:
         model_name = str(truss_config.get("model_name") or "model")
@@ -49,14 +49,14 @@ def serve(truss: Path, config: Path | None, port: int, remote_api_port: int | No
             if stopping.requested:
                 return 0
             raise
-        _show(f"ready: POST {server.url}")
-        _show(f'  curl -N {server.url} -d \'{{"prompt": "The sky is", "max_tokens": 32}}\'')
+        tell(f"ready: POST {server.url}")
+        tell(f'  curl -N {server.url} -d \'{{"prompt": "The sky is", "max_tokens": 32}}\'')
         if remote_api is not None:
-            _show(f"  {remote_api.example}")
+            tell(f"  {remote_api.example}")
         status = server.wait()
     if stopping.requested:
         return 0
-    _show(f"error: the server ended by itself with status {status}.")
+    tell(f"error: the server ended by itself with status {status}.")
     return 1
 
 
@@ -75,9 +75,5 @@ class _Stopping:
             self._server.stop(0)
             return
         self.requested = True
-        _show(f"{signal.Signals(number).name}: letting running answers finish …")
+        tell(f"{signal.Signals(number).name}: letting running answers finish …")
         self._server.stop(self._drain_timeout_s)
-
-
-def _show(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
