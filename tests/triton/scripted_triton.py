@@ -45,12 +45,13 @@ class ScriptedTriton:
 def assert_nothing_left(run_id: str, shm_prefix: str, within_s: float = 5.0) -> None:
     """Fails unless the run's processes and shared memory are gone in time."""
     deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
+    while True:
         segments = [p for p in Path("/dev/shm").iterdir() if p.name.startswith(shm_prefix)]
-        if not marked_processes(run_id) and not segments:
+        processes = marked_processes(run_id)
+        if not processes and not segments:
             return
+        assert time.monotonic() < deadline, f"left over: {processes}, {segments}"
         time.sleep(0.02)
-    raise AssertionError(f"left over: processes {marked_processes(run_id)}, segments {segments}")
 
 
 async def chunks_of(client: TritonClient, request: EngineRequest) -> AsyncIterator[EngineChunk]:
