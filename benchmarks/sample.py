@@ -81,6 +81,7 @@ def figures(result: LoadResult) -> Sample:
         "tok_s": result.tok_s,
         "requests": float(sum(result.outcomes.values())),
         "failed": float(result.failed),
+        "pace_tok_s": result.pace_tok_s,
         "tokens_per_arrival": result.tokens_per_arrival,
     }
     for what in ("ttft_ms", "gap_ms", "connect_ms"):

@@ -18,8 +18,7 @@ _BARE, _TRUSS = "bare gRPC loop", "trtllm-truss"
 _COLUMNS = [
     Column("streams", "streams"),
     Column("path", "path"),
-    Column("tok_s", "tok/s"),
-    Column("offered", "offered tok/s"),
+    Column("pace_tok_s", "tok/s each", 1),
     Column("ttft_p50_ms", "TTFT p50 ms", 1),
     Column("ttft_p99_ms", "TTFT p99 ms", 1),
     Column("gap_p50_ms", "gap p50 ms", 1),
@@ -36,11 +35,11 @@ def run(options: Options) -> CaseResult:
     interval_ms = chunk_interval_ms()
     held_ms = {_BARE: 0.0, _TRUSS: interval_ms}
     text = (
-        f"The engine makes a token for every stream each {_STEP_MS:g} ms. A gap lies between two "
+        f"The engine makes a token for every stream each {_STEP_MS:g} ms. “tok/s each” is what one "
+        "answer brings from its first token to its last (the median). A gap lies between two "
         f"arrivals at the client; “added” is what a gap has beyond a step and, for {_TRUSS}, "
         f"beyond the {interval_ms:g} ms for which it may hold tokens back to send them together "
-        "(`serving.chunk_interval_ms`); below 0 the gap is shorter than both together. “offered” "
-        "is what the engine would make if nothing ever waited."
+        "(`serving.chunk_interval_ms`); below 0 the gap is shorter than both together."
     )
     title = f"Paced engine, {_STEP_MS:g} ms a step: what the path adds to each gap"
     result = CaseResult("paced", title, text, _COLUMNS).begin()
@@ -66,8 +65,7 @@ def run(options: Options) -> CaseResult:
                 for sample in samples:
                     _charge(sample, held_ms[name])
                 cells: dict[str, Cell] = {**spreads(samples)}
-                offered = 1000 * streams / _STEP_MS
-                result.add(streams=float(streams), path=name, offered=offered, **cells)
+                result.add(streams=float(streams), path=name, **cells)
     _draw(result)
     return result
 

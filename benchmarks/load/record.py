@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ class Record:
         self._ttfts_s: list[float] = []
         self._gaps_s: list[float] = []
         self._connects_s: list[float] = []
+        self._paces_tok_s: list[float] = []
 
     def add(self, begun_s: float, arrivals_s: Sequence[float], tokens: int) -> None:
         """Adds an answer that came whole, with the moments at which tokens of it arrived."""
@@ -37,6 +39,8 @@ class Record:
         if arrivals_s:
             self._ttfts_s.append(arrivals_s[0] - begun_s)
         self._gaps_s += [b - a for a, b in itertools.pairwise(arrivals_s)]
+        if len(arrivals_s) > 1:
+            self._paces_tok_s.append((tokens - 1) / (arrivals_s[-1] - arrivals_s[0]))
 
     def add_failure(self, outcome: str) -> None:
         """Adds a request without a whole answer."""
@@ -56,6 +60,7 @@ class Record:
             ttft_ms=quantiles_ms(self._ttfts_s),
             gap_ms=quantiles_ms(self._gaps_s),
             connect_ms=quantiles_ms(self._connects_s),
+            pace_tok_s=statistics.median(self._paces_tok_s) if self._paces_tok_s else 0.0,
             tokens_per_arrival=self._tokens / self._arrivals if self._arrivals else 0.0,
         )
 

@@ -65,6 +65,7 @@ class LoadResult:
         ttft_ms: time to the first token of whole answers, connecting included: p50, p99, max.
         gap_ms: between two arrivals of tokens in one answer: p50, p99, max.
         connect_ms: time to connect: p50, p99, max.
+        pace_tok_s: tokens a second of one answer, from its first to its last: the median.
         tokens_per_arrival: mean over all answers.
         cpu_s: of the load process while it ran.
     """
@@ -75,6 +76,7 @@ class LoadResult:
     ttft_ms: dict[str, float]
     gap_ms: dict[str, float]
     connect_ms: dict[str, float] = field(default_factory=dict)
+    pace_tok_s: float = 0.0
     tokens_per_arrival: float = 0.0
     cpu_s: float = 0.0
 

@@ -108,3 +108,12 @@ async def test_a_silent_server_does_not_hold_the_load_up() -> None:
         spec = LoadSpec("http", port, "/", ("{}",), streams=3, requests=9, patience_s=0.1)
         await run_http(spec, record)
     assert record.result().outcomes == {"stalled": 3}
+
+
+def test_the_pace_of_an_answer_is_that_of_what_follows_its_first_token() -> None:
+    record = Record()
+    record.add(begun_s=0.0, arrivals_s=[7.0, 7.5, 8.0], tokens=11)
+    record.add(begun_s=0.0, arrivals_s=[7.0, 7.5, 8.0], tokens=21)
+    record.add(begun_s=0.0, arrivals_s=[7.0, 7.5, 8.0], tokens=31)
+    record.add(begun_s=0.0, arrivals_s=[7.0], tokens=1)
+    assert record.result().pace_tok_s == 20
