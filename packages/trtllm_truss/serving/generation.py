@@ -21,6 +21,7 @@ from trtllm_truss.serving.reading import read_answer
 from trtllm_truss.serving.request import Finish, GenerationRequest, Piece
 from trtllm_truss.serving.request_metrics import RequestMetrics
 from trtllm_truss.serving.side_by_side import side_by_side
+from trtllm_truss.serving.turns import Turns
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.tokenizer import TextTokenizer
 from trtllm_truss.triton.client import TritonClient
@@ -60,6 +61,7 @@ class Generator:
         self._admission = admission
         self._activity = activity
         self._metrics = metrics
+        self._turns = Turns()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def engine_is_gone(self) -> None:
@@ -98,6 +100,7 @@ class Generator:
         with ExitStack() as records:
             # Until all is planned it is one request, and refused as one.
             record = records.enter_context(self._metrics.request_started(protocol, call_id))
+            await self._turns.turn()
             plans = await self._plans(requests, call_id)
             answers = [self._answer(plans[0][1], arrived, record)]
             for _, plan in plans[1:]:
