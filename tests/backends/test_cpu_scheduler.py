@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from backend_requests import END_ID, OUTPUTS, PROMPT, Caller, StartScheduler, request, word_list
 
+from trtllm_truss.backends.openvino_genai import scheduler as scheduling
 from trtllm_truss.backends.openvino_genai.engine import Engine
 from trtllm_truss.backends.openvino_genai.parameters import EngineSettings
 from trtllm_truss.backends.openvino_genai.scheduler import Scheduler
@@ -43,6 +44,19 @@ def test_later_tokens_are_collected_for_an_interval(
 
     assert [outputs["output_ids"].shape for outputs in caller.responses] == [(1, 1, 1), (1, 1, 5)]
     assert caller.tokens == run(start_scheduler(engine), PROMPT, 6, streaming=True).tokens
+
+
+def test_an_idle_engine_waits_for_what_comes_together(
+    engine: Engine, start_scheduler: StartScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduling, "_GATHER_S", 1.0)
+    monkeypatch.setattr(scheduling, "_GATHER_LIMIT_S", 1.0)
+    scheduler = start_scheduler(engine)
+    first = submit(scheduler, PROMPT, 1)
+    time.sleep(0.2)
+    assert not first.responses
+    second = submit(scheduler, PROMPT, 1)
+    assert first.wait().tokens == second.wait().tokens
 
 
 def test_an_answer_in_one_piece_repeats_the_prompt(scheduler: Scheduler) -> None:

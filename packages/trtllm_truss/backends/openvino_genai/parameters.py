@@ -43,7 +43,7 @@ class EngineSettings:
     exclude_input_in_output: bool = False
     normalize_log_probs: bool = True
     cancellation_check_s: float = 0.1
-    response_interval_s: float = 0.02
+    response_interval_s: float = 0.04
     ignored: tuple[str, ...] = ()
 
 

@@ -9,7 +9,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import NamedTuple
+from contextlib import suppress
+from typing import NamedTuple, TypeAlias
 
 from trtllm_truss.backends.openvino_genai.engine import KV_BLOCK_TOKENS, Engine
 from trtllm_truss.backends.openvino_genai.generation import Generation, send_empty
@@ -26,8 +27,11 @@ logger = logging.getLogger(__name__)
 # Python backend, as long as a tenth of a token. Both are therefore done less often the more
 # requests are running: the interval is multiplied by their number over the first figure, at most
 # by the second.
-_RESPONSE_REQUESTS, _RESPONSE_MOST = 2.5, 10
+_RESPONSE_REQUESTS, _RESPONSE_MOST = 5, 5
 _CHECK_REQUESTS, _CHECK_MOST = 6, 4
+# Requests of one moment reach an idle engine within milliseconds. Its first step waits for them as
+# long as one comes soon after the other.
+_GATHER_S, _GATHER_LIMIT_S = 0.002, 0.008
 
 
 class _Arrival(NamedTuple):
@@ -46,6 +50,9 @@ class _Stop(NamedTuple):
 
 class _Close(NamedTuple):
     pass
+
+
+_Message: TypeAlias = _Arrival | _Checked | _Stop | _Close
 
 
 class Scheduler:
@@ -69,7 +76,7 @@ class Scheduler:
         self._engine = engine
         self._settings = settings
         self._on_death = on_death
-        self._inbox: queue.SimpleQueue[_Arrival | _Checked | _Stop | _Close] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
         self._guides = GuideCheck(settings.model_folder)
         self._unchecked: deque[_Arrival] = deque()
         self._waiting: deque[_Arrival] = deque()
@@ -110,19 +117,30 @@ class Scheduler:
             self._on_death()
 
     def _read_inbox(self) -> None:
-        """Take in all messages; wait for one if there is nothing else to do."""
-        idle = not (self._running or self._waiting)
-        while idle or not self._inbox.empty():
-            idle = False
-            match self._inbox.get():
-                case _Arrival() as arrival:
-                    self._take(arrival)
-                case _Checked(arrival, result):
-                    self._take_checked(arrival, result)
-                case _Stop(request_id):
-                    self._cancel_where(lambda request, _: request.id == request_id)
-                case _Close():
-                    self._closing = True
+        """Take in all messages; wait for some if there is nothing else to do."""
+        if not (self._running or self._waiting):
+            self._handle(self._inbox.get())
+            self._gather()
+        while not self._inbox.empty():
+            self._handle(self._inbox.get())
+
+    def _gather(self) -> None:
+        """Wait for what comes at the same time: a step that has begun without it makes it late."""
+        deadline = time.monotonic() + _GATHER_LIMIT_S
+        with suppress(queue.Empty):
+            while not self._closing and time.monotonic() < deadline:
+                self._handle(self._inbox.get(timeout=_GATHER_S))
+
+    def _handle(self, message: _Message) -> None:
+        match message:
+            case _Arrival() as arrival:
+                self._take(arrival)
+            case _Checked(arrival, result):
+                self._take_checked(arrival, result)
+            case _Stop(request_id):
+                self._cancel_where(lambda request, _: request.id == request_id)
+            case _Close():
+                self._closing = True
 
     def _take(self, arrival: _Arrival) -> None:
         if arrival.request.guide is None:
