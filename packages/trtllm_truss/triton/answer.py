@@ -137,7 +137,10 @@ class Answer:
         self._tokens.extend(chunk.token_ids)
         self._final = chunk.final
         if chunk.cum_log_prob is not None:
-            self._log_probs, self._cum_log_prob = chunk.log_probs, chunk.cum_log_prob
+            self._cum_log_prob = chunk.cum_log_prob
+            # The C++ backend sends the whole list every time; others only what is new.
+            whole = len(chunk.log_probs) >= len(self._log_probs) + len(chunk.token_ids)
+            self._log_probs = chunk.log_probs if whole else self._log_probs + chunk.log_probs
 
     async def _woken(self, at: float, *, for_tokens: bool) -> None:
         """Waits for the time, the end, or a token if those are waited for."""

@@ -1,0 +1,57 @@
+"""Log probabilities of an answer, as engines send them."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from tritonclient.grpc import service_pb2
+
+from trtllm_truss.triton.answer import Answer
+
+
+def message(ids, log_probs, *, final=False):
+    response = service_pb2.ModelInferResponse(model_name="tensorrt_llm")
+    outputs = {
+        "output_ids": ("INT32", [1, 1, len(ids)], struct.pack(f"<{len(ids)}i", *ids)),
+        "sequence_length": ("INT32", [1, 1], struct.pack("<i", len(ids))),
+        "cum_log_probs": ("FP32", [1, 1], struct.pack("<f", sum(log_probs))),
+        "output_log_probs": (
+            "FP32",
+            [1, 1, len(log_probs)],
+            struct.pack(f"<{len(log_probs)}f", *log_probs),
+        ),
+    }
+    for name, (datatype, shape, data) in outputs.items():
+        response.outputs.add(name=name, datatype=datatype, shape=shape)
+        response.raw_output_contents.append(data)
+    response.parameters["triton_final_response"].bool_param = final
+    return service_pb2.ModelStreamInferResponse(infer_response=response).SerializeToString()
+
+
+WHOLE = [([7], [-1]), ([8, 9], [-1, -2, -3]), ([9], [-1, -2, -3, -4]), ([], [-1, -2, -3, -4])]
+NEW = [([7], [-1]), ([8, 9], [-2, -3]), ([9], [-4]), ([], [])]
+
+
+@pytest.mark.parametrize("responses", [WHOLE, NEW], ids=["whole lists", "new ones alone"])
+async def test_log_probs_are_those_of_all_tokens(responses):
+    answer = Answer()
+    seen = []
+    for ids, log_probs in responses:
+        answer.message(message(ids, log_probs, final=not ids))
+        chunk = await answer.next()
+        seen.append((chunk.token_ids, chunk.log_probs))
+    assert seen == [
+        ((7,), (-1,)),
+        ((8, 9), (-1, -2, -3)),
+        ((9,), (-1, -2, -3, -4)),
+        ((), (-1, -2, -3, -4)),
+    ]
+
+
+async def test_log_probs_of_chunks_that_are_read_together():
+    answer = Answer()
+    for ids, log_probs in NEW:
+        answer.message(message(ids, log_probs, final=not ids))
+    chunk = await answer.next()
+    assert (chunk.token_ids, chunk.log_probs) == ((7, 8, 9, 9), (-1, -2, -3, -4))
