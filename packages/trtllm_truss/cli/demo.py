@@ -12,6 +12,7 @@ from trtllm_truss.cli.truss_server import TrussServer, free_port
 from trtllm_truss.errors import TrussError
 
 _MAX_TOKENS = 128
+_OF_A_REQUEST = ("Handled request", " request engine_request_id=")
 
 
 def demo(truss: Path, config: Path | None, question: str) -> int:
@@ -52,5 +53,5 @@ def _summary(finish: dict[str, object], first_s: float, whole_s: float) -> None:
 
 
 def _show(line: str) -> None:
-    if "Handled request" not in line:  # it would stand in the midst of the answer
+    if not any(words in line for words in _OF_A_REQUEST):  # they would stand amid the answer
         tell(line)
