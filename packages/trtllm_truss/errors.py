@@ -5,6 +5,7 @@
     TrussError
     ├── RequestError                 the caller's fault, decided before the engine sees anything
     │   ├── InvalidRequest           400 invalid_request
+    │   ├── BodyTooLarge             413 body_too_large
     │   └── ContextLengthExceeded    400 context_length_exceeded
     ├── QueueFull                    429 queue_full            (Retry-After)
     ├── EngineUnavailable            503 engine_unavailable    (Retry-After)
@@ -54,6 +55,13 @@ class RequestError(TrussError):
 
 class InvalidRequest(RequestError):
     """A field is missing, of the wrong type, out of range, unknown or unsupported."""
+
+
+class BodyTooLarge(RequestError):
+    """The body has more bytes than `serving.max_body_bytes`."""
+
+    code = "body_too_large"
+    status = 413
 
 
 class ContextLengthExceeded(RequestError):

@@ -121,17 +121,17 @@ def test_a_long_value_is_cut_in_the_message() -> None:
         (b'{"prompt": "x", "top_p": NaN}', "NaN"),
         (b'{"prompt": "x", "top_p": -Infinity}', "-Infinity"),
         (b'{"seed": ' + b"9" * 5000 + b"}", "too long"),
-        (b"[" * 100_000, "nested too deeply"),
+        (b"[" * 100_000, "100000 levels deep"),
     ],
 )
 def test_bodies_that_are_no_json_object(raw: bytes, part: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        parse_json_object(raw)
+        parse_json_object(raw, 1 << 20)
     assert part in caught.value.message
 
 
 def test_good_body() -> None:
-    assert parse_json_object(json.dumps({"prompt": "é"}).encode()) == {"prompt": "é"}
+    assert parse_json_object(json.dumps({"prompt": "é"}).encode(), 1 << 20) == {"prompt": "é"}
 
 
 @pytest.mark.parametrize(

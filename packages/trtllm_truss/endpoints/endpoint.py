@@ -51,7 +51,7 @@ class Endpoint:
         dialect = self._choose(request.headers, {})
         try:
             try:
-                body = parse_json_object(await request.body())
+                body = parse_json_object(await request.body(), self._service.limits.max_body_bytes)
                 dialect = self._choose(request.headers, body)
                 call = dialect.read(body, request.headers.get("accept", ""), call_id)
             except TrussError as error:

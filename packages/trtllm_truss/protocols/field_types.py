@@ -8,6 +8,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.protocols.limits import MAX_WORD_CHARACTERS, MAX_WORDS
 from trtllm_truss.protocols.validation import shown
 
 INT32_MAX = 2**31 - 1
@@ -15,6 +16,10 @@ LEAST = 1e-6
 """Least value of what must be above 0: the engine computes in 32 bits, where less becomes 0."""
 
 NonEmpty = Annotated[str, Field(min_length=1)]
+Word = Annotated[str, Field(min_length=1, max_length=MAX_WORD_CHARACTERS)]
+Words = Annotated[list[Word], Field(fail_fast=True, max_length=MAX_WORDS)]
+"""Stop words or bad words. Without `fail_fast` pydantic collects an error for each item."""
+
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 

@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import json
+from itertools import accumulate
 from typing import Any, NoReturn
 
-from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.errors import BodyTooLarge, InvalidRequest
+from trtllm_truss.protocols import limits
+
+_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_NOT_BRACKETS = bytes(set(range(256)) - _STEPS.keys())
 
 
-def parse_json_object(raw: bytes) -> dict[str, Any]:
-    """The JSON object in a request body.
+def parse_json_object(raw: bytes, max_bytes: int) -> dict[str, Any]:
+    """Parse a request body, which must be a JSON object.
 
-    Stricter than Python's reader where that one accepts what JSON has no name for: NaN and
-    Infinity are refused.
+    NaN and Infinity, which Python's parser accepts, are refused. Size and shape are checked before
+    any object is built.
+
+    Args:
+        raw: the body.
+        max_bytes: `serving.max_body_bytes`.
 
     Raises:
-        InvalidRequest: the bytes are not UTF-8, not JSON, or not an object.
+        BodyTooLarge: it has more than `max_bytes`.
+        InvalidRequest: it is not UTF-8, not JSON, not an object, or beyond one of `limits`.
     """
+    if len(raw) > max_bytes:
+        raise BodyTooLarge(
+            f"the body has {len(raw)} bytes; at most {max_bytes} are read "
+            "(serving.max_body_bytes). Send less."
+        )
     if not raw.strip():
         raise InvalidRequest('the body is empty; send JSON such as {"prompt": "Hello"}.')
     try:
@@ -26,6 +41,7 @@ def parse_json_object(raw: bytes) -> dict[str, Any]:
             f"the body is not UTF-8 (byte {raw[error.start]:#04x} at position {error.start}); "
             "encode the JSON as UTF-8."
         ) from None
+    _check_shape(raw)
     try:
         body = json.loads(text, parse_constant=_refuse_constant)
     except RecursionError:
@@ -41,6 +57,37 @@ def parse_json_object(raw: bytes) -> dict[str, Any]:
             f'the body is {_kind(body)}; send a JSON object such as {{"prompt": "Hello"}}.'
         )
     return body
+
+
+def _check_shape(raw: bytes) -> None:
+    """Refuse a body that would be expensive to parse and validate.
+
+    Counts are exact for JSON; of anything else, which the parser refuses, they are harmless.
+
+    Raises:
+        InvalidRequest: it is beyond one of `limits`.
+    """
+    containers = raw.count(b"[") + raw.count(b"{")
+    if containers <= limits.MAX_NESTING and raw.count(b",") <= limits.MAX_KEYS:
+        return
+    unescaped = raw.replace(rb"\\", b"").replace(rb"\"", b"")
+    _refuse_more("strings", unescaped.count(b'"') // 2, limits.MAX_STRINGS)
+    outside = b"".join(unescaped.split(b'"')[::2])
+    brackets = outside.translate(None, _NOT_BRACKETS)
+    _refuse_more("keys", outside.count(b":"), limits.MAX_KEYS)
+    _refuse_more("arrays and objects", len(brackets) // 2, limits.MAX_CONTAINERS)
+    _refuse_more("values", outside.count(b","), limits.MAX_VALUES)
+    depth = max(accumulate(map(_STEPS.__getitem__, brackets)), default=0)
+    if depth > limits.MAX_NESTING:
+        raise InvalidRequest(
+            f"the body is nested {depth} levels deep; at most {limits.MAX_NESTING} are read. Send "
+            "flatter fields."
+        )
+
+
+def _refuse_more(what: str, count: int, most: int) -> None:
+    if count > most:
+        raise InvalidRequest(f"the body holds {count} {what}; at most {most} are read. Send fewer.")
 
 
 def _refuse_constant(name: str) -> NoReturn:

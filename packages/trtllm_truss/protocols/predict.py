@@ -15,8 +15,10 @@ from trtllm_truss.protocols.field_types import (
     Finite,
     NonEmpty,
     Strict,
+    Words,
     named_once,
 )
+from trtllm_truss.protocols.limits import MAX_MESSAGES
 from trtllm_truss.protocols.validation import invalid_request
 from trtllm_truss.serving.request import GenerationRequest
 from trtllm_truss.triton.request import Sampling
@@ -45,10 +47,13 @@ class PredictBody(Strict):
     """What a caller may send to `predict`; anything else is refused by name."""
 
     prompt: NonEmpty | None = None
-    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    messages: (
+        Annotated[list[Message], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)]
+        | None
+    ) = None
     max_tokens: int = Field(50, ge=1, le=INT32_MAX)
-    stop_words: list[NonEmpty] = Field(default_factory=list)
-    bad_words: list[NonEmpty] = Field(default_factory=list)
+    stop_words: Words = Field(default_factory=list)
+    bad_words: Words = Field(default_factory=list)
     beam_width: int = Field(1, ge=1, le=INT32_MAX)
     repetition_penalty: Finite | None = Field(None, ge=LEAST, le=100)
     temperature: Finite | None = Field(None, ge=0, le=100)

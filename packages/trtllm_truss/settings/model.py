@@ -50,6 +50,17 @@ class Serving(Section):
         le=3600,
         description="Seconds that running requests may take to finish after SIGTERM.",
     )
+    max_body_bytes: int = Field(
+        8 << 20,
+        ge=1 << 10,
+        le=1 << 30,
+        description="Bytes of a request body; a longer one is refused with 413.",
+    )
+    control_tokens_in_messages: bool = Field(
+        False,
+        description="Whether special tokens written out in `messages`, such as `</s>`, act "
+        "as such; by default they are plain text there, so that no user can write another's turn.",
+    )
     queue_limit: int = Field(
         2048,
         ge=0,

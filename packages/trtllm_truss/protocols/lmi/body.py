@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.protocols.limits import MAX_PROMPTS
 from trtllm_truss.protocols.lmi.call import LmiCall, LmiForm
 from trtllm_truss.protocols.lmi.grammar import guide_from
 from trtllm_truss.protocols.lmi.parameters import ALIASES, Parameters, read_parameters
 from trtllm_truss.protocols.lmi.sampling import sampling_from
-from trtllm_truss.protocols.validation import shown, unknown_field
+from trtllm_truss.protocols.validation import check_length, shown, unknown_field
 from trtllm_truss.serving.request import GenerationRequest
 from trtllm_truss.text.unicode import is_unicode
 
@@ -68,7 +69,7 @@ def parse_lmi(body: Mapping[str, Any], defaults: Mapping[str, Any], *, tgi: bool
     """
     for name in body:
         if name not in FIELDS:
-            raise InvalidRequest(unknown_field(name, FIELDS), param=name)
+            raise unknown_field(name, FIELDS)
     inputs, listed = _inputs(body.get("inputs"))
     sent = _object(body.get("parameters"))
     parameters = read_parameters(sent, _named(defaults))
@@ -120,6 +121,7 @@ def _generation_arguments(sent: Mapping[str, Any], parameters: Parameters) -> di
 def _inputs(inputs: Any) -> tuple[list[str], bool]:
     listed = isinstance(inputs, list)
     texts = inputs if listed else [inputs]
+    check_length("inputs", texts, MAX_PROMPTS, param="inputs")
     for place, text in enumerate(texts):
         path = f"inputs[{place}]" if listed else "inputs"
         if not isinstance(text, str) or not text:

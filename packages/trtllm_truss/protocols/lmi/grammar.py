@@ -7,7 +7,8 @@ from typing import Any
 
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.field_types import Strict
-from trtllm_truss.protocols.validation import shown
+from trtllm_truss.protocols.limits import MAX_GUIDE_CHARACTERS
+from trtllm_truss.protocols.validation import check_length, shown
 from trtllm_truss.triton.request import Guide, GuideKind
 
 _KINDS: dict[str, GuideKind] = {
@@ -38,8 +39,15 @@ def guide_from(grammar: Grammar | None) -> Guide | None:
     if grammar.type == "json_schema" and isinstance(value, dict):
         value = value.get("schema", value)
     if isinstance(value, dict) and kind == "json_schema":
-        return Guide(kind, json.dumps(value, ensure_ascii=False))
+        value = json.dumps(value, ensure_ascii=False)
     if isinstance(value, str) and value:
+        check_length(
+            "parameters.grammar.value",
+            value,
+            MAX_GUIDE_CHARACTERS,
+            param="grammar",
+            unit="characters",
+        )
         return Guide(kind, value)
     raise _wrong("value", value, "a JSON schema, or the text of a regular expression")
 

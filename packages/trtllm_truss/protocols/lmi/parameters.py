@@ -12,9 +12,9 @@ from trtllm_truss.protocols.field_types import (
     INT32_MAX,
     LEAST,
     Finite,
-    NonEmpty,
     Strict,
     Unsupported,
+    Words,
     named_once,
     refuse_unsupported,
 )
@@ -86,10 +86,10 @@ class Parameters(Strict):
     min_length: int | None = Field(
         None, ge=0, le=INT32_MAX, description="Tokens to generate at least."
     )
-    stop_sequences: list[NonEmpty] = Field(
+    stop_sequences: Words = Field(
         default_factory=list, description="Texts that end the answer just before them."
     )
-    bad_sequences: list[NonEmpty] = Field(
+    bad_sequences: Words = Field(
         default_factory=list, description="Texts that must not be generated."
     )
     include_stop_str_in_output: bool = Field(

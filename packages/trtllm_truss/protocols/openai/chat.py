@@ -9,6 +9,7 @@ from pydantic import Field
 
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.field_types import INT32_MAX, NonEmpty, Unsupported
+from trtllm_truss.protocols.limits import MAX_MESSAGES, MAX_TOOLS
 from trtllm_truss.protocols.openai.call import OpenAICall
 from trtllm_truss.protocols.openai.fields import SharedFields, read_body
 from trtllm_truss.protocols.openai.generation import generation_arguments, include_usage
@@ -35,7 +36,7 @@ class ChatExtensions(SharedFields):
 class ChatFields(ChatExtensions):
     """What a caller may send to `/v1/chat/completions`."""
 
-    messages: Annotated[list[Any], Field(min_length=1)] = Field(
+    messages: Annotated[list[Any], Field(min_length=1, max_length=MAX_MESSAGES)] = Field(
         description="The conversation, for the tokenizer's chat template; content is text, or "
         "parts of type text. `developer` means `system`."
     )
@@ -52,6 +53,7 @@ class ChatFields(ChatExtensions):
     )
     tools: list[Any] | None = Field(
         None,
+        max_length=MAX_TOOLS,
         description="Given to the chat template. What the model then writes is the content; it is "
         "not read into `tool_calls`.",
     )

@@ -9,11 +9,12 @@ from pydantic import Field
 
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.field_types import INT32_MAX, Unsupported
+from trtllm_truss.protocols.limits import MAX_PROMPTS
 from trtllm_truss.protocols.openai.call import OpenAICall
 from trtllm_truss.protocols.openai.fields import SharedFields, read_body
 from trtllm_truss.protocols.openai.generation import generation_arguments, include_usage
 from trtllm_truss.protocols.openai.shapes import CompletionShape
-from trtllm_truss.protocols.validation import shown
+from trtllm_truss.protocols.validation import check_length, shown
 from trtllm_truss.serving.request import GenerationRequest
 from trtllm_truss.text.unicode import is_unicode
 
@@ -110,6 +111,8 @@ def _prompts(prompt: Any) -> list[Prompt]:
         isinstance(prompt, list) and bool(prompt) and all(type(item) is int for item in prompt)
     )
     prompts = [prompt] if alone else prompt
+    if isinstance(prompts, list) and not alone:
+        check_length("prompt", prompts, MAX_PROMPTS, param="prompt")
     if not isinstance(prompts, list) or not prompts:
         raise InvalidRequest(
             f"prompt is {shown(prompt)}; it must be a text, a list of token ids, or a list of such "

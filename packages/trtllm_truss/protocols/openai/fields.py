@@ -11,11 +11,12 @@ from trtllm_truss.protocols.field_types import (
     INT32_MAX,
     LEAST,
     Finite,
-    NonEmpty,
     Strict,
     Unsupported,
+    Words,
     refuse_unsupported,
 )
+from trtllm_truss.protocols.limits import MAX_BIASED_TOKENS, MAX_MODEL_CHARACTERS
 from trtllm_truss.protocols.validation import invalid_request
 
 _NAMES_OF_DEFAULTS = {"stop_words": "stop"}
@@ -43,9 +44,7 @@ class Extensions(Strict):
         None, ge=0, le=INT32_MAX, description="Tokens to generate at least."
     )
     ignore_eos: bool = Field(False, description="Go on past the model's end of sequence.")
-    bad_words: list[NonEmpty] = Field(
-        default_factory=list, description="Texts that must not be generated."
-    )
+    bad_words: Words = Field(default_factory=list, description="Texts that must not be generated.")
     beam_width: int = Field(1, ge=1, le=INT32_MAX, description="Beams.")
     lora_task_id: int | None = Field(
         None, ge=0, le=2**64 - 1, description="The adapter to generate with."
@@ -60,7 +59,9 @@ class Extensions(Strict):
 class SharedFields(Extensions):
     """What a caller may send to either API."""
 
-    model: NonEmpty = Field("model", description="Echoed; one model is served, by any name.")
+    model: Annotated[str, Field(min_length=1, max_length=MAX_MODEL_CHARACTERS)] = Field(
+        "model", description="Echoed; one model is served, by any name."
+    )
     max_tokens: int | None = Field(
         None,
         ge=1,
@@ -68,8 +69,8 @@ class SharedFields(Extensions):
         description="Tokens to generate; default: what the context leaves.",
     )
     n: int = Field(1, ge=1, le=128, description="Choices for each prompt.")
-    stop: list[NonEmpty] = Field(
-        default_factory=list, description="A text, or any number of them, that end a choice."
+    stop: Words = Field(
+        default_factory=list, description="A text, or a list of them, that end a choice."
     )
     stream: bool = Field(False, description="Server-sent events, the last one `[DONE]`.")
     stream_options: StreamOptions | None = Field(
@@ -84,6 +85,7 @@ class SharedFields(Extensions):
     )
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] = Field(
         default_factory=dict,
+        max_length=MAX_BIASED_TOKENS,
         description="From token ids to what is added to their logits; no engine takes it so far.",
     )
     response_format: dict[str, Any] | None = Field(

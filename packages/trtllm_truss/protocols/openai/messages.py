@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.field_types import NonEmpty, Strict
-from trtllm_truss.protocols.validation import invalid_request, shown
+from trtllm_truss.protocols.limits import MAX_CONTENT_PARTS, MAX_TOOL_CALLS
+from trtllm_truss.protocols.validation import check_length, invalid_request, shown
 
 _TEXT_PARTS = {"text": "text", "refusal": "refusal"}
 _WITHOUT_MEANING = ("refusal", "annotations", "audio", "function_call")
@@ -45,12 +46,14 @@ class Message(Strict):
     content: str | None = None
     name: str | None = None
     reasoning_content: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: (
+        Annotated[list[ToolCall], Field(fail_fast=True, max_length=MAX_TOOL_CALLS)] | None
+    ) = None
     tool_call_id: str | None = None
 
 
 class _Conversation(Strict):
-    messages: list[Message]
+    messages: Annotated[list[Message], Field(fail_fast=True)]
 
 
 def read_messages(messages: Sequence[Any]) -> list[dict[str, Any]]:
@@ -95,6 +98,7 @@ def _plain(message: Any, path: str) -> Any:
     }
     content = kept.get("content")
     if isinstance(content, list):
+        check_length(f"{path}.content", content, MAX_CONTENT_PARTS, param="messages")
         parts = [_part(part, f"{path}.content[{place}]") for place, part in enumerate(content)]
         kept["content"] = "\n".join(parts)
     elif content is None and not kept.get("tool_calls"):

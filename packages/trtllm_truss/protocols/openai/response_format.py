@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.protocols.validation import shown
+from trtllm_truss.protocols.limits import MAX_GUIDE_CHARACTERS
+from trtllm_truss.protocols.validation import check_length, shown
 from trtllm_truss.triton.request import Guide, GuideKind
 
 _TEXTS: dict[str, GuideKind] = {"regex": "regex", "grammar": "ebnf_grammar"}
@@ -41,7 +42,7 @@ def read_response_format(response_format: Mapping[str, Any] | None) -> Guide | N
         text = response_format.get(kind)
         if not isinstance(text, str) or not text:
             raise _wrong(kind, text, "a text that is not empty")
-        return Guide(_TEXTS[kind], text)
+        return Guide(_TEXTS[kind], _bounded(kind, text))
     raise _wrong("type", kind, f"one of {', '.join(_TYPES)}")
 
 
@@ -51,7 +52,18 @@ def _schema(description: Any) -> str:
     schema = description.get("schema")
     if not isinstance(schema, dict):
         raise _wrong("json_schema.schema", schema, "a JSON schema")
-    return json.dumps(schema, ensure_ascii=False)
+    return _bounded("json_schema.schema", json.dumps(schema, ensure_ascii=False))
+
+
+def _bounded(name: str, text: str) -> str:
+    check_length(
+        f"response_format.{name}",
+        text,
+        MAX_GUIDE_CHARACTERS,
+        param="response_format",
+        unit="characters",
+    )
+    return text
 
 
 def _wrong(name: str, value: Any, wanted: str) -> InvalidRequest:
