@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import struct
+import weakref
 
 import pytest
 from tritonclient.grpc import service_pb2
 
+from trtllm_truss.errors import EngineUnavailable
 from trtllm_truss.triton.answer import Answer
+from trtllm_truss.triton.grpc_status import StatusCode
 
 
 def message(ids, log_probs, *, final=False):
@@ -55,3 +59,17 @@ async def test_log_probs_of_chunks_that_are_read_together():
         answer.message(message(ids, log_probs, final=not ids))
     chunk = await answer.next()
     assert (chunk.token_ids, chunk.log_probs) == ((7, 8, 9, 9), (-1, -2, -3, -4))
+
+
+async def test_a_failure_keeps_nothing_alive_after_it_was_raised():
+    answer = Answer()
+    answer.ended(StatusCode.UNAVAILABLE, "gone")
+    with pytest.raises(EngineUnavailable):
+        await answer.next()
+    reference = weakref.ref(answer)
+    gc.disable()
+    try:
+        del answer
+        assert reference() is None
+    finally:
+        gc.enable()

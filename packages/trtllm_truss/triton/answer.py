@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from array import array
 from collections.abc import Callable
 
@@ -71,7 +72,8 @@ class Answer:
                 raise TimeoutError
             await self._woken(deadline, for_tokens=True)
         if self._failure is not None and not self._tokens:
-            raise self._failure
+            # A copy: its traceback would tie the prompt to `self` until the next collection.
+            raise copy.copy(self._failure)
         chunk = EngineChunk(
             tuple(self._tokens),
             self._final,

@@ -43,7 +43,7 @@ class Call:
             receiver: takes in what the server sends.
             payload: the one message that the server is sent.
         """
-        self.unsent = _MESSAGE_HEAD.pack(0, len(payload)) + payload
+        self.unsent = memoryview(_MESSAGE_HEAD.pack(0, len(payload)) + payload)
         self._receiver = receiver
         self._partial = b""
         self._status = StatusCode.UNKNOWN
