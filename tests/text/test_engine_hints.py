@@ -7,6 +7,7 @@ from strategies import id_lists, texts
 from tokenizer_zoo import KINDS, tokenizer_of
 
 from trtllm_truss.text.engine_hints import StopWordIds
+from trtllm_truss.text.stop_words import StopWords
 from trtllm_truss.text.text_stream import TextStream
 
 words = st.one_of(
@@ -23,7 +24,7 @@ def test_a_hint_means_that_the_text_holds_the_word(
     tokenizer = tokenizer_of(kind)
     if (hint := StopWordIds(tokenizer).hint(word)) is not None:
         before = data.draw(id_lists(tokenizer))
-        stream = TextStream(tokenizer, [word])
+        stream = TextStream(tokenizer, StopWords([word]))
         stream.push([*before, hint])
         stream.finish()
         assert stream.stopped

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from strategies import cuts, id_lists, pieces, texts
 from tokenizer_zoo import KINDS, tokenizer_of
 
+from trtllm_truss.text.stop_words import StopWords
 from trtllm_truss.text.text_stream import Piece, TextStream, TokenText
 from trtllm_truss.text.token_stream import TokenStream
 from trtllm_truss.text.tokenizer import TextTokenizer
@@ -32,7 +33,7 @@ def check_stream(
     options: dict[str, bool],
 ) -> None:
     whole = tokenizer.decode(ids, options["skip_special_tokens"])
-    stream = TextStream(tokenizer, stop_words, **options)
+    stream = TextStream(tokenizer, StopWords(stop_words), **options)
     shown = ""
     for ids_ in pieces(ids, lengths):
         shown += stream.push(ids_).text
@@ -53,7 +54,7 @@ def check_tokens(
     text: str,
 ) -> None:
     """The stream of tokens shows the same text, made of the first ids one after the other."""
-    stream = TokenStream(tokenizer, stop_words, **options)
+    stream = TokenStream(tokenizer, StopWords(stop_words), **options)
     shown, told = "", []
     for ids_ in pieces(ids, lengths):
         piece = stream.push(ids_)
@@ -93,7 +94,7 @@ def test_a_stop_word_ends_the_text_wherever_borders_fall(
 def test_a_stop_word_across_tokens_and_pieces() -> None:
     tokenizer = tokenizer_of("smollm2")
     ids = tokenizer.encode("One, two, three.\n\nUser: more?")
-    stream = TextStream(tokenizer, [".\n\nUser:"])
+    stream = TextStream(tokenizer, StopWords([".\n\nUser:"]))
     seen = [stream.push([token_id]) for token_id in ids]
     assert "".join(piece.text for piece in seen) == "One, two, three"
     assert seen[-1] == Piece("", stopped=True, used=0)
@@ -103,7 +104,7 @@ def test_a_stop_word_across_tokens_and_pieces() -> None:
 def test_the_end_releases_what_was_held_back_in_order() -> None:
     tokenizer = tokenizer_of("smollm2")
     emoji = tokenizer.encode("<|en🤖")
-    stream = TextStream(tokenizer, ["<|en\ufffd!"])
+    stream = TextStream(tokenizer, StopWords(["<|en\ufffd!"]))
     assert stream.push(emoji[:-1]) == Piece("", stopped=False, used=len(emoji) - 1)
     assert stream.finish() == "<|en\ufffd"
     assert not stream.stopped
@@ -111,20 +112,20 @@ def test_the_end_releases_what_was_held_back_in_order() -> None:
 
 def test_special_tokens_do_not_show() -> None:
     tokenizer = tokenizer_of("smollm2")
-    stream = TextStream(tokenizer, [])
+    stream = TextStream(tokenizer, StopWords([]))
     ids = [*tokenizer.encode("one"), 1, *tokenizer.encode(" two"), *tokenizer.eos_ids]
     assert "".join(stream.push([token_id]).text for token_id in ids) == "one two"
 
 
 def test_special_tokens_show_if_they_are_to() -> None:
     tokenizer = tokenizer_of("smollm2")
-    stream = TextStream(tokenizer, [], skip_special_tokens=False)
+    stream = TextStream(tokenizer, StopWords([]), skip_special_tokens=False)
     assert stream.push([*tokenizer.encode("one"), 1]).text == "one<|im_start|>"
 
 
 def test_the_stop_word_that_ended_it_is_told() -> None:
     tokenizer = tokenizer_of("smollm2")
-    stream = TextStream(tokenizer, ["three", " two"])
+    stream = TextStream(tokenizer, StopWords(["three", " two"]))
     stream.push(tokenizer.encode("one two three"))
     assert stream.stop_word == " two"
 
@@ -142,7 +143,7 @@ def test_tokens_tell_the_text_that_each_adds() -> None:
 def test_a_token_that_a_stop_word_cuts_is_told_with_what_is_left() -> None:
     tokenizer = tokenizer_of("smollm2")
     ids = tokenizer.encode("one two three")
-    stream = TokenStream(tokenizer, ["wo th"])
+    stream = TokenStream(tokenizer, StopWords(["wo th"]))
     told = [token for token_id in ids if stream.push([token_id]) for token in stream.tokens]
     assert told == [TokenText(ids[0], "one"), TokenText(ids[1], " t")]
     assert stream.finish() == ""

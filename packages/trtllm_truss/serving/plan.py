@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from trtllm_truss.serving.prompting import EncodedPrompt
 from trtllm_truss.serving.request import GenerationRequest
+from trtllm_truss.text.stop_words import StopWords
 from trtllm_truss.triton.request import EngineRequest
 
 
@@ -20,6 +21,7 @@ class Plan:
         engine_request: what is sent.
         end_ids: the ids that end the answer and are not part of it.
         special_stop_words: of the end ids, those that are stop words, with their texts.
+        stop_words: those of the request, shared by its answers.
         index: which of the request's answers it is.
     """
 
@@ -28,6 +30,7 @@ class Plan:
     engine_request: EngineRequest
     end_ids: tuple[int, ...]
     special_stop_words: Mapping[int, str]
+    stop_words: StopWords
     index: int = 0
 
     @property

@@ -96,7 +96,7 @@ def _text_stream(plan: Plan, tokenizer: TextTokenizer) -> TextStream:
     kind = TokenStream if plan.engine_request.return_log_probs else TextStream
     return kind(
         tokenizer,
-        request.stop_words,
+        plan.stop_words,
         include_stop_word=request.include_stop,
         skip_special_tokens=request.skip_special_tokens,
     )

@@ -24,15 +24,12 @@ class StopWordMatcher:
         word: the stop word that has ended the text; final after `flush`.
 
     Args:
-        stop_words: any number of words; the order does not matter.
+        stop_words: the words, shared by all texts that they end.
         shown: whether the stop word that ends the text is part of it.
-
-    Raises:
-        ValueError: a word is empty.
     """
 
-    def __init__(self, stop_words: Sequence[str], *, shown: bool = False) -> None:
-        self._words = _Automaton(stop_words)
+    def __init__(self, stop_words: StopWords, *, shown: bool = False) -> None:
+        self._words = stop_words
         self._shown = shown
         self._node = 0
         # The text that is not shown yet: always as long as the node is deep.
@@ -99,8 +96,16 @@ class _Found(NamedTuple):
     end: int
 
 
-class _Automaton:
+class StopWords:
     """The words as a trie, whose nodes know where to go on when the next character does not fit.
+
+    Building it takes a dictionary for each character of the words.
+
+    Args:
+        words: any number of words; the order does not matter.
+
+    Raises:
+        ValueError: a word is empty.
 
     Attributes:
         first_characters: those with which a word can begin.
@@ -108,7 +113,7 @@ class _Automaton:
         complete: by node, the length of the longest word that ends there; 0 if none does.
     """
 
-    def __init__(self, words: Sequence[str]) -> None:
+    def __init__(self, words: Sequence[str] = ()) -> None:
         self._children: list[dict[str, int]] = [{}]
         self._fallback = [0]
         self.depth = [0]
@@ -117,6 +122,9 @@ class _Automaton:
             self._add(word)
         self._link()
         self.first_characters = frozenset(self._children[0])
+
+    def __bool__(self) -> bool:
+        return len(self._children) > 1
 
     def step(self, node: int, character: str) -> int:
         """The node for the longest end of the text, once a character is added to it."""

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from trtllm_truss.text.detokenizer import IncrementalDetokenizer
-from trtllm_truss.text.stop_words import StopWordMatcher
+from trtllm_truss.text.stop_words import StopWordMatcher, StopWords
 from trtllm_truss.text.tokenizer import TextTokenizer
+
+NO_STOP_WORDS = StopWords()
 
 
 class Piece(NamedTuple):
@@ -46,9 +48,6 @@ class TextStream:
         stop_words: words that end the answer.
         include_stop_word: whether the one that ends it is part of it.
         skip_special_tokens: whether special tokens do not show.
-
-    Raises:
-        ValueError: a stop word is empty.
     """
 
     tokens: tuple[TokenText, ...] = ()
@@ -56,7 +55,7 @@ class TextStream:
     def __init__(
         self,
         tokenizer: TextTokenizer,
-        stop_words: Sequence[str],
+        stop_words: StopWords = NO_STOP_WORDS,
         *,
         include_stop_word: bool = False,
         skip_special_tokens: bool = True,

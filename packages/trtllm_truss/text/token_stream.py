@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from trtllm_truss.text.text_stream import Piece, TextStream, TokenText
+from trtllm_truss.text.stop_words import StopWords
+from trtllm_truss.text.text_stream import NO_STOP_WORDS, Piece, TextStream, TokenText
 from trtllm_truss.text.tokenizer import TextTokenizer
 
 
@@ -23,7 +24,7 @@ class TokenStream(TextStream):
     def __init__(
         self,
         tokenizer: TextTokenizer,
-        stop_words: Sequence[str] = (),
+        stop_words: StopWords = NO_STOP_WORDS,
         *,
         include_stop_word: bool = False,
         skip_special_tokens: bool = True,

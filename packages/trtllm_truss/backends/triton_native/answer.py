@@ -7,6 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from trtllm_truss.text.stop_words import StopWords
 from trtllm_truss.text.text_stream import TextStream
 from trtllm_truss.text.tokenizer import TextTokenizer
 
@@ -27,7 +28,7 @@ class TextAnswer:
         self, tokenizer: TextTokenizer, stop_words: Sequence[str], end_ids: Collection[int]
     ) -> None:
         self._tokenizer = tokenizer
-        self._stop_words = stop_words
+        self._stop_words = StopWords(stop_words)
         self._end_ids = end_ids
         self._streams: list[TextStream] = []
         self.lengths: list[int] = []
