@@ -95,7 +95,8 @@ def ids(name: str, messages: list[dict[str, Any]], **options: Any) -> list[int]:
     ours, theirs = pair(name)
     options.setdefault("add_generation_prompt", True)
     own = {name: options.pop(name) for name in OWN_OPTIONS & options.keys()}
-    got = ours.apply_chat_template(messages, **own, variables=options)
+    control = "<s>" in str(messages)  # the reference lets those act
+    got = ours.apply_chat_template(messages, **own, variables=options, control_tokens=control)
     wanted = theirs.apply_chat_template(
         messages, tokenize=True, return_dict=False, **own, **options
     )

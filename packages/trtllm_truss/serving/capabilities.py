@@ -22,12 +22,14 @@ class Capabilities:
         adapters: whether there can be LoRA adapters.
         max_beam_width: beams of one request at most.
         kv_cache_tokens: tokens that the KV cache holds; None where that is not known.
+        control_tokens_in_messages: whether special tokens written out in messages act as such.
     """
 
     max_beam_width: int = 1
     guides: bool = False
     adapters: bool = False
     kv_cache_tokens: int | None = None
+    control_tokens_in_messages: bool = False
 
 
 def refuse_unsupported(

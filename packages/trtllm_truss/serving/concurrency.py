@@ -51,6 +51,7 @@ def capabilities_of(settings: Settings, engine: Engine, capacity: Capacity | Non
         adapters=engine.takes_adapters,
         guides=engine.kind is EngineKind.CPU or bool(settings.runtime.get(_GUIDING)),
         kv_cache_tokens=_kv_cache_tokens(settings, capacity),
+        control_tokens_in_messages=settings.serving.control_tokens_in_messages,
     )
 
 

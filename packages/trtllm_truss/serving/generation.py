@@ -123,11 +123,12 @@ class Generator:
                 param=requests[0].name("n") if requests[0].n > 1 else prompt_field(requests[0]),
             )
         request_ids = chain([call_id], (f"{call_id}-{number}" for number in count(1)))
-        return [
-            (place, plan)
-            for place, request in enumerate(requests)
-            for plan in await self._planner.plan(request, request_ids)
-        ]
+        plans: list[tuple[int, Plan]] = []
+        for place, request in enumerate(requests):
+            if place:
+                await asyncio.sleep(0)  # running streams go on between one prompt and the next
+            plans += [(place, plan) for plan in await self._planner.plan(request, request_ids)]
+        return plans
 
     async def _answer(
         self, plan: Plan, arrived: float, record: RequestMetrics

@@ -13,6 +13,8 @@ from trtllm_truss.serving.plan import Plan
 from trtllm_truss.serving.prompting import EncodedPrompt, encode_prompt, prompt_field
 from trtllm_truss.serving.request import GenerationRequest
 from trtllm_truss.text.engine_hints import StopWordIds
+from trtllm_truss.text.stop_words import StopWords
+from trtllm_truss.text.text_stream import NO_STOP_WORDS
 from trtllm_truss.text.tokenizer import TextTokenizer
 from trtllm_truss.triton.request import EngineRequest, Sampling
 
@@ -48,7 +50,12 @@ class Planner:
             RequestError: it does not fit this engine.
         """
         refuse_unsupported(request, self._engine, self._capabilities)
-        prompt = await encode_prompt(request, self._tokenizer)
+        prompt = await encode_prompt(
+            request,
+            self._tokenizer,
+            self._engine.max_input_tokens,
+            control_tokens=self._capabilities.control_tokens_in_messages,
+        )
         special = {
             token_id: word
             for word in request.stop_words
@@ -69,6 +76,7 @@ class Planner:
             self._engine_request(request, prompt, end_ids, next(request_ids)),
             end_ids,
             special,
+            StopWords(request.stop_words) if request.stop_words else NO_STOP_WORDS,
         )
         return [first, *(_sibling(first, n, next(request_ids)) for n in range(1, request.n))]
 
@@ -105,12 +113,6 @@ class Planner:
         """`max_tokens`, cut down to the context only where the caller did not choose it."""
         engine = self._engine
         field = prompt_field(request)
-        if prompt_tokens > engine.max_input_tokens:
-            raise ContextLengthExceeded(
-                f"{field} is {prompt_tokens} tokens long; this engine takes at most "
-                f"{engine.max_input_tokens}. Shorten it.",
-                param=field,
-            )
         room = engine.max_sequence_tokens - prompt_tokens
         if not request.max_tokens_given:
             return min(request.max_tokens, room, self._cache_room(request, prompt_tokens))

@@ -12,11 +12,26 @@ from jinja2 import TemplateError
 from trtllm_truss.engines.layout import GGUF_SUFFIX
 from trtllm_truss.errors import ArtifactError, InvalidRequest
 from trtllm_truss.text.chat_template import ChatTemplate
+from trtllm_truss.text.control_tokens import ControlTokens
 from trtllm_truss.text.decoding import Decoding, choose_decoding
 from trtllm_truss.text.gguf_tokenizer import read_gguf_tokenizer
 from trtllm_truss.text.tokenizer_files import read_tokenizer_folder
 from trtllm_truss.text.tokenizer_parts import TokenizerParts
 from trtllm_truss.text.tokenizer_selection import select_tokenizer
+
+_LONG_CHARACTERS = 1 << 15
+"""From here on a text is encoded only if it may fit: a token takes microseconds and a kilobyte."""
+
+_CHARACTERS_PER_TOKEN = 8
+_TAIL_MARGIN_TOKENS = 64
+"""Tokens at the beginning of a tail that may depend on the text before it."""
+
+_CUT_TOKENS = 8
+"""Tokens that a cut can add to a text."""
+
+
+class TooManyTokens(Exception):
+    """A text has more tokens than the caller of `encode` allows."""
 
 
 class TextTokenizer:
@@ -35,34 +50,61 @@ class TextTokenizer:
     def __init__(self, parts: TokenizerParts) -> None:
         self._backend = parts.backend
         self._named_tokens = parts.named_tokens
-        self._chat_templates = {
-            name: ChatTemplate(source) for name, source in parts.chat_templates.items()
-        }
         self.eos_ids = parts.eos_ids
         self.bos_id = parts.bos_id
         self.pad_id = parts.pad_id
         self.sampling = parts.sampling
         self.vocab_size = self._backend.get_vocab_size(with_added_tokens=True)
         added = self._backend.get_added_tokens_decoder()
-        self.special_ids = frozenset(id_ for id_, token in added.items() if token.special)
+        special = {id_: token.content for id_, token in added.items() if token.special}
+        self.special_ids = frozenset(special)
+        self._chat_templates = {
+            name: (ChatTemplate(source), ControlTokens(special.values(), source))
+            for name, source in parts.chat_templates.items()
+        }
         self._start_decoding = choose_decoding(self._backend)
 
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+    def encode(
+        self,
+        text: str,
+        add_special_tokens: bool = True,
+        *,
+        max_tokens: int | None = None,
+        keep_last: int | None = None,
+        field: str = "prompt",
+    ) -> list[int]:
         """Turn a prompt into ids.
 
-        Special tokens that are written out in the text become their ids.
+        Special tokens that are written out in the text become their ids. The interpreter's lock is
+        free meanwhile. Time and memory are in proportion to `max_tokens` or `keep_last`.
 
         Args:
             text: the prompt.
             add_special_tokens: whether to add what the model expects around a text, such as BOS.
+            max_tokens: raise `TooManyTokens` for a long text with more.
+            keep_last: encode no more of a long text than gives as many ids at its end.
+            field: names the text in errors.
 
         Returns:
             The ids; empty for an empty text without special tokens.
 
         Raises:
             InvalidRequest: the text holds half of a surrogate pair.
+            TooManyTokens: it is long and has more tokens than `max_tokens`.
         """
-        return self._encode(text, add_special_tokens, param="prompt")
+        try:
+            if len(text) > _LONG_CHARACTERS:
+                if keep_last is not None:
+                    return self._encode_tail(text, add_special_tokens, keep_last)
+                if max_tokens is not None:
+                    self._refuse_too_many(text, max_tokens)
+            return self._encode(text, add_special_tokens)
+        except (TypeError, ValueError) as error:
+            raise InvalidRequest(
+                f"{field} holds half of a UTF-16 surrogate pair, which is not text; send whole "
+                "characters",
+                param=field,
+            ) from error
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Turn ids into text, as the tokenizer's own decoder does.
@@ -96,6 +138,9 @@ class TextTokenizer:
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         variables: Mapping[str, Any] | None = None,
+        control_tokens: bool = False,
+        max_tokens: int | None = None,
+        keep_last: int | None = None,
     ) -> list[int]:
         """Turn a conversation into the ids of the prompt that the model was trained on.
 
@@ -108,12 +153,17 @@ class TextTokenizer:
                 the answer goes on in it.
             tools: JSON schemas of the functions that the model may call.
             variables: further names for the template, such as `enable_thinking`.
+            control_tokens: whether special tokens that are written out in messages and tools act
+                as such.
+            max_tokens: as for `encode`.
+            keep_last: as for `encode`.
 
         Returns:
             The ids.
 
         Raises:
             InvalidRequest: the model has no chat template, or it refuses the messages.
+            TooManyTokens: as for `encode`.
         """
         name = "tool_use" if tools and "tool_use" in self._chat_templates else "default"
         if name not in self._chat_templates:
@@ -128,20 +178,48 @@ class TextTokenizer:
             "tools": tools,
             "add_generation_prompt": add_generation_prompt,
         }
-        template = self._chat_templates[name]
+        template, control = self._chat_templates[name]
+        if not control_tokens:
+            messages = [control.mask(message) for message in messages]
+            context["tools"] = tools and [control.mask(tool) for tool in tools]
         render = template.render_open if continue_final_message else template.render
         prompt = render(messages, context)
-        return self._encode(prompt, add_special_tokens=False, param="messages")
+        ids: list[int] = []
+        for part in [prompt] if control_tokens else control.split(prompt):
+            ids += self.encode(
+                part, False, max_tokens=max_tokens, keep_last=keep_last, field="messages"
+            )
+            if max_tokens is not None and keep_last is None and len(ids) > max_tokens:
+                raise TooManyTokens
+        return ids
 
-    def _encode(self, text: str, add_special_tokens: bool, param: str) -> list[int]:
-        try:
-            return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
-        except (TypeError, ValueError) as error:
-            raise InvalidRequest(
-                f"{param} holds half of a UTF-16 surrogate pair, which is not text; send whole "
-                "characters",
-                param=param,
-            ) from error
+    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        # `encode` would keep the interpreter's lock; `encode_batch` computes unused offsets.
+        batch = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        ids: list[int] = batch[0].ids
+        return ids
+
+    def _encode_tail(self, text: str, add_special_tokens: bool, count: int) -> list[int]:
+        wanted = count + _TAIL_MARGIN_TOKENS
+        characters = max(_LONG_CHARACTERS, wanted * _CHARACTERS_PER_TOKEN)
+        while True:
+            ids = self._encode(text[-characters:], add_special_tokens)
+            if len(ids) >= wanted or characters >= len(text):
+                return ids
+            characters *= 2
+
+    def _refuse_too_many(self, text: str, max_tokens: int) -> None:
+        """Count the tokens piece by piece, up to the limit.
+
+        Raises:
+            TooManyTokens: there are more.
+        """
+        count = 0
+        for begin in range(0, len(text), _LONG_CHARACTERS):
+            piece = text[begin : begin + _LONG_CHARACTERS]
+            count += len(self._encode(piece, add_special_tokens=False)) - _CUT_TOKENS
+            if count > max_tokens:
+                raise TooManyTokens
 
 
 def load_tokenizer(path: Path, *, trust_remote_code: bool = False) -> TextTokenizer:

@@ -1,0 +1,97 @@
+"""Special tokens that are written out in messages, kept from acting as such.
+
+A user who writes `<|im_end|>` would otherwise end their turn and could begin the system's. Each
+occurrence is masked before the chat template runs, and put back where the prompt is cut in two for
+encoding, so that the tokenizer sees no half of it as a special token.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from trtllm_truss.errors import InvalidRequest
+
+_PARSED = (
+    r"(['\"])(?P<text>(?:(?!\1).)+)\1\s*(?:not\s+)?in\b|split\(\s*(['\"])(?P<cut>(?:(?!\3).)+)\3"
+)
+"""Text that a template looks for in a message, such as `'</think>' in content`."""
+
+
+class ControlTokens:
+    """The special tokens of one tokenizer and chat template.
+
+    Args:
+        contents: the text of each special token.
+        template: the template's source. The special tokens that it looks for in messages are left
+            alone in the assistant's: they are how it finds reasoning there.
+    """
+
+    def __init__(self, contents: Collection[str], template: str) -> None:
+        self._contents = sorted(filter(None, contents), key=lambda text: (-len(text), text))
+        parsed = {
+            text for match in re.finditer(_PARSED, template) for text in match.group("text", "cut")
+        }
+        self._unparsed = [text for text in self._contents if text not in parsed]
+        # Letters and digits pass through every filter of a template; nobody can guess these.
+        nonce = secrets.token_hex(8)
+        self._marks = {text: f"x{nonce}n{n}x" for n, text in enumerate(self._contents)}
+        self._cut = cache(self._find_cut)
+        self._mark = re.compile(rf"x{nonce}n(\d+)x")
+
+    def mask(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Mask the special tokens in all texts of a message, or of a tool's description."""
+        is_assistant = message.get("role") == "assistant"
+        masked = self._masked(message, self._unparsed if is_assistant else self._contents)
+        assert isinstance(masked, Mapping)
+        return masked
+
+    def split(self, prompt: str) -> Iterator[str]:
+        """Put masked tokens back and cut the prompt within each of them.
+
+        Yields:
+            The prompt in parts. Encoded one by one, they hold only the special tokens that the
+            template wrote.
+
+        Raises:
+            InvalidRequest: a message holds a special token of one character, which cannot be cut.
+        """
+        begin, end = "", 0
+        for match in self._mark.finditer(prompt):
+            token = self._contents[int(match.group(1))]
+            cut = self._cut(token)
+            if cut is None:
+                raise InvalidRequest(
+                    f"messages hold the control token {token!r}, which cannot be sent as text; "
+                    "remove it, or set serving.control_tokens_in_messages.",
+                    param="messages",
+                )
+            yield begin + prompt[end : match.start()] + token[:cut]
+            begin, end = token[cut:], match.end()
+        yield begin + prompt[end:]
+
+    def _find_cut(self, token: str) -> int | None:
+        """Find where to cut a token, so that neither half holds a special token."""
+        for cut in range(1, len(token)):
+            if not any(text in half for half in (token[:cut], token[cut:]) for text in self._marks):
+                return cut
+        return None
+
+    def _masked(self, value: Any, tokens: Sequence[str]) -> Any:
+        if isinstance(value, str):
+            # Many short calls: one regular expression over megabytes would hold up all threads.
+            for token in tokens:
+                if token in value:
+                    value = value.replace(token, self._marks[token])
+            return value
+        if isinstance(value, Mapping):
+            return {
+                self._masked(name, tokens): self._masked(item, tokens)
+                for name, item in value.items()
+            }
+        if isinstance(value, list | tuple):
+            return [self._masked(item, tokens) for item in value]
+        return value
