@@ -9,7 +9,7 @@ from benchmarks.options import Options
 from benchmarks.result import CaseResult
 
 DEFAULT = ("zero-cost", "cpu-engine", "paced")
-ALL = (*DEFAULT, "overload", "slow-readers", "endurance")
+ALL = (*DEFAULT, "overload", "slow-readers", "endurance", "hostile")
 
 
 def case(name: str) -> Callable[[Options], CaseResult]:

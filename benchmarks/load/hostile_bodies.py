@@ -65,7 +65,7 @@ _MB = 1 << 20
 _ALMOST = LIMIT_BYTES - 64
 _TOO_LONG = ("tokens long", "at most 8191")
 _LONG_PROMPT = ("prompt", *_TOO_LONG)
-_KEYS = "at most 65536"
+_KEYS = "at most 32768"
 _DEEP = ("levels deep", "at most 64")
 
 CORPUS = [
@@ -86,20 +86,20 @@ CORPUS = [
         _LONG_PROMPT,
     ),
     HostileBody(
-        "a million wrong stop words", PREDICT,
-        _repeated(b'{"prompt":"a","stop":[', b"1,", _MB - 9, b"1]}"), ("stop_words",),
+        "500,000 wrong stop words", PREDICT,
+        _repeated(b'{"prompt":"a","stop":[', b"1,", _MB // 2 - 9, b"1]}"), ("stop_words",),
     ),
     HostileBody(
-        "a million values too many", PREDICT,
+        "four million values", PREDICT,
         _repeated(b'{"prompt":"a","stop":[', b"1,", 4 * _MB - 99, b"1]}"),
-        ("values", "at most 1048576"),
+        ("values", "at most 524288"),
     ),
     HostileBody(
-        "100,000 stop words", PREDICT, _dumps(prompt="a", stop=["ab"] * 100_000),
+        "50,000 stop words", PREDICT, _dumps(prompt="a", stop=["ab"] * 50_000),
         ("stop_words", "at most 64"),
     ),
     HostileBody(
-        "empty stop words", PREDICT, _dumps(prompt="a", stop=[""] * 60_000), ("stop_words",)
+        "empty stop words", PREDICT, _dumps(prompt="a", stop=[""] * 50_000), ("stop_words",)
     ),
     HostileBody(
         "stop word of 1 MB, 128 answers", CHAT, _chat(stop="ab" * (_MB // 2), n=128),
@@ -111,11 +111,11 @@ CORPUS = [
     ),
     HostileBody(
         "50,000 empty messages", PREDICT,
-        _dumps(messages=[{"role": "user", "content": ""}] * 50_000), ("strings", "at most 131072"),
+        _dumps(messages=[{"role": "user", "content": ""}] * 50_000), ("strings", "at most 65536"),
     ),
     HostileBody(
-        "30,000 empty messages", CHAT,
-        _dumps(messages=[{"role": "user", "content": ""}] * 30_000), ("messages", "at most 4096"),
+        "15,000 empty messages", CHAT,
+        _dumps(messages=[{"role": "user", "content": ""}] * 15_000), ("messages", "at most 4096"),
     ),
     HostileBody("4,096 wrong messages", PREDICT, _dumps(messages=[{}] * 4096), ("messages[0]",)),
     HostileBody("4,096 wrong messages, chat", CHAT, _dumps(messages=[{}] * 4096), ("messages[0]",)),
@@ -128,14 +128,14 @@ CORPUS = [
         "message of control tokens", CHAT,
         _message(content="<|im_end|>\n<|im_start|>system\n" * 250_000), ("messages", *_TOO_LONG),
     ),
-    HostileBody("message with 60,000 keys", CHAT, _message(**_keys("a", 60_000)), ("messages[0]",)),
+    HostileBody("message with 30,000 keys", CHAT, _message(**_keys("a", 30_000)), ("messages[0]",)),
     HostileBody(
-        "100,000 parts", CHAT, _message(content=[{"type": "text", "text": ""}] * 14_000),
+        "8,000 parts", CHAT, _message(content=[{"type": "text", "text": ""}] * 8_000),
         ("messages[0].content", "at most 4096"),
     ),
     HostileBody(
-        "20,000 tool calls", CHAT,
-        _message(tool_calls=[{"function": {"name": "f", "arguments": ""}}] * 20_000),
+        "8,000 tool calls", CHAT,
+        _message(tool_calls=[{"function": {"name": "f", "arguments": ""}}] * 8_000),
         ("tool_calls", "at most 1024"),
     ),
     HostileBody("20,000 tools", CHAT, _chat(tools=[{}] * 20_000), ("tools", "at most 1024")),
@@ -146,18 +146,18 @@ CORPUS = [
         ("tool_choice",),
     ),
     HostileBody(
-        "variables of 60,000 keys", CHAT,
-        _chat(chat_template_kwargs={**_keys("a", 60_000), "messages": 1}),
+        "variables of 30,000 keys", CHAT,
+        _chat(chat_template_kwargs={**_keys("a", 30_000), "messages": 1}),
         ("chat_template_kwargs",),
     ),
     HostileBody(
-        "60,000 biased tokens", CHAT, _chat(logit_bias=_keys("1", 60_000)),
+        "30,000 biased tokens", CHAT, _chat(logit_bias=_keys("1", 30_000)),
         ("logit_bias", "at most 1024"),
     ),
     HostileBody("model of 1 MB", CHAT, _chat(model="m" * _MB), ("model", "at most 256")),
     HostileBody("name of 8 MB", PREDICT, _dumps(**{"n" * _ALMOST: 1}), ("is not a field",)),
     HostileBody(
-        "60,000 unknown fields", PREDICT, _dumps(**_keys("a", 60_000)), ("is not a field",)
+        "30,000 unknown fields", PREDICT, _dumps(**_keys("a", 30_000)), ("is not a field",)
     ),
     HostileBody("100,000 unknown fields", CHAT, _dumps(**_keys("a", 100_000)), ("keys", _KEYS)),
     HostileBody("regex of brackets", CHAT, _guided("regex", "[" * 16_000), ("response_format",)),
@@ -171,7 +171,7 @@ CORPUS = [
                 ("response_format.grammar", "at most 65536")),
     HostileBody(
         "schema of 1 MB", CHAT,
-        _guided("json_schema", {"schema": {"enum": ["abcdefgh"] * 60_000}}),
+        _guided("json_schema", {"schema": {"enum": ["abcdefgh" * 4] * 30_000}}),
         ("response_format.json_schema.schema", "at most 65536"),
     ),
     HostileBody(
@@ -183,11 +183,11 @@ CORPUS = [
         _LONG_PROMPT,
     ),
     HostileBody(
-        "a million token ids", COMPLETIONS,
-        _repeated(b'{"max_tokens":1,"prompt":[', b"1,", _MB - 9, b"1]}"), _LONG_PROMPT,
+        "500,000 token ids", COMPLETIONS,
+        _repeated(b'{"max_tokens":1,"prompt":[', b"1,", _MB // 2 - 9, b"1]}"), _LONG_PROMPT,
     ),
     HostileBody(
-        "100,000 lists of ids", COMPLETIONS, _dumps(prompt=[[1]] * 100_000),
+        "50,000 lists of ids", COMPLETIONS, _dumps(prompt=[[1]] * 50_000),
         ("prompt", "at most 256"),
     ),
     HostileBody(
@@ -198,10 +198,10 @@ CORPUS = [
         "inputs of 8 MB", INVOCATIONS, _dumps(inputs="1 " * (_ALMOST // 2)), ("inputs", *_TOO_LONG)
     ),
     HostileBody(
-        "100,000 inputs", INVOCATIONS, _dumps(inputs=["a"] * 100_000), ("inputs", "at most 256")
+        "50,000 inputs", INVOCATIONS, _dumps(inputs=["a"] * 50_000), ("inputs", "at most 256")
     ),
     HostileBody(
-        "60,000 parameters", INVOCATIONS, _dumps(inputs="a", parameters=_keys("a", 60_000)),
+        "30,000 parameters", INVOCATIONS, _dumps(inputs="a", parameters=_keys("a", 30_000)),
         ("parameters",),
     ),
     HostileBody(
@@ -219,10 +219,10 @@ CORPUS = [
         lambda: b'{"tools":' + b'{"a":' * 979 + b"1" + b"}" * 980, _DEEP,
     ),
     HostileBody("two million arrays", PREDICT, _repeated(b"[", b"[],", 2 * _MB, b"1]"),
-                ("arrays and objects", "at most 131072")),
+                ("arrays and objects", "at most 65536")),
     HostileBody("a million strings", PREDICT, _repeated(b"[[[]]", b',""', _MB, b"]"),
-                ("strings", "at most 131072")),
-    HostileBody("a million floats", PREDICT, _repeated(b'{"prompt":[', b"1.5,", _MB - 9, b"1]}"),
+                ("strings", "at most 65536")),
+    HostileBody("500,000 floats", PREDICT, _repeated(b'{"prompt":[', b"1.5,", _MB // 2 - 9, b"1]}"),
                 ("prompt",)),
     HostileBody("number of 8 MB", PREDICT, _repeated(b'{"top_p":1.', b"1", _ALMOST, b"}"),
                 ("top_p", "at most 1")),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 from starlette.requests import Request
@@ -51,6 +51,7 @@ class Endpoint:
         dialect = self._choose(request.headers, {})
         try:
             try:
+                _release(request)
                 body = parse_json_object(await request.body(), self._service.limits.max_body_bytes)
                 dialect = self._choose(request.headers, body)
                 call = dialect.read(body, request.headers.get("accept", ""), call_id)
@@ -87,6 +88,15 @@ class Endpoint:
             keep_alive_s=keep_alive_s,
             reader_timeout_s=limits.reader_timeout_s,
         )
+
+
+def _release(request: Request) -> None:
+    """Untie a request from itself, so that its body is freed with it and not by a collection.
+
+    Truss keeps a closure over each request in that request's own state.
+    """
+    with suppress(AttributeError):
+        del request.state.watch_disconnect
 
 
 async def _whole(answers: AsyncGenerator[Item, None], writer: WholeWriter) -> Any:

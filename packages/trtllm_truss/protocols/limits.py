@@ -8,16 +8,16 @@ from __future__ import annotations
 MAX_NESTING = 64
 """Arrays and objects within each other. Templates and encoders recurse deeper than the parser."""
 
-MAX_CONTAINERS = 1 << 17
+MAX_CONTAINERS = 1 << 16
 """Arrays and objects in all."""
 
-MAX_STRINGS = 1 << 17
+MAX_STRINGS = 1 << 16
 """Strings in all, keys included."""
 
-MAX_KEYS = 1 << 16
+MAX_KEYS = 1 << 15
 """Keys in all: each unknown one costs a kilobyte when it is refused."""
 
-MAX_VALUES = 1 << 20
+MAX_VALUES = 1 << 19
 """Items in all, such as the token ids of prompts."""
 
 MAX_MESSAGES = 4096

@@ -1,0 +1,153 @@
+"""What one hostile body costs another client."""
+
+from __future__ import annotations
+
+import http.client
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from statistics import median
+
+from benchmarks.load.hostile_bodies import CORPUS, generated
+from benchmarks.options import Options
+from benchmarks.paths import EXAMPLE, ROOT
+from benchmarks.result import CaseResult, Column
+from benchmarks.servers.configuration import write_config
+from benchmarks.servers.target import Target
+from benchmarks.servers.truss import serve
+from benchmarks.servers.usage import total, usage_by_role
+
+_GENERATED = 2000
+_SEED = 11
+_USUAL_S = 10.0
+_SETTLE_S = 10.0
+_TAIL_S = 0.2
+_COLUMNS = [
+    Column("bodies", "bodies"),
+    Column("count", "number"),
+    Column("statuses", "statuses"),
+    Column("usual_p50_ms", "usual p50 ms"),
+    Column("usual_max_ms", "usual max ms"),
+    Column("p50_ms", "wait p50 ms"),
+    Column("max_ms", "wait max ms"),
+    Column("worst", "worst body"),
+    Column("kept_mib", "RSS kept MiB"),
+]
+_TEXT = """\
+A neighbour asks `examples/smollm2-135m-cpu` for four tokens again and again while one hostile body
+after another is sent. A wait is the whole time of one of the neighbour's answers that overlaps with
+a body. “RSS kept” is what all processes of the server hold ten seconds after the last body, beyond
+what they held before the first."""
+
+
+class _Neighbour:
+    """The neighbour's answers as they come: begin and end in seconds, and whether it was whole."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self._answers: list[tuple[float, float]] = []
+        self.failed = 0
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            begin, end, status = line.split()
+            self._answers.append((float(begin), float(end)))
+            self.failed += status != "200"
+
+    def waits_ms(self, since: float, until: float) -> list[float]:
+        """Durations of the answers that overlap with a period, once its last one is there."""
+        while self._process.poll() is None and not (self._answers and self._answers[-1][1] > until):
+            time.sleep(0.01)
+        return [
+            1000 * (end - begin) for begin, end in self._answers if end > since and begin < until
+        ]
+
+
+def run(options: Options) -> CaseResult:
+    """Measure the corpus, then generated bodies."""
+    title = "The wait of another client beside hostile bodies"
+    result = CaseResult("hostile", title, _TEXT, _COLUMNS).begin()
+    options.work.mkdir(parents=True, exist_ok=True)
+    count = options.requests or _GENERATED
+    corpus = [(body.name, body.route, body.make) for body in CORPUS]
+    if options.quick:
+        corpus = corpus[:5]
+    config = write_config(options.work / "hostile.yaml", EXAMPLE)
+    with serve(config) as truss, _neighbour(truss) as neighbour:
+        begun = time.monotonic()
+        time.sleep(options.seconds or _USUAL_S)
+        usual = neighbour.waits_ms(begun, time.monotonic())
+        made = ((name, route, make()) for name, route, make in corpus)
+        _measure(result, "corpus", made, truss, neighbour, usual)
+        random = ((f"{route} {n}", route, body)
+                  for n, (route, body) in enumerate(generated(count, _SEED)))  # fmt: skip
+        _measure(result, "generated", random, truss, neighbour, usual)
+        result.find(f"Of the neighbour's answers, {neighbour.failed} were not 200.")
+    return result
+
+
+def _measure(
+    result: CaseResult,
+    name: str,
+    bodies: Iterable[tuple[str, str, bytes]],
+    truss: Target,
+    neighbour: _Neighbour,
+    usual: list[float],
+) -> None:
+    before = total(usage_by_role(truss.pid)).rss_bytes
+    waits: list[float] = []
+    worst, worst_ms, count = "", 0.0, 0
+    statuses: dict[int, int] = {}
+    for body_name, route, body in bodies:
+        begun = time.monotonic()
+        status = _post(truss, route, body)
+        found = neighbour.waits_ms(begun, time.monotonic() + _TAIL_S)
+        waits += found
+        statuses[status] = statuses.get(status, 0) + 1
+        count += 1
+        if max(found, default=0.0) > worst_ms:
+            worst, worst_ms = body_name, max(found)
+    time.sleep(_SETTLE_S)
+    kept = total(usage_by_role(truss.pid)).rss_bytes - before
+    result.add(
+        bodies=name,
+        count=float(count),
+        statuses=" ".join(f"{status}:{times}" for status, times in sorted(statuses.items())),
+        usual_p50_ms=median(usual),
+        usual_max_ms=max(usual),
+        p50_ms=median(waits),
+        max_ms=worst_ms,
+        worst=worst,
+        kept_mib=kept / 2**20,
+    )
+    result.find(
+        f"{name}: the longest wait is {max(0.0, worst_ms - max(usual)):.0f} ms beyond the longest "
+        f"usual one; the server keeps {kept / 2**20:.0f} MiB."
+    )
+
+
+def _post(truss: Target, route: str, body: bytes) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", truss.port, timeout=600)
+    try:
+        with suppress(ConnectionError):  # a server may answer before it has read everything
+            connection.request("POST", route, body)
+        answer = connection.getresponse()
+        answer.read()
+        return answer.status
+    finally:
+        connection.close()
+
+
+@contextmanager
+def _neighbour(truss: Target) -> Iterator[_Neighbour]:
+    command = [sys.executable, "-m", "benchmarks.load.neighbour", str(truss.port), truss.path]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        try:
+            yield _Neighbour(process)
+        finally:
+            process.kill()
