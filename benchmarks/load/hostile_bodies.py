@@ -159,7 +159,7 @@ CORPUS = [
     HostileBody(
         "30,000 unknown fields", PREDICT, _dumps(**_keys("a", 30_000)), ("is not a field",)
     ),
-    HostileBody("100,000 unknown fields", CHAT, _dumps(**_keys("a", 100_000)), ("keys", _KEYS)),
+    HostileBody("40,000 unknown fields", CHAT, _dumps(**_keys("a", 40_000)), ("keys", _KEYS)),
     HostileBody("regex of brackets", CHAT, _guided("regex", "[" * 16_000), ("response_format",)),
     HostileBody("regex of 64 kB of brackets", CHAT, _guided("regex", "[" * 65_536),
                 ("response_format",)),
