@@ -73,9 +73,15 @@ def test_neither_or_both(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "damaged"),
-        (gguf(2048, ["a"])[:-1], "damaged"),
-        (gguf(2048, ["a"], magic=b"GGML"), "not a GGUF file"),
+        (b"", "cannot be read as a GGUF file"),
+        (gguf(2048, ["a"])[:-1], "ends inside its header"),
+        (gguf(2048, ["a"], magic=b"GGML"), "does not start with 'GGUF'"),
+        (
+            gguf(2048, ["a"]).replace(
+                struct.pack("<IIQ", 9, 8, 1), struct.pack("<IIQ", 9, 5, 2**60)
+            ),
+            "ends inside its header",
+        ),
         (struct.pack("<4sIQQ", b"GGUF", 3, 0, 0), "lacks the metadata key"),
     ],
 )

@@ -25,6 +25,7 @@ from trtllm_truss.engines.inspection import EngineKind, inspect_engine
 from trtllm_truss.engines.manifest import read_manifest
 from trtllm_truss.engines.surroundings import Surroundings
 from trtllm_truss.settings.loading import Environment, parse_settings
+from trtllm_truss.text.tokenizer_selection import tokenizer_files
 
 # The Hub's own client makes its HTTP library complain about the way it uploads.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")
@@ -224,3 +225,9 @@ def test_what_cannot_be_built_is_refused_before_weights_are_fetched(
     assert main(["build", "--config", file]) == 2
     assert "awq needs a GPU" in capsys.readouterr().err
     assert not hub.asked_for("*.safetensors")
+
+
+def test_every_file_of_a_tokenizer_is_copied() -> None:
+    names = ["spiece.model", "vocab.txt", "a.tiktoken", "additional_chat_templates/tool_use.jinja"]
+    others = ["config.json", "model.safetensors", "modeling_x.py"]
+    assert tokenizer_files([*names, *others]) == sorted(names)

@@ -17,12 +17,7 @@ from trtllm_truss.engines.inspection import inspect_engine
 from trtllm_truss.engines.manifest import Manifest, Origin, record_files, write_manifest
 from trtllm_truss.engines.target_gpu import TargetGpu
 from trtllm_truss.errors import BuildError
-
-TOKENIZER_FILES = (
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-    *("generation_config.json", "chat_template.jinja", "tokenizer.model", "vocab.json"),
-    *("merges.txt",),
-)
+from trtllm_truss.text.tokenizer_selection import tokenizer_files
 
 
 def run(job: Job, variables: Mapping[str, str], say: Callable[[str], None]) -> Path:
@@ -99,9 +94,10 @@ def _filled(word: str, values: Mapping[str, str]) -> str:
 def _complete(job: Job, checkpoint: Path) -> None:
     """Adds the tokenizer, looks at the result as serving would, and writes the manifest."""
     folder = job.workspace.engine
-    for name in TOKENIZER_FILES:
-        if (checkpoint / name).is_file():
-            shutil.copyfile(checkpoint / name, folder / name)
+    files = (file for file in checkpoint.rglob("*") if file.is_file())
+    for name in tokenizer_files(file.relative_to(checkpoint).as_posix() for file in files):
+        (folder / name).parent.mkdir(exist_ok=True)
+        shutil.copyfile(checkpoint / name, folder / name)
     engine = inspect_engine(folder)
     wanted = job.settings.tensor_parallelism * job.settings.pipeline_parallelism
     if engine.world_size != wanted:
@@ -110,7 +106,7 @@ def _complete(job: Job, checkpoint: Path) -> None:
             f"read {job.workspace.log}."
         )
     origin = Origin(job.build.checkpoint_repository, job.source.commit)
-    names = [file.name for file in folder.iterdir() if file.is_file()]
+    names = [file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()]
     write_manifest(
         folder,
         Manifest(

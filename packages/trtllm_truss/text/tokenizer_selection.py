@@ -69,6 +69,15 @@ def select_tokenizer(sizes: Mapping[str, int], *, trust_remote_code: bool) -> li
     )
 
 
+def tokenizer_files(names: Iterable[str]) -> list[str]:
+    """Return the files of a tokenizer among those of a model, without the model's `config.json`.
+
+    Args:
+        names: files by their name below the folder.
+    """
+    return _matching((name for name in names if name != "config.json"), (*_ALWAYS, *_SLOW))
+
+
 def _matching(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
     """The names right in the folder that match a pattern; one with a folder needs that folder."""
     return [

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtllm_truss.backends.openvino_genai.gguf import GgufError, read_metadata
+from trtllm_truss.engines.gguf import read_metadata
+from trtllm_truss.errors import ArtifactError
 
 
 class ModelFilesError(ValueError):
@@ -59,10 +60,10 @@ def _openvino_ir(folder: Path) -> ModelFiles:
 
 def _gguf(path: Path) -> ModelFiles:
     try:
-        metadata = read_metadata(path)
+        metadata: dict[str, Any] = read_metadata(path)
         context_length = metadata[f"{metadata['general.architecture']}.context_length"]
         return ModelFiles(path, context_length, len(metadata["tokenizer.ggml.tokens"]))
-    except GgufError as error:
+    except ArtifactError as error:
         raise ModelFilesError(str(error)) from error
     except KeyError as error:
         raise ModelFilesError(f"{path} lacks the metadata key {error}.") from error
