@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "packages/trtllm_truss"
 ROOMS = [
-    *("errors", "settings", "artifacts", "engines", "triton", "text", "builder"),
+    *("errors", "validation", "settings", "artifacts", "engines", "triton", "text", "builder"),
     *("serving", "protocols", "endpoints", "cli"),
 ]
 STRANGERS = {("triton", "text"), ("text", "triton")}

@@ -58,9 +58,9 @@ def test_lengths(block: dict[str, int], tokens: int | None) -> None:
         ({"quantization": {"method": "awq", "calibsize": 8}}, "did you mean calib_size?"),
         ({"quantization": {"method": "smoothquant", "alpha": 1.5}}, "alpha is 1.5"),
         ({"quantization": {"method": "gptq"}}, "'smoothquant', 'awq'"),
-        ({"rotary_scaling": {"type": "yarn", "factor": 2.0}}, "rotary_scaling.type is 'yarn'"),
-        ({"checkpoint_repository": ""}, "checkpoint_repository is ''"),
-        ({"chatglm_model_version": "chatglm_6b"}, "chatglm_model_version is 'chatglm_6b'"),
+        ({"rotary_scaling": {"type": "yarn", "factor": 2.0}}, 'rotary_scaling.type is "yarn"'),
+        ({"checkpoint_repository": ""}, 'checkpoint_repository is ""'),
+        ({"chatglm_model_version": "chatglm_6b"}, 'chatglm_model_version is "chatglm_6b"'),
     ],
 )
 def test_refused(block: dict[str, Any], part: str) -> None:

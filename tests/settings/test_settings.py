@@ -45,8 +45,8 @@ def test_a_key_like_nothing_lists_what_exists() -> None:
     ("metadata", "part"),
     [
         ({"tensor_parallelism": 0}, "model_metadata.tensor_parallelism is 0"),
-        ({"tensor_parallelism": "2"}, "model_metadata.tensor_parallelism is '2'"),
-        ({"engine_repository": ""}, "model_metadata.engine_repository is ''"),
+        ({"tensor_parallelism": "2"}, 'model_metadata.tensor_parallelism is "2"'),
+        ({"engine_repository": ""}, 'model_metadata.engine_repository is ""'),
         ({"runtime": []}, "model_metadata.runtime is []"),
         ({"serving": {"start_timeout_s": -1}}, "model_metadata.serving.start_timeout_s is -1"),
     ],

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.limits import MAX_WORD_CHARACTERS, MAX_WORDS
-from trtllm_truss.protocols.validation import shown
+from trtllm_truss.validation import shown
 
 INT32_MAX = 2**31 - 1
 LEAST = 1e-6
@@ -21,12 +21,6 @@ Words = Annotated[list[Word], Field(fail_fast=True, max_length=MAX_WORDS)]
 """Stop words or bad words. Without `fail_fast` pydantic collects an error for each item."""
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-
-
-class Strict(BaseModel):
-    """Refuses unknown fields and values of another type."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class Unsupported(NamedTuple):

@@ -14,7 +14,6 @@ from trtllm_truss.protocols.field_types import (
     LEAST,
     Finite,
     NonEmpty,
-    Strict,
     Words,
     named_once,
 )
@@ -22,6 +21,7 @@ from trtllm_truss.protocols.limits import MAX_MESSAGES
 from trtllm_truss.protocols.validation import invalid_request
 from trtllm_truss.serving.request import GenerationRequest
 from trtllm_truss.triton.request import Sampling
+from trtllm_truss.validation import Strict
 
 ALIASES = {
     "stop_words_list": "stop_words",

@@ -13,19 +13,20 @@ from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from trtllm_truss.settings.quantization import Quantization
-from trtllm_truss.settings.section import Repository, Section
+from trtllm_truss.settings.section import Repository
+from trtllm_truss.validation import Strict
 
 _MOST_TOKENS = 1 << 24
 
 
-class RotaryScaling(Section):
+class RotaryScaling(Strict):
     """How positions beyond the trained context are squeezed into it."""
 
     type: Literal["linear", "dynamic"] = Field(description="The kind of scaling.")
     factor: float = Field(gt=1, le=1024, description="New context length ÷ trained one.")
 
 
-class Build(Section):
+class Build(Strict):
     """What to build, and of what."""
 
     checkpoint_repository: Repository = Field(

@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.build import Build, RotaryScaling
 from trtllm_truss.settings.model import PLATFORM_KEYS, Serving, Settings
 from trtllm_truss.settings.quantization import METHOD_SECTIONS
+from trtllm_truss.validation import broken_rule, did_you_mean
 
 ACCESS_TOKEN_SECRET = "hf_access_token"  # noqa: S105 - the secret's name, not its value
 _VARIABLE = f"TRUSS_SECRET_{ACCESS_TOKEN_SECRET}"
@@ -101,12 +101,11 @@ def _problem(item: dict[str, Any]) -> str:
         return f"{path} is not a setting{_suggestion(parents, str(key))}"
     if item["type"] == "missing":
         return f"{path} is missing"
-    message = str(item["msg"])
-    return f"{path} is {item['input']!r}: {message[0].lower()}{message[1:]}"
+    return broken_rule(item, path)
 
 
 def _suggestion(parents: list[Any], key: str) -> str:
     section = _SECTIONS.get(".".join(map(str, parents)))
     names = list(section.model_fields) if section else []
-    close = get_close_matches(key, names, n=1, cutoff=0.6)
-    return f" (did you mean {close[0]}?)" if close else f" (known: {', '.join(sorted(names))})"
+    close = did_you_mean(key, names)
+    return f" (did you mean {close}?)" if close else f" (known: {', '.join(sorted(names))})"

@@ -8,12 +8,13 @@ from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from trtllm_truss.settings.build import Build
-from trtllm_truss.settings.section import Repository, Section
+from trtllm_truss.settings.section import Repository
+from trtllm_truss.validation import Strict
 
 RuntimeValue = bool | int | float | str | None
 
 
-class Serving(Section):
+class Serving(Strict):
     """Our own limits, none of which the engine knows."""
 
     start_timeout_s: float = Field(
@@ -128,7 +129,7 @@ class Serving(Section):
     )
 
 
-class Settings(Section):
+class Settings(Strict):
     """`model_metadata`, checked: what to serve and how."""
 
     tensor_parallelism: int = Field(

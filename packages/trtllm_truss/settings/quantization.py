@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trtllm_truss.settings.section import Section
+from trtllm_truss.validation import Strict
 
 
-class SmoothQuant(Section):
+class SmoothQuant(Strict):
     """INT8 weights and activations; calibrated by the checkpoint's convert script."""
 
     method: Literal["smoothquant"]
@@ -24,7 +24,7 @@ class SmoothQuant(Section):
     )
 
 
-class Awq(Section):
+class Awq(Strict):
     """INT4 weights, chosen by how activations use them; calibrated by `quantize.py`."""
 
     method: Literal["awq"]
@@ -42,7 +42,7 @@ class Awq(Section):
     )
 
 
-class Fp8(Section):
+class Fp8(Strict):
     """FP8 weights and activations; calibrated by `quantize.py`. Ada, Hopper and later."""
 
     method: Literal["fp8"]
@@ -52,7 +52,7 @@ class Fp8(Section):
     )
 
 
-class WeightOnly(Section):
+class WeightOnly(Strict):
     """INT8 or INT4 weights by rounding alone, no calibration; also for engines of the CPU."""
 
     method: Literal["int8_weight_only", "int4_weight_only"]
@@ -60,7 +60,7 @@ class WeightOnly(Section):
 
 Quantization = Annotated[SmoothQuant | Awq | Fp8 | WeightOnly, Field(discriminator="method")]
 
-METHOD_SECTIONS: dict[str, type[Section]] = {
+METHOD_SECTIONS: dict[str, type[Strict]] = {
     **{"smoothquant": SmoothQuant, "awq": Awq, "fp8": Fp8},
     **dict.fromkeys(("int8_weight_only", "int4_weight_only"), WeightOnly),
 }

@@ -11,9 +11,10 @@ from trtllm_truss.protocols.lmi.call import LmiCall, LmiForm
 from trtllm_truss.protocols.lmi.grammar import guide_from
 from trtllm_truss.protocols.lmi.parameters import ALIASES, Parameters, read_parameters
 from trtllm_truss.protocols.lmi.sampling import sampling_from
-from trtllm_truss.protocols.validation import check_length, shown, unknown_field
+from trtllm_truss.protocols.validation import check_length, unknown_field
 from trtllm_truss.serving.request import GenerationRequest
 from trtllm_truss.text.unicode import is_unicode
+from trtllm_truss.validation import shown
 
 FIELDS = {
     "inputs": "The text to continue, or a list of texts; a list is not streamed.",

@@ -12,7 +12,6 @@ from trtllm_truss.protocols.field_types import (
     INT32_MAX,
     LEAST,
     Finite,
-    Strict,
     Unsupported,
     Words,
     named_once,
@@ -21,6 +20,7 @@ from trtllm_truss.protocols.field_types import (
 from trtllm_truss.protocols.lmi.call import LmiForm
 from trtllm_truss.protocols.lmi.grammar import Grammar
 from trtllm_truss.protocols.validation import invalid_request
+from trtllm_truss.validation import Strict
 
 ALIASES = {
     "stop": "stop_sequences",

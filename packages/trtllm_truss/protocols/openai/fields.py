@@ -11,13 +11,13 @@ from trtllm_truss.protocols.field_types import (
     INT32_MAX,
     LEAST,
     Finite,
-    Strict,
     Unsupported,
     Words,
     refuse_unsupported,
 )
 from trtllm_truss.protocols.limits import MAX_BIASED_TOKENS, MAX_MODEL_CHARACTERS
 from trtllm_truss.protocols.validation import invalid_request
+from trtllm_truss.validation import Strict
 
 _NAMES_OF_DEFAULTS = {"stop_words": "stop"}
 """Names of the predict body, in which settings give defaults, that OpenAI calls otherwise."""
