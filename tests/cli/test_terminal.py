@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -26,3 +27,14 @@ def test_lines_stay_whole() -> None:
     lines = said.decode().splitlines()
     assert len(lines) == 8000
     assert set(lines) == {name * 20 for name in "abcd"}
+
+
+def test_a_reader_that_has_gone_ends_nothing() -> None:
+    program = (
+        "from trtllm_truss.cli.terminal import tell\nfor _ in range(3): tell('x')\nprint('on')"
+    )
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as nobody:
+        ran = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=nobody)
+    assert ran.stdout == b"on\n"

@@ -1,9 +1,13 @@
-"""Stopping while a restart is under way: a run that begins late is ended all the same."""
+"""What a supervisor does when a run cannot begin, and when it is stopped meanwhile."""
 
 from __future__ import annotations
 
+import errno
 import threading
+from collections.abc import Callable
 from typing import cast
+
+import pytest
 
 from trtllm_truss.errors import TritonError
 from trtllm_truss.serving import supervisor as supervisor_module
@@ -41,29 +45,118 @@ class Run:
         self._stopped.set()
 
 
+def supervisor_of(
+    new_run: Callable[[], object],
+    limits: Serving | None = None,
+    on_restart: Callable[[], None] = lambda: None,
+    give_up: Callable[[], None] = lambda: None,
+) -> Supervisor:
+    return Supervisor(
+        lambda: cast(ServerProcess, new_run()),
+        limits or Serving(),
+        Activity(),
+        first_token_id=1,
+        tensorrt_llm_version="1.0.0",
+        on_restart=on_restart,
+        give_up=give_up,
+    )
+
+
+def no_thread(*_: object) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def no_file(*_: object) -> None:
+    raise OSError(errno.EMFILE, "Too many open files")
+
+
+class FailingRun(Run):
+    """A run of which one method raises."""
+
+    def __init__(self, method: str, error: Callable[..., None]) -> None:
+        super().__init__(ready=True)
+        setattr(self, method, error)
+
+
+@pytest.mark.parametrize("error", [no_thread, no_file])
+@pytest.mark.parametrize("where", ["new_run", "start", "wait_until_ready", "on_exit", "warm_up"])
+def test_whatever_a_restart_raises_is_one_failed_start(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    where: str,
+    error: Callable[..., None],
+) -> None:
+    first, last = Run(ready=True), Run(ready=True)
+    runs = [first, Run(ready=True) if where == "warm_up" else FailingRun(where, error), last]
+    failed = runs[1]
+    back = threading.Event()
+
+    def new_run() -> object:
+        made.append(runs[len(made)])
+        if where == "new_run" and len(made) == 2:
+            error()
+        return made[-1]
+
+    def warm_up(*_: object) -> None:
+        if where == "warm_up" and len(made) == 2:
+            error()
+        if len(made) == 3:
+            back.set()
+
+    made: list[Run] = []
+    monkeypatch.setattr(supervisor_module, "warm_up", warm_up)
+    supervisor = supervisor_of(new_run, Serving(restart_backoff_s=0))
+    supervisor.start()
+    first.state = State.DEAD
+    assert back.wait(10)
+    supervisor.stop()
+    assert where == "new_run" or failed.state is State.STOPPED
+    assert last.state is State.STOPPED
+    (line,) = [r.getMessage() for r in caplog.records if "restart failed" in r.getMessage()]
+    assert line.split(": ")[1] == ("RuntimeError" if error is no_thread else "OSError")
+
+
+@pytest.mark.parametrize("where", ["new_run", "on_restart", "cause"])
+def test_an_engine_that_can_never_be_restarted_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    class Broken(Run):
+        @property
+        def cause(self) -> str:  # type: ignore[override]
+            no_thread()
+            raise AssertionError
+
+    runs = [(Broken if where == "cause" else Run)(ready=True)]
+    first = runs[0]
+    given_up = threading.Event()
+    monkeypatch.setattr(supervisor_module, "warm_up", lambda *_: None)
+    supervisor = supervisor_of(
+        lambda: runs.pop() if runs else no_thread(),
+        Serving(restart_limit=3, restart_backoff_s=0),
+        on_restart=no_thread if where == "on_restart" else lambda: None,
+        give_up=given_up.set,
+    )
+    supervisor.start()
+    first.state = State.DEAD
+    assert given_up.wait(10)
+    supervisor.stop()
+
+
 def test_stop_ends_a_run_that_begins_while_it_stops(monkeypatch) -> None:
     runs = [Run(ready=True), Run(ready=False)]
     begun, may_go_on = threading.Event(), threading.Event()
 
-    def new_run() -> ServerProcess:
+    def new_run() -> object:
         run = runs[len(made)]
         made.append(run)
         if len(made) == 2:
             begun.set()
             assert may_go_on.wait(10)
-        return cast(ServerProcess, run)
+        return run
 
     made: list[Run] = []
     monkeypatch.setattr(supervisor_module, "warm_up", lambda *_: None)
-    supervisor = Supervisor(
-        new_run,
-        Serving(),
-        Activity(),
-        first_token_id=1,
-        tensorrt_llm_version="1.0.0",
-        on_restart=lambda: None,
-        give_up=lambda: None,
-    )
+    supervisor = supervisor_of(new_run)
     supervisor.start()
     runs[0].state = State.DEAD
     assert begun.wait(10)

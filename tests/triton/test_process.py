@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -199,6 +202,68 @@ def test_no_file_descriptor_leaks(pretend, tmp_path):
         os.close(inheritable)
     # 0, 1, 2 and the folder that is being listed
     assert "files [0, 1, 2, 3]" in server.tail
+
+
+@pytest.mark.parametrize("name", ["triton-output", "triton-watch"])
+def test_a_server_that_no_thread_can_watch_is_not_started(pretend, monkeypatch, name):
+    start = threading.Thread.start
+
+    def start_others(thread):
+        if thread.name == name:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    server = pretend("stubborn", "family", "memory")
+    monkeypatch.setattr(threading.Thread, "start", start_others)
+    with pytest.raises(TritonError, match="could not be started: can't start new thread"):
+        server.start()
+    server.stop()
+    assert server.state is State.STOPPED
+
+
+@contextlib.contextmanager
+def files_left(count):
+    """Lets this process open so many files and no more."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + count, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+@pytest.mark.parametrize("count", range(12))
+def test_running_out_of_files_leaves_nothing(pretend, tmp_path, monkeypatch, count):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    server = pretend()
+    with files_left(count), contextlib.suppress(TritonError):
+        server.start()
+    server.stop(1)
+    assert server.state is State.STOPPED
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_death_is_noticed_without_a_file_to_open(pretend):
+    server = started(pretend())
+    told = []
+    server.on_exit(told.append)
+    with files_left(0):
+        os.kill(server.pid, signal.SIGKILL)
+        wait_for(lambda: told)
+    assert server.state is State.DEAD
+
+
+def test_a_listener_that_fails_does_not_stop_the_reading(pretend):
+    lines = []
+
+    def fail(line):
+        lines.append(line)
+        raise ValueError(line)
+
+    started(pretend("port_lost", "files", on_line=fail))
+    wait_for(lambda: len(lines) == 2)
 
 
 def own(*arguments):

@@ -151,3 +151,17 @@ def test_no_proper_answer_is_no_metrics_and_no_error(answer: bytes | None) -> No
 def test_a_proper_answer_of_that_server_is_read() -> None:
     with stranger(OK + b"# TYPE a gauge\na 1\n") as port:
         assert [family.name for family in fetch_metrics(port)] == ["a"]
+
+
+def test_the_reading_goes_on_after_an_error(monkeypatch):
+    """What no server is known to send must not end the thread either."""
+    monkeypatch.setattr("trtllm_truss.triton.metrics._REFRESH_S", 0.01)
+    asked = threading.Semaphore(0)
+
+    def port():
+        asked.release()
+        if threading.current_thread() is not threading.main_thread():
+            raise KeyError("port")
+
+    with TritonMetrics(port):
+        assert all(asked.acquire(timeout=10) for _ in range(4))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
+import io
 import secrets
 import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 from trtllm_truss.builder.failures import describe_failure
 from trtllm_truss.errors import BuildError
 from trtllm_truss.triton import keeper
+from trtllm_truss.triton.kept_child import start_kept
 
 _TAIL_LINES = 200
 _PROGRESS_S = 10.0
@@ -41,16 +41,11 @@ def run_command(
         BuildError: the command failed; the message says why, as far as its last lines tell.
     """
     run_id = f"truss-build-{secrets.token_hex(8)}"
-    names = (str(os.getpid()), run_id, "", "", str(_STOP_S))
-    child = subprocess.Popen(
-        [sys.executable, "-I", "-S", str(Path(keeper.__file__)), *names, *command],
-        env={**environment, keeper.RUN_MARKER: run_id, "PYTHONUNBUFFERED": "1"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
+    child = start_kept(
+        command,
+        {**environment, "PYTHONUNBUFFERED": "1"},
+        run_id=run_id,
+        orphan_grace_s=_STOP_S,
     )
     try:
         tail = _follow(child, log, say)
@@ -66,13 +61,14 @@ def run_command(
         raise BuildError(describe_failure(name, status, tail, log))
 
 
-def _follow(child: subprocess.Popen[str], log: Path, say: Callable[[str], None]) -> list[str]:
+def _follow(child: subprocess.Popen[bytes], log: Path, say: Callable[[str], None]) -> list[str]:
     """Copies the output; returns its last lines."""
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
     told = time.monotonic()
     assert child.stdout is not None
-    with child.stdout, log.open("a", encoding="utf-8") as file:
-        for line in child.stdout:
+    output = io.TextIOWrapper(child.stdout, encoding="utf-8", errors="replace")
+    with output, log.open("a", encoding="utf-8") as file:
+        for line in output:
             file.write(line)
             file.flush()
             if words := line.strip():
@@ -83,7 +79,7 @@ def _follow(child: subprocess.Popen[str], log: Path, say: Callable[[str], None])
     return list(tail)
 
 
-def _stop(child: subprocess.Popen[str]) -> None:
+def _stop(child: subprocess.Popen[bytes]) -> None:
     """The keeper ends the command when its input does."""
     assert child.stdin is not None
     child.stdin.close()

@@ -21,6 +21,7 @@ from trtllm_truss.cli.layout import lay_out
 from trtllm_truss.errors import SettingsError, StartupError
 from trtllm_truss.triton import keeper
 from trtllm_truss.triton.installation import BACKENDS_VARIABLE, EXECUTABLE_VARIABLE
+from trtllm_truss.triton.kept_child import end_at_once, start_kept
 
 _TICK_S = 0.1
 _ORPHAN_GRACE_S = 1.0
@@ -128,22 +129,21 @@ class TrussServer:
             if os.sep in environment.get(name, ""):
                 environment[name] = str(Path(environment[name]).absolute())
         run_id = f"serve_{os.getpid()}_{secrets.token_hex(4)}"
-        environment[keeper.RUN_MARKER] = run_id
-        keeper_arguments = [str(os.getpid()), run_id, "", str(self._root), str(_ORPHAN_GRACE_S)]
-        self._child = subprocess.Popen(
-            [
-                *(sys.executable, "-I", "-S", str(Path(keeper.__file__)), *keeper_arguments),
-                *(sys.executable, "main.py"),
-            ],
+        self._child = start_kept(
+            [sys.executable, "main.py"],
+            environment,
+            run_id=run_id,
+            orphan_grace_s=_ORPHAN_GRACE_S,
+            folder=self._root,
             cwd=self._root / "app",
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
         )
-        self._reader = threading.Thread(target=self._read, args=(self._child,), daemon=True)
-        self._reader.start()
+        reader = threading.Thread(target=self._read, args=(self._child,), daemon=True)
+        try:
+            reader.start()
+        except RuntimeError:
+            end_at_once(self._child)
+            raise
+        self._reader = reader
 
     def _read(self, child: subprocess.Popen[bytes]) -> None:
         assert child.stdout is not None

@@ -91,9 +91,13 @@ def _new_loop() -> tuple[asyncio.AbstractEventLoop, Callable[[], object]]:
         started.set_result((loop, lambda: loop.call_soon_threadsafe(over.set)))
         await over.wait()
 
-    threading.Thread(
-        target=lambda: asyncio.run(stay()), name="in-process predict", daemon=True
-    ).start()
+    def run() -> None:
+        try:
+            asyncio.run(stay())
+        except Exception as error:  # noqa: BLE001 - the caller gets it
+            started.set_exception(error)
+
+    threading.Thread(target=run, name="in-process predict", daemon=True).start()
     return started.result()
 
 

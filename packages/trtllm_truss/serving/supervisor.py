@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 _TICK_S = 0.25
 _LONGEST_BACKOFF_S = 60.0
+_PATIENCE_S = 10.0
 
 
 class Supervisor:
@@ -109,10 +110,10 @@ class Supervisor:
             self._thread.join(_TICK_S)
             self._end_run()  # it may have begun another one meanwhile
 
-    def _end_run(self) -> None:
+    def _end_run(self, patience_s: float = _PATIENCE_S) -> None:
         self._client = None
         if self._run is not None:
-            self._run.stop()
+            self._run.stop(patience_s)
 
     def _begin_run(self) -> None:
         run = self._run = self._new_run()
@@ -123,7 +124,7 @@ class Supervisor:
             left_s = max(1.0, deadline - time.monotonic())
             run.on_exit(lambda _: self._run_ended.set())
             warm_up(run.grpc_address, self._first_token_id, left_s, self._version)
-        except TritonError:
+        except BaseException:
             run.stop(0)
             raise
         self._client = TritonClient(run.grpc_address, tensorrt_llm_version=self._version)
@@ -132,7 +133,12 @@ class Supervisor:
         while not self._stopping.is_set():
             self._run_ended.wait(_TICK_S)
             self._run_ended.clear()
-            reason = None if self._stopping.is_set() else self._why_ended()
+            try:
+                reason = None if self._stopping.is_set() else self._why_ended()
+            except Exception as error:
+                logger.exception("the engine cannot be watched")
+                reason = f"it cannot be watched ({type(error).__name__}: {error})."
+                self._end_run(0)
             if reason is None or self._stopping.is_set():
                 continue
             logger.error("the engine is gone: %s", reason)
@@ -168,14 +174,16 @@ class Supervisor:
             if self._stopping.wait(0 if first else min(backoff_s, _LONGEST_BACKOFF_S)):
                 return False
             logger.warning("restart %d of %d", self._restarts, self._limits.restart_limit)
-            self._on_restart()
             try:
+                self._on_restart()
                 self._begin_run()
             except TritonError as error:
                 logger.error("the restart failed: %s", error.message)
-                continue
-            logger.info("the engine is back")
-            return True
+            except Exception as error:  # no thread, no file, a bug: one more failed start
+                logger.exception("the restart failed: %s: %s", type(error).__name__, error)
+            else:
+                logger.info("the engine is back")
+                return True
         logger.critical(
             "giving up after %d restarts (serving.restart_limit); the process ends so that the "
             "platform replaces it",

@@ -16,7 +16,6 @@ from pathlib import Path
 from trtllm_truss.errors import TritonError
 from trtllm_truss.triton.contract import MODEL_NAME
 from trtllm_truss.triton.installation import TritonInstallation
-from trtllm_truss.triton.keeper import RUN_MARKER
 from trtllm_truss.triton.mpi import (
     find_mpirun,
     mpi_command,
@@ -186,11 +185,10 @@ def server_environment(
 
 
 def launch_environment(environment: Mapping[str, str], launch: Launch) -> dict[str, str]:
-    """Adds what belongs to one start: folder, address, and the mark that finds its processes."""
+    """Adds what belongs to one start: its folder and address."""
     return {
         **environment,
         **mpi_environment(launch.folder),
-        RUN_MARKER: launch.run_id,
         GRPC_ADDRESS_VARIABLE: f"{LOOPBACK}:{launch.ports.grpc}",
     }
 

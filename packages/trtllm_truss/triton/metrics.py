@@ -73,7 +73,11 @@ class TritonMetrics(Collector):
 
     def _keep_fresh(self) -> None:
         while not self._leaving.wait(_REFRESH_S):
-            self.refresh()
+            try:
+                self.refresh()
+            except Exception:
+                logger.exception("Triton's metrics could not be read")
+                self._families = ()
 
 
 def fetch_metrics(port: int, timeout_s: float = _TIMEOUT_S) -> tuple[Metric, ...]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
 from typing import IO
+
+logger = logging.getLogger(__name__)
 
 _TAIL_LINES = 200
 _LINE_BYTES = 8192
@@ -28,11 +31,18 @@ class Output:
         """Reads a new start's output to its end in a thread, and closes it.
 
         A child whose pipe is full stands still, so nothing here waits but ``on_line``.
+
+        Raises:
+            RuntimeError: no thread can be started; the stream is closed.
         """
         self._lines.clear()
         thread = threading.Thread(target=self._read, args=(stream,), name="triton-output")
         thread.daemon = True
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:
+            stream.close()
+            raise
         return thread
 
     def _read(self, stream: IO[bytes]) -> None:
@@ -41,4 +51,11 @@ class Output:
                 line = raw.decode(errors="replace").rstrip()
                 self._lines.append(line)
                 if self._on_line is not None:
-                    self._on_line(line)
+                    self._pass_on(line)
+
+    def _pass_on(self, line: str) -> None:
+        assert self._on_line is not None
+        try:
+            self._on_line(line)
+        except Exception:
+            logger.exception("a line of the server's output was not passed on")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 LOOPBACK = "127.0.0.1"
@@ -31,12 +32,9 @@ def free_ports(http_port: int | None = None) -> Ports:
     Raises:
         OSError: the machine has no free port.
     """
-    sockets = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(3)]
-    try:
+    with ExitStack() as opened:
+        sockets = [opened.enter_context(socket.socket()) for _ in range(3)]
         for each in sockets:
             each.bind((LOOPBACK, 0))
         grpc, http, metrics = (each.getsockname()[1] for each in sockets)
-    finally:
-        for each in sockets:
-            each.close()
     return Ports(grpc, http_port or http, metrics)

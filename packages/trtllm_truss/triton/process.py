@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import enum
 import logging
-import os
 import shutil
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from contextlib import ExitStack
 
 from trtllm_truss.errors import TritonError
 from trtllm_truss.triton import keeper
 from trtllm_truss.triton.command import Launch, launch_environment, new_launch
 from trtllm_truss.triton.contract import MODEL_NAME
 from trtllm_truss.triton.diagnosis import describe_exit, is_port_conflict, last_words
+from trtllm_truss.triton.kept_child import end_at_once, start_kept
 from trtllm_truss.triton.output import Output
 from trtllm_truss.triton.readiness import is_ready
 
@@ -179,38 +178,40 @@ class ServerProcess:
             self._ended.wait(_KEEPER_MARGIN_S)
 
     def _spawn(self) -> None:
-        try:
-            launch = new_launch(self._http_port)
-            child = self._spawn_keeper(launch, self._command(launch))
-        except OSError as error:
-            raise TritonError(f"Triton could not be started: {error}.") from error
+        """Starts the keeper and the threads that watch it, all of them or none."""
+        with ExitStack() as undo:
+            try:
+                launch = new_launch(self._http_port)
+                undo.callback(_remove_traces, launch)
+                child = start_kept(
+                    self._command(launch),
+                    launch_environment(self._environment, launch),
+                    run_id=launch.run_id,
+                    orphan_grace_s=self._orphan_grace_s,
+                    shm_prefix=launch.shm_prefix,
+                    folder=launch.folder,
+                )
+                undo.callback(end_at_once, child)
+                assert child.stdout is not None
+                watched = (child, launch, self._output.drain(child.stdout))
+                threading.Thread(
+                    target=self._watch, args=watched, name="triton-watch", daemon=True
+                ).start()
+            except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
+                raise TritonError(f"Triton could not be started: {error}.") from error
+            undo.pop_all()
         self._starts += 1
         self.launch, self._child = launch, child
         self._ended.clear()
-        assert child.stdout is not None
-        reader = self._output.drain(child.stdout)
-        watched = (child, launch, reader)
-        threading.Thread(target=self._watch, args=watched, name="triton-watch", daemon=True).start()
-
-    def _spawn_keeper(self, launch: Launch, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        names = (launch.run_id, launch.shm_prefix, str(launch.folder), str(self._orphan_grace_s))
-        interpreter = (sys.executable, "-I", "-S")
-        return subprocess.Popen(
-            [*interpreter, str(Path(keeper.__file__)), str(os.getpid()), *names, *command],
-            env=launch_environment(self._environment, launch),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
 
     def _watch(
         self, child: subprocess.Popen[bytes], launch: Launch, reader: threading.Thread
     ) -> None:
         child.wait()
-        keeper.kill_marked(launch.run_id)  # nothing is left, unless the keeper was killed
-        keeper.remove_segments(launch.shm_prefix)
-        shutil.rmtree(launch.folder, ignore_errors=True)
+        try:
+            _remove_traces(launch)  # nothing is left, unless the keeper was killed
+        except OSError:
+            logger.exception("what Triton has left could not be removed")
         reader.join(_READER_LIMIT_S)
         assert child.stdin is not None
         with self._lock:
@@ -249,3 +250,9 @@ class ServerProcess:
             return TritonError("Triton was stopped.")
         status = self._child.returncode if self._child else 0
         return TritonError(f"Triton {describe_exit(status)}. {last_words(self.tail, status)}")
+
+
+def _remove_traces(launch: Launch) -> None:
+    keeper.kill_marked(launch.run_id)
+    keeper.remove_segments(launch.shm_prefix)
+    shutil.rmtree(launch.folder, ignore_errors=True)

@@ -1,0 +1,56 @@
+"""Starts a command behind a :mod:`keeper`, which ends it when this process is gone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from trtllm_truss.triton import keeper
+
+
+def start_kept(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    run_id: str,
+    orphan_grace_s: float,
+    shm_prefix: str = "",
+    folder: Path | None = None,
+    cwd: Path | None = None,
+) -> subprocess.Popen[bytes]:
+    """Starts the keeper of a command; its standard input takes orders, its output is the command's.
+
+    Args:
+        command: the argument vector.
+        environment: of the command; the mark of the run is added.
+        run_id: marks every process of the run in its environment.
+        orphan_grace_s: time to end by itself that the command gets once this process has died.
+        shm_prefix: begins the names of the run's shared-memory segments, which the keeper removes.
+        folder: the run's own, which the keeper removes.
+        cwd: where the command runs.
+
+    Raises:
+        OSError: no process can be started.
+    """
+    names = (run_id, shm_prefix, str(folder or ""), str(orphan_grace_s))
+    interpreter = (sys.executable, "-I", "-S")
+    return subprocess.Popen(
+        [*interpreter, str(Path(keeper.__file__)), str(os.getpid()), *names, *command],
+        env={**environment, keeper.RUN_MARKER: run_id},
+        cwd=cwd,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+def end_at_once(child: subprocess.Popen[bytes]) -> None:
+    """Kills a keeper, which takes its command along, and waits until it is gone."""
+    child.kill()
+    child.wait()
+    assert child.stdin is not None
+    child.stdin.close()
