@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trtllm_truss import __version__
+from trtllm_truss.cli.signals import unwinding
 from trtllm_truss.cli.terminal import tell
 from trtllm_truss.errors import SettingsError, TrussError
 
@@ -17,11 +18,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status.
 
     0 means done; 1 that it failed; 2 that the command line or the settings are wrong; 3 (of
-    `check`) that the Truss would not start; 130 that Ctrl-C ended it.
+    `check`) that the Truss would not start; 130 that Ctrl-C ended it. SIGTERM ends the process
+    with 143.
     """
     options = _parser().parse_args(arguments)
     try:
-        return int(options.run(options))
+        with unwinding():
+            return int(options.run(options))
     except KeyboardInterrupt:
         return 130
     except TrussError as error:

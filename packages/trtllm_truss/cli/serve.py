@@ -41,8 +41,9 @@ def serve(truss: Path, config: Path | None, port: int, remote_api_port: int | No
     if remote_api_port is not None:
         model_name = str(truss_config.get("model_name") or "model")
         remote_api = RemoteApi(remote_api_port, model_name, server.url)
+    stopping = _Stopping(settings.serving.drain_timeout_s)
     with remote_api or nullcontext(), server:
-        stopping = _Stopping(server, settings.serving.drain_timeout_s)
+        stopping.server = server
         try:
             server.wait_until_ready()
         except StartupError:
@@ -61,19 +62,22 @@ def serve(truss: Path, config: Path | None, port: int, remote_api_port: int | No
 
 
 class _Stopping:
-    """Turns signals into orders to the server."""
+    """Turns signals into orders to the server; as long as there is none, they end the command."""
 
-    def __init__(self, server: TrussServer, drain_timeout_s: float) -> None:
+    def __init__(self, drain_timeout_s: float) -> None:
         self.requested = False
-        self._server = server
+        self.server: TrussServer | None = None
         self._drain_timeout_s = drain_timeout_s
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
-            self._server.stop(0)
-            return
-        self.requested = True
-        tell(f"{signal.Signals(number).name}: letting running answers finish …")
-        self._server.stop(self._drain_timeout_s)
+        is_first, self.requested = not self.requested, True
+        if self.server is None:
+            if is_first:
+                raise SystemExit(0)
+        elif is_first:
+            tell(f"{signal.Signals(number).name}: letting running answers finish …")
+            self.server.stop(self._drain_timeout_s)
+        else:
+            self.server.stop(0)

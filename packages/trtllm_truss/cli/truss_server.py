@@ -21,8 +21,9 @@ from trtllm_truss.cli.layout import lay_out
 from trtllm_truss.errors import SettingsError, StartupError
 from trtllm_truss.triton import keeper
 from trtllm_truss.triton.installation import BACKENDS_VARIABLE, EXECUTABLE_VARIABLE
-from trtllm_truss.triton.kept_child import end_at_once, start_kept
+from trtllm_truss.triton.kept_child import start_kept
 
+_PREFIX = "trtllm-truss-serve-"
 _TICK_S = 0.1
 _ORPHAN_GRACE_S = 1.0
 _FAILURE = "cannot start: "
@@ -53,17 +54,20 @@ class TrussServer:
         self._show = show
         self._failure: str | None = None
         self._last_error: str | None = None
-        self._root = Path(tempfile.gettempdir())
+        self._root = Path(tempfile.gettempdir(), f"{_PREFIX}{secrets.token_hex(8)}").absolute()
         self._child: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
 
     def __enter__(self) -> TrussServer:
         _require_free(self.port)
-        self._root = Path(tempfile.mkdtemp(prefix="trtllm-truss-serve-"))
-        try:
+        try:  # the name is there before the folder: a signal may come at any moment
+            self._root.mkdir(mode=0o700)
             lay_out(self._truss, self._config, self._root)
             self._start()
         except BaseException:
+            if self._child is not None:
+                self.stop(0)
+                self._child.wait()
             shutil.rmtree(self._root, ignore_errors=True)
             raise
         return self
@@ -138,11 +142,7 @@ class TrussServer:
             cwd=self._root / "app",
         )
         reader = threading.Thread(target=self._read, args=(self._child,), daemon=True)
-        try:
-            reader.start()
-        except RuntimeError:
-            end_at_once(self._child)
-            raise
+        reader.start()
         self._reader = reader
 
     def _read(self, child: subprocess.Popen[bytes]) -> None:
