@@ -40,6 +40,13 @@ class Model:
         except StartupError as error:
             logger.error("cannot start: %s", error.message)
             raise
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # Truss waits for ever after what is not an Exception
+            logger.exception("unforeseen error")
+            sentence = f"unforeseen {type(error).__name__}: {error}; the log above says where."
+            logger.error("cannot start: %s", sentence)
+            raise StartupError(sentence) from error
         self._service = service
         self._routes = Routes(service, defaults)
         if isinstance(self._secrets, dict):  # truss.load(DIR).predict; never so on Truss's server

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,9 +13,11 @@ from scripted_engine import ScriptedEngine, Step
 from smollm2 import smollm2_tokenizer
 from starlette.applications import Starlette
 from starlette.routing import Route
+from tokenizers import Tokenizer, models
 
 from trtllm_truss.endpoints.routes import Routes
 from trtllm_truss.errors import EngineUnavailable
+from trtllm_truss.text.tokenizer import TextTokenizer, load_tokenizer
 
 TGI = {"User-Agent": "unknown/None; hf_hub/1.0.0; python/3.12"}
 CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9}
@@ -23,9 +26,12 @@ INVALID = {"message": "max_tokens is 0; it must be at least 1.", "param": "max_t
 
 
 def served(
-    steps: Sequence[Step], defaults: Mapping[str, Any] | None = None, **sampling: object
+    steps: Sequence[Step],
+    defaults: Mapping[str, Any] | None = None,
+    tokenizer: TextTokenizer | None = None,
+    **sampling: object,
 ) -> tuple[httpx.AsyncClient, ScriptedEngine]:
-    engine = ScriptedEngine(lambda _: steps, smollm2_tokenizer())
+    engine = ScriptedEngine(lambda _: steps, tokenizer or smollm2_tokenizer())
     engine.sampling = sampling
     routes = Routes(engine, defaults or {})  # type: ignore[arg-type]
     app = Starlette(
@@ -169,6 +175,28 @@ async def test_a_bug_of_ours_is_told_without_what_it_says(
     assert "an error that is not yours" in answer.text
     assert "secret" not in answer.text
     assert "unforeseen error" in caplog.text
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_panic_in_the_tokenizer_is_an_internal_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, stream: bool
+) -> None:
+    model = models.WordLevel({"Hi": 0, "?": 1}, unk_token="?")
+    parts = json.loads(Tokenizer(model).to_str())
+    parts["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "<gone>", "type_id": 0}}],
+        "pair": [],
+        "special_tokens": {},
+    }
+    (tmp_path / "tokenizer.json").write_text(json.dumps(parts))
+    client, _ = served(["Hi"], tokenizer=load_tokenizer(tmp_path))
+    async with client:
+        for prompt in ("Hi", "Hi " * 5000):
+            answer = await client.post("/predict", json={"prompt": prompt, "stream": stream})
+            assert answer.status_code == 500
+            assert answer.json()["error"]["code"] == "internal_error"
+    assert caplog.text.count("unforeseen error") == 2
 
 
 async def test_every_response_tells_its_id() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 import re
 import signal
@@ -13,6 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
+from tokenizers import Tokenizer, models
 from truss_process import (
     EXAMPLE,
     ROOT,
@@ -21,6 +24,8 @@ from truss_process import (
     free_port,
     listening_addresses,
 )
+
+from trtllm_truss.errors import StartupError
 
 KILL_LIMIT_S = 5
 
@@ -130,6 +135,40 @@ def test_a_start_that_fails_says_why_last(
         assert part in last_line
     assert took_s < 20
     assert not list((tmp_path / "tmp").iterdir())
+
+
+def test_a_tokenizer_that_panics_ends_the_start(tmp_path: Path) -> None:
+    """Truss would wait for ever: a panic is no Exception."""
+    parts = json.loads(Tokenizer(models.WordLevel({"a": 0}, unk_token="a")).to_str())
+    parts["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    (folder / "tokenizer.json").write_text(json.dumps(parts))
+    status, last_line, _ = failing_start(tmp_path, tokenizer_repository=str(folder))
+    assert status != 0
+    assert re.fullmatch(r"error: the tokenizer in \S+ cannot be used \(.*panicked.*", last_line)
+
+
+def test_whatever_ends_a_start_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Panic(BaseException):
+        pass
+
+    def panic(_: object) -> None:
+        raise Panic("at the disco")
+
+    spec = importlib.util.spec_from_file_location("model_py", ROOT / "model/model.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "parse_settings", panic)
+    with pytest.raises(StartupError):
+        module.Model(config={}, secrets={}, data_dir=ROOT / "data").load()
+    assert caplog.messages[-1] == (
+        "cannot start: unforeseen Panic: at the disco; the log above says where."
+    )
 
 
 def test_a_taken_port_is_named(server: Served) -> None:

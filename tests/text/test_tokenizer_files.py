@@ -10,6 +10,7 @@ from tokenizer_zoo import tokenizer_of
 from tokenizers import Tokenizer
 
 from trtllm_truss.errors import ArtifactError, InvalidRequest
+from trtllm_truss.text.panics import LibraryPanic
 from trtllm_truss.text.tokenizer import load_tokenizer
 
 
@@ -118,3 +119,41 @@ def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path, files: tuple[st
         (tmp_path / name).touch()
     with pytest.raises(ArtifactError, match="tokenizer_repository"):
         load_tokenizer(tmp_path)
+
+
+def change(folder: Path, **parts: Any) -> None:
+    file = folder / "tokenizer.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **parts}))
+
+
+def test_a_panic_while_loading_is_one_sentence(folder: Path) -> None:
+    change(folder, normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"})
+    with pytest.raises(ArtifactError, match=r"panicked: Precompiled.*tokenizer_repository"):
+        load_tokenizer(folder)
+
+
+def test_a_panic_in_use_is_an_exception(folder: Path) -> None:
+    vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    ids = dict(vocabulary) if isinstance(vocabulary, dict) else {}
+    *_, letter = sorted(
+        (token for token in ids if len(token) == 1 and token.isalpha()), key=ids.get
+    )
+    change(
+        folder,
+        post_processor={
+            "type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "<gone>", "type_id": 0}}],
+            "pair": [],
+            "special_tokens": {},
+        },
+        decoder={"type": "Strip", "content": letter, "start": 0, "stop": 3},
+    )
+    tokenizer = load_tokenizer(folder)
+    with pytest.raises(LibraryPanic, match="no entry found"):
+        tokenizer.encode("the fox")
+    with pytest.raises(LibraryPanic, match="index out of bounds"):
+        tokenizer.decode([ids[letter]])
+    decoding = tokenizer.start_decoding()
+    decoding.push([ids[letter]])
+    with pytest.raises(LibraryPanic):
+        decoding.flush()

@@ -25,6 +25,7 @@ from typing import Any, Protocol
 
 from tokenizers import Tokenizer
 
+from trtllm_truss.text.panics import panics_as_errors
 from trtllm_truss.text.token_tables import ByteTable, TextTable, TokenKind, special_tokens
 
 logger = logging.getLogger(__name__)
@@ -138,6 +139,7 @@ class WholeDecoding:
         self._ids += ids
         return ""
 
+    @panics_as_errors()
     def flush(self) -> str:
         """Return the whole text, now that no more ids will come."""
         ids, self._ids = self._ids, []

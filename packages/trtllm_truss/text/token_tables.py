@@ -6,6 +6,8 @@ from enum import Enum
 
 from tokenizers import Tokenizer
 
+from trtllm_truss.text.panics import panics_as_errors
+
 
 class TokenKind(Enum):
     """Tokens that have no text of their own."""
@@ -58,6 +60,7 @@ class TextTable(dict[int, str | TokenKind]):
         self[token_id] = value
         return value
 
+    @panics_as_errors()
     def text_after(self, context: list[int], context_text: str, ids: list[int]) -> str:
         """The text of ids that follow others whose text is known."""
         whole = self._backend.decode([*context, *ids], skip_special_tokens=bool(self._hidden))

@@ -15,6 +15,7 @@ from trtllm_truss.text.chat_template import ChatTemplate
 from trtllm_truss.text.control_tokens import ControlTokens
 from trtllm_truss.text.decoding import Decoding, choose_decoding
 from trtllm_truss.text.gguf_tokenizer import read_gguf_tokenizer
+from trtllm_truss.text.panics import LibraryPanic, panics_as_errors
 from trtllm_truss.text.tokenizer_files import read_tokenizer_folder
 from trtllm_truss.text.tokenizer_parts import TokenizerParts
 from trtllm_truss.text.tokenizer_selection import select_tokenizer
@@ -106,6 +107,7 @@ class TextTokenizer:
                 param=field,
             ) from error
 
+    @panics_as_errors()
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Turn ids into text, as the tokenizer's own decoder does.
 
@@ -127,6 +129,7 @@ class TextTokenizer:
         return self._start_decoding() if skip_special_tokens else self._start_literal_decoding()
 
     @cached_property
+    @panics_as_errors()
     def _start_literal_decoding(self) -> Callable[[], Decoding]:
         return choose_decoding(self._backend, skip_special_tokens=False)
 
@@ -193,6 +196,7 @@ class TextTokenizer:
                 raise TooManyTokens
         return ids
 
+    @panics_as_errors()
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
         # `encode` would keep the interpreter's lock; `encode_batch` computes unused offsets.
         batch = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
@@ -236,6 +240,17 @@ def load_tokenizer(path: Path, *, trust_remote_code: bool = False) -> TextTokeni
     Raises:
         ArtifactError: nothing usable is there; the message names the file and the remedy.
     """
+    try:
+        with panics_as_errors():
+            return _load(path, trust_remote_code)
+    except LibraryPanic as panic:
+        raise ArtifactError(
+            f"the tokenizer in {path} cannot be used ({panic}); save it anew with the "
+            "`tokenizers` library, or name another tokenizer_repository."
+        ) from panic
+
+
+def _load(path: Path, trust_remote_code: bool) -> TextTokenizer:
     source = path if path.is_dir() else path.parent
     names = {
         file.relative_to(source).as_posix(): file.stat().st_size
