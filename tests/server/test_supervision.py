@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -122,6 +125,44 @@ def test_kill_9_under_load(two_ranks: Served, victim: str) -> None:
 
 def test_two_ranks_answer_right(two_ranks: Served) -> None:
     assert answers_right(two_ranks)
+
+
+def command_line(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("killed", ["server and keeper", "all but the engine"])
+def test_all_that_would_clean_up_is_killed_at_once(tmp_path: Path, killed: str, ranks: int) -> None:
+    """What is left then, ranks on their GPUs among it, the next start removes."""
+    config = config_for(write_engine(tmp_path / "engine", tp=ranks, step_ms=20), tp=ranks)
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    environment = {
+        "TRITON_BACKEND_DIRECTORY": str(STANDIN_BACKENDS),
+        "TMPDIR": str(temporary),
+    }
+    served = Served(config, environment).wait_until_ready()
+    pids = {**served.processes(), served.process.pid: "serve"}
+    lines = {pid: command_line(pid) for pid in pids}
+    targets = keeper_of_the_job(served)
+    targets += [pid for pid, line in lines.items() if b"main.py" in line and b"keeper" not in line]
+    if killed == "all but the engine":
+        targets += [pid for pid, line in lines.items() if b"keeper" in line and b"main.py" in line]
+        targets.append(served.process.pid)
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in targets:
+            os.kill(pid, number)
+    assert served.process.wait(30) != 0
+    if killed == "all but the engine":
+        assert list(temporary.iterdir())
+        with contextlib.ExitStack() as ending:
+            after = Served(config, environment)
+            ending.callback(after.end)
+            assert answers_right(after.wait_until_ready())
+    assert not alive(pids)
+    assert not served.left_overs()
+    assert not list(temporary.iterdir())
 
 
 def test_an_engine_that_aborts_is_restarted(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 from scripted_triton import assert_nothing_left
 
 from trtllm_truss.errors import TritonError
+from trtllm_truss.triton.leftovers import sweep
 from trtllm_truss.triton.process import ServerProcess, State
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -253,6 +254,7 @@ def test_a_death_is_noticed_without_a_file_to_open(pretend):
         os.kill(server.pid, signal.SIGKILL)
         wait_for(lambda: told)
     assert server.state is State.DEAD
+    sweep()  # as the next start does
 
 
 def test_a_listener_that_fails_does_not_stop_the_reading(pretend):

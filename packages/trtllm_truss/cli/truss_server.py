@@ -22,8 +22,8 @@ from trtllm_truss.errors import SettingsError, StartupError
 from trtllm_truss.triton import keeper
 from trtllm_truss.triton.installation import BACKENDS_VARIABLE, EXECUTABLE_VARIABLE
 from trtllm_truss.triton.kept_child import start_kept
+from trtllm_truss.triton.leftovers import FOLDER_PREFIX, hold_folder, sweep
 
-_PREFIX = "trtllm-truss-serve-"
 _TICK_S = 0.1
 _ORPHAN_GRACE_S = 1.0
 _FAILURE = "cannot start: "
@@ -54,14 +54,18 @@ class TrussServer:
         self._show = show
         self._failure: str | None = None
         self._last_error: str | None = None
-        self._root = Path(tempfile.gettempdir(), f"{_PREFIX}{secrets.token_hex(8)}").absolute()
+        self._run_id = f"serve_{os.getpid()}_{secrets.token_hex(8)}"
+        self._root = Path(tempfile.gettempdir(), f"{FOLDER_PREFIX}{self._run_id}").absolute()
         self._child: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
 
     def __enter__(self) -> TrussServer:
         _require_free(self.port)
+        sweep()
+        lock = None
         try:  # the name is there before the folder: a signal may come at any moment
             self._root.mkdir(mode=0o700)
+            lock = hold_folder(self._root)
             lay_out(self._truss, self._config, self._root)
             self._start()
         except BaseException:
@@ -70,6 +74,9 @@ class TrussServer:
                 self._child.wait()
             shutil.rmtree(self._root, ignore_errors=True)
             raise
+        finally:
+            if lock is not None:
+                os.close(lock)
         return self
 
     def __exit__(
@@ -104,6 +111,7 @@ class TrussServer:
         if self._reader is not None:
             self._reader.join()
         shutil.rmtree(self._root, ignore_errors=True)
+        sweep()  # the server and Triton's keeper may have been killed at once
         return status
 
     def stop(self, patience_s: float) -> None:
@@ -132,11 +140,10 @@ class TrussServer:
         for name in (BACKENDS_VARIABLE, EXECUTABLE_VARIABLE):  # the server runs in another folder
             if os.sep in environment.get(name, ""):
                 environment[name] = str(Path(environment[name]).absolute())
-        run_id = f"serve_{os.getpid()}_{secrets.token_hex(4)}"
         self._child = start_kept(
             [sys.executable, "main.py"],
             environment,
-            run_id=run_id,
+            run_id=self._run_id,
             orphan_grace_s=_ORPHAN_GRACE_S,
             folder=self._root,
             cwd=self._root / "app",

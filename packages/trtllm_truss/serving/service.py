@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -37,6 +35,7 @@ from trtllm_truss.settings.model import Serving, Settings
 from trtllm_truss.text.tokenizer import load_tokenizer
 from trtllm_truss.triton.command import launcher, server_environment
 from trtllm_truss.triton.installation import assemble_backends, find_installation
+from trtllm_truss.triton.leftovers import sweep, temporary_folder
 from trtllm_truss.triton.process import ServerProcess
 
 logger = logging.getLogger(__name__)
@@ -118,6 +117,7 @@ class Service:
 
     def _start(self) -> None:
         phases = Phases(4)
+        sweep()
         surroundings = local_surroundings(self._environment)
         version = surroundings.runtime_version or PINNED_VERSION
         with phases.phase("engine") as said:
@@ -130,8 +130,7 @@ class Service:
             )
             said.append(f"{tokenizer.vocab_size} tokens")
         with phases.phase("triton model repository") as said:
-            run_folder = Path(tempfile.mkdtemp(prefix="trtllm-truss-"))
-            self._running.callback(shutil.rmtree, run_folder, ignore_errors=True)
+            run_folder = self._running.enter_context(temporary_folder())
             repository = render_engine(
                 self._settings,
                 engine,

@@ -16,6 +16,7 @@ from pathlib import Path
 from trtllm_truss.errors import TritonError
 from trtllm_truss.triton.contract import MODEL_NAME
 from trtllm_truss.triton.installation import TritonInstallation
+from trtllm_truss.triton.leftovers import RUN_PREFIX
 from trtllm_truss.triton.mpi import (
     find_mpirun,
     mpi_command,
@@ -57,7 +58,7 @@ def new_launch(http_port: int | None = None) -> Launch:
         OSError: the machine has no free port, or no place for temporary files.
     """
     run_id = f"{os.getpid()}_{secrets.token_hex(4)}"
-    prefix = f"trtllm_truss_{run_id}_"
+    prefix = f"{RUN_PREFIX}{run_id}_"
     return Launch(run_id, free_ports(http_port), prefix, Path(tempfile.mkdtemp(prefix=prefix)))
 
 

@@ -173,6 +173,7 @@ def _spawn(command: list[str]) -> int:
         if os.getppid() != keeper:
             os._exit(1)
         os.setsid()
+        os.closerange(3, 4096)  # the locks of our parent's: they end with this process
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.execvp(command[0], command)  # noqa: S606
     except OSError as error:

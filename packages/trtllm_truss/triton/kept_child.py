@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trtllm_truss.triton import keeper
+from trtllm_truss.triton.leftovers import hold_folder, hold_segments
 
 
 def start_kept(
@@ -37,15 +38,25 @@ def start_kept(
     """
     names = (run_id, shm_prefix, str(folder or ""), str(orphan_grace_s))
     interpreter = (sys.executable, "-I", "-S")
-    return subprocess.Popen(
-        [*interpreter, str(Path(keeper.__file__)), str(os.getpid()), *names, *command],
-        env={**environment, keeper.RUN_MARKER: run_id},
-        cwd=cwd,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
+    held = (
+        hold_folder(folder, run_id) if folder else None,
+        hold_segments(shm_prefix, run_id) if shm_prefix else None,
     )
+    locks = [lock for lock in held if lock is not None]
+    try:
+        return subprocess.Popen(
+            [*interpreter, str(Path(keeper.__file__)), str(os.getpid()), *names, *command],
+            env={**environment, keeper.RUN_MARKER: run_id},
+            cwd=cwd,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=locks,
+        )
+    finally:
+        for lock in locks:  # from here on the keeper's
+            os.close(lock)
 
 
 def end_at_once(child: subprocess.Popen[bytes]) -> None:
