@@ -53,13 +53,15 @@ def triton(config: Path, backends: Path, model: str) -> Iterator[Target]:
                 f"--backend-config=python,shm-region-prefix-name={launch.shm_prefix}0_",
             ]
 
-        server = ServerProcess(command, server_environment(os.environ, installation))
+        environment = server_environment(os.environ, installation)
+        server = ServerProcess(command, environment, http_port=0)
         try:
             server.start()
             server.wait_until_ready(_START_LIMIT_S)
             assert server.launch is not None
             assert server.pid is not None
             ports = server.launch.ports
+            assert ports.http is not None
             path = f"/v2/models/{model}/generate_stream"
             yield Target(server.pid, ports.http, path, grpc_port=ports.grpc)
         finally:

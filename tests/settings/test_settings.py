@@ -22,6 +22,22 @@ def test_defaults() -> None:
     assert settings.serving.start_timeout_s == 1500
 
 
+@pytest.mark.parametrize(
+    ("serving", "http_port"),
+    [
+        ({}, None),
+        ({"triton_native": True}, 0),
+        ({"triton_http_port": 8000}, 8000),
+        ({"triton_native": True, "triton_http_port": 8000}, 8000),
+    ],
+)
+def test_tritons_http_endpoint_is_closed_unless_asked_for(
+    serving: dict[str, object], http_port: int | None
+) -> None:
+    metadata = {"engine_repository": "a/b", "serving": serving}
+    assert parse_settings({"model_metadata": metadata}).serving.http_port == http_port
+
+
 def test_platform_keys_pass() -> None:
     metadata = {"engine_repository": "a/b", "tags": ["x"], "example_model_input": {"prompt": "y"}}
     assert parse_settings({"model_metadata": metadata}).engine_repository == "a/b"

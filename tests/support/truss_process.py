@@ -20,6 +20,7 @@ import httpx
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples/smollm2-135m-cpu/config.yaml"
 START_LIMIT_S = 120
+LOOPBACK = {"127.0.0.1", "::ffff:127.0.0.1"}  # the same address, as a dual-stack socket has it
 
 
 def free_port() -> int:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,12 +18,12 @@ from trtllm_truss.triton.command import (
 from trtllm_truss.triton.installation import TritonInstallation
 from trtllm_truss.triton.ports import Ports, free_ports
 
-LAUNCH = Launch("7_ab", Ports(1001, 1002, 1003), "trtllm_truss_7_ab_", Path("/tmp/7_ab"))
+LAUNCH = Launch("7_ab", Ports(1001, None, 1003), "trtllm_truss_7_ab_", Path("/tmp/7_ab"))
 
 
-def command(**options):
+def command(launch=LAUNCH, **options):
     return server_command(
-        Path("/t/tritonserver"), LAUNCH, repository=Path("/r"), backends=Path("/b"), **options
+        Path("/t/tritonserver"), launch, repository=Path("/r"), backends=Path("/b"), **options
     )
 
 
@@ -34,8 +35,8 @@ def test_single_rank_is_plain_and_on_loopback():
         "--backend-directory=/b",
         "--grpc-address=127.0.0.1",
         "--grpc-port=1001",
-        "--http-address=127.0.0.1",
-        "--http-port=1002",
+        "--grpc-restricted-protocol=shared-memory,trace,logging:closed:to:all=x",
+        "--allow-http=false",
         "--metrics-address=127.0.0.1",
         "--metrics-port=1003",
         "--disable-auto-complete-config",
@@ -43,6 +44,16 @@ def test_single_rank_is_plain_and_on_loopback():
         "--strict-readiness=true",
         "--exit-timeout-secs=5",
         "--log-verbose=0",
+    ]
+
+
+def test_http_is_open_on_loopback_where_it_is_asked_for():
+    arguments = command(replace(LAUNCH, ports=Ports(1001, 1002, 1003)))
+    assert "--allow-http=false" not in arguments
+    assert [argument for argument in arguments if "http" in argument] == [
+        "--http-address=127.0.0.1",
+        "--http-port=1002",
+        "--http-restricted-api=shared-memory,trace,logging:closed:to:all=x",
     ]
 
 
@@ -133,6 +144,11 @@ def test_several_ranks_are_one_job():
     ]
 
 
-def test_free_ports_are_three():
-    ports = free_ports()
+def test_free_ports_differ():
+    ports = free_ports(http_port=0)
     assert len({ports.grpc, ports.http, ports.metrics}) == 3
+
+
+@pytest.mark.parametrize("http_port", [None, 8000])
+def test_the_http_port_is_the_one_asked_for_or_none(http_port):
+    assert free_ports(http_port).http == http_port

@@ -33,7 +33,8 @@ def pretend(tmp_path, monkeypatch):
         def command(launch):
             launches.append(launch)
             program = str(PROGRAMS / "pretend_server.py")
-            arguments = (launch.run_id, str(launch.ports.http), launch.shm_prefix)
+            ports = (str(launch.ports.grpc), str(launch.ports.metrics))
+            arguments = (launch.run_id, *ports, launch.shm_prefix)
             return [sys.executable, program, *arguments, *modes]
 
         launches = []

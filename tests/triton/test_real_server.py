@@ -2,35 +2,97 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import stat
 import time
 from pathlib import Path
 
+import grpc
 import pytest
 from scripted_triton import assert_nothing_left
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+from truss_process import LOOPBACK, listening_addresses
 
 from trtllm_truss.errors import TritonError
+from trtllm_truss.triton.grpc_connection import GrpcConnection
 from trtllm_truss.triton.keeper import marked_processes
 from trtllm_truss.triton.process import State
 
 
-def test_listens_on_loopback_only(triton):
-    ports = triton.process.launch.ports
+def test_listens_on_loopback_only_and_not_for_http(triton):
+    launch = triton.process.launch
     listening = [
-        line.split()[1].rpartition(":")
-        for table in ("tcp", "tcp6")
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
-        if line.split()[3] == "0A"
+        address for pid in marked_processes(launch.run_id) for address in listening_addresses(pid)
     ]
-    loopback = "0100007F"  # or as gRPC has it, mapped into IPv6: ::ffff:127.0.0.1
-    for wanted in (ports.grpc, ports.http, ports.metrics):
-        (address,) = [host for host, _, port in listening if int(port, 16) == wanted]
-        assert address in (loopback, "0000000000000000FFFF0000" + loopback)
+    assert {port for _, port in listening} == {launch.ports.grpc, launch.ports.metrics}
+    assert launch.ports.http is None
+    assert {host for host, _ in listening} <= LOOPBACK
 
 
-def test_shared_memory_has_our_prefix(triton):
-    assert list(Path("/dev/shm").glob(f"{triton.process.launch.shm_prefix}0_*"))
+def test_shared_memory_is_ours_alone(triton):
+    segments = list(Path("/dev/shm").glob(f"{triton.process.launch.shm_prefix}0_*"))
+    assert segments
+    assert {stat.S_IMODE(segment.stat().st_mode) for segment in segments} == {0o600}
+
+
+def test_files_will_be_ours_alone(triton):
+    for pid in marked_processes(triton.process.launch.run_id):
+        assert "Umask:\t0077\n" in Path(f"/proc/{pid}/status").read_text()
+
+
+CLOSED_APIS = {
+    "LogSettings": service_pb2.LogSettingsRequest(),
+    "TraceSetting": service_pb2.TraceSettingRequest(),
+    "SystemSharedMemoryStatus": service_pb2.SystemSharedMemoryStatusRequest(),
+    "SystemSharedMemoryRegister": service_pb2.SystemSharedMemoryRegisterRequest(),
+    "SystemSharedMemoryUnregister": service_pb2.SystemSharedMemoryUnregisterRequest(),
+    "CudaSharedMemoryStatus": service_pb2.CudaSharedMemoryStatusRequest(),
+    "CudaSharedMemoryRegister": service_pb2.CudaSharedMemoryRegisterRequest(),
+    "CudaSharedMemoryUnregister": service_pb2.CudaSharedMemoryUnregisterRequest(),
+}
+
+
+@pytest.mark.parametrize("method", CLOSED_APIS)
+def test_apis_that_nobody_needs_are_closed(triton, method):
+    with grpc.insecure_channel(triton.process.grpc_address) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        with pytest.raises(grpc.RpcError, match="This protocol is restricted"):
+            getattr(stub, method)(CLOSED_APIS[method])
+
+
+class Answer:
+    """How a gRPC call ended."""
+
+    def __init__(self):
+        self.status = asyncio.get_running_loop().create_future()
+
+    def message(self, payload):
+        pass
+
+    def ended(self, status, details):
+        self.status.set_result((status, details))
+
+
+@pytest.mark.parametrize(
+    ("head", "details"),
+    [
+        ([], "expecting header 'triton-grpc-protocol-closed:to:all'"),
+        ([("triton-grpc-protocol-closed:to:all", "x")], "the server reset the call"),
+        ([("triton-grpc-protocol-closed", "to:all=x")], "expecting header"),
+    ],
+)
+async def test_no_header_opens_a_closed_api(triton, head, details):
+    """Not even one that only a client without any checks would send, as this one is."""
+    connection = await GrpcConnection.connect(triton.process.grpc_address)
+    answer = Answer()
+    send_headers = connection._h2.send_headers
+    connection._h2.send_headers = lambda number, headers: send_headers(number, headers + head)
+    payload = service_pb2.LogSettingsRequest().SerializeToString()
+    connection.call("/inference.GRPCInferenceService/LogSettings", payload, answer)
+    assert details in (await asyncio.wait_for(answer.status, 5))[1]
+    connection.close()
 
 
 def test_model_that_cannot_load_is_told(make_triton):

@@ -56,7 +56,7 @@ def assert_gone(server, within_s=5.0):
     launch = server.launch
     assert_nothing_left(launch.run_id, launch.shm_prefix, within_s)
     assert not launch.folder.exists()
-    for port in (launch.ports.grpc, launch.ports.http, launch.ports.metrics):
+    for port in (launch.ports.grpc, launch.ports.metrics):
         with socket.socket() as taker:
             taker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             taker.bind(("127.0.0.1", port))

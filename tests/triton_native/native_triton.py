@@ -41,7 +41,7 @@ class NativeTriton:
         run: Path,
         *,
         counts: InstanceCounts | None = None,
-        http_port: int | None = None,
+        http_port: int | None = 0,
         text: str | None = None,
         tp: int = 1,
         **behaviour: Any,

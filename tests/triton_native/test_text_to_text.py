@@ -177,6 +177,21 @@ def test_the_http_port_can_be_pinned(make_native):
         server.process.stop(0)
 
 
+@pytest.mark.parametrize(
+    "path", ["logging", "trace/setting", "systemsharedmemory/status", "cudasharedmemory/status"]
+)
+@pytest.mark.parametrize("head", ["", "closed:to:all: x\r\n", "closed: to:all: x\r\n"])
+def test_apis_that_nobody_needs_are_closed(native, path, head):
+    """No header opens them: a colon ends its name."""
+    url = httpx.URL(native.url(path))
+    with socket.create_connection((url.host, url.port), timeout=5) as connection:
+        request = f"GET {url.path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{head}\r\n"
+        connection.sendall(request.encode())
+        answer = b"".join(iter(lambda: connection.recv(4096), b""))
+    assert answer.startswith(b"HTTP/1.1 403 ")
+    assert b"This API is restricted" in answer
+
+
 def test_ranks_above_0_load_the_engine_alone(make_native):
     server = make_native(text="Two ranks.", tp=2)
     assert server.generate("ensemble").json()["text_output"] == "Two ranks."

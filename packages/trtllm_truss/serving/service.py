@@ -217,7 +217,7 @@ class Service:
             command,
             environment,
             on_line=self._show_triton_line,
-            http_port=self._settings.serving.triton_http_port,
+            http_port=self._settings.serving.http_port,
         )
 
     def _show_triton_line(self, line: str) -> None:

@@ -124,9 +124,14 @@ class Serving(Strict):
         None,
         ge=1,
         le=65535,
-        description="Port of Triton's HTTP endpoint on 127.0.0.1; null is a free one at each "
-        "start.",
+        description="Port of Triton's HTTP endpoint on 127.0.0.1. null is a free one at each "
+        "start with triton_native, and else keeps the endpoint closed.",
     )
+
+    @property
+    def http_port(self) -> int | None:
+        """Triton's HTTP port; 0 for any free one, None to keep the endpoint closed."""
+        return 0 if self.triton_native and not self.triton_http_port else self.triton_http_port
 
 
 class Settings(Strict):

@@ -27,6 +27,12 @@ from trtllm_truss.triton.mpi import (
 from trtllm_truss.triton.ports import GRPC_ADDRESS_VARIABLE, LOOPBACK, Ports, free_ports
 
 _SECRET_NAMES = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
+_CLOSED_TO_ALL = "shared-memory,trace,logging:closed:to:all=x"
+"""APIs that Triton opens to whoever sends the header `closed:to:all`.
+
+Nobody can: a colon ends the name of a header in HTTP/1, and gRPC resets a call whose header's name
+holds one. No secret is needed, which would stand in the argument vector for all users to read.
+"""
 _ORCHESTRATOR = "TRTLLM_ORCHESTRATOR"
 _SECRET_PREFIXES = ("TRUSS_SECRET_", "AWS_")
 
@@ -52,7 +58,7 @@ def new_launch(http_port: int | None = None) -> Launch:
     """Chooses names and ports, and makes the folder.
 
     Args:
-        http_port: the HTTP port if it must be a certain one.
+        http_port: of Triton; 0 for any free one, None to keep its HTTP endpoint closed.
 
     Raises:
         OSError: the machine has no free port, or no place for temporary files.
@@ -151,8 +157,8 @@ def server_command(
         f"--backend-directory={backends}",
         f"--grpc-address={LOOPBACK}",
         f"--grpc-port={ports.grpc}",
-        f"--http-address={LOOPBACK}",
-        f"--http-port={ports.http}",
+        f"--grpc-restricted-protocol={_CLOSED_TO_ALL}",
+        *_http_options(ports.http),
         f"--metrics-address={LOOPBACK}",
         f"--metrics-port={ports.metrics}",
         "--disable-auto-complete-config",
@@ -164,6 +170,16 @@ def server_command(
     if rank > 0:
         command += ["--model-control-mode=explicit", f"--load-model={MODEL_NAME}"]
     return command
+
+
+def _http_options(port: int | None) -> list[str]:
+    if port is None:
+        return ["--allow-http=false"]
+    return [
+        f"--http-address={LOOPBACK}",
+        f"--http-port={port}",
+        f"--http-restricted-api={_CLOSED_TO_ALL}",
+    ]
 
 
 def server_environment(

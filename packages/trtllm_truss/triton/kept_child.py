@@ -11,6 +11,9 @@ from pathlib import Path
 from trtllm_truss.triton import keeper
 from trtllm_truss.triton.leftovers import hold_folder, hold_segments
 
+_UMASK = 0o077
+"""Files and shared memory of children are their user's alone."""
+
 
 def start_kept(
     command: Sequence[str],
@@ -48,6 +51,7 @@ def start_kept(
             [*interpreter, str(Path(keeper.__file__)), str(os.getpid()), *names, *command],
             env={**environment, keeper.RUN_MARKER: run_id},
             cwd=cwd,
+            umask=_UMASK,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -1,4 +1,4 @@
-"""Three free TCP ports on loopback for one start of the server."""
+"""Free TCP ports on loopback for one start of the server."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ GRPC_ADDRESS_VARIABLE = "TRTLLM_TRUSS_TRITON_GRPC"
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The server's ports, all on loopback."""
+    """The server's ports, all on loopback; `http` is None while that endpoint is closed."""
 
     grpc: int
-    http: int
+    http: int | None
     metrics: int
 
 
@@ -27,7 +27,7 @@ def free_ports(http_port: int | None = None) -> Ports:
     them must be ready to try again with others.
 
     Args:
-        http_port: the HTTP port if it must be a certain one, free or not.
+        http_port: the HTTP port, free or not; 0 for any free one, None to keep HTTP closed.
 
     Raises:
         OSError: the machine has no free port.
@@ -37,4 +37,4 @@ def free_ports(http_port: int | None = None) -> Ports:
         for each in sockets:
             each.bind((LOOPBACK, 0))
         grpc, http, metrics = (each.getsockname()[1] for each in sockets)
-    return Ports(grpc, http_port or http, metrics)
+    return Ports(grpc, http if http_port == 0 else http_port, metrics)

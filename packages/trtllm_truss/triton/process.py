@@ -24,6 +24,7 @@ from trtllm_truss.triton.diagnosis import describe_exit, is_port_conflict, last_
 from trtllm_truss.triton.kept_child import end_at_once, start_kept
 from trtllm_truss.triton.output import Output
 from trtllm_truss.triton.readiness import is_ready
+from trtllm_truss.triton.shared_memory import make_private
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ class ServerProcess:
             on_line: gets every line of the server's output, from a thread of its own; it must be
                 quick, for the server waits while it runs.
             orphan_grace_s: time to end by itself that a server gets after this process has died.
-            http_port: of the server, if it must be a certain one.
+            http_port: of Triton; 0 for any free one, None to keep its HTTP endpoint closed.
         """
         self.launch: Launch | None = None
         self._command = command
@@ -226,7 +227,8 @@ class ServerProcess:
     def _is_ready(self) -> bool:
         launch = self.launch
         assert launch is not None
-        if not is_ready(launch.ports.http, self._model_name, server_id=launch.run_id):
+        make_private(launch.shm_prefix)  # early and often: who has opened a segment keeps it
+        if not is_ready(launch.ports, self._model_name, server_id=launch.run_id):
             return False
         with self._lock:
             if self._state is State.STARTING:

@@ -2,33 +2,75 @@
 
 from __future__ import annotations
 
-import http.client
-import json
+import asyncio
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
-from trtllm_truss.triton.ports import LOOPBACK
+from google.protobuf.message import DecodeError, Message
+from tritonclient.grpc import service_pb2
+
+from trtllm_truss.triton.grpc_connection import GrpcConnection
+from trtllm_truss.triton.grpc_status import StatusCode
+from trtllm_truss.triton.ports import LOOPBACK, Ports
+
+_SERVICE = "/inference.GRPCInferenceService/"
 
 
-def is_ready(http_port: int, model_name: str, *, server_id: str, timeout_s: float = 0.5) -> bool:
-    """Asks over HTTP; a refused, broken or slow connection is a no.
+def is_ready(ports: Ports, model_name: str, *, server_id: str, timeout_s: float = 0.5) -> bool:
+    """Asks over gRPC once every port is open; a refused, broken or slow connection is a no.
 
-    Triton opens its gRPC port before its HTTP port, so a yes covers both. The name is asked last:
-    another server may have taken the port, and would say yes for us.
+    Triton opens its metrics port last. May be called where an event loop runs.
     """
-    connection = http.client.HTTPConnection(LOOPBACK, http_port, timeout=timeout_s)
-    try:
-        return (
-            _get(connection, "/v2/health/ready") is not None
-            and _get(connection, f"/v2/models/{model_name}/ready") is not None
-            and json.loads(_get(connection, "/v2") or b"{}").get("name") == server_id
-        )
-    except (OSError, http.client.HTTPException, ValueError):
+    if not all(_is_open(port, timeout_s) for port in (ports.metrics, ports.http) if port):
         return False
-    finally:
-        connection.close()
+    question = asyncio.wait_for(_is_ready(ports.grpc, model_name, server_id), timeout_s)
+    with ThreadPoolExecutor(1) as thread:
+        try:
+            return thread.submit(asyncio.run, question).result()
+        except (OSError, asyncio.TimeoutError, DecodeError):
+            return False
 
 
-def _get(connection: http.client.HTTPConnection, path: str) -> bytes | None:
-    connection.request("GET", path)
-    response = connection.getresponse()
-    body = response.read()
-    return body if response.status == http.client.OK else None
+def _is_open(port: int, timeout_s: float) -> bool:
+    try:
+        socket.create_connection((LOOPBACK, port), timeout_s).close()
+    except OSError:
+        return False
+    return True
+
+
+async def _is_ready(port: int, model_name: str, server_id: str) -> bool:
+    """Asks for the name last: another server may have taken the port, and would say yes for us."""
+    with closing(await GrpcConnection.connect(f"{LOOPBACK}:{port}")) as connection:
+        server, model = service_pb2.ServerReadyResponse(), service_pb2.ModelReadyResponse()
+        metadata = service_pb2.ServerMetadataResponse()
+        model_request = service_pb2.ModelReadyRequest(name=model_name)
+        await _ask(connection, "ServerReady", service_pb2.ServerReadyRequest(), server)
+        await _ask(connection, "ModelReady", model_request, model)
+        await _ask(connection, "ServerMetadata", service_pb2.ServerMetadataRequest(), metadata)
+        return bool(server.ready and model.ready and metadata.name == server_id)
+
+
+async def _ask(
+    connection: GrpcConnection, method: str, request: Message, response: Message
+) -> None:
+    """Fills the response of a unary call; a call that fails leaves it empty."""
+    reply = _Reply()
+    connection.call(_SERVICE + method, request.SerializeToString(), reply)
+    response.ParseFromString(await reply.payload)
+
+
+class _Reply:
+    """Receives the one message of a unary call."""
+
+    def __init__(self) -> None:
+        self.payload: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._message = b""
+
+    def message(self, payload: bytes) -> None:
+        self._message = payload
+
+    def ended(self, status: StatusCode, details: str) -> None:
+        if not self.payload.done():
+            self.payload.set_result(self._message if status is StatusCode.OK else b"")

@@ -12,10 +12,8 @@ PRETEND = str(Path(__file__).parent / "pretend_server.py")
 
 
 def command(launch):
-    return [
-        *(sys.executable, PRETEND, launch.run_id, str(launch.ports.http), launch.shm_prefix),
-        *sys.argv[2:],
-    ]
+    ports = (str(launch.ports.grpc), str(launch.ports.metrics))
+    return [sys.executable, PRETEND, launch.run_id, *ports, launch.shm_prefix, *sys.argv[2:]]
 
 
 server = ServerProcess(command, os.environ)

@@ -1,4 +1,6 @@
-"""A small program in place of Triton: `pretend_server.py RUN_ID HTTP_PORT SHM_PREFIX MODE…`.
+"""A small program in place of Triton.
+
+Usage: `pretend_server.py RUN_ID GRPC_PORT METRICS_PORT SHM_PREFIX MODE…`
 
 Modes, any number of them:
     slow         half a second until ready
@@ -14,16 +16,15 @@ Modes, any number of them:
     files        prints its open file descriptors
 """
 
-import contextlib
-import http.server
-import json
 import signal
+import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-run_id, port, shm_prefix, *modes = sys.argv[1:]
+run_id, grpc_port, metrics_port, shm_prefix, *modes = sys.argv[1:]
 ready_at = time.monotonic() + (0.5 if "slow" in modes else 0)
 DESCENDANT = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 CHILD = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {DESCENDANT!r}])"
@@ -32,19 +33,6 @@ CHILD = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {DESCE
 def say(line):
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        ready = time.monotonic() >= ready_at and "never_ready" not in modes
-        body = json.dumps({"name": "stranger" if "stranger" in modes else run_id}).encode()
-        self.send_response(200 if ready or self.path == "/v2" else 400)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
 
 
 if "stubborn" in modes:
@@ -69,5 +57,27 @@ if "chatty" in modes:
         say(f"line {i} " + "x" * 200)
 if "files" in modes:
     say(f"files {sorted(int(link.name) for link in Path('/proc/self/fd').iterdir())}")
-with contextlib.suppress(KeyboardInterrupt):
-    http.server.ThreadingHTTPServer(("127.0.0.1", int(port)), Handler).serve_forever()
+
+import grpc  # noqa: E402 - after what must be seen although the server does not start
+from tritonclient.grpc import service_pb2, service_pb2_grpc  # noqa: E402
+
+
+class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):
+    def ServerReady(self, request, context):
+        return service_pb2.ServerReadyResponse(ready="never_ready" not in modes)
+
+    def ModelReady(self, request, context):
+        return service_pb2.ModelReadyResponse(ready=time.monotonic() >= ready_at)
+
+    def ServerMetadata(self, request, context):
+        return service_pb2.ServerMetadataResponse(
+            name="stranger" if "stranger" in modes else run_id
+        )
+
+
+server = grpc.server(ThreadPoolExecutor(1))
+service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Servicer(), server)
+server.add_insecure_port(f"127.0.0.1:{grpc_port}")
+server.start()
+with socket.create_server(("127.0.0.1", int(metrics_port))):
+    server.wait_for_termination()
