@@ -71,5 +71,5 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         script.write_text((TOOLS / "convert_checkpoint.py").read_text())
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("TENSORRT_LLM_EXAMPLES", str(folder / "examples"))
-    monkeypatch.setenv("STANDIN_NOTES", str(folder))
+    monkeypatch.setenv("TENSORRT_LLM_STANDIN_NOTES", str(folder))
     return folder

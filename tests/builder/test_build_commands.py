@@ -64,7 +64,10 @@ def test_the_steps_run_as_planned(
     file: Path, tools: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TRUSS_SECRET_hf_access_token", "hf_secret")
-    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    for name in ("HF_TOKEN", "BASETEN_API_KEY", "OPENAI_API_KEY", "HUGGINGFACEHUB_API_TOKEN"):
+        monkeypatch.setenv(name, "hf_secret")
+    monkeypatch.setenv("HTTPS_PROXY", "http://me:hf_secret@proxy:3128")
+    monkeypatch.setenv("NO_PROXY", "*")
     assert main(["build", "--config", str(file)]) == 0
     output = capsys.readouterr()
     engine = Path(output.out.strip())
@@ -79,7 +82,9 @@ def test_the_steps_run_as_planned(
     assert calls(tools) == ["convert", "build"]
     given = json.loads((tools / "calls").read_text().splitlines()[1].split(" ", 1)[1])
     assert given[given.index("--max_batch_size") + 1] == "8"
-    assert "hf_secret" not in (tools / "environment").read_text() + output.err
+    environment = (tools / "environment").read_text()
+    assert "hf_secret" not in environment + output.err
+    assert json.loads(environment)["NO_PROXY"] == "*"
     assert not (engine.parent / "converted").exists()
     assert not (engine.parent / "checkpoint").exists()
     assert main(["build", "--config", str(file)]) == 0

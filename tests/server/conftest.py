@@ -7,11 +7,19 @@ from collections.abc import Iterator
 import pytest
 from truss_process import Served
 
+SECRETS = {
+    **dict.fromkeys(
+        ("BASETEN_API_KEY", "OPENAI_API_KEY", "TRUSS_SECRET_hf_access_token"), "s3cr3t"
+    ),
+    **dict.fromkeys(("HUGGINGFACEHUB_API_TOKEN", "BASETEN_TRUSS_AUTH_API_KEY"), "s3cr3t"),
+    "HTTPS_PROXY": "http://me:s3cr3t@127.0.0.1:9",
+}
+
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Served]:
-    """One CPU server for all tests that leave it as they found it."""
-    served = Served()
+    """One CPU server for all tests that leave it as they found it, with secrets around it."""
+    served = Served(environment=SECRETS)
     try:
         yield served.wait_until_ready()
         assert served.end() == 0, served.log

@@ -45,6 +45,13 @@ def test_triton_listens_on_loopback_only(server: Served) -> None:
     assert {address for address, _ in listening} <= LOOPBACK
 
 
+def test_no_secret_reaches_triton(server: Served) -> None:
+    pids = [pid for pid, name in server.processes().items() if name.startswith("triton")]
+    assert len(pids) >= 2  # the server and its Python backend
+    for pid in pids:
+        assert b"s3cr3t" not in Path(f"/proc/{pid}/environ").read_bytes()
+
+
 def test_sigterm_lets_a_running_stream_finish(own_server: Served) -> None:
     body = {"prompt": "Once", "max_tokens": 200, "ignore_eos": True}
     pids = own_server.processes()

@@ -83,6 +83,8 @@ def test_environment_has_no_secrets_and_all_paths():
         "TRUSS_SECRET_hf_access_token": "s",
         "AWS_SECRET_ACCESS_KEY": "s",
         "AWS_SESSION_TOKEN": "s",
+        "BASETEN_API_KEY": "s",
+        "ODD": "1",
         "LD_LIBRARY_PATH": f"/mine{os.pathsep}",
         "PYTHONPATH": "/packages",
     }
@@ -93,8 +95,9 @@ def test_environment_has_no_secrets_and_all_paths():
         python_paths=(Path("/packages"), Path("/site")),
         program_path=Path("/venv/bin"),
     )
-    assert server_environment(parent, installation) == {
+    assert server_environment(parent, installation, ["ODD"]) == {
         "HOME": "/h",
+        "ODD": "1",
         "LD_LIBRARY_PATH": "/libs:/mine",
         "PYTHONPATH": "/packages:/site",
         "PATH": "/venv/bin:/usr/bin",
@@ -103,7 +106,7 @@ def test_environment_has_no_secrets_and_all_paths():
 
 def test_environment_of_a_complete_installation_is_ours():
     plain = TritonInstallation(Path("/t"), Path("/b"))
-    assert server_environment({"A": "1"}, plain) == {"A": "1"}
+    assert server_environment({"TZ": "UTC"}, plain) == {"TZ": "UTC"}
 
 
 def test_what_belongs_to_a_launch_leaves_the_original_alone():

@@ -47,9 +47,10 @@ def run(job: Job, variables: Mapping[str, str], say: Callable[[str], None]) -> P
             with_code=job.source.checkpoint.has_code and job.target is not None
         )
         values = places(job, _as_changed(job, checkpoint), tools)
+        environment = step_environment(variables, job.settings.serving.pass_environment)
         for number, step in enumerate(job.plan.steps, 1):
             label = f"[{number}/{len(job.plan.steps)}] {step.name}"
-            _run_step(workspace, step, label, values, step_environment(variables), say)
+            _run_step(workspace, step, label, values, environment, say)
         _complete(job, checkpoint)
         workspace.clean_up()
     say(f"engine: {workspace.engine}")

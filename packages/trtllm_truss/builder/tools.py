@@ -6,19 +6,18 @@ import importlib.util
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from trtllm_truss.builder.target import Target
 from trtllm_truss.engines.versions import image_for
 from trtllm_truss.errors import BuildError
 from trtllm_truss.settings.build import Build
+from trtllm_truss.settings.child_environment import child_environment
 
 EXAMPLES_VARIABLE = "TENSORRT_LLM_EXAMPLES"
 _EXAMPLES = (Path("/app/tensorrt_llm/examples"), Path("/app/examples"))
 _MARK = "quantization/quantize.py"
-_SECRETS = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "BASETEN_API_KEY"})
-_SECRET_PREFIXES = ("TRUSS_SECRET_", "AWS_")
 
 
 def find_tools(build: Build, target: Target, variables: Mapping[str, str]) -> dict[str, str]:
@@ -42,13 +41,14 @@ def find_tools(build: Build, target: Target, variables: Mapping[str, str]) -> di
     return {"$PYTHON": _interpreter(variables), "$EXAMPLES": str(_examples(target, variables))}
 
 
-def step_environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a step: ours without secrets, and with this package to be found."""
-    environment = {
-        name: value
-        for name, value in variables.items()
-        if name not in _SECRETS and not name.startswith(_SECRET_PREFIXES)
-    }
+def step_environment(variables: Mapping[str, str], passed: Collection[str]) -> dict[str, str]:
+    """The environment of a step: ours without secrets, and with this package to be found.
+
+    Args:
+        variables: our own environment.
+        passed: names of further variables for the step.
+    """
+    environment = child_environment(variables, passed, online=True)
     packages = str(Path(__file__).parents[2])
     known = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*known, packages]))

@@ -212,12 +212,12 @@ class Service:
             world_size=engine.world_size,
             environ=self._environment.variables,
         )
-        environment = server_environment(self._environment.variables, installation)
+        serving = self._settings.serving
+        environment = server_environment(
+            self._environment.variables, installation, serving.pass_environment
+        )
         return lambda: ServerProcess(
-            command,
-            environment,
-            on_line=self._show_triton_line,
-            http_port=self._settings.serving.http_port,
+            command, environment, on_line=self._show_triton_line, http_port=serving.http_port
         )
 
     def _show_triton_line(self, line: str) -> None:

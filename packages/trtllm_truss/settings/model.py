@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from trtllm_truss.settings.build import Build
@@ -12,6 +12,7 @@ from trtllm_truss.settings.section import Repository
 from trtllm_truss.validation import Strict
 
 RuntimeValue = bool | int | float | str | None
+VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
 class Serving(Strict):
@@ -126,6 +127,12 @@ class Serving(Strict):
         le=65535,
         description="Port of Triton's HTTP endpoint on 127.0.0.1. null is a free one at each "
         "start with triton_native, and else keeps the endpoint closed.",
+    )
+    pass_environment: list[VariableName] = Field(
+        [],
+        description="Names of further environment variables for Triton and for the steps of a "
+        "build. They get what is known to be read by GPUs, MPI, Python and the like, and nothing "
+        "that looks like a secret; what is named here passes whatever it holds.",
     )
 
     @property

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import secrets
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from trtllm_truss.errors import TritonError
+from trtllm_truss.settings.child_environment import child_environment
 from trtllm_truss.triton.contract import MODEL_NAME
 from trtllm_truss.triton.installation import TritonInstallation
 from trtllm_truss.triton.leftovers import RUN_PREFIX
@@ -26,7 +27,6 @@ from trtllm_truss.triton.mpi import (
 )
 from trtllm_truss.triton.ports import GRPC_ADDRESS_VARIABLE, LOOPBACK, Ports, free_ports
 
-_SECRET_NAMES = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
 _CLOSED_TO_ALL = "shared-memory,trace,logging:closed:to:all=x"
 """APIs that Triton opens to whoever sends the header `closed:to:all`.
 
@@ -34,7 +34,6 @@ Nobody can: a colon ends the name of a header in HTTP/1, and gRPC resets a call 
 holds one. No secret is needed, which would stand in the argument vector for all users to read.
 """
 _ORCHESTRATOR = "TRTLLM_ORCHESTRATOR"
-_SECRET_PREFIXES = ("TRUSS_SECRET_", "AWS_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,17 +182,18 @@ def _http_options(port: int | None) -> list[str]:
 
 
 def server_environment(
-    parent: Mapping[str, str], installation: TritonInstallation
+    parent: Mapping[str, str], installation: TritonInstallation, passed: Collection[str] = ()
 ) -> dict[str, str]:
     """Builds the server's environment from ours: without secrets, with what the server needs.
 
     The engine is on disk before Triton starts, so nothing in the child needs a token.
+
+    Args:
+        parent: our own environment.
+        installation: the server.
+        passed: names of further variables for the server.
     """
-    environment = {
-        name: value
-        for name, value in parent.items()
-        if name not in _SECRET_NAMES and not name.startswith(_SECRET_PREFIXES)
-    }
+    environment = child_environment(parent, passed)
     if installation.program_path is not None:
         _prepend(environment, "PATH", [installation.program_path])
     _prepend(environment, "LD_LIBRARY_PATH", installation.library_paths)

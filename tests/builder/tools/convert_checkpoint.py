@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 options = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=False))
-notes = Path(os.environ["STANDIN_NOTES"])
+notes = Path(os.environ["TENSORRT_LLM_STANDIN_NOTES"])
 with (notes / "calls").open("a") as calls:
     calls.write(f"convert {json.dumps(sys.argv[1:])}\n")
 (notes / "environment").write_text(json.dumps(dict(os.environ)))

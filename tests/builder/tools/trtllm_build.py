@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 options = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
-notes = Path(os.environ["STANDIN_NOTES"])
+notes = Path(os.environ["TENSORRT_LLM_STANDIN_NOTES"])
 with (notes / "calls").open("a") as calls:
     calls.write(f"build {json.dumps(sys.argv[1:])}\n")
 converted = json.loads((Path(options["--checkpoint_dir"]) / "config.json").read_text())

@@ -1,0 +1,60 @@
+"""The environment of our children: what they are known to read, and no secrets.
+
+What a child has in its environment, everything in it can read: backends, conversion scripts and the
+Python code of a checkpoint among it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+
+_NAMES = frozenset(
+    {
+        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "HOSTNAME", "TERM", "TZ", "LANG", "LANGUAGE"),
+        *("TMPDIR", "TMP", "TEMP", "VIRTUAL_ENV", "GLIBC_TUNABLES", "TOKENIZERS_PARALLELISM"),
+        *("CC", "CXX", "CPATH", "LIBRARY_PATH", "OPAL_PREFIX", "REQUESTS_CA_BUNDLE"),
+    }
+)
+_PREFIXES = (
+    # the system and Python
+    *("LC_", "LD_", "XDG_", "MALLOC_", "PYTHON", "CONDA_", "SSL_CERT_"),
+    # GPUs and what runs on them
+    *("CUDA_", "CUDNN_", "CUBLAS_", "NVIDIA_", "NVTX_", "NSYS_", "NVSHMEM_", "NCCL_"),
+    *("TRT_", "TENSORRT_", "TRTLLM_", "TLLM_", "TRITON_", "MODELOPT_", "FLASHINFER_"),
+    *("TORCH", "PYTORCH_", "HF_", "TRANSFORMERS_"),
+    # processes that talk to each other
+    *("MPI_", "OMPI_", "ORTE_", "PMIX_", "PRTE_", "HWLOC_", "HCOLL_"),
+    *("UCX_", "UCC_", "SHARP_", "FI_", "IBV_", "MLX5_", "RDMAV_"),
+    # the CPU
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TBB_", "ONEDNN_", "DNNL_", "OPENVINO_", "OV_"),
+)
+_PROXIES = frozenset({"http_proxy", "https_proxy", "all_proxy", "no_proxy"})
+_SECRET_NAME = re.compile(r"SECRET|PASSW|CREDENTIAL|(^|_)(API|ACCESS|AUTH)?(KEY|TOKEN)(_|$)", re.I)
+_PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:[^/@\s]*@")
+
+
+def child_environment(
+    variables: Mapping[str, str], passed: Collection[str] = (), *, online: bool = False
+) -> dict[str, str]:
+    """Chooses the variables of a child from ours.
+
+    Args:
+        variables: our own environment.
+        passed: names that the operator has chosen (`serving.pass_environment`): whatever they hold.
+        online: the child fetches something, so it gets the proxies.
+    """
+    return {
+        name: value
+        for name, value in variables.items()
+        if name in passed or (_is_known(name, online=online) and not _is_secret(name, value))
+    }
+
+
+def _is_known(name: str, *, online: bool) -> bool:
+    known = name in _NAMES or name.startswith(_PREFIXES)
+    return known or (online and name.lower() in _PROXIES)
+
+
+def _is_secret(name: str, value: str) -> bool:
+    return bool(_SECRET_NAME.search(name) or _PASSWORD_IN_URL.search(value))
