@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+HOST   ?= 127.0.0.1
 PORT   ?= 8080
 EXAMPLE := examples/smollm2-135m-cpu/config.yaml
 
@@ -41,8 +42,8 @@ $(READY): requirements.txt requirements-dev.txt requirements-wheels.txt pyprojec
 demo: $(READY) ## stream one answer of a real LLM to the terminal, on the CPU
 	@$(BIN)/trtllm-truss demo --config $(EXAMPLE)
 
-serve: $(READY) ## serve the CPU example on port 8080 (PORT=...) until Ctrl-C
-	@exec $(BIN)/trtllm-truss serve --config $(EXAMPLE) --port $(PORT)
+serve: $(READY) ## serve the CPU example on 127.0.0.1:8080 (HOST=... PORT=...) until Ctrl-C
+	@exec $(BIN)/trtllm-truss serve --config $(EXAMPLE) --host $(HOST) --port $(PORT)
 
 test: check ## run every check: format, lint, types, tests
 	$(BIN)/python -m pytest

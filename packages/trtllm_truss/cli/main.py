@@ -52,6 +52,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
     _add_truss_options(parser)
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="the address to listen on (default: %(default)s; 0.0.0.0 is every one, and nothing "
+        "asks callers for a key)",
+    )
     parser.add_argument("--port", type=_port, default=8080, help="HTTP port (default: 8080)")
     parser.add_argument(
         "--remote-api",
@@ -163,7 +169,7 @@ def _port(text: str) -> int:
 def _serve(options: argparse.Namespace) -> int:
     from trtllm_truss.cli.serve import serve
 
-    return serve(options.truss, options.config, options.port, options.remote_api)
+    return serve(options.truss, options.config, options.port, options.remote_api, options.host)
 
 
 def _predict(options: argparse.Namespace) -> int:

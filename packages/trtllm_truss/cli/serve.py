@@ -8,14 +8,22 @@ from pathlib import Path
 from types import FrameType
 
 from trtllm_truss.cli.layout import read_config
+from trtllm_truss.cli.local_main import is_private
 from trtllm_truss.cli.remote_api import RemoteApi
 from trtllm_truss.cli.terminal import tell
 from trtllm_truss.cli.truss_server import TrussServer
 from trtllm_truss.errors import SettingsError, StartupError
 from trtllm_truss.settings.loading import parse_settings
+from trtllm_truss.triton.ports import LOOPBACK
 
 
-def serve(truss: Path, config: Path | None, port: int, remote_api_port: int | None) -> int:
+def serve(
+    truss: Path,
+    config: Path | None,
+    port: int,
+    remote_api_port: int | None,
+    host: str = LOOPBACK,
+) -> int:
     """Serves until SIGTERM or SIGINT, then lets running answers finish; a second one cuts them.
 
     Args:
@@ -23,6 +31,7 @@ def serve(truss: Path, config: Path | None, port: int, remote_api_port: int | No
         config: used in place of its config.yaml.
         port: HTTP port.
         remote_api_port: where `truss predict` may ask for the model; None for nowhere.
+        host: an address of this machine, or its name.
 
     Returns:
         0 after a signal; 1 when the server ended by itself.
@@ -36,7 +45,7 @@ def serve(truss: Path, config: Path | None, port: int, remote_api_port: int | No
         )
     truss_config = read_config(truss, config)
     settings = parse_settings(truss_config)
-    server = TrussServer(truss, config, port, tell)
+    server = TrussServer(truss, config, port, tell, host)
     remote_api = None
     if remote_api_port is not None:
         model_name = str(truss_config.get("model_name") or "model")
@@ -44,6 +53,11 @@ def serve(truss: Path, config: Path | None, port: int, remote_api_port: int | No
     stopping = _Stopping(settings.serving.drain_timeout_s)
     with remote_api or nullcontext(), server:
         stopping.server = server
+        if not is_private(host):
+            tell(
+                f"warning: --host is {host}: whoever reaches port {port} can use this server, "
+                "which asks for no key; put a firewall or a proxy in front of it."
+            )
         try:
             server.wait_until_ready()
         except StartupError:

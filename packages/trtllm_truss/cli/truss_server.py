@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import http.client
 import json
 import os
@@ -17,28 +18,37 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
+from trtllm_truss.cli import local_main
 from trtllm_truss.cli.layout import lay_out
 from trtllm_truss.errors import SettingsError, StartupError
 from trtllm_truss.triton import keeper
 from trtllm_truss.triton.installation import BACKENDS_VARIABLE, EXECUTABLE_VARIABLE
 from trtllm_truss.triton.kept_child import start_kept
 from trtllm_truss.triton.leftovers import FOLDER_PREFIX, hold_folder, sweep
+from trtllm_truss.triton.ports import LOOPBACK
 
 _TICK_S = 0.1
 _ORPHAN_GRACE_S = 1.0
 _FAILURE = "cannot start: "
 _PROBE = "/v1/models/model/schema"
+_WILDCARDS = {"0.0.0.0": LOOPBACK, "::": "::1"}  # noqa: S104 - and where we reach such a server
 
 
 class TrussServer:
     """One run of the server; a context manager that leaves nothing behind.
 
     Attributes:
+        host: the name or address where it listens.
         port: where it listens.
     """
 
     def __init__(
-        self, truss: Path, config: Path | None, port: int, show: Callable[[str], None]
+        self,
+        truss: Path,
+        config: Path | None,
+        port: int,
+        show: Callable[[str], None],
+        host: str = LOOPBACK,
     ) -> None:
         """Describes a server; entering it starts it.
 
@@ -47,7 +57,9 @@ class TrussServer:
             config: used in place of its config.yaml.
             port: HTTP port.
             show: gets each line of the server's log, made readable.
+            host: an address of this machine, or its name.
         """
+        self.host = host
         self.port = port
         self._truss = truss
         self._config = config
@@ -60,7 +72,7 @@ class TrussServer:
         self._reader: threading.Thread | None = None
 
     def __enter__(self) -> TrussServer:
-        _require_free(self.port)
+        _require_free(self.host, self.port)
         sweep()
         lock = None
         try:  # the name is there before the folder: a signal may come at any moment
@@ -91,7 +103,10 @@ class TrussServer:
     @property
     def url(self) -> str:
         """Where requests go."""
-        return f"http://localhost:{self.port}/v1/models/model:predict"
+        everywhere = self.host in _WILDCARDS
+        host = "localhost" if everywhere or self.host == LOOPBACK else self.host
+        name = f"[{host}]" if ":" in host else host
+        return f"http://{name}:{self.port}/v1/models/model:predict"
 
     def wait_until_ready(self) -> None:
         """Returns once the Truss answers; the child is looked at before anything else.
@@ -141,7 +156,7 @@ class TrussServer:
             if os.sep in environment.get(name, ""):
                 environment[name] = str(Path(environment[name]).absolute())
         self._child = start_kept(
-            [sys.executable, "main.py"],
+            [sys.executable, local_main.__file__, self.host, "main.py"],
             environment,
             run_id=self._run_id,
             orphan_grace_s=_ORPHAN_GRACE_S,
@@ -173,7 +188,8 @@ class TrussServer:
 
     def _is_ready(self) -> bool:
         """Asks a route that has no side effects: Truss kills itself over others while it fails."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        host = _WILDCARDS.get(self.host, self.host)
+        connection = http.client.HTTPConnection(host, self.port, timeout=5)
         try:
             connection.request("GET", _PROBE)
             return connection.getresponse().status != http.client.SERVICE_UNAVAILABLE
@@ -191,19 +207,29 @@ class TrussServer:
 
 def free_port() -> int:
     """A TCP port that nobody listens on at this moment."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with socket.create_server((LOOPBACK, 0)) as listener:
         return int(listener.getsockname()[1])
 
 
-def _require_free(port: int) -> None:
+def _require_free(host: str, port: int) -> None:
     try:
-        with socket.create_server(("", port)):  # Truss listens on every address
-            return
-    except PermissionError:
-        reason = "needs rights that this user does not have"
-    except OSError:
-        reason = "is in use by another program"
-    raise SettingsError(f"port {port} {reason}; choose another one with --port.")
+        found = local_main.addresses(host, port)
+    except (OSError, UnicodeError):
+        found = []
+    if not found:
+        raise SettingsError(f"--host is {host!r}; it must be an address of this machine or a name.")
+    for family, address in found:
+        try:
+            socket.create_server(address, family=family).close()
+        except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL:
+                raise SettingsError(
+                    f"--host is {host!r}; {address[0]} is no address of this machine."
+                ) from None
+            reason = "is in use by another program"
+            if isinstance(error, PermissionError):
+                reason = "needs rights that this user does not have"
+            raise SettingsError(f"port {port} {reason}; choose another one with --port.") from None
 
 
 def _readable(line: str) -> tuple[str, str]:

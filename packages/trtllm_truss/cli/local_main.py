@@ -1,0 +1,136 @@
+"""Runs Truss's `main.py` on one address, with a guard before the application.
+
+Truss's server listens on every address, as a container must, and asks nobody for a key. Usage, in
+the folder of `main.py`: `python local_main.py HOST main.py`. Nothing of this package is imported:
+the Truss that is served may hold another version of it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import runpy
+import socket
+import sys
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+_RELOAD_PATH = "/hot-reload"
+
+Refusal = tuple[int, str, str]
+"""Status, code and message."""
+
+
+def is_loopback(host: str) -> bool:
+    """Tells whether a name or an address means this machine alone, without looking it up."""
+    name = host.lower().rstrip(".")
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, Any]]:
+    """What a server that is told to listen on a host will listen on.
+
+    Raises:
+        OSError: there is no such host.
+    """
+    kind, flags = socket.SOCK_STREAM, socket.AI_PASSIVE
+    found = socket.getaddrinfo(host, port, type=kind, flags=flags)
+    return [(family, address) for family, _, _, _, address in found]
+
+
+def is_private(host: str) -> bool:
+    """Tells whether a server on a host can be reached from this machine alone."""
+    return all(is_loopback(address[0]) for _, address in addresses(host, 0))
+
+
+class Guard:
+    """An ASGI application before another one; refuses what a server for oneself need not answer.
+
+    Nobody may have the model's code imported again. On loopback, a request is refused whose `Host`
+    is another machine's name, for a browser that was made to take us for that machine (DNS
+    rebinding) sends it; and one with the `Origin` of another machine's page.
+    """
+
+    def __init__(self, app: ASGIApp, host: str) -> None:
+        """Guards an application.
+
+        Args:
+            app: Truss's.
+            host: where the server listens.
+        """
+        self._app = app
+        self._host = host.lower()
+        self._is_private = is_private(host)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one connection."""
+        refusal = self._refusal(scope) if scope["type"] in ("http", "websocket") else None
+        if refusal is None:
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close"})
+        else:
+            await _refuse(send, *refusal)
+
+    def _refusal(self, scope: Scope) -> Refusal | None:
+        if scope["path"].rstrip("/") == _RELOAD_PATH:
+            return 404, "not_found", f"{_RELOAD_PATH} is not offered here; start anew instead."
+        if not self._is_private:
+            return None
+        for name, value in scope["headers"]:
+            text = value.decode("latin-1")
+            if name == b"host" and not self._is_ours(f"//{text}"):
+                return (
+                    *(421, "misdirected_request"),
+                    f"the Host header is {text!r}, and this server answers to localhost alone; "
+                    "`trtllm-truss serve --host` opens it to others.",
+                )
+            if name == b"origin" and not self._is_ours(text):
+                return (
+                    *(403, "forbidden"),
+                    f"the request is from a web page of {text!r}; this server answers pages of "
+                    "this machine alone.",
+                )
+        return None
+
+    def _is_ours(self, url: str) -> bool:
+        try:
+            host = urlsplit(url).hostname or ""
+        except ValueError:
+            return False
+        return is_loopback(host) or host == self._host
+
+
+async def _refuse(send: Send, status: int, code: str, message: str) -> None:
+    error = {"code": code, "message": message, "param": None}
+    body = json.dumps({"error": error}).encode()
+    head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": head})
+    await send({"type": "http.response.body", "body": body})
+
+
+def main(host: str, program: str) -> None:
+    """Runs Truss's program with another host than its own."""
+    import uvicorn
+
+    class LocalConfig(uvicorn.Config):
+        def __init__(self, app: ASGIApp, **options: Any) -> None:
+            super().__init__(Guard(app, host), **{**options, "host": host})
+
+    uvicorn.Config = LocalConfig  # type: ignore[misc, assignment]
+    sys.argv = [program]
+    sys.path[0] = os.getcwd()  # noqa: PTH109 - as `python main.py` has it
+    runpy.run_path(program, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
