@@ -15,7 +15,7 @@ import httpx
 import pytest
 import yaml
 from standin_engine import STANDIN_BACKENDS, write_engine
-from truss_process import EXAMPLE, Served, alive
+from truss_process import EXAMPLE, LOOPBACK, Served, alive, listening_hosts
 
 STREAMS = 32
 UNHEALTHY_LIMIT_S = 2
@@ -121,6 +121,11 @@ def test_kill_9_under_load(two_ranks: Served, victim: str) -> None:
     assert sorted(after.values()) == sorted(before.values())
     old = {pid: name for pid, name in before.items() if pid not in after}
     assert not alive(old)
+
+
+def test_nothing_listens_on_a_public_address(two_ranks: Served) -> None:
+    assert {*named(two_ranks, "mpirun"), *named(two_ranks, "prterun")}
+    assert listening_hosts(two_ranks) <= LOOPBACK
 
 
 def test_two_ranks_answer_right(two_ranks: Served) -> None:

@@ -146,3 +146,9 @@ def listening_addresses(pid: int) -> list[tuple[str, int]]:
                 raw = b"".join(words[i : i + 4][::-1] for i in range(0, len(words), 4))
                 found.append((socket.inet_ntop(family, raw), int(port, 16)))
     return found
+
+
+def listening_hosts(server: Served) -> set[str]:
+    """Every address that something listens on that runs because of a server."""
+    pids = [server.process.pid, *server.processes()]
+    return {address for pid in pids for address, _ in listening_addresses(pid)}

@@ -18,7 +18,7 @@ from trtllm_truss.triton.command import (
 from trtllm_truss.triton.installation import TritonInstallation
 from trtllm_truss.triton.ports import Ports, free_ports
 
-LAUNCH = Launch("7_ab", Ports(1001, None, 1003), "trtllm_truss_7_ab_", Path("/tmp/7_ab"))
+LAUNCH = Launch("7_ab", Ports(1001, None, 1003, 1004), "trtllm_truss_7_ab_", Path("/tmp/7_ab"))
 
 
 def command(launch=LAUNCH, **options):
@@ -48,7 +48,7 @@ def test_single_rank_is_plain_and_on_loopback():
 
 
 def test_http_is_open_on_loopback_where_it_is_asked_for():
-    arguments = command(replace(LAUNCH, ports=Ports(1001, 1002, 1003)))
+    arguments = command(replace(LAUNCH, ports=Ports(1001, 1002, 1003, 1004)))
     assert "--allow-http=false" not in arguments
     assert [argument for argument in arguments if "http" in argument] == [
         "--http-address=127.0.0.1",
@@ -115,6 +115,10 @@ def test_what_belongs_to_a_launch_leaves_the_original_alone():
     assert environment == {"A": "1", "TMPDIR": "/tmp"}
     assert added["A"] == "1"
     assert added["TMPDIR"] == added["OMPI_MCA_btl_sm_backing_directory"] == "/tmp/7_ab"
+    assert added["PRTE_MCA_oob_tcp_static_ipv4_ports"] == "1004"
+    assert added["OMPI_MCA_btl"] == "^tcp"
+    chosen = {**environment, "OMPI_MCA_btl": "self,tcp"}
+    assert launch_environment(chosen, LAUNCH)["OMPI_MCA_btl"] == "self,tcp"
 
 
 def test_every_launch_has_names_and_a_folder_of_its_own():
@@ -149,7 +153,7 @@ def test_several_ranks_are_one_job():
 
 def test_free_ports_differ():
     ports = free_ports(http_port=0)
-    assert len({ports.grpc, ports.http, ports.metrics}) == 3
+    assert len({ports.grpc, ports.http, ports.metrics, ports.mpi}) == 4
 
 
 @pytest.mark.parametrize("http_port", [None, 8000])

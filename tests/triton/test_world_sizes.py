@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from scripted_triton import assert_nothing_left, chunks_of
+from truss_process import LOOPBACK, listening_addresses
 
 from trtllm_truss.engines.inspection import inspect_engine
 from trtllm_truss.errors import EngineUnavailable, TritonError
+from trtllm_truss.triton import command
 from trtllm_truss.triton.client import TritonClient
 from trtllm_truss.triton.keeper import marked_processes
+from trtllm_truss.triton.ports import free_ports
 from trtllm_truss.triton.process import ServerProcess, State
 from trtllm_truss.triton.request import EngineRequest
 
@@ -117,6 +122,40 @@ async def test_kill_9_of_any_process_ends_every_stream(make_standin, victim, wor
     assert server.state is State.DEAD
     assert_gone(server)
     await client.close()
+
+
+async def test_nobody_holds_up_mpirun(make_standin):
+    """One idle connection did: no death of a rank was noticed while it was there."""
+    server = make_standin(tp=2)
+    listening = {
+        address
+        for pid in marked_processes(server.launch.run_id)
+        for address in listening_addresses(pid)
+    }
+    with contextlib.ExitStack() as idle:
+        for host, port in listening:
+            if host not in LOOPBACK:
+                connection = idle.enter_context(socket.create_connection(("127.0.0.1", port)))
+                connection.sendall(b"x")
+        os.kill(dict(processes(server))["rank 1"], signal.SIGKILL)
+        await until(lambda: server.state is State.DEAD)
+    assert {host for host, _ in listening} <= LOOPBACK
+    assert "accept" not in server.cause
+    assert "eventually" not in server.cause
+
+
+def test_mpirun_whose_port_was_taken_gets_another(make_standin, monkeypatch):
+    ports = []
+
+    def choose(http_port):
+        ports.append(replace(free_ports(http_port), **({} if ports else {"mpi": taken})))
+        return ports[-1]
+
+    monkeypatch.setattr(command, "free_ports", choose)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        taken = listener.getsockname()[1]
+        server = make_standin(tp=2)
+    assert server.launch.ports == ports[1]
 
 
 async def test_streams_that_are_left_end_in_the_engine(make_standin):

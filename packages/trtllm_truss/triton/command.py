@@ -19,6 +19,7 @@ from trtllm_truss.triton.contract import MODEL_NAME
 from trtllm_truss.triton.installation import TritonInstallation
 from trtllm_truss.triton.leftovers import RUN_PREFIX
 from trtllm_truss.triton.mpi import (
+    MPI_DEFAULTS,
     find_mpirun,
     mpi_command,
     mpi_environment,
@@ -204,8 +205,9 @@ def server_environment(
 def launch_environment(environment: Mapping[str, str], launch: Launch) -> dict[str, str]:
     """Adds what belongs to one start: its folder and address."""
     return {
+        **MPI_DEFAULTS,
         **environment,
-        **mpi_environment(launch.folder),
+        **mpi_environment(launch.folder, launch.ports.mpi),
         GRPC_ADDRESS_VARIABLE: f"{LOOPBACK}:{launch.ports.grpc}",
     }
 

@@ -12,18 +12,23 @@ from trtllm_truss.triton.causes import find_cause
 _TRITON_ERROR = re.compile(r"^[EF]\d{4} ")
 _TRITON_HEADER = re.compile(r"^[EWIF]\d{4} [\d:.]+ \d+ (\S+:\d+\] )?")
 _OTHER_ERROR = re.compile(r"\berror\b|\bfail(ed|ure)?\b|assert|exception|abort|cannot", re.I)
-# Said by every server without a GPU, by every server that ends, or in other words before; and what
-# mpirun puts around its own words.
+# Said by every server without a GPU, by every server that ends, or in other words before; what
+# mpirun puts around its own words; and what it says when it stops listening (mpi.py).
 _NOISE = re.compile(
     r"CudaDriverHelper|DCGM|NVML|failed to stop server|error: creating server|pinned system memory"
     r"|^-{20,}$|^\s*(At:$|<frozen |File \")|^[+|]|(prterun|mpirun) (noticed|detected) that"
     r"|^causing the job to be terminated|^Process name:|^Exit code:|^exited on signal"
-    r"|^thus causing the job|^signal \d+ \(|^NOTE: invoking MPI_ABORT|^You may or may not see",
+    r"|^thus causing the job|^signal \d+ \(|^NOTE: invoking MPI_ABORT|^You may or may not see"
+    r"|limit on number of network connections|^WARNING: The accept\(3\)|^should generally never"
+    r"|^most common causes|^\* The .* ran out of|^Your .* job will likely hang|^\(e\.g\., more file"
+    r"|^eventually timeout|^(Local host|Errno|Probable cause): ",
     re.I,
 )
 _HARMLESS = re.compile(r"^[IW]\d{4} |\[(INFO|WARNING|DEBUG)\]")
 _LINE_LIMIT = 500
-_PORT_TAKEN = re.compile(r"already in use|failed to start \S+ service", re.I)
+_PORT_TAKEN = re.compile(
+    r"already in use|failed to start \S+ service|^No sockets were able to be opened", re.I
+)
 _BY_SIGNAL = {
     signal.SIGKILL: "The kernel does that to a process for which the host has no memory left; "
     "give the container more.",

@@ -13,15 +13,19 @@ GRPC_ADDRESS_VARIABLE = "TRTLLM_TRUSS_TRITON_GRPC"
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The server's ports, all on loopback; `http` is None while that endpoint is closed."""
+    """The server's ports, all on loopback; `http` is None while that endpoint is closed.
+
+    `mpi` is where `mpirun` listens while it starts several ranks.
+    """
 
     grpc: int
     http: int | None
     metrics: int
+    mpi: int
 
 
 def free_ports(http_port: int | None = None) -> Ports:
-    """Asks the kernel for three ports at once.
+    """Asks the kernel for all ports at once.
 
     They are free when this returns and may be taken a moment later; whoever starts a server on
     them must be ready to try again with others.
@@ -33,8 +37,8 @@ def free_ports(http_port: int | None = None) -> Ports:
         OSError: the machine has no free port.
     """
     with ExitStack() as opened:
-        sockets = [opened.enter_context(socket.socket()) for _ in range(3)]
+        sockets = [opened.enter_context(socket.socket()) for _ in range(4)]
         for each in sockets:
             each.bind((LOOPBACK, 0))
-        grpc, http, metrics = (each.getsockname()[1] for each in sockets)
-    return Ports(grpc, http if http_port == 0 else http_port, metrics)
+        grpc, http, metrics, mpi = (each.getsockname()[1] for each in sockets)
+    return Ports(grpc, http if http_port == 0 else http_port, metrics, mpi)

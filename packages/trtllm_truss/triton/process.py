@@ -22,6 +22,7 @@ from trtllm_truss.triton.command import Launch, launch_environment, new_launch
 from trtllm_truss.triton.contract import MODEL_NAME
 from trtllm_truss.triton.diagnosis import describe_exit, is_port_conflict, last_words
 from trtllm_truss.triton.kept_child import end_at_once, start_kept
+from trtllm_truss.triton.mpi import close_control_port
 from trtllm_truss.triton.output import Output
 from trtllm_truss.triton.readiness import is_ready
 from trtllm_truss.triton.shared_memory import make_private
@@ -230,6 +231,8 @@ class ServerProcess:
         make_private(launch.shm_prefix)  # early and often: who has opened a segment keeps it
         if not is_ready(launch.ports, self._model_name, server_id=launch.run_id):
             return False
+        if not close_control_port(launch.run_id, launch.ports.mpi):
+            logger.warning("mpirun goes on listening on every address; see docs/deploy.md")
         with self._lock:
             if self._state is State.STARTING:
                 self._state = State.READY
