@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import datetime
 import http.server
 import json
+import socket
+import ssl
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from trtllm_truss.cli.main import main
 
@@ -22,9 +29,9 @@ class Answering(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.requests.append({**body, "path": self.path, "key": self.headers["Authorization"]})
-        if body.get("prompt") == "refuse":
+        if body.get("prompt") in ("refuse", "locked"):
             error = json.dumps({"error": {"code": "x", "message": "no such thing", "param": None}})
-            self.send_response(400)
+            self.send_response(400 if body["prompt"] == "refuse" else 401)
             self.send_header("Content-Length", str(len(error)))
             self.end_headers()
             self.wfile.write(error.encode())
@@ -76,14 +83,87 @@ def test_predict_streams(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     }
 
 
+@pytest.fixture
+def https_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A server for `localhost` and `model.example`, both of which are this machine."""
+    certificate = tmp_path / "certificate.pem"
+    certificate.write_bytes(new_certificate("localhost", "model.example"))
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    look_up = socket.getaddrinfo
+    ours = {"model.example": "127.0.0.1"}
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda host, *rest: look_up(ours.get(host, host), *rest)
+    )
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate)
+    Answering.requests.clear()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def new_certificate(*names: str) -> bytes:
+    """A certificate that signs itself, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, names[0])])
+    now = datetime.datetime.now(datetime.timezone.utc)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName(map(x509.DNSName, names)), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    kind = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    private = key.private_bytes(serialization.Encoding.PEM, *kind)
+    return private + certificate.public_bytes(serialization.Encoding.PEM)
+
+
 def test_predict_whole_and_deployed(
-    url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    https_port: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BASETEN_API_KEY", "abc")
-    assert main(["predict", "--url", f"{url}/production/predict", "--no-stream", "Hi"]) == 0
+    url = f"https://model.example:{https_port}/production/predict"
+    assert main(["predict", "--url", url, "--no-stream", "Hi"]) == 0
     assert capsys.readouterr().out == "whole\n"
     assert Answering.requests[0]["path"] == "/production/predict"
     assert Answering.requests[0]["key"] == "Api-Key abc"
+    assert main(["predict", "--url", url, "locked"]) == 1
+    assert capsys.readouterr().err == "error: no such thing (HTTP 401)\n"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "host"),
+    [("https", "localhost"), ("http", "127.0.0.1"), ("http", "localhost"), ("http", None)],
+)
+def test_the_key_goes_over_https_and_to_other_machines_only(
+    url: str,
+    https_port: int,
+    scheme: str,
+    host: str | None,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("BASETEN_API_KEY", "abc")
+    port = https_port if scheme == "https" else int(url.rpartition(":")[2])
+    address = f"{scheme}://{host or 'model.example'}:{port}"
+    assert main(["predict", "--url", address, "Hi"]) == 0
+    assert capsys.readouterr().err == ""
+    assert main(["predict", "--url", address, "locked"]) == 1
+    assert {request["key"] for request in Answering.requests} == {None}
+    assert capsys.readouterr().err == (
+        "error: no such thing (HTTP 401). BASETEN_API_KEY was not sent: it goes over https and to "
+        "other machines only.\n"
+    )
 
 
 def test_predict_refused(url: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,10 +11,13 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
+from trtllm_truss.cli.local_main import is_loopback
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest, TrussError
 
 _LOCAL_PATH = "/v1/models/model:predict"
 _API_KEY_VARIABLE = "BASETEN_API_KEY"
+_UNAUTHORIZED = (http.client.UNAUTHORIZED, http.client.FORBIDDEN)
+_WITHHELD = f". {_API_KEY_VARIABLE} was not sent: it goes over https and to other machines only."
 
 
 class Answer:
@@ -59,7 +62,7 @@ def post(url: str, body: Mapping[str, object], accept: str = "*/*") -> Iterator[
     """Sends a request and waits for the head of the response; closes the connection at the end.
 
     A URL without a path means a local server. The variable `BASETEN_API_KEY` is sent along as
-    Baseten wants it.
+    Baseten wants it, over https and to other machines only.
 
     Raises:
         InvalidRequest: the URL is none.
@@ -72,7 +75,9 @@ def post(url: str, body: Mapping[str, object], accept: str = "*/*") -> Iterator[
     secure = parts.scheme == "https"
     connect = http.client.HTTPSConnection if secure else http.client.HTTPConnection
     headers = {"Content-Type": "application/json", "Accept": accept}
-    if api_key := os.environ.get(_API_KEY_VARIABLE):
+    api_key = os.environ.get(_API_KEY_VARIABLE)
+    key_is_safe = secure and not is_loopback(parts.hostname)
+    if api_key and key_is_safe:
         headers["Authorization"] = f"Api-Key {api_key}"
     path = parts.path if parts.path not in ("", "/") else _LOCAL_PATH
     connection = connect(parts.hostname, parts.port)
@@ -86,7 +91,8 @@ def post(url: str, body: Mapping[str, object], accept: str = "*/*") -> Iterator[
                 "is `trtllm-truss serve` running there?"
             ) from None
         if response.status != http.client.OK:
-            raise TrussError(_refusal(response))
+            withheld = api_key and not key_is_safe and response.status in _UNAUTHORIZED
+            raise TrussError(_refusal(response) + (_WITHHELD if withheld else ""))
         yield Answer(response)
     finally:
         connection.close()

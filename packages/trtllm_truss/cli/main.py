@@ -74,7 +74,7 @@ def _add_predict(parser: argparse.ArgumentParser) -> None:
         "--url",
         default="http://localhost:8080",
         help="a local server, or the predict URL of a deployed Truss (default: %(default)s); the "
-        "variable BASETEN_API_KEY is sent along if it is set",
+        "variable BASETEN_API_KEY is sent along over https",
     )
     parser.add_argument("--max-tokens", type=int, metavar="N", help="tokens to generate")
     parser.add_argument(
