@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
 import re
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -73,6 +76,27 @@ def test_sigint_ends_with_status_0_and_leaves_nothing() -> None:
     assert served.end(signal.SIGINT) == 0
     assert not alive(pids)
     assert not served.left_overs()
+
+
+def test_connections_that_say_nothing_keep_nobody_out() -> None:
+    """They are open files, of which a shell allows few."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
+    served = Served()  # inherits the limit
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    try:
+        served.wait_until_ready()
+        with contextlib.ExitStack() as idle:
+            for _ in range(300):
+                connection = socket.create_connection(("127.0.0.1", served.port), timeout=5)
+                idle.enter_context(connection)
+            assert served.post({"prompt": "Hi", "max_tokens": 2}).status_code == 200
+        for pid, name in served.processes().items():
+            if name == "tritonserver":
+                limit, _ = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+                assert limit == min(hard, 65_536)
+    finally:
+        assert served.end() == 0
 
 
 @pytest.mark.parametrize("victim", ["trtllm-truss serve", "truss server", "keeper of triton"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import resource
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -42,6 +43,7 @@ logger = logging.getLogger(__name__)
 _triton_log = logging.getLogger("triton")
 
 _OBJECTS_BEFORE_COLLECTION = 20_000
+_OPEN_FILES = 65_536  # more make programs slow that close all they might have
 _GIVEN_UP_STATUS = 70  # EX_SOFTWARE: the engine cannot be kept running
 
 
@@ -116,6 +118,7 @@ class Service:
             self._stop()
 
     def _start(self) -> None:
+        _raise_file_limit()
         phases = Phases(4)
         sweep()
         surroundings = local_surroundings(self._environment)
@@ -224,6 +227,14 @@ class Service:
         """Triton's start-up fills pages and is told only when it fails; what follows is news."""
         level = logging.INFO if self.is_healthy() else logging.DEBUG
         _triton_log.log(level, "triton: %s", line)
+
+
+def _raise_file_limit() -> None:
+    """Leaves room for connections, each of which is an open file; Triton inherits the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+    if soft not in (resource.RLIM_INFINITY, wanted):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
 
 
 def _settle_memory() -> None:
