@@ -13,7 +13,7 @@ ROOMS = [
     *("serving", "protocols", "endpoints", "cli"),
 ]
 STRANGERS = {("triton", "text"), ("text", "triton")}
-LONGEST_LINES = 260
+LONGEST_LINES = 400
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
