@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
+import time
+import traceback
 from pathlib import Path
 
 import pytest
-from hub_server import HubServer
+from hub_server import SIGNATURE, HubServer
+from huggingface_hub import constants
 from whole_repository import fetch_repository
 
 from trtllm_truss.errors import ArtifactError
@@ -102,6 +106,61 @@ def test_the_token_is_in_no_log_and_no_file(
     files = [path for path in cache.rglob("*") if path.is_file()]
     assert files
     assert not any(TOKEN.encode() in path.read_bytes() for path in files)
+
+
+@pytest.mark.parametrize(
+    ("fault", "part"),
+    [
+        ({"status": 403}, "rank0.engine was refused by its storage localhost:{port} (HTTP status"),
+        ({"status": 401}, "rank0.engine was refused by its storage localhost:{port} (HTTP status"),
+        ({"status": 404}, "rank0.engine was refused by its storage localhost:{port} (HTTP status"),
+        ({"status": 416}, "rank0.engine is shorter than the repository lists"),
+        ({"status": 503}, "rank0.engine met HTTP status 503"),
+        ({"cut_at": 0.5}, "rank0.engine was interrupted"),
+        ({"status": 302, "headers": {"Location": "file:///etc/passwd"}}, "cannot be reached"),
+        ({"status": 302, "headers": {"Location": f"http://[?X-Amz-Signature={SIGNATURE}"}}, ""),
+        (
+            {"status": 302, "headers": {"Location": f"http://127.0.0.1:9/?a={SIGNATURE}"}},
+            "cannot be reached",
+        ),
+    ],
+)
+def test_a_signed_url_is_in_no_log(
+    hub: HubServer, caplog: pytest.LogCaptureFixture, fault: dict[str, object], part: str
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    hub.fault("/files/*", times=100, **fault)
+    with pytest.raises(ArtifactError) as caught:
+        fetch("org/public")
+    assert part.format(port=hub.port) in caught.value.message
+    assert "token" not in caught.value.message
+    hub.faults.clear()
+    fetch("org/public")
+    told = "".join(traceback.format_exception(caught.value))
+    assert SIGNATURE not in told
+    assert SIGNATURE not in caplog.text
+    assert hub.asked_for("/files/*")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("hf_xet") is None, reason="hf_xet is not installed")
+def test_xet_storage_that_refuses_is_done_without(
+    hub: HubServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_HOME", f"{hub.url}/")
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", False)
+    route = f"{hub.url}/api/models/org/public/xet-read-token/main"
+    known = {"X-Xet-Hash": "a" * 64, "X-Xet-Refresh-Route": route}
+    hub.fault("*/resolve/*", times=100, headers=known)
+    access = {
+        "X-Xet-Cas-Url": f"{hub.url}/storage?X-Amz-Signature={SIGNATURE}",
+        "X-Xet-Access-Token": SIGNATURE,
+        "X-Xet-Token-Expiration": str(int(time.time()) + 3600),
+    }
+    hub.fault("*/xet-read-token/*", times=100, status=200, headers=access)
+    assert (fetch("org/public") / "rank0.engine").read_bytes() == ENGINE["rank0.engine"]
+    assert hub.asked_for("/storage*")
+    assert "rank0.engine cannot be fetched through Xet; going on without it" in caplog.text
+    assert SIGNATURE not in caplog.text
 
 
 @pytest.mark.parametrize("path", ["../outside", "/etc/passwd", "a/../../b", "a\\b", "a\nb"])

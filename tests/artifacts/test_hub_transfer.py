@@ -110,6 +110,12 @@ def test_a_rate_limit_that_lasts_is_not_waited_for(hub: HubServer) -> None:
     assert "set the secret hf_access_token for a higher limit" in message
 
 
+@pytest.mark.parametrize("asked", ["\xb2", "-1", "1.5", "nan", ""])
+def test_a_wait_that_is_no_number_of_seconds(hub: HubServer, asked: str) -> None:
+    hub.fault("/api/*", status=503, headers={"Retry-After": asked})
+    assert (fetch() / "config.json").is_file()
+
+
 def test_failures_that_last(hub: HubServer) -> None:
     hub.fault("/api/*", status=500, times=100)
     assert "met HTTP status 500; try again later" in refusal()

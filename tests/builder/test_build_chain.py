@@ -9,21 +9,24 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from hub_server import HubServer
+from hub_server import SIGNATURE, HubServer
 from llama_checkpoint import write_tiny_checkpoint
 from truss_process import ROOT, Served
 
 from trtllm_truss.builder.ensuring import ensure_engine
+from trtllm_truss.builder.publishing import publish
 from trtllm_truss.builder.workspace import builds_folder
 from trtllm_truss.cli.main import main
 from trtllm_truss.engines.inspection import EngineKind, inspect_engine
 from trtllm_truss.engines.manifest import read_manifest
 from trtllm_truss.engines.surroundings import Surroundings
+from trtllm_truss.errors import BuildError
 from trtllm_truss.settings.loading import Environment, parse_settings
 from trtllm_truss.text.tokenizer_selection import tokenizer_files
 
@@ -164,6 +167,20 @@ def test_an_engine_that_cannot_be_published_is_served_all_the_same(
         folder = ensured(block(tiny, publish_to="org/engine"))
     assert inspect_engine(folder).kind is EngineKind.CPU
     assert "hf_access_token" in caplog.text
+
+
+def test_a_failed_upload_tells_no_signed_url(
+    tiny: Path, hub: HubServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    hub.fault("/lfs/*", status=403, times=100)
+    engine = ensured(block(tiny))
+    with pytest.raises(BuildError, match="broke off with a large file; publish it again") as caught:
+        publish(engine, "org/engine", hub.add_token(TOKEN, "org"))
+    assert hub.asked_for("/lfs/*", "PUT")
+    told = "".join(traceback.format_exception(caught.value)) + caplog.text
+    assert SIGNATURE not in told
+    assert TOKEN not in told
 
 
 def test_publishing_needs_the_right_to_write(

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from hub_repositories import Account, Contents, Repository, is_lfs
-from hub_server import HubServer, Request
+from hub_server import SIGNATURE, HubServer, Request
 
 _CHUNK_BYTES = 1 << 16
 _NAME = r"(?P<name>[^/]+/[^/]+)"
@@ -90,6 +90,9 @@ class HubHandler(BaseHTTPRequestHandler):
                 self._dispatch(method)
 
     def _dispatch(self, method: str) -> None:
+        if self.hub.any_commit and "/resolve/" in self.route:
+            self._send_any_commit()
+            return
         for route_method, pattern, name in _ROUTES:
             match = re.fullmatch(pattern, self.route)
             if match and method == route_method:
@@ -134,8 +137,18 @@ class HubHandler(BaseHTTPRequestHandler):
         else:
             headers["X-Linked-Size"] = str(len(contents.data))
             headers["X-Linked-Etag"] = f'"{contents.etag}"'
-            where = f"{self.hub.files_url}/files/{name}/{commit}/{quote(path)}"
+            signed = f"{quote(path)}?X-Amz-Signature={SIGNATURE}"
+            where = f"{self.hub.files_url}/files/{name}/{commit}/{signed}"
             self._answer(302, None, Location=where, **headers)
+
+    def _send_any_commit(self) -> None:
+        """The file that the path ends with, whatever commit and folders stand before it."""
+        for repository in self.hub.repositories.values():
+            for path, contents in repository.commits[repository.revisions["main"]].items():
+                if self.route.endswith(f"/{path}"):
+                    self._send_contents(contents)
+                    return
+        self._refuse(404, "EntryNotFound", "Entry not found")
 
     def file(self, name: str, commit: str, path: str) -> None:
         self._send_contents(self.hub.repositories[name].commits[commit][path])
@@ -186,7 +199,8 @@ class HubHandler(BaseHTTPRequestHandler):
         for wanted in json.loads(self.body)["objects"]:
             entry = {"oid": wanted["oid"], "size": wanted["size"], "authenticated": True}
             if wanted["oid"] not in self.hub.uploads:
-                href = f"{self.hub.files_url}/lfs/{wanted['oid']}"
+                signed = f"{wanted['oid']}?X-Amz-Signature={SIGNATURE}"
+                href = f"{self.hub.files_url}/lfs/{signed}"
                 entry["actions"] = {"upload": {"href": href, "header": {}}}
             objects.append(entry)
         self._answer(200, {"transfer": "basic", "objects": objects})
@@ -246,6 +260,8 @@ class HubHandler(BaseHTTPRequestHandler):
         self._answer(status, {"error": words}, **known)
 
     def _answer(self, status: int, content: Any, **headers: str) -> None:
+        if self.fault is not None and self.fault.edit and content is not None:
+            content = self.fault.edit(content)
         body = b"" if content is None else json.dumps(content).encode()
         self._send(status, body, {"Content-Type": "application/json", **headers})
 
@@ -267,17 +283,24 @@ class HubHandler(BaseHTTPRequestHandler):
         if cut is not None:
             end = max(0, int((self.request_.start + len(body)) * cut) - self.request_.start)
         said = end if self.fault is not None and self.fault.short else len(body)
+        extra = 0 if self.fault is None else self.fault.extra_bytes
+        if self.fault is not None and self.fault.status is None:
+            headers = {**headers, **self.fault.headers}
         self.request_.status = status
         self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(said)}.items():
+        for name, value in {**headers, "Content-Length": str(said + extra)}.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command == "HEAD":
             return
         for place in range(0, end, _CHUNK_BYTES):
-            chunk = body[place : min(place + _CHUNK_BYTES, end)]
-            self.wfile.write(chunk)
-            self.request_.sent += len(chunk)
-            self.hub.pace(len(chunk))
+            self._write(body[place : min(place + _CHUNK_BYTES, end)])
+        for place in range(0, extra, _CHUNK_BYTES):
+            self._write(bytes(min(_CHUNK_BYTES, extra - place)))
         if end < len(body):
             self.close_connection = True
+
+    def _write(self, chunk: bytes) -> None:
+        self.wfile.write(chunk)
+        self.request_.sent += len(chunk)
+        self.hub.pace(len(chunk))

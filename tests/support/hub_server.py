@@ -14,11 +14,15 @@ import fnmatch
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import ThreadingHTTPServer
+from typing import Any
 
 from hub_repositories import Account, Repository
+
+SIGNATURE = "0a1b2c3d4e5f"
+"""Of every URL on the host of large files: a secret for as long as it is valid."""
 
 
 @dataclass
@@ -29,10 +33,12 @@ class Fault:
         path: a pattern for the path below the server.
         times: how often it happens.
         status: answered in place of the real answer.
-        headers: of that answer.
+        headers: of that answer; added to the real one where there is no status.
         cut_at: share of the body after which the connection is closed.
         short: whether the answer's length says that this was all.
         corrupt: whether the last byte is another one.
+        extra_bytes: sent after the body, and counted in the answer's length.
+        edit: returns what is answered in place of some JSON.
     """
 
     path: str
@@ -42,6 +48,8 @@ class Fault:
     cut_at: float | None = None
     short: bool = False
     corrupt: bool = False
+    extra_bytes: int = 0
+    edit: Callable[[Any], Any] | None = None
 
 
 @dataclass
@@ -74,6 +82,7 @@ class HubServer:
         self.uploads: dict[str, bytes] = {}
         self.requests: list[Request] = []
         self.faults: list[Fault] = []
+        self.any_commit = False  # whether files are served below any commit, even one that climbs
         self.bytes_per_s: float | None = None
         self.connections: set[socket.socket] = set()
         self.lock = threading.Lock()

@@ -18,13 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trtllm_truss.artifacts.contents import Digest
-from trtllm_truss.artifacts.hub_problems import HubProblems
+from trtllm_truss.artifacts.hub_problems import HubProblems, keep_urls_out_of_logs
 from trtllm_truss.artifacts.listing import File, Listing
 from trtllm_truss.artifacts.remote_source import RemoteSource
 from trtllm_truss.artifacts.store import Store
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoSibling
+
+logger = logging.getLogger(__name__)
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _TIMEOUT_S = 30
@@ -44,8 +46,7 @@ def open_on_hub(
     """
     from huggingface_hub import constants
 
-    for library in ("httpx", "httpx2"):  # they tell every URL, signed ones included
-        logging.getLogger(library).setLevel(logging.WARNING)
+    keep_urls_out_of_logs()
     name = f"{setting} {repository!r}"
     wanted = revision or constants.DEFAULT_REVISION
     return RemoteSource(
@@ -99,10 +100,12 @@ class _Hub:
         """Through Xet, where the file and this machine have it."""
         from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url
 
+        # hf_xet does not stop at the listed size, so a mirror may not choose its storage.
+        trusted = f"{constants.ENDPOINT}/" == constants.HUGGINGFACE_CO_URL_HOME
         installed = importlib.util.find_spec("hf_xet") is not None
-        if not installed or constants.HF_HUB_DISABLE_XET or file.digest is None:
+        if not trusted or not installed or constants.HF_HUB_DISABLE_XET:
             return False
-        if file.digest.algorithm != "sha256":  # small files are not in Xet
+        if file.digest is None or file.digest.algorithm != "sha256":  # small files are not in Xet
             return False
         url = hf_hub_url(self._repository, file.path, revision=commit)
         with self._problems.in_words():
@@ -120,6 +123,12 @@ class _Hub:
                     token=self._token,
                 )
             Path(fetched).replace(destination)
+        except RuntimeError:  # raised by hf_xet; its text holds signed URLs
+            logger.warning(
+                "%s: %s cannot be fetched through Xet; going on without it",
+                *(self._repository, file.path),
+            )
+            return False
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         return True

@@ -8,9 +8,12 @@ see: 404, and 401 without a token. A token that it does not know gets 401 everyw
 from __future__ import annotations
 
 import errno
+import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from trtllm_truss.artifacts.retrying import Interrupted, Unreachable
 from trtllm_truss.errors import ArtifactError, TrussError
@@ -21,7 +24,16 @@ if TYPE_CHECKING:
 _SECRET = "the secret hf_access_token"  # noqa: S105 - its name, not its value
 _WHERE = "set it in Baseten's workspace, or locally as TRUSS_SECRET_hf_access_token"
 _PASSING = {408, 429}
+_NOTHING_THERE = 416
+_SECONDS = re.compile(r"[0-9]+")
+_URL_LOGGERS = ("httpx", "httpx2", "httpcore", "httpcore2", "urllib3")
 _DISK_PROBLEMS = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS}
+
+
+def keep_urls_out_of_logs() -> None:
+    """Silence the loggers of the HTTP libraries: they log every URL, signed ones included."""
+    for library in _URL_LOGGERS:
+        logging.getLogger(library).setLevel(logging.WARNING)
 
 
 class HubProblems:
@@ -57,27 +69,27 @@ class HubProblems:
             yield
         except (TrussError, Interrupted):
             raise
-        except HFValidationError as error:
+        except HFValidationError:
             raise ArtifactError(
                 f"{self._name} is not a name that Hugging Face has; it must be `org/name`."
-            ) from error
-        except OfflineModeIsEnabled as error:
+            ) from None
+        except OfflineModeIsEnabled:
             raise Unreachable(
                 f"{self._name} is not on this machine and HF_HUB_OFFLINE forbids to fetch it; "
                 "unset the variable, or fetch the repository beforehand."
-            ) from error
+            ) from None
         except HfHubHTTPError as error:
-            raise self._answered(error) from error
+            raise self._answered(error) from None
         except (OSError, ValueError, *of_its_library) as error:
             if isinstance(error, OSError) and error.errno in _DISK_PROBLEMS:
                 raise
             raise Interrupted(
                 f"{lost} ({type(error).__name__})",
                 "check this machine's network and HF_ENDPOINT",
-            ) from error
+            ) from None
 
     def _answered(self, error: HfHubHTTPError) -> Exception:
-        """What an answer of the Hub means."""
+        """The meaning of an answer by the Hub, or by the storage behind its redirect."""
         response = error.response
         status = 0 if response is None else response.status_code
         if response is None or status in _PASSING or status >= 500:
@@ -86,7 +98,14 @@ class HubProblems:
                 f"met HTTP status {status}" if status != 429 else "met the Hub's rate limit (429)",
                 "try again later"
                 + ("" if self._token else f", or set {_SECRET} for a higher limit"),
-                retry_after_s=float(wait) if wait and wait.isdigit() else None,
+                retry_after_s=float(wait) if wait and _SECONDS.fullmatch(wait) else None,
+            )
+        if status == _NOTHING_THERE:
+            return Interrupted("is shorter than the repository lists", "upload the file anew")
+        if (host := _storage(response)) is not None:
+            return Interrupted(
+                f"was refused by its storage {host} (HTTP status {status})",
+                "try again, and check that this machine's proxies let that host through",
             )
         return ArtifactError(f"{self._name} {self._refusal(error, status)}.")
 
@@ -123,3 +142,12 @@ class HubProblems:
     @property
     def _no_token(self) -> str:
         return f"{_SECRET} is {'not set' if self._token is None else 'empty'}; {_WHERE}"
+
+
+def _storage(response: Any) -> str | None:
+    """The answering host, unless it is the Hub: signed URLs of its storage carry no token."""
+    from huggingface_hub import constants
+
+    host = urlsplit(str(response.url)).netloc.rpartition("@")[2]
+    is_hub = host == urlsplit(constants.ENDPOINT).netloc or "X-Error-Message" in response.headers
+    return None if is_hub else host

@@ -116,7 +116,7 @@ class _Bucket:
 
     @contextmanager
     def _in_words(self) -> Iterator[None]:
-        """Turns what boto3 raises into this project's errors."""
+        """Turns what boto3 raises into this project's errors, without the cause: it holds URLs."""
         from botocore import exceptions
 
         try:
@@ -124,19 +124,19 @@ class _Bucket:
         except (TrussError, Interrupted):
             raise
         except exceptions.ClientError as error:
-            raise self._answered(error.response) from error
-        except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as error:
+            raise self._answered(error.response) from None
+        except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError):
             raise ArtifactError(
                 f"{self._name} needs credentials and there are none; set AWS_ACCESS_KEY_ID and "
                 "AWS_SECRET_ACCESS_KEY, or give the machine a role."
-            ) from error
-        except exceptions.ParamValidationError as error:
-            raise ArtifactError(f"{self._name} is no bucket's name; check it.") from error
+            ) from None
+        except exceptions.ParamValidationError:
+            raise ArtifactError(f"{self._name} is no bucket's name; check it.") from None
         except (exceptions.BotoCoreError, OSError) as error:
             raise Interrupted(
                 f"cannot be reached ({type(error).__name__})",
                 "check this machine's network and AWS_ENDPOINT_URL_S3",
-            ) from error
+            ) from None
 
     def _answered(self, response: Mapping[str, Any]) -> Exception:
         status = response["ResponseMetadata"]["HTTPStatusCode"]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trtllm_truss.artifacts.fetch import is_on_hub, open_repository
-from trtllm_truss.artifacts.hub_problems import HubProblems
+from trtllm_truss.artifacts.hub_problems import HubProblems, keep_urls_out_of_logs
 from trtllm_truss.artifacts.retrying import Interrupted, retrying
 from trtllm_truss.builder.model_card import CARD_FILE, model_card
 from trtllm_truss.engines.manifest import Manifest, parse_manifest, read_manifest
@@ -81,6 +81,7 @@ def _to_hub(engine: Path, manifest: Manifest, repository: str, token: str | None
         raise BuildError(
             f"publishing to {repository} needs the secret hf_access_token with the right to write."
         )
+    keep_urls_out_of_logs()
     name = f"{_SETTING} {repository!r}"
 
     def attempt() -> str:
@@ -126,10 +127,10 @@ def _hub_words(name: str, token: str) -> Iterator[None]:
                 raise BuildError(
                     f"{name}: the token in the secret hf_access_token may not write there; give "
                     "it write access, or name a repository of yours."
-                ) from error
+                ) from None
             raise
-        except RuntimeError as error:  # so it calls any problem with one of the large files
-            raise Interrupted(f"broke off ({error})", "publish it again") from error
+        except RuntimeError:  # any failure of a large file; its text holds signed URLs
+            raise Interrupted("broke off with a large file", "publish it again") from None
 
 
 def _to_s3(engine: Path, manifest: Manifest, url: str) -> None:
@@ -154,7 +155,7 @@ def _to_s3(engine: Path, manifest: Manifest, url: str) -> None:
         raise BuildError(
             f"{_SETTING} {url!r} cannot be written ({type(error).__name__}); check the bucket and "
             "the rights of the AWS credentials."
-        ) from error
+        ) from None
 
 
 def _files(engine: Path) -> list[Path]:
