@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import random
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import NamedTuple
@@ -69,7 +72,7 @@ def test_a_file_that_is_too_short(hub: HubServer) -> None:
 
 
 def test_a_server_that_knows_no_ranges(hub: HubServer, cache: Path) -> None:
-    part = cache / "hub/models--org--engine/blobs" / f"{digest(hub)}.incomplete"
+    part = cache / "hub/models--org--engine/blobs" / f"{digest(hub)}.trtllm-truss.incomplete"
     part.parent.mkdir(parents=True)
     part.write_bytes(ENGINE[:1000] + b"x" * 1000)
     assert (fetch() / "rank0.engine").read_bytes() == ENGINE  # the second time from the beginning
@@ -151,9 +154,12 @@ def test_offline(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_huggingface_hub_has_fetched_is_used(hub: HubServer) -> None:
     for name in FILES:
         hf_hub_download("org/engine", name)
+    link = Path(hf_hub_download("org/engine", "rank0.engine"))
+    made = link.lstat()
     hub.forget()
     assert (fetch() / "rank0.engine").read_bytes() == ENGINE
     assert hub.sent("/files/*") == 0
+    assert os.path.samestat(link.lstat(), made), "a link that is right is not made anew"
     hub.close()
     assert (fetch() / "rank0.engine").read_bytes() == ENGINE
 
@@ -170,6 +176,19 @@ def test_huggingface_hub_reads_what_was_fetched(hub: HubServer) -> None:
     hub.forget()
     assert Path(hf_hub_download("org/engine", "rank0.engine")) == folder / "rank0.engine"
     assert hub.sent("/files/*") == 0
+
+
+def test_a_download_of_huggingface_hub_at_the_same_time(hub: HubServer, cache: Path) -> None:
+    """Releases below 2.0 append to `<id>.incomplete`, also after our check."""
+    theirs = cache / "hub/models--org--engine/blobs" / f"{digest(hub)}.incomplete"
+    theirs.parent.mkdir(parents=True)
+    with theirs.open("ab", buffering=0) as stream:
+        stream.write(ENGINE[:1000])
+        folder = fetch()
+        stream.write(ENGINE[1000:])
+        assert (folder / "rank0.engine").read_bytes() == ENGINE
+        assert os.path.samestat(os.fstat(stream.fileno()), theirs.stat())
+    assert theirs.read_bytes() == ENGINE
 
 
 def test_a_damaged_blob_is_fetched_again(hub: HubServer, cache: Path) -> None:
@@ -192,6 +211,40 @@ def test_a_disk_that_is_too_small(hub: HubServer, monkeypatch: pytest.MonkeyPatc
     assert "needs 0.00 GB more and 0.00 GB are free" in message
     assert "point HF_HOME at a larger disk" in message
     assert hub.sent("/files/*") == 0
+
+
+def test_small_files_take_whole_blocks_of_the_disk(
+    hub: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.repositories["org/engine"].commit({f"{n}.json": str(n).encode() for n in range(400)})
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(9, 9, len(ENGINE) + 1_000_000))
+    assert "make room" in refusal()
+
+
+def test_a_disk_that_someone_else_fills_is_given_room(
+    hub: HubServer, tmp_path: Path, cache: Path
+) -> None:
+    """A real disk of 8 MB, which is full when 1 of the 2 MB are there."""
+    hub.bytes_per_s = 4_000_000
+    program = Path(__file__).with_name("full_disk_process.py")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = f"mount -t tmpfs -o size=8m none {disk}"
+    namespace = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+    if shutil.which("unshare") is None or subprocess.run([*namespace, mount]).returncode != 0:
+        pytest.skip("this machine lets nobody mount a disk")
+    process = subprocess.run(
+        [*namespace, f"{mount} && exec {sys.executable} {program} {disk}"],
+        env={**os.environ, **hub.environment, "HF_HOME": str(disk)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert process.returncode == 0, process.stderr
+    message, free, incomplete = process.stdout.splitlines()
+    assert "the download found no room left on the disk of" in message
+    assert int(free) >= 500_000
+    assert int(incomplete) == 0
 
 
 def test_a_cache_that_cannot_be_written(

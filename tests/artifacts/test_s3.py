@@ -50,7 +50,7 @@ def test_fetched_once(s3: S3Server, caplog: pytest.LogCaptureFixture) -> None:
 def test_resumed(s3: S3Server, caplog: pytest.LogCaptureFixture) -> None:
     s3.upload("engines", "resumed", FILES)
     whole = blob(fetch("s3://engines/resumed"))
-    whole.with_name(f"{whole.name}.incomplete").write_bytes(ENGINE[:300_000])
+    whole.with_name(f"{whole.name}.trtllm-truss.incomplete").write_bytes(ENGINE[:300_000])
     whole.unlink()
     caplog.set_level("INFO")
     assert (fetch("s3://engines/resumed") / "rank0.engine").read_bytes() == ENGINE
@@ -66,7 +66,7 @@ def test_wrong_bytes_are_refused(s3: S3Server, options: dict[str, str]) -> None:
     assert file.digest is not None
     assert file.digest.algorithm == ("sha256" if options else "md5")
     whole = blob(source.fetch(["rank0.engine"]))
-    whole.with_name(f"{whole.name}.incomplete").write_bytes(b"x" * len(ENGINE))
+    whole.with_name(f"{whole.name}.trtllm-truss.incomplete").write_bytes(b"x" * len(ENGINE))
     whole.unlink()
     assert (fetch(f"s3://engines/{prefix}") / "rank0.engine").read_bytes() == ENGINE
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from trtllm_truss.errors import ArtifactError
+
 _CHUNK_BYTES = 1 << 20
+_HEX_DIGITS = {"sha256": 64, "git-sha1": 40, "md5": 32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,15 @@ class Digest:
 
     algorithm: Literal["sha256", "git-sha1", "md5"]
     value: str
+
+    def __post_init__(self) -> None:
+        digits = _HEX_DIGITS[self.algorithm]
+        known = isinstance(self.value, str) and re.fullmatch(r"[0-9a-f]+", self.value)
+        if not known or len(self.value) != digits:
+            raise ArtifactError(
+                f"a file is listed with the {self.algorithm} {str(self.value)[:80]!a} instead of "
+                f"{digits} hex digits; use another repository or mirror."
+            )
 
     def matches(self, file: Path) -> bool:
         """Whether a file has these contents; reads every byte."""

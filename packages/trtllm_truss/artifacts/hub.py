@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
@@ -19,16 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 from trtllm_truss.artifacts.contents import Digest
 from trtllm_truss.artifacts.hub_problems import HubProblems, keep_urls_out_of_logs
-from trtllm_truss.artifacts.listing import File, Listing
+from trtllm_truss.artifacts.listing import File, Listing, is_commit, shown
 from trtllm_truss.artifacts.remote_source import RemoteSource
 from trtllm_truss.artifacts.store import Store
+from trtllm_truss.errors import ArtifactError
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoSibling
 
 logger = logging.getLogger(__name__)
 
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 _TIMEOUT_S = 30
 _CHUNK_BYTES = 1 << 16
 
@@ -54,7 +53,7 @@ def open_on_hub(
         _Hub(repository, wanted, HubProblems(name, revision, token), token),
         Store(Path(constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"),
         wanted,
-        fixed=_COMMIT.fullmatch(wanted) is not None,
+        fixed=is_commit(wanted),
     )
 
 
@@ -72,15 +71,21 @@ class _Hub:
     def listing(self) -> Listing:
         from huggingface_hub import HfApi
 
-        with self._problems.in_words():
-            info = HfApi(token=self._token).model_info(
-                self._repository,
-                revision=self._revision,
-                files_metadata=True,
-                timeout=_TIMEOUT_S,
-            )
-        files = tuple(_file(sibling) for sibling in info.siblings or ())
-        return Listing(info.sha or self._revision, files)
+        try:
+            with self._problems.in_words():
+                info = HfApi(token=self._token).model_info(
+                    self._repository,
+                    revision=self._revision,
+                    files_metadata=True,
+                    timeout=_TIMEOUT_S,
+                )
+            commit = info.sha or self._revision
+            return Listing(commit, tuple(_file(sibling, commit) for sibling in info.siblings or ()))
+        except (AttributeError, LookupError, TypeError, RecursionError) as error:
+            raise ArtifactError(
+                f"the answer is not the listing of a repository ({type(error).__name__}); check "
+                "HF_ENDPOINT."
+            ) from error
 
     @contextmanager
     def open(self, commit: str, file: File, offset: int) -> Iterator[tuple[int, Iterator[bytes]]]:
@@ -160,11 +165,16 @@ def _get(url: str, headers: Mapping[str, str]) -> Iterator[Any]:
         yield opened
 
 
-def _file(sibling: RepoSibling) -> File:
+def _file(sibling: RepoSibling, commit: str) -> File:
     """A listed file; Git hashes small files, and Git LFS hashes large ones."""
-    blob_id = sibling.blob_id or ""
-    if sibling.lfs is None:
-        digest = Digest("git-sha1", blob_id) if blob_id else None
-        return File(sibling.rfilename, sibling.size or 0, blob_id, digest)
-    sha256 = sibling.lfs.sha256
-    return File(sibling.rfilename, sibling.lfs.size, sha256, Digest("sha256", sha256))
+    path, lfs, blob_id = sibling.rfilename, sibling.lfs, sibling.blob_id
+    size = sibling.size if lfs is None else lfs.size
+    if size is None:
+        raise ArtifactError(
+            f"{shown(path)} is listed without its size; set HF_ENDPOINT to a mirror that answers "
+            "`?blobs=true` with sizes, or name a folder or S3."
+        )
+    if lfs is None and not blob_id:
+        return File.unhashed(commit, path, size)
+    digest = Digest("git-sha1", blob_id or "") if lfs is None else Digest("sha256", lfs.sha256)
+    return File(path, size, digest.value, digest)

@@ -1,13 +1,25 @@
-"""What a repository holds, file by file, before any of it is here."""
+"""What a repository holds, file by file, before any of it is here.
+
+Every value comes from a server and is checked here before it becomes a path on this machine.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from trtllm_truss.artifacts.contents import Digest
 from trtllm_truss.errors import ArtifactError
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_BLOB_NAME = re.compile(r"[0-9a-f]{32,64}(-[0-9]{1,5})?")
+_MOST_BYTES = 1 << 63
+_LONGEST_NAME_BYTES = 255
+_LONGEST_PATH_BYTES = 1024
+_SHOWN_CHARACTERS = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +29,7 @@ class File:
     Attributes:
         path: below the repository, ``/`` between folders.
         size: bytes.
-        content_id: a file name that stands for exactly these contents.
+        content_id: the server's id of exactly these contents, any text; see `blob_name`.
         digest: what its contents must hash to, where the repository says so.
     """
 
@@ -27,13 +39,34 @@ class File:
     digest: Digest | None
 
     def __post_init__(self) -> None:
-        parts = PurePosixPath(self.path).parts
-        written = "/".join(parts) == self.path and self.path.isprintable()
-        if not written or not parts or parts[0] == "/" or ".." in parts or "\\" in self.path:
+        if not _is_plain(self.path):
             raise ArtifactError(
-                f"the repository has a file called {self.path!r}, which points out of it or is no "
-                "plain path; use another repository, or remove that file."
+                f"the path {shown(self.path)} is not a plain path below the repository; use "
+                "another repository, or remove that file."
             )
+        if type(self.size) is not int or not 0 <= self.size < _MOST_BYTES:
+            raise ArtifactError(
+                f"{self.path} is listed with the size {shown(self.size)}; name a repository or a "
+                "mirror that lists bytes."
+            )
+
+    @classmethod
+    def unhashed(cls, commit: str, path: str, size: int) -> File:
+        """Make a file whose listing gives no hash: commit and path identify its contents."""
+        return cls(path, size, f"{commit}/{path}", None)
+
+    @property
+    def blob_name(self) -> str:
+        """The file name of these contents: the server's id where it is hex, else its hash."""
+        if _BLOB_NAME.fullmatch(self.content_id):
+            return self.content_id
+        return hashlib.sha256(self.content_id.encode("utf-8", "surrogatepass")).hexdigest()
+
+    def fits(self, place: Path) -> bool:
+        """Compare a file on this machine with the listed size and digest; reads every byte."""
+        if place.stat().st_size != self.size:
+            return False
+        return self.digest is None or self.digest.matches(place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +74,27 @@ class Listing:
     """All files of one state of a repository.
 
     Attributes:
-        commit: names that state; the same name, the same contents.
+        commit: names that state in 40 hex digits; the same name, the same contents. Empty for a
+            folder of this machine.
         files: in no special order.
     """
 
     commit: str
     files: tuple[File, ...]
+
+    def __post_init__(self) -> None:
+        if self.commit != "" and not is_commit(self.commit):
+            raise ArtifactError(
+                f"the listing names the commit {shown(self.commit)} instead of 40 hex digits; "
+                "check HF_ENDPOINT."
+            )
+        seen: set[str] = set()
+        for file in self.files:
+            if file.path in seen:
+                raise ArtifactError(
+                    f"the repository lists {shown(file.path)} twice; use another repository."
+                )
+            seen.add(file.path)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -54,7 +102,41 @@ class Listing:
         return {file.path: file.size for file in self.files}
 
     def select(self, paths: Collection[str]) -> list[File]:
-        """The files with these paths, the largest first."""
+        """The files with these paths, the largest first.
+
+        Raises:
+            ArtifactError: one of them is the folder of another.
+        """
         wanted = set(paths)
         found = [file for file in self.files if file.path in wanted]
+        chosen = {file.path for file in found}
+        for file in found:
+            folders = {str(folder) for folder in PurePosixPath(file.path).parents}
+            if both := chosen & folders:
+                raise ArtifactError(
+                    f"the repository lists {shown(both.pop())} as a file and as a folder; remove "
+                    "one of them."
+                )
         return sorted(found, key=lambda file: file.size, reverse=True)
+
+
+def is_commit(name: object) -> bool:
+    """Check that a name is a full commit id: 40 lower-case hex digits."""
+    return isinstance(name, str) and _COMMIT.fullmatch(name) is not None
+
+
+def shown(value: object) -> str:
+    """Quote a server's text for a message, cut to 80 characters."""
+    text = value if isinstance(value, str) else str(value)[:_SHOWN_CHARACTERS]
+    return ascii(text[:_SHOWN_CHARACTERS]) + ("…" if len(text) > _SHOWN_CHARACTERS else "")
+
+
+def _is_plain(path: object) -> bool:
+    """Check that a path stays below the repository and fits every Linux file system."""
+    if not isinstance(path, str) or not path.isprintable() or "\\" in path:
+        return False
+    parts = PurePosixPath(path).parts
+    if not parts or parts[0] == "/" or ".." in parts or "/".join(parts) != path:
+        return False
+    longest = max(len(part.encode()) for part in parts)
+    return longest <= _LONGEST_NAME_BYTES and len(path.encode()) <= _LONGEST_PATH_BYTES

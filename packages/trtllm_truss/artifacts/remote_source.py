@@ -7,12 +7,16 @@ import threading
 from collections.abc import Collection
 from pathlib import Path
 
-from trtllm_truss.artifacts.listing import File, Listing
+from trtllm_truss.artifacts.listing import Listing
 from trtllm_truss.artifacts.retrying import Unreachable, retrying
+from trtllm_truss.artifacts.source import named
 from trtllm_truss.artifacts.store import Store
 from trtllm_truss.artifacts.transfer import Remote, Transfer
+from trtllm_truss.errors import ArtifactError
 
 logger = logging.getLogger(__name__)
+
+_LARGEST_READ_BYTES = 1 << 26
 
 
 class RemoteSource:
@@ -47,30 +51,35 @@ class RemoteSource:
         """See `Source`; without an answer, what was listed when there was one."""
         with self._lock:
             if self._listed is None:
-                self._listed = self._list()
+                with named(self._name):
+                    self._listed = self._list()
             return self._listed
 
     def read(self, path: str) -> bytes:
-        """See `Source`."""
+        """See `Source`; what it reads into memory has a limit."""
+        if (size := self.listing().sizes[path]) > _LARGEST_READ_BYTES:
+            raise ArtifactError(
+                f"{self._name}: {path} has {size} bytes, and at most {_LARGEST_READ_BYTES} are "
+                "read; use another repository."
+            )
         return (self.fetch([path]) / path).read_bytes()
 
     def check_room(self, paths: Collection[str]) -> None:
         """See `Source`."""
         listing = self.listing()
-        self._transfer(listing).check_room(self._store.missing(listing, paths))
+        with named(self._name):
+            self._transfer(listing).check_room(self._store.missing(listing, paths))
 
     def fetch(self, paths: Collection[str]) -> Path:
         """See `Source`."""
-        listing = self.listing()
-        folder = self._store.snapshot(listing.commit)
-        if self._store.missing(listing, paths):
-            with self._store.locked(self._name):
-                missing = self._store.missing(listing, paths)
-                absent = [file for file in missing if not self._is_here(listing.commit, file)]
-                if absent:
-                    self._transfer(listing).run(absent)
-                self._store.mark_verified(listing.commit, missing)
-        return folder
+        listing, store = self.listing(), self._store
+        with named(self._name):
+            if store.missing(listing, paths):
+                with store.locked(self._name):
+                    missing = store.missing(listing, paths)
+                    self._transfer(listing).run(missing)
+                    store.mark_verified(listing.commit, missing)
+            return store.snapshot(listing.commit)
 
     def _transfer(self, listing: Listing) -> Transfer:
         return Transfer(self._name, self._remote, self._store, listing.commit)
@@ -90,19 +99,3 @@ class RemoteSource:
         with self._store.locked(self._name):
             self._store.remember(self._revision, listing)
         return listing
-
-    def _is_here(self, commit: str, file: File) -> bool:
-        """Whether a file that the record does not vouch for is whole all the same.
-
-        Something else may have fetched it, another commit may share it, or the process ended
-        between the last byte and the record.
-        """
-        blob, place = self._store.blob(file), self._store.snapshot(commit) / file.path
-        if blob.is_file():
-            self._store.link(commit, file)
-        if not place.is_file():
-            return False
-        if place.stat().st_size == file.size and (not file.digest or file.digest.matches(place)):
-            return True
-        place.resolve().unlink()
-        return False

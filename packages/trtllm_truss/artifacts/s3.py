@@ -27,6 +27,8 @@ S3 = "s3://"
 _AT_ONCE = 8
 _CHUNK_BYTES = 1 << 18
 _MD5 = re.compile(r"[0-9a-f]{32}")
+_CODE = re.compile(r"[0-9A-Za-z._-]{1,64}")
+_NOTHING_THERE = 416
 _REFUSALS = {
     "NoSuchBucket": "names a bucket that does not exist; check the name",
     "AccessDenied": "is refused to these credentials; give them s3:ListBucket and s3:GetObject",
@@ -79,7 +81,8 @@ class _Bucket:
             )
             keys = [entry["Key"] for page in pages for entry in page.get("Contents", ())]
             # Consoles make empty objects that stand for folders.
-            files = tuple(threads.map(self._file, [key for key in keys if key[-1] != "/"]))
+            wanted = [key for key in keys if not key.endswith("/")]
+            files = tuple(threads.map(self._file, wanted))
         if not files:
             raise ArtifactError(f"{self._name} holds no objects; check the prefix.")
         contents = sorted(f"{file.path} {file.size} {file.content_id}" for file in files)
@@ -117,7 +120,7 @@ class _Bucket:
     @contextmanager
     def _in_words(self) -> Iterator[None]:
         """Turns what boto3 raises into this project's errors, without the cause: it holds URLs."""
-        from botocore import exceptions
+        from botocore import exceptions, parsers
 
         try:
             yield
@@ -137,12 +140,20 @@ class _Bucket:
                 f"cannot be reached ({type(error).__name__})",
                 "check this machine's network and AWS_ENDPOINT_URL_S3",
             ) from None
+        except (parsers.ResponseParserError, AttributeError, LookupError, ValueError) as error:
+            raise ArtifactError(
+                f"{self._name} is answered with something other than S3's protocol "
+                f"({type(error).__name__}); check AWS_ENDPOINT_URL_S3."
+            ) from None
 
     def _answered(self, response: Mapping[str, Any]) -> Exception:
         status = response["ResponseMetadata"]["HTTPStatusCode"]
-        code = response["Error"]["Code"]
+        code = response["Error"].get("Code") or ""
+        code = code if _CODE.fullmatch(code) else "Unknown"  # any text, and it goes into logs
         if status in (429, 503) or status >= 500:
             return Interrupted(f"met {code} (HTTP status {status})", "try again later")
+        if status == _NOTHING_THERE:
+            return Interrupted("is shorter than the repository lists", "upload the file anew")
         by_status = {"403": "AccessDenied", "404": "NoSuchKey", "412": "PreconditionFailed"}
         refusal = _REFUSALS.get(by_status.get(code, code), f"was refused by S3 ({code})")
         return ArtifactError(f"{self._name} {refusal}.")

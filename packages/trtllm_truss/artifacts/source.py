@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
 from trtllm_truss.artifacts.listing import Listing
+from trtllm_truss.errors import ArtifactError
 
 
 class Source(Protocol):
@@ -31,3 +33,18 @@ class Source(Protocol):
         It may hold others, and is never written to. Safe to call from several threads and
         processes at once.
         """
+
+
+@contextmanager
+def named(name: str) -> Iterator[None]:
+    """Put a repository's name in front of every error about its contents.
+
+    Args:
+        name: the setting and the repository: ``engine_repository 'org/name'``.
+    """
+    try:
+        yield
+    except ArtifactError as error:
+        if error.message.startswith(name):
+            raise
+        raise type(error)(f"{name}: {error.message}") from error

@@ -3,12 +3,14 @@
 One folder per repository, as huggingface_hub writes and reads it
 (https://huggingface.co/docs/huggingface_hub/guides/manage-cache)::
 
-    blobs/<content id>                 the contents, each once
-    blobs/<content id>.incomplete      the beginning of one, to be resumed
-    snapshots/<commit>/<path>          links to blobs
-    trtllm-truss.json                  ours: listings, and which of their files were verified
+    blobs/<content id>                            the contents, each once
+    blobs/<content id>.trtllm-truss.incomplete    ours: the beginning of one, to be resumed
+    snapshots/<commit>/<path>                     links to blobs
+    trtllm-truss.json                             ours: listings, and which files were verified
 
-A blob gets its name after it was verified; a file counts only once the record names it.
+A blob gets its name after it was verified; a file counts only once the record names it. Nothing is
+written or removed through a link that leads out of the folder. `blobs/<content id>.incomplete`
+belongs to huggingface_hub: releases below 2.0 append to it without our lock.
 """
 
 from __future__ import annotations
@@ -18,13 +20,15 @@ import fcntl
 import json
 import logging
 import os
+import threading
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from trtllm_truss.artifacts.contents import Digest, write_atomically
-from trtllm_truss.artifacts.listing import File, Listing
+from trtllm_truss.artifacts.listing import File, Listing, is_commit
+from trtllm_truss.errors import ArtifactError
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +75,7 @@ class Store:
         """
         try:
             self._blobs.mkdir(parents=True, exist_ok=True)
-            lock = (self._root / _LOCK).open("w")
+            lock = (self._root / _LOCK).open("a")
         except OSError:
             yield
             return
@@ -84,25 +88,28 @@ class Store:
             yield
 
     def remembered(self, revision: str) -> Listing | None:
-        """The listing that was last seen of a revision, if any."""
+        """The listing that was last seen of a revision, if any; checked like a new one."""
         record = self._read()
-        commit = record.revisions.get(revision, revision)
-        if commit not in record.listings:
+        try:
+            commit = record.revisions.get(revision, revision)
+            return Listing(commit, tuple(_file(entry) for entry in record.listings[commit]))
+        except (ArtifactError, LookupError, TypeError):
             return None
-        return Listing(commit, tuple(_file(entry) for entry in record.listings[commit]))
 
     def found(self, revision: str) -> Listing | None:
         """What huggingface_hub itself has put here under a revision, if anything."""
         commit = revision
-        with contextlib.suppress(OSError):  # branches and tags have a file here, commits none
-            commit = (self._root / "refs" / revision).read_text().strip()
+        with contextlib.suppress(OSError, ValueError):  # branches and tags have a file, commits not
+            commit = (self._root / "refs" / revision).read_text("ascii").strip()
+        if not is_commit(commit):
+            return None
         snapshot = self.snapshot(commit)
-        found = [path for path in snapshot.rglob("*") if path.is_file()]
-        files = (
-            File(path.relative_to(snapshot).as_posix(), path.stat().st_size, path.name, None)
-            for path in found
+        files = tuple(
+            File.unhashed(commit, path.relative_to(snapshot).as_posix(), path.stat().st_size)
+            for path in snapshot.rglob("*")
+            if path.is_file()
         )
-        return Listing(commit, tuple(files)) if found else None
+        return Listing(commit, files) if files else None
 
     def remember(self, revision: str, listing: Listing) -> None:
         """Keeps a listing, so that a later start can do without the network."""
@@ -132,20 +139,56 @@ class Store:
 
     def snapshot(self, commit: str) -> Path:
         """The folder in which one state's files have their own names."""
-        return self._root / "snapshots" / commit
+        return self._inside(self._root / "snapshots" / commit)
 
     def blob(self, file: File) -> Path:
         """Where a file's contents lie, or would."""
-        return self._blobs / file.content_id
+        return self._inside(self._blobs / file.blob_name)
+
+    def part(self, file: File) -> Path:
+        """Where the unfinished contents of a file lie, or would."""
+        blob = self.blob(file)
+        return blob.with_name(f"{blob.name}.trtllm-truss.incomplete")
 
     def link(self, commit: str, file: File) -> None:
         """Gives a blob its path in a snapshot."""
-        link = self.snapshot(commit) / file.path
+        link = self._inside(self.snapshot(commit) / file.path)
+        target = os.path.relpath(self.blob(file), link.parent)
+        if link.is_symlink() and str(link.readlink()) == target:
+            return
         link.parent.mkdir(parents=True, exist_ok=True)
-        temporary = link.with_name(f".{link.name}.{os.getpid()}")
+        temporary = self._blobs / f"trtllm-truss.{os.getpid()}.{threading.get_ident()}.link"
         temporary.unlink(missing_ok=True)
-        temporary.symlink_to(os.path.relpath(self.blob(file), link.parent))
+        temporary.symlink_to(target)
         temporary.replace(link)
+
+    def recover(self, commit: str, file: File) -> bool:
+        """Check a file that is not in the record; remove it if it is damaged.
+
+        Another program may have fetched it, another commit may share its contents, or the process
+        ended between the last byte and the record.
+
+        Returns:
+            Whether the file is whole and linked.
+        """
+        blob, place = self.blob(file), self.snapshot(commit) / file.path
+        if blob.is_file():
+            self.link(commit, file)
+        if not place.is_file():
+            return False
+        if file.fits(place):
+            return True
+        self._inside(place).unlink()
+        blob.unlink(missing_ok=True)
+        return False
+
+    def _inside(self, path: Path) -> Path:
+        """Refuse a path whose folder, links resolved, is outside the repository's."""
+        if path.parent.resolve().is_relative_to(self._root.resolve()):
+            return path
+        raise ArtifactError(
+            f"{path} leads out of {self._root} through a link; remove the link or the folder."
+        )
 
     def _is_linked(self, commit: str, file: File) -> bool:
         try:
@@ -155,9 +198,11 @@ class Store:
 
     def _read(self) -> _Record:
         try:
-            return _Record(**json.loads((self._root / _RECORD).read_bytes()))
-        except (OSError, ValueError, TypeError):
+            record = _Record(**json.loads((self._root / _RECORD).read_bytes()))
+        except (OSError, ValueError, TypeError, RecursionError):
             return _Record()
+        sound = all(isinstance(value, dict) for value in vars(record).values())
+        return record if sound else _Record()
 
     def _write(self, record: _Record) -> None:
         content = json.dumps(asdict(record), indent=1).encode()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from trtllm_truss.artifacts.listing import File, Listing
 from trtllm_truss.artifacts.progress import Progress
@@ -19,6 +21,8 @@ from trtllm_truss.errors import ArtifactError
 
 _AT_ONCE = 8
 _FULL = {errno.ENOSPC, errno.EDQUOT}
+_GIVEN_BACK_BYTES = 1 << 28
+_BLOCK_BYTES = 4096
 
 
 class Remote(Protocol):
@@ -60,19 +64,44 @@ class Transfer:
         self._stopped = threading.Event()
 
     def run(self, files: Sequence[File]) -> None:
-        """Fetches files; each is verified, and linked into the snapshot, or not there at all.
+        """Fetches files that are not here; each is verified and linked, or not there at all.
+
+        Equal contents are fetched once.
 
         Raises:
             ArtifactError: the disk is too small, or a file did not arrive as the listing says.
         """
-        self.check_room(files)
-        total = sum(file.size for file in files)
+        with self._clear_words(files):
+            absent = [file for file in files if not self._store.recover(self._commit, file)]
+            if absent:
+                self.check_room(absent)
+                self._run(_by_contents(absent))
+
+    def check_room(self, files: Sequence[File]) -> None:
+        """Compares what is still to come with the disk.
+
+        Raises:
+            ArtifactError: it is too small.
+        """
+        first = [same[0] for same in _by_contents(files)]
+        needed = sum(-(-file.size // _BLOCK_BYTES) * _BLOCK_BYTES for file in first)
+        needed -= self._begun(first)
+        root = self._store.root
+        there = next(folder for folder in (root, *root.parents) if folder.exists())
+        free = shutil.disk_usage(there).free
+        if needed > free:
+            raise self._disk_full(
+                f"the download needs {needed / 1e9:.2f} GB more and {free / 1e9:.2f} GB are free"
+            )
+
+    def _run(self, groups: Sequence[Sequence[File]]) -> None:
+        first = [same[0] for same in groups]
+        total = sum(file.size for file in first)
         with (
-            Progress(self._name, total, self._begun(files)) as progress,
+            Progress(self._name, total, self._begun(first)) as progress,
             ThreadPoolExecutor(_AT_ONCE) as threads,
-            self._clear_words(),
         ):
-            tasks = [threads.submit(self._fetch, file, progress) for file in files]
+            tasks = [threads.submit(self._fetch_equal, same, progress) for same in groups]
             try:
                 done, _ = wait(tasks, return_when=FIRST_EXCEPTION)
                 for task in done:
@@ -82,26 +111,29 @@ class Transfer:
                 for task in tasks:
                     task.cancel()
 
-    def check_room(self, files: Sequence[File]) -> None:
-        """Compares what is still to come with the disk.
-
-        Raises:
-            ArtifactError: it is too small.
-        """
-        needed = sum(file.size for file in files) - self._begun(files)
-        root = self._store.root
-        there = next(folder for folder in (root, *root.parents) if folder.exists())
-        free = shutil.disk_usage(there).free
-        if needed > free:
-            raise self._disk_full(f"needs {needed / 1e9:.2f} GB more and {free / 1e9:.2f} GB are")
-
     def _begun(self, files: Sequence[File]) -> int:
         """Bytes that an earlier attempt has left."""
-        return sum(min(_size(self._part(file)), file.size) for file in files)
+        return sum(min(_size(self._store.part(file)), file.size) for file in files)
 
-    def _fetch(self, file: File, progress: Progress) -> None:
-        """One file; what an earlier attempt has left is worth a second one from the beginning."""
-        part = self._part(file)
+    def _fetch_equal(self, files: Sequence[File], progress: Progress) -> None:
+        """Fetch the first of some files with one content id, and link all of them."""
+        first = files[0]
+        if not self._fetch(first, progress):
+            return
+        blob = self._store.blob(first)
+        for file in files:
+            is_checked = (file.size, file.digest) == (first.size, first.digest)
+            if not is_checked and not file.fits(blob):
+                raise self._other_contents(file)
+            self._store.link(self._commit, file)
+
+    def _fetch(self, file: File, progress: Progress) -> bool:
+        """Fetch one file's contents; a part of an earlier attempt earns a second one from zero.
+
+        Returns:
+            False if another file's failure stopped it.
+        """
+        part = self._store.part(file)
         resumed = _size(part) > 0
         if not resumed and retrying(
             f"{self._name}: {file.path}",
@@ -111,23 +143,19 @@ class Transfer:
         else:
             self._read_to_end(file, part, progress)
             if self._stopped.is_set():
-                return
-        if file.digest is not None and not file.digest.matches(part):
+                return False
+        if not file.fits(part):
             part.unlink()
             if not resumed:
-                raise ArtifactError(
-                    f"{self._name}: {file.path} arrived with other contents than the repository "
-                    "lists, and was removed; try again, and upload the file anew if that does not "
-                    "help."
-                )
+                raise self._other_contents(file)
             progress.add(-file.size)
             return self._fetch(file, progress)
         part.replace(self._store.blob(file))
-        self._store.link(self._commit, file)
+        return True
 
     def _read_to_end(self, file: File, part: Path, progress: Progress) -> None:
         """Fetches the rest of a file; every attempt that brings something earns new ones."""
-        part.touch()
+        _opened(part).close()
         while (before := _size(part)) < file.size and not self._stopped.is_set():
             try:
                 retrying(f"{self._name}: {file.path}", lambda: self._read(file, part, progress))
@@ -138,40 +166,47 @@ class Transfer:
     def _read(self, file: File, part: Path, progress: Progress) -> None:
         offset = _size(part)
         with (
-            self._remote.open(self._commit, file, offset) as (start, chunks),
-            part.open("r+b", buffering=0) as stream,
+            self._remote.open(self._commit, file, offset) as (place, chunks),
+            _opened(part) as stream,
         ):
-            stream.truncate(start)
-            stream.seek(start)
-            progress.add(start - offset)
+            stream.truncate(place)
+            stream.seek(place)
+            progress.add(place - offset)
             for chunk in chunks:
                 if self._stopped.is_set():
                     return
+                place += len(chunk)
+                if place > file.size:
+                    part.unlink()
+                    raise ArtifactError(
+                        f"{self._name}: {file.path} is longer than the {file.size} bytes that the "
+                        "repository lists, and was removed; try again, and use another repository "
+                        "or mirror if that does not help."
+                    )
                 stream.write(chunk)
                 progress.add(len(chunk))
-        if _size(part) > file.size:
-            part.unlink()
-            raise ArtifactError(
-                f"{self._name}: {file.path} is longer than the {file.size} bytes that the "
-                "repository lists, and was removed; try again."
-            )
-        if _size(part) < file.size:
+        if place < file.size:
             raise Interrupted(
-                f"was cut short at {_size(part)} of {file.size} bytes",
+                f"was cut short at {place} of {file.size} bytes",
                 "what has arrived is kept and the next start goes on from there",
             )
 
-    def _part(self, file: File) -> Path:
-        blob = self._store.blob(file)
-        return blob.with_name(f"{blob.name}.incomplete")
+    def _other_contents(self, file: File) -> ArtifactError:
+        return ArtifactError(
+            f"{self._name}: {file.path} arrived with other contents than the repository lists, and "
+            "was removed; try again, and upload the file anew if that does not help."
+        )
 
     @contextmanager
-    def _clear_words(self) -> Iterator[None]:
+    def _clear_words(self, files: Sequence[File]) -> Iterator[None]:
+        """Turn errors of the disk into this project's; leave room on a full one."""
         try:
             yield
         except OSError as error:
             if error.errno in _FULL:
-                raise self._disk_full("filled it: nothing is") from error
+                for same in _by_contents(files):
+                    _shorten(self._store.part(same[0]))
+                raise self._disk_full("the download found no room left") from error
             raise ArtifactError(
                 f"{self._name} cannot be written to {self._store.root} ({error.strerror}); check "
                 "its permissions, or point HF_HOME at another folder."
@@ -179,13 +214,34 @@ class Transfer:
 
     def _disk_full(self, what: str) -> ArtifactError:
         return ArtifactError(
-            f"{self._name}: the download {what} free on the disk of {self._store.root}; make "
-            "room, or point HF_HOME at a larger disk."
+            f"{self._name}: {what} on the disk of {self._store.root}; make room, or point HF_HOME "
+            "at a larger disk."
         )
 
 
-def _size(file: Path) -> int:
+def _by_contents(files: Sequence[File]) -> list[list[File]]:
+    """Group files by blob name, ordered by the first file of each group."""
+    groups: dict[str, list[File]] = {}
+    for file in files:
+        groups.setdefault(file.blob_name, []).append(file)
+    return list(groups.values())
+
+
+def _opened(part: Path) -> BinaryIO:
+    """Open an unfinished file, create it if missing, and refuse a link in its place."""
+    return os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644), "r+b")
+
+
+def _shorten(part: Path) -> None:
+    """Cut up to 256 MiB off an unfinished file; the next start resumes from there."""
+    size = _size(part)
+    if size > 0:
+        with contextlib.suppress(OSError):
+            os.truncate(part, max(0, size - _GIVEN_BACK_BYTES))
+
+
+def _size(part: Path) -> int:
     try:
-        return file.stat().st_size
+        return part.lstat().st_size
     except (FileNotFoundError, NotADirectoryError):
         return 0

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from trtllm_truss.artifacts.source import Source
+from trtllm_truss.artifacts.source import Source, named
 from trtllm_truss.engines.contents import check_listing, needed_files, tokenizer_finding
 from trtllm_truss.engines.findings import Finding
 from trtllm_truss.engines.inspection import EngineDescription, inspect_files
 from trtllm_truss.engines.layout import Layout, find_engine
-from trtllm_truss.errors import ArtifactError
 from trtllm_truss.text.tokenizer_selection import select_tokenizer
 
 
@@ -29,14 +26,14 @@ class EngineRepository:
         """
         self.source = source
         self._sizes = source.listing().sizes
-        with _named(source):
+        with named(source.name):
             self._placement = find_engine(self._sizes)
 
     def describe(self) -> EngineDescription | None:
         """The engine from its `config.json` alone; None for a GGUF file, which describes itself."""
         if self._placement.layout is Layout.GGUF:
             return None
-        with _named(self.source):
+        with named(self.source.name):
             engine = inspect_files(self._sizes, self.source.read)
             check_listing(engine, self.source.listing())
         return engine
@@ -56,7 +53,7 @@ class EngineRepository:
             trust_remote_code: whether it may be a program.
         """
         sizes = self._placement.tokenizer_sizes(self._sizes)
-        with _named(self.source):
+        with named(self.source.name):
             names = select_tokenizer(sizes, trust_remote_code=trust_remote_code)
         return self._placement.tokenizer_paths(names)
 
@@ -93,16 +90,5 @@ class TokenizerRepository:
 
     def _paths(self) -> list[str]:
         sizes = self._source.listing().sizes
-        with _named(self._source):
+        with named(self._source.name):
             return select_tokenizer(sizes, trust_remote_code=self._trust_remote_code)
-
-
-@contextmanager
-def _named(source: Source) -> Iterator[None]:
-    """Puts the repository's name before what is said about its contents."""
-    try:
-        yield
-    except ArtifactError as error:
-        if error.message.startswith(source.name):
-            raise
-        raise ArtifactError(f"{source.name}: {error.message}") from error
