@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,13 +21,14 @@ from llama_checkpoint import write_tiny_checkpoint
 from truss_process import ROOT, Served
 
 from trtllm_truss.builder.ensuring import ensure_engine
+from trtllm_truss.builder.jobs import prepare
 from trtllm_truss.builder.publishing import publish
 from trtllm_truss.builder.workspace import builds_folder
 from trtllm_truss.cli.main import main
 from trtllm_truss.engines.inspection import EngineKind, inspect_engine
 from trtllm_truss.engines.manifest import read_manifest
 from trtllm_truss.engines.surroundings import Surroundings
-from trtllm_truss.errors import BuildError
+from trtllm_truss.errors import ArtifactError, BuildError, SettingsError
 from trtllm_truss.settings.loading import Environment, parse_settings
 from trtllm_truss.text.tokenizer_selection import tokenizer_files
 
@@ -169,6 +171,15 @@ def test_an_engine_that_cannot_be_published_is_served_all_the_same(
     assert "hf_access_token" in caplog.text
 
 
+def test_a_hub_that_does_not_answer_is_not_taken_for_an_empty_one(
+    tiny: Path, hub: HubServer
+) -> None:
+    hub.fault("/api/models/org/engine*", status=503, times=100)
+    with pytest.raises(ArtifactError, match=r"build\.publish_to 'org/engine' met HTTP status 503"):
+        ensured(block(tiny, publish_to="org/engine"), hub.add_token(TOKEN, "org"))
+    assert not builds_folder().exists()
+
+
 def test_a_failed_upload_tells_no_signed_url(
     tiny: Path, hub: HubServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -181,6 +192,36 @@ def test_a_failed_upload_tells_no_signed_url(
     told = "".join(traceback.format_exception(caught.value)) + caplog.text
     assert SIGNATURE not in told
     assert TOKEN not in told
+
+
+@pytest.mark.parametrize("backend", ["openvino_genai", "tensorrtllm"])
+@pytest.mark.parametrize("place", ["hub", "folder"])
+def test_weights_that_are_pickles_need_consent(
+    tiny: Path, hub: HubServer, tmp_path: Path, backend: str, place: str
+) -> None:
+    (tiny / "model.safetensors").rename(tiny / "pytorch_model.bin")
+    hub.add("org/tiny", {file.name: file.read_bytes() for file in tiny.iterdir()})
+    wanted = {"checkpoint_repository": "org/tiny" if place == "hub" else str(tiny)}
+    metadata = {"build": {**wanted, "backend": backend}, "trust_remote_code": False}
+    words = "weights as pickles (.bin) only, which run code where they are loaded; convert them to"
+    with pytest.raises(SettingsError, match=re.escape(words)) as caught:
+        prepare(parse_settings({"model_metadata": metadata}), Surroundings(), None)
+    assert ("set trust_remote_code to true" in caught.value.message) == (backend == "tensorrtllm")
+    trusting = parse_settings({"model_metadata": {**metadata, "trust_remote_code": True}})
+    if backend == "tensorrtllm":
+        assert prepare(trusting, Surroundings(), None).source.weights == ".bin"
+    else:
+        with pytest.raises(SettingsError, match="pickles"):
+            prepare(trusting, Surroundings(), None)
+    assert not hub.asked_for("*.bin")
+
+
+def test_weights_that_are_both_are_fetched_as_safetensors(tiny: Path, hub: HubServer) -> None:
+    (tiny / "pytorch_model.bin").write_bytes(b"a pickle")
+    (tiny / "training_args.bin").write_bytes(b"a pickle")
+    hub.add("org/tiny", {file.name: file.read_bytes() for file in tiny.iterdir()})
+    assert inspect_engine(ensured(block("org/tiny"))).kind is EngineKind.CPU
+    assert not hub.asked_for("*.bin")
 
 
 def test_publishing_needs_the_right_to_write(

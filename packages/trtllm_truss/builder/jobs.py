@@ -72,7 +72,7 @@ def prepare(settings: Settings, surroundings: Surroundings, token: str | None) -
         raise SettingsError(
             "config.yaml: model_metadata.build is missing; it says what to build (docs/build.md)."
         )
-    source = find_checkpoint(build, token)
+    source = find_checkpoint(build, token, trust_pickles=settings.trust_remote_code)
     checkpoint = source.checkpoint
     on_gpu = build.backend == "tensorrtllm"
     target = Target.from_surroundings(surroundings)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trtllm_truss.artifacts.fetch import is_on_hub, open_repository
 from trtllm_truss.artifacts.hub_problems import HubProblems, keep_urls_out_of_logs
-from trtllm_truss.artifacts.retrying import Interrupted, retrying
+from trtllm_truss.artifacts.retrying import Interrupted, Unreachable, retrying
 from trtllm_truss.builder.model_card import CARD_FILE, model_card
 from trtllm_truss.engines.manifest import Manifest, parse_manifest, read_manifest
 from trtllm_truss.engines.target_gpu import MANIFEST_FILE
@@ -28,11 +28,14 @@ def find_published(destination: str, key: str, token: str | None) -> Path | None
     """The engine of a build, fetched from where it was published; None if it is not there.
 
     Raises:
+        Unreachable: the destination does not answer.
         ArtifactError: it is there and cannot be fetched.
     """
     source = open_repository(destination, None, setting=_SETTING, token=token)
     try:
         sizes = source.listing().sizes
+    except Unreachable:
+        raise
     except ArtifactError as error:
         logger.info("nothing is published yet: %s", error.message)
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,14 @@ from typing import Any
 from trtllm_truss.artifacts.fetch import open_repository
 from trtllm_truss.artifacts.source import Source
 from trtllm_truss.builder.checkpoint import CONFIG_FILE, Checkpoint, parse_checkpoint
-from trtllm_truss.errors import ArtifactError
+from trtllm_truss.errors import ArtifactError, SettingsError
 from trtllm_truss.settings.build import Build
 
 _SETTING = "build.checkpoint_repository"
 _TEXTS = (".json", ".txt", ".model", ".jinja", ".tiktoken")
 _CODE = ".py"
 _WEIGHTS = ".safetensors"
-_OLD_WEIGHTS = ".bin"
+_PICKLES = ".bin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,14 @@ class CheckpointSource:
     Attributes:
         source: the repository.
         checkpoint: what its ``config.json`` says.
+        weights: the suffix of its weights.
         revision: names exactly these contents.
         commit: the same on Hugging Face; None elsewhere.
     """
 
     source: Source
     checkpoint: Checkpoint
+    weights: str
     revision: str
     commit: str | None
 
@@ -45,16 +47,24 @@ class CheckpointSource:
             with_code: its Python files as well.
 
         Raises:
-            ArtifactError: the repository holds no weights, or cannot be fetched.
+            ArtifactError: the repository cannot be fetched.
         """
-        return self.source.fetch(_needed(self.source.listing().sizes, with_code=with_code))
+        wanted = (*_TEXTS, self.weights, *((_CODE,) if with_code else ()))
+        names = _flat(self.source.listing().sizes)
+        return self.source.fetch([name for name in names if name.endswith(wanted)])
 
 
-def find_checkpoint(build: Build, token: str | None) -> CheckpointSource:
+def find_checkpoint(build: Build, token: str | None, *, trust_pickles: bool) -> CheckpointSource:
     """Looks at the checkpoint that the settings name.
 
+    Args:
+        build: names it.
+        token: the Hugging Face access token.
+        trust_pickles: whether weights may be pickles, which run code where they are loaded.
+
     Raises:
-        ArtifactError: there is none, or its ``config.json`` cannot be read.
+        ArtifactError: there is none, or no weights, or its ``config.json`` cannot be read.
+        SettingsError: its weights are pickles, and not trusted or for the CPU.
     """
     source = open_repository(
         build.checkpoint_repository, build.checkpoint_revision, setting=_SETTING, token=token
@@ -69,9 +79,18 @@ def find_checkpoint(build: Build, token: str | None) -> CheckpointSource:
     except ValueError as error:
         raise ArtifactError(f"{CONFIG_FILE} of {source.name} is not JSON ({error}).") from None
     checkpoint = parse_checkpoint(config)
-    if listing.commit:
-        return CheckpointSource(source, checkpoint, listing.commit, listing.commit)
-    return CheckpointSource(source, checkpoint, _state_of(source.fetch(listing.sizes)), None)
+    weights = _weights(source.name, _flat(listing.sizes))
+    if weights == _PICKLES and not (trust_pickles and build.backend == "tensorrtllm"):
+        consent = ", or set trust_remote_code to true if you trust their author"
+        raise SettingsError(
+            f"{source.name} has its weights as pickles ({_PICKLES}) only, which run code where "
+            "they are loaded; convert them to safetensors"
+            + (consent if build.backend == "tensorrtllm" else "")
+            + "."
+        )
+    commit = listing.commit or None
+    revision = commit or _state_of(source.fetch(listing.sizes))
+    return CheckpointSource(source, checkpoint, weights, revision, commit)
 
 
 def changed_copy(folder: Path, changes: Mapping[str, Any], destination: Path) -> Path:
@@ -91,19 +110,20 @@ def changed_copy(folder: Path, changes: Mapping[str, Any], destination: Path) ->
     return destination
 
 
-def _needed(paths: Iterable[str], *, with_code: bool) -> list[str]:
-    """What lies flat in the repository: settings, tokenizer, code, and one set of weights."""
-    code = (_CODE,) if with_code else ()
-    flat = [path for path in paths if "/" not in path]
-    suffix = next(
-        (end for end in (_WEIGHTS, _OLD_WEIGHTS) if any(path.endswith(end) for path in flat)), None
+def _flat(paths: Iterable[str]) -> list[str]:
+    """Paths in no folder: NVIDIA's tools read no others."""
+    return [path for path in paths if "/" not in path]
+
+
+def _weights(name: str, files: Collection[str]) -> str:
+    """The suffix of one set of weights."""
+    for suffix in (_WEIGHTS, _PICKLES):
+        if any(file.endswith(suffix) for file in files):
+            return suffix
+    raise ArtifactError(
+        f"{name} holds no {_WEIGHTS} and no {_PICKLES} files; name the repository of the model's "
+        "weights."
     )
-    if suffix is None:
-        raise ArtifactError(
-            f"the checkpoint holds no {_WEIGHTS} and no {_OLD_WEIGHTS} files; name the repository "
-            f"of the model's weights in {_SETTING}."
-        )
-    return [path for path in flat if path.endswith((*_TEXTS, *code, suffix))]
 
 
 def _state_of(folder: Path) -> str:

@@ -177,8 +177,8 @@ class Settings(Strict):
     )
     trust_remote_code: bool = Field(
         False,
-        description="Whether a tokenizer that is a program may run; one that is data never needs "
-        "it.",
+        description="Whether a tokenizer that is a program may run, and a build may load weights "
+        "that are pickles (`.bin`) or bring Python code; what is data never needs it.",
     )
     preprocessing_instance_count: int = Field(
         1,
