@@ -127,13 +127,11 @@ def close_control_port(run_id: str, port: int) -> bool:
         Whether nothing listens there, as without ``mpirun``.
     """
     deadline = time.monotonic() + _CLOSING_LIMIT_S
-    while (inode := _listening_socket(port)) is not None:
+    while (pid := _listening_process(run_id, port)) is not None:
         if time.monotonic() > deadline:
             return False
-        for pid in marked_processes(run_id):
-            with suppress(OSError):
-                if _has_open(pid, inode):
-                    _refuse_a_connection(pid, port)
+        with suppress(OSError):
+            _refuse_a_connection(pid, port)
         time.sleep(_CLOSING_TICK_S)
     return True
 
@@ -149,6 +147,17 @@ def _refuse_a_connection(pid: int, port: int) -> None:
             connection.recv(1)  # resets the connection where it works
     finally:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+
+
+def _listening_process(run_id: str, port: int) -> int | None:
+    """Which of the job's processes listens on a port; another program may have taken it."""
+    inode = _listening_socket(port)
+    if inode is not None:
+        for pid in marked_processes(run_id):
+            with suppress(OSError):  # it has ended
+                if _has_open(pid, inode):
+                    return pid
+    return None
 
 
 def _listening_socket(port: int) -> str | None:
