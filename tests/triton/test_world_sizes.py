@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from scripted_triton import assert_nothing_left, chunks_of
 from truss_process import LOOPBACK, listening_addresses
+from waiting import until
 
 from trtllm_truss.engines.inspection import inspect_engine
 from trtllm_truss.errors import EngineUnavailable, TritonError
@@ -84,13 +85,6 @@ def test_engine_folder_is_one_that_inspection_reads(make_standin, tmp_path):
     assert (engine.tensor_parallelism, engine.pipeline_parallelism) == (2, 2)
     assert engine.max_batch_size == 3
     assert engine.rank_files.missing == engine.rank_files.surplus == ()
-
-
-async def until(condition, within_s=10.0):
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.01)
 
 
 async def live_streams(server, max_tokens=1900):
@@ -162,8 +156,14 @@ async def test_streams_that_are_left_end_in_the_engine(make_standin):
     lines = []
     server = make_standin(step_ms=10, on_line=lines.append, limits={"max_batch_size": 8})
     client = TritonClient(server.grpc_address)
-    tasks = [asyncio.create_task(collect(client, 1900, f"s{index}")) for index in range(STREAMS)]
-    await asyncio.sleep(0.3)  # a quarter of them runs, the others wait
+    given = [0] * STREAMS
+
+    async def one(index):
+        async for chunk in chunks_of(client, EngineRequest(f"s{index}", PROMPT, 1900)):
+            given[index] += len(chunk.token_ids)
+
+    tasks = [asyncio.create_task(one(index)) for index in range(STREAMS)]
+    await until(lambda: sum(count >= 20 for count in given) == 8)  # the others wait
     for task in tasks:
         task.cancel()
     for _ in range(5):  # rounds of the event loop: nobody who leaves waits for the engine
@@ -180,16 +180,17 @@ async def test_engine_that_aborts_ends_every_stream(make_standin):
     results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
     assert {type(result) for result in results} == {EngineUnavailable}
     await client.close()
-    await until(lambda: server.state is State.DEAD, within_s=5)
+    await until(lambda: server.state is State.DEAD)
     with pytest.raises(TritonError, match="SIGABRT"):
         server.wait_until_ready(3)
     assert_gone(server)
 
 
 async def test_hung_engine_is_stopped(make_standin):
-    server = make_standin(tp=2, step_ms=5, hang_after=100)
+    lines = []
+    server = make_standin(tp=2, step_ms=5, hang_after=100, on_line=lines.append)
     client, tasks = await live_streams(server)
-    await asyncio.sleep(0.7)
+    await until(lambda: any("hanging" in line for line in lines))
     assert server.state is State.READY  # only whoever waits for tokens can tell
     server.stop(0.3)
     results = await asyncio.gather(*tasks, return_exceptions=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
@@ -17,8 +17,9 @@ class Activity:
         answered: requests that the engine has answered to the end.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.answered = 0
+        self._clock = clock
         self._waiting = 0
         self._last_sign = 0.0
 
@@ -26,11 +27,11 @@ class Activity:
     def waiting(self) -> Iterator[None]:
         """A request waits for the engine; leaving this without an error is a sign of life."""
         if self._waiting == 0:
-            self._last_sign = time.monotonic()
+            self._last_sign = self._clock()
         self._waiting += 1
         try:
             yield
-            self._last_sign = time.monotonic()
+            self._last_sign = self._clock()
         finally:
             self._waiting -= 1
 
@@ -41,4 +42,4 @@ class Activity:
     @property
     def silent_for_s(self) -> float:
         """Seconds without a sign of life; 0 while nobody waits for one."""
-        return time.monotonic() - self._last_sign if self._waiting else 0.0
+        return self._clock() - self._last_sign if self._waiting else 0.0

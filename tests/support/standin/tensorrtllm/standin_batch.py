@@ -160,6 +160,7 @@ class Batch:
             os.kill(os.getppid(), signal.SIGABRT)
             time.sleep(60)
         if self._iterations > self._behaviour.get("hang_after", float("inf")):
+            self._say("hanging")
             time.sleep(3600)
 
     def _send(self, generation, ids, *, last):
