@@ -9,6 +9,8 @@ PORT   ?= 8080
 EXAMPLE := examples/smollm2-135m-cpu/config.yaml
 
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off
+# Workers side by side, whose number tests/conftest.py chooses.
+PYTEST := $(BIN)/python -m pytest -n auto
 # Counts what pip fetches and keeps its complaints; the whole log is in .venv/pip.log.
 PROGRESS = 2>&1 | tee -a $(VENV)/pip.log | awk '\
 	/^Collecting|^Processing/ { printf "\r  %d packages looked at   ", ++n; fflush() } \
@@ -18,7 +20,7 @@ PROGRESS = 2>&1 | tee -a $(VENV)/pip.log | awk '\
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
-.PHONY: help setup demo serve test check format docs lock bench clean
+.PHONY: help setup demo serve test unit check format docs lock bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,7 +48,10 @@ serve: $(READY) ## serve the CPU example on 127.0.0.1:8080 (HOST=... PORT=...) u
 	@exec $(BIN)/trtllm-truss serve --config $(EXAMPLE) --host $(HOST) --port $(PORT)
 
 test: check ## run every check: format, lint, types, tests
-	$(BIN)/python -m pytest
+	$(PYTEST)
+
+unit: $(READY) ## run the tests that need no server, in under a minute
+	$(PYTEST) -m "not server"
 
 check: $(READY) ## format check, lint and types
 	$(BIN)/ruff format --check .

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from hub_server import hub_server
 from s3_server import s3_server
@@ -15,6 +16,8 @@ from truss_process import EXAMPLE, ROOT, Served
 
 from trtllm_truss.artifacts.local import open_package
 from trtllm_truss.text.tokenizer import load_tokenizer
+
+pytestmark = pytest.mark.server
 
 TOKEN = "hf_secretsecretsecret"
 

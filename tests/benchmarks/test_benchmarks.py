@@ -24,6 +24,8 @@ from benchmarks.servers.triton import triton
 from benchmarks.servers.usage import descendants
 from tritonclient.grpc import InferenceServerClient, InferInput
 
+pytestmark = pytest.mark.server
+
 ROOT = Path(__file__).resolve().parents[2]
 STEP_MS = 5
 

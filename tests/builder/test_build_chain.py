@@ -64,6 +64,7 @@ def tiny(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.server
 def test_build_then_publish_then_serve(
     smollm2_checkpoint: Path,
     tmp_path: Path,
@@ -97,6 +98,7 @@ def test_build_then_publish_then_serve(
         served.end()
 
 
+@pytest.mark.server
 def test_a_truss_builds_its_engine_while_loading_and_finds_it_again(
     smollm2_checkpoint: Path, tmp_path: Path
 ) -> None:

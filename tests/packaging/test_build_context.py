@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.server
+
 ROOT = Path(__file__).resolve().parents[2]
 TRUSS = Path(sys.executable).with_name("truss")
 LIMIT_BYTES = 2_000_000

@@ -37,6 +37,7 @@ def resolve(*files: Path) -> dict[str, str]:
     return dict(re.findall(r"^([a-z0-9._-]+)(?:\[[^]]*\])?==(\S+)", result.stdout, re.MULTILINE))
 
 
+@pytest.mark.server
 @pytest.mark.parametrize("release", TENSORRT_LLM_PINS)
 def test_resolves_with_truss_and_tensorrt_llm(release: str, tmp_path: Path) -> None:
     pins = tmp_path / "tensorrt-llm.txt"
@@ -46,6 +47,7 @@ def test_resolves_with_truss_and_tensorrt_llm(release: str, tmp_path: Path) -> N
     assert versions["transformers"] == TENSORRT_LLM_PINS[release][2].split("==")[1]
 
 
+@pytest.mark.server
 def test_asks_for_nothing_heavy() -> None:
     versions = resolve(ROOT / "requirements.txt")
     assert not NEVER & versions.keys()

@@ -1,0 +1,92 @@
+"""What holds for every test: which need a server, which share one, and where files go."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+SERVER_FOLDERS = ("server", "triton_native")
+SERVER_FIXTURES = frozenset(
+    {"make_standin", "make_triton", "model_folder", "remote_api", "smollm2_checkpoint"}
+)
+SHARED_FIXTURES = (
+    *("context", "model_folder", "engine", "native", "remote_api", "server", "smollm2_checkpoint"),
+    *("triton", "two_ranks"),
+)
+"""Servers and models that serve many tests; one worker runs all tests of each."""
+MOST_WORKERS = 4
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Gives the session a folder of its own for temporary files, the workers' included."""
+    if not hasattr(config, "workerinput"):
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.gettempdir()  # `tmp_path` stays there
+        os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="truss-tests-")
+        tempfile.tempdir = None
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
+
+
+def groups_file() -> Path:
+    return Path(os.environ["TMPDIR"]) / "groups.json"
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` is looked at
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
+    """Marks the tests that need a server, puts them first, and groups all for the workers.
+
+    Tests that share a server are a group, one that starts its own is a group of itself, and the
+    others are grouped by file.
+    """
+    groups = {}
+    for item in items:
+        folder, fixtures = item.path.parent.name, set(item.fixturenames)
+        if folder in SERVER_FOLDERS or fixtures & SERVER_FIXTURES:
+            item.add_marker("server")
+        shared = next((name for name in SHARED_FIXTURES if name in fixtures), None)
+        if shared is not None:
+            groups[item.nodeid] = f"{folder}/{shared}"
+        elif item.get_closest_marker("server"):
+            groups[item.nodeid] = item.nodeid
+        else:
+            groups[item.nodeid] = str(item.path)
+    items.sort(key=lambda item: item.get_closest_marker("server") is None)
+    if os.environ.get("PYTEST_XDIST_WORKER") == "gw0":
+        groups_file().write_text(json.dumps(groups))
+
+
+class Scheduler(LoadScopeScheduling):
+    """Gives whole groups to workers, in the order of collection.
+
+    `--dist loadgroup` would do; with pytest 9.2 it ignores groups (pytest-xdist's issue 1386).
+    """
+
+    @cached_property
+    def _groups(self) -> dict[str, str]:
+        groups: dict[str, str] = json.loads(groups_file().read_text())
+        return groups
+
+    def _split_scope(self, nodeid: str) -> str:
+        return self._groups[nodeid]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:
+    config.option.loadscopereorder = False
+    return Scheduler(config, log)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One worker more than cores, for servers and downloads are waited for."""
+    return min(len(os.sched_getaffinity(0)) + 1, MOST_WORKERS)
