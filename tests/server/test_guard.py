@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
+from typing import Any
 
 import httpx
 import pytest
 from truss_process import LOOPBACK, Served, listening_hosts
 
-from trtllm_truss.cli.local_main import is_loopback
+from trtllm_truss.cli.local_main import Guard, is_loopback
 from trtllm_truss.cli.main import main
 
 BODY = {"prompt": "Hi", "max_tokens": 2}
@@ -106,3 +107,39 @@ def test_names_of_this_machine() -> None:
     others = ["localhost.evil.example", "0.0.0.0", "::", "127.0.0.1.nip.io", "10.0.0.1", ""]
     assert all(map(is_loopback, ours))
     assert not any(map(is_loopback, others))
+
+
+async def test_a_body_beyond_the_limit_reaches_no_application() -> None:
+    reached, sent = [], []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        reached.append([await receive() for _ in range(scope["parts"])])
+
+    guard = Guard(app, "127.0.0.1", max_body_bytes=10)
+
+    async def ask(*parts: bytes) -> None:
+        bodies = [{"body": part, "more_body": n < len(parts)} for n, part in enumerate(parts, 1)]
+        messages = iter([{"type": "http.request", **body} for body in bodies])
+
+        async def receive() -> Any:
+            return next(messages)
+
+        async def send(message: Any) -> None:
+            sent.append(message.get("status"))
+
+        scope = {"type": "http", "path": "/", "headers": [], "parts": len(parts)}
+        await guard(scope, receive, send)
+
+    await ask(b"12345", b"67890")
+    assert [message["body"] for message in reached.pop()] == [b"12345", b"67890"]
+    await ask(b"12345", b"67890", b"!", b"more")
+    assert not reached
+    assert sent == [413, None]
+
+
+def test_an_endless_body_is_refused_without_being_kept(server: Served) -> None:
+    """Without a length: the client sends chunks."""
+    chunk = b"a" * (1 << 20)
+    answer = httpx.post(server.url, content=(chunk for _ in range(64)), timeout=60)
+    assert error(answer) == (413, "body_too_large")
+    assert server.post(BODY).status_code == 200

@@ -1,8 +1,9 @@
 """Runs Truss's `main.py` on one address, with a guard before the application.
 
-Truss's server listens on every address, as a container must, and asks nobody for a key. Usage, in
-the folder of `main.py`: `python local_main.py HOST main.py`. Nothing of this package is imported:
-the Truss that is served may hold another version of it.
+Truss's server listens on every address, as a container must, asks nobody for a key, and reads a
+body of any size. Usage, in the folder of `main.py`: `python local_main.py HOST MAX_BODY_BYTES
+main.py`. Nothing of this package is imported: the Truss that is served may hold another version of
+it.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ import os
 import runpy
 import socket
 import sys
+from collections import deque
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _RELOAD_PATH = "/hot-reload"
+_DRAINED_BODIES = 32
+"""Times the limit that is read and dropped: most clients read an answer only after sending all."""
 
 Refusal = tuple[int, str, str]
 """Status, code and message."""
@@ -60,26 +64,58 @@ class Guard:
     rebinding) sends it; and one with the `Origin` of another machine's page.
     """
 
-    def __init__(self, app: ASGIApp, host: str) -> None:
+    def __init__(self, app: ASGIApp, host: str, max_body_bytes: int) -> None:
         """Guards an application.
 
         Args:
             app: Truss's.
             host: where the server listens.
+            max_body_bytes: a longer body is refused while it arrives.
         """
         self._app = app
+        self._max_body_bytes = max_body_bytes
         self._host = host.lower()
         self._is_private = is_private(host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one connection."""
         refusal = self._refusal(scope) if scope["type"] in ("http", "websocket") else None
+        if refusal is None and scope["type"] == "http":
+            receive, is_whole = await self._with_body(receive)
+            if not is_whole:
+                refusal = (
+                    *(413, "body_too_large"),
+                    f"the body is too large; at most {self._max_body_bytes} bytes are read "
+                    "(serving.max_body_bytes). Send less.",
+                )
         if refusal is None:
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close"})
         else:
             await _refuse(send, *refusal)
+
+    async def _with_body(self, receive: Receive) -> tuple[Receive, bool]:
+        """Reads a body up to the limit; drops the rest of a longer one.
+
+        Returns:
+            What gives the body again, and whether it is within the limit.
+        """
+        messages: deque[Message] = deque()
+        size_bytes, goes_on = 0, True
+        while goes_on and size_bytes <= _DRAINED_BODIES * self._max_body_bytes:
+            message = await receive()
+            size_bytes += len(message.get("body", b""))
+            goes_on = message.get("more_body", False)
+            if size_bytes > self._max_body_bytes:
+                messages.clear()
+            else:
+                messages.append(message)
+
+        async def again() -> Message:
+            return messages.popleft() if messages else await receive()
+
+        return again, size_bytes <= self._max_body_bytes
 
     def _refusal(self, scope: Scope) -> Refusal | None:
         if scope["path"].rstrip("/") == _RELOAD_PATH:
@@ -118,13 +154,13 @@ async def _refuse(send: Send, status: int, code: str, message: str) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def main(host: str, program: str) -> None:
+def main(host: str, max_body_bytes: str, program: str) -> None:
     """Runs Truss's program with another host than its own."""
     import uvicorn
 
     class LocalConfig(uvicorn.Config):
         def __init__(self, app: ASGIApp, **options: Any) -> None:
-            super().__init__(Guard(app, host), **{**options, "host": host})
+            super().__init__(Guard(app, host, int(max_body_bytes)), **{**options, "host": host})
 
     uvicorn.Config = LocalConfig  # type: ignore[misc, assignment]
     sys.argv = [program]

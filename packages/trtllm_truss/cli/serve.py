@@ -45,7 +45,7 @@ def serve(
         )
     truss_config = read_config(truss, config)
     settings = parse_settings(truss_config)
-    server = TrussServer(truss, config, port, tell, host)
+    server = TrussServer(truss, config, port, tell, host, settings.serving.max_body_bytes)
     remote_api = None
     if remote_api_port is not None:
         model_name = str(truss_config.get("model_name") or "model")

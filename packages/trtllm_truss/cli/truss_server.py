@@ -21,6 +21,7 @@ from types import TracebackType
 from trtllm_truss.cli import local_main
 from trtllm_truss.cli.layout import lay_out
 from trtllm_truss.errors import SettingsError, StartupError
+from trtllm_truss.settings.model import Serving
 from trtllm_truss.triton import keeper
 from trtllm_truss.triton.installation import BACKENDS_VARIABLE, EXECUTABLE_VARIABLE
 from trtllm_truss.triton.kept_child import start_kept
@@ -49,6 +50,7 @@ class TrussServer:
         port: int,
         show: Callable[[str], None],
         host: str = LOOPBACK,
+        max_body_bytes: int = Serving().max_body_bytes,
     ) -> None:
         """Describes a server; entering it starts it.
 
@@ -58,9 +60,11 @@ class TrussServer:
             port: HTTP port.
             show: gets each line of the server's log, made readable.
             host: an address of this machine, or its name.
+            max_body_bytes: of a request.
         """
         self.host = host
         self.port = port
+        self._max_body_bytes = max_body_bytes
         self._truss = truss
         self._config = config
         self._show = show
@@ -156,7 +160,10 @@ class TrussServer:
             if os.sep in environment.get(name, ""):
                 environment[name] = str(Path(environment[name]).absolute())
         self._child = start_kept(
-            [sys.executable, local_main.__file__, self.host, "main.py"],
+            [
+                *(sys.executable, local_main.__file__, self.host),
+                *(str(self._max_body_bytes), "main.py"),
+            ],
             environment,
             run_id=self._run_id,
             orphan_grace_s=_ORPHAN_GRACE_S,
