@@ -183,6 +183,19 @@ def test_an_engine_that_hangs_is_restarted(tmp_path: Path) -> None:
         assert served.end() == 0
 
 
+def test_an_engine_that_only_fails_is_restarted(tmp_path: Path) -> None:
+    """Triton answers for its stopped Python stub, each time with an error."""
+    folder = write_engine(tmp_path / "engine", step_ms=10)
+    served = serve(config_for(folder, serving={"hang_timeout_s": 3})).wait_until_ready()
+    try:
+        (stub,) = named(served, "triton_python_b")
+        os.kill(stub, signal.SIGSTOP)
+        within(lambda: answers_right(served), BACK_LIMIT_S)
+        assert "gave no token" in served.log
+    finally:
+        assert served.end() == 0
+
+
 def test_an_engine_that_cannot_be_kept_ends_the_process(tmp_path: Path) -> None:
     folder = write_engine(tmp_path / "engine", step_ms=10, crash_after=60)
     config = config_for(folder, serving={"restart_limit": 1, "restart_backoff_s": 0})

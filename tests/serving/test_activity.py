@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
+from trtllm_truss.errors import EngineUnavailable, InvalidRequest
 from trtllm_truss.serving.activity import Activity
 
 
@@ -42,3 +45,37 @@ def test_who_gives_up_waiting_is_no_sign_of_life(activity: Activity, now: list[f
         with pytest.raises(TimeoutError), activity.waiting():
             raise TimeoutError
         assert activity.silent_for_s == 5
+
+
+def test_what_the_engine_refuses_is_a_sign_of_life(activity: Activity, now: list[float]) -> None:
+    with activity.waiting():
+        now[0] += 5
+        with pytest.raises(InvalidRequest), activity.waiting():
+            raise InvalidRequest("top_p is 3")
+        assert activity.silent_for_s == 0
+
+
+def wait_in_vain(activity: Activity, now: list[float], seconds: float) -> None:
+    with contextlib.suppress(EngineUnavailable), activity.waiting():
+        now[0] += seconds
+        raise EngineUnavailable("Stub process is not healthy.")
+
+
+def test_an_engine_that_only_fails_is_silent(activity: Activity, now: list[float]) -> None:
+    """One request after another, each gone before the next comes."""
+    for _ in range(3):
+        wait_in_vain(activity, now, 2)
+        now[0] += 600
+    with activity.waiting():
+        assert activity.silent_for_s == 6  # nobody waited in between
+        now[0] += 1
+        assert activity.silent_for_s == 7
+    with activity.waiting():
+        assert activity.silent_for_s == 0
+
+
+def test_a_new_engine_is_not_blamed_for_the_old_one(activity: Activity, now: list[float]) -> None:
+    wait_in_vain(activity, now, 100)
+    activity.sign_of_life()
+    with activity.waiting():
+        assert activity.silent_for_s == 0

@@ -127,6 +127,7 @@ class Supervisor:
         except BaseException:
             run.stop(0)
             raise
+        self._activity.sign_of_life()
         self._client = TritonClient(run.grpc_address, tensorrt_llm_version=self._version)
 
     def _watch(self) -> None:
