@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
 
 from trtllm_truss.errors import TritonError
 from trtllm_truss.triton import mpi
-from trtllm_truss.triton.mpi import find_mpirun, mpi_command, needs_oversubscription
+from trtllm_truss.triton.mpi import (
+    close_control_port,
+    find_mpirun,
+    mpi_command,
+    needs_oversubscription,
+)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +38,13 @@ def test_job(as_root, oversubscribe, options):
 )
 def test_two_threads_are_one_core_to_open_mpi(ranks, cpus, needed):
     assert needs_oversubscription(ranks, cpus) is needed
+
+
+def test_a_port_of_another_program_is_left_alone():
+    """One rank has no mpirun, and minutes may pass between choosing the port and looking."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        assert close_control_port("of_nobody", listener.getsockname()[1])
+        socket.create_connection(listener.getsockname()).close()
 
 
 def program(folder):

@@ -28,7 +28,8 @@ def is_ready(ports: Ports, model_name: str, *, server_id: str, timeout_s: float 
     with ThreadPoolExecutor(1) as thread:
         try:
             return thread.submit(asyncio.run, question).result()
-        except (OSError, asyncio.TimeoutError, DecodeError):
+        except (OSError, asyncio.TimeoutError, DecodeError, RuntimeError):  # the last: no thread
+            question.close()
             return False
 
 
