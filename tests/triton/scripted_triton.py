@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trtllm_truss.triton.client import TritonClient
-from trtllm_truss.triton.keeper import marked_processes
+from trtllm_truss.triton.keeper import _env_makers, marked_processes
 from trtllm_truss.triton.process import ServerProcess
 from trtllm_truss.triton.request import EngineChunk, EngineRequest
 
@@ -43,15 +43,32 @@ class ScriptedTriton:
 
 
 def assert_nothing_left(run_id: str, shm_prefix: str, within_s: float = 5.0) -> None:
-    """Fails unless the run's processes and shared memory are gone in time."""
+    """Fails unless the run's processes, shared memory and folder in /tmp are gone in time."""
     deadline = time.monotonic() + within_s
     while True:
-        segments = [p for p in Path("/dev/shm").iterdir() if p.name.startswith(shm_prefix)]
-        processes = marked_processes(run_id)
-        if not processes and not segments:
+        left = [
+            *marked_processes(run_id),
+            *(p for p in Path("/dev/shm").iterdir() if p.name.startswith(shm_prefix)),
+            *left_alone([Path(f"/tmp/python_env_{run_id}")]),
+        ]
+        if not left:
             return
-        assert time.monotonic() < deadline, f"left over: {processes}, {segments}"
+        assert time.monotonic() < deadline, f"left over: {left}"
         time.sleep(0.02)
+
+
+def left_alone(folders: Iterable[Path]) -> list[Path]:
+    """Those folders of the Python backend that no process is alive to have made.
+
+    A Triton of another test, or of other people, that began in the same second keeps them.
+    """
+    there = {folder: folder.lstat().st_ctime for folder in folders if folder.exists()}
+    makers = _env_makers() if there else []
+    return [
+        folder
+        for folder, made_s in there.items()
+        if not any(begin_s < made_s < end_s for begin_s, end_s in makers)
+    ]
 
 
 async def chunks_of(client: TritonClient, request: EngineRequest) -> AsyncIterator[EngineChunk]:

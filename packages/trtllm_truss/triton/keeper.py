@@ -9,7 +9,8 @@ library and starts in about 20 ms. It stops the command when
 * it gets SIGTERM, SIGINT or SIGHUP itself.
 
 However the command ends, every process it left behind is killed, its shared-memory segments are
-removed, and so is FOLDER; an empty argument means there is none. Processes are found by descent
+removed, and so are FOLDER (an empty argument means there is none) and what Triton's Python backend
+leaves in ``/tmp``. Processes are found by descent
 (the keeper is a subreaper, so orphans come to it) and by the mark ``TRTLLM_TRUSS_RUN=RUN_ID`` in
 their environment. Keepers among them are asked first, for they have segments of their own to
 remove. The exit status is the command's, or 128 + the number of the signal that ended it, as shells
@@ -41,6 +42,12 @@ _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _NAME = b"truss-keeper"
 _SHM_FOLDER = "/dev/shm"  # noqa: S108 - where Linux keeps POSIX shared memory
+_ENV_FOLDER = "/tmp"  # noqa: S108 - written into Triton's Python backend
+_ENV_PREFIX = "python_env_"
+_ENV_MARGIN_S = 1.0  # clocks may differ so much
+_BACKEND = b"/libtriton_python.so"
+_SERVER = b"tritonserver"
+_STUB = b"triton_python_b"
 _TICK_S = 0.25
 _KILL_LIMIT_S = 3.0
 _NESTED_LIMIT_S = 3.5
@@ -97,6 +104,62 @@ def remove_segments(prefix: str) -> None:
                 continue
 
 
+def remove_env_folders(since_s: float) -> None:
+    """Removes the empty folders that the Python backends of dead Tritons have left since then.
+
+    The backend makes ``/tmp/python_env_XXXXXX`` before it starts its first stub, and leaves it if
+    Triton does not end by itself. Neither name nor contents tell whose it is, and a Triton that
+    loses its folder aborts at its end: a folder stays as long as any process is alive that may have
+    made it. Of runs that began together the last one to end removes the folders of all.
+
+    Args:
+        since_s: the start of the run, in seconds since the epoch.
+    """
+    folders = {
+        entry.path: made_s
+        for entry in os.scandir(_ENV_FOLDER)
+        if entry.name.startswith(_ENV_PREFIX)
+        and (made_s := _made_by_this_user_s(entry.path)) > since_s - _ENV_MARGIN_S
+    }
+    makers = _env_makers() if folders else []
+    for path, made_s in folders.items():
+        if not any(begin_s < made_s < end_s for begin_s, end_s in makers):
+            try:
+                os.rmdir(path)  # noqa: PTH106
+            except OSError:
+                continue
+
+
+def _made_by_this_user_s(path: str) -> float:
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return 0.0
+    return status.st_ctime if status.st_uid == os.geteuid() else 0.0
+
+
+def _env_makers() -> list[tuple[float, float]]:
+    """When the living processes that have the Python backend may have made their folders."""
+    started_s: dict[int, float] = {}
+    stubs_s: dict[int, float] = {}
+    booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    tick_s = 1 / os.sysconf("SC_CLK_TCK")
+    for pid in _all_pids():
+        if (stat := _stat(pid)) is None:
+            continue
+        state, parent, ticks = stat
+        begin_s = booted_s + ticks * tick_s
+        name, maps = _read(pid, "comm").rstrip(), _read(pid, "maps")
+        if name == _STUB:
+            stubs_s[parent] = max(begin_s, stubs_s.get(parent, 0.0))
+        elif _BACKEND in maps or (not maps and name == _SERVER and state not in b"ZX"):
+            started_s[pid] = begin_s  # without a right to read its maps the name must do
+    return [
+        (begin_s - _ENV_MARGIN_S, stubs_s.get(pid, float("inf")) + _ENV_MARGIN_S)
+        for pid, begin_s in started_s.items()
+    ]
+
+
 def marked_processes(run_id: str) -> set[int]:
     """Finds the living processes, other than this one, that were started with the run's mark."""
     mark = f"{RUN_MARKER}={run_id}".encode()
@@ -107,7 +170,7 @@ def marked_processes(run_id: str) -> set[int]:
 def _descendants(root: int) -> set[int]:
     """Finds the living processes below ``root``."""
     stats = {pid: stat for pid in _all_pids() if (stat := _stat(pid))}
-    parents = {pid: int(parent) for pid, (state, parent) in stats.items() if state not in b"ZX"}
+    parents = {pid: parent for pid, (state, parent, _) in stats.items() if state not in b"ZX"}
     found: set[int] = set()
     frontier = {root}
     while frontier:
@@ -128,9 +191,13 @@ def _read(pid: int, name: str) -> bytes:
         return b""
 
 
-def _stat(pid: int) -> list[bytes]:
-    """``[state, parent]`` out of /proc/PID/stat: they follow the name, which may hold anything."""
-    return _read(pid, "stat").rpartition(b")")[2].split()[:2]
+def _stat(pid: int) -> tuple[bytes, int, int] | None:
+    """State, parent, and start in ticks since boot; None if the process is gone.
+
+    In /proc/PID/stat they follow the name, which may hold anything.
+    """
+    fields = _read(pid, "stat").rpartition(b")")[2].split()
+    return (fields[0], int(fields[1]), int(fields[19])) if fields else None
 
 
 def _is_keeper(pid: int) -> bool:
@@ -239,6 +306,7 @@ class _Keeper:
 
 def main(arguments: list[str]) -> int:
     """Runs the command to its end; see the module's description."""
+    begun_s = time.time()
     parent, run_id, shm_prefix, folder, orphan_grace_s, *command = arguments
     _prctl(_PR_SET_NAME, _NAME)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -246,6 +314,7 @@ def main(arguments: list[str]) -> int:
     end_nested_keepers()
     kill_left_overs(run_id)
     remove_segments(shm_prefix)
+    remove_env_folders(begun_s)
     if folder:
         import shutil  # takes as long as all the rest of the start
 

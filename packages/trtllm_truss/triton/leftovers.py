@@ -70,6 +70,7 @@ def sweep() -> None:
         if descriptor is not None:
             try:
                 _remove_run(lock, os.read(descriptor, _RUN_ID_BYTES).decode())
+                keeper.remove_env_folders(os.fstat(descriptor).st_mtime)
             except (OSError, ValueError) as error:
                 logger.warning("what a killed run has left cannot be removed: %s", error)
             finally:

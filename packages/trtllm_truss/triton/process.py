@@ -181,10 +181,11 @@ class ServerProcess:
 
     def _spawn(self) -> None:
         """Starts the keeper and the threads that watch it, all of them or none."""
+        begun_s = time.time()
         with ExitStack() as undo:
             try:
                 launch = new_launch(self._http_port)
-                undo.callback(_remove_traces, launch)
+                undo.callback(_remove_traces, launch, begun_s)
                 child = start_kept(
                     self._command(launch),
                     launch_environment(self._environment, launch),
@@ -195,7 +196,7 @@ class ServerProcess:
                 )
                 undo.callback(end_at_once, child)
                 assert child.stdout is not None
-                watched = (child, launch, self._output.drain(child.stdout))
+                watched = (child, launch, begun_s, self._output.drain(child.stdout))
                 threading.Thread(
                     target=self._watch, args=watched, name="triton-watch", daemon=True
                 ).start()
@@ -207,11 +208,15 @@ class ServerProcess:
         self._ended.clear()
 
     def _watch(
-        self, child: subprocess.Popen[bytes], launch: Launch, reader: threading.Thread
+        self,
+        child: subprocess.Popen[bytes],
+        launch: Launch,
+        begun_s: float,
+        reader: threading.Thread,
     ) -> None:
         child.wait()
         try:
-            _remove_traces(launch)  # nothing is left, unless the keeper was killed
+            _remove_traces(launch, begun_s)  # nothing is left, unless the keeper was killed
         except OSError:
             logger.exception("what Triton has left could not be removed")
         reader.join(_READER_LIMIT_S)
@@ -257,7 +262,8 @@ class ServerProcess:
         return TritonError(f"Triton {describe_exit(status)}. {last_words(self.tail, status)}")
 
 
-def _remove_traces(launch: Launch) -> None:
+def _remove_traces(launch: Launch, begun_s: float) -> None:
     keeper.kill_marked(launch.run_id)
     keeper.remove_segments(launch.shm_prefix)
+    keeper.remove_env_folders(begun_s)
     shutil.rmtree(launch.folder, ignore_errors=True)

@@ -12,7 +12,7 @@ Modes, any number of them:
     stubborn     ignores SIGTERM
     chatty       prints 20,000 long lines before it is ready
     family       starts a child that ignores SIGTERM and has a session, and a child of its own
-    memory       makes two shared-memory segments
+    memory       makes two shared-memory segments, and a folder as Triton's Python backend does
     files        prints its open file descriptors
 """
 
@@ -50,6 +50,7 @@ if "port_lost" in modes:
 if "memory" in modes:
     for i in range(2):
         Path(f"/dev/shm/{shm_prefix}{i}").write_text("x")
+    Path(f"/tmp/python_env_{run_id}").mkdir(0o700)
 if "family" in modes:
     subprocess.Popen([sys.executable, "-c", f"{CHILD}; {DESCENDANT}"], start_new_session=True)
 if "chatty" in modes:
