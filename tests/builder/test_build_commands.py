@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -74,19 +76,26 @@ def waits_for_a_lock(process: subprocess.Popen[bytes]) -> bool:
 
 
 def test_the_steps_run_as_planned(
-    file: Path, tools: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    file: Path,
+    tools: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
 ) -> None:
     monkeypatch.setenv("TRUSS_SECRET_hf_access_token", "hf_secret")
     for name in ("HF_TOKEN", "BASETEN_API_KEY", "OPENAI_API_KEY", "HUGGINGFACEHUB_API_TOKEN"):
         monkeypatch.setenv(name, "hf_secret")
     monkeypatch.setenv("HTTPS_PROXY", "http://me:hf_secret@proxy:3128")
     monkeypatch.setenv("NO_PROXY", "*")
+    mask = os.umask(0o022)
+    request.addfinalizer(lambda: os.umask(mask))
     assert main(["build", "--config", str(file)]) == 0
     output = capsys.readouterr()
     engine = Path(output.out.strip())
     assert {path.name for path in engine.iterdir()} == {
         "config.json", "rank0.engine", "rank1.engine", "tokenizer.json", "engine.manifest.json",
     }  # fmt: skip
+    assert stat.S_IMODE((engine / "rank0.engine").stat().st_mode) == 0o644  # others may serve it
     manifest = read_manifest(engine)
     assert manifest is not None
     assert (manifest.world_size, manifest.tensorrt_llm_version) == (2, "1.0.0")

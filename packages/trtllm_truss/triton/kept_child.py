@@ -11,9 +11,6 @@ from pathlib import Path
 from trtllm_truss.triton import keeper
 from trtllm_truss.triton.leftovers import hold_folder, hold_segments
 
-_UMASK = 0o077
-"""Files and shared memory of children are their user's alone."""
-
 
 def start_kept(
     command: Sequence[str],
@@ -24,6 +21,7 @@ def start_kept(
     shm_prefix: str = "",
     folder: Path | None = None,
     cwd: Path | None = None,
+    umask: int = -1,
 ) -> subprocess.Popen[bytes]:
     """Starts the keeper of a command; its standard input takes orders, its output is the command's.
 
@@ -35,6 +33,7 @@ def start_kept(
         shm_prefix: begins the names of the run's shared-memory segments, which the keeper removes.
         folder: the run's own, which the keeper removes.
         cwd: where the command runs.
+        umask: of the command; -1 for ours.
 
     Raises:
         OSError: no process can be started.
@@ -51,7 +50,7 @@ def start_kept(
             [*interpreter, str(Path(keeper.__file__)), str(os.getpid()), *names, *command],
             env={**environment, keeper.RUN_MARKER: run_id},
             cwd=cwd,
-            umask=_UMASK,
+            umask=umask,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -29,6 +29,7 @@ from trtllm_truss.triton.shared_memory import make_private
 
 logger = logging.getLogger(__name__)
 
+_UMASK = 0o077  # what Triton writes is for nobody else
 _TICK_S = 0.05
 _STARTS = 3
 _READER_LIMIT_S = 1.0
@@ -193,6 +194,7 @@ class ServerProcess:
                     orphan_grace_s=self._orphan_grace_s,
                     shm_prefix=launch.shm_prefix,
                     folder=launch.folder,
+                    umask=_UMASK,
                 )
                 undo.callback(end_at_once, child)
                 assert child.stdout is not None
