@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from trtllm_truss.endpoints.in_process import InProcessPredict
 from trtllm_truss.endpoints.routes import Routes
+from trtllm_truss.engines.surroundings import Surroundings
 from trtllm_truss.errors import StartupError
 from trtllm_truss.protocols.predict import parse_defaults
 from trtllm_truss.serving.service import Service
@@ -35,7 +36,9 @@ class Model:
         try:
             settings = parse_settings(self._config)
             defaults = parse_defaults(settings.generation)
-            service = Service(settings, read_environment(self._secrets), self._data_dir)
+            environment = read_environment(self._secrets)
+            image = Surroundings.from_config(self._config).image
+            service = Service(settings, environment, self._data_dir, image)
             service.start()
         except StartupError as error:
             logger.error("cannot start: %s", error.message)

@@ -14,6 +14,7 @@ from backend_requests import END_ID, PROMPT, request
 
 from trtllm_truss.backends.openvino_genai.engine import Engine
 from trtllm_truss.backends.openvino_genai.model_files import find_model
+from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.triton.client import TritonClient
 from trtllm_truss.triton.command import launcher, server_environment
@@ -38,6 +39,7 @@ def address(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
             backend="openvino_genai",
             max_batch_size=4,
             parameters={"max_beam_width": "2"},
+            tensorrt_llm_version=PINNED_VERSION,
         ),
         backends=assemble_backends(installation, run / "backends", {}),
         world_size=1,
@@ -56,7 +58,7 @@ def address(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 async def chunks(
     address: str, input_ids: Sequence[int] = PROMPT, **fields: Any
 ) -> list[EngineChunk]:
-    client, got = TritonClient(address), []
+    client, got = TritonClient(address, tensorrt_llm_version=PINNED_VERSION), []
     request = EngineRequest("r", input_ids, **{"max_tokens": 8, "end_id": END_ID, **fields})
     try:
         async with client.answer(request) as answer:

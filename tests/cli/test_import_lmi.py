@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel
 
 from trtllm_truss.cli.main import main
+from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.lmi_import.conversion import Imported, convert_options
@@ -112,7 +113,9 @@ def test_what_is_mapped_becomes_a_valid_setting(name: str) -> None:
     imported = converted(**{**BUILDS, **needed, name: value})
     assert fates(imported)[name] is Fate.MAPPED
     settings = parse_settings({"model_metadata": imported.metadata})
-    check_parameters({k: v for k, v in settings.runtime.items() if k != "max_batch_size"})
+    check_parameters(
+        {k: v for k, v in settings.runtime.items() if k != "max_batch_size"}, PINNED_VERSION
+    )
     got: Any = imported.metadata
     for key in OPTIONS[name].target.split("."):
         got = got[key]

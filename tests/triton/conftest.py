@@ -10,6 +10,7 @@ import pytest
 from scripted_triton import SCRIPTED_BACKEND, TEMPLATES, ScriptedTriton
 from standin_engine import STANDIN_BACKENDS, write_engine
 
+from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.triton.command import launcher, server_environment
 from trtllm_truss.triton.installation import assemble_backends, find_installation
 from trtllm_truss.triton.process import ServerProcess
@@ -34,6 +35,7 @@ def new_server(
         backend="tensorrtllm",
         max_batch_size=64,
         parameters={},
+        tensorrt_llm_version=PINNED_VERSION,
     )
     command = launcher(
         installation,

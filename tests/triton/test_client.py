@@ -9,6 +9,7 @@ import pytest
 from scripted_triton import chunks_of
 
 from trtllm_truss import errors
+from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.triton.client import TritonClient
 from trtllm_truss.triton.request import EngineChunk, EngineRequest, Sampling
 
@@ -183,7 +184,7 @@ async def test_fifty_at_once(triton, client):
 
 
 async def test_nobody_there():
-    client = TritonClient("127.0.0.1:9")
+    client = TritonClient("127.0.0.1:9", tensorrt_llm_version=PINNED_VERSION)
     with pytest.raises(errors.EngineUnavailable) as failure:
         await collect(client, request("x"))
     assert failure.value.retry_after_s
@@ -191,7 +192,7 @@ async def test_nobody_there():
 
 
 async def test_closing_the_client_fails_its_streams(triton):
-    client = TritonClient(triton.process.grpc_address)
+    client = TritonClient(triton.process.grpc_address, tensorrt_llm_version=PINNED_VERSION)
     triton.script("left", tokens=[1] * 50, delay_s=0.1)
     task = asyncio.create_task(collect(client, request("left")))
     await asyncio.to_thread(triton.seen, "left", "request")
@@ -204,7 +205,7 @@ async def test_closing_the_client_fails_its_streams(triton):
 
 async def test_server_killed_mid_stream_fails_the_stream(make_triton):
     doomed = make_triton(tokens=list(range(50)), delay_s=0.02, kill_at=5)
-    client = TritonClient(doomed.process.grpc_address)
+    client = TritonClient(doomed.process.grpc_address, tensorrt_llm_version=PINNED_VERSION)
     got = []
     with pytest.raises(errors.EngineUnavailable):
         await collect(client, request("doomed"), got)
@@ -217,7 +218,7 @@ def test_on_uvloop(triton):
     uvloop = pytest.importorskip("uvloop")
 
     async def main():
-        client = TritonClient(triton.process.grpc_address)
+        client = TritonClient(triton.process.grpc_address, tensorrt_llm_version=PINNED_VERSION)
         triton.script("uvloop_cancel", tokens=[1] * 200, delay_s=0.02)
         async with client.answer(request("uvloop_cancel", 200)) as answer:
             await answer.next()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.triton.contract import PARAMETERS
 from trtllm_truss.triton.parameters import check_parameters
@@ -32,8 +33,8 @@ CHOICE = "batch_scheduler_policy"
     ],
 )
 def test_values(name, value, text):
-    assert check_parameters({name: value}) == {name: text}
-    assert check_parameters({name: text}) == {name: text}
+    assert check_parameters({name: value}, PINNED_VERSION) == {name: text}
+    assert check_parameters({name: text}, PINNED_VERSION) == {name: text}
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,7 @@ def test_values(name, value, text):
 )
 def test_refused_values(name, value, wanted):
     with pytest.raises(SettingsError) as failure:
-        check_parameters({name: value})
+        check_parameters({name: value}, PINNED_VERSION)
     assert failure.value.message.startswith(
         f"config.yaml: model_metadata.runtime.{name} is {value!r}; it must be {wanted}"
     )
@@ -70,22 +71,24 @@ def test_refused_values(name, value, wanted):
 
 
 def test_what_is_not_set_stays_unset():
-    assert check_parameters({"max_beam_width": None, "gpu_device_ids": ""}) == {}
+    assert check_parameters({"max_beam_width": None, "gpu_device_ids": ""}, PINNED_VERSION) == {}
 
 
 def test_engine_decides_the_beam_width_that_is_not_set():
-    assert check_parameters({}, max_beam_width=4) == {"max_beam_width": "4"}
-    assert check_parameters({"max_beam_width": 2}, max_beam_width=4) == {"max_beam_width": "2"}
+    assert check_parameters({}, PINNED_VERSION, max_beam_width=4) == {"max_beam_width": "4"}
+    given = {"max_beam_width": 2}
+    assert check_parameters(given, PINNED_VERSION, max_beam_width=4) == {"max_beam_width": "2"}
+    assert check_parameters({}, "0.5.0", max_beam_width=4) == {}
 
 
 def test_size_of_the_cache_in_tokens_brings_no_fraction_with_it():
     given = {"max_tokens_in_paged_kv_cache": 5000}
-    assert check_parameters(given) == {"max_tokens_in_paged_kv_cache": "5000"}
+    assert check_parameters(given, PINNED_VERSION) == {"max_tokens_in_paged_kv_cache": "5000"}
 
 
 def test_lookahead_is_all_or_nothing():
     with pytest.raises(SettingsError, match="set without lookahead_ngram_size") as failure:
-        check_parameters({"lookahead_window_size": 4})
+        check_parameters({"lookahead_window_size": 4}, PINNED_VERSION)
     assert failure.value.param == "lookahead_ngram_size"
 
 

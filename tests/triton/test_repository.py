@@ -20,6 +20,7 @@ def render(folder: Path, **changes):
         "backend": "tensorrtllm",
         "max_batch_size": 16,
         "parameters": {},
+        "tensorrt_llm_version": PINNED_VERSION,
         **changes,
     }
     return read_config(

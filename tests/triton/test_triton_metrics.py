@@ -15,6 +15,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics import parser as openmetrics_parser
 
+from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.triton import metrics as triton_metrics
 from trtllm_truss.triton.metrics import TritonMetrics, fetch_metrics
 from trtllm_truss.triton.warm_up import warm_up
@@ -59,7 +60,7 @@ def wait_for(metrics: TritonMetrics, expected: float | None) -> None:
 def port(make_triton) -> int:
     """The metrics port of a Triton of our own, which has answered one request."""
     process = make_triton().process
-    warm_up(process.grpc_address, 11, 10)
+    warm_up(process.grpc_address, 11, 10, PINNED_VERSION)
     port: int = process.launch.ports.metrics
     deadline = time.monotonic() + 10
     while samples(told(port)).get(SUCCESSES) != 1:  # counted a moment after its last token
@@ -92,7 +93,7 @@ def test_values_stay_fresh_until_triton_is_gone(make_triton, monkeypatch) -> Non
     own = make_triton()
     with TritonMetrics(lambda: own.process.launch.ports.metrics) as metrics:
         wait_for(metrics, 0)
-        warm_up(own.process.grpc_address, 11, 10)
+        warm_up(own.process.grpc_address, 11, 10, PINNED_VERSION)
         wait_for(metrics, 1)
         own.process.stop(0)
         wait_for(metrics, None)

@@ -19,6 +19,7 @@ from truss_process import LOOPBACK, listening_addresses
 from waiting import until
 
 from trtllm_truss.engines.inspection import inspect_engine
+from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import EngineUnavailable, TritonError
 from trtllm_truss.triton import command
 from trtllm_truss.triton.client import TritonClient
@@ -37,7 +38,7 @@ async def collect(client, max_tokens=10, request_id="r"):
 
 
 async def stream(server, **options):
-    client = TritonClient(server.grpc_address)
+    client = TritonClient(server.grpc_address, tensorrt_llm_version=PINNED_VERSION)
     try:
         return await collect(client, **options)
     finally:
@@ -89,7 +90,7 @@ def test_engine_folder_is_one_that_inspection_reads(make_standin, tmp_path):
 
 async def live_streams(server, max_tokens=1900):
     """Streams of which each has given its first tokens."""
-    client = TritonClient(server.grpc_address)
+    client = TritonClient(server.grpc_address, tensorrt_llm_version=PINNED_VERSION)
     given = [0] * STREAMS
 
     async def one(index):
@@ -155,7 +156,7 @@ def test_mpirun_whose_port_was_taken_gets_another(make_standin, monkeypatch):
 async def test_streams_that_are_left_end_in_the_engine(make_standin):
     lines = []
     server = make_standin(step_ms=10, on_line=lines.append, limits={"max_batch_size": 8})
-    client = TritonClient(server.grpc_address)
+    client = TritonClient(server.grpc_address, tensorrt_llm_version=PINNED_VERSION)
     given = [0] * STREAMS
 
     async def one(index):

@@ -14,6 +14,7 @@ import httpx
 from standin_engine import STANDIN_BACKENDS, write_engine
 from tokenizers import Tokenizer, decoders, models, normalizers, processors
 
+from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.triton.command import launcher, server_environment
 from trtllm_truss.triton.installation import assemble_backends, find_installation
 from trtllm_truss.triton.native_models import InstanceCounts, render_native_models
@@ -65,6 +66,7 @@ class NativeTriton:
             backend="openvino_genai" if text is None else "tensorrtllm",
             max_batch_size=64,
             parameters={},
+            tensorrt_llm_version=PINNED_VERSION,
         )
         render_native_models(
             TEMPLATES,
@@ -72,6 +74,7 @@ class NativeTriton:
             tokenizer_dir=engine,
             max_batch_size=64,
             counts=counts or InstanceCounts(),
+            tensorrt_llm_version=PINNED_VERSION,
         )
         command = launcher(
             installation,

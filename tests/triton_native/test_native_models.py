@@ -8,6 +8,7 @@ import pytest
 from native_triton import TEMPLATES
 
 from trtllm_truss.engines.inspection import inspect_engine
+from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.serving.rendering import render_engine
 from trtllm_truss.settings.loading import parse_settings
 from trtllm_truss.triton.native_models import InstanceCounts, render_native_models
@@ -64,6 +65,8 @@ def test_off_unless_asked_for(tmp_path, wanted):
     folder = write_engine(tmp_path / "engine")
     metadata = {"engine_repository": str(folder), "serving": {"triton_native": wanted}}
     settings = parse_settings({"model_metadata": metadata})
-    render_engine(settings, inspect_engine(folder), TEMPLATES.parent, tmp_path / "out")
+    render_engine(
+        settings, inspect_engine(folder), TEMPLATES.parent, tmp_path / "out", PINNED_VERSION
+    )
     rendered = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert rendered == sorted(["tensorrt_llm", *(FOUR if wanted else [])])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from trtllm_truss.engines.accelerators import parse_accelerator
 from trtllm_truss.engines.gpus import ComputeCapability
 from trtllm_truss.engines.surroundings import Surroundings
-from trtllm_truss.engines.versions import PINNED_VERSION, Release, release, version_in
+from trtllm_truss.engines.versions import PINNED_VERSION, Release, release
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,7 @@ class Target:
     @classmethod
     def from_surroundings(cls, surroundings: Surroundings) -> Target:
         """What is here wins over what config.yaml asks for: an engine fits what built it."""
-        image = version_in(surroundings.image) if surroundings.image else None
-        version = surroundings.runtime_version or image or PINNED_VERSION
+        version = surroundings.tensorrt_llm_version
         if surroundings.gpus:
             gpu = min(surroundings.gpus, key=lambda gpu: gpu.total_bytes)
             count = len(surroundings.gpus)

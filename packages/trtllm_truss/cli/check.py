@@ -16,7 +16,7 @@ from trtllm_truss.engines.findings import Finding, Severity, error, warning
 from trtllm_truss.engines.gpus import Gpu
 from trtllm_truss.engines.inspection import EngineDescription, inspect_engine
 from trtllm_truss.engines.surroundings import Surroundings
-from trtllm_truss.engines.versions import PINNED_VERSION, image_for, version_in
+from trtllm_truss.engines.versions import image_for
 from trtllm_truss.errors import ArtifactError, SettingsError, TrussError
 from trtllm_truss.protocols.predict import parse_defaults
 from trtllm_truss.serving.preparation import (
@@ -87,7 +87,7 @@ def examine(truss: Path, config: Path | None) -> Report:
         surroundings = Surroundings.from_config(
             content, gpus=here.gpus, runtime_version=here.runtime_version
         )
-        check_runtime(settings, _runtime_version(surroundings))
+        check_runtime(settings, surroundings.tensorrt_llm_version)
     except SettingsError as problem:
         return Report([], [error("settings", problem.message)], settings_wrong=True)
     facts, findings = _machine(environment, here.gpus or ())
@@ -109,12 +109,6 @@ def examine(truss: Path, config: Path | None) -> Report:
     except TrussError as problem:
         findings.append(error("engine", problem.message))
     return Report(facts, findings)
-
-
-def _runtime_version(surroundings: Surroundings) -> str:
-    """The TensorRT-LLM that will run: the one here, or the one in config.yaml's image."""
-    in_image = version_in(surroundings.image) if surroundings.image else None
-    return surroundings.runtime_version or in_image or PINNED_VERSION
 
 
 def _describe(

@@ -11,6 +11,7 @@ import yaml
 
 from trtllm_truss.cli.layout import read_config
 from trtllm_truss.cli.terminal import tell
+from trtllm_truss.engines.surroundings import Surroundings
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.serving.rendering import check_runtime
 from trtllm_truss.settings.lmi_import.conversion import Row, convert_options
@@ -55,9 +56,10 @@ def import_lmi(
         )
     imported = convert_options(given, gpus)
     settings = parse_settings({"model_metadata": imported.metadata})
-    check_runtime(settings)
+    content = read_config(truss, None)
+    check_runtime(settings, Surroundings.from_config(content).tensorrt_llm_version)
     ranks = settings.tensor_parallelism * settings.pipeline_parallelism
-    text = _document(read_config(truss, None), imported.metadata, ranks)
+    text = _document(content, imported.metadata, ranks)
     if output is None:
         print(text, end="")
     elif output.exists():

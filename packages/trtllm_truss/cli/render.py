@@ -7,8 +7,9 @@ from pathlib import Path
 from trtllm_truss.cli.layout import read_config
 from trtllm_truss.cli.terminal import tell
 from trtllm_truss.engines.inspection import inspect_engine
+from trtllm_truss.engines.surroundings import Surroundings
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.serving.preparation import fetch_engine, open_tokenizer
+from trtllm_truss.serving.preparation import fetch_engine, installed_version, open_tokenizer
 from trtllm_truss.serving.rendering import render_engine
 from trtllm_truss.settings.loading import parse_settings, read_environment
 
@@ -30,6 +31,9 @@ def render(truss: Path, config: Path | None, engine: Path | None, output: Path) 
     tokenizer = open_tokenizer(settings, environment)
     tokenizer_dir = tokenizer.fetch() if tokenizer else inspected.tokenizer_folder
     data_dir = truss / content.get("data_dir", "data")
-    render_engine(settings, inspected, data_dir, output, tokenizer_dir=tokenizer_dir)
+    version = Surroundings.from_config(
+        content, runtime_version=installed_version()
+    ).tensorrt_llm_version
+    render_engine(settings, inspected, data_dir, output, version, tokenizer_dir)
     tell(f"{output} holds the model repository for {folder}")
     return 0

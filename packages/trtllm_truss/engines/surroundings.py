@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtllm_truss.engines.gpus import Gpu
+from trtllm_truss.engines.versions import version_to_render
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,11 @@ class Surroundings:
     image: str | None = None
     gpus: Sequence[Gpu] | None = None
     runtime_version: str | None = None
+
+    @property
+    def tensorrt_llm_version(self) -> str:
+        """The version to render and to build for."""
+        return version_to_render(self.runtime_version, self.image)
 
     @classmethod
     def from_config(

@@ -148,6 +148,16 @@ def find_image(name: str) -> Image | None:
     return next((image for image in IMAGES if match and image.tag == match[1]), None)
 
 
+def version_to_render(installed: str | None, image_name: str | None) -> str:
+    """Return the TensorRT-LLM version whose names of tensors and parameters are rendered.
+
+    Args:
+        installed: the version that is installed here, if any; it wins.
+        image_name: `base_image.image` of config.yaml; images outside the table do not count.
+    """
+    return installed or (version_in(image_name) if image_name else None) or PINNED_VERSION
+
+
 def version_in(image_name: str) -> str | None:
     """The TensorRT-LLM version in an image, by its name; None for images not in the table."""
     image = find_image(image_name)

@@ -155,12 +155,16 @@ def fetch_engine(settings: Settings, environment: Environment) -> Path:
 
 def local_surroundings(environment: Environment) -> Surroundings:
     """What this machine says of itself; no GPU means that nothing is known of GPUs."""
-    try:
-        version: str | None = importlib.metadata.version("tensorrt_llm")
-    except importlib.metadata.PackageNotFoundError:
-        version = None
     gpus = visible_gpus(environment.variables.get("CUDA_VISIBLE_DEVICES"))
-    return Surroundings(gpus=gpus or None, runtime_version=version)
+    return Surroundings(gpus=gpus or None, runtime_version=installed_version())
+
+
+def installed_version() -> str | None:
+    """Return the version of the TensorRT-LLM that is installed here."""
+    try:
+        return importlib.metadata.version("tensorrt_llm")
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def cache_capacity(

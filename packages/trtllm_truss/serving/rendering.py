@@ -6,7 +6,6 @@ from pathlib import Path
 
 from trtllm_truss.engines.inspection import Engine, EngineDescription
 from trtllm_truss.engines.runtime_values import whole_number, whole_numbers
-from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.serving.guided_decoding import INFO_FILE, write_tokenizer_info
 from trtllm_truss.settings.model import RuntimeValue, Settings
@@ -29,7 +28,7 @@ def render_engine(
     engine: Engine,
     data_dir: Path,
     destination: Path,
-    tensorrt_llm_version: str = PINNED_VERSION,
+    tensorrt_llm_version: str,
     tokenizer_dir: Path | None = None,
 ) -> Path:
     """Writes the model repository of one engine.
@@ -100,7 +99,7 @@ def render_engine(
     return destination
 
 
-def check_runtime(settings: Settings, tensorrt_llm_version: str = PINNED_VERSION) -> None:
+def check_runtime(settings: Settings, tensorrt_llm_version: str) -> None:
     """Looks at `runtime` alone, without an engine.
 
     Args:

@@ -15,7 +15,7 @@ from typing import Any
 from trtllm_truss.builder.ensuring import ensure_engine
 from trtllm_truss.engines.inspection import Engine
 from trtllm_truss.engines.surroundings import Surroundings
-from trtllm_truss.engines.versions import PINNED_VERSION
+from trtllm_truss.engines.versions import version_to_render
 from trtllm_truss.errors import EngineUnavailable
 from trtllm_truss.serving.activity import Activity
 from trtllm_truss.serving.admission import Admission
@@ -55,17 +55,25 @@ class Service:
         sampling: how the model's authors would draw tokens, as they say it themselves.
     """
 
-    def __init__(self, settings: Settings, environment: Environment, data_dir: Path) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        environment: Environment,
+        data_dir: Path,
+        image: str | None = None,
+    ) -> None:
         """Describes a service; nothing is started.
 
         Args:
             settings: what to serve and how.
             environment: secrets and variables.
             data_dir: the Truss's data folder, which holds the Triton model repository's template.
+            image: `base_image.image` of config.yaml.
         """
         self._settings = settings
         self._environment = environment
         self._data_dir = data_dir
+        self._image = image
         self._lock = threading.Lock()
         self._running = ExitStack()
         self._supervisor: Supervisor | None = None
@@ -122,7 +130,7 @@ class Service:
         phases = Phases(4)
         sweep()
         surroundings = local_surroundings(self._environment)
-        version = surroundings.runtime_version or PINNED_VERSION
+        version = version_to_render(surroundings.runtime_version, self._image)
         with phases.phase("engine") as said:
             examined = self._examined(surroundings)
             engine = examined.engine

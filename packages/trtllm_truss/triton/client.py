@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
-from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.triton.answer import Answer
 from trtllm_truss.triton.contract import INPUTS, MODEL_NAME
 from trtllm_truss.triton.failures import unavailable
@@ -32,7 +31,7 @@ class TritonClient:
         address: str,
         *,
         model_name: str = MODEL_NAME,
-        tensorrt_llm_version: str | None = PINNED_VERSION,
+        tensorrt_llm_version: str | None,
     ) -> None:
         """Names the server; nothing is opened.
 

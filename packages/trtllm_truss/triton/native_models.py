@@ -15,7 +15,6 @@ from typing import Any
 
 from tritonclient.grpc import model_config_pb2
 
-from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.triton.contract import INPUTS, OUTPUTS
 from trtllm_truss.triton.repository import CONFIG_FILE, read_config, write_config
 from trtllm_truss.triton.schema import rows_for
@@ -51,7 +50,7 @@ def render_native_models(
     trust_remote_code: bool = False,
     max_batch_size: int,
     counts: InstanceCounts,
-    tensorrt_llm_version: str | None = PINNED_VERSION,
+    tensorrt_llm_version: str | None,
 ) -> None:
     """Writes the four models into a repository, in place of earlier ones.
 

@@ -10,7 +10,6 @@ import difflib
 import math
 from collections.abc import Mapping
 
-from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.triton.contract import PARAMETERS
 from trtllm_truss.triton.schema import Parameter, Release, rows_for
@@ -34,7 +33,7 @@ _WORDS = {"true": "true", "1": "true", "false": "false", "0": "false"}
 
 def check_parameters(
     values: Mapping[str, Value],
-    tensorrt_llm_version: str | None = PINNED_VERSION,
+    tensorrt_llm_version: str | None,
     *,
     max_beam_width: int | None = None,
 ) -> dict[str, str]:
@@ -66,12 +65,13 @@ def check_parameters(
             f"{', '.join(_TOGETHER)}, or none of them.",
             param=missing,
         )
-    if max_beam_width is not None:
+    known = {row.name for row in rows_for(PARAMETERS, tensorrt_llm_version)}
+    if max_beam_width is not None and "max_beam_width" in known:
         checked.setdefault("max_beam_width", str(max_beam_width))
     return checked
 
 
-def check_parameter(name: str, tensorrt_llm_version: str | None = PINNED_VERSION) -> Parameter:
+def check_parameter(name: str, tensorrt_llm_version: str | None) -> Parameter:
     """Looks a parameter up in the contract.
 
     Raises:

@@ -14,7 +14,6 @@ from typing import Any, Literal
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.triton.contract import INPUTS, MODEL_NAME, OUTPUTS, PARAMETERS
 from trtllm_truss.triton.parameters import check_parameter as check_parameter
@@ -35,7 +34,7 @@ def render_repository(
     backend: Backend,
     max_batch_size: int,
     parameters: Mapping[str, str],
-    tensorrt_llm_version: str | None = PINNED_VERSION,
+    tensorrt_llm_version: str | None,
     instance_count: int = 1,
 ) -> Path:
     """Writes ``destination/tensorrt_llm`` with its ``config.pbtxt`` and empty version folder.

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
-from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import TritonError, TrussError
 from trtllm_truss.triton.client import TritonClient
 from trtllm_truss.triton.request import EngineRequest
 
 
-def warm_up(address: str, token_id: int, timeout_s: float, version: str = PINNED_VERSION) -> None:
+def warm_up(address: str, token_id: int, timeout_s: float, version: str) -> None:
     """Has the engine generate one token; blocks, even where an event loop runs, as in a notebook.
 
     Args:

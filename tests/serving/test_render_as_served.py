@@ -1,0 +1,80 @@
+"""`render` writes the repository that `serve` gives to Triton, for every version of the table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from standin_engine import write_engine
+from tokenizers import Tokenizer, models
+
+from trtllm_truss.cli.main import main
+from trtllm_truss.engines.versions import IMAGES, PINNED_VERSION, version_to_render
+from trtllm_truss.errors import TritonError
+from trtllm_truss.serving.service import Service
+from trtllm_truss.settings.loading import Environment, parse_settings
+
+ROOT = Path(__file__).resolve().parents[2]
+KEEP_AND_END = """#!/bin/sh
+for word; do case $word in --model-repository=*) cp -rL "${word#*=}" "$KEPT"; esac; done
+exit 1
+"""
+NEWEST = {image.tensorrt_llm: image for image in IMAGES}
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {
+        file.relative_to(folder).as_posix(): file.read_bytes()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    }
+
+
+def served(config: dict[str, Any], folder: Path) -> dict[str, bytes]:
+    """What a start hands to a server that keeps its model repository and ends."""
+    executable = folder / "tritonserver"
+    executable.write_text(KEEP_AND_END)
+    executable.chmod(0o755)
+    (folder / "backends").mkdir()
+    variables = {
+        "TRITON_SERVER_EXECUTABLE": str(executable),
+        "KEPT": str(folder / "kept"),
+        "PATH": "/usr/bin:/bin",
+    }
+    settings = parse_settings(config)
+    image = config["base_image"]["image"]
+    service = Service(settings, Environment(None, variables), ROOT / "data", image)
+    with pytest.raises(TritonError):
+        service.start()
+    return files(folder / "kept")
+
+
+@pytest.mark.parametrize("version", NEWEST)
+def test_render_writes_what_serve_uses(tmp_path: Path, version: str) -> None:
+    engine = write_engine(tmp_path / "engine")
+    Tokenizer(models.WordLevel({"<unk>": 0, "Hello": 1}, "<unk>")).save(f"{engine}/tokenizer.json")
+    config = {
+        "base_image": {"image": NEWEST[version].name},
+        "model_metadata": {
+            "engine_repository": str(engine),
+            "serving": {"pass_environment": ["KEPT"]},
+        },
+    }
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(config))
+    output = tmp_path / "rendered"
+    arguments = ["--truss", str(ROOT), "--config", str(file), "--output", str(output)]
+    assert main(["render", *arguments]) == 0
+    rendered = files(output)
+    assert rendered == served(config, tmp_path)
+    is_new = b'"min_tokens"' in rendered["tensorrt_llm/config.pbtxt"]
+    assert is_new == (NEWEST[version].tag >= "25.06")
+
+
+def test_what_is_installed_wins_over_the_image() -> None:
+    image = NEWEST["0.12.0"].name
+    assert version_to_render("1.1.0", image) == "1.1.0"
+    assert version_to_render(None, image) == "0.12.0"
+    assert version_to_render(None, "my/image:1") == version_to_render(None, None) == PINNED_VERSION
