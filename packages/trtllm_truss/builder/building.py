@@ -100,7 +100,7 @@ def _complete(job: Job, checkpoint: Path) -> None:
         (folder / name).parent.mkdir(exist_ok=True)
         shutil.copyfile(checkpoint / name, folder / name)
     engine = inspect_engine(folder)
-    wanted = job.settings.tensor_parallelism * job.settings.pipeline_parallelism
+    wanted = job.settings.world_size
     if engine.world_size != wanted:
         raise BuildError(
             f"the build made an engine of {engine.world_size} ranks where {wanted} were asked for; "

@@ -21,7 +21,7 @@ _KEYS = frozenset(
 def cpu_problems(settings: Settings, build: Build, checkpoint: Checkpoint) -> Iterator[str]:
     """What speaks against the build, one remedy each."""
     yield from _model_problems(build, checkpoint)
-    if settings.tensor_parallelism * settings.pipeline_parallelism > 1:
+    if settings.world_size > 1:
         yield "an engine of the CPU is one rank; set tensor_parallelism to 1"
     for key in sorted(build.model_fields_set - _KEYS):
         yield f"build.{key} has no meaning for the CPU; remove it"

@@ -84,7 +84,7 @@ def estimate_build(
     settings: Settings, build: Build, checkpoint: Checkpoint, family: Family, target: Target
 ) -> Estimate:
     """Sizes of a build that `plan_build` lets pass, good to a few percent."""
-    ranks = settings.tensor_parallelism * settings.pipeline_parallelism
+    ranks = settings.world_size
     tables, matrices = _parameters(checkpoint, family)
     dtype_bits = _BITS[resolved_dtype(build, checkpoint)]
     engine = math.ceil((tables * dtype_bits + matrices * _matrix_bits(build, dtype_bits)) / 8)

@@ -18,7 +18,7 @@ _HOPPER: ComputeCapability = (9, 0)
 
 def gpu_problems(settings: Settings, build: Build, target: Target) -> Iterator[str]:
     """What the GPU lacks, one remedy each."""
-    ranks = settings.tensor_parallelism * settings.pipeline_parallelism
+    ranks = settings.world_size
     if target.gpu_count is not None and target.gpu_count < ranks:
         yield (
             f"{ranks} GPUs are needed (tensor_parallelism × pipeline_parallelism) and there are "

@@ -58,7 +58,7 @@ def import_lmi(
     settings = parse_settings({"model_metadata": imported.metadata})
     content = read_config(truss, None)
     check_runtime(settings, Surroundings.from_config(content).tensorrt_llm_version)
-    ranks = settings.tensor_parallelism * settings.pipeline_parallelism
+    ranks = settings.world_size
     text = _document(content, imported.metadata, ranks)
     if output is None:
         print(text, end="")

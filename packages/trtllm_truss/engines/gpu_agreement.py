@@ -44,7 +44,7 @@ def gpu_disagreements(engine: EngineDescription, surroundings: Surroundings) -> 
 
 
 def _request(engine: EngineDescription, request: AcceleratorRequest) -> Iterator[Finding]:
-    world = _world_size(engine)
+    world = engine.world_size
     if request.count != world:
         fitting = request.name if world == 1 else f"{request.name}:{world}"
         yield error(
@@ -64,7 +64,7 @@ def _request(engine: EngineDescription, request: AcceleratorRequest) -> Iterator
 
 
 def _count(engine: EngineDescription, visible: int) -> Iterator[Finding]:
-    world = _world_size(engine)
+    world = engine.world_size
     if visible < world:
         yield error(
             "gpus_missing",
@@ -117,10 +117,6 @@ def _number_formats(
                 f"{_dotted(least)}, and {name} has {_dotted(capability)}; take a newer GPU, or "
                 "build the engine with another quantization.",
             )
-
-
-def _world_size(engine: EngineDescription) -> int:
-    return 1 if engine.config is None else engine.config.parallelism.world_size
 
 
 def _dotted(capability: ComputeCapability) -> str:

@@ -12,7 +12,8 @@ from trtllm_truss.errors import SettingsError
 
 RuntimeValues = Mapping[str, bool | int | float | str | None]
 
-_WORDS = {"true": True, "1": True, "false": False, "0": False}
+BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+"""A boolean as the backend reads it, in lower case."""
 
 
 def flag(runtime: RuntimeValues, name: str) -> bool | None:
@@ -25,9 +26,9 @@ def flag(runtime: RuntimeValues, name: str) -> bool | None:
     if value is None or isinstance(value, bool):
         return value
     word = str(value).strip().lower()
-    if word not in _WORDS:
+    if word not in BOOLEANS:
         raise _wrong(name, value, "true or false")
-    return _WORDS[word]
+    return BOOLEANS[word]
 
 
 def whole_number(runtime: RuntimeValues, name: str) -> int | None:

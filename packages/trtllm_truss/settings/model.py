@@ -208,6 +208,11 @@ class Settings(Strict):
     )
     serving: Serving = Field(default_factory=lambda: Serving(), description="Our own limits.")
 
+    @property
+    def world_size(self) -> int:
+        """Ranks of the engine, one GPU each."""
+        return self.tensor_parallelism * self.pipeline_parallelism
+
     @field_validator("engine_repository")
     @classmethod
     def _there_is_an_engine(cls, name: str | None, info: ValidationInfo) -> str | None:

@@ -10,6 +10,7 @@ import difflib
 import math
 from collections.abc import Mapping
 
+from trtllm_truss.engines.runtime_values import BOOLEANS
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.triton.contract import PARAMETERS
 from trtllm_truss.triton.schema import Parameter, Release, rows_for
@@ -28,7 +29,6 @@ _FIXED = {
 }
 _PER_INSTANCE = ("gpu_device_ids", "participant_ids")
 _TOGETHER = ("lookahead_window_size", "lookahead_ngram_size", "lookahead_verification_set_size")
-_WORDS = {"true": "true", "1": "true", "false": "false", "0": "false"}
 
 
 def check_parameters(
@@ -107,7 +107,8 @@ def _convert(row: Parameter, value: Value) -> str:
 def _as_text(row: Parameter, value: Value) -> str | None:
     """The value as the backend reads it; None if it is of the wrong type or out of range."""
     if row.kind == "bool":
-        return _WORDS.get(str(value).strip().lower())
+        flag = BOOLEANS.get(str(value).strip().lower())
+        return None if flag is None else str(flag).lower()
     if isinstance(value, bool):
         return None
     text = str(value).strip()

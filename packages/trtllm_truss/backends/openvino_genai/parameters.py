@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from trtllm_truss.engines.runtime_values import BOOLEANS
+
 T = TypeVar("T")
 
 _WITHOUT_EFFECT = frozenset({"gpt_model_type", "FORCE_CPU_ONLY_INPUT_TENSORS", "triton_backend"})
@@ -102,8 +104,7 @@ def _positive(text: str) -> int:
 
 
 def _boolean(text: str) -> bool:
-    words = {"true": True, "1": True, "false": False, "0": False}
-    return words[text.lower()]
+    return BOOLEANS[text.lower()]
 
 
 def _policy(text: str) -> bool:
