@@ -197,3 +197,19 @@ async def test_special_tokens_show_if_they_are_to(tokenizer: TextTokenizer) -> N
     engine = ScriptedEngine(lambda _: ["Yes", start, " no"], tokenizer)
     assert (await one(engine))[0] == "Yes no"
     assert (await one(engine, skip_special_tokens=False))[0] == "Yes<|im_start|> no"
+
+
+@virtually
+async def test_requests_that_find_no_engine_add_up_to_a_hang(tokenizer: TextTokenizer) -> None:
+    """Whether the connection fails or the answer, and however quickly."""
+
+    def refused(request: EngineRequest) -> list[Any]:
+        raise EngineUnavailable("the engine cannot be reached")
+
+    for script in (refused, lambda _: [EngineUnavailable("stub process is not healthy")]):
+        engine = ScriptedEngine(script, tokenizer)
+        for _ in range(3):
+            assert engine.activity.silent_for_s == 0
+            with pytest.raises(EngineUnavailable):
+                await one(engine)
+        assert engine.activity.silent_for_s > 0

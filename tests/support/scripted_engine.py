@@ -58,13 +58,14 @@ class ScriptedEngine:
         self.admission = Admission(places, None, self.limits)
         self.metrics = Metrics(waiting=lambda: 0, running=lambda: 0, engine_up=lambda: True)
         self.sampling: dict[str, object] = {}
+        self.activity = Activity()
         self.generator = Generator(
             Planner(ENGINE, tokenizer, Capabilities(kv_cache_tokens=80)),
             tokenizer,
             lambda: self,  # type: ignore[arg-type, return-value]
             self.limits,
             admission=self.admission,
-            activity=Activity(),
+            activity=self.activity,
             metrics=self.metrics,
         )
 

@@ -75,6 +75,11 @@ LATER = (
         ),
         ("Request for unknown model: 'tensorrt_llm' is not found", errors.EngineUnavailable, None),
         (
+            "Server is stopping, scheduler for model has stopped accepting new inference requests",
+            errors.EngineUnavailable,
+            None,
+        ),
+        (
             "[request id: r1] unexpected inference input 'x' for model 'tensorrt_llm'",
             errors.InternalError,
             "unexpected inference input 'x' for model 'tensorrt_llm'",

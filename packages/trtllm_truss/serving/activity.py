@@ -8,6 +8,9 @@ from contextlib import contextmanager
 
 from trtllm_truss.errors import EngineUnavailable, TrussError
 
+_FAILURES = 3
+"""In a row, with nothing good in between, before they count as silence."""
+
 
 class Activity:
     """Knows how many requests wait for the engine, and when it last gave them something.
@@ -23,22 +26,19 @@ class Activity:
         self.answered = 0
         self._clock = clock
         self._waiting = 0
-        self._silent_since = 0.0  # on the clock, as if nobody had ever waited in vain before
-        self._waited_in_vain_s = 0.0
+        self._last_sign = 0.0
+        self._failures = 0
+        self._first_failure = self._last_failure = 0.0
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """A request waits for the engine; whatever the engine says to it is a sign of life.
-
-        `EngineUnavailable` is none: an engine that only ever fails so is as good as silent.
-        """
+        """A request waits for the engine; a token or a refusal is a sign of life."""
         if self._waiting == 0:
-            self._silent_since = self._clock() - self._waited_in_vain_s
+            self._last_sign = self._clock()
         self._waiting += 1
         try:
             yield
         except EngineUnavailable:
-            self._waited_in_vain_s = self._clock() - self._silent_since
             raise
         except TrussError:
             self.sign_of_life()
@@ -50,8 +50,15 @@ class Activity:
 
     def sign_of_life(self) -> None:
         """Notes that the engine has just shown that it works."""
-        self._silent_since = self._clock()
-        self._waited_in_vain_s = 0.0
+        self._last_sign = self._clock()
+        self._failures = 0
+
+    def request_failed(self) -> None:
+        """Notes that a request found no engine, or lost it."""
+        self._last_failure = self._clock()
+        if self._failures == 0:
+            self._first_failure = self._last_failure
+        self._failures += 1
 
     def request_answered(self) -> None:
         """Notes that the engine has answered a request to the end."""
@@ -59,5 +66,9 @@ class Activity:
 
     @property
     def silent_for_s(self) -> float:
-        """Seconds of waiting without a sign of life; 0 while nobody waits."""
-        return self._clock() - self._silent_since if self._waiting else 0.0
+        """Seconds in which requests waited for nothing, or in which each of them failed."""
+        failing_for_s = self._last_failure - self._first_failure
+        return max(
+            self._clock() - self._last_sign if self._waiting else 0.0,
+            failing_for_s if self._failures >= _FAILURES else 0.0,
+        )

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import ExitStack, aclosing
 from itertools import chain, count
 
-from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.errors import EngineUnavailable, InvalidRequest
 from trtllm_truss.serving.activity import Activity
 from trtllm_truss.serving.admission import Admission
 from trtllm_truss.serving.capabilities import in_callers_words
@@ -155,6 +155,9 @@ class Generator:
                 async with aclosing(pieces):
                     async for item in pieces:
                         yield item
+        except EngineUnavailable:
+            self._activity.request_failed()
+            raise
         except InvalidRequest as refused:
             raise in_callers_words(refused, plan.request) from None
         finally:

@@ -44,7 +44,8 @@ _CALLERS_FAULT = re.compile(
 )
 _ENGINE_GONE = re.compile(
     r"error in forward|forwardasync|cuda|out of memory|stub process|is not ready"
-    r"|unknown model|shutting down|has no available versions|failed to process the request",
+    r"|unknown model|shutting down|server is stopping|stopped accepting new inference requests"
+    r"|has no available versions|failed to process the request",
     re.I,
 )
 # What the layers between the engine and us put in front of a message.
