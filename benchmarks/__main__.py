@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from pathlib import Path
 
 from benchmarks.cases import ALL, DEFAULT, case
 from benchmarks.options import Options
 from benchmarks.report import write_report
+from trtllm_truss.cli.signals import unwinding
 
 _OUTPUT = Path(__file__).parent / "results"
 
 
-def main() -> None:
-    """The command."""
+def main() -> int:
+    """The command; 1 when a case found a fault."""
     parser = _parser()
     chosen = parser.parse_args()
     if unknown := [name for name in chosen.cases if name not in ALL]:
@@ -29,14 +31,21 @@ def main() -> None:
         seconds=chosen.seconds,
         requests=chosen.requests,
         readers=chosen.readers,
+        minutes=chosen.minutes,
+        seed=chosen.seed,
         native_model=chosen.native_model,
     )
     begun = time.monotonic()
-    for name in () if chosen.no_run else chosen.cases or DEFAULT:
-        case(name)(options.quickened() if chosen.quick else options).write(output)
+    faults = 0
+    with unwinding():
+        for name in () if chosen.no_run else chosen.cases or DEFAULT:
+            result = case(name)(options.quickened() if chosen.quick else options)
+            result.write(output)
+            faults += len(result.faults)
     print(f"\nmeasured in {time.monotonic() - begun:.0f} s; JSON in {output}")
     if chosen.docs is not None:
         print(f"written: {write_report(output, chosen.docs)}")
+    return 1 if faults else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -50,6 +59,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, metavar="S", help="of one measurement")
     parser.add_argument("--requests", type=int, metavar="N", help="of endurance (default: 10000)")
     parser.add_argument("--readers", type=int, metavar="N", help="slow ones (default: 1000)")
+    parser.add_argument("--minutes", type=float, metavar="N", help="of chaos (default: 10)")
+    parser.add_argument("--seed", type=int, metavar="N", help="of chaos (default: any)")
     parser.add_argument(
         "--native-model",
         default="ensemble",
@@ -69,4 +80,4 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -17,6 +17,8 @@ class Options:
         seconds: of one measurement.
         requests: of the endurance case.
         readers: slow readers.
+        minutes: of the chaos case.
+        seed: of its random choices.
         native_model: whose `generate_stream` is measured as Triton's own path.
         quick: sizes that show that it works and measure nothing.
     """
@@ -27,6 +29,8 @@ class Options:
     seconds: float | None = None
     requests: int | None = None
     readers: int | None = None
+    minutes: float | None = None
+    seed: int | None = None
     native_model: str = "ensemble"
     quick: bool = False
 
@@ -39,5 +43,6 @@ class Options:
             seconds=self.seconds or 0.3,
             requests=self.requests or 20,
             readers=self.readers or 4,
+            minutes=self.minutes or 0.4,
             quick=True,
         )

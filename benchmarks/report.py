@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.cases import ALL
+from benchmarks.cases import MEASURED
 from benchmarks.plots import draw
 from benchmarks.result import CaseResult, read_result, shown_cell
 
@@ -24,7 +24,7 @@ def write_report(results: Path, docs: Path) -> Path:
         docs: the folder.
     """
     (docs / "plots").mkdir(parents=True, exist_ok=True)
-    files = [results / f"{name}.json" for name in ALL]
+    files = [results / f"{name}.json" for name in MEASURED]
     sections = [_section(read_result(file), docs) for file in files if file.exists()]
     page = docs / "performance.md"
     page.write_text("\n".join([_HEAD, *sections]), encoding="utf-8")

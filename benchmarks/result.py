@@ -53,6 +53,7 @@ class CaseResult:
         rows: cells by column key; rows are shown as soon as they are added.
         findings: sentences: ratios, and what the figures must be read with.
         charts: plots.
+        faults: sentences: what must not be so.
         machine: where it was measured.
     """
 
@@ -63,6 +64,7 @@ class CaseResult:
     rows: list[dict[str, Cell]] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
     charts: list[Chart] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
     machine: dict[str, str] = field(default_factory=describe_machine)
 
     def begin(self) -> CaseResult:
@@ -81,6 +83,11 @@ class CaseResult:
         """Adds a finding and prints it."""
         self.findings.append(sentence)
         print(f"  {sentence}", flush=True)
+
+    def fault(self, sentence: str) -> None:
+        """Adds a fault and prints it."""
+        self.faults.append(sentence)
+        print(f"  FAULT: {sentence}", flush=True)
 
     def write(self, folder: Path) -> Path:
         """Writes `NAME.json`."""

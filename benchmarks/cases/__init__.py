@@ -9,7 +9,8 @@ from benchmarks.options import Options
 from benchmarks.result import CaseResult
 
 DEFAULT = ("zero-cost", "cpu-engine", "paced")
-ALL = (*DEFAULT, "overload", "slow-readers", "endurance", "hostile")
+MEASURED = (*DEFAULT, "overload", "slow-readers", "endurance", "hostile")
+ALL = (*MEASURED, "chaos")
 
 
 def case(name: str) -> Callable[[Options], CaseResult]:

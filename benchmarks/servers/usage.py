@@ -55,6 +55,19 @@ def total(usages: Mapping[str, Usage]) -> Usage:
     return sum(usages.values(), Usage())
 
 
+def truss_server(root: int) -> int:
+    """The process below one that is Truss's own server.
+
+    Raises:
+        RuntimeError: there is none.
+    """
+    for pid in descendants(root):
+        with contextlib.suppress(OSError):
+            if _role(pid) == "truss":
+                return pid
+    raise RuntimeError("Truss's server is gone")
+
+
 def descendants(root: int) -> set[int]:
     """The living processes below one."""
     parents: dict[int, int] = {}
@@ -114,10 +127,10 @@ def _role(pid: int) -> str:
     arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     program = Path(arguments[0]).name
     if program.startswith("python"):
-        if "main.py" in arguments:
-            return "truss"
         if any(argument.endswith("keeper.py") for argument in arguments):
             return "keeper"
+        if "main.py" in arguments:
+            return "truss"
         return "serve" if "serve" in arguments else "worker"
     return "triton" if program == "tritonserver" else program
 

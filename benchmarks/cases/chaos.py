@@ -1,0 +1,223 @@
+"""Processes of an engine of two ranks are killed and stopped while clients check every answer."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from benchmarks.chaos.clients import CUT, FAULTS, LEFT, PREDICT, WHOLE, Tally, Visitor
+from benchmarks.chaos.killer import Killer
+from benchmarks.chaos.texts import Texts
+from benchmarks.engine.backend import STANDIN
+from benchmarks.engine.folder import write_engine
+from benchmarks.options import Options
+from benchmarks.result import CaseResult, Column
+from benchmarks.servers.configuration import TOKENIZER_REPOSITORY, write_config
+from benchmarks.servers.target import Target
+from benchmarks.servers.truss import serve
+from benchmarks.servers.usage import Usage, descendants, truss_server, usage_by_role
+
+_CLIENTS = 24
+_RANKS = 2
+_MINUTES = 10.0
+_STRIKES_S = (8.0, 25.0)
+_CALM_S = 15.0
+_QUIET_S = 8.0
+_BACK_LIMIT_S = 60.0
+_QUICKER = 6.0
+_MAX_BODY_BYTES = 1 << 20
+_MORE_MIB, _MORE_FDS, _MORE_THREADS = 100.0, 8, 4
+_UNFORESEEN = re.compile(r"unforeseen error|Traceback")
+_ENGINE = {"step_ms": 5.0, "max_batch_size": 16, "world_size": _RANKS}
+_SERVING = {
+    "hang_timeout_s": 3,
+    "start_timeout_s": 30,
+    "restart_limit": 100,
+    "restart_backoff_s": 0.1,
+    "max_body_bytes": _MAX_BODY_BYTES,
+    "drain_timeout_s": 1,
+}
+_COLUMNS = [
+    Column("client", "client"),
+    Column("whole", "whole"),
+    Column("cut", "cut visibly"),
+    Column("left", "left"),
+    Column("refused", "refused"),
+    *(Column(fault, fault) for fault in FAULTS),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What a server that has come to rest is made of."""
+
+    truss: Usage
+    processes: Counter[str]
+
+
+def run(options: Options) -> CaseResult:
+    """Runs the chaos; what must not happen is in the result's faults."""
+    minutes = options.minutes or _MINUTES
+    seed = secrets.randbelow(2**32) if options.seed is None else options.seed
+    quicker = _QUICKER if options.quick else 1.0
+    every_s = (_STRIKES_S[0] / quicker, _STRIKES_S[1] / quicker)
+    text = (
+        f"An engine of {_RANKS} ranks, {_CLIENTS} clients, {minutes:g} minutes. Every "
+        f"{every_s[0]:g} to {every_s[1]:g} s a process below Truss's server gets SIGKILL, SIGTERM "
+        f"or SIGSTOP; half of the stopped ones go on later. Seed: {seed}. An answer is whole if it "
+        "is the text that follows from its prompt; “wrong” looks whole and is not, “hung” has not "
+        "ended after a minute, “lost” has no status, “internal” is a 500."
+    )
+    result = CaseResult("chaos", "Chaos: killed and stopped processes", text, _COLUMNS).begin()
+    print(f"  seed {seed}", flush=True)
+    options.work.mkdir(parents=True, exist_ok=True)
+    log = options.work / "chaos.log"
+    with tempfile.TemporaryDirectory(prefix="chaos-") as temporary:
+        with serve(_configured(options), STANDIN, log=log, TMPDIR=temporary) as truss:
+            segments = f"trtllm_truss_{truss_server(truss.pid)}_*"
+            tally = asyncio.run(_chaos(truss, seed, minutes * 60, every_s, quicker, result))
+        left = [*Path(temporary).iterdir(), *Path("/dev/shm").glob(segments)]
+    _fill(result, tally)
+    _check(result, left, log.read_text(encoding="utf-8", errors="replace"))
+    return result
+
+
+def _configured(options: Options) -> Path:
+    engine = write_engine(options.work / "chaos-engine", **_ENGINE)  # type: ignore[arg-type]
+    return write_config(
+        options.work / "chaos.yaml",
+        engine_repository=str(engine.resolve()),
+        tokenizer_repository=TOKENIZER_REPOSITORY,
+        tensor_parallelism=_RANKS,
+        serving=_SERVING,
+    )
+
+
+async def _chaos(
+    truss: Target,
+    seed: int,
+    duration_s: float,
+    every_s: tuple[float, float],
+    quicker: float,
+    result: CaseResult,
+) -> Tally:
+    """Looks at the server at rest, before and after, and puts the chaos between."""
+    url = f"http://127.0.0.1:{truss.port}"
+    texts = Texts()
+    visitors = [Visitor(n, seed, url, texts, _MAX_BODY_BYTES) for n in range(_CLIENTS)]
+    await _visit(visitors, Tally(), lambda: asyncio.sleep(_CALM_S / quicker))
+    before = await _at_rest(truss, url, texts, result)
+    killer = Killer(truss.pid, seed, every_s)
+
+    async def kill() -> None:
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(killer.run(), duration_s)
+
+    tally = Tally()
+    await _visit(visitors, tally, kill)
+    after = await _at_rest(truss, url, texts, result)
+    strikes = ", ".join(f"{count} × {name}" for name, count in sorted(killer.strikes.items()))
+    result.find(f"{killer.strikes.total()} strikes: {strikes}.")
+    if before is not None and after is not None:
+        _compare(result, before, after)
+    return tally
+
+
+async def _visit(
+    visitors: list[Visitor], tally: Tally, meanwhile: Callable[[], Awaitable[None]]
+) -> None:
+    """Lets all clients ask until something else has ended."""
+    over = asyncio.Event()
+    running = [asyncio.create_task(visitor.run(tally, over)) for visitor in visitors]
+    await meanwhile()
+    over.set()
+    await asyncio.gather(*running)
+
+
+async def _at_rest(truss: Target, url: str, texts: Texts, result: CaseResult) -> _State | None:
+    """Waits until the server answers whole again, and then until it has nothing to do."""
+    body = {"prompt": "One two three", "max_tokens": 30, "stream": False}
+    expected = texts.completion("One two three", 30)
+    deadline = time.monotonic() + _BACK_LIMIT_S
+    async with httpx.AsyncClient(base_url=url, timeout=_BACK_LIMIT_S) as client:
+        while time.monotonic() < deadline:
+            answer = await client.post(PREDICT, json=body)
+            if answer.status_code == 200 and answer.json()["text"] == expected:
+                await asyncio.sleep(_QUIET_S)
+                return _State(usage_by_role(truss.pid)["truss"], _processes(truss))
+            await asyncio.sleep(0.5)
+    result.fault(f"the server gave no whole answer within {_BACK_LIMIT_S:g} s of the end.")
+    return None
+
+
+def _processes(truss: Target) -> Counter[str]:
+    names: Counter[str] = Counter()
+    for pid in descendants(truss.pid):
+        with suppress(OSError):
+            names[Path(f"/proc/{pid}/comm").read_text().strip()] += 1
+    return names
+
+
+def _compare(result: CaseResult, before: _State, after: _State) -> None:
+    """Finds what Truss's server has more of than before."""
+    more_mib = (after.truss.rss_bytes - before.truss.rss_bytes) / 2**20
+    more_fds = after.truss.fds - before.truss.fds
+    more_threads = after.truss.threads - before.truss.threads
+    result.find(
+        f"Truss's server at rest, before and after: {before.truss.rss_bytes / 2**20:.0f} MiB "
+        f"({more_mib:+.1f}), {before.truss.fds} open files ({more_fds:+d}), "
+        f"{before.truss.threads} threads ({more_threads:+d}), "
+        f"{before.processes.total()} processes below `serve` "
+        f"({after.processes.total() - before.processes.total():+d})."
+    )
+    if more_mib > _MORE_MIB or more_fds > _MORE_FDS or more_threads > _MORE_THREADS:
+        result.fault("Truss's server has grown.")
+    if before.processes != after.processes:
+        result.fault(f"processes before: {dict(before.processes)}, after: {dict(after.processes)}.")
+
+
+def _fill(result: CaseResult, tally: Tally) -> None:
+    """One row for each kind of client, and one for all."""
+    kinds = sorted({kind for kind, _ in tally.ends})
+    for client, chosen in [*((kind, {kind}) for kind in kinds), ("all", set(kinds))]:
+        ends: Counter[str] = Counter()
+        for (kind, end), count in tally.ends.items():
+            if kind in chosen:
+                ends[end] += count
+        refused = [f"{count} × {end}" for end, count in sorted(ends.items()) if end.isdigit()]
+        result.add(
+            client=client,
+            whole=float(ends[WHOLE]),
+            cut=float(ends[CUT]),
+            left=float(ends[LEFT]),
+            refused=", ".join(refused) or "0",
+            **{fault: float(ends[fault]) for fault in FAULTS},
+        )
+    result.find(f"The longest request, slow readers left out, took {tally.longest_s:.1f} s.")
+    for fault in FAULTS:
+        if count := tally.count(fault):
+            result.fault(f"{count} requests ended {fault}.")
+    for example in tally.examples:
+        result.find(example)
+    if not tally.count(WHOLE):
+        result.fault("no answer came whole.")
+
+
+def _check(result: CaseResult, left: list[Path], log: str) -> None:
+    if left:
+        result.fault(f"left behind: {', '.join(map(str, left))}.")
+    if unforeseen := _UNFORESEEN.search(log):
+        start = log.rfind("\n", 0, unforeseen.start()) + 1
+        result.fault(f"the log has: {log[start : start + 300]!r}.")
+    restarts = log.count("the engine is back")
+    result.find(f"The engine was restarted {restarts} times.")

@@ -1,0 +1,1 @@
+"""Clients that check every answer while the server's processes are killed and stopped."""

@@ -1,0 +1,280 @@
+"""Clients of every kind; each knows the whole answer and says how the one that came ended."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from benchmarks.chaos.texts import Texts
+
+PREDICT, CHAT = "/v1/models/model:predict", "/v1/chat/completions"
+KINDS = (
+    *("plain", "plain", "events", "events", "json", "json", "chat", "chat", "chat json"),
+    *("leaver", "slow", "bad"),
+)
+"""Of client 1, 2, … and from the beginning again."""
+
+WHOLE, CUT, LEFT, WRONG, HUNG, LOST = "whole", "cut", "left", "wrong", "hung", "lost"
+INTERNAL = "internal"
+FAULTS = (WRONG, HUNG, LOST, INTERNAL)
+"""How no request may end; `lost` is one without a status although the server lives."""
+
+_LIMIT_S = 60.0
+_PAUSE_S = 0.3
+_TOKENS = 120
+_LONG_TOKENS = 400
+_SLOW_READ_S = 0.05
+_LEAVE_AFTER = 5
+_EVENTS = {"Accept": "text/event-stream"}
+_EXAMPLES = 5
+
+
+@dataclass(slots=True)
+class Tally:
+    """How requests ended.
+
+    Attributes:
+        ends: by kind of client and end; a refusal's end is its status.
+        longest_s: the longest request, slow readers left out.
+        examples: what the first few faults were.
+    """
+
+    ends: Counter[tuple[str, str]] = field(default_factory=Counter)
+    longest_s: float = 0.0
+    examples: list[str] = field(default_factory=list)
+
+    def add(self, kind: str, end: str, took_s: float, told: str) -> None:
+        """Counts one request; `told` is kept if it ended as none may."""
+        self.ends[kind, end] += 1
+        if kind != "slow":
+            self.longest_s = max(self.longest_s, took_s)
+        if end in FAULTS and len(self.examples) < _EXAMPLES:
+            self.examples.append(f"{kind}: {end} after {took_s:.1f} s: {told[:300]}")
+
+    def count(self, end: str) -> int:
+        """Requests of all clients that ended so."""
+        return sum(count for (_, each), count in self.ends.items() if each == end)
+
+
+class Visitor:
+    """One client, which asks until it is told to stop."""
+
+    def __init__(self, number: int, seed: int, url: str, texts: Texts, max_body_bytes: int) -> None:
+        """Describes a client.
+
+        Args:
+            number: decides of its kind.
+            seed: of its random choices, together with the number.
+            url: the server's.
+            texts: know the answers.
+            max_body_bytes: more than so many are refused.
+        """
+        self._kind = KINDS[number % len(KINDS)]
+        self._chance = random.Random(f"{seed} {number}")
+        self._url = url
+        self._texts = texts
+        self._max_body_bytes = max_body_bytes
+        asks: dict[str, Callable[[httpx.AsyncClient], Awaitable[str]]] = {
+            "plain": self._plain,
+            "events": self._events,
+            "json": self._json,
+            "chat": self._chat,
+            "chat json": self._chat_json,
+            "leaver": self._leave,
+            "slow": self._slow,
+            "bad": self._bad,
+        }
+        self._ask = asks[self._kind]
+        self._told = ""
+
+    async def run(self, tally: Tally, over: asyncio.Event) -> None:
+        """Asks one request after the other, each on a connection of its own."""
+        limits = httpx.Limits(max_keepalive_connections=0)
+        async with httpx.AsyncClient(base_url=self._url, timeout=None, limits=limits) as client:
+            while not over.is_set():
+                begun = time.monotonic()
+                end = await self._end_of_one(client)
+                tally.add(self._kind, end, time.monotonic() - begun, self._told)
+                if end not in (WHOLE, LEFT):
+                    with suppress(asyncio.TimeoutError):
+                        await asyncio.wait_for(over.wait(), _PAUSE_S)
+
+    async def _end_of_one(self, client: httpx.AsyncClient) -> str:
+        self._told = ""
+        try:
+            return await asyncio.wait_for(self._ask(client), _LIMIT_S)
+        except asyncio.TimeoutError:
+            return HUNG
+        except _Refused as refusal:
+            self._told = refusal.body
+            return INTERNAL if refusal.status == 500 else str(refusal.status)
+        except _BrokenOff as broken:
+            self._told = str(broken)
+            return INTERNAL if "internal_error" in self._told else CUT
+        except httpx.TransportError as error:
+            self._told = repr(error)
+            return LOST
+        except (ValueError, LookupError, TypeError) as error:  # not what its protocol has
+            self._told = repr(error)
+            return WRONG
+
+    async def _plain(self, client: httpx.AsyncClient) -> str:
+        body, expected = self._completion(_TOKENS)
+        return self._judged(b"".join([part async for part in _parts(client, body)]), expected)
+
+    async def _slow(self, client: httpx.AsyncClient) -> str:
+        body, expected = self._completion(_LONG_TOKENS)
+        received = b""
+        async for part in _parts(client, body):
+            received += part
+            await asyncio.sleep(_SLOW_READ_S)
+        return self._judged(received, expected)
+
+    async def _leave(self, client: httpx.AsyncClient) -> str:
+        body, _ = self._completion(_LONG_TOKENS)
+        parts = _parts(client, body)
+        for _ in range(self._chance.randint(0, _LEAVE_AFTER)):
+            with suppress(StopAsyncIteration):
+                await anext(parts)
+        await parts.aclose()  # type: ignore[attr-defined]
+        return LEFT
+
+    async def _json(self, client: httpx.AsyncClient) -> str:
+        body, expected = self._completion(_TOKENS)
+        answer = await _whole(client, PREDICT, {**body, "stream": False})
+        return self._judged(answer["text"], expected)
+
+    async def _events(self, client: httpx.AsyncClient) -> str:
+        body, expected = self._completion(_TOKENS)
+        text, finished = "", False
+        async for line in _lines(client, PREDICT, body, _EVENTS):
+            event = json.loads(line)
+            if "error" in event:
+                raise _BrokenOff(line)
+            text += event.get("text", "")
+            finished = "finish_reason" in event
+        return self._judged(text, expected) if finished else self._judged(text, None)
+
+    async def _chat(self, client: httpx.AsyncClient) -> str:
+        body, expected = self._conversation()
+        text, last = "", ""
+        async for line in _lines(client, CHAT, {**body, "stream": True}):
+            last = line
+            if line != "[DONE]":
+                event = json.loads(line)
+                if "error" in event:
+                    raise _BrokenOff(line)
+                text += event["choices"][0]["delta"].get("content") or ""
+        return self._judged(text, expected if last == "[DONE]" else None)
+
+    async def _chat_json(self, client: httpx.AsyncClient) -> str:
+        body, expected = self._conversation()
+        answer = await _whole(client, CHAT, body)
+        return self._judged(answer["choices"][0]["message"]["content"], expected)
+
+    async def _bad(self, client: httpx.AsyncClient) -> str:
+        prompt = self._texts.prompt(self._chance)
+        bodies: list[tuple[int, bytes]] = [
+            (400, b'{"prompt": '),
+            (400, b"[" * 500),
+            (400, json.dumps({"prompt": prompt, "max_tokens": 0}).encode()),
+            (400, json.dumps({"prompt": prompt, "max_tocens": 5}).encode()),
+            (400, json.dumps({"prompt": [prompt] * 100}).encode()),
+            (400, json.dumps({"prompt": f"{prompt} " * 4000}).encode()),
+            (413, b'{"prompt": "' + b"a" * self._max_body_bytes + b'"}'),
+        ]
+        status, content = self._chance.choice(bodies)
+        answer = await client.post(PREDICT, content=content)
+        self._told = f"{content[:40]!r}: {answer.status_code} {answer.text}"
+        if answer.status_code == 500:
+            return INTERNAL
+        return str(answer.status_code) if answer.status_code in (status, 503) else WRONG
+
+    def _completion(self, most_tokens: int) -> tuple[dict[str, Any], str]:
+        prompt = self._texts.prompt(self._chance)
+        tokens = self._chance.randint(1, most_tokens)
+        return {"prompt": prompt, "max_tokens": tokens}, self._texts.completion(prompt, tokens)
+
+    def _conversation(self) -> tuple[dict[str, Any], str]:
+        system, user = self._texts.prompt(self._chance), self._texts.prompt(self._chance)
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
+        tokens = self._chance.randint(1, _TOKENS)
+        body = {"model": "model", "messages": messages, "max_tokens": tokens}
+        return body, self._texts.chat(messages, tokens)
+
+    def _judged(self, received: str | bytes, expected: str | None) -> str:
+        """An answer that came to its end; `expected` is None if it does not say so itself."""
+        text = received.decode() if isinstance(received, bytes) else received
+        self._told = f"{text!r} instead of {expected!r}"
+        return WHOLE if text == expected else WRONG
+
+
+class _Refused(Exception):
+    """The status of a request that got no answer."""
+
+    def __init__(self, status: int, body: str) -> None:
+        super().__init__(status)
+        self.status = status
+        self.body = body
+
+
+class _BrokenOff(Exception):
+    """An answer that began and was visibly cut."""
+
+
+async def _parts(
+    client: httpx.AsyncClient,
+    body: dict[str, Any],
+    path: str = PREDICT,
+    headers: dict[str, str] | None = None,
+) -> AsyncIterator[bytes]:
+    """A stream's bytes as they come.
+
+    Raises:
+        _Refused: it did not begin.
+        _BrokenOff: the connection ended first.
+    """
+    async with client.stream("POST", path, json=body, headers=headers) as answer:
+        if answer.status_code != 200:
+            raise _Refused(answer.status_code, (await answer.aread()).decode())
+        try:
+            async for part in answer.aiter_raw():
+                yield part
+        except httpx.TransportError as error:
+            raise _BrokenOff(repr(error)) from None
+
+
+async def _lines(
+    client: httpx.AsyncClient,
+    path: str,
+    body: dict[str, Any],
+    headers: dict[str, str] | None = None,
+) -> AsyncIterator[str]:
+    """The data of server-sent events."""
+    rest = b""
+    async for part in _parts(client, body, path, headers):
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data: "):
+                yield line.removeprefix(b"data: ").decode()
+
+
+async def _whole(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> Any:
+    """A JSON answer.
+
+    Raises:
+        _Refused: there is none.
+    """
+    answer = await client.post(path, json=body)
+    if answer.status_code != 200:
+        raise _Refused(answer.status_code, answer.text)
+    return answer.json()
