@@ -95,7 +95,7 @@ def _release(request: Request) -> None:
 
     Truss keeps a closure over each request in that request's own state.
     """
-    with suppress(AttributeError):
+    with suppress(AttributeError, KeyError):
         del request.state.watch_disconnect
 
 
