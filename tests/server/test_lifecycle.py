@@ -164,7 +164,7 @@ def test_a_tokenizer_that_panics_ends_the_start(tmp_path: Path) -> None:
     folder = tmp_path / "tokenizer"
     folder.mkdir()
     (folder / "tokenizer.json").write_text(json.dumps(parts))
-    status, last_line, _ = failing_start(tmp_path, tokenizer_repository=str(folder))
+    status, last_line = failing_start(tmp_path, tokenizer_repository=str(folder))
     assert status != 0
     assert re.fullmatch(r"error: the tokenizer in \S+ cannot be used \(.*panicked.*", last_line)
 
