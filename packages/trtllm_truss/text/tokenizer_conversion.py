@@ -6,6 +6,7 @@ for others: that alone takes seconds.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -28,6 +29,8 @@ def convert_tokenizer(folder: Path, *, trust_remote_code: bool) -> Tokenizer:
     Raises:
         ArtifactError: `transformers` is not installed, or it cannot make one.
     """
+    # tiktoken keeps what it reads under the file's name in /tmp, where anybody may have put it.
+    os.environ.setdefault("TIKTOKEN_CACHE_DIR", "")
     try:
         from transformers import AutoTokenizer
     except ImportError as error:
