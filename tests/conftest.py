@@ -6,10 +6,12 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
 import pytest
+from left_behind import LeftBehind
 from xdist.scheduler import LoadScopeScheduling
 
 SERVER_FOLDERS = ("server", "triton_native")
@@ -22,6 +24,9 @@ SHARED_FIXTURES = (
 )
 """Servers and models that serve many tests; one worker runs all tests of each."""
 MOST_WORKERS = 4
+RUNNING: set[str] = set()
+LEFT_BEHIND = pytest.StashKey[LeftBehind]()
+LEFT = pytest.StashKey[list[str]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -32,9 +37,39 @@ def pytest_configure(config: pytest.Config) -> None:
         tempfile.tempdir = None
 
 
-def pytest_unconfigure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):
+@pytest.hookimpl(tryfirst=True)  # before workers are started
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if not hasattr(session.config, "workerinput"):
+        folders = [Path(os.environ["TMPDIR"]), session.config._tmp_path_factory.getbasetemp()]
+        session.config.stash[LEFT_BEHIND] = LeftBehind(folders, RUNNING)
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    RUNNING.add(nodeid)
+
+
+def pytest_runtest_logfinish(nodeid: str) -> None:
+    RUNNING.discard(nodeid)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    """Fails the session if anything of it is left on the machine."""
+    yield  # servers that were shared and workers have ended
+    if left_behind := session.config.stash.get(LEFT_BEHIND, None):
+        if left := left_behind.end():
+            session.config.stash[LEFT] = left
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
         shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    if left := config.stash.get(LEFT, None):
+        terminalreporter.section("left behind", red=True)
+        for line in left:
+            terminalreporter.line(line)
 
 
 def groups_file() -> Path:
@@ -74,6 +109,7 @@ class Scheduler(LoadScopeScheduling):
     @cached_property
     def _groups(self) -> dict[str, str]:
         groups: dict[str, str] = json.loads(groups_file().read_text())
+        groups_file().unlink()
         return groups
 
     def _split_scope(self, nodeid: str) -> str:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from waiting import PATIENCE_S
+
 from trtllm_truss.triton.client import TritonClient
 from trtllm_truss.triton.keeper import _env_makers, marked_processes
 from trtllm_truss.triton.process import ServerProcess
@@ -29,7 +31,7 @@ class ScriptedTriton:
         """Says how one request is answered; keys: see the backend."""
         (self.engine_dir / f"{request_id}.json").write_text(json.dumps(answer))
 
-    def seen(self, request_id: str, event: str, within_s: float = 3.0) -> dict[str, Any]:
+    def seen(self, request_id: str, event: str, within_s: float = PATIENCE_S) -> dict[str, Any]:
         """Waits for an event of one request, as the engine noted it."""
         deadline = time.monotonic() + within_s
         log = self.engine_dir / "seen.jsonl"
@@ -42,7 +44,7 @@ class ScriptedTriton:
         raise AssertionError(f"the engine noted no {event!r} of {request_id}")
 
 
-def assert_nothing_left(run_id: str, shm_prefix: str, within_s: float = 5.0) -> None:
+def assert_nothing_left(run_id: str, shm_prefix: str, within_s: float = PATIENCE_S) -> None:
     """Fails unless the run's processes, shared memory and folder in /tmp are gone in time."""
     deadline = time.monotonic() + within_s
     while True:
@@ -63,7 +65,7 @@ def left_alone(folders: Iterable[Path]) -> list[Path]:
     A Triton of another test, or of other people, that began in the same second keeps them.
     """
     there = {folder: folder.lstat().st_ctime for folder in folders if folder.exists()}
-    makers = _env_makers() if there else []
+    makers = _env_makers().values() if there else []
     return [
         folder
         for folder, made_s in there.items()

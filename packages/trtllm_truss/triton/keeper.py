@@ -115,15 +115,17 @@ def remove_env_folders(since_s: float) -> None:
     Args:
         since_s: the start of the run, in seconds since the epoch.
     """
+    if not os.path.isdir(_ENV_FOLDER):  # noqa: PTH112
+        return
     folders = {
         entry.path: made_s
         for entry in os.scandir(_ENV_FOLDER)
         if entry.name.startswith(_ENV_PREFIX)
         and (made_s := _made_by_this_user_s(entry.path)) > since_s - _ENV_MARGIN_S
     }
-    makers = _env_makers() if folders else []
+    makers = _env_makers() if folders else {}
     for path, made_s in folders.items():
-        if not any(begin_s < made_s < end_s for begin_s, end_s in makers):
+        if not any(begin_s < made_s < end_s for begin_s, end_s in makers.values()):
             try:
                 os.rmdir(path)  # noqa: PTH106
             except OSError:
@@ -138,7 +140,7 @@ def _made_by_this_user_s(path: str) -> float:
     return status.st_ctime if status.st_uid == os.geteuid() else 0.0
 
 
-def _env_makers() -> list[tuple[float, float]]:
+def _env_makers() -> dict[int, tuple[float, float]]:
     """When the living processes that have the Python backend may have made their folders."""
     started_s: dict[int, float] = {}
     stubs_s: dict[int, float] = {}
@@ -154,10 +156,10 @@ def _env_makers() -> list[tuple[float, float]]:
             stubs_s[parent] = max(begin_s, stubs_s.get(parent, 0.0))
         elif _BACKEND in maps or (not maps and name == _SERVER and state not in b"ZX"):
             started_s[pid] = begin_s  # without a right to read its maps the name must do
-    return [
-        (begin_s - _ENV_MARGIN_S, stubs_s.get(pid, float("inf")) + _ENV_MARGIN_S)
+    return {
+        pid: (begin_s - _ENV_MARGIN_S, stubs_s.get(pid, float("inf")) + _ENV_MARGIN_S)
         for pid, begin_s in started_s.items()
-    ]
+    }
 
 
 def marked_processes(run_id: str) -> set[int]:

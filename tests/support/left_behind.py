@@ -1,0 +1,132 @@
+"""What a session of the tests leaves on the machine, and which tests ran when it came up.
+
+Other suites may run beside this one. A process is ours that descends from this one or has its
+temporary files below our folders. What lies in the session's own folder is ours; elsewhere, what
+came up with the number of such a process in its name, or was mapped by one, is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import threading
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from truss_process import descendants
+from waiting import settles
+
+from trtllm_truss.triton.keeper import _env_makers
+
+_TICK_S = 0.1
+_PATIENCE_S = 15.0  # for keepers that are still cleaning up
+_PATTERNS = ("python_env_*", "trtllm*", "truss-*", "ompi.*", "prte.*", "pmix*")
+
+
+class LeftBehind:
+    """Watches from a thread what comes up while tests run."""
+
+    def __init__(self, folders: Collection[Path], running: Collection[str]) -> None:
+        """Takes note of what is there already.
+
+        Args:
+            folders: the session's own; the first one must be empty in the end.
+            running: names of the tests that run now.
+        """
+        self._own, *_ = self._folders = [folder.resolve() for folder in folders]
+        self._running = running
+        self._known: dict[Path, str | None] = dict.fromkeys(self._elsewhere())
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def end(self) -> list[str]:
+        """Removes what is left and tells what it was."""
+        self._ended.set()
+        self._thread.join()
+        settles(lambda: not self._left(), _PATIENCE_S)
+        left = self._left()
+        for thing in left:
+            _remove(thing)
+        return [f"{thing}: {origin}" for thing, origin in left.items()]
+
+    def _watch(self) -> None:
+        while not self._ended.wait(_TICK_S):
+            self._look()
+
+    def _look(self) -> None:
+        appeared = {*self._elsewhere(), *self._own.iterdir()} - self._known.keys()
+        if appeared:
+            origin = f"came up while {', '.join(self._running) or 'no test'} ran"
+            ours = self._processes()
+            self._known |= {path: origin if self._is_of(path, ours) else None for path in appeared}
+
+    def _left(self) -> dict[Path | int, str]:
+        self._look()
+        paths = {path: tests for path, tests in self._known.items() if tests and path.exists()}
+        processes = {pid: _describe(pid) for pid in self._processes()}
+        return {**paths, **processes}
+
+    def _elsewhere(self) -> set[Path]:
+        found = {path for pattern in _PATTERNS for path in Path("/tmp").glob(pattern)}
+        return {*found, *Path("/dev/shm").iterdir()} - {self._own}
+
+    def _is_of(self, path: Path, ours: set[int]) -> bool:
+        with contextlib.suppress(OSError):  # it has gone again
+            if path.parent == self._own:
+                return True
+            names = [path.name, *(each.name for each in path.rglob("*"))]
+            numbers = {int(number) for name in names for number in re.findall(r"\d{2,}", name)}
+            if numbers & {*ours, os.getpid()}:
+                return True
+            if path.name.startswith("python_env_"):
+                made_s = path.lstat().st_ctime
+                makers = {pid for pid, (begin_s, end_s) in _env_makers().items()
+                          if begin_s < made_s < end_s}  # fmt: skip
+                return bool(makers) and makers <= ours
+            return any(str(path) in _text(pid, "maps") for pid in ours)
+        return False
+
+    def _processes(self) -> set[int]:
+        pids = {int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()}
+        below = {pid for pid in pids if self._is_below(pid)}
+        return (below | descendants(os.getpid()).keys()) - {os.getpid()}
+
+    def _is_below(self, pid: int) -> bool:
+        folder = Path(_environment(pid).get("TMPDIR", "/nowhere"))
+        return any(folder.is_relative_to(own) for own in self._folders)
+
+
+def _describe(pid: int) -> str:
+    command = _text(pid, "cmdline").replace("\0", " ")[:200]
+    return f"{command}, started by {_environment(pid).get('PYTEST_CURRENT_TEST', 'a test')}"
+
+
+def _environment(pid: int) -> dict[str, str]:
+    return dict(_pairs(_text(pid, "environ")))
+
+
+def _pairs(text: str) -> Iterator[tuple[str, str]]:
+    for line in text.split("\0"):
+        name, _, value = line.partition("=")
+        yield name, value
+
+
+def _text(pid: int, name: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _remove(thing: Path | int) -> None:
+    with contextlib.suppress(OSError):
+        if isinstance(thing, int):
+            os.kill(thing, signal.SIGKILL)
+        elif thing.is_dir() and not thing.is_symlink():
+            shutil.rmtree(thing)
+        else:
+            thing.unlink()
