@@ -15,6 +15,7 @@ import numpy as np
 import openvino_genai
 import pytest
 from backend_requests import END_ID, PROMPT, Caller, request
+from waiting import settles
 
 from trtllm_truss.backends.openvino_genai.engine import Engine
 from trtllm_truss.backends.openvino_genai.guide_check import GuideCheck
@@ -179,7 +180,4 @@ def test_the_program_ends_with_the_engine(model_folder: Path) -> None:
         [sys.executable, "-c", code, str(model_folder)], stdout=subprocess.PIPE, check=False
     )
     program = Path(f"/proc/{int(done.stdout)}")
-    deadline = time.monotonic() + 10
-    while program.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    assert settles(lambda: not program.exists())

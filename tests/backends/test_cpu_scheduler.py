@@ -197,10 +197,9 @@ def test_a_cancelled_request_ends_soon_with_an_empty_response(
     caller.wait_for_responses(3)
     other = submit(scheduler, PROMPT, 10, streaming=True)
     caller.cancelled = True
-    started = time.monotonic()
     caller.wait()
 
-    assert time.monotonic() - started < 0.5
+    assert len(caller.tokens) < 4000
     assert caller.responses[-1]["output_ids"].shape == (1, 1, 0)
     assert f"cancelled id=gone after={len(caller.tokens)}" in caplog.messages
     assert len(other.wait().tokens) == 10

@@ -23,6 +23,7 @@ from benchmarks.servers.target import Target
 from benchmarks.servers.triton import triton
 from benchmarks.servers.usage import descendants
 from tritonclient.grpc import InferenceServerClient, InferInput
+from waiting import PATIENCE_S
 
 pytestmark = pytest.mark.server
 
@@ -114,7 +115,7 @@ def test_engine_stops_a_request_that_runs(engine: Target) -> None:
 def test_engine_lets_go_of_a_cancelled_request(engine: Target) -> None:
     gone = Asked(engine)
     gone.ask("a", **request(100_000, 7))
-    assert gone.begun.wait(10)
+    assert gone.begun.wait(PATIENCE_S)
     gone.close(cancel=True)
     asked = Asked(engine)
     asked.ask("b", **request(2, 7))

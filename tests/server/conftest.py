@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from standin_engine import standin_server, write_engine
 from truss_process import Served
 
 SECRETS = {
@@ -30,9 +32,9 @@ def server() -> Iterator[Served]:
 
 
 @pytest.fixture
-def own_server() -> Iterator[Served]:
-    """A CPU server of the test's own, to be ended in any way."""
-    served = Served()
+def own_server(tmp_path: Path) -> Iterator[Served]:
+    """A server of the test's own with a stand-in for the engine, to be ended in any way."""
+    served = standin_server(write_engine(tmp_path / "engine", step_ms=10))
     try:
         yield served.wait_until_ready()
     finally:

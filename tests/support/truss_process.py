@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples/smollm2-135m-cpu/config.yaml"
@@ -95,7 +96,7 @@ class Served:
         (value,) = re.findall(r"^trtllm_truss_requests_running (\d+)", page, re.MULTILINE)
         return int(value)
 
-    def end(self, number: int = signal.SIGTERM, timeout_s: float = 30) -> int:
+    def end(self, number: int = signal.SIGTERM, timeout_s: float = PATIENCE_S) -> int:
         self.process.send_signal(number)
         status = self.process.wait(timeout_s)
         self._reader.join(5)

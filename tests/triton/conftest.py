@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from scripted_triton import SCRIPTED_BACKEND, TEMPLATES, ScriptedTriton
 from standin_engine import STANDIN_BACKENDS, write_engine
+from waiting import PATIENCE_S
 
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.triton.command import launcher, server_environment
@@ -52,7 +53,7 @@ def make_triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonFact
     """Starts real Tritons with a scripted engine; all are stopped at the end of the session."""
     started: list[ServerProcess] = []
 
-    def make(ready_s: float | None = 30.0, **script: Any) -> ScriptedTriton:
+    def make(ready_s: float | None = PATIENCE_S, **script: Any) -> ScriptedTriton:
         run = tmp_path_factory.mktemp("triton")
         engine_dir = run / "engine"
         engine_dir.mkdir()
@@ -91,7 +92,7 @@ def make_standin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandinFa
         tp: int = 1,
         pp: int = 1,
         world_size: int | None = None,
-        ready_s: float | None = 20.0,
+        ready_s: float | None = PATIENCE_S,
         spoil: Callable[[Path], None] = lambda _: None,
         on_line: Callable[[str], None] | None = None,
         **engine: Any,

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from scripted_triton import assert_nothing_left
+from waiting import PATIENCE_S, settles
 
 from trtllm_truss.errors import TritonError
 from trtllm_truss.triton.leftovers import sweep
@@ -49,17 +50,10 @@ def pretend(tmp_path, monkeypatch):
             assert_nothing_left(launch.run_id, launch.shm_prefix)
 
 
-def started(server, ready_s=10.0):
+def started(server, ready_s=PATIENCE_S):
     server.start()
     server.wait_until_ready(ready_s)
     return server
-
-
-def wait_for(condition, within_s=5.0):
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
 
 
 def test_life_of_a_server(pretend):
@@ -67,7 +61,7 @@ def test_life_of_a_server(pretend):
     assert (server.state, server.pid) == (State.NEW, None)
     server.start()
     assert server.state is State.STARTING
-    server.wait_until_ready(10)
+    server.wait_until_ready(PATIENCE_S)
     assert server.state is State.READY
     assert server.grpc_address == f"127.0.0.1:{server.launch.ports.grpc}"
     server.stop(2)
@@ -129,9 +123,9 @@ def test_server_that_was_ready_is_not_started_on_other_ports(pretend):
     server = started(pretend("port_lost"))
     (child,) = [p for p in children_of(server.pid) if b"pretend_server" in command_line(p)]
     os.kill(child, signal.SIGKILL)
-    wait_for(lambda: server.state is State.DEAD)
+    assert settles(lambda: server.state is State.DEAD)
     with pytest.raises(TritonError, match="SIGKILL"):
-        server.wait_until_ready(10)
+        server.wait_until_ready(PATIENCE_S)
     assert server.state is State.DEAD
 
 
@@ -150,14 +144,14 @@ def test_many_stops_at_once(pretend):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(5)
+        thread.join(PATIENCE_S)
     assert server.state is State.STOPPED
 
 
 def test_output_is_drained_and_the_tail_bounded(pretend):
     lines = []
     server = started(pretend("chatty", on_line=lines.append))
-    wait_for(lambda: len(lines) >= 20_000)
+    assert settles(lambda: len(lines) >= 20_000)
     assert len(server.tail) == 200
     assert server.tail[-1].startswith("line 19999 x")
 
@@ -168,7 +162,7 @@ def test_death_after_ready_is_told_once(pretend):
     server.on_exit(told.append)
     (child,) = [p for p in children_of(server.pid) if b"pretend_server" in command_line(p)]
     os.kill(child, signal.SIGSEGV)
-    wait_for(lambda: told)
+    assert settles(lambda: told)
     assert server.state is State.DEAD
     assert [error.message for error in told] == ["Triton was killed by SIGSEGV. It left no log."]
     with pytest.raises(TritonError, match="SIGSEGV"):
@@ -190,7 +184,7 @@ def test_killed_keeper_takes_everything_with_it(pretend):
     told = []
     server.on_exit(told.append)
     os.kill(server.pid, signal.SIGKILL)
-    wait_for(lambda: told)
+    assert settles(lambda: told)
     assert "keeper was killed by SIGKILL" in told[0].message
     assert_nothing_left(server.launch.run_id, server.launch.shm_prefix, within_s=0.5)
 
@@ -253,7 +247,7 @@ def test_a_death_is_noticed_without_a_file_to_open(pretend):
     server.on_exit(told.append)
     with files_left(0):
         os.kill(server.pid, signal.SIGKILL)
-        wait_for(lambda: told)
+        assert settles(lambda: told)
     assert server.state is State.DEAD
     sweep()  # as the next start does
 
@@ -266,7 +260,7 @@ def test_a_listener_that_fails_does_not_stop_the_reading(pretend):
         raise ValueError(line)
 
     started(pretend("port_lost", "files", on_line=fail))
-    wait_for(lambda: len(lines) == 2)
+    assert settles(lambda: len(lines) == 2)
 
 
 def own(*arguments):
@@ -283,7 +277,7 @@ def own(*arguments):
 def test_nothing_outlives_its_owner(number, fork):
     owner, run_id, shm_prefix, _ = own(fork, "stubborn", "family", "memory")
     owner.send_signal(number)
-    owner.wait(5)
+    owner.wait(PATIENCE_S)
     owner.stdout.close()
     assert_nothing_left(run_id, shm_prefix)
 
@@ -299,7 +293,7 @@ def test_keeper_below_a_keeper_cleans_up_first(tmp_path):
 
     outer = ServerProcess(command, os.environ)
     outer.start()
-    wait_for(lambda: any("trtllm_truss_" in line for line in outer.tail), within_s=10)
+    assert settles(lambda: any("trtllm_truss_" in line for line in outer.tail))
     run_id, shm_prefix, _ = outer.tail[-1].split()
     outer.stop(0)
     assert_nothing_left(run_id, shm_prefix, within_s=0.5)

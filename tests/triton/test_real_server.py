@@ -14,6 +14,7 @@ import pytest
 from scripted_triton import assert_nothing_left
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from truss_process import LOOPBACK, listening_addresses
+from waiting import PATIENCE_S, settles
 
 from trtllm_truss.errors import TritonError
 from trtllm_truss.triton.grpc_connection import GrpcConnection
@@ -91,21 +92,21 @@ async def test_no_header_opens_a_closed_api(triton, head, details):
     connection._h2.send_headers = lambda number, headers: send_headers(number, headers + head)
     payload = service_pb2.LogSettingsRequest().SerializeToString()
     connection.call("/inference.GRPCInferenceService/LogSettings", payload, answer)
-    assert details in (await asyncio.wait_for(answer.status, 5))[1]
+    assert details in (await asyncio.wait_for(answer.status, PATIENCE_S))[1]
     connection.close()
 
 
 def test_model_that_cannot_load_is_told(make_triton):
     failed = make_triton(ready_s=None, load_error="no such engine file: rank0.engine")
     with pytest.raises(TritonError, match=r"exited with code 1.*no such engine file"):
-        failed.process.wait_until_ready(20)
+        failed.process.wait_until_ready(PATIENCE_S)
     assert failed.process.state is State.DEAD
 
 
 def test_stub_that_dies_while_loading_is_told(make_triton):
     failed = make_triton(ready_s=None, load_exit=9)
     with pytest.raises(TritonError, match="Stub process"):
-        failed.process.wait_until_ready(20)
+        failed.process.wait_until_ready(PATIENCE_S)
 
 
 def test_slow_model_meets_the_deadline(make_triton):
@@ -133,9 +134,7 @@ def test_kill_9_leaves_nothing(make_triton, victim):
     if victim == "stub":  # Triton does not mind; whoever asks for tokens will
         doomed.process.stop(0.5)
     else:
-        deadline = time.monotonic() + 5
-        while not told and time.monotonic() < deadline:
-            time.sleep(0.01)
+        assert settles(lambda: told)
         assert doomed.process.state is State.DEAD
         assert "SIGKILL" in told[0].message
     assert_nothing_left(launch.run_id, launch.shm_prefix)

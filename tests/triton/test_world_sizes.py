@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from scripted_triton import assert_nothing_left, chunks_of
 from truss_process import LOOPBACK, listening_addresses
-from waiting import until
+from waiting import PATIENCE_S, until
 
 from trtllm_truss.engines.inspection import inspect_engine
 from trtllm_truss.engines.versions import PINNED_VERSION
@@ -59,7 +59,7 @@ def processes(server: ServerProcess) -> Iterator[tuple[str, int]]:
             yield "mpirun", pid
 
 
-def assert_gone(server, within_s=5.0):
+def assert_gone(server, within_s=PATIENCE_S):
     launch = server.launch
     assert_nothing_left(launch.run_id, launch.shm_prefix, within_s)
     assert not launch.folder.exists()
@@ -112,7 +112,7 @@ async def test_kill_9_of_any_process_ends_every_stream(make_standin, victim, wor
     client, tasks = await live_streams(server)
     os.kill(pids[victim], signal.SIGKILL)
     await until(lambda: server.state is not State.READY)
-    results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 5)
+    results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), PATIENCE_S)
     assert {type(result) for result in results} == {EngineUnavailable}
     assert server.state is State.DEAD
     assert_gone(server)
@@ -178,12 +178,12 @@ async def test_streams_that_are_left_end_in_the_engine(make_standin):
 async def test_engine_that_aborts_ends_every_stream(make_standin):
     server = make_standin(tp=2, step_ms=5, crash_after=100)
     client, tasks = await live_streams(server)
-    results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
+    results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), PATIENCE_S)
     assert {type(result) for result in results} == {EngineUnavailable}
     await client.close()
     await until(lambda: server.state is State.DEAD)
     with pytest.raises(TritonError, match="SIGABRT"):
-        server.wait_until_ready(3)
+        server.wait_until_ready(PATIENCE_S)
     assert_gone(server)
 
 
@@ -202,8 +202,8 @@ async def test_hung_engine_is_stopped(make_standin):
 
 async def test_two_servers_do_not_disturb_each_other(make_standin):
     first, second = make_standin(tp=2, ready_s=None), make_standin(tp=2, ready_s=None)
-    first.wait_until_ready(20)
-    second.wait_until_ready(20)
+    first.wait_until_ready(PATIENCE_S)
+    second.wait_until_ready(PATIENCE_S)
     assert await stream(first) == await stream(second)
     os.kill(dict(processes(first))["rank 1"], signal.SIGKILL)
     client, tasks = await live_streams(second, 300)
@@ -216,7 +216,7 @@ async def test_two_servers_do_not_disturb_each_other(make_standin):
 
 def rejected(server):
     with pytest.raises(TritonError) as failure:
-        server.wait_until_ready(30)
+        server.wait_until_ready(PATIENCE_S)
     assert_gone(server)
     return failure.value.message
 

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import struct
-import time
 from pathlib import Path
 
 import grpc
@@ -15,6 +14,7 @@ import httpx
 import pytest
 from native_triton import TEXT_MODELS
 from tritonclient.grpc import service_pb2, service_pb2_grpc
+from waiting import settles
 
 from trtllm_truss.backends.triton_native.calls import Models
 from trtllm_truss.backends.triton_native.values import Value, integer, pack_texts, to_array
@@ -30,14 +30,9 @@ def model(request):
     return request.param
 
 
-def seen(server, words, within_s=3.0):
+def seen(server, words):
     """Waits until the engine has said something."""
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        if any(words in line for line in tuple(server.lines)):
-            return True
-        time.sleep(0.02)
-    return False
+    return settles(lambda: any(words in line for line in tuple(server.lines)))
 
 
 def test_all_five_are_ready(native):
@@ -160,10 +155,7 @@ def test_a_dead_text_model_ends_triton(make_native):
         and Path(f"/proc/{pid}/exe").readlink().name.endswith("_stub")
     ]
     os.kill(stubs[0], signal.SIGKILL)
-    deadline = time.monotonic() + 5
-    while server.process.state is not State.DEAD and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert server.process.state is State.DEAD
+    assert settles(lambda: server.process.state is State.DEAD)
 
 
 def test_the_http_port_can_be_pinned(make_native):
