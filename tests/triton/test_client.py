@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 from scripted_triton import chunks_of
@@ -10,6 +11,7 @@ from scripted_triton import chunks_of
 from trtllm_truss import errors
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.triton.client import TritonClient
+from trtllm_truss.triton.grpc_connection import GrpcConnection
 from trtllm_truss.triton.request import EngineChunk, EngineRequest, Sampling
 
 
@@ -143,10 +145,29 @@ async def test_closing_the_stream_cancels_in_the_engine(triton, client):
     assert note["given"] < 20
 
 
+@pytest.mark.parametrize("slow_ms", [50, 700])
+async def test_an_engine_that_stops_is_not_cancelled(make_standin, monkeypatch, slow_ms):
+    """A cancelled call can abort Triton; an iteration of a large batch takes its time."""
+    cancelled = []
+    monkeypatch.setattr(GrpcConnection, "cancel", lambda _, call: cancelled.append(call))
+    told = threading.Event()
+    process = make_standin(
+        step_ms=slow_ms, on_line=lambda line: "cancelled id=slow" in line and told.set()
+    )
+    client = TritonClient(process.grpc_address, tensorrt_llm_version="1.0.0")
+    stopped = asyncio.Event()
+    async with client.answer(request("slow", 500), on_stopped=lambda _: stopped.set()) as answer:
+        await answer.next()
+    await asyncio.wait_for(stopped.wait(), 10)
+    await client.close()
+    assert await asyncio.to_thread(told.wait, 10)
+    assert not cancelled
+
+
 @pytest.mark.parametrize("streaming", [True, False])
 async def test_cancelled_before_the_first_chunk(triton, client, streaming):
     name = f"early_{streaming}"
-    triton.script(name, first_delay_s=0.3)
+    triton.script(name, first_delay_s=1)
     task = asyncio.create_task(collect(client, request(name, streaming=streaming)))
     await asyncio.to_thread(triton.seen, name, "request")
     task.cancel()

@@ -15,7 +15,10 @@ from trtllm_truss.triton.schema import rows_for
 from trtllm_truss.triton.tensors import encode_request, encode_stop
 
 _STREAM_INFER = "/inference.GRPCInferenceService/ModelStreamInfer"
-_STOP_LIMIT_S = 0.15
+_ORDER_LIMIT_S = 0.3
+"""For the answer to `stop`; with what it takes to notice a cancellation, below half a second."""
+_STOP_LIMIT_S = 2.0
+"""For the end of a request that the engine has been told to stop: an iteration and more."""
 _END_LIMIT_S = 1.0
 
 
@@ -46,6 +49,7 @@ class TritonClient:
         self._connection: GrpcConnection | None = None
         self._connecting = asyncio.Lock()
         self._closed = False
+        self._knows_stop = False  # other backends take it for one more request, with tokens
         self._endings: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
@@ -124,14 +128,16 @@ class TritonClient:
         """Has the engine end a request, and cancels its call only if it does not.
 
         A cancellation that meets a response on its way can abort the whole of Triton (2.51 under
-        load, once in a thousand: ``sync.cc:105 ASSERTION FAILED: prior > 0``, or a segmentation
-        fault). The ``stop`` input of the backend is harmless.
+        load, up to once in a thousand: ``sync.cc:105 ASSERTION FAILED: prior > 0``, or a
+        segmentation fault). The ``stop`` input of the backend is harmless.
         """
         stop = encode_stop(request_id, model_name=self._model_name)
         order = Answer()
         if connection.is_usable:
             stop_call = connection.call(_STREAM_INFER, stop.SerializeToString(), order)
-            if not await answer.comes_to_end(_STOP_LIMIT_S):
+            if await order.comes_to_end(_ORDER_LIMIT_S):
+                self._knows_stop = not order.unread
+            if not await answer.comes_to_end(_STOP_LIMIT_S if self._knows_stop else 0):
                 connection.cancel(call)
             if not await order.comes_to_end(_END_LIMIT_S):
                 connection.cancel(stop_call)
