@@ -159,7 +159,7 @@ class Supervisor:
         self._client = None
         run.stop(0)
         return (
-            f"it gave no token for {silent_for_s:.0f} s while requests were waiting "
+            f"it gave no token for {silent_for_s:.0f} s to any of the requests "
             "(serving.hang_timeout_s)."
         )
 

@@ -29,8 +29,9 @@ class Serving(Strict):
         120,
         ge=1,
         le=86400,
-        description="Seconds with requests in flight and not one token for any of them, after "
-        "which the engine counts as hung: its requests fail and it is restarted.",
+        description="Seconds with requests in flight and not one token for any of them, or in "
+        "which every request failed for want of an engine; after them the engine counts as hung: "
+        "its requests fail and it is restarted.",
     )
     restart_limit: int = Field(
         5,
