@@ -167,6 +167,15 @@ CORPUS = [
                 ("response_format.regex", "at most 65536")),
     HostileBody("regex that explodes", CHAT, _guided("regex", "((a|b1){1,300}c?){1,301}"),
                 ("response_format",)),
+    HostileBody("regex of expensive tokens", CHAT, _guided("regex", "([a-z]{0,100}){0,100}"),
+                ("response_format", "less ambiguous")),
+    HostileBody("regex of 64 kB of options", CHAT, _guided("regex", "a?" * 32_768),
+                ("response_format", "more than 4 s to compile")),
+    HostileBody(
+        "ambiguous grammar", CHAT,
+        _guided("grammar", "root ::= [a-z] | root root | root root root"),
+        ("response_format", "less ambiguous"),
+    ),
     HostileBody("grammar of 1 MB", CHAT, _guided("grammar", 'root ::= "a"\n' * 80_000),
                 ("response_format.grammar", "at most 65536")),
     HostileBody(

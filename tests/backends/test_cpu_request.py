@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from backend_requests import LIMITS, OUTPUTS, PROMPT, request, tensors, word_list
 
-from trtllm_truss.backends.openvino_genai.guides import Guide
 from trtllm_truss.backends.openvino_genai.refusal import Refusal
 from trtllm_truss.backends.openvino_genai.request import Limits, read_request
+from trtllm_truss.guides.guide import Guide
 
 
 def test_defaults_are_those_of_the_cpp_backend() -> None:
@@ -139,7 +139,7 @@ def guide(kind: str, value: str = "", **inputs: Any) -> dict[str, Any]:
         ({}, None),
         (guide(""), None),
         (guide("regex", "é+"), Guide("regex", "é+")),
-        (guide("ebnf_grammar", 'root ::= "a"'), Guide("grammar", 'root ::= "a"')),
+        (guide("ebnf_grammar", 'root ::= "a"'), Guide("ebnf_grammar", 'root ::= "a"')),
         (guide("json_schema", "{}"), Guide("json_schema", "{}")),
     ],
 )
@@ -160,8 +160,6 @@ def test_the_guide_type_json_is_any_object_or_array() -> None:
         (guide("xml", "<a/>"), "guided_decoding_guide_type is 'xml'; send json, json_schema, "),
         (guide("", "a"), "guided_decoding_guide is given without guided_decoding_guide_type"),
         (guide("regex"), "guided_decoding_guide_type is regex, but guided_decoding_guide is empty"),
-        (guide("json_schema", '{"a'), "guided_decoding_guide is not JSON .Unterminated string"),
-        (guide("json_schema", "[" * 200_000), "guided_decoding_guide is nested too deeply"),
         (guide("regex", "a", beam_width=2), "beam_width 2 is not supported with guided_decoding_g"),
         (guide("regex", "a", min_tokens=2), "min_tokens 2 is not supported with guided_decoding_g"),
         (guide("regex", "a", end_id=-1), "guided_decoding_guide_type needs end_id"),
@@ -174,35 +172,6 @@ def test_the_guide_type_json_is_any_object_or_array() -> None:
 def test_guides_that_are_refused_unseen(inputs: dict[str, Any], message: str) -> None:
     with pytest.raises(Refusal, match=message):
         request(**inputs)
-
-
-@pytest.mark.parametrize(
-    ("kind", "value"),
-    [
-        ("ebnf_grammar", 'root ::= "Größe"'),
-        ("regex", "x[aßb]"),
-        ("regex", r"[\]é0]"),
-        ("json_schema", '{"enum": [{"a": "Gr\\u00f6\\u00dfe"}]}'),
-        ("json_schema", '{"anyOf": [{"const": "éa"}]}'),
-        ("json_schema", '{"properties": {"Größe": {"type": "integer"}}}'),
-        ("json_schema", '{"properties": {"enum": {"const": "é0"}}}'),
-    ],
-)
-def test_guides_that_would_be_misread_are_refused(kind: str, value: str) -> None:
-    with pytest.raises(Refusal, match=r"guided_decoding_guide has '[ßé][0abe]', two characters"):
-        request(**guide(kind, value))
-
-
-@pytest.mark.parametrize(
-    ("kind", "value"),
-    [
-        ("ebnf_grammar", 'root ::= "Grö" "ß" "e"'),
-        ("regex", "Größe [bß]e"),
-        ("json_schema", '{"description": "Größe", "properties": {"Grösse": {"pattern": "ße"}}}'),
-    ],
-)
-def test_guides_that_only_look_like_that_pass(kind: str, value: str) -> None:
-    assert request(**guide(kind, value)).guide is not None
 
 
 @pytest.mark.parametrize("name", OUTPUTS)

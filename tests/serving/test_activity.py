@@ -77,3 +77,10 @@ def test_a_new_engine_is_not_blamed_for_the_old_one(activity: Activity, now: lis
         activity.request_failed()
     activity.sign_of_life()
     assert activity.silent_for_s == 0
+
+
+def test_what_the_engine_says_is_a_sign_of_life(activity: Activity, now: list[float]) -> None:
+    with activity.waiting():
+        now[0] += 5
+        activity.sign_of_life()
+        assert activity.silent_for_s == 0

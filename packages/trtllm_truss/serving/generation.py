@@ -140,7 +140,10 @@ class Generator:
         record.queued(admitted - arrived)
         try:
             async with self._connect().answer(
-                plan.engine_request, on_end=ticket.release, on_stopped=record.tokens_wasted
+                plan.engine_request,
+                on_end=ticket.release,
+                on_stopped=record.tokens_wasted,
+                on_sign=self._activity.sign_of_life,
             ) as answer:
                 record.sent(len(plan.prompt.ids))
                 pieces = read_answer(

@@ -6,9 +6,10 @@ import secrets
 from collections.abc import Iterator
 from dataclasses import replace
 
-from trtllm_truss.engines.inspection import Engine
+from trtllm_truss.engines.inspection import Engine, EngineKind
 from trtllm_truss.errors import ContextLengthExceeded, InvalidRequest
 from trtllm_truss.serving.capabilities import Capabilities, refuse_unsupported
+from trtllm_truss.serving.guide_gate import GuideGate
 from trtllm_truss.serving.plan import Plan
 from trtllm_truss.serving.prompting import EncodedPrompt, encode_prompt, prompt_field
 from trtllm_truss.serving.request import GenerationRequest
@@ -25,7 +26,11 @@ class Planner:
     """Checks requests against one engine and encodes them with its tokenizer."""
 
     def __init__(
-        self, engine: Engine, tokenizer: TextTokenizer, capabilities: Capabilities
+        self,
+        engine: Engine,
+        tokenizer: TextTokenizer,
+        capabilities: Capabilities,
+        guides: GuideGate | None = None,
     ) -> None:
         """Binds engine and tokenizer.
 
@@ -33,10 +38,12 @@ class Planner:
             engine: what its folder says of it.
             tokenizer: the one that it was trained with.
             capabilities: what it can do as it is set up here.
+            guides: checks guides; None without guided decoding.
         """
         self._engine = engine
         self._tokenizer = tokenizer
         self._capabilities = capabilities
+        self._guides = guides
         self._stop_word_ids = StopWordIds(tokenizer)
 
     async def plan(self, request: GenerationRequest, request_ids: Iterator[str]) -> list[Plan]:
@@ -48,6 +55,8 @@ class Planner:
 
         Raises:
             RequestError: it does not fit this engine.
+            QueueFull: too many guides wait for their check.
+            EngineUnavailable: its guide cannot be checked.
         """
         refuse_unsupported(request, self._engine, self._capabilities)
         prompt = await encode_prompt(
@@ -70,10 +79,13 @@ class Planner:
                 "sequence; do not ignore that.",
                 param=name,
             )
+        engine_request = self._engine_request(request, prompt, end_ids, next(request_ids))
+        if self._guides is not None:
+            await self._guides.admit(request)
         first = Plan(
             request,
             prompt,
-            self._engine_request(request, prompt, end_ids, next(request_ids)),
+            engine_request,
             end_ids,
             special,
             StopWords(request.stop_words) if request.stop_words else NO_STOP_WORDS,
@@ -106,6 +118,7 @@ class Planner:
             sampling=_with_seed(request.sampling),
             return_log_probs=request.token_details or request.log_probs is not None,
             guide=request.guide,
+            guide_is_checked=request.guide is not None and self._engine.kind is EngineKind.CPU,
             lora_task_id=request.lora_task_id,
         )
 

@@ -78,10 +78,8 @@ def render_engine(
         tensorrt_llm_version,
         max_beam_width=max_beam_width(settings, engine),
     )
-    info = None
-    is_guided = engine.config is not None and _GUIDING in parameters
-    if is_guided and _TOKENIZER_INFO not in parameters:
-        info = destination.absolute() / MODEL_NAME / INFO_FILE
+    info = tokenizer_info_file(settings, engine, destination)
+    if info is not None:
         parameters[_TOKENIZER_INFO] = str(info)
     render_repository(
         data_dir / _TEMPLATE,
@@ -93,10 +91,24 @@ def render_engine(
         tensorrt_llm_version=tensorrt_llm_version,
         instance_count=instance_count(settings, engine),
     )
-    if info is not None:
+    if info is not None and not settings.runtime.get(_TOKENIZER_INFO):
         is_trusted = settings.trust_remote_code
         write_tokenizer_info(tokenizer_dir, info, trust_remote_code=is_trusted)
     return destination
+
+
+def tokenizer_info_file(settings: Settings, engine: Engine, repository: Path) -> Path | None:
+    """Locate TensorRT-LLM's vocabulary file for guides; None without guided decoding.
+
+    Args:
+        settings: the operator's settings.
+        engine: the engine.
+        repository: the model repository.
+    """
+    if engine.config is None or not settings.runtime.get(_GUIDING):
+        return None
+    named = settings.runtime.get(_TOKENIZER_INFO)
+    return Path(str(named)) if named else repository.absolute() / MODEL_NAME / INFO_FILE
 
 
 def check_runtime(settings: Settings, tensorrt_llm_version: str) -> None:

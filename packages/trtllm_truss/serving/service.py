@@ -21,6 +21,7 @@ from trtllm_truss.serving.activity import Activity
 from trtllm_truss.serving.admission import Admission
 from trtllm_truss.serving.concurrency import admission_for, capabilities_of
 from trtllm_truss.serving.generation import Generator
+from trtllm_truss.serving.guide_gate import GuideGate, guide_check_for
 from trtllm_truss.serving.metrics import Metrics, exposed
 from trtllm_truss.serving.phases import Phases
 from trtllm_truss.serving.planning import Planner
@@ -29,8 +30,9 @@ from trtllm_truss.serving.preparation import (
     examine_engine,
     local_surroundings,
 )
-from trtllm_truss.serving.rendering import render_engine
+from trtllm_truss.serving.rendering import render_engine, tokenizer_info_file
 from trtllm_truss.serving.supervisor import Supervisor
+from trtllm_truss.settings.child_environment import child_environment
 from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Serving, Settings
 from trtllm_truss.text.tokenizer import load_tokenizer
@@ -168,12 +170,21 @@ class Service:
             said.append("ready, first token generated")
         self._running.enter_context(exposed(self.metrics, lambda: supervisor.metrics_port))
         self._admission = admission_for(self._settings, engine, examined.capacity)
+        guides = guide_check_for(
+            engine,
+            tokenizer_info_file(self._settings, engine, repository),
+            child_environment(self._environment.variables, self._settings.serving.pass_environment),
+            self._settings.serving.guide_compile_limit_s,
+        )
+        if guides is not None:
+            self._running.callback(guides.close)
         self.sampling = tokenizer.sampling
         self._generator = Generator(
             Planner(
                 engine,
                 tokenizer,
                 capabilities_of(self._settings, engine, examined.capacity),
+                GuideGate(guides) if guides is not None else None,
             ),
             tokenizer,
             lambda: supervisor.client,

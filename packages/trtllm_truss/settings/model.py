@@ -117,6 +117,14 @@ class Serving(Strict):
         description="Seconds that a stream waits for a client that does not read; after them it "
         "is broken off and its request cancelled.",
     )
+    guide_compile_limit_s: float = Field(
+        4,
+        gt=0,
+        le=60,
+        description="Seconds of one core in which a schema, regular expression or grammar must be "
+        "compiled; one that takes longer is refused with 400. TensorRT-LLM then compiles it again, "
+        "on eight threads, while nobody gets a token; the CPU engine does so beside its steps.",
+    )
     triton_native: bool = Field(
         False,
         description="Whether Triton also has `preprocessing`, `postprocessing`, `ensemble` and "

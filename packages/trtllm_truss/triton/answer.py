@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from google.protobuf.message import DecodeError
 
-from trtllm_truss.errors import InternalError, TrussError
+from trtllm_truss.errors import EngineUnavailable, InternalError, TrussError
 from trtllm_truss.triton.failures import from_status, unavailable
 from trtllm_truss.triton.grpc_status import StatusCode
 from trtllm_truss.triton.request import EngineChunk
@@ -30,13 +30,20 @@ class Answer:
         over: whether the server has ended the call: nothing more can come.
     """
 
-    def __init__(self, on_end: Callable[[], None] = _nothing) -> None:
+    def __init__(
+        self,
+        on_end: Callable[[], None] | None = None,
+        on_sign: Callable[[], None] | None = None,
+    ) -> None:
         """An answer of which nothing has come yet.
 
         Args:
             on_end: called once, as soon as the engine is done with it, however slowly it is read.
+            on_sign: called at each response without tokens: an empty one, or an error other than
+                EngineUnavailable.
         """
-        self._on_end = on_end
+        self._on_end = on_end or _nothing
+        self._on_sign = on_sign or _nothing
         self._loop = asyncio.get_running_loop()
         self._reader = ResponseReader()
         self._tokens = array("i")
@@ -96,6 +103,8 @@ class Answer:
             return
         if not self._reader.read_token(payload, self._tokens):
             self._read(payload)
+            if not isinstance(self._failure, EngineUnavailable):
+                self._on_sign()
         if self._is_decided():
             self._on_end()
             self._wake()

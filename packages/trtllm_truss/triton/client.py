@@ -59,6 +59,7 @@ class TritonClient:
         *,
         on_end: Callable[[], None] | None = None,
         on_stopped: Callable[[int], None] | None = None,
+        on_sign: Callable[[], None] | None = None,
     ) -> AsyncGenerator[Answer, None]:
         """Sends one generation; leaving the context before the end stops it.
 
@@ -67,12 +68,13 @@ class TritonClient:
             on_end: called once, as soon as the engine is done, however slowly the answer is read.
             on_stopped: called once the engine has stopped a request that was let go of before its
                 end, with the tokens that it gave and nobody read.
+            on_sign: called at each response without tokens, see `Answer`.
 
         Raises:
             EngineUnavailable: the server cannot be reached.
         """
         connection = await self._connected()
-        answer = Answer(on_end) if on_end is not None else Answer()
+        answer = Answer(on_end, on_sign)
         message = encode_request(request, model_name=self._model_name, declared=self._declared)
         call = connection.call(_STREAM_INFER, message.SerializeToString(), answer)
         try:

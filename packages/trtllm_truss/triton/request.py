@@ -67,6 +67,8 @@ class EngineRequest:
         sampling: how tokens are chosen.
         return_log_probs: chunks carry log probabilities.
         guide: what the answer must match. It needs an `end_id`, by which it ends.
+        guide_is_checked: skips the CPU engine's own check; it then also sends empty chunks while
+            the guide compiles.
         lora_task_id: the adapter to generate with, which the engine has loaded before.
     """
 
@@ -82,6 +84,7 @@ class EngineRequest:
     sampling: Sampling = Sampling()
     return_log_probs: bool = False
     guide: Guide | None = None
+    guide_is_checked: bool = False
     lora_task_id: int | None = None
 
 

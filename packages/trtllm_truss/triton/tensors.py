@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 
 from tritonclient.grpc import service_pb2
 
+from trtllm_truss.guides.guide import GUIDE_IS_CHECKED
 from trtllm_truss.triton.contract import INPUTS
 from trtllm_truss.triton.request import EngineChunk, EngineRequest
 
@@ -49,10 +50,7 @@ def encode_request(
     ):
         if words:
             _add(message, name, [1, 2, sum(map(len, words))], pack_words(words))
-    if request.guide is not None:
-        _add(message, "guided_decoding_guide_type", [1, 1], pack_text(request.guide.kind))
-        if request.guide.text:
-            _add(message, "guided_decoding_guide", [1, 1], pack_text(request.guide.text))
+    _add_guide(message, request)
     for name in ("output_ids", "sequence_length"):
         message.outputs.add(name=name)
     if request.return_log_probs:
@@ -158,6 +156,16 @@ def _scalars(request: EngineRequest) -> tuple[tuple[str, float | None], ...]:
         ("return_log_probs", True if request.return_log_probs else None),
         ("lora_task_id", request.lora_task_id),
     )
+
+
+def _add_guide(message: service_pb2.ModelInferRequest, request: EngineRequest) -> None:
+    if request.guide is None:
+        return
+    _add(message, "guided_decoding_guide_type", [1, 1], pack_text(request.guide.kind))
+    if request.guide.text:
+        _add(message, "guided_decoding_guide", [1, 1], pack_text(request.guide.text))
+    if request.guide_is_checked:
+        message.parameters[GUIDE_IS_CHECKED].bool_param = True
 
 
 def _add(message: service_pb2.ModelInferRequest, name: str, shape: list[int], raw: bytes) -> None:

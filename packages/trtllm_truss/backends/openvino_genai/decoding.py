@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import openvino_genai
 
-from trtllm_truss.backends.openvino_genai.guides import Guide
 from trtllm_truss.backends.openvino_genai.request import GenerationRequest
 from trtllm_truss.backends.openvino_genai.sampling import Sampling
+from trtllm_truss.guides.guide import Guide, Language
+
+_LANGUAGES: dict[Language, str] = {
+    "json_schema": "json_schema",
+    "regex": "regex",
+    "ebnf_grammar": "grammar",
+}
+"""What OpenVINO GenAI calls the languages of guides."""
 
 
 def generation_config(request: GenerationRequest) -> openvino_genai.GenerationConfig:
@@ -43,7 +50,7 @@ def generation_config(request: GenerationRequest) -> openvino_genai.GenerationCo
 def structured_output(guide: Guide) -> openvino_genai.StructuredOutputConfig:
     """Translate a guide."""
     config = openvino_genai.StructuredOutputConfig()
-    setattr(config, guide.language, guide.text)
+    setattr(config, _LANGUAGES[guide.language], guide.text)
     return config
 
 

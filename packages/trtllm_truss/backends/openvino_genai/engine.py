@@ -10,9 +10,11 @@ import openvino
 import openvino_genai
 
 from trtllm_truss.backends.openvino_genai.decoding import generation_config
+from trtllm_truss.backends.openvino_genai.guide_compiler import GuideCompiler
 from trtllm_truss.backends.openvino_genai.model_files import find_model
 from trtllm_truss.backends.openvino_genai.parameters import EngineSettings
 from trtllm_truss.backends.openvino_genai.request import GenerationRequest, Limits
+from trtllm_truss.guides.guide import Guide
 
 KV_BLOCK_TOKENS = 32
 """Tokens in one block of the KV cache of OpenVINO's CPU plugin."""
@@ -27,9 +29,11 @@ decoding would give different answers from time to time. It is no slower here.""
 
 logger = logging.getLogger(__name__)
 
+_SOME_GUIDE = Guide("regex", "a")
+
 
 class Engine:
-    """A loaded model. Every method but the constructor belongs to the scheduler's thread.
+    """A loaded model. Its methods but `compile_guide` belong to the scheduler's thread.
 
     A step holds Python's global lock from beginning to end, so other threads run between steps.
 
@@ -55,7 +59,7 @@ class Engine:
             max_beam_width=settings.max_beam_width,
             exclude_input_in_output=settings.exclude_input_in_output,
         )
-        self._pipeline = self._load()
+        self._load()
 
     def add(self, request: GenerationRequest) -> openvino_genai.GenerationHandle:
         """Let a request take part from the next step on.
@@ -80,21 +84,46 @@ class Engine:
             RuntimeError: OpenVINO cannot load the model any more.
         """
         del self._pipeline
-        self._pipeline = self._load()
+        self._load()
+
+    def compile_guide(self, guide: Guide) -> None:
+        """Compile a checked guide into the cache of the pipeline; for any thread.
+
+        No request with a guide may reach its first token meanwhile, see `GuideCompiler`.
+
+        Raises:
+            RuntimeError: the guide is invalid.
+        """
+        self._compile(guide, 1, lambda: None)
+
+    def forget_guides(self) -> None:
+        """Free the cache of compiled guides; running requests keep theirs.
+
+        GenAI replaces the cache when the number of logits changes.
+
+        Raises:
+            RuntimeError: OpenVINO failed.
+        """
+        tokenizer = self._pipeline.get_tokenizer()
+        other = GuideCompiler(tokenizer, self.limits.vocab_size + 1)
+        for compile_guide in (other, self._compile):
+            compile_guide(_SOME_GUIDE, 1, lambda: None)
 
     def kv_blocks(self, request: GenerationRequest) -> int:
         """Blocks of the KV cache that a request can come to hold."""
         beams = request.sampling.beam_width
         return beams * _kv_blocks(request.kv_cache_tokens // beams)
 
-    def _load(self) -> openvino_genai.ContinuousBatchingPipeline:
+    def _load(self) -> None:
         started = time.monotonic()
-        pipeline = openvino_genai.ContinuousBatchingPipeline(
+        self._pipeline = openvino_genai.ContinuousBatchingPipeline(
             self._files.path, self._scheduler_config(), "CPU", PLUGIN_PROPERTIES
         )
+        self._compile = GuideCompiler(self._pipeline.get_tokenizer(), self.limits.vocab_size)
+        # The first guide creates the cache, which threads then share.
+        self._compile(_SOME_GUIDE, 1, lambda: None)
         seconds = time.monotonic() - started
         logger.info("loaded %s in %.1f s", self._files.path.name, seconds)
-        return pipeline
 
     def _scheduler_config(self) -> openvino_genai.SchedulerConfig:
         settings = self._settings

@@ -122,7 +122,7 @@ class Generation:
         )
 
 
-def send_empty(request: GenerationRequest, reply: Reply) -> None:
-    """End a cancelled request as the C++ backend does: a final response without any token."""
+def send_empty(request: GenerationRequest, reply: Reply, *, final: bool = True) -> None:
+    """Send a response without any token; by a final one the C++ backend ends what is cancelled."""
     beams = [Beam() for _ in range(request.sampling.beam_width)]
-    reply.send(outputs(replace(request, echo_prompt=False), beams), final=True)
+    reply.send(outputs(replace(request, echo_prompt=False), beams), final=final)

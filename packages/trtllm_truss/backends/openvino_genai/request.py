@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_truss.backends.openvino_genai.guides import TYPE, Guide, read_guide
+from trtllm_truss.backends.openvino_genai.guides import TYPE, read_guide
 from trtllm_truss.backends.openvino_genai.refusal import Refusal
 from trtllm_truss.backends.openvino_genai.sampling import Sampling, read_sampling
 from trtllm_truss.backends.openvino_genai.tensors import Tensors
 from trtllm_truss.backends.openvino_genai.unsupported import refuse_unsupported
 from trtllm_truss.backends.openvino_genai.words import Word, read_words
+from trtllm_truss.guides.guide import Guide
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class GenerationRequest:
         max_new_tokens: at most so many are generated; fits the context.
         end_id: the token that ends the answer; None if none does.
         guide: what the answer matches; None if any text will do.
+        guide_is_checked: whether the sender has checked the guide, as the Truss does.
         outputs: names of the output tensors to make.
     """
 
@@ -55,6 +57,7 @@ class GenerationRequest:
     stop_words: tuple[Word, ...]
     sampling: Sampling
     guide: Guide | None
+    guide_is_checked: bool
     streaming: bool
     echo_prompt: bool
     outputs: frozenset[str]
@@ -67,7 +70,12 @@ class GenerationRequest:
 
 
 def read_request(
-    request_id: str, tensors: Tensors, requested_outputs: Collection[str], limits: Limits
+    request_id: str,
+    tensors: Tensors,
+    requested_outputs: Collection[str],
+    limits: Limits,
+    *,
+    guide_is_checked: bool = False,
 ) -> GenerationRequest:
     """Read and check one request.
 
@@ -76,6 +84,7 @@ def read_request(
         tensors: its inputs, by the names of TensorRT-LLM's `tensorrt_llm` model.
         requested_outputs: the output tensors that the caller wants.
         limits: what the model can take.
+        guide_is_checked: see `GenerationRequest`.
 
     Raises:
         Refusal: it cannot be served; the caller is at fault.
@@ -96,6 +105,7 @@ def read_request(
         stop_words=read_words("stop_words_list", tensors.array("stop_words_list")),
         sampling=sampling,
         guide=read_guide(tensors),
+        guide_is_checked=guide_is_checked,
         streaming=streaming,
         echo_prompt=not (streaming or exclude_prompt),
         outputs=_read_outputs(tensors, requested_outputs),

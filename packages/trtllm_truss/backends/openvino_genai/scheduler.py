@@ -8,17 +8,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
 from trtllm_truss.backends.openvino_genai.engine import KV_BLOCK_TOKENS, Engine
 from trtllm_truss.backends.openvino_genai.generation import Generation, send_empty
-from trtllm_truss.backends.openvino_genai.guide_check import GuideCheck
+from trtllm_truss.backends.openvino_genai.guided import (
+    SIGN_INTERVAL_S,
+    Arrival,
+    GuidedRequests,
+)
 from trtllm_truss.backends.openvino_genai.parameters import EngineSettings
-from trtllm_truss.backends.openvino_genai.refusal import Refusal
 from trtllm_truss.backends.openvino_genai.reply import Reply
 from trtllm_truss.backends.openvino_genai.request import GenerationRequest
+from trtllm_truss.guides.check import GuideCheck
 
 logger = logging.getLogger(__name__)
 
@@ -32,16 +35,11 @@ _CHECK_REQUESTS, _CHECK_MOST = 6, 4
 # Requests of one moment reach an idle engine within milliseconds. Its first step waits for them as
 # long as one comes soon after the other.
 _GATHER_S, _GATHER_LIMIT_S = 0.002, 0.008
+_TRIAL = "trtllm_truss.backends.openvino_genai.guide_trial"
 
 
-class _Arrival(NamedTuple):
-    request: GenerationRequest
-    reply: Reply
-
-
-class _Checked(NamedTuple):
-    arrival: _Arrival
-    result: Future[None]
+class _Wake(NamedTuple):
+    pass
 
 
 class _Stop(NamedTuple):
@@ -52,13 +50,14 @@ class _Close(NamedTuple):
     pass
 
 
-_Message: TypeAlias = _Arrival | _Checked | _Stop | _Close
+_Message: TypeAlias = Arrival | _Wake | _Stop | _Close
 
 
 class Scheduler:
     """Admits requests first come, first served, while others run, and steps the engine.
 
-    A request with a guide comes once its guide has been checked.
+    A request with a guide waits in `GuidedRequests` first. One of those begins at a time: a step
+    parses the guide of each.
 
     With the policy `guaranteed_no_evict` a request waits until the KV cache has room for its
     whole answer beside those that run; with `max_utilization` only `max_batch_size` limits.
@@ -77,9 +76,9 @@ class Scheduler:
         self._settings = settings
         self._on_death = on_death
         self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
-        self._guides = GuideCheck(settings.model_folder)
-        self._unchecked: deque[_Arrival] = deque()
-        self._waiting: deque[_Arrival] = deque()
+        check = GuideCheck(["-m", _TRIAL, str(settings.model_folder.resolve())])
+        self._guided = GuidedRequests(engine, check, lambda: self._inbox.put(_Wake()))
+        self._waiting: deque[Arrival] = deque()
         self._running: list[Generation] = []
         self._closing = False
         self._next_check = 0.0
@@ -91,7 +90,7 @@ class Scheduler:
 
     def submit(self, request: GenerationRequest, reply: Reply) -> None:
         """Queue a request and return at once; every answer goes to `reply`."""
-        self._inbox.put(_Arrival(request, reply))
+        self._inbox.put(Arrival(request, reply))
 
     def stop_request(self, request_id: str) -> None:
         """Cancel the requests of that id, if there are any."""
@@ -101,13 +100,14 @@ class Scheduler:
         """Fail what is left and end the thread after the step it is in."""
         self._inbox.put(_Close())
         self._thread.join()
-        self._guides.close()
+        self._guided.close()
 
     def _run(self) -> None:
         try:
             while not self._closing:
                 self._read_inbox()
                 self._drop_cancelled()
+                self._waiting += self._guided.advance(may_compile=not self._guide_comes)
                 self._admit()
                 self._step()
             self._fail_all("The engine is shutting down.")
@@ -118,9 +118,11 @@ class Scheduler:
 
     def _read_inbox(self) -> None:
         """Take in all messages; wait for some if there is nothing else to do."""
-        if not (self._running or self._waiting):
-            self._handle(self._inbox.get())
-            self._gather()
+        if not (self._running or self._next_admitted()):
+            timeout_s = SIGN_INTERVAL_S if self._guided.are_waiting else None
+            with suppress(queue.Empty):
+                self._handle(self._inbox.get(timeout=timeout_s))
+                self._gather()
         while not self._inbox.empty():
             self._handle(self._inbox.get())
 
@@ -133,32 +135,17 @@ class Scheduler:
 
     def _handle(self, message: _Message) -> None:
         match message:
-            case _Arrival() as arrival:
-                self._take(arrival)
-            case _Checked(arrival, result):
-                self._take_checked(arrival, result)
+            case Arrival() as arrival:
+                if arrival.request.guide is None:
+                    self._waiting.append(arrival)
+                else:
+                    self._guided.take(arrival)
+            case _Wake():
+                pass
             case _Stop(request_id):
                 self._cancel_where(lambda request, _: request.id == request_id)
             case _Close():
                 self._closing = True
-
-    def _take(self, arrival: _Arrival) -> None:
-        if arrival.request.guide is None:
-            self._waiting.append(arrival)
-            return
-        self._unchecked.append(arrival)
-        result = self._guides.check(arrival.request.guide)
-        result.add_done_callback(lambda done: self._inbox.put(_Checked(arrival, done)))
-
-    def _take_checked(self, arrival: _Arrival, result: Future[None]) -> None:
-        if arrival not in self._unchecked:
-            return  # it was cancelled meanwhile
-        self._unchecked.remove(arrival)
-        error = result.exception()
-        if error is None:
-            self._waiting.append(arrival)
-        else:
-            arrival.reply.fail(str(error), caller_at_fault=isinstance(error, Refusal))
 
     def _drop_cancelled(self) -> None:
         now = time.monotonic()
@@ -173,17 +160,36 @@ class Scheduler:
             self._running.remove(generation)
             _log_cancelled(generation.request, generation.generated)
             generation.cancel()
-        for arrivals in (self._unchecked, self._waiting):
-            for arrival in [a for a in arrivals if chosen(a.request, a.reply)]:
-                arrivals.remove(arrival)
-                _log_cancelled(arrival.request, 0)
-                send_empty(arrival.request, arrival.reply)
+        arrivals = self._guided.remove(lambda arrival: chosen(*arrival))
+        arrivals += [arrival for arrival in self._waiting if chosen(*arrival)]
+        for arrival in arrivals:
+            with suppress(ValueError):
+                self._waiting.remove(arrival)
+            _log_cancelled(arrival.request, 0)
+            send_empty(arrival.request, arrival.reply)
 
     def _admit(self) -> None:
-        while self._waiting and len(self._running) < self._settings.max_batch_size:
-            if not self._fits(self._waiting[0].request):
+        while len(self._running) < self._settings.max_batch_size:
+            arrival = self._next_admitted()
+            if arrival is None or not self._fits(arrival.request):
                 return
-            self._begin(*self._waiting.popleft())
+            self._waiting.remove(arrival)
+            self._begin(*arrival)
+
+    def _next_admitted(self) -> Arrival | None:
+        """The first one waiting, but one with a guide only if the engine reads no other guide."""
+        must_wait = self._guided.is_compiling or self._begins_with_guide
+        free = (a for a in self._waiting if a.request.guide is None or not must_wait)
+        return next(free, None)
+
+    @property
+    def _begins_with_guide(self) -> bool:
+        """Whether the engine is about to read a guide."""
+        return any(g.request.guide is not None and not g.generated for g in self._running)
+
+    @property
+    def _guide_comes(self) -> bool:
+        return self._begins_with_guide or any(a.request.guide is not None for a in self._waiting)
 
     def _begin(self, request: GenerationRequest, reply: Reply) -> None:
         try:
@@ -210,6 +216,7 @@ class Scheduler:
             logger.exception("a step failed; the model is loaded again")
             self._fail_running(f"The engine failed: {error}")
             self._engine.reload()
+            self._guided.engine_is_new()
             return
         times = _clamped(len(self._running) / _RESPONSE_REQUESTS, _RESPONSE_MOST)
         interval_s = times * self._settings.response_interval_s
@@ -224,12 +231,11 @@ class Scheduler:
         self._fail_running(message)
         while not self._inbox.empty():
             message_in = self._inbox.get()
-            if isinstance(message_in, _Arrival):
+            if isinstance(message_in, Arrival):
                 self._waiting.append(message_in)
-        for arrivals in (self._unchecked, self._waiting):
-            for arrival in arrivals:
-                arrival.reply.fail(message, caller_at_fault=False)
-            arrivals.clear()
+        for arrival in (*self._guided.remove(lambda _: True), *self._waiting):
+            arrival.reply.fail(message, caller_at_fault=False)
+        self._waiting.clear()
 
 
 def _log_cancelled(request: GenerationRequest, generated: int) -> None:

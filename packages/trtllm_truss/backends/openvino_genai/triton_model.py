@@ -19,6 +19,7 @@ from trtllm_truss.backends.openvino_genai.refusal import Refusal
 from trtllm_truss.backends.openvino_genai.request import read_request
 from trtllm_truss.backends.openvino_genai.scheduler import Scheduler
 from trtllm_truss.backends.openvino_genai.tensors import Tensors
+from trtllm_truss.guides.guide import GUIDE_IS_CHECKED
 
 logger = logging.getLogger(__package__)
 
@@ -80,7 +81,9 @@ class TritonPythonModel:
             reply.finish()
             return
         outputs = request.requested_output_names()
-        self._scheduler.submit(read_request(request_id, tensors, outputs, self._limits), reply)
+        checked = bool(json.loads(request.parameters()).get(GUIDE_IS_CHECKED, False))
+        read = read_request(request_id, tensors, outputs, self._limits, guide_is_checked=checked)
+        self._scheduler.submit(read, reply)
 
 
 class _TritonReply:

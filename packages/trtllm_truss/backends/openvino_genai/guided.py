@@ -1,0 +1,175 @@
+"""Requests with a guide, until the guide is compiled."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import NamedTuple
+
+from trtllm_truss.backends.openvino_genai.engine import Engine
+from trtllm_truss.backends.openvino_genai.generation import send_empty
+from trtllm_truss.backends.openvino_genai.guides import TEXT
+from trtllm_truss.backends.openvino_genai.reply import Reply
+from trtllm_truss.backends.openvino_genai.request import GenerationRequest
+from trtllm_truss.guides.check import GuideCheck
+from trtllm_truss.guides.guide import Guide, GuideFault
+from trtllm_truss.guides.trial import brief
+
+SIGN_INTERVAL_S = 0.5
+"""Interval of empty responses to requests that wait for their guide."""
+
+_KEPT_GUIDES = 128  # at most `trial.KEPT_LIMIT_BYTES` each
+_NICENESS = 19
+
+
+class Arrival(NamedTuple):
+    """A request that has not begun."""
+
+    request: GenerationRequest
+    reply: Reply
+
+
+class GuidedRequests:
+    """Checks guides, and compiles them in a thread of low priority, one at a time.
+
+    A step that meets a new guide compiles it, and no request gets a token until then. A compiled
+    guide costs a step milliseconds. While a guide compiles, no step may begin a request with a
+    guide. For the scheduler's thread only.
+
+    Args:
+        engine: compiles the guides.
+        check: checks the guides of requests without `guide_is_checked`.
+        wake: called by other threads when a check or a compilation ends.
+    """
+
+    def __init__(self, engine: Engine, check: GuideCheck, wake: Callable[[], None]) -> None:
+        self._engine = engine
+        self._check = check
+        self._wake = wake
+        self._unchecked: dict[Arrival, Future[None]] = {}
+        self._checked: deque[Arrival] = deque()
+        self._compiled: set[Guide] = set()
+        self._compiling: tuple[Guide, Future[None]] | None = None
+        self._next_sign = 0.0
+
+    def take(self, arrival: Arrival) -> None:
+        """Queue a request with a guide."""
+        guide = arrival.request.guide
+        assert guide is not None
+        if arrival.request.guide_is_checked:
+            self._checked.append(arrival)
+            return
+        result = self._unchecked[arrival] = self._check.check(guide)
+        result.add_done_callback(lambda _: self._wake())
+
+    @property
+    def are_waiting(self) -> bool:
+        """Whether requests are queued."""
+        return bool(self._unchecked or self._checked)
+
+    @property
+    def is_compiling(self) -> bool:
+        """Whether a guide is being compiled."""
+        return self._compiling is not None
+
+    def advance(self, may_compile: bool) -> list[Arrival]:
+        """Handle finished checks and compilations, and begin the next compilation.
+
+        Args:
+            may_compile: whether no request with a guide is about to begin.
+
+        Returns:
+            Requests with compiled guides, which leave the queue.
+        """
+        self._finish_checks()
+        self._finish_compiling()
+        ready = [arrival for arrival in self._checked if arrival.request.guide in self._compiled]
+        for arrival in ready:
+            self._checked.remove(arrival)
+        if self._checked and may_compile and not ready and not self.is_compiling:
+            self._compile(self._checked[0].request.guide)
+        self._give_signs()
+        return ready
+
+    def remove(self, chosen: Callable[[Arrival], bool]) -> list[Arrival]:
+        """Remove and return the chosen requests."""
+        removed = [arrival for arrival in (*self._unchecked, *self._checked) if chosen(arrival)]
+        for arrival in removed:
+            if (result := self._unchecked.pop(arrival, None)) is not None:
+                result.cancel()
+            else:
+                self._checked.remove(arrival)
+        return removed
+
+    def engine_is_new(self) -> None:
+        """Note that the engine was reloaded without its compiled guides."""
+        self._compiled.clear()
+        self._compiling = None
+
+    def close(self) -> None:
+        """End all checks."""
+        self._check.close()
+
+    def _finish_checks(self) -> None:
+        for arrival, result in [item for item in self._unchecked.items() if item[1].done()]:
+            del self._unchecked[arrival]
+            error = result.exception()
+            if error is None:
+                self._checked.append(arrival)
+            elif isinstance(error, GuideFault):
+                _refuse(arrival, str(error))
+            else:
+                arrival.reply.fail(str(error), caller_at_fault=False)
+
+    def _finish_compiling(self) -> None:
+        if self._compiling is None or not self._compiling[1].done():
+            return
+        (guide, result), self._compiling = self._compiling, None
+        error = result.exception()
+        if error is None:
+            self._compiled.add(guide)
+            return
+        for arrival in self.remove(lambda arrival: arrival.request.guide == guide):
+            if isinstance(error, RuntimeError):
+                _refuse(arrival, brief(str(error)))
+            else:
+                arrival.reply.fail(f"The guide was not compiled: {error}", caller_at_fault=False)
+
+    def _compile(self, guide: Guide | None) -> None:
+        assert guide is not None
+        if len(self._compiled) >= _KEPT_GUIDES:
+            self._compiled.clear()
+            self._engine.forget_guides()
+        result: Future[None] = Future()
+        result.add_done_callback(lambda _: self._wake())
+        self._compiling = guide, result
+        compiling = threading.Thread(target=self._compile_into, args=(guide, result), daemon=True)
+        compiling.start()
+
+    def _compile_into(self, guide: Guide, result: Future[None]) -> None:
+        # The priority of this thread, and of threads that XGrammar starts in it.
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        try:
+            self._engine.compile_guide(guide)
+        except Exception as error:  # noqa: BLE001 - the scheduler tells it
+            result.set_exception(error)
+        else:
+            result.set_result(None)
+
+    def _give_signs(self) -> None:
+        """Send empty responses to the Truss, which takes silence for a hang."""
+        now = time.monotonic()
+        if now < self._next_sign:
+            return
+        self._next_sign = now + SIGN_INTERVAL_S
+        for arrival in self._checked:
+            if arrival.request.streaming and arrival.request.guide_is_checked:
+                send_empty(arrival.request, arrival.reply, final=False)
+
+
+def _refuse(arrival: Arrival, fault: str) -> None:
+    arrival.reply.fail(f"{TEXT} cannot be followed: {fault}", caller_at_fault=True)

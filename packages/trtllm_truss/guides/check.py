@@ -1,0 +1,254 @@
+"""Checks guides in a program of their own, a few at a time."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from trtllm_truss.guides.guide import (
+    MAX_CHARACTERS,
+    CheckFailed,
+    Guide,
+    GuideFault,
+    TooManyGuides,
+)
+from trtllm_truss.guides.trial import Verdict
+from trtllm_truss.guides.trial_process import TrialProcess
+
+MAX_WAITING = 32
+"""Unchecked guides in the queue; further ones are refused."""
+
+MAX_SLOW = 8
+"""Guides in the queue of those that exceeded `_FIRST_LIMIT_S`; further ones are refused."""
+
+_FIRST_LIMIT_S = 0.4
+_AT_ONCE, _SLOW_AT_ONCE = 2, 1
+_REMEMBERED_GUIDES = 256
+_CLOSED = "Guides are not checked any more."
+
+
+@dataclass(eq=False)
+class _Job:
+    guide: Guide
+    key: bytes
+    waiters: list[Future[None]]
+    is_slow: bool = False
+
+    @property
+    def is_unwanted(self) -> bool:
+        return all(waiter.cancelled() for waiter in self.waiters)
+
+    def settle(self, error: Exception | None) -> None:
+        for waiter in self.waiters:
+            if not waiter.set_running_or_notify_cancel():
+                continue
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
+
+
+class GuideCheck:
+    """Checks guides in a `trial` program. Thread-safe; the first guide starts the program.
+
+    Two guides run at once. Each first gets 0.4 s of CPU time. A guide that needs more moves to a
+    second queue, which runs one at a time, so quick guides pass slow ones. The last 256 results are
+    cached.
+
+    Args:
+        program: Python's arguments, which run `trial.serve`.
+        environment: variables of the program; PYTHONPATH is set to this process's search path.
+        compile_limit_s: CPU time per guide.
+    """
+
+    def __init__(
+        self,
+        program: Sequence[str],
+        environment: Mapping[str, str] = os.environ,
+        compile_limit_s: float = 4.0,
+    ) -> None:
+        self._program = program
+        self._environment = environment
+        self._limit_s = max(compile_limit_s, _FIRST_LIMIT_S)
+        self._changed = threading.Condition()
+        self._quick: deque[_Job] = deque()
+        self._slow: deque[_Job] = deque()
+        self._running: dict[int, _Job] = {}
+        self._jobs: dict[bytes, _Job] = {}
+        self._known: OrderedDict[bytes, str | None] = OrderedDict()
+        self._process: TrialProcess | None = None
+        self._asker: threading.Thread | None = None
+        self._reader: threading.Thread | None = None
+        self._number = 0
+        self._closed = False
+
+    def check(self, guide: Guide) -> Future[None]:
+        """Queue a guide and return at once; hashes its text, reads nothing of it.
+
+        Returns:
+            A future without a value. Its exception is `GuideFault`, `TooManyGuides` or
+            `CheckFailed`. Cancelling it drops the guide unless another caller waits for it.
+        """
+        result: Future[None] = Future()
+        if len(guide.text) > MAX_CHARACTERS:
+            fault = f"it has {len(guide.text)} characters; at most {MAX_CHARACTERS} are taken."
+            result.set_exception(GuideFault(fault))
+            return result
+        key = _key(guide)
+        with self._changed:
+            if key in self._known:
+                self._known.move_to_end(key)
+                _Job(guide, key, [result]).settle(_as_error(self._known[key]))
+            elif (job := self._jobs.get(key)) is not None:
+                job.waiters.append(result)
+            elif self._closed:
+                result.cancel()
+            elif self._has_room():
+                self._begin(_Job(guide, key, [result]))
+            else:
+                result.set_exception(_too_many(MAX_WAITING))
+        return result
+
+    def close(self) -> None:
+        """Kill the program; running checks fail, queued ones are cancelled."""
+        with self._changed:
+            self._closed = True
+            waiting = [*self._quick, *self._slow]
+            self._quick.clear()
+            self._slow.clear()
+            self._jobs.clear()
+            self._changed.notify_all()
+            if self._process is not None:
+                self._process.kill()
+        for waiter in (waiter for job in waiting for waiter in job.waiters):
+            waiter.cancel()
+        if self._asker is not None:
+            self._asker.join()
+        if self._reader is not None:
+            self._reader.join()
+
+    def _has_room(self) -> bool:
+        for job in [job for job in self._quick if job.is_unwanted]:
+            self._quick.remove(job)
+            del self._jobs[job.key]
+        return len(self._quick) < MAX_WAITING
+
+    def _begin(self, job: _Job) -> None:
+        self._jobs[job.key] = job
+        self._quick.append(job)
+        if self._asker is None:
+            self._asker = threading.Thread(target=self._ask_all, name="guide-check", daemon=True)
+            self._asker.start()
+        self._changed.notify_all()
+
+    def _ask_all(self) -> None:
+        """Send guides to the program and start it as needed; runs in a thread."""
+        while (number := self._next()) is not None:
+            try:
+                process = self._process or self._start()
+            except (CheckFailed, OSError) as error:
+                self._finish(number, Verdict.FAILED, str(error))
+                continue
+            job = self._running.get(number)
+            if job is not None:  # None: the program has ended meanwhile
+                limit_s = self._limit_s if job.is_slow else _FIRST_LIMIT_S
+                process.ask([number, limit_s, *job.guide])
+
+    def _next(self) -> int | None:
+        """Wait for a free place and number the next guide; None once closed."""
+        with self._changed:
+            while not self._closed:
+                job = self._pick()
+                if job is None:
+                    self._changed.wait()
+                elif job.is_unwanted:
+                    del self._jobs[job.key]
+                else:
+                    self._number += 1
+                    self._running[self._number] = job
+                    return self._number
+        return None
+
+    def _pick(self) -> _Job | None:
+        if len(self._running) >= _AT_ONCE:
+            return None
+        slow = sum(job.is_slow for job in self._running.values())
+        if self._slow and slow < _SLOW_AT_ONCE:
+            return self._slow.popleft()
+        return self._quick.popleft() if self._quick else None
+
+    def _start(self) -> TrialProcess:
+        with self._changed:
+            if self._closed:
+                raise CheckFailed(_CLOSED)
+            process = self._process = TrialProcess(self._program, self._environment)
+        try:
+            process.wait_until_ready()
+        except CheckFailed:
+            self._process = None
+            raise
+        self._reader = threading.Thread(target=self._read, args=(process,), daemon=True)
+        self._reader.start()
+        return process
+
+    def _read(self, process: TrialProcess) -> None:
+        """Take in the program's answers until it ends; runs in a thread."""
+        for number, verdict, reason in process.answers():
+            self._finish(number, Verdict(verdict), reason)
+        error = process.ended()
+        with self._changed:
+            self._process = None
+            running = [*self._running]
+        for number in running:
+            self._finish(number, Verdict.FAILED, str(error))
+
+    def _finish(self, number: int, verdict: Verdict, reason: str | None) -> None:
+        with self._changed:
+            job = self._running.pop(number, None)
+            if job is None:
+                return
+            self._changed.notify_all()
+            if self._closed:
+                verdict, reason = Verdict.FAILED, _CLOSED
+            if verdict is Verdict.SLOW and not job.is_slow and len(self._slow) < MAX_SLOW:
+                job.is_slow = True
+                self._slow.append(job)
+                return
+            self._jobs.pop(job.key, None)
+            error: Exception | None
+            if verdict is Verdict.FAILED:
+                error = CheckFailed(str(reason))
+            elif verdict is Verdict.SLOW and not job.is_slow:
+                error = _too_many(MAX_SLOW)
+            else:
+                if verdict is Verdict.SLOW:
+                    reason = f"it takes more than {self._limit_s:g} s to compile; simplify it."
+                error = self._remember(job.key, reason)
+        job.settle(error)
+
+    def _remember(self, key: bytes, fault: str | None) -> GuideFault | None:
+        self._known[key] = fault
+        if len(self._known) > _REMEMBERED_GUIDES:
+            self._known.popitem(last=False)
+        return _as_error(fault)
+
+
+def _key(guide: Guide) -> bytes:
+    text = "\0".join(guide).encode("utf-8", "surrogatepass")
+    return hashlib.sha256(text).digest()
+
+
+def _as_error(fault: str | None) -> GuideFault | None:
+    return None if fault is None else GuideFault(fault)
+
+
+def _too_many(most: int) -> TooManyGuides:
+    # "maximum queue size" maps to 429 where the message comes back through Triton.
+    return TooManyGuides(
+        f"too many guides wait for their check (maximum queue size {most}); try again shortly."
+    )

@@ -1,0 +1,193 @@
+"""A program that compiles guides under limits.
+
+XGrammar in the engine has no limits: a deeply nested guide overflows the stack, a small one can
+compile for hours, and an ambiguous one makes each token slower than the last. The trial compiles
+the guide with the same library and vocabulary and draws tokens by it.
+
+Protocol, one JSON array a line: `[number, limit_s, language, text]` in, `[number, verdict, reason]`
+out, after a first line "ready". The program loads the vocabulary once and forks for each guide, so
+no guide ends it. The end of its input kills it and its children. All run at low priority.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from typing import NoReturn, Protocol
+
+from trtllm_truss.guides.guide import Guide
+from trtllm_truss.guides.misreading import find_misread_pair
+from trtllm_truss.guides.size import find_excess
+
+BEGIN_LIMIT_S = 0.25
+"""CPU time to the first token of a compiled guide: the engine's step takes as long."""
+
+DRAWN_TOKENS = 100
+DRAWING_LIMIT_S = 0.5
+"""CPU time of so many tokens."""
+
+MEMORY_LIMIT_BYTES = 1 << 29
+"""Address space for compiling."""
+
+KEPT_LIMIT_BYTES = 1 << 25
+"""Memory of a compiled guide, which the engine caches."""
+
+_WAIT_S, _WAIT_TIMES = 30, 10  # wall time: seconds, and multiples of the limit
+_NICENESS = 10
+_GROWTH = 4  # second half of the tokens over the first
+_GROWTH_FROM_S = 0.05
+_REASON_CHARACTERS = 300
+_SOURCE_PLACE = re.compile(r"^\[[\d:]+\] \S+: (Check failed: .*? is false: )?")
+_TOO_LARGE = "it is too large or too deeply nested; simplify it."
+
+
+class Verdict(str, Enum):
+    """Result of a trial."""
+
+    GOOD = "good"
+    FAULTY = "faulty"
+    SLOW = "slow"  # over `limit_s`
+    FAILED = "failed"  # says nothing of the guide
+
+
+class Follow(Protocol):
+    """Compiles guides and draws tokens by them."""
+
+    def __call__(self, guide: Guide, tokens: int, on_token: Callable[[], None]) -> None:
+        """Compile a guide, or take it from the cache, and draw tokens.
+
+        Args:
+            guide: the guide.
+            tokens: the number of tokens, unless the answer ends before.
+            on_token: called after each token; may be left out for a single one.
+
+        Raises:
+            RuntimeError: the guide is invalid.
+        """
+
+
+def serve(load: Callable[[], Follow], *, brackets_only: bool) -> NoReturn:
+    """Try the guides on standard input; never returns.
+
+    Args:
+        load: loads the vocabulary. Threads that it starts do not exist in the trials.
+        brackets_only: see `find_misread_pair`.
+    """
+    answers = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # libraries may print
+    os.nice(_NICENESS)
+    follow = load()
+    os.write(answers, b"ready\n")
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
+    for line in sys.stdin:
+        if os.fork() == 0:
+            _watch(line, answers, lambda guide: _find_fault(guide, follow, brackets_only))
+    os.killpg(0, signal.SIGKILL)
+    raise AssertionError("unreachable")
+
+
+def _watch(line: str, answers: int, find_fault: Callable[[Guide], str | None]) -> NoReturn:
+    """Fork a trial and answer for it if a signal ends it."""
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        number, limit_s, language, text = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(_WAIT_S + math.ceil(_WAIT_TIMES * limit_s))
+            signal.setitimer(signal.ITIMER_PROF, limit_s)
+            fault = find_fault(Guide(language, text))
+            _answer(answers, number, Verdict.FAULTY if fault else Verdict.GOOD, fault)
+            os._exit(0)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if status != 0:
+            _answer(answers, number, *_death(-status))
+    finally:
+        os._exit(1)
+
+
+def _death(number: int) -> tuple[Verdict, str]:
+    """Map the signal that ended a trial; negative is an exit status."""
+    if number == signal.SIGPROF:
+        return Verdict.SLOW, "it takes too long to compile; simplify it."
+    if number == signal.SIGVTALRM:
+        return Verdict.FAULTY, "its tokens take too long to find; make it less ambiguous."
+    if number == signal.SIGALRM:
+        return Verdict.FAILED, "Guides cannot be checked: there was no result in time."
+    if number < 0:
+        return Verdict.FAILED, "Guides cannot be checked: the program for it failed."
+    return Verdict.FAULTY, _TOO_LARGE
+
+
+def _answer(answers: int, number: int, verdict: Verdict, reason: str | None) -> None:
+    os.write(answers, json.dumps([number, verdict.value, reason]).encode() + b"\n")  # < PIPE_BUF
+
+
+def brief(reason: str) -> str:
+    """Cut an error of XGrammar to its first line, without the source location."""
+    return _SOURCE_PLACE.sub("", reason.strip()).partition("\n")[0][:_REASON_CHARACTERS]
+
+
+def _find_fault(guide: Guide, follow: Follow, brackets_only: bool) -> str | None:
+    """Return the fault of a guide, or None."""
+    try:
+        if fault := find_excess(guide):
+            return fault
+        if pair := find_misread_pair(guide, brackets_only=brackets_only):
+            return (
+                f"it has {pair!r}, two characters that XGrammar takes for one in a name, a value "
+                "or brackets; keep them apart, or spell it otherwise."
+            )
+    except ValueError as error:
+        return f"it is not JSON ({error}); send a JSON schema."
+    _limit_memory()
+    try:
+        return _try(guide, follow)
+    except RuntimeError as error:
+        return brief(str(error))
+    except (MemoryError, RecursionError):
+        return _TOO_LARGE
+
+
+def _try(guide: Guide, follow: Follow) -> str | None:
+    kept = _resident_bytes()
+    follow(guide, 1, lambda: None)
+    kept = _resident_bytes() - kept
+    if kept > KEPT_LIMIT_BYTES:
+        return f"compiled, it takes {kept >> 20} MB; at most {KEPT_LIMIT_BYTES >> 20} are given."
+    signal.setitimer(signal.ITIMER_VIRTUAL, DRAWING_LIMIT_S)
+    times = [_cpu_time_s()]
+    follow(guide, DRAWN_TOKENS, lambda: times.append(_cpu_time_s()))
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    if len(times) > 1 and times[1] - times[0] > BEGIN_LIMIT_S:
+        return f"it takes more than {BEGIN_LIMIT_S:g} s to begin; simplify it."
+    half = len(times) // 2
+    before_s, after_s = times[half] - times[min(1, half)], times[-1] - times[half]
+    if after_s > max(_GROWTH_FROM_S, _GROWTH * before_s):
+        return "each token takes longer than the one before; make it less ambiguous."
+    return None
+
+
+def _cpu_time_s() -> float:
+    """Read the CPU time; `time.process_time` counts in ticks while an interval timer runs."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _limit_memory() -> None:
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    limit = pages * resource.getpagesize() + MEMORY_LIMIT_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * resource.getpagesize()

@@ -1,0 +1,135 @@
+"""Guides for TensorRT-LLM, checked with the XGrammar that its image holds."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from smollm2 import write_smollm2_tokenizer
+from waiting import PATIENCE_S
+
+from trtllm_truss.guides.check import GuideCheck
+from trtllm_truss.guides.guide import CheckFailed, Guide, GuideFault, Language
+from trtllm_truss.serving.guided_decoding import write_tokenizer_info
+
+TRIAL = ["-m", "trtllm_truss.guides.xgrammar_trial"]
+TORCH_STUB = Path(__file__).parents[1] / "support/torch_stub"
+LARGE = "with its repetitions written out it has more than 100000 parts; lower their counts."
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        f"field_{number}": {
+            "type": "object",
+            "properties": {
+                "text": {"type": "string", "pattern": "^[A-Z]{3}-[0-9]{1,6}$"},
+                "list": {"type": "array", "items": {"type": "number"}, "maxItems": 50},
+                "kind": {"enum": ["a", "b", "large"]},
+            },
+            "required": ["text"],
+        }
+        for number in range(20)
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def info_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("xgrammar")
+    file = folder / "info.json"
+    write_tokenizer_info(write_smollm2_tokenizer(folder / "tokenizer"), file)
+    return file
+
+
+@pytest.fixture(scope="module")
+def guides(info_file: Path) -> Iterator[GuideCheck]:
+    if importlib.util.find_spec("xgrammar") is None:
+        pytest.skip("xgrammar is not installed")
+    with pytest.MonkeyPatch.context() as patch:
+        if importlib.util.find_spec("torch") is None:
+            patch.setattr(sys, "path", [str(TORCH_STUB), *sys.path])
+        check = GuideCheck([*TRIAL, str(info_file)])
+        assert check.check(Guide("regex", "a")).exception(PATIENCE_S) is None
+    yield check
+    check.close()
+
+
+def fault_of(guides: GuideCheck, language: Language, text: str) -> str | None:
+    error = guides.check(Guide(language, text)).exception(PATIENCE_S)
+    assert error is None or isinstance(error, GuideFault), error
+    return error and str(error)
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("regex", "(yes|no)"),
+        ("regex", r"[a-zA-Z0-9._%+-]+@[a-zA-Z0-9.-]+\.[a-zA-Z]{2,}"),
+        ("regex", "a{0}"),
+        ("ebnf_grammar", 'root ::= "left" | "right"'),
+        ("ebnf_grammar", 'root ::= root "+" root | [0-9]+ | "(" root ")"'),
+        ("json_schema", json.dumps(SCHEMA)),
+        ("json_schema", '{"type": "object"}'),
+        ("json_schema", '{"type": "array", "items": {"$ref": "#"}}'),
+    ],
+)
+def test_good_guides_pass(guides: GuideCheck, language: Language, text: str) -> None:
+    assert fault_of(guides, language, text) is None
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "fault"),
+    [
+        ("regex", "[" * 65_536, "Regex parsing error at position 65537: Unclosed '['"),
+        ("regex", "(yes", "Regex parsing error at position 5: The parenthesis is not closed"),
+        ("ebnf_grammar", "root ::= bar", 'EBNF parser error at line 1, column 10: Rule "bar" is'),
+        ("json_schema", '{"type": "nonsense"}', 'Unsupported type "nonsense"'),
+        ("json_schema", "{", "it is not JSON (Expecting property name"),
+        ("regex", "Größe", "it has 'ße', two characters that XGrammar takes for one"),
+        ("regex", "((a|b1){1,300}c?){1,301}", LARGE),
+        ("regex", "(" * 30_000 + "a" + ")" * 30_000, "it is nested more than 100 deep"),
+        ("regex", "[a-z ]{1,5000}", "it takes more than 4 s to compile; simplify it."),
+        ("regex", "([a-z]{0,100}){0,100}", ""),
+        ("ebnf_grammar", 'root ::= [^"] | root root | root root root', ""),
+    ],
+)
+def test_bad_guides_do_not(guides: GuideCheck, language: Language, text: str, fault: str) -> None:
+    found = fault_of(guides, language, text)
+    assert found is not None
+    assert found.startswith(fault)
+
+
+@pytest.fixture
+def program_that_lacks_xgrammar(tmp_path: Path) -> str:
+    code = (
+        "import importlib.util\n"
+        "find = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name: None if name == 'xgrammar' else find(name)\n"
+        "from trtllm_truss.guides.xgrammar_trial import main\n"
+        "main()\n"
+    )
+    file = tmp_path / "trial.py"
+    file.write_text(code)
+    return str(file)
+
+
+def test_without_xgrammar_the_size_is_looked_at(program_that_lacks_xgrammar: str) -> None:
+    guides = GuideCheck([program_that_lacks_xgrammar, "no/such/file"])
+    try:
+        assert fault_of(guides, "regex", "(") is None
+        assert fault_of(guides, "regex", "((a|b1){1,300}c?){1,301}") == LARGE
+    finally:
+        guides.close()
+
+
+def test_with_an_xgrammar_that_fails_nothing_passes(info_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "xgrammar.py").write_text("raise ImportError('no torch')\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [str(tmp_path), *sys.path])
+        guides = GuideCheck([*TRIAL, str(info_file)])
+        error = guides.check(Guide("regex", "a")).exception(PATIENCE_S)
+    guides.close()
+    assert isinstance(error, CheckFailed)

@@ -1,0 +1,59 @@
+"""A trial whose guides are orders: what XGrammar would do to the process, done on purpose.
+
+The text of a guide is an order and its argument: `note FILE` adds a line to a file, `wait FILE`
+waits until there is one, `burn` computes for ever, `grow` does so ever longer with each token,
+`crawl` needs ever the same long time, `raise WORDS`, `allocate`, `crash`, `killed`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from trtllm_truss.guides.guide import Guide
+from trtllm_truss.guides.trial import Follow, serve
+
+
+def load() -> Follow:
+    if "broken" in sys.argv:
+        sys.exit(3)
+    return follow
+
+
+def follow(guide: Guide, tokens: int, on_token: Callable[[], None]) -> None:
+    order, _, argument = guide.text.partition(" ")
+    if order == "note" and tokens == 1:
+        with Path(argument).open("a") as file:
+            file.write("compiled\n")
+    elif order == "wait":
+        while not Path(argument).exists():
+            time.sleep(0.01)
+    elif order == "raise":
+        raise RuntimeError(f"[12:34:56] /build/cpp/parser.cc:73: {argument}\nmore of it")
+    elif order == "allocate":
+        bytearray(1 << 40)
+    elif order in DEATHS:
+        os.kill(os.getpid(), DEATHS[order])
+    elif order == "burn":
+        compute(3600)
+    for number in range(tokens):
+        compute({"grow": 1e-6 * number**2, "crawl": 0.03}.get(order, 0))
+        on_token()
+
+
+DEATHS = {"crash": signal.SIGSEGV, "killed": signal.SIGKILL}
+
+
+def compute(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        for _ in range(1000):
+            pass
+
+
+if __name__ == "__main__":
+    serve(load, brackets_only=True)
