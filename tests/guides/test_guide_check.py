@@ -58,6 +58,7 @@ def processes(group: int) -> list[int]:
         ("follow", None),
         ("raise Unclosed bracket", "Unclosed bracket"),
         ("allocate", TOO_LARGE),
+        ("keep", "compiled, it takes 40 MiB; at most 32 are allowed."),
         ("crash", TOO_LARGE),
         ("killed", TOO_LARGE),
         ("grow", "each token takes longer than the one before; make it less ambiguous."),

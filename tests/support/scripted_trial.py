@@ -2,7 +2,7 @@
 
 The text of a guide is an order and its argument: `note FILE` adds a line to a file, `wait FILE`
 waits until there is one, `burn` computes for ever, `grow` does so ever longer with each token,
-`crawl` needs ever the same long time, `raise WORDS`, `allocate`, `crash`, `killed`.
+`crawl` needs ever the same long time, `raise WORDS`, `keep`, `allocate`, `crash`, `killed`.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ def follow(guide: Guide, tokens: int, on_token: Callable[[], None]) -> None:
         bytearray(1 << 40)
     elif order in DEATHS:
         os.kill(os.getpid(), DEATHS[order])
+    elif order == "keep" and tokens == 1:
+        KEPT.append(b"\1" * (40 << 20))
     elif order == "burn":
         compute(3600)
     for number in range(tokens):
@@ -45,6 +47,7 @@ def follow(guide: Guide, tokens: int, on_token: Callable[[], None]) -> None:
         on_token()
 
 
+KEPT: list[bytes] = []
 DEATHS = {"crash": signal.SIGSEGV, "killed": signal.SIGKILL}
 
 

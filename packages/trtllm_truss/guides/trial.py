@@ -46,6 +46,7 @@ _GROWTH = 4  # second half of the tokens over the first
 _GROWTH_FROM_S = 0.05
 _REASON_CHARACTERS = 300
 _SOURCE_PLACE = re.compile(r"^\[[\d:]+\] \S+: (Check failed: .*? is false: )?")
+_SMALLEST = Guide("regex", "a")
 _TOO_LARGE = "it is too large or too deeply nested; simplify it."
 
 
@@ -157,11 +158,12 @@ def _find_fault(guide: Guide, follow: Follow, brackets_only: bool) -> str | None
 
 
 def _try(guide: Guide, follow: Follow) -> str | None:
+    follow(_SMALLEST, 1, lambda: None)  # allocates what all guides share
     kept = _resident_bytes()
     follow(guide, 1, lambda: None)
     kept = _resident_bytes() - kept
     if kept > KEPT_LIMIT_BYTES:
-        return f"compiled, it takes {kept >> 20} MB; at most {KEPT_LIMIT_BYTES >> 20} are given."
+        return f"compiled, it takes {kept >> 20} MiB; at most {KEPT_LIMIT_BYTES >> 20} are allowed."
     signal.setitimer(signal.ITIMER_VIRTUAL, DRAWING_LIMIT_S)
     times = [_cpu_time_s()]
     follow(guide, DRAWN_TOKENS, lambda: times.append(_cpu_time_s()))
