@@ -10,7 +10,7 @@ EXAMPLE := examples/smollm2-135m-cpu/config.yaml
 
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off
 # Workers side by side, whose number tests/conftest.py chooses.
-PYTEST := $(BIN)/python -m pytest -n auto
+PYTEST := $(BIN)/python -m pytest -n auto --max-worker-restart 0
 # Counts what pip fetches and keeps its complaints; the whole log is in .venv/pip.log.
 PROGRESS = 2>&1 | tee -a $(VENV)/pip.log | awk '\
 	/^Collecting|^Processing/ { printf "\r  %d packages looked at   ", ++n; fflush() } \
