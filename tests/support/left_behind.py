@@ -55,7 +55,8 @@ class LeftBehind:
 
     def _watch(self) -> None:
         while not self._ended.wait(_TICK_S):
-            self._look()
+            with contextlib.suppress(OSError, LookupError):  # what is looked at may go meanwhile
+                self._look()
 
     def _look(self) -> None:
         appeared = {*self._elsewhere(), *self._own.iterdir()} - self._known.keys()

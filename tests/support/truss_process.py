@@ -118,9 +118,10 @@ def descendants(root: int) -> dict[int, str]:
         if folder.name.isdigit():
             with contextlib.suppress(OSError, IndexError):
                 fields = (folder / "stat").read_text().rpartition(")")[2].split()
+                name = (folder / "comm").read_text().strip()  # it may end at any moment
                 if fields[0] != "Z":
                     parents[int(folder.name)] = int(fields[1])
-                    names[int(folder.name)] = (folder / "comm").read_text().strip()
+                    names[int(folder.name)] = name
     found: dict[int, str] = {}
     frontier = {root}
     while frontier:
