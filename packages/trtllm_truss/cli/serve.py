@@ -45,12 +45,12 @@ def serve(
         )
     truss_config = read_config(truss, config)
     settings = parse_settings(truss_config)
+    stopping = _Stopping(settings.serving.drain_timeout_s)
     server = TrussServer(truss, config, port, tell, host, settings.serving.max_body_bytes)
     remote_api = None
     if remote_api_port is not None:
         model_name = str(truss_config.get("model_name") or "model")
         remote_api = RemoteApi(remote_api_port, model_name, server.url)
-    stopping = _Stopping(settings.serving.drain_timeout_s)
     with remote_api or nullcontext(), server:
         stopping.server = server
         if not is_private(host):
