@@ -78,7 +78,7 @@ def checksum(data: bytes) -> dict[str, str]:
 def test_an_etag_is_never_a_path(
     evil: HostileS3, canaries: Canaries, etag: str, has_checksum: bool
 ) -> None:
-    """It goes back to the server in If-Match and nowhere else."""
+    """Sent back to the server in If-Match only."""
     etag = filled(etag, canaries)
     headers = checksum(DATA) if has_checksum else {}
     evil.objects["model/.bashrc"] = HostileObject(DATA, f'"{etag}"', headers=headers)

@@ -97,7 +97,7 @@ def guided_pieces(served: Served, length: int) -> None:
 
 
 def test_a_stream_goes_on_while_a_guide_is_compiled(server: Served) -> None:
-    """It takes seconds in the trial, and as long in the engine."""
+    """Compiles in seconds, in the trial and in the engine."""
     with Neighbour(server) as neighbour, concurrent.futures.ThreadPoolExecutor(1) as pool:
         before = neighbour.pieces
         answer = pool.submit(guided_pieces, server, 80)

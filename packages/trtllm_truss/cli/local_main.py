@@ -30,7 +30,7 @@ Refusal = tuple[int, str, str]
 
 
 def is_loopback(host: str) -> bool:
-    """Tells whether a name or an address means this machine alone, without looking it up."""
+    """Return whether a name or address is loopback, without resolving it."""
     name = host.lower().rstrip(".")
     if name == "localhost" or name.endswith(".localhost"):
         return True
@@ -41,7 +41,7 @@ def is_loopback(host: str) -> bool:
 
 
 def addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, Any]]:
-    """What a server that is told to listen on a host will listen on.
+    """Resolve a host to the addresses that a server on it listens on.
 
     Raises:
         OSError: there is no such host.
@@ -52,7 +52,7 @@ def addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, Any]]:
 
 
 def is_private(host: str) -> bool:
-    """Tells whether a server on a host can be reached from this machine alone."""
+    """Return whether a host resolves to loopback addresses only."""
     return all(is_loopback(address[0]) for _, address in addresses(host, 0))
 
 

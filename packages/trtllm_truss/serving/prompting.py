@@ -19,7 +19,7 @@ _LONG_CHARACTERS = 2048
 """From here on a prompt is encoded in a thread: the event loop must not wait for it."""
 
 _ITEM_CHARACTERS = 16
-"""What a message, a list or a number counts as."""
+"""Characters that a message, list or number counts as."""
 
 _ENCODERS = ThreadPoolExecutor(2, "encode")
 """Few at a time: each takes a core, and a kilobyte for each token of the engine's context."""

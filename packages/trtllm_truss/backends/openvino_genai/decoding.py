@@ -13,7 +13,7 @@ _LANGUAGES: dict[Language, str] = {
     "regex": "regex",
     "ebnf_grammar": "grammar",
 }
-"""What OpenVINO GenAI calls the languages of guides."""
+"""OpenVINO GenAI's names of guide languages."""
 
 
 def generation_config(request: GenerationRequest) -> openvino_genai.GenerationConfig:
