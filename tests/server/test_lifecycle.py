@@ -199,3 +199,23 @@ def test_a_taken_port_is_named(server: Served) -> None:
     assert result.returncode == 2
     assert f"port {server.port} is in use" in result.stderr
     assert re.search(r"--port", result.stderr)
+
+
+def test_a_port_taken_meanwhile_is_named() -> None:
+    """Truss's server ends while its thread still imports the model, which fails in turn."""
+    program = (
+        "import sys; from trtllm_truss.cli import main, truss_server;"
+        "truss_server._require_free = lambda host, port: None;"
+        "sys.exit(main.main(sys.argv[1:]))"
+    )
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", free_port()))
+        serve = ["serve", "--truss", str(ROOT), "--config", str(EXAMPLE)]
+        result = subprocess.run(
+            [sys.executable, "-c", program, *serve, "--port", str(taken.getsockname()[1])],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert result.returncode == 1
+    assert "address already in use" in result.stderr.rstrip().splitlines()[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import signal
@@ -24,9 +25,20 @@ START_LIMIT_S = 120
 LOOPBACK = {"127.0.0.1", "::ffff:127.0.0.1"}  # the same address, as a dual-stack socket has it
 
 
+_FIRST_PORT, _PORTS_PER_WORKER = 20_000, 1_000
+_ports = itertools.count()
+
+
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+    """Return a port that no other worker and no outgoing connection takes meanwhile.
+
+    Linux gives connections and port 0 a port of 32768 and above.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    while True:
+        port = _FIRST_PORT + worker * _PORTS_PER_WORKER + next(_ports) % _PORTS_PER_WORKER
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 class Served:

@@ -69,7 +69,7 @@ class TrussServer:
         self._config = config
         self._show = show
         self._failure: str | None = None
-        self._last_error: str | None = None
+        self._first_error: str | None = None
         self._run_id = f"serve_{os.getpid()}_{secrets.token_hex(8)}"
         self._root = Path(tempfile.gettempdir(), f"{FOLDER_PREFIX}{self._run_id}").absolute()
         self._child: subprocess.Popen[bytes] | None = None
@@ -181,8 +181,8 @@ class TrussServer:
             if line.startswith(_FAILURE):
                 self._failure = line.removeprefix(_FAILURE)
             elif self._failure is None and _PROBE not in line:
-                if level in ("ERROR", "CRITICAL"):
-                    self._last_error = line
+                if level in ("ERROR", "CRITICAL"):  # later ones follow from the first
+                    self._first_error = self._first_error or line
                 self._show(line)
 
     def _ended(self, within_s: float) -> bool:
@@ -209,7 +209,7 @@ class TrussServer:
         status = self.wait()
         if self._failure is not None:
             return self._failure
-        return self._last_error or f"the server ended with status {status}; its log says why."
+        return self._first_error or f"the server ended with status {status}; its log says why."
 
 
 def free_port() -> int:
