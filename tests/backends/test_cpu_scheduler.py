@@ -281,6 +281,34 @@ def test_a_prompt_longer_than_one_step_reads(scheduler: Scheduler) -> None:
     assert len(long.wait().tokens) == len(short.wait().tokens) == 3
 
 
+LONG_PROMPT = [300 + i for i in range(2000)]
+
+
+def test_a_long_prompt_lets_later_requests_pass(scheduler: Scheduler) -> None:
+    long = submit(scheduler, LONG_PROMPT, 3, streaming=True)
+    shorts = [run(scheduler, PROMPT, 3, streaming=True) for _ in range(3)]
+
+    assert not long.responses
+    assert len(long.wait().tokens) == len(shorts[0].tokens) == 3
+
+
+def test_a_long_prompt_is_read_while_others_run(scheduler: Scheduler) -> None:
+    endless = submit(scheduler, PROMPT, 8000, streaming=True, request_id="endless")
+    assert len(run(scheduler, LONG_PROMPT[:600], 3).tokens) == 603
+    assert not endless.finals
+    scheduler.stop_request("endless")
+    endless.wait()
+
+
+def test_a_long_prompt_can_be_cancelled_while_it_is_read(scheduler: Scheduler) -> None:
+    long = submit(scheduler, LONG_PROMPT[::-1], 3, streaming=True, request_id="long")
+    run(scheduler, PROMPT, 1)
+    scheduler.stop_request("long")
+
+    assert long.wait().tokens == []
+    assert len(run(scheduler, PROMPT, 3, streaming=True).tokens) == 3
+
+
 def test_closing_fails_what_still_runs(engine: Engine, model_folder: Path) -> None:
     settings = EngineSettings(model_folder, max_batch_size=1)
     scheduler = Scheduler(engine, settings, on_death=lambda: None)
@@ -305,6 +333,8 @@ class BreakingEngine:
         self._loads = loads
         self.limits = engine.limits
         self.add = engine.add
+        self.read_ahead = engine.read_ahead
+        self.keeps_prompts = engine.keeps_prompts
         self.kv_blocks = engine.kv_blocks
 
     def step(self) -> None:
@@ -327,6 +357,14 @@ def test_a_failed_step_fails_those_who_took_part_and_no_one_later(
     assert failed.error == "The engine failed: out of luck"
     assert failed.caller_at_fault is False
     assert run(scheduler, PROMPT, 4).error is None
+
+
+def test_a_failed_step_fails_the_prompt_that_was_read(
+    engine: Engine, start_scheduler: StartScheduler
+) -> None:
+    scheduler = start_scheduler(BreakingEngine(engine, failures=1))
+    assert run(scheduler, LONG_PROMPT[:1000], 4).error == "The engine failed: out of luck"
+    assert run(scheduler, LONG_PROMPT[:1000], 4).error is None
 
 
 def test_an_engine_that_cannot_be_loaded_again_is_the_end(

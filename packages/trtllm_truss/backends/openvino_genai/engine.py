@@ -6,8 +6,10 @@ import itertools
 import logging
 import time
 
+import numpy as np
 import openvino
 import openvino_genai
+from numpy.typing import NDArray
 
 from trtllm_truss.backends.openvino_genai.decoding import generation_config
 from trtllm_truss.backends.openvino_genai.guide_compiler import GuideCompiler
@@ -39,6 +41,7 @@ class Engine:
 
     Attributes:
         limits: what requests may ask of it.
+        keeps_prompts: whether a later request finds what `read_ahead` has read.
     """
 
     def __init__(self, settings: EngineSettings) -> None:
@@ -59,6 +62,7 @@ class Engine:
             max_beam_width=settings.max_beam_width,
             exclude_input_in_output=settings.exclude_input_in_output,
         )
+        self.keeps_prompts = settings.prefix_caching and settings.chunked_context
         self._load()
 
     def add(self, request: GenerationRequest) -> openvino_genai.GenerationHandle:
@@ -68,6 +72,16 @@ class Engine:
         """
         prompt = openvino.Tensor(request.prompt.reshape(1, -1))
         return self._pipeline.add_request(next(self._ids), prompt, generation_config(request))
+
+    def read_ahead(self, prompt: NDArray[np.int64]) -> openvino_genai.GenerationHandle:
+        """Let the beginning of a prompt be read into the prefix cache from the next step on.
+
+        Args:
+            prompt: token ids, INT64 [n], n > 0.
+        """
+        config = openvino_genai.GenerationConfig(max_new_tokens=1, ignore_eos=True)
+        tensor = openvino.Tensor(prompt.reshape(1, -1))
+        return self._pipeline.add_request(next(self._ids), tensor, config)
 
     def step(self) -> None:
         """Generate one token for every request, or read a piece of some prompts.
@@ -131,9 +145,9 @@ class Engine:
         config.num_kv_blocks = _kv_blocks(settings.kv_cache_tokens)  # 0: grows as needed
         config.enable_prefix_caching = settings.prefix_caching
         config.dynamic_split_fuse = settings.chunked_context
-        config.max_num_seqs = settings.max_batch_size
+        config.max_num_seqs = settings.max_batch_size + 1  # a prompt that is read ahead
         prompt_tokens = PREFILL_TOKENS if settings.chunked_context else self._files.context_length
-        config.max_num_batched_tokens = max(prompt_tokens, settings.max_batch_size)
+        config.max_num_batched_tokens = max(prompt_tokens, config.max_num_seqs)
         return config
 
 

@@ -18,6 +18,7 @@ from trtllm_truss.backends.openvino_genai.guided import (
     Arrival,
     GuidedRequests,
 )
+from trtllm_truss.backends.openvino_genai.long_prompts import LongPrompts
 from trtllm_truss.backends.openvino_genai.parameters import EngineSettings
 from trtllm_truss.backends.openvino_genai.reply import Reply
 from trtllm_truss.backends.openvino_genai.request import GenerationRequest
@@ -57,7 +58,7 @@ class Scheduler:
     """Admits requests first come, first served, while others run, and steps the engine.
 
     A request with a guide waits in `GuidedRequests` first. One of those begins at a time: a step
-    parses the guide of each.
+    parses the guide of each. One with a long prompt waits in `LongPrompts` until it is read.
 
     With the policy `guaranteed_no_evict` a request waits until the KV cache has room for its
     whole answer beside those that run; with `max_utilization` only `max_batch_size` limits.
@@ -78,6 +79,7 @@ class Scheduler:
         self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
         check = GuideCheck(["-m", _TRIAL, str(settings.model_folder.resolve())])
         self._guided = GuidedRequests(engine, check, lambda: self._inbox.put(_Wake()))
+        self._long_prompts = LongPrompts(engine)
         self._waiting: deque[Arrival] = deque()
         self._running: list[Generation] = []
         self._closing = False
@@ -107,8 +109,10 @@ class Scheduler:
             while not self._closing:
                 self._read_inbox()
                 self._drop_cancelled()
-                self._waiting += self._guided.advance(may_compile=not self._guide_comes)
+                for arrival in self._guided.advance(may_compile=not self._guide_comes):
+                    self._enqueue(arrival)
                 self._admit()
+                self._read_ahead()
                 self._step()
             self._fail_all("The engine is shutting down.")
         except Exception:
@@ -118,7 +122,7 @@ class Scheduler:
 
     def _read_inbox(self) -> None:
         """Take in all messages; wait for some if there is nothing else to do."""
-        if not (self._running or self._next_admitted()):
+        if not (self._running or self._long_prompts.are_waiting or self._next_admitted()):
             timeout_s = SIGN_INTERVAL_S if self._guided.are_waiting else None
             with suppress(queue.Empty):
                 self._handle(self._inbox.get(timeout=timeout_s))
@@ -137,7 +141,7 @@ class Scheduler:
         match message:
             case Arrival() as arrival:
                 if arrival.request.guide is None:
-                    self._waiting.append(arrival)
+                    self._enqueue(arrival)
                 else:
                     self._guided.take(arrival)
             case _Wake():
@@ -161,12 +165,24 @@ class Scheduler:
             _log_cancelled(generation.request, generation.generated)
             generation.cancel()
         arrivals = self._guided.remove(lambda arrival: chosen(*arrival))
+        arrivals += self._long_prompts.remove(lambda arrival: chosen(*arrival))
         arrivals += [arrival for arrival in self._waiting if chosen(*arrival)]
         for arrival in arrivals:
             with suppress(ValueError):
                 self._waiting.remove(arrival)
             _log_cancelled(arrival.request, 0)
             send_empty(arrival.request, arrival.reply)
+
+    def _enqueue(self, arrival: Arrival) -> None:
+        if self._long_prompts.takes(arrival.request):
+            self._long_prompts.add(arrival)
+        else:
+            self._waiting.append(arrival)
+
+    def _read_ahead(self) -> None:
+        arrival = self._long_prompts.advance(others_run=bool(self._running), fits=self._fits)
+        if arrival is not None:
+            self._waiting.append(arrival)
 
     def _admit(self) -> None:
         while len(self._running) < self._settings.max_batch_size:
@@ -202,13 +218,16 @@ class Scheduler:
 
     def _fits(self, request: GenerationRequest) -> bool:
         capacity = self._engine.limits.kv_cache_tokens
-        if capacity is None or self._settings.evict or not self._running:
+        held_by = [generation.request for generation in self._running]
+        if self._long_prompts.current is not None:
+            held_by.append(self._long_prompts.current)
+        if capacity is None or self._settings.evict or not held_by:
             return True
-        held = sum(self._engine.kv_blocks(generation.request) for generation in self._running)
+        held = sum(map(self._engine.kv_blocks, held_by))
         return held + self._engine.kv_blocks(request) <= capacity // KV_BLOCK_TOKENS
 
     def _step(self) -> None:
-        if not self._running:
+        if not (self._running or self._long_prompts.is_reading):
             return
         try:
             self._engine.step()
@@ -226,6 +245,8 @@ class Scheduler:
         for generation in self._running:
             generation.fail(message)
         self._running.clear()
+        for arrival in self._long_prompts.remove(lambda _: True):
+            arrival.reply.fail(message, caller_at_fault=False)
 
     def _fail_all(self, message: str) -> None:
         self._fail_running(message)
