@@ -12,9 +12,9 @@ from starlette.responses import Response
 
 from trtllm_truss.endpoints.in_process import InProcessPredict
 from trtllm_truss.endpoints.routes import Routes
-from trtllm_truss.engines.surroundings import Surroundings
+from trtllm_truss.engines.compatibility.environment import Surroundings
 from trtllm_truss.errors import StartupError
-from trtllm_truss.protocols.predict import parse_defaults
+from trtllm_truss.protocols.predict.body import parse_defaults
 from trtllm_truss.serving.service import Service
 from trtllm_truss.settings.loading import parse_settings, read_environment
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from benchmarks.paths import ROOT
 from benchmarks.servers.target import Target
-from trtllm_truss.triton.command import Launch, server_environment
-from trtllm_truss.triton.installation import assemble_backends, find_installation
-from trtllm_truss.triton.process import ServerProcess
+from trtllm_truss.triton.server.command import Launch, server_environment
+from trtllm_truss.triton.server.installation import assemble_backends, find_installation
+from trtllm_truss.triton.server.process import ServerProcess
 
 _START_LIMIT_S = 60.0
 _STOP_LIMIT_S = 0.0  # nothing runs in it any more

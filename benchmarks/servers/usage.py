@@ -127,7 +127,7 @@ def _role(pid: int) -> str:
     arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     program = Path(arguments[0]).name
     if program.startswith("python"):
-        if any(argument.endswith("keeper.py") for argument in arguments):
+        if any(argument.endswith("process_guard.py") for argument in arguments):
             return "keeper"
         if "main.py" in arguments:
             return "truss"

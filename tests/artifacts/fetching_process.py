@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 
-from trtllm_truss.artifacts.fetch import open_repository
+from trtllm_truss.artifacts.open_repository import open_repository
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ import sys
 import threading
 from pathlib import Path
 
-from trtllm_truss.artifacts.fetch import open_repository
+from trtllm_truss.artifacts.open_repository import open_repository
 from trtllm_truss.errors import ArtifactError
 
 _BLOCK = bytes(4096)

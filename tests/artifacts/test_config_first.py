@@ -13,6 +13,7 @@ from s3_server import S3Server
 from standin_engine import engine_config
 
 from trtllm_truss.cli.check import examine
+from trtllm_truss.engines.compatibility.environment import Surroundings
 from trtllm_truss.engines.gpus import Gpu
 from trtllm_truss.engines.inspection import Engine
 from trtllm_truss.engines.manifest import (
@@ -23,10 +24,9 @@ from trtllm_truss.engines.manifest import (
     record_files,
     write_manifest,
 )
-from trtllm_truss.engines.surroundings import Surroundings
 from trtllm_truss.engines.target_gpu import TargetGpu
 from trtllm_truss.errors import ArtifactError, SettingsError
-from trtllm_truss.serving.preparation import Examined, examine_engine
+from trtllm_truss.serving.preflight import Examined, examine_engine
 from trtllm_truss.settings.loading import Environment, parse_settings
 from trtllm_truss.text.tokenizer import load_tokenizer
 

@@ -13,7 +13,7 @@ from canaries import Canaries
 from hub_server import HubServer
 from whole_repository import fetch_repository
 
-from trtllm_truss.artifacts.fetch import open_repository
+from trtllm_truss.artifacts.open_repository import open_repository
 from trtllm_truss.errors import ArtifactError
 
 FILES = {

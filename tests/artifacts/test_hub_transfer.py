@@ -18,7 +18,7 @@ from hub_server import HubServer
 from huggingface_hub import constants, hf_hub_download
 from whole_repository import fetch_repository
 
-from trtllm_truss.artifacts.fetch import open_repository
+from trtllm_truss.artifacts.open_repository import open_repository
 from trtllm_truss.artifacts.progress import Progress
 from trtllm_truss.errors import ArtifactError
 

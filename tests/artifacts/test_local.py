@@ -8,7 +8,7 @@ import pytest
 from whole_repository import fetch_repository
 
 from trtllm_truss.artifacts import local
-from trtllm_truss.artifacts.fetch import is_on_hub, open_repository
+from trtllm_truss.artifacts.open_repository import is_on_hub, open_repository
 from trtllm_truss.artifacts.verified import has_sha256
 from trtllm_truss.errors import ArtifactError
 
@@ -99,7 +99,7 @@ def test_a_file_is_hashed_once(
     file.write_bytes(b"engine")
     wanted = "8b2c62ba9ad08e8d88ce4fe5b7a3bb0cd1a5fbb9b3dbbb3ce4f3a4a7ab7d0c7e"
     assert not has_sha256(file, wanted)
-    from trtllm_truss.artifacts.contents import sha256_of
+    from trtllm_truss.artifacts.checksums import sha256_of
 
     right = sha256_of(file)
     assert has_sha256(file, right)

@@ -12,7 +12,7 @@ import pytest
 from s3_server import S3Server
 from whole_repository import fetch_repository
 
-from trtllm_truss.artifacts.fetch import open_repository
+from trtllm_truss.artifacts.open_repository import open_repository
 from trtllm_truss.artifacts.s3 import open_on_s3
 from trtllm_truss.errors import ArtifactError, SettingsError
 

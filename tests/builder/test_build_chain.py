@@ -20,14 +20,14 @@ from hub_server import SIGNATURE, HubServer
 from llama_checkpoint import write_tiny_checkpoint
 from truss_process import ROOT, Served
 
-from trtllm_truss.builder.ensuring import ensure_engine
 from trtllm_truss.builder.jobs import prepare
 from trtllm_truss.builder.publishing import publish
+from trtllm_truss.builder.run.ensure_engine import ensure_engine
 from trtllm_truss.builder.workspace import builds_folder
 from trtllm_truss.cli.main import main
+from trtllm_truss.engines.compatibility.environment import Surroundings
 from trtllm_truss.engines.inspection import EngineKind, inspect_engine
 from trtllm_truss.engines.manifest import read_manifest
-from trtllm_truss.engines.surroundings import Surroundings
 from trtllm_truss.errors import ArtifactError, BuildError, SettingsError
 from trtllm_truss.settings.loading import Environment, parse_settings
 from trtllm_truss.text.tokenizer_selection import tokenizer_files

@@ -18,7 +18,7 @@ from checkpoints import LLAMA_3_8B
 from truss_process import ROOT, alive
 from waiting import PATIENCE_S, settles
 
-from trtllm_truss.builder.failures import describe_failure
+from trtllm_truss.builder.run.failures import describe_failure
 from trtllm_truss.builder.workspace import builds_folder
 from trtllm_truss.cli.main import main
 from trtllm_truss.engines.manifest import read_manifest

@@ -9,10 +9,10 @@ import yaml
 from checkpoints import CONFIGS, LLAMA_3_8B
 from test_build_plans import options
 
-from trtllm_truss.builder.checkpoint import parse_checkpoint
 from trtllm_truss.builder.plan import Plan, plan_build
-from trtllm_truss.builder.target import Target
-from trtllm_truss.engines.surroundings import Surroundings
+from trtllm_truss.builder.planning.checkpoint import parse_checkpoint
+from trtllm_truss.builder.planning.target import Target
+from trtllm_truss.engines.compatibility.environment import Surroundings
 from trtllm_truss.serving.rendering import check_runtime
 from trtllm_truss.settings.loading import parse_settings
 

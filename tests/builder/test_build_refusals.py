@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from checkpoints import A100, CONFIGS, H100, checkpoint, settings
 
-from trtllm_truss.builder.checkpoint import parse_checkpoint
 from trtllm_truss.builder.plan import plan_build
-from trtllm_truss.builder.target import Target
+from trtllm_truss.builder.planning.checkpoint import parse_checkpoint
+from trtllm_truss.builder.planning.target import Target
 from trtllm_truss.errors import ArtifactError, SettingsError
 
 

@@ -20,7 +20,7 @@ from trtllm_truss.settings.lmi_import.options import OPTIONS, SECTIONS
 from trtllm_truss.settings.lmi_import.reading import given_options, read_lines
 from trtllm_truss.settings.loading import parse_settings
 from trtllm_truss.settings.model import Serving, Settings
-from trtllm_truss.triton.parameters import check_parameters
+from trtllm_truss.triton.model_repository.parameters import check_parameters
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from engine_configs import Json, config_0_9, config_0_12, listing, new_config, old_config
 
-from trtllm_truss.engines.agreement import disagreements
-from trtllm_truss.engines.findings import Finding, Severity
+from trtllm_truss.engines.compatibility.check import disagreements
+from trtllm_truss.engines.compatibility.environment import Surroundings
+from trtllm_truss.engines.diagnostics import Finding, Severity
 from trtllm_truss.engines.gpus import Gpu
 from trtllm_truss.engines.inspection import EngineDescription, EngineKind, inspect_config
-from trtllm_truss.engines.surroundings import Surroundings
 from trtllm_truss.engines.versions import PINNED_IMAGE
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.model import Settings

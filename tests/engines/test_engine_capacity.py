@@ -15,7 +15,7 @@ from trtllm_truss.engines.capacity import (
     kv_cache_capacity,
 )
 from trtllm_truss.engines.config_schemas import parse_config
-from trtllm_truss.engines.findings import Severity
+from trtllm_truss.engines.diagnostics import Severity
 from trtllm_truss.engines.inspection import inspect_config
 from trtllm_truss.errors import SettingsError
 

@@ -17,7 +17,7 @@ from trtllm_truss.protocols.lmi.body import parse_lmi
 from trtllm_truss.protocols.lmi.call import LmiCall
 from trtllm_truss.protocols.lmi.errors import error_body
 from trtllm_truss.protocols.lmi.streams import LmiStream
-from trtllm_truss.serving.request import Finish, FinishReason, Piece, Token, Usage
+from trtllm_truss.requests import Finish, FinishReason, Piece, Token, Usage
 
 QUESTION = "What is Deep Learning?"
 TOKENS = (

@@ -23,7 +23,7 @@ from trtllm_truss.protocols.lmi.body import is_tgi_client, parse_lmi
 from trtllm_truss.protocols.lmi.call import LmiForm
 from trtllm_truss.protocols.lmi.errors import error_body
 from trtllm_truss.protocols.lmi.streams import LmiStream
-from trtllm_truss.serving.request import Finish, FinishReason, Piece, Token, Usage
+from trtllm_truss.requests import Finish, FinishReason, Piece, Token, Usage
 
 TOKENS = (Token(1425, "100", -1.5), Token(16, "%", -0.25), Token(25, ".", -0.5))
 PIECES = (Piece("100%", tokens=TOKENS[:2]), Piece(".", tokens=TOKENS[2:]))

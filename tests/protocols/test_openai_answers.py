@@ -26,7 +26,7 @@ from trtllm_truss.protocols.openai.call import OpenAICall
 from trtllm_truss.protocols.openai.chat import parse_chat
 from trtllm_truss.protocols.openai.completions import parse_completion
 from trtllm_truss.protocols.openai.errors import error_body, error_event
-from trtllm_truss.serving.request import Alternative, Finish, FinishReason, Piece, Token, Usage
+from trtllm_truss.requests import Alternative, Finish, FinishReason, Piece, Token, Usage
 
 HELLO = [{"role": "user", "content": "Hello"}]
 Items = Iterable[tuple[int, Piece | Finish]]

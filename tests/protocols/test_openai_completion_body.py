@@ -18,7 +18,7 @@ from trtllm_truss.protocols.openai.completions import (
     CompletionFields,
     parse_completion,
 )
-from trtllm_truss.serving.request import REST_OF_CONTEXT
+from trtllm_truss.requests import REST_OF_CONTEXT
 
 
 def call(**fields: Any) -> OpenAICall:

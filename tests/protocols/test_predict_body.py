@@ -9,8 +9,8 @@ import pytest
 
 from trtllm_truss.errors import InvalidRequest, SettingsError
 from trtllm_truss.protocols.json_body import parse_json_object
-from trtllm_truss.protocols.predict import parse_defaults, parse_predict, response_form
-from trtllm_truss.triton.request import Sampling
+from trtllm_truss.protocols.predict.body import parse_defaults, parse_predict, response_form
+from trtllm_truss.requests import Sampling
 
 
 def refusal(body: dict[str, Any]) -> InvalidRequest:

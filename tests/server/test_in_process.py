@@ -18,7 +18,7 @@ from truss_process import EXAMPLE, ROOT, alive
 
 from trtllm_truss.endpoints.in_process import InProcessPredict
 from trtllm_truss.errors import EngineUnavailable
-from trtllm_truss.serving.request import Finish, GenerationRequest, Piece
+from trtllm_truss.requests import Finish, GenerationRequest, Piece
 from trtllm_truss.serving.service import Service
 
 PRELUDE = """

@@ -97,8 +97,8 @@ def test_kill_9_leaves_nothing(own_server: Served, victim: str) -> None:
     targets = {
         "trtllm-truss serve": [own_server.process.pid],
         "truss server": [pid for pid, line in commands.items() if b"\0main.py\0" in line
-                         and b"keeper.py" not in line],
-        "keeper of triton": [pid for pid, line in commands.items() if b"keeper.py" in line
+                         and b"process_guard.py" not in line],
+        "keeper of triton": [pid for pid, line in commands.items() if b"process_guard.py" in line
                              and b"tritonserver" in line],
     }[victim]  # fmt: skip
     (target,) = targets

@@ -62,7 +62,11 @@ def named(served: Served, name: str) -> list[int]:
 
 def keeper_of_the_job(served: Served) -> list[int]:
     lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in served.processes()}
-    return [pid for pid, line in lines.items() if b"keeper.py" in line and b"tritonserver" in line]
+    return [
+        pid
+        for pid, line in lines.items()
+        if b"process_guard.py" in line and b"tritonserver" in line
+    ]
 
 
 VICTIMS: dict[str, Callable[[Served], list[int]]] = {
@@ -120,9 +124,13 @@ def test_all_that_would_clean_up_is_killed_at_once(tmp_path: Path, killed: str, 
     pids = {**served.processes(), served.process.pid: "serve"}
     lines = {pid: command_line(pid) for pid in pids}
     targets = keeper_of_the_job(served)
-    targets += [pid for pid, line in lines.items() if b"main.py" in line and b"keeper" not in line]
+    targets += [
+        pid for pid, line in lines.items() if b"main.py" in line and b"process_guard" not in line
+    ]
     if killed == "all but the engine":
-        targets += [pid for pid, line in lines.items() if b"keeper" in line and b"main.py" in line]
+        targets += [
+            pid for pid, line in lines.items() if b"process_guard" in line and b"main.py" in line
+        ]
         targets.append(served.process.pid)
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for pid in targets:

@@ -7,7 +7,7 @@ import contextlib
 import pytest
 
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest
-from trtllm_truss.serving.activity import Activity
+from trtllm_truss.inference.heartbeat import Activity
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 from virtual_time import virtually
 
 from trtllm_truss.errors import EngineUnavailable, QueueFull
-from trtllm_truss.serving.admission import Admission
-from trtllm_truss.serving.ticket import Ticket
+from trtllm_truss.inference.admission import Admission
+from trtllm_truss.inference.slot import Ticket
 from trtllm_truss.settings.model import Serving
 
 

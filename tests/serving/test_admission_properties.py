@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from virtual_time import virtually
 
 from trtllm_truss.errors import EngineUnavailable, QueueFull
-from trtllm_truss.serving.admission import Admission
-from trtllm_truss.serving.ticket import Ticket
+from trtllm_truss.inference.admission import Admission
+from trtllm_truss.inference.slot import Ticket
 from trtllm_truss.settings.model import Serving
 
 MAX_REQUESTS, MAX_TOKENS, QUEUE_LIMIT, BUDGET_S = 3, 100, 6, 10

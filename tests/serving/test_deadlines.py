@@ -10,7 +10,7 @@ from scripted_engine import ScriptedEngine
 from virtual_time import virtually
 
 from trtllm_truss.errors import DeadlineExceeded
-from trtllm_truss.serving.request import Finish, GenerationRequest, Piece
+from trtllm_truss.requests import Finish, GenerationRequest, Piece
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.tokenizer import TextTokenizer
 

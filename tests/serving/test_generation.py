@@ -13,10 +13,10 @@ from scripted_engine import ScriptedEngine
 from virtual_time import virtually
 
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest, QueueFull
-from trtllm_truss.serving.request import Finish, FinishReason, GenerationRequest, Piece
+from trtllm_truss.requests import Finish, FinishReason, GenerationRequest, Piece, Sampling
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.tokenizer import TextTokenizer
-from trtllm_truss.triton.request import EngineRequest, Sampling
+from trtllm_truss.triton.client.request import EngineRequest
 
 
 def asked(**fields: Any) -> GenerationRequest:

@@ -16,13 +16,12 @@ from trtllm_truss.engines.inspection import EngineKind
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest, QueueFull
 from trtllm_truss.guides import check as check_module
 from trtllm_truss.guides.check import GuideCheck
-from trtllm_truss.serving.capabilities import Capabilities
-from trtllm_truss.serving.guide_gate import GuideGate, guide_check_for
-from trtllm_truss.serving.plan import Plan
-from trtllm_truss.serving.planning import Planner
-from trtllm_truss.serving.request import GenerationRequest
+from trtllm_truss.inference.capabilities import Capabilities
+from trtllm_truss.inference.guide_gate import GuideGate, guide_check_for
+from trtllm_truss.inference.prepared_request import Plan
+from trtllm_truss.inference.preprocessing import Planner
+from trtllm_truss.requests import GenerationRequest, Guide
 from trtllm_truss.text.tokenizer import TextTokenizer
-from trtllm_truss.triton.request import Guide
 
 SCRIPTED = str(Path(__file__).parents[1] / "support/scripted_trial.py")
 

@@ -11,8 +11,8 @@ from types import ModuleType
 
 import pytest
 
-from trtllm_truss.serving.metrics import Metrics
-from trtllm_truss.serving.request import FinishReason
+from trtllm_truss.metrics.collector import Metrics
+from trtllm_truss.requests import FinishReason
 
 
 @pytest.fixture(autouse=True)

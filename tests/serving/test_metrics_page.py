@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from trtllm_truss.serving.metrics import Metrics
+from trtllm_truss.metrics.collector import Metrics
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/metrics.md"
 ROW = re.compile(r"^\| `(trtllm_truss_\w+)` \| (\w+) \| (.*?) \|", re.MULTILINE)

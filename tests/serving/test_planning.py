@@ -11,12 +11,11 @@ import pytest
 from scripted_engine import ENGINE
 
 from trtllm_truss.errors import ContextLengthExceeded, InvalidRequest, RequestError
-from trtllm_truss.serving.capabilities import Capabilities
-from trtllm_truss.serving.plan import Plan
-from trtllm_truss.serving.planning import Planner
-from trtllm_truss.serving.request import REST_OF_CONTEXT, ChatFormat, GenerationRequest
+from trtllm_truss.inference.capabilities import Capabilities
+from trtllm_truss.inference.prepared_request import Plan
+from trtllm_truss.inference.preprocessing import Planner
+from trtllm_truss.requests import REST_OF_CONTEXT, ChatFormat, GenerationRequest, Guide
 from trtllm_truss.text.tokenizer import TextTokenizer
-from trtllm_truss.triton.request import Guide
 
 ALL = Capabilities(guides=True, adapters=True, max_beam_width=2)
 CHAT = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Well"}]

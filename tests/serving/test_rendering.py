@@ -14,7 +14,7 @@ from trtllm_truss.engines.inspection import inspect_engine
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.serving.rendering import max_beam_width, render_engine
 from trtllm_truss.settings.loading import parse_settings
-from trtllm_truss.triton.repository import read_config
+from trtllm_truss.triton.model_repository.repository import read_config
 
 DATA = Path(__file__).parents[2] / "data"
 GUIDED = {"guided_decoding_backend": "xgrammar"}

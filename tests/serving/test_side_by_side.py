@@ -10,7 +10,7 @@ import pytest
 from virtual_time import virtually
 
 from trtllm_truss.errors import EngineUnavailable
-from trtllm_truss.serving.side_by_side import side_by_side
+from trtllm_truss.inference.merge_streams import side_by_side
 
 
 class Stream:

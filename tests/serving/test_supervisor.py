@@ -10,11 +10,11 @@ from typing import cast
 import pytest
 
 from trtllm_truss.errors import TritonError
+from trtllm_truss.inference.heartbeat import Activity
 from trtllm_truss.serving import supervisor as supervisor_module
-from trtllm_truss.serving.activity import Activity
 from trtllm_truss.serving.supervisor import Supervisor
 from trtllm_truss.settings.model import Serving
-from trtllm_truss.triton.process import ServerProcess, State
+from trtllm_truss.triton.server.process import ServerProcess, State
 
 
 class Run:

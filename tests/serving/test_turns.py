@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from trtllm_truss.serving.turns import AT_ONCE, Turns
+from trtllm_truss.inference.start_throttle import AT_ONCE, Turns
 
 
 async def begin(turns: Turns, number: int, begun: list[int]) -> None:

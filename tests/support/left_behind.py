@@ -19,7 +19,7 @@ from pathlib import Path
 from truss_process import descendants
 from waiting import settles
 
-from trtllm_truss.triton.keeper import _env_makers
+from trtllm_truss.processes.process_guard import _env_makers
 
 _TICK_S = 0.1
 _PATIENCE_S = 15.0  # for keepers that are still cleaning up

@@ -9,15 +9,15 @@ from pathlib import Path
 
 from trtllm_truss.engines.inspection import Engine, EngineKind
 from trtllm_truss.errors import TrussError
-from trtllm_truss.serving.activity import Activity
-from trtllm_truss.serving.admission import Admission
-from trtllm_truss.serving.capabilities import Capabilities
-from trtllm_truss.serving.generation import Generator
-from trtllm_truss.serving.metrics import Metrics
-from trtllm_truss.serving.planning import Planner
+from trtllm_truss.inference.admission import Admission
+from trtllm_truss.inference.capabilities import Capabilities
+from trtllm_truss.inference.generation import Generator
+from trtllm_truss.inference.heartbeat import Activity
+from trtllm_truss.inference.preprocessing import Planner
+from trtllm_truss.metrics.collector import Metrics
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.tokenizer import TextTokenizer
-from trtllm_truss.triton.request import EngineChunk, EngineRequest
+from trtllm_truss.triton.client.request import EngineChunk, EngineRequest
 
 Step = str | list[int] | float | TrussError
 """A text, or ids, that come at once; seconds of silence; how the answer fails."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trtllm_truss.artifacts.fetch import open_repository
+from trtllm_truss.artifacts.open_repository import open_repository
 
 
 def fetch_repository(name: str, revision: str | None = None, *, token: str | None = None) -> Path:

@@ -12,10 +12,10 @@ from standin_engine import STANDIN_BACKENDS, write_engine
 from waiting import PATIENCE_S
 
 from trtllm_truss.engines.versions import PINNED_VERSION
-from trtllm_truss.triton.command import launcher, server_environment
-from trtllm_truss.triton.installation import assemble_backends, find_installation
-from trtllm_truss.triton.process import ServerProcess
-from trtllm_truss.triton.repository import render_repository
+from trtllm_truss.triton.model_repository.repository import render_repository
+from trtllm_truss.triton.server.command import launcher, server_environment
+from trtllm_truss.triton.server.installation import assemble_backends, find_installation
+from trtllm_truss.triton.server.process import ServerProcess
 
 TritonFactory = Callable[..., ScriptedTriton]
 StandinFactory = Callable[..., ServerProcess]

@@ -11,10 +11,10 @@ from typing import Any
 
 from waiting import PATIENCE_S
 
-from trtllm_truss.triton.client import TritonClient
-from trtllm_truss.triton.keeper import _env_makers, marked_processes
-from trtllm_truss.triton.process import ServerProcess
-from trtllm_truss.triton.request import EngineChunk, EngineRequest
+from trtllm_truss.processes.process_guard import _env_makers, marked_processes
+from trtllm_truss.triton.client.client import TritonClient
+from trtllm_truss.triton.client.request import EngineChunk, EngineRequest
+from trtllm_truss.triton.server.process import ServerProcess
 
 TEMPLATES = Path(__file__).parents[2] / "data" / "triton_model_repository"
 SCRIPTED_BACKEND = Path(__file__).parent / "backends" / "scripted"

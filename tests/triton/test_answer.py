@@ -10,8 +10,8 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from trtllm_truss.errors import EngineUnavailable
-from trtllm_truss.triton.answer import Answer
-from trtllm_truss.triton.grpc_status import StatusCode
+from trtllm_truss.triton.client.grpc_status import StatusCode
+from trtllm_truss.triton.client.response_stream import Answer
 
 
 def message(ids, log_probs, *, final=False):

@@ -10,9 +10,10 @@ from scripted_triton import chunks_of
 
 from trtllm_truss import errors
 from trtllm_truss.engines.versions import PINNED_VERSION
-from trtllm_truss.triton.client import TritonClient
-from trtllm_truss.triton.grpc_connection import GrpcConnection
-from trtllm_truss.triton.request import EngineChunk, EngineRequest, Sampling
+from trtllm_truss.requests import Sampling
+from trtllm_truss.triton.client.client import TritonClient
+from trtllm_truss.triton.client.grpc_connection import GrpcConnection
+from trtllm_truss.triton.client.request import EngineChunk, EngineRequest
 
 
 @pytest.fixture

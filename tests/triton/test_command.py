@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trtllm_truss.errors import TritonError
-from trtllm_truss.triton.command import (
+from trtllm_truss.triton.server.command import (
     Launch,
     launch_environment,
     launcher,
@@ -15,8 +15,8 @@ from trtllm_truss.triton.command import (
     server_command,
     server_environment,
 )
-from trtllm_truss.triton.installation import TritonInstallation
-from trtllm_truss.triton.ports import Ports, free_ports
+from trtllm_truss.triton.server.installation import TritonInstallation
+from trtllm_truss.triton.server.ports import Ports, free_ports
 
 LAUNCH = Launch("7_ab", Ports(1001, None, 1003, 1004), "trtllm_truss_7_ab_", Path("/tmp/7_ab"))
 
@@ -133,7 +133,7 @@ def test_every_launch_has_names_and_a_folder_of_its_own():
 
 
 def test_one_rank_runs_without_mpirun(monkeypatch):
-    monkeypatch.setattr("trtllm_truss.triton.command.find_mpirun", None)
+    monkeypatch.setattr("trtllm_truss.triton.server.command.find_mpirun", None)
     installation = TritonInstallation(Path("/t/tritonserver"), Path("/unused"))
     given = launcher(installation, repository=Path("/r"), backends=Path("/b"))(LAUNCH)
     assert given == command()

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from trtllm_truss.engines.versions import PINNED_VERSION
-from trtllm_truss.triton.contract import INPUTS, OUTPUTS, PARAMETERS
-from trtllm_truss.triton.schema import parse_release, rows_for
+from trtllm_truss.triton.model_repository.contract import INPUTS, OUTPUTS, PARAMETERS
+from trtllm_truss.triton.model_repository.schema import parse_release, rows_for
 
 
 def names(rows):

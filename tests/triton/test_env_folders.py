@@ -13,8 +13,8 @@ import pytest
 from scripted_triton import left_alone
 from waiting import settles
 
-from trtllm_truss.triton.keeper import marked_processes, remove_env_folders
-from trtllm_truss.triton.process import ServerProcess, State
+from trtllm_truss.processes.process_guard import marked_processes, remove_env_folders
+from trtllm_truss.triton.server.process import ServerProcess, State
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 

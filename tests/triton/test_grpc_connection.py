@@ -8,8 +8,8 @@ import os
 import grpc
 import pytest
 
-from trtllm_truss.triton.grpc_connection import GrpcConnection
-from trtllm_truss.triton.grpc_status import StatusCode
+from trtllm_truss.triton.client.grpc_connection import GrpcConnection
+from trtllm_truss.triton.client.grpc_status import StatusCode
 
 METHOD = "/test.Service/Answer"
 

@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from trtllm_truss.errors import TritonError
-from trtllm_truss.triton import installation
-from trtllm_truss.triton.installation import (
+from trtllm_truss.triton.server import installation
+from trtllm_truss.triton.server.installation import (
     TritonInstallation,
     assemble_backends,
     find_installation,

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from scripted_triton import assert_nothing_left
 
-from trtllm_truss.triton.keeper import marked_processes
-from trtllm_truss.triton.leftovers import hold_folder, hold_segments, sweep, temporary_folder
+from trtllm_truss.processes.leftovers import hold_folder, hold_segments, sweep, temporary_folder
+from trtllm_truss.processes.process_guard import marked_processes
 
 PROGRAMS = Path(__file__).parent / "programs"
 HOLDER = """
 import sys, time
-from trtllm_truss.triton.leftovers import hold_segments, temporary_folder
+from trtllm_truss.processes.leftovers import hold_segments, temporary_folder
 lock = hold_segments(sys.argv[1], "run")
 with temporary_folder() as folder:
     (folder / "file").touch()

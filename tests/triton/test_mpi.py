@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from trtllm_truss.errors import TritonError
-from trtllm_truss.triton import mpi
-from trtllm_truss.triton.mpi import (
+from trtllm_truss.triton.server import mpi
+from trtllm_truss.triton.server.mpi import (
     close_control_port,
     find_mpirun,
     mpi_command,

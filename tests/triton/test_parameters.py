@@ -4,8 +4,8 @@ import pytest
 
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.triton.contract import PARAMETERS
-from trtllm_truss.triton.parameters import check_parameters
+from trtllm_truss.triton.model_repository.contract import PARAMETERS
+from trtllm_truss.triton.model_repository.parameters import check_parameters
 
 CHOICE = "batch_scheduler_policy"
 

@@ -18,8 +18,8 @@ from scripted_triton import assert_nothing_left
 from waiting import PATIENCE_S, settles
 
 from trtllm_truss.errors import TritonError
-from trtllm_truss.triton.leftovers import sweep
-from trtllm_truss.triton.process import ServerProcess, State
+from trtllm_truss.processes.leftovers import sweep
+from trtllm_truss.triton.server.process import ServerProcess, State
 
 PROGRAMS = Path(__file__).parent / "programs"
 

@@ -17,9 +17,9 @@ from truss_process import LOOPBACK, listening_addresses
 from waiting import PATIENCE_S, settles
 
 from trtllm_truss.errors import TritonError
-from trtllm_truss.triton.grpc_connection import GrpcConnection
-from trtllm_truss.triton.keeper import marked_processes
-from trtllm_truss.triton.process import State
+from trtllm_truss.processes.process_guard import marked_processes
+from trtllm_truss.triton.client.grpc_connection import GrpcConnection
+from trtllm_truss.triton.server.process import State
 
 
 def test_listens_on_loopback_only_and_not_for_http(triton):

@@ -9,9 +9,9 @@ from tritonclient.grpc import model_config_pb2
 
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.triton.contract import INPUTS, OUTPUTS, PARAMETERS
-from trtllm_truss.triton.repository import read_config, render_repository
-from trtllm_truss.triton.schema import rows_for
+from trtllm_truss.triton.model_repository.contract import INPUTS, OUTPUTS, PARAMETERS
+from trtllm_truss.triton.model_repository.repository import read_config, render_repository
+from trtllm_truss.triton.model_repository.schema import rows_for
 
 
 def render(folder: Path, **changes):

@@ -5,10 +5,16 @@ import struct
 import pytest
 from tritonclient.grpc import service_pb2
 
-from trtllm_truss.triton.contract import INPUTS
-from trtllm_truss.triton.request import EngineChunk, EngineRequest, Guide, Sampling
-from trtllm_truss.triton.schema import rows_for
-from trtllm_truss.triton.tensors import decode_response, encode_request, encode_stop, pack_words
+from trtllm_truss.requests import Guide, Sampling
+from trtllm_truss.triton.client.request import EngineChunk, EngineRequest
+from trtllm_truss.triton.client.tensors import (
+    decode_response,
+    encode_request,
+    encode_stop,
+    pack_words,
+)
+from trtllm_truss.triton.model_repository.contract import INPUTS
+from trtllm_truss.triton.model_repository.schema import rows_for
 
 
 def with_sampling(fields):

@@ -16,9 +16,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics import parser as openmetrics_parser
 
 from trtllm_truss.engines.versions import PINNED_VERSION
-from trtllm_truss.triton import metrics as triton_metrics
-from trtllm_truss.triton.metrics import TritonMetrics, fetch_metrics
-from trtllm_truss.triton.warm_up import warm_up
+from trtllm_truss.triton.client.warm_up import warm_up
+from trtllm_truss.triton.server import metrics as triton_metrics
+from trtllm_truss.triton.server.metrics import TritonMetrics, fetch_metrics
 
 SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 SUCCESSES = ("nv_inference_request_success", (("model", "tensorrt_llm"), ("version", "1")))
@@ -156,7 +156,7 @@ def test_a_proper_answer_of_that_server_is_read() -> None:
 
 def test_the_reading_goes_on_after_an_error(monkeypatch):
     """What no server is known to send must not end the thread either."""
-    monkeypatch.setattr("trtllm_truss.triton.metrics._REFRESH_S", 0.01)
+    monkeypatch.setattr("trtllm_truss.triton.server.metrics._REFRESH_S", 0.01)
     asked = threading.Semaphore(0)
 
     def port():

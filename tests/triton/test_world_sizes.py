@@ -21,12 +21,12 @@ from waiting import PATIENCE_S, until
 from trtllm_truss.engines.inspection import inspect_engine
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import EngineUnavailable, TritonError
-from trtllm_truss.triton import command
-from trtllm_truss.triton.client import TritonClient
-from trtllm_truss.triton.keeper import marked_processes
-from trtllm_truss.triton.ports import free_ports
-from trtllm_truss.triton.process import ServerProcess, State
-from trtllm_truss.triton.request import EngineRequest
+from trtllm_truss.processes.process_guard import marked_processes
+from trtllm_truss.triton.client.client import TritonClient
+from trtllm_truss.triton.client.request import EngineRequest
+from trtllm_truss.triton.server import command
+from trtllm_truss.triton.server.ports import free_ports
+from trtllm_truss.triton.server.process import ServerProcess, State
 
 PROMPT = [11, 12, 13]
 STREAMS = 32

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from native_triton import NativeTriton
 
-from trtllm_truss.triton.native_models import InstanceCounts
+from trtllm_truss.triton.model_repository.native_models import InstanceCounts
 
 TEXT = "It is  only a 日本語 test 🤖, with two  words? Größe. "
 

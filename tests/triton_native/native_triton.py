@@ -15,11 +15,11 @@ from standin_engine import STANDIN_BACKENDS, write_engine
 from tokenizers import Tokenizer, decoders, models, normalizers, processors
 
 from trtllm_truss.engines.versions import PINNED_VERSION
-from trtllm_truss.triton.command import launcher, server_environment
-from trtllm_truss.triton.installation import assemble_backends, find_installation
-from trtllm_truss.triton.native_models import InstanceCounts, render_native_models
-from trtllm_truss.triton.process import ServerProcess
-from trtllm_truss.triton.repository import render_repository
+from trtllm_truss.triton.model_repository.native_models import InstanceCounts, render_native_models
+from trtllm_truss.triton.model_repository.repository import render_repository
+from trtllm_truss.triton.server.command import launcher, server_environment
+from trtllm_truss.triton.server.installation import assemble_backends, find_installation
+from trtllm_truss.triton.server.process import ServerProcess
 
 TEMPLATES = Path(__file__).parents[2] / "data" / "triton_model_repository"
 TEXT_MODELS = ("ensemble", "tensorrt_llm_bls")

@@ -11,8 +11,8 @@ from trtllm_truss.engines.inspection import inspect_engine
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.serving.rendering import render_engine
 from trtllm_truss.settings.loading import parse_settings
-from trtllm_truss.triton.native_models import InstanceCounts, render_native_models
-from trtllm_truss.triton.repository import read_config
+from trtllm_truss.triton.model_repository.native_models import InstanceCounts, render_native_models
+from trtllm_truss.triton.model_repository.repository import read_config
 
 FOUR = ["ensemble", "postprocessing", "preprocessing", "tensorrt_llm_bls"]
 VERSIONS = ["0.9.0", "0.12.0", "0.18.2", "1.0.0", None]

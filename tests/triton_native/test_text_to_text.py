@@ -18,8 +18,8 @@ from waiting import settles
 
 from trtllm_truss.backends.triton_native.calls import Models
 from trtllm_truss.backends.triton_native.values import Value, integer, pack_texts, to_array
-from trtllm_truss.triton.keeper import marked_processes
-from trtllm_truss.triton.process import State
+from trtllm_truss.processes.process_guard import marked_processes
+from trtllm_truss.triton.server.process import State
 
 ALL_TOKENS = 200
 IN_A_CHARACTER = (16, 17, 19, 20)  # numbers of tokens of which the last is half of 日 or 本

@@ -16,7 +16,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtllm_truss.artifacts.contents import Digest
+from trtllm_truss.artifacts.checksums import Digest
 from trtllm_truss.artifacts.hub_problems import HubProblems, keep_urls_out_of_logs
 from trtllm_truss.artifacts.listing import File, Listing, is_commit, shown
 from trtllm_truss.artifacts.remote_source import RemoteSource

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from trtllm_truss.artifacts.contents import Digest
+from trtllm_truss.artifacts.checksums import Digest
 from trtllm_truss.errors import ArtifactError
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")

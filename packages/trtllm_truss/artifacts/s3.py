@@ -15,7 +15,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from trtllm_truss.artifacts.contents import Digest
+from trtllm_truss.artifacts.checksums import Digest
 from trtllm_truss.artifacts.listing import File, Listing
 from trtllm_truss.artifacts.remote_source import RemoteSource
 from trtllm_truss.artifacts.retrying import Interrupted

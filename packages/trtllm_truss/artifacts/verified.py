@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 from pathlib import Path
 
-from trtllm_truss.artifacts.contents import sha256_of
+from trtllm_truss.artifacts.checksums import sha256_of
 
 
 def has_sha256(file: Path, sha256: str) -> bool:

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtllm_truss.builder.estimates import Estimate, estimate_build, estimate_cpu_build
-from trtllm_truss.builder.families import find_family
 from trtllm_truss.builder.key import build_key
 from trtllm_truss.builder.plan import Plan, plan_build
+from trtllm_truss.builder.planning.estimates import Estimate, estimate_build, estimate_cpu_build
+from trtllm_truss.builder.planning.families import find_family
+from trtllm_truss.builder.planning.target import Target
 from trtllm_truss.builder.sources import CheckpointSource, find_checkpoint
-from trtllm_truss.builder.target import Target
 from trtllm_truss.builder.workspace import Workspace, builds_folder
-from trtllm_truss.engines.surroundings import Surroundings
+from trtllm_truss.engines.compatibility.environment import Surroundings
 from trtllm_truss.errors import BuildError, SettingsError
 from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.model import Settings

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from trtllm_truss.builder.plan import Plan
-from trtllm_truss.builder.target import Target
+from trtllm_truss.builder.planning.target import Target
 
 CONVERTER = 1
 """Raised when this project's own converter for the CPU writes other files than before."""

@@ -17,12 +17,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trtllm_truss.builder.checkpoint import Checkpoint
-from trtllm_truss.builder.conversion import conversion_command
-from trtllm_truss.builder.cpu_plan import cpu_command
-from trtllm_truss.builder.engine_command import engine_command
-from trtllm_truss.builder.refusals import refuse_cpu_build, refuse_gpu_build
-from trtllm_truss.builder.target import Target
+from trtllm_truss.builder.checks.checks import refuse_cpu_build, refuse_gpu_build
+from trtllm_truss.builder.planning.checkpoint import Checkpoint
+from trtllm_truss.builder.planning.conversion import conversion_command
+from trtllm_truss.builder.planning.cpu_plan import cpu_command
+from trtllm_truss.builder.planning.engine_command import engine_command
+from trtllm_truss.builder.planning.target import Target
 from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.model import Settings
 

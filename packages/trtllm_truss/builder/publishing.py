@@ -8,8 +8,8 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
-from trtllm_truss.artifacts.fetch import is_on_hub, open_repository
 from trtllm_truss.artifacts.hub_problems import HubProblems, keep_urls_out_of_logs
+from trtllm_truss.artifacts.open_repository import is_on_hub, open_repository
 from trtllm_truss.artifacts.retrying import Interrupted, Unreachable, retrying
 from trtllm_truss.builder.model_card import CARD_FILE, model_card
 from trtllm_truss.engines.manifest import Manifest, parse_manifest, read_manifest

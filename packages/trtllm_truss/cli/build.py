@@ -6,13 +6,13 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from trtllm_truss.builder.building import run
 from trtllm_truss.builder.jobs import Job, prepare
+from trtllm_truss.builder.run.build_engine import run
 from trtllm_truss.cli.layout import read_config
 from trtllm_truss.cli.terminal import tell
-from trtllm_truss.engines.surroundings import Surroundings
+from trtllm_truss.engines.compatibility.environment import Surroundings
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.serving.preparation import local_surroundings
+from trtllm_truss.serving.preflight import local_surroundings
 from trtllm_truss.settings.loading import Environment, parse_settings, read_environment
 
 

@@ -8,18 +8,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from trtllm_truss.artifacts.fetch import is_remote
+from trtllm_truss.artifacts.open_repository import is_remote
 from trtllm_truss.builder.jobs import prepare
 from trtllm_truss.cli.layout import read_config
-from trtllm_truss.engines.agreement import disagreements
-from trtllm_truss.engines.findings import Finding, Severity, error, warning
+from trtllm_truss.engines.compatibility.check import disagreements
+from trtllm_truss.engines.compatibility.environment import Surroundings
+from trtllm_truss.engines.diagnostics import Finding, Severity, error, warning
 from trtllm_truss.engines.gpus import Gpu
 from trtllm_truss.engines.inspection import EngineDescription, inspect_engine
-from trtllm_truss.engines.surroundings import Surroundings
 from trtllm_truss.engines.versions import image_for
 from trtllm_truss.errors import ArtifactError, SettingsError, TrussError
-from trtllm_truss.protocols.predict import parse_defaults
-from trtllm_truss.serving.preparation import (
+from trtllm_truss.protocols.predict.body import parse_defaults
+from trtllm_truss.serving.preflight import (
     cache_capacity,
     local_surroundings,
     open_engine,
@@ -29,7 +29,7 @@ from trtllm_truss.serving.preparation import (
 from trtllm_truss.serving.rendering import check_runtime, instance_count
 from trtllm_truss.settings.loading import Environment, parse_settings, read_environment
 from trtllm_truss.settings.model import Settings
-from trtllm_truss.triton.installation import find_installation
+from trtllm_truss.triton.server.installation import find_installation
 
 WRONG_SETTINGS_STATUS = 2
 WOULD_NOT_START_STATUS = 3

@@ -11,7 +11,7 @@ import yaml
 
 from trtllm_truss.cli.layout import read_config
 from trtllm_truss.cli.terminal import tell
-from trtllm_truss.engines.surroundings import Surroundings
+from trtllm_truss.engines.compatibility.environment import Surroundings
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.serving.rendering import check_runtime
 from trtllm_truss.settings.lmi_import.conversion import Row, convert_options

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from trtllm_truss.cli.layout import read_config
 from trtllm_truss.cli.terminal import tell
+from trtllm_truss.engines.compatibility.environment import Surroundings
 from trtllm_truss.engines.inspection import inspect_engine
-from trtllm_truss.engines.surroundings import Surroundings
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.serving.preparation import fetch_engine, installed_version, open_tokenizer
+from trtllm_truss.serving.preflight import fetch_engine, installed_version, open_tokenizer
 from trtllm_truss.serving.rendering import render_engine
 from trtllm_truss.settings.loading import parse_settings, read_environment
 

@@ -14,7 +14,7 @@ from trtllm_truss.cli.terminal import tell
 from trtllm_truss.cli.truss_server import TrussServer
 from trtllm_truss.errors import SettingsError, StartupError
 from trtllm_truss.settings.loading import parse_settings
-from trtllm_truss.triton.ports import LOOPBACK
+from trtllm_truss.triton.server.ports import LOOPBACK
 
 
 def serve(

@@ -21,12 +21,12 @@ from types import TracebackType
 from trtllm_truss.cli import local_main
 from trtllm_truss.cli.layout import lay_out
 from trtllm_truss.errors import SettingsError, StartupError
+from trtllm_truss.processes import process_guard
+from trtllm_truss.processes.leftovers import FOLDER_PREFIX, hold_folder, sweep
+from trtllm_truss.processes.spawning import start_kept
 from trtllm_truss.settings.model import Serving
-from trtllm_truss.triton import keeper
-from trtllm_truss.triton.installation import BACKENDS_VARIABLE, EXECUTABLE_VARIABLE
-from trtllm_truss.triton.kept_child import start_kept
-from trtllm_truss.triton.leftovers import FOLDER_PREFIX, hold_folder, sweep
-from trtllm_truss.triton.ports import LOOPBACK
+from trtllm_truss.triton.server.installation import BACKENDS_VARIABLE, EXECUTABLE_VARIABLE
+from trtllm_truss.triton.server.ports import LOOPBACK
 
 _TICK_S = 0.1
 _ORPHAN_GRACE_S = 1.0
@@ -141,7 +141,7 @@ class TrussServer:
         """
         assert self._child is not None
         assert self._child.stdin is not None
-        keeper.order_stop(self._child.stdin, patience_s)
+        process_guard.order_stop(self._child.stdin, patience_s)
 
     def _start(self) -> None:
         temporary = self._root / "tmp"  # what the server leaves there goes with the rest

@@ -1,1 +1,1 @@
-"""One HTTP request from its body to its response: the glue between Truss's server and the rooms."""
+"""HTTP: one request from its body to its response, and `predict` in this process."""

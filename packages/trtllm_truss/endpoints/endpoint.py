@@ -11,14 +11,14 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from trtllm_truss.endpoints.dialect import EVENTS, Dialect, StreamedCall, WholeCall
 from trtllm_truss.endpoints.disconnect import ClientGone, while_connected
 from trtllm_truss.endpoints.opening import OpenedAnswer, opened
 from trtllm_truss.endpoints.responses import AnswerStream, client_gone_response, error_response
 from trtllm_truss.errors import InternalError, TrussError
+from trtllm_truss.protocols.base import EVENTS, Dialect, StreamedCall, WholeCall
 from trtllm_truss.protocols.json_body import parse_json_object
 from trtllm_truss.protocols.writers import StreamWriter, WholeWriter
-from trtllm_truss.serving.request import Finish, Piece
+from trtllm_truss.requests import Finish, Piece
 from trtllm_truss.serving.service import Service
 
 logger = logging.getLogger(__name__)

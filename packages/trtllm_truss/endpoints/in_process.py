@@ -15,8 +15,8 @@ from contextlib import aclosing
 from queue import SimpleQueue
 from typing import Any
 
-from trtllm_truss.protocols.predict import parse_predict
-from trtllm_truss.serving.request import Finish, Piece
+from trtllm_truss.protocols.predict.body import parse_predict
+from trtllm_truss.requests import Finish, Piece
 from trtllm_truss.serving.service import Service
 
 _PROTOCOL = "predict"

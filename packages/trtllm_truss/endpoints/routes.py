@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trtllm_truss.endpoints.dialect import Dialect
-from trtllm_truss.endpoints.dialects import LmiDialect, OpenAIDialect, PredictDialect
 from trtllm_truss.endpoints.endpoint import Endpoint
+from trtllm_truss.protocols.base import Dialect
+from trtllm_truss.protocols.lmi.adapter import LmiDialect
 from trtllm_truss.protocols.lmi.body import is_lmi, is_tgi_client
+from trtllm_truss.protocols.openai.adapter import OpenAIDialect
 from trtllm_truss.protocols.openai.chat import parse_chat
 from trtllm_truss.protocols.openai.completions import parse_completion
 from trtllm_truss.protocols.openai.sampling import usable_defaults
+from trtllm_truss.protocols.predict.adapter import PredictDialect
 from trtllm_truss.serving.service import Service
 
 

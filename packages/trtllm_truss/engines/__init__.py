@@ -2,9 +2,8 @@
 
 `inspection` turns a folder, or a mere listing with its ``config.json``, into an `Engine`; for
 TensorRT-LLM that is `config_schemas` (both schemas, all eras), `tensorrt_llm_config` (what the
-runtime makes of them) and `rank_files`. `agreement` compares an engine with the settings and with
-everything around it, `capacity` says how many tokens and sequences its KV cache holds. `versions`
-is the table of TensorRT-LLM versions and images, and the one place that pins an image.
-
-Everything but `inspect_engine` and `visible_gpus` is a pure function of data.
+runtime makes of them) and `rank_files`. `capacity` computes how many tokens and sequences its KV
+cache holds. `manifest` and `contents` read, write and verify the record of a build. `compatibility`
+compares an engine with the settings and with this machine. `versions` is the table of TensorRT-LLM
+versions and images, and the one place that pins an image.
 """

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from itertools import islice
 
-from trtllm_truss.engines.findings import Finding, error, warning
+from trtllm_truss.engines.diagnostics import Finding, error, warning
 from trtllm_truss.engines.rank_files import RankFiles
 from trtllm_truss.engines.runtime_values import (
     RuntimeValues,

@@ -9,7 +9,7 @@ from pathlib import Path
 from trtllm_truss.artifacts.listing import Listing
 from trtllm_truss.artifacts.verified import has_sha256
 from trtllm_truss.engines.config_schemas import CONFIG_FILE
-from trtllm_truss.engines.findings import Finding, shortlist, warning
+from trtllm_truss.engines.diagnostics import Finding, shortlist, warning
 from trtllm_truss.engines.inspection import Engine, EngineDescription
 from trtllm_truss.engines.layout import GGUF_SUFFIX, Layout, Placement
 from trtllm_truss.engines.manifest import Manifest

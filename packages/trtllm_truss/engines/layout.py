@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from trtllm_truss.engines.config_schemas import CONFIG_FILE
-from trtllm_truss.engines.findings import shortlist
+from trtllm_truss.engines.diagnostics import shortlist
 from trtllm_truss.engines.rank_files import ENGINE_SUFFIX
 from trtllm_truss.errors import ArtifactError
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trtllm_truss.artifacts.contents import sha256_of, write_atomically
+from trtllm_truss.artifacts.checksums import sha256_of, write_atomically
 from trtllm_truss.engines.json_fields import Fields
 from trtllm_truss.engines.target_gpu import MANIFEST_FILE, TargetGpu, parse_target_gpu
 from trtllm_truss.errors import ArtifactError

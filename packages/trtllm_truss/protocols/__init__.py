@@ -1,1 +1,4 @@
-"""JSON in, requests out; pieces in, frames out. Pure: no network, no engine."""
+"""JSON bodies into requests, generated text into bytes; no network, no engine.
+
+Each protocol is a package with an `adapter` that implements `base.Dialect`.
+"""

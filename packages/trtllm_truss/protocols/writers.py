@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from trtllm_truss.errors import TrussError
-from trtllm_truss.serving.request import Finish, Piece
+from trtllm_truss.requests import Finish, Piece
 
 
 class WholeWriter(Protocol):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from trtllm_truss.engines.capacity import Capacity
 from trtllm_truss.engines.inspection import Engine, EngineKind
 from trtllm_truss.engines.runtime_values import whole_number
-from trtllm_truss.serving.admission import Admission
-from trtllm_truss.serving.capabilities import Capabilities
+from trtllm_truss.inference.admission import Admission
+from trtllm_truss.inference.capabilities import Capabilities
 from trtllm_truss.serving.rendering import batch_size, instance_count, max_beam_width
 from trtllm_truss.settings.model import Settings
 

@@ -9,10 +9,10 @@ from trtllm_truss.engines.runtime_values import whole_number, whole_numbers
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.serving.guided_decoding import INFO_FILE, write_tokenizer_info
 from trtllm_truss.settings.model import RuntimeValue, Settings
-from trtllm_truss.triton.contract import MODEL_NAME
-from trtllm_truss.triton.native_models import InstanceCounts, render_native_models
-from trtllm_truss.triton.parameters import check_parameters
-from trtllm_truss.triton.repository import render_repository
+from trtllm_truss.triton.model_repository.contract import MODEL_NAME
+from trtllm_truss.triton.model_repository.native_models import InstanceCounts, render_native_models
+from trtllm_truss.triton.model_repository.parameters import check_parameters
+from trtllm_truss.triton.model_repository.repository import render_repository
 
 _TEMPLATE = "triton_model_repository"
 _MAX_BATCH_SIZE = "max_batch_size"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trtllm_truss.artifacts.source import Source, named
 from trtllm_truss.engines.contents import check_listing, needed_files, tokenizer_finding
-from trtllm_truss.engines.findings import Finding
+from trtllm_truss.engines.diagnostics import Finding
 from trtllm_truss.engines.inspection import EngineDescription, inspect_files
 from trtllm_truss.engines.layout import Layout, find_engine
 from trtllm_truss.text.tokenizer_selection import select_tokenizer

@@ -12,34 +12,34 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from trtllm_truss.builder.ensuring import ensure_engine
+from trtllm_truss.builder.run.ensure_engine import ensure_engine
+from trtllm_truss.engines.compatibility.environment import Surroundings
 from trtllm_truss.engines.inspection import Engine
-from trtllm_truss.engines.surroundings import Surroundings
 from trtllm_truss.engines.versions import version_to_render
 from trtllm_truss.errors import EngineUnavailable
-from trtllm_truss.serving.activity import Activity
-from trtllm_truss.serving.admission import Admission
+from trtllm_truss.inference.admission import Admission
+from trtllm_truss.inference.generation import Generator
+from trtllm_truss.inference.guide_gate import GuideGate, guide_check_for
+from trtllm_truss.inference.heartbeat import Activity
+from trtllm_truss.inference.preprocessing import Planner
+from trtllm_truss.metrics.collector import Metrics, exposed
+from trtllm_truss.processes.leftovers import sweep, temporary_folder
 from trtllm_truss.serving.concurrency import admission_for, capabilities_of
-from trtllm_truss.serving.generation import Generator
-from trtllm_truss.serving.guide_gate import GuideGate, guide_check_for
-from trtllm_truss.serving.metrics import Metrics, exposed
-from trtllm_truss.serving.phases import Phases
-from trtllm_truss.serving.planning import Planner
-from trtllm_truss.serving.preparation import (
+from trtllm_truss.serving.preflight import (
     Examined,
     examine_engine,
     local_surroundings,
 )
 from trtllm_truss.serving.rendering import render_engine, tokenizer_info_file
+from trtllm_truss.serving.startup_log import Phases
 from trtllm_truss.serving.supervisor import Supervisor
 from trtllm_truss.settings.child_environment import child_environment
 from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Serving, Settings
 from trtllm_truss.text.tokenizer import load_tokenizer
-from trtllm_truss.triton.command import launcher, server_environment
-from trtllm_truss.triton.installation import assemble_backends, find_installation
-from trtllm_truss.triton.leftovers import sweep, temporary_folder
-from trtllm_truss.triton.process import ServerProcess
+from trtllm_truss.triton.server.command import launcher, server_environment
+from trtllm_truss.triton.server.installation import assemble_backends, find_installation
+from trtllm_truss.triton.server.process import ServerProcess
 
 logger = logging.getLogger(__name__)
 _triton_log = logging.getLogger("triton")

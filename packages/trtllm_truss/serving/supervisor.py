@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable
 
 from trtllm_truss.errors import TritonError
-from trtllm_truss.serving.activity import Activity
+from trtllm_truss.inference.heartbeat import Activity
 from trtllm_truss.settings.model import Serving
-from trtllm_truss.triton.client import TritonClient
-from trtllm_truss.triton.failures import unavailable
-from trtllm_truss.triton.process import ServerProcess, State
-from trtllm_truss.triton.warm_up import warm_up
+from trtllm_truss.triton.client.client import TritonClient
+from trtllm_truss.triton.client.failures import unavailable
+from trtllm_truss.triton.client.warm_up import warm_up
+from trtllm_truss.triton.server.process import ServerProcess, State
 
 logger = logging.getLogger(__name__)
 

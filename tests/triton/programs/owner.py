@@ -6,7 +6,7 @@ import threading
 import time
 from pathlib import Path
 
-from trtllm_truss.triton.process import ServerProcess
+from trtllm_truss.triton.server.process import ServerProcess
 
 PRETEND = str(Path(__file__).parent / "pretend_server.py")
 

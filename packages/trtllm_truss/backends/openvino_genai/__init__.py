@@ -6,8 +6,7 @@ A request's way through the modules: `triton_model` takes it from Triton, `reque
 `decoding`) owns OpenVINO GenAI's pipeline, `generation` turns its tokens into responses and
 `answer` gives those the shapes that TensorRT-LLM's C++ backend gives them. With a guide it is first
 with `guided`, which has the guide checked in a program, `guide_trial`, and compiled beside the
-engine's steps; `guide_compiler` compiles in both. `model` is where Triton comes in, `lifeline` ends
-Triton if this process dies.
+engine's steps; `guide_compiler` compiles in both. `model` is where Triton comes in.
 """
 
 import sys

@@ -10,10 +10,10 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
+from trtllm_truss.backends.lifeline import Lifeline
 from trtllm_truss.backends.numpy_abi import readable_copy, repair_reading
 from trtllm_truss.backends.openvino_genai.answer import Outputs
 from trtllm_truss.backends.openvino_genai.engine import Engine
-from trtllm_truss.backends.openvino_genai.lifeline import Lifeline
 from trtllm_truss.backends.openvino_genai.parameters import read_settings
 from trtllm_truss.backends.openvino_genai.refusal import Refusal
 from trtllm_truss.backends.openvino_genai.request import read_request

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from trtllm_truss.backends.openvino_genai.lifeline import Lifeline
+from trtllm_truss.backends.lifeline import Lifeline
 from trtllm_truss.backends.triton_native.answer import TextAnswer, beams
 from trtllm_truss.backends.triton_native.calls import ENGINE_OUTPUTS, Models
 from trtllm_truss.backends.triton_native.config import parameters, tokenizer
@@ -27,7 +27,7 @@ from trtllm_truss.backends.triton_native.reply import Reply
 from trtllm_truss.backends.triton_native.tensors import Inputs
 from trtllm_truss.backends.triton_native.values import Value, flag, from_array, to_array
 from trtllm_truss.errors import InternalError, InvalidRequest, TrussError
-from trtllm_truss.triton.ports import GRPC_ADDRESS_VARIABLE
+from trtllm_truss.triton.server.ports import GRPC_ADDRESS_VARIABLE
 
 _Result = TypeVar("_Result")
 

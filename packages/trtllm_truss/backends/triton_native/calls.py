@@ -14,7 +14,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from trtllm_truss.backends.triton_native.values import Value, flag, integer
 from trtllm_truss.errors import InvalidRequest, TrussError
-from trtllm_truss.triton.failures import from_stream_text
+from trtllm_truss.triton.client.failures import from_stream_text
 
 ENGINE_OUTPUTS = ("output_ids", "sequence_length")
 """Without these, `tensorrt_llm` answers nothing."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from trtllm_truss.backends.openvino_genai.lifeline import Lifeline
+from trtllm_truss.backends.lifeline import Lifeline
 from trtllm_truss.backends.triton_native.answer import beams
 from trtllm_truss.backends.triton_native.config import parameters, tokenizer
 from trtllm_truss.backends.triton_native.tensors import Inputs, from_texts, to_numpy

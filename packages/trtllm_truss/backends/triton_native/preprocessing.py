@@ -11,7 +11,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from trtllm_truss.backends.openvino_genai.lifeline import Lifeline
+from trtllm_truss.backends.lifeline import Lifeline
 from trtllm_truss.backends.triton_native.config import flag, parameters, tokenizer
 from trtllm_truss.backends.triton_native.tensors import Inputs, from_ids, from_integer, from_numpy
 from trtllm_truss.backends.triton_native.words import bad_lists, pack, stop_lists

@@ -8,7 +8,7 @@ from typing import Any
 from trtllm_truss.errors import InternalError
 from trtllm_truss.protocols.lmi.call import LmiCall
 from trtllm_truss.protocols.lmi.tokens import finish_reason, token_object
-from trtllm_truss.serving.request import Finish, Piece, Token
+from trtllm_truss.requests import Finish, Piece, Token
 
 Json = dict[str, Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from trtllm_truss.serving.request import GenerationRequest
+from trtllm_truss.requests import GenerationRequest
 
 
 class LmiForm(str, enum.Enum):

@@ -8,7 +8,7 @@ from typing import Any
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.limits import MAX_GUIDE_CHARACTERS
 from trtllm_truss.protocols.validation import check_length
-from trtllm_truss.triton.request import Guide, GuideKind
+from trtllm_truss.requests import Guide, GuideKind
 from trtllm_truss.validation import Strict, shown
 
 _KINDS: dict[str, GuideKind] = {

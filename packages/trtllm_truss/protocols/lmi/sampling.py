@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trtllm_truss.protocols.lmi.parameters import Parameters
-from trtllm_truss.triton.request import Sampling
+from trtllm_truss.requests import Sampling
 
 _GREEDY = Sampling(top_k=1)
 _DRAWING = Sampling(temperature=0.8, top_k=5, top_p=0.85)

@@ -13,7 +13,7 @@ from trtllm_truss.errors import TrussError
 from trtllm_truss.protocols.lmi.call import LmiCall, LmiForm
 from trtllm_truss.protocols.lmi.errors import error_line
 from trtllm_truss.protocols.lmi.tokens import NO_TOKEN, finish_reason, token_object
-from trtllm_truss.serving.request import Finish, Piece, Token
+from trtllm_truss.requests import Finish, Piece, Token
 
 
 class LmiStream:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trtllm_truss.serving.request import Finish, FinishReason, Token
+from trtllm_truss.requests import Finish, FinishReason, Token
 
 NO_TOKEN = Token(id=-1, text="", log_prob=-1, special=True)
 """What LMI puts where a line must have a token and there is none."""

@@ -10,7 +10,7 @@ from typing import Any
 from trtllm_truss.errors import InternalError, TrussError
 from trtllm_truss.protocols.openai.call import OpenAICall
 from trtllm_truss.protocols.openai.errors import error_event
-from trtllm_truss.serving.request import Finish, Piece, Token
+from trtllm_truss.requests import Finish, Piece, Token
 
 DONE = b"data: [DONE]\n\n"
 

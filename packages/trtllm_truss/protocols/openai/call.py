@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trtllm_truss.protocols.openai.shapes import Shape
-from trtllm_truss.serving.request import GenerationRequest
+from trtllm_truss.requests import GenerationRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from trtllm_truss.protocols.openai.fields import SharedFields, read_body
 from trtllm_truss.protocols.openai.generation import generation_arguments, include_usage
 from trtllm_truss.protocols.openai.messages import read_messages, read_tools
 from trtllm_truss.protocols.openai.shapes import ChatShape
-from trtllm_truss.serving.request import ChatFormat, GenerationRequest
+from trtllm_truss.requests import ChatFormat, GenerationRequest
 from trtllm_truss.validation import shown
 
 

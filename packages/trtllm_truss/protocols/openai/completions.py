@@ -15,7 +15,7 @@ from trtllm_truss.protocols.openai.fields import SharedFields, read_body
 from trtllm_truss.protocols.openai.generation import generation_arguments, include_usage
 from trtllm_truss.protocols.openai.shapes import CompletionShape
 from trtllm_truss.protocols.validation import check_length
-from trtllm_truss.serving.request import GenerationRequest
+from trtllm_truss.requests import GenerationRequest
 from trtllm_truss.text.unicode import is_unicode
 from trtllm_truss.validation import shown
 

@@ -9,8 +9,7 @@ from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.field_types import LEAST
 from trtllm_truss.protocols.openai.fields import SharedFields
 from trtllm_truss.protocols.openai.response_format import read_response_format
-from trtllm_truss.serving.request import REST_OF_CONTEXT
-from trtllm_truss.triton.request import Sampling
+from trtllm_truss.requests import REST_OF_CONTEXT, Sampling
 from trtllm_truss.validation import shown
 
 _NAMES = {

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from trtllm_truss.serving.request import FinishReason, Piece, Token
+from trtllm_truss.requests import FinishReason, Piece, Token
 
 Json = dict[str, Any]
 

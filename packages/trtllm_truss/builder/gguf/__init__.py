@@ -1,0 +1,1 @@
+"""The converter from a Llama checkpoint to GGUF, for the CPU."""

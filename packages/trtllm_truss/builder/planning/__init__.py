@@ -1,0 +1,1 @@
+"""The commands of a build and what they will take, from data alone."""

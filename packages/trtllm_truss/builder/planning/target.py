@@ -1,0 +1,49 @@
+"""What an engine is built for: a TensorRT-LLM version and a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trtllm_truss.engines.accelerators import parse_accelerator
+from trtllm_truss.engines.compatibility.environment import Surroundings
+from trtllm_truss.engines.gpus import ComputeCapability
+from trtllm_truss.engines.versions import PINNED_VERSION, Release, release
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where the engine is to run; None is "not known".
+
+    Attributes:
+        version: of TensorRT-LLM.
+        gpu: the GPU's name.
+        compute_capability: of the GPU.
+        memory_bytes: of one GPU.
+        gpu_count: GPUs that are there.
+    """
+
+    version: str = PINNED_VERSION
+    gpu: str | None = None
+    compute_capability: ComputeCapability | None = None
+    memory_bytes: int | None = None
+    gpu_count: int | None = None
+
+    @property
+    def release(self) -> Release:
+        """The numbers of the version."""
+        return release(self.version)
+
+    @classmethod
+    def from_surroundings(cls, surroundings: Surroundings) -> Target:
+        """What is here wins over what config.yaml asks for: an engine fits what built it."""
+        version = surroundings.tensorrt_llm_version
+        if surroundings.gpus:
+            gpu = min(surroundings.gpus, key=lambda gpu: gpu.total_bytes)
+            count = len(surroundings.gpus)
+            return cls(version, gpu.name, gpu.compute_capability, gpu.total_bytes, count)
+        spec = surroundings.accelerator
+        request = parse_accelerator(spec) if spec else None
+        if request is None or request.accelerator is None:
+            return cls(version)
+        kind = request.accelerator
+        return cls(version, kind.name, kind.compute_capability, kind.memory_bytes, request.count)

@@ -1,0 +1,90 @@
+"""Runs one command of a build to its end, behind the keeper that lets nothing outlive us."""
+
+from __future__ import annotations
+
+import io
+import secrets
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from trtllm_truss.builder.run.failures import describe_failure
+from trtllm_truss.errors import BuildError
+from trtllm_truss.processes import process_guard
+from trtllm_truss.processes.spawning import start_kept
+
+_TAIL_LINES = 200
+_PROGRESS_S = 10.0
+_STOP_S = 5.0
+_LINE_CHARACTERS = 120
+
+
+def run_command(
+    name: str,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    log: Path,
+    say: Callable[[str], None],
+) -> None:
+    """Runs a command; all it says goes to the log, a line of it now and then to `say`.
+
+    Args:
+        name: of the step, for messages.
+        command: the argument vector.
+        environment: of the command.
+        log: appended to.
+        say: gets a line about every ten seconds.
+
+    Raises:
+        BuildError: the command failed; the message says why, as far as its last lines tell.
+    """
+    run_id = f"truss-build-{secrets.token_hex(8)}"
+    child = start_kept(
+        command,
+        {**environment, "PYTHONUNBUFFERED": "1"},
+        run_id=run_id,
+        orphan_grace_s=_STOP_S,
+    )
+    try:
+        tail = _follow(child, log, say)
+        status = child.wait()
+    except BaseException:
+        _stop(child)
+        raise
+    finally:
+        assert child.stdin is not None
+        child.stdin.close()
+        process_guard.kill_marked(run_id)
+    if status != 0:
+        raise BuildError(describe_failure(name, status, tail, log))
+
+
+def _follow(child: subprocess.Popen[bytes], log: Path, say: Callable[[str], None]) -> list[str]:
+    """Copies the output; returns its last lines."""
+    tail: deque[str] = deque(maxlen=_TAIL_LINES)
+    told = time.monotonic()
+    assert child.stdout is not None
+    output = io.TextIOWrapper(child.stdout, encoding="utf-8", errors="replace")
+    with output, log.open("a", encoding="utf-8") as file:
+        for line in output:
+            file.write(line)
+            file.flush()
+            if words := line.strip():
+                tail.append(words)
+                if time.monotonic() - told >= _PROGRESS_S:
+                    told = time.monotonic()
+                    say(words[:_LINE_CHARACTERS])
+    return list(tail)
+
+
+def _stop(child: subprocess.Popen[bytes]) -> None:
+    """The keeper ends the command when its input does."""
+    assert child.stdin is not None
+    child.stdin.close()
+    try:
+        child.wait(2 * _STOP_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()

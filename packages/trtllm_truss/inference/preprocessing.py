@@ -1,0 +1,166 @@
+"""What a request becomes before the engine sees it: ids, limits and seeds, checked."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import replace
+
+from trtllm_truss.engines.inspection import Engine, EngineKind
+from trtllm_truss.errors import ContextLengthExceeded, InvalidRequest
+from trtllm_truss.inference.capabilities import Capabilities, refuse_unsupported
+from trtllm_truss.inference.guide_gate import GuideGate
+from trtllm_truss.inference.prepared_request import Plan
+from trtllm_truss.inference.tokenization import EncodedPrompt, encode_prompt, prompt_field
+from trtllm_truss.requests import GenerationRequest, Sampling
+from trtllm_truss.text.engine_hints import StopWordIds
+from trtllm_truss.text.stop_words import StopWords
+from trtllm_truss.text.text_stream import NO_STOP_WORDS
+from trtllm_truss.text.tokenizer import TextTokenizer
+from trtllm_truss.triton.client.request import EngineRequest
+
+_SEEDS = 2**64
+
+
+class Planner:
+    """Checks requests against one engine and encodes them with its tokenizer."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: TextTokenizer,
+        capabilities: Capabilities,
+        guides: GuideGate | None = None,
+    ) -> None:
+        """Binds engine and tokenizer.
+
+        Args:
+            engine: what its folder says of it.
+            tokenizer: the one that it was trained with.
+            capabilities: what it can do as it is set up here.
+            guides: checks guides; None without guided decoding.
+        """
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._capabilities = capabilities
+        self._guides = guides
+        self._stop_word_ids = StopWordIds(tokenizer)
+
+    async def plan(self, request: GenerationRequest, request_ids: Iterator[str]) -> list[Plan]:
+        """Makes a request ready for the engine, once for each of its answers.
+
+        Args:
+            request: what to generate.
+            request_ids: what the engine is to call the answers.
+
+        Raises:
+            RequestError: it does not fit this engine.
+            QueueFull: too many guides wait for their check.
+            EngineUnavailable: its guide cannot be checked.
+        """
+        refuse_unsupported(request, self._engine, self._capabilities)
+        prompt = await encode_prompt(
+            request,
+            self._tokenizer,
+            self._engine.max_input_tokens,
+            control_tokens=self._capabilities.control_tokens_in_messages,
+        )
+        special = {
+            token_id: word
+            for word in request.stop_words
+            if (token_id := self._stop_word_ids.special(word)) is not None
+        }
+        eos_ids = () if request.ignore_eos else self._tokenizer.eos_ids
+        end_ids = tuple(dict.fromkeys((*eos_ids, *special)))
+        if request.guide is not None and not end_ids:
+            name = request.name("guide")
+            raise InvalidRequest(
+                f"{name} is given, and an answer that follows it ends by the model's end of "
+                "sequence; do not ignore that.",
+                param=name,
+            )
+        engine_request = self._engine_request(request, prompt, end_ids, next(request_ids))
+        if self._guides is not None:
+            await self._guides.admit(request)
+        first = Plan(
+            request,
+            prompt,
+            engine_request,
+            end_ids,
+            special,
+            StopWords(request.stop_words) if request.stop_words else NO_STOP_WORDS,
+        )
+        return [first, *(_sibling(first, n, next(request_ids)) for n in range(1, request.n))]
+
+    def _engine_request(
+        self,
+        request: GenerationRequest,
+        prompt: EncodedPrompt,
+        end_ids: tuple[int, ...],
+        request_id: str,
+    ) -> EngineRequest:
+        hints = (self._stop_word_ids.hint(word) for word in request.stop_words)
+        return EngineRequest(
+            request_id=request_id,
+            input_ids=prompt.ids,
+            max_tokens=self._tokens_to_generate(request, len(prompt.ids)),
+            end_id=end_ids[0] if end_ids else None,
+            pad_id=self._tokenizer.pad_id,
+            # The backend knows one end id only; further ones travel as stop words of one token.
+            stop_words=[
+                [token_id]
+                for token_id in dict.fromkeys((*end_ids[1:], *hints))
+                if token_id is not None
+            ],
+            bad_words=self._bad_word_ids(request.bad_words),
+            streaming=request.beam_width == 1,  # beams are ranked only when all have ended
+            beam_width=request.beam_width,
+            sampling=_with_seed(request.sampling),
+            return_log_probs=request.token_details or request.log_probs is not None,
+            guide=request.guide,
+            guide_is_checked=request.guide is not None and self._engine.kind is EngineKind.CPU,
+            lora_task_id=request.lora_task_id,
+        )
+
+    def _tokens_to_generate(self, request: GenerationRequest, prompt_tokens: int) -> int:
+        """`max_tokens`, cut down to the context only where the caller did not choose it."""
+        engine = self._engine
+        field = prompt_field(request)
+        room = engine.max_sequence_tokens - prompt_tokens
+        if not request.max_tokens_given:
+            return min(request.max_tokens, room, self._cache_room(request, prompt_tokens))
+        if request.max_tokens <= room:
+            return request.max_tokens
+        name = request.name("max_tokens")
+        raise ContextLengthExceeded(
+            f"{name} is {request.max_tokens}; beside the {prompt_tokens} tokens of {field} this "
+            f"engine's context of {engine.max_sequence_tokens} leaves room for {room}. Lower "
+            f"{name} or shorten {field}.",
+            param=name,
+        )
+
+    def _cache_room(self, request: GenerationRequest, prompt_tokens: int) -> int:
+        """Tokens that an empty KV cache leaves for each beam, at least 1."""
+        tokens = self._capabilities.kv_cache_tokens
+        if tokens is None:
+            return request.max_tokens
+        return max(1, tokens // request.beam_width - prompt_tokens)
+
+    def _bad_word_ids(self, words: tuple[str, ...]) -> list[list[int]]:
+        """Each word as it is written at the start of a text and after a space."""
+        spellings = [spelling for word in words for spelling in (word, f" {word}")]
+        return [
+            self._tokenizer.encode(spelling, add_special_tokens=False) for spelling in spellings
+        ]
+
+
+def _with_seed(sampling: Sampling) -> Sampling:
+    """A seed left out is a constant to the engine: every answer would be the same."""
+    return sampling if sampling.seed is not None else replace(sampling, seed=secrets.randbits(63))
+
+
+def _sibling(first: Plan, index: int, request_id: str) -> Plan:
+    """Another answer to the same request, with a seed of its own."""
+    sampling = replace(first.engine_request.sampling, seed=(first.seed + index) % _SEEDS)
+    engine_request = replace(first.engine_request, request_id=request_id, sampling=sampling)
+    return replace(first, engine_request=engine_request, index=index)

@@ -1,0 +1,170 @@
+"""What a caller sends to be continued becomes token ids."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import Any
+
+from trtllm_truss.errors import ContextLengthExceeded, InvalidRequest
+from trtllm_truss.requests import GenerationRequest, Token
+from trtllm_truss.text.token_stream import TokenStream
+from trtllm_truss.text.tokenizer import TextTokenizer, TooManyTokens
+
+_LONG_CHARACTERS = 2048
+"""From here on a prompt is encoded in a thread: the event loop must not wait for it."""
+
+_ITEM_CHARACTERS = 16
+"""Characters that a message, list or number counts as."""
+
+_ENCODERS = ThreadPoolExecutor(2, "encode")
+"""Few at a time: each takes a core, and a kilobyte for each token of the engine's context."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPrompt:
+    """A prompt as the engine gets it.
+
+    Attributes:
+        ids: at least one.
+        text: its text, if answers are to begin with it.
+        tokens: its tokens, if they are to be told.
+    """
+
+    ids: list[int]
+    text: str = ""
+    tokens: tuple[Token, ...] = ()
+
+
+async def encode_prompt(
+    request: GenerationRequest,
+    tokenizer: TextTokenizer,
+    max_tokens: int,
+    *,
+    control_tokens: bool = False,
+) -> EncodedPrompt:
+    """Encode the prompt of a request.
+
+    Args:
+        request: the prompt, or messages.
+        tokenizer: the model's.
+        max_tokens: the longest prompt that the engine takes.
+        control_tokens: whether special tokens that are written out in messages act as such.
+
+    Raises:
+        ContextLengthExceeded: the prompt has more tokens than `max_tokens`.
+        RequestError: the tokenizer cannot encode it, or it is empty.
+    """
+    encode = partial(_encode, request, tokenizer, max_tokens, control_tokens)
+    parts: list[Any] = [request.prompt, request.messages, request.chat.tools]
+    if request.echo or request.prompt_details:
+        parts.append(request.prompt_ids)  # decoded
+    if _characters_left(parts, _LONG_CHARACTERS) > 0:
+        return encode()
+    return await asyncio.get_running_loop().run_in_executor(_ENCODERS, encode)
+
+
+def prompt_field(request: GenerationRequest) -> str:
+    """The caller's name of the field that holds the prompt."""
+    if request.messages is not None:
+        return request.name("messages")
+    return request.name("prompt" if request.prompt_ids is None else "prompt_ids")
+
+
+def _characters_left(value: Any, characters: int) -> int:
+    """Subtract the size of a value; stop at 0, so that a large one costs no time."""
+    if isinstance(value, str):
+        return characters - len(value)
+    characters -= _ITEM_CHARACTERS
+    items: Iterable[Any] = ()
+    if isinstance(value, Mapping):
+        items = chain.from_iterable(value.items())
+    elif isinstance(value, list | tuple):
+        items = value
+    for item in items:
+        if characters <= 0:
+            break
+        characters = _characters_left(item, characters)
+    return characters
+
+
+def _encode(
+    request: GenerationRequest, tokenizer: TextTokenizer, max_tokens: int, control_tokens: bool
+) -> EncodedPrompt:
+    field = prompt_field(request)
+    try:
+        ids = _ids(request, tokenizer, max_tokens, control_tokens)
+    except TooManyTokens:
+        raise _too_long(field, f"more than {max_tokens}", max_tokens) from None
+    if not ids:
+        raise InvalidRequest(f"{field} has no tokens; send some text.", param=field)
+    if request.truncate_prompt is not None:
+        ids = ids[-request.truncate_prompt :]
+    if len(ids) > max_tokens:
+        raise _too_long(field, str(len(ids)), max_tokens)
+    return EncodedPrompt(
+        ids,
+        text=_text(request, ids, tokenizer) if request.echo else "",
+        tokens=_tokens(ids, tokenizer) if request.prompt_details else (),
+    )
+
+
+def _too_long(field: str, tokens: str, max_tokens: int) -> ContextLengthExceeded:
+    return ContextLengthExceeded(
+        f"{field} is {tokens} tokens long; this engine takes at most {max_tokens}. Shorten it.",
+        param=field,
+    )
+
+
+def _ids(
+    request: GenerationRequest, tokenizer: TextTokenizer, max_tokens: int, control_tokens: bool
+) -> list[int]:
+    if request.messages is not None:
+        return tokenizer.apply_chat_template(
+            request.messages,
+            add_generation_prompt=request.chat.add_generation_prompt,
+            continue_final_message=request.chat.continue_final_message,
+            tools=request.chat.tools,
+            variables=request.chat.variables,
+            control_tokens=control_tokens,
+            max_tokens=max_tokens,
+            keep_last=request.truncate_prompt,
+        )
+    if request.prompt_ids is None:
+        return tokenizer.encode(
+            request.prompt or "",
+            request.add_special_tokens,
+            max_tokens=max_tokens,
+            keep_last=request.truncate_prompt,
+            field=prompt_field(request),
+        )
+    largest = max(request.prompt_ids, default=0)
+    if largest >= tokenizer.vocab_size:
+        field = prompt_field(request)
+        raise InvalidRequest(
+            f"{field} holds the id {largest}; the model's ids end at {tokenizer.vocab_size - 1}.",
+            param=field,
+        )
+    return list(request.prompt_ids)
+
+
+def _text(request: GenerationRequest, ids: list[int], tokenizer: TextTokenizer) -> str:
+    if request.prompt is not None and request.truncate_prompt is None:
+        return request.prompt
+    return tokenizer.decode(ids, request.skip_special_tokens)
+
+
+def _tokens(ids: list[int], tokenizer: TextTokenizer) -> tuple[Token, ...]:
+    """Each with its text, special ones too: that is what the prompt is made of."""
+    stream = TokenStream(tokenizer, skip_special_tokens=False)
+    stream.push(ids)
+    told = stream.tokens
+    stream.finish()
+    return tuple(
+        Token(token_id, text, special=token_id in tokenizer.special_ids)
+        for token_id, text in (*told, *stream.tokens)
+    )

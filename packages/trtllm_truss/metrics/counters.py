@@ -1,0 +1,121 @@
+"""What is counted over all requests since the service was started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from trtllm_truss.errors import StartupError, TrussError
+from trtllm_truss.metrics.histogram import Histogram
+from trtllm_truss.requests import FinishReason
+
+PREFIX = "trtllm_truss_"
+
+_SECONDS_TO_FIRST_TOKEN = (
+    *(0.005, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.15, 0.25, 0.5, 0.75),
+    *(1, 1.5, 2.5, 5, 7.5, 10, 20, 40, 60),
+)
+_SECONDS_BETWEEN_TOKENS = (
+    *(0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075),
+    *(0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2),
+)
+_SECONDS_IN_QUEUE = (
+    *(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1, 2.5, 5, 10, 20, 30, 60),
+)
+_SECONDS_IN_ALL = (0.1, 0.25, 0.5, 1, 2, 3, 5, 7.5, 10, 15, 20, 30, 45, 60, 120, 300, 600, 1200)
+_TOKENS = tuple(2**power for power in range(16))
+
+
+class Totals:
+    """Plain numbers, written by the event loop and read by whoever scrapes.
+
+    Every label value that is known beforehand begins at 0: a series that appears with its first
+    event hides that event from `rate()`.
+
+    Attributes:
+        in_flight: requests that have begun and not ended.
+        prompt_tokens: tokens sent to the engine.
+        generation_tokens: tokens received from it for requests whose client was there.
+        tokens_after_disconnect: tokens received from it for requests whose client had left.
+        finished: answers by the reason of their end.
+        failed: requests by their error's code.
+        cancelled: requests whose client left before their end.
+    """
+
+    def __init__(self) -> None:
+        self.in_flight = 0
+        self.prompt_tokens = 0
+        self.generation_tokens = 0
+        self.tokens_after_disconnect = 0
+        self.finished = {reason.value: 0 for reason in FinishReason}
+        self.failed = dict.fromkeys(_error_codes(TrussError), 0)
+        self.cancelled = 0
+        self.time_to_first_token = Histogram(
+            f"{PREFIX}time_to_first_token_seconds",
+            "Time from a request's arrival to its first token.",
+            _SECONDS_TO_FIRST_TOKEN,
+        )
+        self.inter_token_latency = Histogram(
+            f"{PREFIX}inter_token_latency_seconds",
+            "Time between two tokens of an answer; n tokens that come at once share their time.",
+            _SECONDS_BETWEEN_TOKENS,
+        )
+        self.queue_time = Histogram(
+            f"{PREFIX}queue_time_seconds",
+            "Time that a request waited for admission to the engine.",
+            _SECONDS_IN_QUEUE,
+        )
+        self.e2e_latency = Histogram(
+            f"{PREFIX}e2e_latency_seconds",
+            "Time from a request's arrival to the end of its whole answer.",
+            _SECONDS_IN_ALL,
+        )
+        self.prompt_length = Histogram(
+            f"{PREFIX}request_prompt_tokens", "Prompt tokens of a request.", _TOKENS
+        )
+        self.generation_length = Histogram(
+            f"{PREFIX}request_generation_tokens", "Generated tokens of a whole answer.", _TOKENS
+        )
+
+    def families(self) -> Iterator[Metric]:
+        """What a scrape shows."""
+        yield from (
+            self.time_to_first_token.family(),
+            self.inter_token_latency.family(),
+            self.queue_time.family(),
+            self.e2e_latency.family(),
+            self.prompt_length.family(),
+            self.generation_length.family(),
+        )
+        yield _counter("prompt_tokens", "Prompt tokens sent to the engine.", self.prompt_tokens)
+        yield _counter("generation_tokens", "Tokens generated.", self.generation_tokens)
+        yield _counter(
+            "tokens_after_disconnect",
+            "Tokens generated for a client that had left.",
+            self.tokens_after_disconnect,
+        )
+        yield _labelled("requests_finished", "Answers, by how they ended.", "reason", self.finished)
+        yield _labelled("requests_failed", "Requests that failed.", "code", self.failed)
+        yield _counter("requests_cancelled", "Requests whose client left.", self.cancelled)
+
+
+def _counter(name: str, documentation: str, value: int) -> Metric:
+    return CounterMetricFamily(PREFIX + name, documentation, value=value)
+
+
+def _labelled(name: str, documentation: str, label: str, values: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(PREFIX + name, documentation, labels=[label])
+    for label_value, count in list(values.items()):  # the event loop may add one meanwhile
+        family.add_metric([label_value], count)
+    return family
+
+
+def _error_codes(error: type[TrussError]) -> Iterator[str]:
+    """The codes of an error and its kinds that may end a request."""
+    yield error.code
+    for kind in error.__subclasses__():
+        if kind is not StartupError:
+            yield from _error_codes(kind)

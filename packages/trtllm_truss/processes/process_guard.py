@@ -1,0 +1,328 @@
+"""Keeps one command from outliving the process that asked for it.
+
+Runs as a process of its own, ``python -I -S process_guard.py PARENT_PID RUN_ID SHM_PREFIX FOLDER
+ORPHAN_GRACE_S COMMAND…``, between the serving process and the server; imports only the standard
+library and starts in about 20 ms. It stops the command when
+
+* its standard input says ``stop SECONDS``: SIGTERM, so many seconds of patience, then SIGKILL;
+* its standard input ends or its parent changes: the parent is gone, even by SIGKILL;
+* it gets SIGTERM, SIGINT or SIGHUP itself.
+
+However the command ends, every process it left behind is killed, its shared-memory segments are
+removed, and so are FOLDER (an empty argument means there is none) and what Triton's Python backend
+leaves in ``/tmp``. Processes are found by descent
+(the keeper is a subreaper, so orphans come to it) and by the mark ``TRTLLM_TRUSS_RUN=RUN_ID`` in
+their environment. Keepers among them are asked first, for they have segments of their own to
+remove. The exit status is the command's, or 128 + the number of the signal that ended it, as shells
+have it.
+
+If the keeper itself is killed, the kernel kills the command (PDEATHSIG: it is bound to the thread
+that forks, and the keeper has one thread for all its life), and the parent sweeps up the rest with
+the same functions.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # importing them takes as long as all the rest of the start
+    from collections.abc import Callable
+    from typing import IO
+
+RUN_MARKER = "TRTLLM_TRUSS_RUN"
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
+_NAME = b"truss-keeper"
+_SHM_FOLDER = "/dev/shm"  # noqa: S108 - where Linux keeps POSIX shared memory
+_ENV_FOLDER = "/tmp"  # noqa: S108 - written into Triton's Python backend
+_ENV_PREFIX = "python_env_"
+_ENV_MARGIN_S = 1.0  # clocks may differ so much
+_BACKEND = b"/libtriton_python.so"
+_SERVER = b"tritonserver"
+_STUB = b"triton_python_b"
+_TICK_S = 0.25
+_KILL_LIMIT_S = 3.0
+_NESTED_LIMIT_S = 3.5
+
+
+def order_stop(stdin: IO[bytes], patience_s: float) -> None:
+    """Tells a keeper through its standard input to stop its command, unless that has ended."""
+    try:
+        # Not through a buffer, which would keep what cannot be written and complain in the end.
+        os.write(stdin.fileno(), f"stop {patience_s}\n".encode())
+    except (OSError, ValueError):
+        return
+
+
+def end_nested_keepers() -> None:
+    """Has the keepers below this process end what they keep, and waits for them a few seconds."""
+    _signal_until_none(
+        lambda: {pid for pid in _descendants(os.getpid()) if _is_keeper(pid)},
+        signal.SIGTERM,
+        _NESTED_LIMIT_S,
+    )
+
+
+def kill_left_overs(run_id: str) -> None:
+    """Kills every process that descends from this one or carries the run's mark."""
+    _signal_until_none(
+        lambda: _descendants(os.getpid()) | marked_processes(run_id), signal.SIGKILL, _KILL_LIMIT_S
+    )
+
+
+def kill_marked(run_id: str) -> None:
+    """Kills every process that carries the run's mark; for a parent that has other children."""
+    _signal_until_none(lambda: marked_processes(run_id), signal.SIGKILL, _KILL_LIMIT_S)
+
+
+def _signal_until_none(find: Callable[[], set[int]], number: int, limit_s: float) -> None:
+    """Signals what is found until nothing is, or for so long: some processes cannot be ended."""
+    deadline = time.monotonic() + limit_s
+    while (pids := find()) and time.monotonic() < deadline:
+        for pid in pids:
+            _signal(pid, number)
+        time.sleep(0.02)
+
+
+def remove_segments(prefix: str) -> None:
+    """Removes the shared-memory segments whose names begin with ``prefix``."""
+    if not prefix or not os.path.isdir(_SHM_FOLDER):  # noqa: PTH112 - pathlib costs 10 ms here
+        return
+    for entry in os.scandir(_SHM_FOLDER):
+        if entry.name.startswith(prefix):
+            try:
+                os.unlink(entry.path)  # noqa: PTH108
+            except OSError:
+                continue
+
+
+def remove_env_folders(since_s: float) -> None:
+    """Removes the empty folders that the Python backends of dead Tritons have left since then.
+
+    The backend makes ``/tmp/python_env_XXXXXX`` before it starts its first stub, and leaves it if
+    Triton does not end by itself. Neither name nor contents tell whose it is, and a Triton that
+    loses its folder aborts at its end: a folder stays as long as any process is alive that may have
+    made it. Of runs that began together the last one to end removes the folders of all.
+
+    Args:
+        since_s: the start of the run, in seconds since the epoch.
+    """
+    if not os.path.isdir(_ENV_FOLDER):  # noqa: PTH112
+        return
+    folders = {
+        entry.path: made_s
+        for entry in os.scandir(_ENV_FOLDER)
+        if entry.name.startswith(_ENV_PREFIX)
+        and (made_s := _made_by_this_user_s(entry.path)) > since_s - _ENV_MARGIN_S
+    }
+    makers = _env_makers() if folders else {}
+    for path, made_s in folders.items():
+        if not any(begin_s < made_s < end_s for begin_s, end_s in makers.values()):
+            try:
+                os.rmdir(path)  # noqa: PTH106
+            except OSError:
+                continue
+
+
+def _made_by_this_user_s(path: str) -> float:
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return 0.0
+    return status.st_ctime if status.st_uid == os.geteuid() else 0.0
+
+
+def _env_makers() -> dict[int, tuple[float, float]]:
+    """When the living processes that have the Python backend may have made their folders."""
+    started_s: dict[int, float] = {}
+    stubs_s: dict[int, float] = {}
+    booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    tick_s = 1 / os.sysconf("SC_CLK_TCK")
+    for pid in _all_pids():
+        if (stat := _stat(pid)) is None:
+            continue
+        state, parent, ticks = stat
+        begin_s = booted_s + ticks * tick_s
+        name, maps = _read(pid, "comm").rstrip(), _read(pid, "maps")
+        if name == _STUB:
+            stubs_s[parent] = max(begin_s, stubs_s.get(parent, 0.0))
+        elif _BACKEND in maps or (not maps and name == _SERVER and state not in b"ZX"):
+            started_s[pid] = begin_s  # without a right to read its maps the name must do
+    return {
+        pid: (begin_s - _ENV_MARGIN_S, stubs_s.get(pid, float("inf")) + _ENV_MARGIN_S)
+        for pid, begin_s in started_s.items()
+    }
+
+
+def marked_processes(run_id: str) -> set[int]:
+    """Finds the living processes, other than this one, that were started with the run's mark."""
+    mark = f"{RUN_MARKER}={run_id}".encode()
+    found = {pid for pid in _all_pids() if mark in _read(pid, "environ").split(b"\0")}
+    return found - {os.getpid()}
+
+
+def _descendants(root: int) -> set[int]:
+    """Finds the living processes below ``root``."""
+    stats = {pid: stat for pid in _all_pids() if (stat := _stat(pid))}
+    parents = {pid: parent for pid, (state, parent, _) in stats.items() if state not in b"ZX"}
+    found: set[int] = set()
+    frontier = {root}
+    while frontier:
+        frontier = {pid for pid, parent in parents.items() if parent in frontier} - found
+        found |= frontier
+    return found
+
+
+def _all_pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        with open(f"/proc/{pid}/{name}", "rb") as file:  # noqa: PTH123
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _stat(pid: int) -> tuple[bytes, int, int] | None:
+    """State, parent, and start in ticks since boot; None if the process is gone.
+
+    In /proc/PID/stat they follow the name, which may hold anything.
+    """
+    fields = _read(pid, "stat").rpartition(b")")[2].split()
+    return (fields[0], int(fields[1]), int(fields[19])) if fields else None
+
+
+def _is_keeper(pid: int) -> bool:
+    return _read(pid, "comm").rstrip() == _NAME
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def _reap(child: int = 0) -> int | None:
+    """Reaps whatever has ended; gives the wait status of ``child`` if it was among them."""
+    found = None
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return found
+        if pid == 0:
+            return found
+        if pid == child:
+            found = status
+
+
+def _prctl(option: int, value: int | bytes) -> None:
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def _spawn(command: list[str]) -> int:
+    """Starts the command in a session of its own; it dies with this process."""
+    keeper = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != keeper:
+            os._exit(1)
+        os.setsid()
+        os.closerange(3, 4096)  # the locks of our parent's: they end with this process
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.execvp(command[0], command)  # noqa: S606
+    except OSError as error:
+        os.write(2, f"error: cannot run {command[0]}: {error.strerror}\n".encode())
+    os._exit(127)
+
+
+class _Keeper:
+    """The loop that waits for whatever comes first."""
+
+    def __init__(self, parent: int, orphan_grace_s: float, command: list[str]) -> None:
+        self._parent = parent
+        self._orphan_grace_s = orphan_grace_s
+        self._kill_at: float | None = None
+        self._orphaned = False
+        self._child = _spawn(command)  # before the handlers: they are not for the child
+        self._wakeup, wakeup = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda *_: self._stop(self._orphan_grace_s))
+
+    def run(self) -> int:
+        """Returns the command's wait status once it has ended."""
+        while (status := _reap(self._child)) is None:
+            self._look_at_parent()
+            if self._kill_at is not None and time.monotonic() >= self._kill_at:
+                _signal(self._child, signal.SIGKILL)
+            self._wait()
+        return status
+
+    def _look_at_parent(self) -> None:
+        if not self._orphaned and os.getppid() != self._parent:
+            self._orphaned = True
+            self._stop(self._orphan_grace_s)
+
+    def _wait(self) -> None:
+        sources = [self._wakeup] if self._orphaned else [self._wakeup, 0]
+        patience = _TICK_S
+        if self._kill_at is not None:
+            patience = min(patience, max(0.0, self._kill_at - time.monotonic()) + 0.001)
+        ready, _, _ = select.select(sources, [], [], patience)
+        if self._wakeup in ready:
+            os.read(self._wakeup, 4096)
+        if 0 in ready:
+            self._obey(os.read(0, 4096))
+
+    def _obey(self, order: bytes) -> None:
+        if not order:
+            self._orphaned = True
+            self._stop(self._orphan_grace_s)
+        for line in order.decode().splitlines():
+            self._stop(float(line.split()[1]))
+
+    def _stop(self, grace_s: float) -> None:
+        """Asks the command to end; called again it can only shorten the patience."""
+        kill_at = time.monotonic() + grace_s
+        if self._kill_at is None:
+            self._kill_at = kill_at
+            _signal(self._child, signal.SIGTERM)
+        self._kill_at = min(self._kill_at, kill_at)
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the command to its end; see the module's description."""
+    begun_s = time.time()
+    parent, run_id, shm_prefix, folder, orphan_grace_s, *command = arguments
+    _prctl(_PR_SET_NAME, _NAME)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    status = _Keeper(int(parent), float(orphan_grace_s), command).run()
+    end_nested_keepers()
+    kill_left_overs(run_id)
+    remove_segments(shm_prefix)
+    remove_env_folders(begun_s)
+    if folder:
+        import shutil  # takes as long as all the rest of the start
+
+        shutil.rmtree(folder, ignore_errors=True)
+    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+
+
+if __name__ == "__main__":
+    os._exit(main(sys.argv[1:]))

@@ -1,0 +1,70 @@
+"""Starts a command behind a :mod:`keeper`, which ends it when this process is gone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from trtllm_truss.processes import process_guard
+from trtllm_truss.processes.leftovers import hold_folder, hold_segments
+
+
+def start_kept(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    run_id: str,
+    orphan_grace_s: float,
+    shm_prefix: str = "",
+    folder: Path | None = None,
+    cwd: Path | None = None,
+    umask: int = -1,
+) -> subprocess.Popen[bytes]:
+    """Starts the keeper of a command; its standard input takes orders, its output is the command's.
+
+    Args:
+        command: the argument vector.
+        environment: of the command; the mark of the run is added.
+        run_id: marks every process of the run in its environment.
+        orphan_grace_s: time to end by itself that the command gets once this process has died.
+        shm_prefix: begins the names of the run's shared-memory segments, which the keeper removes.
+        folder: the run's own, which the keeper removes.
+        cwd: where the command runs.
+        umask: of the command; -1 for ours.
+
+    Raises:
+        OSError: no process can be started.
+    """
+    names = (run_id, shm_prefix, str(folder or ""), str(orphan_grace_s))
+    interpreter = (sys.executable, "-I", "-S")
+    held = (
+        hold_folder(folder, run_id) if folder else None,
+        hold_segments(shm_prefix, run_id) if shm_prefix else None,
+    )
+    locks = [lock for lock in held if lock is not None]
+    try:
+        return subprocess.Popen(
+            [*interpreter, str(Path(process_guard.__file__)), str(os.getpid()), *names, *command],
+            env={**environment, process_guard.RUN_MARKER: run_id},
+            cwd=cwd,
+            umask=umask,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=locks,
+        )
+    finally:
+        for lock in locks:  # from here on the keeper's
+            os.close(lock)
+
+
+def end_at_once(child: subprocess.Popen[bytes]) -> None:
+    """Kills a keeper, which takes its command along, and waits until it is gone."""
+    child.kill()
+    child.wait()
+    assert child.stdin is not None
+    child.stdin.close()

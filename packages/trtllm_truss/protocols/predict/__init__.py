@@ -1,0 +1,4 @@
+"""The Truss's own protocol: one body, answered with text, events or JSON.
+
+`body` reads it, `frames` writes its answers and errors.
+"""

@@ -1,0 +1,115 @@
+"""What Triton and its backends say when they fail, turned into this project's errors.
+
+The one place where a foreign error becomes ours. A stream carries its errors as text without a
+code, so the text decides; the texts are those of TensorRT-LLM 0.5 to 1.2 (``utils.cc``,
+``model_instance_state.cc``, ``executor``), of Triton's core and of our own CPU backend.
+"""
+
+from __future__ import annotations
+
+import re
+
+from trtllm_truss.errors import (
+    ContextLengthExceeded,
+    DeadlineExceeded,
+    EngineUnavailable,
+    InternalError,
+    InvalidRequest,
+    QueueFull,
+    TrussError,
+)
+from trtllm_truss.triton.client.grpc_status import StatusCode
+
+RETRY_AFTER_S = 5
+
+_TOO_LONG = re.compile(
+    r"prompt length .* exceeds|exceeds (the )?maximum (input|sequence) length", re.I
+)
+_QUEUE_FULL = re.compile(r"maximum queue size", re.I)
+_TIMED_OUT = re.compile(r"request timeout expired|timed? ?out", re.I)
+_OUR_FAULT = re.compile(
+    r"unexpected (inference input|shape|data-?type|datatype)|is not present in the request"
+    r"|expected inputtokens|sparse list must not|tensor must be present in list of output"
+    r"|only supported if model is deployed using decoupled|request id is not provided",
+    re.I,
+)
+# How a Python backend's TritonError of code INVALID_ARG arrives; our CPU backend refuses so.
+_REFUSED = re.compile(r"^(\[request id: [^\]]*\] )?invalid argument: ", re.I)
+_CALLERS_FAULT = re.compile(
+    r"incorrect sampling config|beam ?width|not supported|unsupported|invalid argument"
+    r"|must be (in|at|between|greater|less|positive|non-?negative)|out of range"
+    r"|need to build engine with|must be enabled|paged context fmha support"
+    r"|guideddecod|lora|assertion failed: .*(temperature|top_?[kp]|penalty|maxnewtokens|beam)",
+    re.I,
+)
+_ENGINE_GONE = re.compile(
+    r"error in forward|forwardasync|cuda|out of memory|stub process|is not ready"
+    r"|unknown model|shutting down|server is stopping|stopped accepting new inference requests"
+    r"|has no available versions|failed to process the request",
+    re.I,
+)
+# What the layers between the engine and us put in front of a message.
+_PREFIXES = re.compile(
+    r"^(\[request id: [^\]]*\] |in ensemble '[^']*', "
+    r"|(executor failed process requestid|encountered error for requestid) \S+"
+    r"( due to the following error)?: |encountered an error when fetching new request: "
+    r"|cannot process new request: |\[tensorrt-llm\]\[error\] |invalid argument: )+",
+    re.I,
+)
+_SOURCE_PLACE = re.compile(r" \((/[^()]*|[^() ]*\.(cpp|cc|h|cu)):\d+\).*", re.S)
+
+_STREAM_RULES: tuple[tuple[re.Pattern[str], type[TrussError]], ...] = (
+    (_TOO_LONG, ContextLengthExceeded),
+    (_QUEUE_FULL, QueueFull),
+    (_OUR_FAULT, InternalError),
+    (_REFUSED, InvalidRequest),
+    (_ENGINE_GONE, EngineUnavailable),
+    (_CALLERS_FAULT, InvalidRequest),
+    (_TIMED_OUT, DeadlineExceeded),
+)
+_STATUS_RULES: dict[StatusCode, type[TrussError]] = {
+    StatusCode.INVALID_ARGUMENT: InvalidRequest,
+    StatusCode.OUT_OF_RANGE: InvalidRequest,
+    StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
+    StatusCode.RESOURCE_EXHAUSTED: QueueFull,
+    StatusCode.UNAVAILABLE: EngineUnavailable,
+    StatusCode.CANCELLED: EngineUnavailable,
+    StatusCode.NOT_FOUND: EngineUnavailable,
+    StatusCode.UNIMPLEMENTED: InternalError,
+}
+_MAY_RETRY = (EngineUnavailable, QueueFull)
+
+
+def from_stream_text(text: str) -> TrussError:
+    """Maps the error text inside a response stream; a text never seen is an internal error."""
+    for pattern, error in _STREAM_RULES:
+        if pattern.search(text):
+            return _build(error, _clean(text))
+    return InternalError(f"The engine failed: {_clean(text)}")
+
+
+def from_status(status: StatusCode, details: str) -> TrussError:
+    """Maps a failed call: by its status, or by its text where the status says nothing."""
+    error = _STATUS_RULES.get(status)
+    if error is None:
+        return from_stream_text(details)
+    if error is EngineUnavailable:
+        return unavailable(f"The engine cannot be reached: {_clean(details)}.")
+    if error is InvalidRequest and _TOO_LONG.search(details):
+        error = ContextLengthExceeded
+    return _build(error, _clean(details))
+
+
+def unavailable(message: str) -> EngineUnavailable:
+    """Builds the error of an engine that is gone or going; trying again later makes sense."""
+    return EngineUnavailable(message, retry_after_s=RETRY_AFTER_S)
+
+
+def _build(error: type[TrussError], message: str) -> TrussError:
+    return error(message, retry_after_s=RETRY_AFTER_S if issubclass(error, _MAY_RETRY) else None)
+
+
+def _clean(text: str) -> str:
+    """Takes off the layers' prefixes, source places and stack traces."""
+    first_line = _SOURCE_PLACE.sub("", _PREFIXES.sub("", text.strip())).partition("\n")[0]
+    return first_line.strip() or "no reason was given"

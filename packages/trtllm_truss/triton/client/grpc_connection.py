@@ -1,0 +1,223 @@
+"""gRPC calls over one HTTP/2 connection, at about a microsecond a message.
+
+`h2` keeps the protocol: headers, settings, pings, flow control, resets. Only DATA frames, of which
+there is one per generated token, go past it: their nine-byte heads are read here (RFC 9113 §4.1
+and §6.1), because `h2` and grpcio spend some thirty microseconds on each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import cast
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.events import (
+    ConnectionTerminated,
+    Event,
+    RemoteSettingsChanged,
+    ResponseReceived,
+    StreamEnded,
+    StreamReset,
+    TrailersReceived,
+    WindowUpdated,
+)
+from h2.exceptions import H2Error
+from h2.settings import SettingCodes, Settings
+from hyperframe.frame import WindowUpdateFrame
+
+from trtllm_truss.triton.client.grpc_call import Call, Receiver
+
+_FRAME_HEAD = struct.Struct(">IBI")  # length (24 bits) and type (8 bits), flags, stream
+_FRAME_HEAD_BYTES = 9
+_DATA, _END_STREAM, _PADDED = 0x0, 0x1, 0x8
+_LARGEST_WINDOW = 2**31 - 1
+_LARGEST_FRAME_BYTES = _FRAME_HEAD_BYTES + 2**14  # unless we allow more
+_FIRST_WINDOW = 2**16 - 1
+_SETTINGS = {SettingCodes.INITIAL_WINDOW_SIZE: _LARGEST_WINDOW, SettingCodes.ENABLE_PUSH: 0}
+_WINDOW_STEP_BYTES = 2**24
+_LAST_STREAM_ID = 2**30
+
+
+class _Http2(H2Connection):
+    """Remembers fewer of the streams that have ended: all that it would take ten megabytes."""
+
+    MAX_CLOSED_STREAMS = 2**13
+
+
+class GrpcConnection(asyncio.Protocol):
+    """A client's connection to one gRPC server, without TLS; belongs to the running event loop."""
+
+    def __init__(self, authority: str) -> None:
+        """Prepares a connection; `connect` opens one.
+
+        Args:
+            authority: ``host:port`` of the server.
+        """
+        configuration = H2Configuration(
+            client_side=True,
+            header_encoding="utf-8",
+            validate_outbound_headers=False,
+            normalize_outbound_headers=False,
+        )
+        self._h2 = _Http2(configuration)
+        self._h2.local_settings = Settings(initial_values=_SETTINGS)
+        self._authority = authority
+        self._transport: asyncio.Transport | None = None
+        self._calls: dict[int, Call] = {}
+        self._held_up: set[int] = set()  # calls whose message the server's window is too small for
+        self._tail = b""
+        self._unacknowledged_bytes = 0
+        self._going_away = False
+
+    @classmethod
+    async def connect(cls, authority: str) -> GrpcConnection:
+        """Opens a connection.
+
+        Raises:
+            OSError: nobody listens there.
+        """
+        host, _, port = authority.rpartition(":")
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(lambda: cls(authority), host, int(port))
+        return connection
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether another call can be made on it."""
+        transport = self._transport
+        return transport is not None and not transport.is_closing() and not self._going_away
+
+    def call(self, method: str, payload: bytes, receiver: Receiver) -> int:
+        """Makes a call with one message.
+
+        Args:
+            method: ``/package.Service/Method``.
+            payload: the serialized message.
+            receiver: takes in what the server sends.
+
+        Returns:
+            The call's number on this connection.
+        """
+        number = self._h2.get_next_available_stream_id()
+        self._going_away |= number > _LAST_STREAM_ID
+        head = [
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":path", method),
+            (":authority", self._authority),
+            ("te", "trailers"),
+            ("content-type", "application/grpc"),
+        ]
+        self._h2.send_headers(number, head)
+        self._calls[number] = Call(receiver, payload)
+        self._send_message(number)
+        self._flush()
+        return number
+
+    def cancel(self, number: int) -> None:
+        """Resets a call; its receiver hears nothing more."""
+        if self._calls.pop(number, None) is not None and self.is_usable:
+            self._h2.reset_stream(number, ErrorCodes.CANCEL)
+            self._flush()
+
+    def close(self) -> None:
+        """Closes the connection; calls in flight end as UNAVAILABLE."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Says hello, with windows so large that they never close: answers are small."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._h2.initiate_connection()
+        self._flush()
+        self._widen(_LARGEST_WINDOW - _FIRST_WINDOW)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Ends every call in flight."""
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            call.break_off("the connection was lost")
+
+    def data_received(self, data: bytes) -> None:
+        """Takes in whatever frames are whole."""
+        if self._tail:
+            data = self._tail + data
+        position, end = 0, len(data)
+        while end - position >= _FRAME_HEAD_BYTES:
+            length_and_type, flags, number = _FRAME_HEAD.unpack_from(data, position)
+            frame_end = position + _FRAME_HEAD_BYTES + (length_and_type >> 8)
+            if frame_end > end:
+                if frame_end - position > _LARGEST_FRAME_BYTES:  # no HTTP/2 at all
+                    self.close()
+                break
+            if length_and_type & 0xFF == _DATA:
+                self._receive_data(flags, number, data[position + _FRAME_HEAD_BYTES : frame_end])
+            else:
+                self._receive_control(data[position:frame_end])
+            position = frame_end
+        self._tail = data[position:]
+        self._unacknowledged_bytes += position
+        if self._unacknowledged_bytes > _WINDOW_STEP_BYTES:
+            self._widen(self._unacknowledged_bytes)
+            self._unacknowledged_bytes = 0
+
+    def _receive_data(self, flags: int, number: int, data: bytes) -> None:
+        if flags & (_END_STREAM | _PADDED):  # a gRPC server sends neither
+            self.close()
+            return
+        if (call := self._calls.get(number)) is not None:  # else it was cancelled
+            call.take(data)
+
+    def _receive_control(self, frame: bytes) -> None:
+        try:
+            for event in self._h2.receive_data(frame):
+                self._handle(event)
+        except H2Error:
+            self.close()
+            return
+        self._flush()
+
+    def _handle(self, event: Event) -> None:
+        if isinstance(event, ResponseReceived | TrailersReceived):
+            if (call := self._calls.get(event.stream_id)) is not None:
+                call.take_headers(event.headers)
+        elif isinstance(event, StreamEnded):
+            if (call := self._calls.pop(event.stream_id, None)) is not None:
+                call.end()
+        elif isinstance(event, StreamReset):
+            if (call := self._calls.pop(event.stream_id, None)) is not None:
+                call.break_off("the server reset the call")
+        elif isinstance(event, WindowUpdated | RemoteSettingsChanged):
+            self._send_unsent()
+        elif isinstance(event, ConnectionTerminated):
+            self._going_away = True
+
+    def _send_unsent(self) -> None:
+        held_up, self._held_up = self._held_up, set()
+        for number in held_up & self._calls.keys():
+            self._send_message(number)
+
+    def _send_message(self, number: int) -> None:
+        """Sends as much of a call's message as the server's window has room for."""
+        call = self._calls[number]
+        while call.unsent:
+            room = self._h2.local_flow_control_window(number)
+            part = call.unsent[: min(room, self._h2.max_outbound_frame_size)]
+            if not part:
+                self._held_up.add(number)
+                return
+            call.unsent = call.unsent[len(part) :]
+            self._h2.send_data(number, part, end_stream=not call.unsent)
+
+    def _widen(self, size_bytes: int) -> None:
+        """Gives the server back as much of the connection's window."""
+        assert self._transport is not None
+        self._transport.write(WindowUpdateFrame(0, size_bytes).serialize())
+
+    def _flush(self) -> None:
+        assert self._transport is not None
+        if data := self._h2.data_to_send():
+            self._transport.write(data)

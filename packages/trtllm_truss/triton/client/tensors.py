@@ -1,0 +1,173 @@
+"""Requests and responses of the ``tensorrt_llm`` model as the protobuf messages Triton speaks.
+
+Tensors travel as ``raw_input_contents`` and ``raw_output_contents``: little-endian bytes in the
+order of ``inputs`` and ``outputs``. Shapes include the batch dimension, which is always 1.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Collection, Sequence
+
+from tritonclient.grpc import service_pb2
+
+from trtllm_truss.guides.guide import GUIDE_IS_CHECKED
+from trtllm_truss.triton.client.request import EngineChunk, EngineRequest
+from trtllm_truss.triton.model_repository.contract import INPUTS
+
+_PROTOCOL_DTYPES = {"STRING": "BYTES"}  # where config.pbtxt and the protocol differ
+_DTYPES = {tensor.name: _PROTOCOL_DTYPES.get(tensor.dtype, tensor.dtype) for tensor in INPUTS}
+_SCALARS = {
+    "INT32": struct.Struct("<i"),
+    "UINT64": struct.Struct("<Q"),
+    "FP32": struct.Struct("<f"),
+    "BOOL": struct.Struct("<?"),
+}
+_FINAL = "triton_final_response"
+
+
+def encode_request(
+    request: EngineRequest, *, model_name: str, declared: Collection[str]
+) -> service_pb2.ModelInferRequest:
+    """Builds the message for one generation.
+
+    Args:
+        request: what to generate; fields that are None are left out.
+        model_name: Triton's name of the model.
+        declared: inputs that the server's ``config.pbtxt`` declares. Where a field has an older
+            and a newer name, every declared one is sent: the backend reads the one it knows.
+    """
+    message = service_pb2.ModelInferRequest(model_name=model_name, id=request.request_id)
+    message.parameters["triton_enable_empty_final_response"].bool_param = True
+    _add(message, "input_ids", [1, len(request.input_ids)], pack_ids(request.input_ids))
+    for name, value in _scalars(request):
+        if value is not None and name in declared:
+            _add(message, name, [1, 1], _SCALARS[_DTYPES[name]].pack(value))
+    for name, words in (
+        ("stop_words_list", request.stop_words),
+        ("bad_words_list", request.bad_words),
+    ):
+        if words:
+            _add(message, name, [1, 2, sum(map(len, words))], pack_words(words))
+    _add_guide(message, request)
+    for name in ("output_ids", "sequence_length"):
+        message.outputs.add(name=name)
+    if request.return_log_probs:
+        for name in ("cum_log_probs", "output_log_probs"):
+            message.outputs.add(name=name)
+    return message
+
+
+def encode_stop(request_id: str, *, model_name: str) -> service_pb2.ModelInferRequest:
+    """Builds the message that ends the request in flight with the same id.
+
+    What it stops ends with an empty final response. The mandatory inputs must be there and are not
+    looked at.
+    """
+    message = service_pb2.ModelInferRequest(model_name=model_name, id=request_id)
+    message.parameters["triton_enable_empty_final_response"].bool_param = True
+    _add(message, "input_ids", [1, 1], pack_ids([0]))
+    for name, value in (("input_lengths", 1), ("request_output_len", 1), ("stop", True)):
+        _add(message, name, [1, 1], _SCALARS[_DTYPES[name]].pack(value))
+    for name in ("output_ids", "sequence_length"):
+        message.outputs.add(name=name)
+    return message
+
+
+def decode_response(response: service_pb2.ModelInferResponse) -> EngineChunk:
+    """Reads one response; of several beams, the first (best) one.
+
+    Raises:
+        ValueError: the tensors do not fit together.
+    """
+    tokens: tuple[int, ...] = ()
+    length: int | None = None
+    cum_log_prob: float | None = None
+    log_probs: tuple[float, ...] = ()
+    beams = 1
+    for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
+        if output.name == "output_ids":  # [1, beams, tokens]
+            tokens = struct.unpack_from(f"<{output.shape[2]}i", raw)
+        elif output.name == "sequence_length":  # [1, beams]
+            (length,) = struct.unpack_from("<i", raw)
+        elif output.name == "cum_log_probs":  # [1, beams]
+            (cum_log_prob,) = struct.unpack_from("<f", raw)
+        elif output.name == "output_log_probs":  # [1, beams, tokens]
+            log_probs = struct.unpack_from(f"<{output.shape[2]}f", raw)
+            beams = output.shape[1]
+    # Shorter beams are padded; only sequence_length tells where they end. Of a single one, streamed
+    # with the log probabilities of all its tokens, it counts the new tokens.
+    return EngineChunk(
+        token_ids=tokens if length is None else tokens[:length],
+        final=_FINAL in response.parameters and response.parameters[_FINAL].bool_param,
+        cum_log_prob=cum_log_prob,
+        log_probs=log_probs[:length] if beams > 1 else log_probs,
+    )
+
+
+def pack_ids(ids: Sequence[int]) -> bytes:
+    """Packs ids as INT32."""
+    return array("i", ids).tobytes()
+
+
+def pack_words(words: Sequence[Sequence[int]]) -> bytes:
+    """Packs word lists as the [2, N] tensor of the backend.
+
+    Row 0 is all ids one after the other, row 1 the offset behind each word's last id, padded with
+    -1: ``[[5, 7, 3], [9, 2]]`` becomes ``[[5, 7, 3, 9, 2], [3, 5, -1, -1, -1]]``.
+    """
+    flat = array("i")
+    ends = array("i")
+    for word in words:
+        flat.extend(word)
+        ends.append(len(flat))
+    ends.extend([-1] * (len(flat) - len(ends)))
+    return flat.tobytes() + ends.tobytes()
+
+
+def pack_text(text: str) -> bytes:
+    """Packs one string as an element of a BYTES tensor: its length in four bytes, then UTF-8."""
+    encoded = text.encode()
+    return struct.pack("<I", len(encoded)) + encoded
+
+
+def _scalars(request: EngineRequest) -> tuple[tuple[str, float | None], ...]:
+    sampling = request.sampling
+    return (
+        ("input_lengths", len(request.input_ids)),
+        ("request_output_len", request.max_tokens),
+        ("end_id", request.end_id),
+        ("pad_id", request.pad_id),
+        ("streaming", request.streaming),
+        ("exclude_input_in_output", True),
+        ("beam_width", request.beam_width if request.beam_width > 1 else None),
+        ("temperature", sampling.temperature),
+        ("runtime_top_k", sampling.top_k),
+        ("runtime_top_p", sampling.top_p),
+        ("repetition_penalty", sampling.repetition_penalty),
+        ("presence_penalty", sampling.presence_penalty),
+        ("frequency_penalty", sampling.frequency_penalty),
+        ("len_penalty", sampling.length_penalty),
+        ("min_tokens", sampling.min_tokens),
+        ("min_length", sampling.min_tokens),
+        ("seed", sampling.seed),
+        ("random_seed", sampling.seed),
+        ("return_log_probs", True if request.return_log_probs else None),
+        ("lora_task_id", request.lora_task_id),
+    )
+
+
+def _add_guide(message: service_pb2.ModelInferRequest, request: EngineRequest) -> None:
+    if request.guide is None:
+        return
+    _add(message, "guided_decoding_guide_type", [1, 1], pack_text(request.guide.kind))
+    if request.guide.text:
+        _add(message, "guided_decoding_guide", [1, 1], pack_text(request.guide.text))
+    if request.guide_is_checked:
+        message.parameters[GUIDE_IS_CHECKED].bool_param = True
+
+
+def _add(message: service_pb2.ModelInferRequest, name: str, shape: list[int], raw: bytes) -> None:
+    message.inputs.add(name=name, datatype=_DTYPES[name], shape=shape)
+    message.raw_input_contents.append(raw)

@@ -1,0 +1,206 @@
+"""The contract of Triton's ``tensorrt_llm`` model, as data: inputs, outputs and parameters.
+
+Source: ``triton_backend/all_models/inflight_batcher_llm/tensorrt_llm/config.pbtxt`` in
+NVIDIA/TensorRT-LLM (1.0 to 1.2), ``all_models/inflight_batcher_llm/tensorrt_llm/config.pbtxt`` in
+triton-inference-server/tensorrtllm_backend (up to 0.19), and what the C++ backend does with each
+parameter (``inflight_batcher_llm/src/model_instance_state.cc``). Rows without ``since`` are as old
+as 0.7; older releases used unsigned ids and are not covered.
+"""
+
+from __future__ import annotations
+
+from trtllm_truss.triton.model_repository.schema import Parameter, Release, Tensor
+
+MODEL_NAME = "tensorrt_llm"
+
+
+def _scalar(
+    name: str, dtype: str, since: Release = (0, 7), *, until: Release | None = None
+) -> Tensor:
+    return Tensor(name, dtype, (1,), scalar=True, since=since, until=until)
+
+
+def _ragged(
+    name: str, dtype: str, dims: tuple[int, ...] = (-1,), since: Release = (0, 7)
+) -> Tensor:
+    return Tensor(name, dtype, dims, ragged=True, since=since)
+
+
+INPUTS: tuple[Tensor, ...] = (
+    _ragged("input_ids", "INT32"),
+    _ragged("encoder_input_features", "FP16", (-1, -1), (0, 15)),
+    _scalar("encoder_output_lengths", "INT32", (0, 15)),
+    Tensor("input_lengths", "INT32", (1,), optional=False, scalar=True),
+    Tensor("request_output_len", "INT32", (1,), optional=False, scalar=True),
+    _scalar("num_return_sequences", "INT32", (0, 14)),
+    _ragged("draft_input_ids", "INT32"),
+    _ragged("decoder_input_ids", "INT32", since=(0, 11)),
+    _scalar("decoder_input_lengths", "INT32", (0, 11)),
+    _ragged("draft_logits", "FP32", (-1, -1), (0, 9)),
+    _scalar("draft_acceptance_threshold", "FP32", (0, 10)),
+    _scalar("end_id", "INT32"),
+    _scalar("pad_id", "INT32"),
+    _ragged("stop_words_list", "INT32", (2, -1)),
+    _ragged("bad_words_list", "INT32", (2, -1)),
+    _ragged("embedding_bias", "FP32"),
+    _scalar("beam_width", "INT32"),
+    _scalar("temperature", "FP32"),
+    _scalar("runtime_top_k", "INT32"),
+    _scalar("runtime_top_p", "FP32"),
+    _scalar("runtime_top_p_min", "FP32", (0, 10)),
+    _scalar("runtime_top_p_decay", "FP32", (0, 10)),
+    _scalar("runtime_top_p_reset_ids", "INT32", (0, 10)),
+    _scalar("len_penalty", "FP32"),
+    _scalar("early_stopping", "BOOL", (0, 10)),
+    _scalar("repetition_penalty", "FP32"),
+    _scalar("min_tokens", "INT32", (0, 20)),
+    _scalar("beam_search_diversity_rate", "FP32", (0, 10)),
+    _scalar("presence_penalty", "FP32"),
+    _scalar("frequency_penalty", "FP32", (0, 8)),
+    _scalar("seed", "UINT64", (0, 20)),
+    _scalar("return_log_probs", "BOOL"),
+    _scalar("return_context_logits", "BOOL", (0, 8)),
+    _scalar("return_generation_logits", "BOOL", (0, 8)),
+    _scalar("return_perf_metrics", "BOOL", (0, 19)),
+    _scalar("return_num_input_tokens", "BOOL", (1, 0)),
+    _scalar("return_num_output_tokens", "BOOL", (1, 0)),
+    _scalar("exclude_input_in_output", "BOOL", (0, 14)),
+    _scalar("stop", "BOOL"),
+    _scalar("streaming", "BOOL"),
+    _ragged("prompt_embedding_table", "FP16", (-1, -1)),
+    _ragged("prompt_table_extra_ids", "UINT64", since=(0, 13)),
+    _scalar("prompt_vocab_size", "INT32"),
+    _ragged("cross_attention_mask", "BOOL", (-1, -1), (0, 15)),
+    Tensor("mrope_rotary_cos_sin", "FP32", (-1,), since=(0, 19)),
+    Tensor("mrope_position_deltas", "INT64", (1,), since=(0, 19)),
+    _scalar("lora_task_id", "UINT64", (0, 9)),
+    _ragged("lora_weights", "FP16", (-1, -1), (0, 8)),
+    _ragged("lora_config", "INT32", (-1, 3), (0, 8)),
+    _ragged("context_phase_params", "UINT8", since=(0, 14)),
+    _ragged("skip_cross_attn_blocks", "BOOL", (1,), (0, 16)),
+    _ragged("retention_token_range_starts", "INT32", since=(0, 17)),
+    _ragged("retention_token_range_ends", "INT32", since=(0, 17)),
+    _ragged("retention_token_range_priorities", "INT32", since=(0, 17)),
+    _ragged("retention_token_range_durations_ms", "INT32", since=(0, 17)),
+    _ragged("retention_decode_priority", "INT32", (1,), (0, 17)),
+    _ragged("retention_decode_duration_ms", "INT32", (1,), (0, 17)),
+    _ragged("guided_decoding_guide_type", "STRING", (1,), (0, 19)),
+    _ragged("guided_decoding_guide", "STRING", (1,), (0, 19)),
+    _ragged("lookahead_window_size", "INT32", (1,), (0, 19)),
+    _ragged("lookahead_ngram_size", "INT32", (1,), (0, 19)),
+    _ragged("lookahead_verification_set_size", "INT32", (1,), (0, 19)),
+    # Older names; the releases that renamed them kept no alias.
+    _scalar("min_length", "INT32", until=(0, 20)),
+    _scalar("random_seed", "UINT64", until=(0, 20)),
+    _scalar("return_kv_cache_reuse_stats", "BOOL", (0, 16), until=(0, 19)),
+)
+
+OUTPUTS: tuple[Tensor, ...] = (
+    Tensor("output_ids", "INT32", (-1, -1)),  # (beams, tokens)
+    Tensor("sequence_length", "INT32", (-1,)),  # (beams)
+    Tensor("cum_log_probs", "FP32", (-1,)),
+    Tensor("output_log_probs", "FP32", (-1, -1)),
+    Tensor("context_logits", "FP32", (-1, -1)),
+    Tensor("generation_logits", "FP32", (-1, -1, -1)),
+    Tensor("batch_index", "INT32", (1,), since=(0, 12)),
+    Tensor("sequence_index", "INT32", (1,), since=(0, 14)),
+    Tensor("context_phase_params", "UINT8", (-1,), since=(0, 14)),
+    Tensor("kv_cache_alloc_new_blocks", "INT32", (1,), since=(0, 16)),
+    Tensor("kv_cache_reused_blocks", "INT32", (1,), since=(0, 16)),
+    Tensor("kv_cache_alloc_total_blocks", "INT32", (1,), since=(0, 16)),
+    Tensor("arrival_time_ns", "INT64", (1,), since=(0, 19)),
+    Tensor("first_scheduled_time_ns", "INT64", (1,), since=(0, 19)),
+    Tensor("first_token_time_ns", "INT64", (1,), since=(0, 19)),
+    Tensor("last_token_time_ns", "INT64", (1,), since=(0, 19)),
+    Tensor("acceptance_rate", "FP32", (1,), since=(0, 19)),
+    Tensor("total_accepted_draft_tokens", "INT32", (1,), since=(0, 19)),
+    Tensor("total_draft_tokens", "INT32", (1,), since=(0, 19)),
+    Tensor("num_input_tokens", "INT32", (1,), since=(1, 0)),
+    Tensor("num_output_tokens", "INT32", (1,), since=(1, 0)),
+)
+
+# Without V1, the batching that waits for a whole batch: it cannot stream.
+_BATCHING = ("inflight_fused_batching", "inflight_batching")
+_SCHEDULING = ("max_utilization", "guaranteed_no_evict")
+_DECODING = (
+    *("top_k", "top_p", "top_k_top_p", "beam_search"),
+    *("medusa", "redrafter", "lookahead", "eagle"),
+)
+_WORKER = "/opt/tritonserver/backends/tensorrtllm/trtllmExecutorWorker"
+
+PARAMETERS: tuple[Parameter, ...] = (
+    Parameter("max_beam_width", "int", least=1),
+    Parameter("FORCE_CPU_ONLY_INPUT_TENSORS", "text", "no", ("no", "yes")),
+    Parameter("gpt_model_type", "text", "inflight_fused_batching", _BATCHING),
+    Parameter("gpt_model_path", "path"),
+    Parameter("encoder_model_path", "path", since=(0, 11)),
+    Parameter("max_tokens_in_paged_kv_cache", "int", least=1),
+    Parameter("max_attention_window_size", "ints", least=1),
+    Parameter("sink_token_length", "int", since=(0, 10)),
+    Parameter("batch_scheduler_policy", "text", "max_utilization", _SCHEDULING),
+    Parameter("kv_cache_free_gpu_mem_fraction", "float"),
+    Parameter("cross_kv_cache_fraction", "float", since=(0, 14)),
+    Parameter("kv_cache_host_memory_bytes", "int", since=(0, 10)),
+    Parameter("kv_cache_onboard_blocks", "bool", since=(0, 10)),
+    Parameter("enable_trt_overlap", "bool"),
+    Parameter("exclude_input_in_output", "bool", "true"),
+    Parameter("cancellation_check_period_ms", "int", "100", least=1, since=(0, 10)),
+    Parameter("stats_check_period_ms", "int", least=1, since=(0, 10)),
+    Parameter("iter_stats_max_iterations", "int", since=(0, 10)),
+    Parameter("request_stats_max_iterations", "int", since=(0, 10)),
+    Parameter("enable_kv_cache_reuse", "bool"),
+    Parameter("normalize_log_probs", "bool", since=(0, 8)),
+    Parameter("enable_chunked_context", "bool", since=(0, 8)),
+    Parameter("gpu_device_ids", "ints", since=(0, 8)),
+    Parameter("participant_ids", "ints", since=(0, 13)),
+    Parameter("num_nodes", "int", least=1, since=(0, 19)),
+    Parameter("lora_cache_optimal_adapter_size", "int", least=1, since=(0, 9)),
+    Parameter("lora_cache_max_adapter_size", "int", least=1, since=(0, 9)),
+    Parameter("lora_cache_gpu_memory_fraction", "float", since=(0, 9)),
+    Parameter("lora_cache_host_memory_bytes", "int", least=1, since=(0, 9)),
+    # A blank folder would be read, not skipped.
+    Parameter("lora_prefetch_dir", "path", None, since=(0, 19)),
+    Parameter("decoding_mode", "text", "", _DECODING, since=(0, 9)),
+    Parameter("executor_worker_path", "path", _WORKER, since=(0, 10)),
+    Parameter("lookahead_window_size", "int", least=1, since=(0, 19)),
+    Parameter("lookahead_ngram_size", "int", least=1, since=(0, 19)),
+    Parameter("lookahead_verification_set_size", "int", least=1, since=(0, 19)),
+    Parameter("medusa_choices", "text", since=(0, 9)),
+    Parameter("eagle_choices", "text", since=(0, 16)),
+    Parameter("gpu_weights_percent", "float", least=0, since=(0, 10)),
+    Parameter("enable_context_fmha_fp32_acc", "bool", since=(0, 12)),
+    Parameter("multi_block_mode", "bool", since=(0, 12)),
+    Parameter("cuda_graph_mode", "bool", since=(0, 15)),
+    Parameter("cuda_graph_cache_size", "int", since=(0, 15)),
+    Parameter("speculative_decoding_fast_logits", "bool", since=(0, 15)),
+    # These three keys must exist, blank or not.
+    Parameter("tokenizer_dir", "path", since=(0, 19)),
+    Parameter("guided_decoding_backend", "text", "", ("xgrammar",), since=(0, 19)),
+    Parameter("xgrammar_tokenizer_info_path", "path", since=(0, 19)),
+    # Read by the backend, but not in NVIDIA's config.pbtxt.
+    Parameter("recv_poll_period_ms", "int", None, since=(0, 9)),
+    # Keys of older eras.
+    Parameter(
+        *("max_num_sequences", "int", None),
+        least=1,
+        until=(0, 8),
+        instead="Set max_batch_size.",
+    ),
+    Parameter(
+        *("max_kv_cache_length", "int", None),
+        least=1,
+        until=(0, 8),
+        instead="Set max_attention_window_size.",
+    ),
+    Parameter(
+        *("worker_path", "path", None),
+        since=(0, 9),
+        until=(0, 10),
+        instead="It is called executor_worker_path and needs no setting.",
+    ),
+    Parameter(
+        *("use_custom_all_reduce", "bool", None),
+        until=(0, 12),
+        instead="Remove it: the runtime chooses by itself.",
+    ),
+)

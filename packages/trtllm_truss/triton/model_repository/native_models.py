@@ -1,0 +1,108 @@
+"""The models beside ``tensorrt_llm`` that clients of Triton's own API ask for.
+
+Source of names, types and shapes: the models of the same names in
+``triton_backend/all_models/inflight_batcher_llm`` of NVIDIA/TensorRT-LLM (1.0) and
+``all_models/inflight_batcher_llm`` of triton-inference-server/tensorrtllm_backend (up to 0.19).
+What they do is in :mod:`trtllm_truss.backends.triton_native`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tritonclient.grpc import model_config_pb2
+
+from trtllm_truss.triton.model_repository.contract import INPUTS, OUTPUTS
+from trtllm_truss.triton.model_repository.repository import CONFIG_FILE, read_config, write_config
+from trtllm_truss.triton.model_repository.schema import rows_for
+
+PREPROCESSING = "preprocessing"
+POSTPROCESSING = "postprocessing"
+BLS = "tensorrt_llm_bls"
+ENSEMBLE = "ensemble"
+
+_VERSION_FOLDER = "1"
+_OLDER_NAMES = {
+    "min_tokens": "min_length",
+    "seed": "random_seed",
+    "return_perf_metrics": "return_kv_cache_reuse_stats",
+}
+_ENGINE_NAMES = frozenset(row.name for row in (*INPUTS, *OUTPUTS))
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceCounts:
+    """Processes of each model."""
+
+    preprocessing: int = 1
+    postprocessing: int = 1
+    bls: int = 1
+
+
+def render_native_models(
+    template_dir: Path,
+    destination: Path,
+    *,
+    tokenizer_dir: Path,
+    trust_remote_code: bool = False,
+    max_batch_size: int,
+    counts: InstanceCounts,
+    tensorrt_llm_version: str | None,
+) -> None:
+    """Writes the four models into a repository, in place of earlier ones.
+
+    Args:
+        template_dir: holds each model's ``config.pbtxt`` and, but for the ensemble, ``1/model.py``.
+        destination: the repository.
+        tokenizer_dir: the tokenizer's files.
+        trust_remote_code: whether a tokenizer that is a program may run.
+        max_batch_size: requests that the engine runs at once.
+        counts: processes of each model.
+        tensorrt_llm_version: decides which names are declared; None declares those of every
+            version.
+
+    Raises:
+        SettingsError: a template is missing or not valid.
+    """
+    instances = {
+        PREPROCESSING: counts.preprocessing,
+        POSTPROCESSING: counts.postprocessing,
+        BLS: counts.bls,
+        ENSEMBLE: None,
+    }
+    for name, count in instances.items():
+        config = read_config(template_dir / name / CONFIG_FILE)
+        config.max_batch_size = max_batch_size
+        if count is not None:
+            config.instance_group[0].count = count
+            config.parameters["tokenizer_dir"].string_value = str(tokenizer_dir)
+            config.parameters["trust_remote_code"].string_value = str(trust_remote_code).lower()
+        if name in (BLS, ENSEMBLE):
+            _fit(config, tensorrt_llm_version)
+        folder = write_config(config, destination)
+        if count is not None:
+            shutil.copy2(template_dir / name / _VERSION_FOLDER / "model.py", folder)
+
+
+def _fit(config: model_config_pb2.ModelConfig, version: str | None) -> None:
+    """Has a model that passes tensors on declare those that the engine declares."""
+    known = {row.name for row in (*rows_for(INPUTS, version), *rows_for(OUTPUTS, version))}
+    for fields in (config.input, config.output):
+        _rename(fields, known)
+    for step in config.ensemble_scheduling.step:
+        for mapping, fields in ((step.input_map, config.input), (step.output_map, config.output)):
+            mapping.clear()
+            mapping.update({field.name: field.name for field in fields})
+
+
+def _rename(fields: Any, known: set[str]) -> None:
+    for field in tuple(fields):
+        older = _OLDER_NAMES.get(field.name)
+        if older in known:
+            fields.add().CopyFrom(field)
+            fields[-1].name = older
+        if field.name in _ENGINE_NAMES and field.name not in known:
+            fields.remove(field)

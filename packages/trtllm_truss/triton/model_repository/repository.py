@@ -1,0 +1,126 @@
+"""Renders the Triton model repository of one engine from the template in ``data/``.
+
+The template is valid ``config.pbtxt``, read and written through protobuf's text format, so a value
+can never break the file's syntax.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from trtllm_truss.errors import SettingsError
+from trtllm_truss.triton.model_repository.contract import INPUTS, MODEL_NAME, OUTPUTS, PARAMETERS
+from trtllm_truss.triton.model_repository.parameters import check_parameter as check_parameter
+from trtllm_truss.triton.model_repository.parameters import check_parameters
+from trtllm_truss.triton.model_repository.schema import Tensor, rows_for
+
+Backend = Literal["tensorrtllm", "openvino_genai"]
+
+CONFIG_FILE = "config.pbtxt"
+_HEADER = "# Rendered for one start of the server; changes here are lost at the next.\n"
+
+
+def render_repository(
+    template_dir: Path,
+    destination: Path,
+    *,
+    engine_dir: Path,
+    backend: Backend,
+    max_batch_size: int,
+    parameters: Mapping[str, str],
+    tensorrt_llm_version: str | None,
+    instance_count: int = 1,
+) -> Path:
+    """Writes ``destination/tensorrt_llm`` with its ``config.pbtxt`` and empty version folder.
+
+    Args:
+        template_dir: holds ``tensorrt_llm/config.pbtxt``, the configuration of the pinned version.
+        destination: the repository; its ``tensorrt_llm`` is replaced if there is one.
+        engine_dir: the engine's folder, given to the backend as ``gpt_model_path``.
+        backend: the Triton backend that loads the engine.
+        max_batch_size: requests that the engine runs at once.
+        parameters: executor parameters by their ``config.pbtxt`` names.
+        tensorrt_llm_version: decides which names are declared; None declares those of every
+            version. Give :class:`TritonClient` the same.
+        instance_count: engines side by side on one GPU, each with weights and KV cache of its own;
+            for an engine of one rank only.
+
+    Returns:
+        ``destination``.
+
+    Raises:
+        SettingsError: a parameter is unknown, of another version, of the wrong type or out of
+            range.
+    """
+    config = read_config(template_dir / MODEL_NAME / CONFIG_FILE)
+    config.backend = backend
+    config.max_batch_size = max_batch_size
+    config.instance_group[0].count = instance_count
+    if config.dynamic_batching.preferred_batch_size:
+        config.dynamic_batching.preferred_batch_size[:] = [max_batch_size]
+    _declare(config.input, rows_for(INPUTS, tensorrt_llm_version))
+    _declare(config.output, rows_for(OUTPUTS, tensorrt_llm_version))
+    _set_parameters(config, parameters, tensorrt_llm_version)
+    config.parameters["gpt_model_path"].string_value = str(engine_dir)
+    write_config(config, destination)
+    return destination
+
+
+def write_config(config: model_config_pb2.ModelConfig, destination: Path) -> Path:
+    """Writes a model's ``config.pbtxt`` into a repository, in place of an earlier model.
+
+    Returns:
+        The model's version folder, which is empty.
+    """
+    model_dir: Path = destination / config.name
+    shutil.rmtree(model_dir, ignore_errors=True)
+    version_dir = model_dir / "1"
+    version_dir.mkdir(parents=True)
+    text = text_format.MessageToString(config, as_utf8=True)
+    (model_dir / CONFIG_FILE).write_text(_HEADER + text, encoding="utf-8")
+    return version_dir
+
+
+def read_config(path: Path) -> model_config_pb2.ModelConfig:
+    """Parses a ``config.pbtxt``.
+
+    Raises:
+        SettingsError: the file is missing or not valid.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        return text_format.Parse(text, model_config_pb2.ModelConfig())
+    except (OSError, text_format.ParseError) as error:
+        raise SettingsError(f"{path} is not a readable Triton model config: {error}.") from error
+
+
+def _set_parameters(
+    config: model_config_pb2.ModelConfig, parameters: Mapping[str, str], version: str | None
+) -> None:
+    known = {row.name for row in rows_for(PARAMETERS, version)}
+    for name in set(config.parameters) - known:
+        del config.parameters[name]
+    for name, value in check_parameters(parameters, version).items():
+        config.parameters[name].string_value = value
+
+
+def _declare(fields: Any, rows: Iterable[Tensor]) -> None:
+    """Makes the declared tensors those of ``rows``, keeping what the template says of each."""
+    wanted = {row.name: row for row in rows}
+    for index in reversed(range(len(fields))):
+        if wanted.pop(fields[index].name, None) is None:
+            del fields[index]
+    for row in wanted.values():
+        field = fields.add()
+        field.name, field.dims[:] = row.name, row.dims
+        field.data_type = model_config_pb2.DataType.Value(f"TYPE_{row.dtype}")
+        if isinstance(field, model_config_pb2.ModelInput):
+            field.optional, field.allow_ragged_batch = row.optional, row.ragged
+        if row.scalar:
+            field.reshape.SetInParent()

@@ -1,0 +1,218 @@
+"""Argument vector and environment of the Triton server.
+
+One segment per rank: a single-GPU server is the segment of rank 0, and above that :mod:`mpi` joins
+the segments into a job.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tempfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtllm_truss.errors import TritonError
+from trtllm_truss.processes.leftovers import RUN_PREFIX
+from trtllm_truss.settings.child_environment import child_environment
+from trtllm_truss.triton.model_repository.contract import MODEL_NAME
+from trtllm_truss.triton.server.installation import TritonInstallation
+from trtllm_truss.triton.server.mpi import (
+    MPI_DEFAULTS,
+    find_mpirun,
+    mpi_command,
+    mpi_environment,
+    needs_oversubscription,
+    usable_cpus,
+)
+from trtllm_truss.triton.server.ports import GRPC_ADDRESS_VARIABLE, LOOPBACK, Ports, free_ports
+
+_CLOSED_TO_ALL = "shared-memory,trace,logging:closed:to:all=x"
+"""APIs that Triton opens to whoever sends the header `closed:to:all`.
+
+Nobody can: a colon ends the name of a header in HTTP/1, and gRPC resets a call whose header's name
+holds one. No secret is needed, which would stand in the argument vector for all users to read.
+"""
+_ORCHESTRATOR = "TRTLLM_ORCHESTRATOR"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What belongs to one start of the server and to no other.
+
+    Attributes:
+        run_id: marks every process of this run in its environment, and is the server's name.
+        ports: of rank 0; the other ranks are given the same and never open them.
+        shm_prefix: begins the name of every shared-memory segment of this run.
+        folder: for temporary files; it ends with the run.
+    """
+
+    run_id: str
+    ports: Ports
+    shm_prefix: str
+    folder: Path
+
+
+def new_launch(http_port: int | None = None) -> Launch:
+    """Chooses names and ports, and makes the folder.
+
+    Args:
+        http_port: of Triton; 0 for any free one, None to keep its HTTP endpoint closed.
+
+    Raises:
+        OSError: the machine has no free port, or no place for temporary files.
+    """
+    run_id = f"{os.getpid()}_{secrets.token_hex(4)}"
+    prefix = f"{RUN_PREFIX}{run_id}_"
+    return Launch(run_id, free_ports(http_port), prefix, Path(tempfile.mkdtemp(prefix=prefix)))
+
+
+def launcher(
+    installation: TritonInstallation,
+    *,
+    repository: Path,
+    backends: Path,
+    world_size: int = 1,
+    exit_timeout_s: int = 5,
+    environ: Mapping[str, str] | None = None,
+) -> Callable[[Launch], list[str]]:
+    """Gives what :class:`ServerProcess` asks for the command line of each start.
+
+    A single rank is run plainly, without ``mpirun``.
+
+    Args:
+        installation: the server.
+        repository: the rendered model repository.
+        backends: the one folder in which Triton looks for backends.
+        world_size: ranks, and so GPUs.
+        exit_timeout_s: how long a stopping server waits for requests in flight.
+        environ: environment to read instead of this process's.
+
+    Raises:
+        TritonError: there are several ranks and no ``mpirun``, or orchestrator mode is asked for.
+    """
+    environ = os.environ if environ is None else environ
+    if environ.get(_ORCHESTRATOR, "0") not in ("", "0"):
+        raise TritonError(
+            f"{_ORCHESTRATOR}={environ[_ORCHESTRATOR]} is set, but orchestrator mode is not "
+            "offered: its workers outlive a killed server. Unset it; leader mode runs one rank "
+            "per GPU."
+        )
+    mpirun = find_mpirun(environ) if world_size > 1 else None
+
+    def command(launch: Launch) -> list[str]:
+        segments = [
+            server_command(
+                installation.executable,
+                launch,
+                repository=repository,
+                backends=backends,
+                exit_timeout_s=exit_timeout_s,
+                rank=rank,
+            )
+            for rank in range(world_size)
+        ]
+        if mpirun is None:
+            return segments[0]
+        return mpi_command(
+            mpirun,
+            segments,
+            as_root=os.geteuid() == 0,
+            oversubscribe=needs_oversubscription(world_size, usable_cpus()),
+        )
+
+    return command
+
+
+def server_command(
+    executable: Path,
+    launch: Launch,
+    *,
+    repository: Path,
+    backends: Path,
+    exit_timeout_s: int = 5,
+    log_verbose: int = 0,
+    rank: int = 0,
+) -> list[str]:
+    """Builds one rank's command line.
+
+    Rank 0 loads the whole repository and cannot be told to load or unload anything later; a rank
+    above 0 loads the engine alone.
+
+    Args:
+        executable: ``tritonserver``.
+        launch: what is unique to this start.
+        repository: the rendered model repository.
+        backends: the one folder in which Triton looks for backends.
+        exit_timeout_s: how long a stopping server waits for requests in flight.
+        log_verbose: Triton's verbosity, 0 to 3.
+        rank: MPI rank.
+    """
+    ports = launch.ports
+    command = [
+        str(executable),
+        f"--id={launch.run_id}",
+        f"--model-repository={repository}",
+        f"--backend-directory={backends}",
+        f"--grpc-address={LOOPBACK}",
+        f"--grpc-port={ports.grpc}",
+        f"--grpc-restricted-protocol={_CLOSED_TO_ALL}",
+        *_http_options(ports.http),
+        f"--metrics-address={LOOPBACK}",
+        f"--metrics-port={ports.metrics}",
+        "--disable-auto-complete-config",
+        f"--backend-config=python,shm-region-prefix-name={launch.shm_prefix}{rank}_",
+        "--strict-readiness=true",
+        f"--exit-timeout-secs={exit_timeout_s}",
+        f"--log-verbose={log_verbose}",
+    ]
+    if rank > 0:
+        command += ["--model-control-mode=explicit", f"--load-model={MODEL_NAME}"]
+    return command
+
+
+def _http_options(port: int | None) -> list[str]:
+    if port is None:
+        return ["--allow-http=false"]
+    return [
+        f"--http-address={LOOPBACK}",
+        f"--http-port={port}",
+        f"--http-restricted-api={_CLOSED_TO_ALL}",
+    ]
+
+
+def server_environment(
+    parent: Mapping[str, str], installation: TritonInstallation, passed: Collection[str] = ()
+) -> dict[str, str]:
+    """Builds the server's environment from ours: without secrets, with what the server needs.
+
+    The engine is on disk before Triton starts, so nothing in the child needs a token.
+
+    Args:
+        parent: our own environment.
+        installation: the server.
+        passed: names of further variables for the server.
+    """
+    environment = child_environment(parent, passed)
+    if installation.program_path is not None:
+        _prepend(environment, "PATH", [installation.program_path])
+    _prepend(environment, "LD_LIBRARY_PATH", installation.library_paths)
+    _prepend(environment, "PYTHONPATH", installation.python_paths)
+    return environment
+
+
+def launch_environment(environment: Mapping[str, str], launch: Launch) -> dict[str, str]:
+    """Adds what belongs to one start: its folder and address."""
+    return {
+        **MPI_DEFAULTS,
+        **environment,
+        **mpi_environment(launch.folder, launch.ports.mpi),
+        GRPC_ADDRESS_VARIABLE: f"{LOOPBACK}:{launch.ports.grpc}",
+    }
+
+
+def _prepend(environment: dict[str, str], name: str, folders: Sequence[Path]) -> None:
+    parts = [*map(str, folders), *filter(None, environment.get(name, "").split(os.pathsep))]
+    if parts:
+        environment[name] = os.pathsep.join(dict.fromkeys(parts))

@@ -1,0 +1,92 @@
+"""Puts a server's end into words: its exit status, its cause, its most telling line of log."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Sequence
+
+from trtllm_truss.triton.server.known_errors import find_cause
+
+# Triton begins a line with its severity, E for error and F for fatal, and puts text into quotes.
+_TRITON_ERROR = re.compile(r"^[EF]\d{4} ")
+_TRITON_HEADER = re.compile(r"^[EWIF]\d{4} [\d:.]+ \d+ (\S+:\d+\] )?")
+_OTHER_ERROR = re.compile(r"\berror\b|\bfail(ed|ure)?\b|assert|exception|abort|cannot", re.I)
+# Said by every server without a GPU, by every server that ends, or in other words before; what
+# mpirun puts around its own words; and what it says when it stops listening (mpi.py).
+_NOISE = re.compile(
+    r"CudaDriverHelper|DCGM|NVML|failed to stop server|error: creating server|pinned system memory"
+    r"|^-{20,}$|^\s*(At:$|<frozen |File \")|^[+|]|(prterun|mpirun) (noticed|detected) that"
+    r"|^causing the job to be terminated|^Process name:|^Exit code:|^exited on signal"
+    r"|^thus causing the job|^signal \d+ \(|^NOTE: invoking MPI_ABORT|^You may or may not see"
+    r"|limit on number of network connections|^WARNING: The accept\(3\)|^should generally never"
+    r"|^most common causes|^\* The .* ran out of|^Your .* job will likely hang|^\(e\.g\., more file"
+    r"|^eventually timeout|^(Local host|Errno|Probable cause): ",
+    re.I,
+)
+_HARMLESS = re.compile(r"^[IW]\d{4} |\[(INFO|WARNING|DEBUG)\]")
+_LINE_LIMIT = 500
+_PORT_TAKEN = re.compile(
+    r"already in use|failed to start \S+ service|^No sockets were able to be opened", re.I
+)
+_BY_SIGNAL = {
+    signal.SIGKILL: "The kernel does that to a process for which the host has no memory left; "
+    "give the container more.",
+    signal.SIGBUS: "Too little shared memory (/dev/shm) does that; give the container 1 GiB or "
+    "more for each GPU (Docker: --shm-size).",
+}
+
+
+def last_words(lines: Sequence[str], returncode: int | None = None) -> str:
+    """Says why a server failed, as far as its log and exit status tell.
+
+    Args:
+        lines: the last lines of its output.
+        returncode: the keeper's exit status; None while the server still runs.
+    """
+    spoken = [line.strip() for line in lines if line.strip() and not _NOISE.search(line.strip())]
+    found = find_cause([line for line in spoken if not _HARMLESS.search(line)])
+    if found is not None:
+        sentence, line = found
+        return f"{sentence} Its log says: {_bare(line)}"
+    line_of_log = telling_line(lines)
+    words = f"Its log says: {line_of_log}" if line_of_log else "It left no log."
+    number = None if returncode is None else signal_of(returncode)
+    hint = _BY_SIGNAL.get(number) if number is not None else None
+    return f"{hint} {words}" if hint else words
+
+
+def telling_line(lines: Sequence[str]) -> str | None:
+    """Gives the last error of Triton's own, or else of anyone's, or else simply the last line."""
+    spoken = [line.strip() for line in lines if line.strip() and not _NOISE.search(line.strip())]
+    for candidates in (
+        [line for line in spoken if _TRITON_ERROR.match(line)],
+        [line for line in spoken if _OTHER_ERROR.search(line)],
+        spoken,
+    ):
+        if candidates:
+            return _bare(candidates[-1])
+    return None
+
+
+def is_port_conflict(lines: Sequence[str]) -> bool:
+    """Tells whether the server ended because a port was taken after it had been chosen."""
+    return any(_PORT_TAKEN.search(line) for line in lines)
+
+
+def describe_exit(returncode: int) -> str:
+    """Puts a keeper's exit status into words: a negative one is the keeper's own death."""
+    if returncode < 0:
+        return f"was lost: its keeper was killed by {signal.Signals(-returncode).name}"
+    number = signal_of(returncode)
+    return f"was killed by {number.name}" if number else f"exited with code {returncode}"
+
+
+def signal_of(returncode: int) -> signal.Signals | None:
+    """The signal that ended the server, as a shell's exit status has it."""
+    number = returncode - 128
+    return signal.Signals(number) if number in set(signal.Signals) else None
+
+
+def _bare(line: str) -> str:
+    return _TRITON_HEADER.sub("", line).partition("\\n")[0].strip('" ')[:_LINE_LIMIT]

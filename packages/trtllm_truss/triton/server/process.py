@@ -1,0 +1,271 @@
+"""The server as a supervised child: started, waited for, watched and stopped.
+
+Between this process and the server stands a :mod:`keeper`, which ends the server when this process
+is gone, however it went. This module can therefore be used from any thread: nothing hangs on the
+thread that calls :meth:`ServerProcess.start`.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+
+from trtllm_truss.errors import TritonError
+from trtllm_truss.processes import process_guard
+from trtllm_truss.processes.shared_memory import make_private
+from trtllm_truss.processes.spawning import end_at_once, start_kept
+from trtllm_truss.triton.model_repository.contract import MODEL_NAME
+from trtllm_truss.triton.server.command import Launch, launch_environment, new_launch
+from trtllm_truss.triton.server.diagnosis import describe_exit, is_port_conflict, last_words
+from trtllm_truss.triton.server.mpi import close_control_port
+from trtllm_truss.triton.server.output import Output
+from trtllm_truss.triton.server.readiness import is_ready
+
+logger = logging.getLogger(__name__)
+
+_UMASK = 0o077  # what Triton writes is for nobody else
+_TICK_S = 0.05
+_STARTS = 3
+_READER_LIMIT_S = 1.0
+_KEEPER_MARGIN_S = 5.0  # what the keeper needs to sweep after its patience has ended
+
+
+class State(enum.Enum):
+    """Where a server is in its life; each start is a new :class:`ServerProcess`."""
+
+    NEW = "new"  # not started yet
+    STARTING = "starting"  # running, not ready yet
+    READY = "ready"  # server and model said so
+    STOPPED = "stopped"  # ended because stop() was called
+    DEAD = "dead"  # ended by itself
+
+
+class ServerProcess:
+    """One run of the server. All methods may be called from any thread.
+
+    Attributes:
+        launch: ports, run id and shared-memory prefix of the current start; None before it.
+    """
+
+    def __init__(
+        self,
+        command: Callable[[Launch], Sequence[str]],
+        environment: Mapping[str, str],
+        *,
+        model_name: str = MODEL_NAME,
+        on_line: Callable[[str], None] | None = None,
+        orphan_grace_s: float = 2.0,
+        http_port: int | None = None,
+    ) -> None:
+        """Describes a server; nothing is started.
+
+        Args:
+            command: gives the argument vector for one launch.
+            environment: of the server.
+            model_name: the model that must be ready.
+            on_line: gets every line of the server's output, from a thread of its own; it must be
+                quick, for the server waits while it runs.
+            orphan_grace_s: time to end by itself that a server gets after this process has died.
+            http_port: of Triton; 0 for any free one, None to keep its HTTP endpoint closed.
+        """
+        self.launch: Launch | None = None
+        self._command = command
+        self._environment = environment
+        self._model_name = model_name
+        self._orphan_grace_s = orphan_grace_s
+        self._http_port = http_port
+        self._lock = threading.RLock()
+        self._state = State.NEW
+        self._starts = 0
+        self._was_ready = False
+        self._stopping = False
+        self._child: subprocess.Popen[bytes] | None = None
+        self._ended = threading.Event()
+        self._output = Output(on_line)
+        self._callbacks: list[Callable[[TritonError], None]] = []
+
+    def __repr__(self) -> str:
+        return f"<ServerProcess {self._state.value} pid={self.pid}>"
+
+    @property
+    def state(self) -> State:
+        """Where the server is in its life."""
+        return self._state
+
+    @property
+    def pid(self) -> int | None:
+        """The keeper's process id; None before the start."""
+        return self._child.pid if self._child else None
+
+    @property
+    def tail(self) -> tuple[str, ...]:
+        """The last lines of the server's output."""
+        return self._output.tail
+
+    @property
+    def grpc_address(self) -> str:
+        """``host:port`` for clients."""
+        assert self.launch is not None, "the server was not started"
+        return f"127.0.0.1:{self.launch.ports.grpc}"
+
+    @property
+    def cause(self) -> str:
+        """Why a server that has ended has ended, as one or two sentences."""
+        return self._death().message
+
+    def on_exit(self, callback: Callable[[TritonError], None]) -> None:
+        """Has ``callback`` called when a server that was ready ends without stop().
+
+        It is called once, from the watching thread, with the same error that later calls of
+        :meth:`wait_until_ready` would raise.
+        """
+        self._callbacks.append(callback)
+
+    def start(self) -> None:
+        """Starts the server and returns at once.
+
+        Raises:
+            TritonError: it was started or stopped before, or cannot be started at all.
+        """
+        with self._lock:
+            if self._state is not State.NEW:
+                raise TritonError(f"This server was started before; it is {self._state.value}.")
+            self._state = State.STARTING
+            self._spawn()
+
+    def wait_until_ready(self, deadline_s: float) -> None:
+        """Waits until server and model are ready; a dead child is noticed before anything else.
+
+        If a port was taken between choosing and opening it, the server is started again on others
+        within the same deadline. A server that was ready is never started again here.
+
+        Raises:
+            TritonError: the server died, was stopped, or is not ready after ``deadline_s``.
+        """
+        deadline = time.monotonic() + deadline_s
+        while True:
+            if self._ended.wait(_TICK_S):
+                if not self._start_on_other_ports():
+                    raise self._death()
+            elif self._is_ready():
+                return
+            elif time.monotonic() > deadline:
+                raise TritonError(
+                    f"Triton was not ready after {deadline_s:g} s. {last_words(self.tail)}"
+                )
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """Ends the server and everything it started; returns when nothing is left.
+
+        Args:
+            timeout_s: how long it may take to end by itself before it is killed.
+        """
+        with self._lock:
+            self._stopping = True
+            if self._child is None:
+                self._state = State.STOPPED
+                return
+            child = self._child
+            if not self._ended.is_set():
+                assert child.stdin is not None
+                process_guard.order_stop(child.stdin, timeout_s)
+        if not self._ended.wait(timeout_s + _KEEPER_MARGIN_S):
+            logger.warning("Triton's keeper did not end in time; killing it")
+            child.kill()
+            self._ended.wait(_KEEPER_MARGIN_S)
+
+    def _spawn(self) -> None:
+        """Starts the keeper and the threads that watch it, all of them or none."""
+        begun_s = time.time()
+        with ExitStack() as undo:
+            try:
+                launch = new_launch(self._http_port)
+                undo.callback(_remove_traces, launch, begun_s)
+                child = start_kept(
+                    self._command(launch),
+                    launch_environment(self._environment, launch),
+                    run_id=launch.run_id,
+                    orphan_grace_s=self._orphan_grace_s,
+                    shm_prefix=launch.shm_prefix,
+                    folder=launch.folder,
+                    umask=_UMASK,
+                )
+                undo.callback(end_at_once, child)
+                assert child.stdout is not None
+                watched = (child, launch, begun_s, self._output.drain(child.stdout))
+                threading.Thread(
+                    target=self._watch, args=watched, name="triton-watch", daemon=True
+                ).start()
+            except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
+                raise TritonError(f"Triton could not be started: {error}.") from error
+            undo.pop_all()
+        self._starts += 1
+        self.launch, self._child = launch, child
+        self._ended.clear()
+
+    def _watch(
+        self,
+        child: subprocess.Popen[bytes],
+        launch: Launch,
+        begun_s: float,
+        reader: threading.Thread,
+    ) -> None:
+        child.wait()
+        try:
+            _remove_traces(launch, begun_s)  # nothing is left, unless the keeper was killed
+        except OSError:
+            logger.exception("what Triton has left could not be removed")
+        reader.join(_READER_LIMIT_S)
+        assert child.stdin is not None
+        with self._lock:
+            child.stdin.close()
+            self._state = State.STOPPED if self._stopping else State.DEAD
+            self._ended.set()
+        if self._was_ready and not self._stopping:
+            error = self._death()
+            for callback in self._callbacks:
+                callback(error)
+
+    def _is_ready(self) -> bool:
+        launch = self.launch
+        assert launch is not None
+        make_private(launch.shm_prefix)  # early and often: who has opened a segment keeps it
+        if not is_ready(launch.ports, self._model_name, server_id=launch.run_id):
+            return False
+        if not close_control_port(launch.run_id, launch.ports.mpi):
+            logger.warning("mpirun goes on listening on every address; see docs/deploy.md")
+        with self._lock:
+            if self._state is State.STARTING:
+                self._state = State.READY
+                self._was_ready = True
+            return self._state is State.READY
+
+    def _start_on_other_ports(self) -> bool:
+        with self._lock:
+            if self._was_ready or self._stopping or self._starts == _STARTS:
+                return False
+            if not is_port_conflict(self.tail):
+                return False
+            logger.warning("A port was taken while Triton started; trying others")
+            self._state = State.STARTING
+            self._spawn()
+            return True
+
+    def _death(self) -> TritonError:
+        if self._state is State.STOPPED:
+            return TritonError("Triton was stopped.")
+        status = self._child.returncode if self._child else 0
+        return TritonError(f"Triton {describe_exit(status)}. {last_words(self.tail, status)}")
+
+
+def _remove_traces(launch: Launch, begun_s: float) -> None:
+    process_guard.kill_marked(launch.run_id)
+    process_guard.remove_segments(launch.shm_prefix)
+    process_guard.remove_env_folders(begun_s)
+    shutil.rmtree(launch.folder, ignore_errors=True)

@@ -1,0 +1,77 @@
+"""Asks a Triton server whether it and one model are ready."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+from google.protobuf.message import DecodeError, Message
+from tritonclient.grpc import service_pb2
+
+from trtllm_truss.triton.client.grpc_connection import GrpcConnection
+from trtllm_truss.triton.client.grpc_status import StatusCode
+from trtllm_truss.triton.server.ports import LOOPBACK, Ports
+
+_SERVICE = "/inference.GRPCInferenceService/"
+
+
+def is_ready(ports: Ports, model_name: str, *, server_id: str, timeout_s: float = 0.5) -> bool:
+    """Asks over gRPC once every port is open; a refused, broken or slow connection is a no.
+
+    Triton opens its metrics port last. May be called where an event loop runs.
+    """
+    if not all(_is_open(port, timeout_s) for port in (ports.metrics, ports.http) if port):
+        return False
+    question = asyncio.wait_for(_is_ready(ports.grpc, model_name, server_id), timeout_s)
+    with ThreadPoolExecutor(1) as thread:
+        try:
+            return thread.submit(asyncio.run, question).result()
+        except (OSError, asyncio.TimeoutError, DecodeError, RuntimeError):  # the last: no thread
+            question.close()
+            return False
+
+
+def _is_open(port: int, timeout_s: float) -> bool:
+    try:
+        socket.create_connection((LOOPBACK, port), timeout_s).close()
+    except OSError:
+        return False
+    return True
+
+
+async def _is_ready(port: int, model_name: str, server_id: str) -> bool:
+    """Asks for the name last: another server may have taken the port, and would say yes for us."""
+    with closing(await GrpcConnection.connect(f"{LOOPBACK}:{port}")) as connection:
+        server, model = service_pb2.ServerReadyResponse(), service_pb2.ModelReadyResponse()
+        metadata = service_pb2.ServerMetadataResponse()
+        model_request = service_pb2.ModelReadyRequest(name=model_name)
+        await _ask(connection, "ServerReady", service_pb2.ServerReadyRequest(), server)
+        await _ask(connection, "ModelReady", model_request, model)
+        await _ask(connection, "ServerMetadata", service_pb2.ServerMetadataRequest(), metadata)
+        return bool(server.ready and model.ready and metadata.name == server_id)
+
+
+async def _ask(
+    connection: GrpcConnection, method: str, request: Message, response: Message
+) -> None:
+    """Fills the response of a unary call; a call that fails leaves it empty."""
+    reply = _Reply()
+    connection.call(_SERVICE + method, request.SerializeToString(), reply)
+    response.ParseFromString(await reply.payload)
+
+
+class _Reply:
+    """Receives the one message of a unary call."""
+
+    def __init__(self) -> None:
+        self.payload: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._message = b""
+
+    def message(self, payload: bytes) -> None:
+        self._message = payload
+
+    def ended(self, status: StatusCode, details: str) -> None:
+        if not self.payload.done():
+            self.payload.set_result(self._message if status is StatusCode.OK else b"")
