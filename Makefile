@@ -63,9 +63,7 @@ format: $(READY) ## format the code and fix what the linter can
 	$(BIN)/ruff check --fix .
 
 docs: $(READY) ## write the generated pages in docs/ anew
-	$(BIN)/python -m trtllm_truss.settings.reference docs
-	$(BIN)/python -m trtllm_truss.protocols.reference docs
-	$(BIN)/python -m trtllm_truss.builder.reference docs/build.md
+	$(BIN)/python -m tools.docs docs
 
 lock: $(READY) ## fix every version of requirements-dev.in anew
 	$(BIN)/uv pip compile --universal --python-version 3.10 --no-annotate --no-header --quiet \

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tools.docs.build import with_tables
+from tools.docs.lmi_options import LMI_OPTIONS
 
-from trtllm_truss.builder.flags import BUILD_FLAGS
-from trtllm_truss.builder.lmi_options import LMI_OPTIONS
-from trtllm_truss.builder.reference import with_tables
+from trtllm_truss.builder.planning.flags import BUILD_FLAGS
 from trtllm_truss.settings.build import Build, RotaryScaling
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.quantization import METHOD_SECTIONS
@@ -33,7 +33,7 @@ GUIDES = [
 
 def test_the_page_is_up_to_date() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert with_tables(page) == page, "run python -m trtllm_truss.builder.reference docs/build.md"
+    assert with_tables(page) == page, "run python -m tools.docs docs"
 
 
 @pytest.mark.parametrize("option", GUIDES)

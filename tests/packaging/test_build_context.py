@@ -62,7 +62,16 @@ def test_the_image_gets_nothing_heavy(context: Path) -> None:
     assert sum(path.stat().st_size for path in files) < LIMIT_BYTES
     for path in files:
         parts = path.relative_to(context).parts
-        unwanted = {"tests", ".venv", ".git", "__pycache__", "docs", "benchmarks", "examples"}
+        unwanted = {
+            "tests",
+            ".venv",
+            ".git",
+            "__pycache__",
+            "docs",
+            "benchmarks",
+            "examples",
+            "tools",
+        }
         assert not unwanted & set(parts), path
         assert not any(part.endswith((".egg-info", "_cache")) for part in parts), path
 

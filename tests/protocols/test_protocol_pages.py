@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tools.docs.lmi import lmi_page
+from tools.docs.openai import openai_page
 
 from trtllm_truss.protocols.lmi import parameters
-from trtllm_truss.protocols.lmi.reference import lmi_page
 from trtllm_truss.protocols.openai import chat, completions
-from trtllm_truss.protocols.openai.reference import openai_page
 from trtllm_truss.settings.lmi_import.options import OPTIONS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

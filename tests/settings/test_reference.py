@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tools.docs.settings import settings_page, settings_schema
+
 from trtllm_truss.settings.model import Settings
-from trtllm_truss.settings.reference import settings_page, settings_schema
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

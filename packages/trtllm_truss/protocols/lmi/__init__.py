@@ -5,5 +5,5 @@ Written against the schema of DJL-Serving's LMI containers
 and, for clients of Text Generation Inference, the types of huggingface_hub's `InferenceClient`.
 
 `parameters` holds the fields, `body` reads them, `answers` and `streams` write either shape of an
-answer, `errors` the shape of errors; `reference` writes docs/lmi.md.
+answer, `errors` the shape of errors.
 """

@@ -4,6 +4,5 @@ Written against OpenAI's API reference (https://platform.openai.com/docs/api-ref
 types of its Python client, which the tests validate every produced object with.
 
 `completions` and `chat` read bodies; `fields` holds what both have in common; `shapes` are the
-objects of either API, `answers` puts them together; `errors` is OpenAI's error shape; `reference`
-writes docs/openai.md.
+objects of either API, `answers` puts them together; `errors` is OpenAI's error shape.
 """

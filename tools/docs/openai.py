@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from trtllm_truss.protocols.field_table import served_rows, table, unsupported_rows
+from tools.docs.tables import field_rows, table, unsupported_rows
+
 from trtllm_truss.protocols.field_types import Unsupported
 from trtllm_truss.protocols.openai import chat, completions
 from trtllm_truss.protocols.openai.fields import Extensions, SharedFields
@@ -82,7 +83,7 @@ def openai_page() -> str:
 
 
 def _served(model: type[SharedFields], names: Iterable[str]) -> str:
-    return table(["field", "default", "meaning"], served_rows(model, sorted(names)))
+    return table(["field", "default", "meaning"], field_rows(model, sorted(names)))
 
 
 def _unused(fields: Mapping[str, str]) -> str:

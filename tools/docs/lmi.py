@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from trtllm_truss.protocols.field_table import served_rows, table, unsupported_rows
+from tools.docs.tables import field_rows, table, unsupported_rows
+
 from trtllm_truss.protocols.lmi.body import FIELDS
 from trtllm_truss.protocols.lmi.parameters import ALIASES, UNSUPPORTED, Parameters
 from trtllm_truss.settings.lmi_import.option import Fate, Option
@@ -68,9 +69,7 @@ def lmi_page() -> str:
         table(["field", "meaning"], fields),
         "### `parameters`\n",
         _SAMPLING,
-        table(
-            ["parameter", "default", "meaning"], served_rows(Parameters, Parameters.model_fields)
-        ),
+        table(["parameter", "default", "meaning"], field_rows(Parameters, Parameters.model_fields)),
         "Other names:\n",
         table(["name", "means"], names),
         "Refused by name:\n",

@@ -1,16 +1,11 @@
-"""The tables of docs/build.md: ``python -m trtllm_truss.builder.reference docs/build.md``.
-
-Text outside the marks is written by hand; a test keeps what is between them equal to the code.
-"""
+"""The tables of docs/build.md; the text outside the marks is written by hand."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from tools.docs.lmi_options import LMI_OPTIONS
 
-from trtllm_truss.builder.families import FAMILIES, Family
-from trtllm_truss.builder.flags import BUILD_FLAGS, NEWEST, OLDEST, BuildFlag
-from trtllm_truss.builder.lmi_options import LMI_OPTIONS
+from trtllm_truss.builder.planning.families import FAMILIES, Family
+from trtllm_truss.builder.planning.flags import BUILD_FLAGS, NEWEST, OLDEST, BuildFlag
 from trtllm_truss.engines.versions import PINNED_VERSION, Release, release
 
 
@@ -81,13 +76,3 @@ def _dotted(version: Release) -> str:
 
 def _line(columns: int) -> str:
     return "|" + "---|" * columns
-
-
-def main() -> None:
-    """Writes the tables of the page that the command line names."""
-    file = Path(sys.argv[1])
-    file.write_text(with_tables(file.read_text(encoding="utf-8")), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

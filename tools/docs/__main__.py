@@ -1,0 +1,28 @@
+"""Write the generated pages: `python -m tools.docs DOCS_DIR`; tests keep them equal to the code."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tools.docs.build import with_tables
+from tools.docs.lmi import lmi_page
+from tools.docs.openai import openai_page
+from tools.docs.settings import settings_page, settings_schema
+
+
+def main(folder: Path) -> None:
+    """Write the pages into a folder; build.md must be there, only its tables are generated."""
+    pages = {
+        "settings.md": settings_page(),
+        "settings.schema.json": settings_schema(),
+        "openai.md": openai_page(),
+        "lmi.md": lmi_page(),
+        "build.md": with_tables((folder / "build.md").read_text(encoding="utf-8")),
+    }
+    for name, page in pages.items():
+        (folder / name).write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,49 @@
+"""docs/settings.md and docs/settings.schema.json, from the settings model."""
+
+from __future__ import annotations
+
+import json
+
+from pydantic import BaseModel
+from tools.docs.tables import field_rows, table
+
+from trtllm_truss.settings.build import Build, RotaryScaling
+from trtllm_truss.settings.model import PLATFORM_KEYS, Serving, Settings
+from trtllm_truss.settings.quantization import METHOD_SECTIONS
+
+_INTRODUCTION = """\
+# Settings
+
+Everything below `model_metadata` in `config.yaml`. This page is generated from
+`packages/trtllm_truss/settings/model.py` (`make docs`); `settings.schema.json` beside it is the
+same as a JSON schema. An unknown key is an error that suggests the nearest known one. Keys that
+Baseten reads for itself pass unread: {platform}.
+
+The secret `hf_access_token` (under `secrets` in `config.yaml`, value in the environment variable
+`TRUSS_SECRET_hf_access_token` or in Baseten's workspace) is needed only for private or gated
+repositories.
+"""
+
+
+def settings_page() -> str:
+    """docs/settings.md."""
+    platform = ", ".join(f"`{key}`" for key in sorted(PLATFORM_KEYS))
+    parts = [_INTRODUCTION.format(platform=platform), _table("model_metadata", Settings)]
+    parts.append(_table("model_metadata.serving", Serving))
+    parts.append(_table("model_metadata.build", Build))
+    parts.append(_table("model_metadata.build.rotary_scaling", RotaryScaling))
+    parts += [
+        _table("model_metadata.build.quantization", section)
+        for section in dict.fromkeys(METHOD_SECTIONS.values())
+    ]
+    return "\n".join(parts)
+
+
+def settings_schema() -> str:
+    """docs/settings.schema.json."""
+    return json.dumps(Settings.model_json_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def _table(title: str, section: type[BaseModel]) -> str:
+    rows = field_rows(section, section.model_fields, empty=True)
+    return f"## `{title}`\n\n" + table(["key", "default", "meaning"], rows)
