@@ -1,9 +1,8 @@
 """Long prompts: read into the KV cache in pieces, in turns with running requests.
 
 The pipeline reads prompts one after the other, and a step that reads one delays every running
-request. A long prompt would hold up the first token of each later request until its own end. It is
-therefore read ahead here: each piece is a request of its own, of one token, and leaves its blocks in
-the prefix cache.
+request: a long prompt would hold up the first token of each later request. It is therefore read
+ahead. Each piece is a request for one token, and its blocks stay in the prefix cache.
 """
 
 from __future__ import annotations
@@ -18,9 +17,10 @@ from trtllm_truss.backends.openvino_genai.engine import KV_BLOCK_TOKENS, PREFILL
 from trtllm_truss.backends.openvino_genai.guided import Arrival
 from trtllm_truss.backends.openvino_genai.request import GenerationRequest
 
-_PIECE_S = 0.1
+_PIECE_S = 0.2
 """Duration of a piece that the next one's size aims at."""
-_LARGEST_PIECE_TOKENS = 2 * PREFILL_TOKENS
+_FIRST_PIECE_TOKENS = PREFILL_TOKENS // 2
+_MIN_PIECE_TOKENS, _MAX_PIECE_TOKENS = 2 * KV_BLOCK_TOKENS, 2 * PREFILL_TOKENS
 
 
 class LongPrompts:
@@ -36,7 +36,10 @@ class LongPrompts:
         self._clock = clock
         self._arrivals: deque[Arrival] = deque()
         self._piece: openvino_genai.GenerationHandle | None = None
-        self._restart()
+        self._piece_tokens = _FIRST_PIECE_TOKENS
+        self._piece_began = 0.0
+        self._rests_until = 0.0
+        self._read_tokens = 0
 
     def takes(self, request: GenerationRequest) -> bool:
         """Return True for a prompt that one step cannot read, if the engine keeps what it read."""
@@ -103,8 +106,9 @@ class LongPrompts:
             return True
         now = self._clock()
         took_s = max(now - self._piece_began, 1e-3)
-        tokens = min(self._piece_tokens * _PIECE_S / took_s, _LARGEST_PIECE_TOKENS)
-        self._piece_tokens = max(int(tokens) // KV_BLOCK_TOKENS, 1) * KV_BLOCK_TOKENS
+        blocks = int(self._piece_tokens * _PIECE_S / took_s) // KV_BLOCK_TOKENS
+        tokens = max(blocks * KV_BLOCK_TOKENS, _MIN_PIECE_TOKENS)
+        self._piece_tokens = min(tokens, _MAX_PIECE_TOKENS)
         self._rests_until = now + took_s
         self._piece = None
         return False
@@ -114,6 +118,5 @@ class LongPrompts:
         if self._piece is not None:
             self._piece.cancel()
         self._piece = None
-        self._piece_tokens = PREFILL_TOKENS // 2
+        self._piece_tokens = _FIRST_PIECE_TOKENS
         self._read_tokens = 0
-        self._piece_began = self._rests_until = 0.0
