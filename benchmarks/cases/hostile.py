@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import subprocess
 import sys
 import threading
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from statistics import median
 
-from benchmarks.load.hostile_bodies import CORPUS, generated
+from benchmarks.load.hostile_bodies import CHAT, CORPUS, generated
 from benchmarks.options import Options
 from benchmarks.paths import EXAMPLE, ROOT
 from benchmarks.result import CaseResult, Column
@@ -23,6 +24,7 @@ from benchmarks.servers.usage import total, usage_by_role
 _GENERATED = 2000
 _SEED = 11
 _USUAL_S = 10.0
+_CONTEXT_WORDS = 8000
 _SETTLE_S = 10.0
 _TAIL_S = 0.2
 _COLUMNS = [
@@ -40,7 +42,8 @@ _TEXT = """\
 A neighbour asks `examples/smollm2-135m-cpu` for four tokens again and again while one hostile body
 after another is sent. A wait is the whole time of one of the neighbour's answers that overlaps with
 a body. “RSS kept” is what all processes of the server hold ten seconds after the last body, beyond
-what they held before the first."""
+what they held before the first. Before the first, honest prompts fill the KV cache, which is
+allocated as it is used, and one guide starts the process that checks guides."""
 
 
 class _Neighbour:
@@ -79,6 +82,7 @@ def run(options: Options) -> CaseResult:
         corpus = corpus[:5]
     config = write_config(options.work / "hostile.yaml", EXAMPLE)
     with serve(config) as truss, _neighbour(truss) as neighbour:
+        _warm_up(truss)
         begun = time.monotonic()
         time.sleep(options.seconds or _USUAL_S)
         usual = neighbour.waits_ms(begun, time.monotonic())
@@ -89,6 +93,19 @@ def run(options: Options) -> CaseResult:
         _measure(result, "generated", random, truss, neighbour, usual)
         result.find(f"Of the neighbour's answers, {neighbour.failed} were not 200.")
     return result
+
+
+def _warm_up(truss: Target) -> None:
+    """Fill the KV cache and start the process that checks guides."""
+    prompts = [{"prompt": f"{n} " * (_CONTEXT_WORDS // 2), "max_tokens": 4} for n in range(2)]
+    guided = {
+        "messages": [{"role": "user", "content": "Hi"}],
+        "response_format": {"type": "regex", "regex": "a{1,3}"},
+    }
+    for route, body in [*((truss.path, body) for body in prompts), (CHAT, guided)]:
+        status = _post(truss, route, json.dumps(body).encode())
+        if status != http.client.OK:
+            raise RuntimeError(f"a warm-up request got status {status}")
 
 
 def _measure(
