@@ -11,10 +11,12 @@ from functools import cached_property
 from pathlib import Path
 
 import pytest
-from left_behind import LeftBehind
 from xdist.scheduler import LoadScopeScheduling
 
-SERVER_FOLDERS = ("server", "triton_native")
+from tests.support.left_behind import LeftBehind
+
+TESTS = Path(__file__).parent
+SERVER_FOLDERS = ("end_to_end", "backends/triton_native")
 SERVER_FIXTURES = frozenset(
     {"make_standin", "make_triton", "model_folder", "remote_api", "smollm2_checkpoint"}
 )
@@ -85,12 +87,12 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     """
     groups = {}
     for item in items:
-        folder, fixtures = item.path.parent.name, set(item.fixturenames)
-        if folder in SERVER_FOLDERS or fixtures & SERVER_FIXTURES:
+        folder, fixtures = item.path.parent.relative_to(TESTS), set(item.fixturenames)
+        if folder.as_posix() in SERVER_FOLDERS or fixtures & SERVER_FIXTURES:
             item.add_marker("server")
         shared = next((name for name in SHARED_FIXTURES if name in fixtures), None)
         if shared is not None:
-            groups[item.nodeid] = f"{folder}/{shared}"
+            groups[item.nodeid] = f"{folder.parts[0]}/{shared}"
         elif item.get_closest_marker("server"):
             groups[item.nodeid] = item.nodeid
         else:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hub_server import HubServer
-from s3_server import S3Server
-from whole_repository import fetch_repository
+from tests.support.hub_server import HubServer
+from tests.support.s3_server import S3Server
+from tests.support.whole_repository import fetch_repository
 
 RANK = bytes(range(256)) * 4000
 REPOSITORIES = {

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from canaries import Canaries
-from hub_server import HubServer
-from whole_repository import fetch_repository
+from tests.support.canaries import Canaries
+from tests.support.hub_server import HubServer
+from tests.support.whole_repository import fetch_repository
 
 from trtllm_truss.artifacts.open_repository import open_repository
 from trtllm_truss.errors import ArtifactError

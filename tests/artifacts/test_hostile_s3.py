@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from canaries import Canaries
-from hostile_s3 import HostileObject, HostileS3, hostile_s3_server
-from whole_repository import fetch_repository
+from tests.support.canaries import Canaries
+from tests.support.hostile_s3 import HostileObject, HostileS3, hostile_s3_server
+from tests.support.whole_repository import fetch_repository
 
 from trtllm_truss.artifacts import retrying
 from trtllm_truss.errors import ArtifactError

@@ -9,9 +9,9 @@ import traceback
 from pathlib import Path
 
 import pytest
-from hub_server import SIGNATURE, HubServer
 from huggingface_hub import constants
-from whole_repository import fetch_repository
+from tests.support.hub_server import SIGNATURE, HubServer
+from tests.support.whole_repository import fetch_repository
 
 from trtllm_truss.errors import ArtifactError
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hub_server import HubServer
-from test_equal_files import contents
-from whole_repository import fetch_repository
+from tests.artifacts.test_equal_files import contents
+from tests.support.hub_server import HubServer
+from tests.support.whole_repository import fetch_repository
 
 from trtllm_truss.errors import ArtifactError
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from hub_server import HubServer
 from huggingface_hub import constants, hf_hub_download
-from whole_repository import fetch_repository
+from tests.support.hub_server import HubServer
+from tests.support.whole_repository import fetch_repository
 
 from trtllm_truss.artifacts.open_repository import open_repository
 from trtllm_truss.artifacts.progress import Progress

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hub_server import HubServer
 from huggingface_hub import CommitOperationAdd, HfApi, constants
 from huggingface_hub.errors import HfHubHTTPError
-from whole_repository import fetch_repository
+from tests.support.hub_server import HubServer
+from tests.support.whole_repository import fetch_repository
 
 FILES = {
     "README.md": b"---\nlicense: mit\n---\n# x",

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hub_server import HubServer, hub_server
+from tests.support.hub_server import HubServer, hub_server
 
 PROGRAM = Path(__file__).with_name("fetching_process.py")
 ROUNDS = int(os.environ.get("KILL_ROUNDS", "3"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from whole_repository import fetch_repository
+from tests.support.whole_repository import fetch_repository
 
 from trtllm_truss.artifacts import local
 from trtllm_truss.artifacts.open_repository import is_on_hub, open_repository

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import yaml
+from tests.support.paths import ROOT
 
 from trtllm_truss.settings.loading import parse_settings
 
-ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples/baseten-weights"
 
 

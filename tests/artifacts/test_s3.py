@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from s3_server import S3Server
-from whole_repository import fetch_repository
+from tests.support.s3_server import S3Server
+from tests.support.whole_repository import fetch_repository
 
 from trtllm_truss.artifacts.open_repository import open_repository
 from trtllm_truss.artifacts.s3 import open_on_s3

@@ -22,12 +22,12 @@ from benchmarks.sample import Spread
 from benchmarks.servers.target import Target
 from benchmarks.servers.triton import triton
 from benchmarks.servers.usage import descendants
+from tests.support.paths import ROOT
+from tests.support.waiting import PATIENCE_S
 from tritonclient.grpc import InferenceServerClient, InferInput
-from waiting import PATIENCE_S
 
 pytestmark = pytest.mark.server
 
-ROOT = Path(__file__).resolve().parents[2]
 STEP_MS = 5
 
 

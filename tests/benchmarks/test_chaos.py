@@ -18,8 +18,8 @@ from benchmarks.chaos import clients
 from benchmarks.chaos.clients import KINDS, Tally, Visitor
 from benchmarks.chaos.texts import Texts
 from benchmarks.result import CaseResult
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 STREAMED = ("plain", "slow", "events", "chat")
 
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hub_server import HubServer, hub_server
 from huggingface_hub import constants
-from llama_checkpoint import write_smollm2_checkpoint
-from s3_server import S3Server, s3_server
+from tests.builder.llama_checkpoint import write_smollm2_checkpoint
+from tests.support.hub_server import HubServer, hub_server
+from tests.support.s3_server import S3Server, s3_server
 
 from trtllm_truss.artifacts import retrying
 

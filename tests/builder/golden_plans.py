@@ -1,6 +1,6 @@
 """Every family × quantization × tensor parallelism as one text: golden/plans.txt.
 
-`python tests/builder/golden_plans.py` writes it anew; read the difference before you keep it.
+`python -m tests.builder.golden_plans` writes it anew; read the difference before you keep it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from checkpoints import CONFIGS, H100, checkpoint, settings
+from tests.builder.checkpoints import CONFIGS, H100, checkpoint, settings
 
 from trtllm_truss.builder.plan import Plan, plan_build
 from trtllm_truss.builder.planning.families import FAMILIES

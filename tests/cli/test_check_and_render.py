@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 import yaml
 from google.protobuf import text_format
-from standin_engine import write_engine
+from tests.support.paths import ROOT
+from tests.support.standin_engine import write_engine
 from tritonclient.grpc import model_config_pb2
 
 from trtllm_truss.cli.main import main
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture

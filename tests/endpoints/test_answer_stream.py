@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import pytest
 from starlette.types import Message
-from virtual_time import virtually
+from tests.support.virtual_time import virtually
 
 from trtllm_truss.endpoints.responses import AnswerStream
 from trtllm_truss.errors import EngineUnavailable

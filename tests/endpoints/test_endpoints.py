@@ -9,10 +9,10 @@ from typing import Any
 
 import httpx
 import pytest
-from scripted_engine import ScriptedEngine, Step
-from smollm2 import smollm2_tokenizer
 from starlette.applications import Starlette
 from starlette.routing import Route
+from tests.support.scripted_engine import ScriptedEngine, Step
+from tests.support.smollm2 import smollm2_tokenizer
 from tokenizers import Tokenizer, models
 
 from trtllm_truss.endpoints.routes import Routes

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 import pytest
 from starlette.requests import Request
 from starlette.types import Message
-from virtual_time import virtually
+from tests.support.virtual_time import virtually
 
 from trtllm_truss.endpoints.disconnect import ClientGone
 from trtllm_truss.endpoints.opening import opened

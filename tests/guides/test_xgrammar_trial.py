@@ -9,15 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from smollm2 import write_smollm2_tokenizer
-from waiting import PATIENCE_S
+from tests.support.paths import SUPPORT
+from tests.support.smollm2 import write_smollm2_tokenizer
+from tests.support.waiting import PATIENCE_S
 
 from trtllm_truss.guides.check import GuideCheck
 from trtllm_truss.guides.guide import CheckFailed, Guide, GuideFault, Language
 from trtllm_truss.serving.guided_decoding import write_tokenizer_info
 
 TRIAL = ["-m", "trtllm_truss.guides.xgrammar_trial"]
-TORCH_STUB = Path(__file__).parents[1] / "support/torch_stub"
+TORCH_STUB = SUPPORT / "torch_stub"
 LARGE = "with its repetitions written out it has more than 100000 parts; lower their counts."
 SCHEMA = {
     "type": "object",

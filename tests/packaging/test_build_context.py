@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.server
 
-ROOT = Path(__file__).resolve().parents[2]
 TRUSS = Path(sys.executable).with_name("truss")
 LIMIT_BYTES = 2_000_000
 

@@ -6,8 +6,9 @@ import ast
 from pathlib import Path
 
 import pytest
+from tests.support.paths import ROOT
 
-PACKAGE = Path(__file__).resolve().parents[2] / "packages/trtllm_truss"
+PACKAGE = ROOT / "packages/trtllm_truss"
 LAYERS = [
     *("errors", "validation", "requests", "settings", "settings.lmi_import", "artifacts"),
     *("engines", "engines.compatibility", "guides", "processes"),

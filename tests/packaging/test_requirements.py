@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 UV = Path(sys.executable).with_name("uv")
 SPEC = importlib.util.find_spec("truss")
 assert SPEC is not None

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import yaml
-from standin_engine import write_engine
+from tests.support.paths import ROOT
+from tests.support.standin_engine import write_engine
 from tokenizers import Tokenizer, models
 
 from trtllm_truss.cli.main import main
@@ -16,7 +17,6 @@ from trtllm_truss.errors import TritonError
 from trtllm_truss.serving.service import Service
 from trtllm_truss.settings.loading import Environment, parse_settings
 
-ROOT = Path(__file__).resolve().parents[2]
 KEEP_AND_END = """#!/bin/sh
 for word; do case $word in --model-repository=*) cp -rL "${word#*=}" "$KEPT"; esac; done
 exit 1

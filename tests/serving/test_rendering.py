@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from standin_engine import write_engine
+from tests.support.paths import ROOT
+from tests.support.standin_engine import write_engine
 from tokenizers import AddedToken, Tokenizer, models
 
 from trtllm_truss.engines.inspection import inspect_engine
@@ -16,7 +17,7 @@ from trtllm_truss.serving.rendering import max_beam_width, render_engine
 from trtllm_truss.settings.loading import parse_settings
 from trtllm_truss.triton.model_repository.repository import read_config
 
-DATA = Path(__file__).parents[2] / "data"
+DATA = ROOT / "data"
 GUIDED = {"guided_decoding_backend": "xgrammar"}
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from http.server import ThreadingHTTPServer
 from typing import Any
 
-from hub_repositories import Account, Repository
+from tests.support.hub_repositories import Account, Repository
 
 SIGNATURE = "0a1b2c3d4e5f"
 """Of every URL on the host of large files: a secret for as long as it is valid."""
@@ -75,7 +75,7 @@ class HubServer:
     """The Hub. Everything may be changed while it runs."""
 
     def __init__(self) -> None:
-        from hub_handler import HubHandler
+        from tests.support.hub_handler import HubHandler
 
         self.repositories: dict[str, Repository] = {}
         self.tokens: dict[str, Account] = {}

@@ -16,8 +16,8 @@ import threading
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from truss_process import descendants
-from waiting import settles
+from tests.support.truss_process import descendants
+from tests.support.waiting import settles
 
 from trtllm_truss.processes.process_guard import _env_makers
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from truss_process import EXAMPLE, Served
+from tests.support.paths import EXAMPLE
+from tests.support.truss_process import Served
 
 STANDIN_BACKENDS = Path(__file__).parent / "standin"
 STANDIN = {"TRITON_BACKEND_DIRECTORY": str(STANDIN_BACKENDS)}

@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from waiting import PATIENCE_S
+from tests.support.paths import EXAMPLE, ROOT
+from tests.support.waiting import PATIENCE_S
 
-ROOT = Path(__file__).resolve().parents[2]
-EXAMPLE = ROOT / "examples/smollm2-135m-cpu/config.yaml"
 START_LIMIT_S = 120
 LOOPBACK = {"127.0.0.1", "::ffff:127.0.0.1"}  # the same address, as a dual-stack socket has it
 

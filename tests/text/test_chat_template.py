@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from tokenizer_zoo import sentencepiece_backend, tokenizer_of, wrap
+from tests.text.tokenizer_zoo import sentencepiece_backend, tokenizer_of, wrap
 from tokenizers import decoders
 
 from trtllm_truss.errors import InvalidRequest

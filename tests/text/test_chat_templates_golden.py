@@ -9,9 +9,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from chat_families import DIALOGUE, FAMILIES, SYSTEM, Family
 from jinja2 import TemplateError
-from tokenizer_zoo import CORPUS, smollm2_file
+from tests.text.chat_families import DIALOGUE, FAMILIES, SYSTEM, Family
+from tests.text.tokenizer_zoo import CORPUS, smollm2_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizer_zoo import tokenizer_of
+from tests.text.tokenizer_zoo import tokenizer_of
 
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.text.control_tokens import ControlTokens

@@ -7,7 +7,7 @@ import logging
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizer_zoo import SPECIAL, tokenizer_of
+from tests.text.tokenizer_zoo import SPECIAL, tokenizer_of
 from tokenizers import Regex, Tokenizer, decoders, models
 
 from trtllm_truss.text.decoding import choose_decoding

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import common_start, cuts, id_lists, pieces, texts
-from tokenizer_zoo import KINDS, STREAMING_KINDS, tokenizer_of
+from tests.text.strategies import common_start, cuts, id_lists, pieces, texts
+from tests.text.tokenizer_zoo import KINDS, STREAMING_KINDS, tokenizer_of
 
 from trtllm_truss.text.detokenizer import IncrementalDetokenizer
 from trtllm_truss.text.tokenizer import TextTokenizer

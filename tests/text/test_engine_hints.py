@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import id_lists, texts
-from tokenizer_zoo import KINDS, tokenizer_of
+from tests.text.strategies import id_lists, texts
+from tests.text.tokenizer_zoo import KINDS, tokenizer_of
 
 from trtllm_truss.text.engine_hints import StopWordIds
 from trtllm_truss.text.stop_words import StopWords

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gguf_writer import Typed, header
-from tokenizer_zoo import smollm2_file, tokenizer_of
+from tests.support.gguf_writer import Typed, header
+from tests.text.tokenizer_zoo import smollm2_file, tokenizer_of
 from tokenizers import pre_tokenizers
 
 from trtllm_truss.errors import ArtifactError

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from tokenizer_zoo import tokenizer_of
+from tests.text.tokenizer_zoo import tokenizer_of
 
 from trtllm_truss.text import tokenizer as module
 from trtllm_truss.text.tokenizer import TextTokenizer, TooManyTokens

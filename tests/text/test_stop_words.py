@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import common_start, cuts, pieces
+from tests.text.strategies import common_start, cuts, pieces
 
 from trtllm_truss.text.stop_words import StopWordMatcher, StopWords
 

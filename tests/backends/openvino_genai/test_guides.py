@@ -1,0 +1,243 @@
+"""Answers that match a guide, and guides that the engine must never see."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino_genai
+import pytest
+from tests.backends.openvino_genai.backend_requests import (
+    END_ID,
+    PROMPT,
+    Caller,
+    StartScheduler,
+    request,
+)
+
+from trtllm_truss.backends.openvino_genai import guided as guided_module
+from trtllm_truss.backends.openvino_genai import scheduler as scheduler_module
+from trtllm_truss.backends.openvino_genai.engine import Engine
+from trtllm_truss.backends.openvino_genai.model_files import find_model
+from trtllm_truss.backends.openvino_genai.parameters import EngineSettings
+from trtllm_truss.backends.openvino_genai.scheduler import Scheduler
+from trtllm_truss.guides.guide import Guide
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 9}, "age": {"enum": [7, 30]}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+SAMPLED = {"runtime_top_k": 50, "temperature": 1.5, "seed": np.array([5], np.uint64)}
+SLOW = r"[\w ]{1,2000}"  # compiles for longer than is allowed
+EXPENSIVE = '{"type": "string", "maxLength": %d}'  # for seconds
+AMBIGUOUS = "root ::= [a-z] | root root | root root root"
+
+
+@pytest.fixture(scope="module")
+def decode(model_folder: Path) -> Any:
+    return openvino_genai.Tokenizer(find_model(model_folder).path).decode
+
+
+@pytest.fixture(scope="module")
+def guided(engine: Engine, model_folder: Path) -> Iterator[Scheduler]:
+    """One scheduler for all tests, and so one program that checks guides."""
+    settings = EngineSettings(model_folder, max_batch_size=8, cancellation_check_s=0.005)
+    scheduler = Scheduler(engine, settings, on_death=lambda: pytest.fail("the engine died"))
+    scheduler.start()
+    yield scheduler
+    scheduler.close()
+
+
+def submit(scheduler: Scheduler, kind: str, text: str = "", **inputs: Any) -> Caller:
+    caller, checked = Caller(), bool(inputs.pop("guide_is_checked", False))
+    inputs = {"streaming": True, "end_id": END_ID, "output_len": 64, **inputs}
+    inputs["guided_decoding_guide_type"] = np.array([[kind.encode()]], object)
+    inputs["guided_decoding_guide"] = np.array([[text.encode()]], object)
+    scheduler.submit(replace(request(**inputs), guide_is_checked=checked), caller)
+    return caller
+
+
+@pytest.mark.parametrize("sampling", [{}, SAMPLED, {"repetition_penalty": 1.5}])
+@pytest.mark.parametrize(
+    ("kind", "guide", "pattern"),
+    [
+        ("regex", r"[0-9]{3}-[0-9]{4}", r"\d{3}-\d{4}"),
+        ("regex", "(Größe|naïve) 🤖[aß]e", "(Größe|naïve) 🤖[aß]e"),
+        ("ebnf_grammar", 'root ::= "日本 " [é] "a"', "日本 éa"),
+        ("regex", "a{0}", ""),
+        ("ebnf_grammar", 'root ::= "yes" | "no" tail\ntail ::= "!"', "yes|no!"),
+    ],
+)
+def test_answers_match(
+    guided: Scheduler, decode: Any, kind: str, guide: str, pattern: str, sampling: dict[str, Any]
+) -> None:
+    caller = submit(guided, kind, guide, **sampling).wait()
+
+    assert caller.error is None
+    assert re.fullmatch(pattern, decode(caller.tokens))
+
+
+@pytest.mark.parametrize("log_probs", [False, True])
+def test_an_answer_is_what_its_schema_says(guided: Scheduler, decode: Any, log_probs: bool) -> None:
+    outputs = ("output_ids", "sequence_length", "output_log_probs")
+    inputs = {"return_log_probs": log_probs, "outputs": outputs, "exclude_input_in_output": True}
+    caller = submit(guided, "json_schema", json.dumps(PERSON), streaming=False, **inputs).wait()
+    person = json.loads(decode(caller.tokens))
+
+    assert set(person) == {"name", "age"}
+    assert person["age"] in (7, 30)
+    if log_probs:
+        values = caller.responses[0]["output_log_probs"]
+        assert values.shape == (1, 1, len(caller.tokens))
+        assert np.isfinite(values).all()
+
+
+def test_the_type_json_needs_no_guide(guided: Scheduler, decode: Any) -> None:
+    tokens = submit(guided, "json", output_len=12).wait().tokens
+
+    assert decode(tokens)[0] in "[{"
+
+
+@pytest.mark.parametrize(
+    ("kind", "guide", "reason"),
+    [
+        ("regex", "(", "Regex parsing error at position 2: The parenthesis is not closed."),
+        ("regex", "(?=a)b", "Regex parsing error at position 3: Lookahead is not supported yet."),
+        ("ebnf_grammar", "root ::= bar", 'EBNF parser error at line 1, column 10: Rule "bar" is'),
+        ("json_schema", '{"type": "nonsense"}', 'Unsupported type "nonsense"'),
+        ("json_schema", '{"$ref": "#/definitions/x"}', "Cannot find field definitions in"),
+        ("regex", "[" * 16_000, "Regex parsing error at position 16001: Unclosed '['"),
+        ("regex", "[" * 65_536, "Regex parsing error at position 65537: Unclosed '['"),
+        ("regex", "((a|b1){1,300}c?){1,301}", "with its repetitions written out it has more than"),
+        ("regex", "([a-z]{0,100}){0,100}", "its tokens take too long to find"),
+        ("json_schema", "{", "it is not JSON (Expecting property name"),
+        ("json_schema", '{"enum": ["größer"]}', "it has 'ße', two characters that XGrammar takes"),
+    ],
+)
+def test_a_guide_that_cannot_be_followed_harms_nobody_else(
+    guided: Scheduler, kind: str, guide: str, reason: str
+) -> None:
+    other = Caller()
+    guided.submit(request(PROMPT, 4000, streaming=True), other)
+    other.wait_for_responses(1)
+    caller = submit(guided, kind, guide).wait()
+    so_far = len(other.responses)
+    other.wait_for_responses(so_far + 2)
+    other.cancelled = True
+
+    assert caller.error is not None
+    assert caller.error.startswith(f"guided_decoding_guide cannot be followed: {reason}")
+    assert caller.caller_at_fault
+    assert caller.finals == 1
+    assert other.wait().error is None
+
+
+def test_a_guide_that_gets_ever_slower_is_refused(guided: Scheduler) -> None:
+    caller = submit(guided, "ebnf_grammar", AMBIGUOUS).wait()
+    assert caller.caller_at_fault
+    assert caller.error is not None
+    assert caller.error.endswith("make it less ambiguous.")
+
+
+def test_a_check_that_takes_too_long_is_ended(guided: Scheduler) -> None:
+    stopped = submit(guided, "regex", SLOW, request_id="checked")
+    refused = submit(guided, "regex", SLOW)
+    behind = submit(guided, "regex", "(ab|cd)").wait()
+    assert refused.error is None
+    guided.stop_request("checked")
+
+    assert stopped.wait().tokens == []
+    assert "it takes more than 4 s to compile" in str(refused.wait().error)
+    assert behind.error is None
+    assert (stopped.finals, stopped.error) == (1, None)
+
+
+def test_a_guide_is_compiled_while_others_get_tokens(guided: Scheduler) -> None:
+    """And who vouches for its guide hears that it is worked at."""
+    other = Caller()
+    guided.submit(request(PROMPT, 4000, streaming=True), other)
+    other.wait_for_responses(1)
+    before = len(other.responses)
+    caller = submit(guided, "json_schema", EXPENSIVE % 100, guide_is_checked=True)
+    caller.wait_for_responses(2)
+    signs = [outputs["output_ids"].size for outputs in caller.responses[:2]]
+    during = len(other.responses) - before
+    caller.wait()
+    other.cancelled = True
+
+    assert signs == [0, 0]
+    assert during >= 5
+    assert caller.error is None
+    assert caller.tokens
+    assert other.wait().error is None
+
+
+def test_a_step_finds_what_was_compiled(model_folder: Path) -> None:
+    """Its own engine, whose guides nobody else has had compiled."""
+    engine = Engine(EngineSettings(model_folder, max_batch_size=8))
+    guides = [Guide("json_schema", EXPENSIVE % length) for length in (60, 61)]
+
+    def cpu_time_to_first_token_s(guide: Guide | None) -> float:
+        handle = engine.add(replace(request(PROMPT, 1, end_id=END_ID), guide=guide))
+        begun = time.process_time()
+        while not handle.can_read():
+            engine.step()
+        return time.process_time() - begun
+
+    cpu_time_to_first_token_s(None)  # the first step of all takes longer
+    engine.compile_guide(guides[0])
+    assert cpu_time_to_first_token_s(guides[0]) < cpu_time_to_first_token_s(guides[1]) / 2
+    engine.forget_guides()
+    begun = time.process_time()
+    engine.compile_guide(guides[0])
+    anew_s = time.process_time() - begun
+    assert cpu_time_to_first_token_s(guides[0]) < anew_s / 2
+
+
+def test_guides_that_were_compiled_are_forgotten_in_time(
+    guided: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guided_module, "_KEPT_GUIDES", 2)
+    for number in range(5):
+        assert submit(guided, "regex", f"(ab|c{number})").wait().error is None
+    assert len(guided._guided._compiled) <= 2
+
+
+def test_who_vouches_for_a_bad_guide_harms_nobody_else(guided: Scheduler) -> None:
+    other = Caller()
+    guided.submit(request(PROMPT, 4000, streaming=True), other)
+    caller = submit(guided, "regex", "(yes", guide_is_checked=True).wait()
+    other.wait_for_responses(len(other.responses) + 2)
+    other.cancelled = True
+
+    assert caller.caller_at_fault
+    assert "cannot be followed: Regex parsing error" in str(caller.error)
+    assert other.wait().error is None
+
+
+def test_what_is_not_the_callers_fault_is_not_a_refusal(
+    engine: Engine, start_scheduler: StartScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler_module, "_TRIAL", "no.such.module")
+    caller = submit(start_scheduler(engine), "regex", "a").wait()
+
+    assert caller.caller_at_fault is False
+    assert caller.error == "Guides cannot be checked: the program for it ended (1)."
+
+
+def test_requests_that_wait_for_their_guides_end_with_the_engine(
+    engine: Engine, start_scheduler: StartScheduler
+) -> None:
+    scheduler = start_scheduler(engine)
+    callers = [submit(scheduler, "regex", f"{SLOW}{number}") for number in range(3)]
+    scheduler.close()
+
+    assert {caller.wait().error for caller in callers} == {"The engine is shutting down."}

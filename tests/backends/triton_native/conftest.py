@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from tests.backends.triton_native.native_triton import NativeTriton
+
+from trtllm_truss.triton.model_repository.native_models import InstanceCounts
+
+TEXT = "It is  only a 日本語 test 🤖, with two  words? Größe. "
+
+
+@pytest.fixture(scope="session")
+def make_native(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., NativeTriton]]:
+    """Starts real Tritons; all are stopped at the end of the session."""
+    started: list[NativeTriton] = []
+
+    def make(**options: Any) -> NativeTriton:
+        server = NativeTriton(tmp_path_factory.mktemp("native"), **options)
+        started.append(server)
+        server.process.wait_until_ready(60)
+        return server
+
+    yield make
+    for server in started:
+        server.process.stop(2)
+
+
+@pytest.fixture(scope="session")
+def native(make_native: Callable[..., NativeTriton]) -> NativeTriton:
+    """One server whose engine answers `TEXT`, with several processes of every text model."""
+    return make_native(text=TEXT, counts=InstanceCounts(2, 2, 3), step_ms=1)

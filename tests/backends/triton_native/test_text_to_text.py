@@ -1,0 +1,210 @@
+"""What clients of Triton's own API get from `ensemble` and `tensorrt_llm_bls`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import struct
+from pathlib import Path
+
+import grpc
+import httpx
+import pytest
+from tests.backends.triton_native.native_triton import TEXT_MODELS
+from tests.support.waiting import settles
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from trtllm_truss.backends.triton_native.calls import Models
+from trtllm_truss.backends.triton_native.values import Value, integer, pack_texts, to_array
+from trtllm_truss.processes.process_guard import marked_processes
+from trtllm_truss.triton.server.process import State
+
+ALL_TOKENS = 200
+IN_A_CHARACTER = (16, 17, 19, 20)  # numbers of tokens of which the last is half of 日 or 本
+
+
+@pytest.fixture(params=TEXT_MODELS)
+def model(request):
+    return request.param
+
+
+def seen(server, words):
+    """Waits until the engine has said something."""
+    return settles(lambda: any(words in line for line in tuple(server.lines)))
+
+
+def test_all_five_are_ready(native):
+    models = httpx.post(native.url("repository/index")).json()
+    assert {(each["name"], each["state"]) for each in models} == {
+        (name, "READY")
+        for name in ("preprocessing", "postprocessing", "tensorrt_llm", *TEXT_MODELS)
+    }
+
+
+def test_the_guides_answer(native):
+    answer = native.generate("ensemble")
+    assert answer.status_code == 200
+    assert answer.json() == {
+        "cum_log_probs": 0.0,
+        "model_name": "ensemble",
+        "model_version": "1",
+        "output_log_probs": [0.0] * 20,
+        "sequence_end": False,
+        "sequence_id": 0,
+        "sequence_start": False,
+        "text_output": native.decoded(20),
+    }
+
+
+def test_a_stream_gives_only_what_is_new(native, model):
+    pieces = [event["text_output"] for event in native.stream(model, max_tokens=ALL_TOKENS)]
+    assert "".join(pieces) == native.text
+    assert len(pieces) > 40
+    assert all(pieces)
+    assert not any("\N{REPLACEMENT CHARACTER}" in piece for piece in pieces)
+
+
+@pytest.mark.parametrize("max_tokens", [*IN_A_CHARACTER, ALL_TOKENS])
+def test_the_whole_text_at_any_instance_count(native, max_tokens):
+    assert native.at_once(20, max_tokens=max_tokens) == [native.decoded(max_tokens)] * 20
+    assert native.decoded(ALL_TOKENS) == native.text
+
+
+@pytest.mark.parametrize(
+    ("stop_words", "text"),
+    [
+        (["本語 t"], "It is  only a 日"),
+        (["robot", " 🤖"], "It is  only a 日本語 test"),
+        (["x, y", "with two  w"], "It is  only a 日本語 test 🤖, "),
+        ([" test 🤖!", "wor"], "It is  only a 日本語 test 🤖, with two  "),
+        (["only a ja"], None),
+    ],
+)
+def test_stop_words(native, stop_words, text):
+    texts = native.at_once(4, stop_words=stop_words, max_tokens=ALL_TOKENS)
+    assert texts == [native.text if text is None else text] * 4
+
+
+def test_a_stop_word_ends_the_generation(make_native, model):
+    server = make_native(text="A B C D E F G H I J K L M N O P Q R S T U V W X Y Z ", step_ms=20)
+    # The engine has the word's tokens, and ends by itself.
+    assert server.generate(model, stop_words=["D E"]).json()["text_output"] == "A B C "
+    # Here it must not have them: with this prompt the tokens would match before the answer does.
+    answer = server.generate(model, stop_words=["A B C"], text_input="B A", max_tokens=60)
+    assert answer.json()["text_output"] == ""
+    assert seen(server, "[standin] cancelled")
+    assert sum("[standin] cancelled" in line for line in server.lines) == 1
+
+
+def test_what_cannot_be_is_refused(native, model):
+    for fields, message in [
+        ({"exclude_input_in_output": False}, "never repeats its prompt"),
+        ({"stream": True, "beam_width": 2}, "beam_width above 1"),
+        ({"max_tokens": 0}, "max_tokens is 0; send 1 or more."),
+        ({"text_input": "x" * 3000}, "exceeds maximum input length"),
+    ]:
+        answer = native.generate(model, **fields)
+        assert answer.status_code == 400, answer.text
+        assert message in answer.json()["error"]
+
+
+def test_leaving_over_grpc_ends_the_generation(make_native):
+    server = make_native(text="On and on and on. " * 50, step_ms=20)
+    message = service_pb2.ModelInferRequest(model_name="tensorrt_llm_bls", id="leaves")
+    for name, datatype, raw in (
+        ("text_input", "BYTES", struct.pack("<I", 2) + b"Hi"),
+        ("max_tokens", "INT32", struct.pack("<i", 500)),
+        ("stream", "BOOL", b"\1"),
+    ):
+        message.inputs.add(name=name, datatype=datatype, shape=[1, 1])
+        message.raw_input_contents.append(raw)
+    with grpc.insecure_channel(server.process.grpc_address) as channel:
+        call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer(iter([message]))
+        next(call)
+        call.cancel()
+        assert seen(server, "[standin] cancelled")
+
+
+def test_log_probabilities_without_text(native):
+    values = {
+        "text_input": Value("BYTES", (1, 1), pack_texts([b"x"])),
+        "max_tokens": integer(3),
+    }
+
+    async def ask():
+        models = Models(native.process.grpc_address)
+        answers = models.generate("tensorrt_llm_bls", "", values, ["cum_log_probs"])
+        return [answer async for answer in answers]
+
+    for _ in range(20):
+        (answer,) = asyncio.run(ask())
+        assert to_array(answer["cum_log_probs"]).tolist() == [[0]]
+        assert answer.keys() == {"cum_log_probs"}
+
+
+def test_a_dead_text_model_ends_triton(make_native):
+    """Triton would stay ready, and requests would hang for ever."""
+    server = make_native(text="Never mind.")
+    launch = server.process.launch
+    stubs = [
+        pid
+        for pid in marked_processes(launch.run_id)
+        if b"tensorrt_llm_bls" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        and Path(f"/proc/{pid}/exe").readlink().name.endswith("_stub")
+    ]
+    os.kill(stubs[0], signal.SIGKILL)
+    assert settles(lambda: server.process.state is State.DEAD)
+
+
+def test_the_http_port_can_be_pinned(make_native):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    for _ in range(2):  # a restart comes back to it at once
+        server = make_native(text="Here.", http_port=port)
+        answer = httpx.get(f"http://127.0.0.1:{port}/v2/models/ensemble/ready")
+        assert answer.status_code == 200
+        server.process.stop(0)
+
+
+@pytest.mark.parametrize(
+    "path", ["logging", "trace/setting", "systemsharedmemory/status", "cudasharedmemory/status"]
+)
+@pytest.mark.parametrize("head", ["", "closed:to:all: x\r\n", "closed: to:all: x\r\n"])
+def test_apis_that_nobody_needs_are_closed(native, path, head):
+    """No header opens them: a colon ends its name."""
+    url = httpx.URL(native.url(path))
+    with socket.create_connection((url.host, url.port), timeout=5) as connection:
+        request = f"GET {url.path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{head}\r\n"
+        connection.sendall(request.encode())
+        answer = b"".join(iter(lambda: connection.recv(4096), b""))
+    assert answer.startswith(b"HTTP/1.1 403 ")
+    assert b"This API is restricted" in answer
+
+
+def test_ranks_above_0_load_the_engine_alone(make_native):
+    server = make_native(text="Two ranks.", tp=2)
+    assert server.generate("ensemble").json()["text_output"] == "Two ranks."
+    stubs = [
+        Path(f"/proc/{pid}/cmdline").read_bytes()
+        for pid in marked_processes(server.process.launch.run_id)
+        if Path(f"/proc/{pid}/exe").readlink().name.endswith("_stub")
+    ]
+    assert sum(b"tensorrt_llm_bls" in stub for stub in stubs) == 1
+    assert len(stubs) == 5
+
+
+def test_a_real_model_on_the_cpu(make_native):
+    server = make_native()
+    answer = server.generate("ensemble")
+    assert answer.status_code == 200, answer.text
+    text = answer.json()["text_output"]
+    assert "learning" in text.lower()
+    assert "".join(event["text_output"] for event in server.stream("ensemble")) == text
+    cut = server.generate("tensorrt_llm_bls", stop_words=["learning"]).json()["text_output"]
+    assert cut == text[: text.index("learning")]
+    refusal = server.generate("ensemble", bad_words=["learning"])
+    assert refusal.status_code == 400
+    assert "bad_words_list is not supported by the CPU engine" in refusal.json()["error"]

@@ -1,0 +1,35 @@
+"""docs/metrics.md names what a scrape shows, and nothing else."""
+
+from __future__ import annotations
+
+import re
+
+from tests.support.paths import ROOT
+
+from trtllm_truss.metrics.collector import Metrics
+
+PAGE = ROOT / "docs/metrics.md"
+ROW = re.compile(r"^\| `(trtllm_truss_\w+)` \| (\w+) \| (.*?) \|", re.MULTILINE)
+
+
+def test_page_has_every_metric_with_its_type_and_labels() -> None:
+    shown = {}
+    metrics = Metrics(waiting=lambda: 0, running=lambda: 0, engine_up=lambda: True)
+    for family in metrics.collect():
+        labels = {label for sample in family.samples for label in sample.labels} - {"le"}
+        suffix = "_total" if family.type == "counter" else ""
+        shown[family.name + suffix] = (family.type, labels)
+    described = {
+        name: (kind, set(re.findall(r"`(\w+)`", labels)))
+        for name, kind, labels in ROW.findall(PAGE.read_text(encoding="utf-8"))
+    }
+    assert described == shown
+
+
+def test_examples_name_metrics_that_exist() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    names = {name for name, _, _ in ROW.findall(page)}
+    queries = re.findall(r"```promql\n(.*?)```", page, re.DOTALL)
+    used = {name for query in queries for name in re.findall(r"trtllm_truss_\w+", query)}
+    assert used
+    assert {re.sub(r"_(bucket|sum|count)$", "", name) for name in used} <= names

@@ -1,0 +1,37 @@
+"""The pages in docs/ say what the code says, of every field."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.paths import ROOT
+from tools.docs.lmi import lmi_page
+from tools.docs.openai import openai_page
+
+from trtllm_truss.protocols.lmi import parameters
+from trtllm_truss.protocols.openai import chat, completions
+from trtllm_truss.settings.lmi_import.options import OPTIONS
+
+DOCS = ROOT / "docs"
+
+
+def test_pages_are_up_to_date() -> None:
+    assert (DOCS / "openai.md").read_text(encoding="utf-8") == openai_page()
+    assert (DOCS / "lmi.md").read_text(encoding="utf-8") == lmi_page()
+
+
+@pytest.mark.parametrize("api", [chat, completions], ids=["chat", "completions"])
+def test_every_field_of_openai_is_there(api: object) -> None:
+    fields = getattr(api, "ChatFields", None) or api.CompletionFields  # type: ignore[attr-defined]
+    page = openai_page()
+    for name, field in fields.model_fields.items():
+        assert field.description, name
+        assert f"\n| `{name}` |" in page
+    for name in (*api.REFUSED, *api.UNUSED):  # type: ignore[attr-defined]
+        assert f"\n| `{name}` |" in page
+
+
+def test_every_parameter_and_option_of_lmi_is_there() -> None:
+    page = lmi_page()
+    named = (*parameters.Parameters.model_fields, *parameters.ALIASES, *parameters.UNSUPPORTED)
+    for name in (*named, *OPTIONS):
+        assert f"\n| `{name}` |" in page

@@ -1,0 +1,42 @@
+"""Servers for the tests in this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.standin_engine import standin_server, write_engine
+from tests.support.truss_process import Served
+
+SECRETS = {
+    **dict.fromkeys(
+        ("BASETEN_API_KEY", "OPENAI_API_KEY", "TRUSS_SECRET_hf_access_token"), "s3cr3t"
+    ),
+    **dict.fromkeys(("HUGGINGFACEHUB_API_TOKEN", "BASETEN_TRUSS_AUTH_API_KEY"), "s3cr3t"),
+    "HTTPS_PROXY": "http://me:s3cr3t@127.0.0.1:9",
+}
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Served]:
+    """One CPU server for all tests that leave it as they found it, with secrets around it."""
+    served = Served(environment=SECRETS)
+    try:
+        yield served.wait_until_ready()
+        assert served.end() == 0, served.log
+    finally:
+        if served.process.poll() is None:
+            served.process.kill()
+            served.process.wait()
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[Served]:
+    """A server of the test's own with a stand-in for the engine, to be ended in any way."""
+    served = standin_server(write_engine(tmp_path / "engine", step_ms=10))
+    try:
+        yield served.wait_until_ready()
+    finally:
+        if served.process.poll() is None:
+            served.end()

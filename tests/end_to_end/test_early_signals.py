@@ -1,0 +1,98 @@
+"""A signal at any point of a start ends the command, and nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.paths import EXAMPLE, ROOT
+from tests.support.truss_process import free_port
+
+LIMIT_S = 60
+
+Point = Callable[[Path], bool]
+"""Whether a start that uses this folder for temporary files has come so far."""
+
+
+def holds(count: int) -> Point:
+    """So many files and folders have been made."""
+    return lambda temporary: sum(1 for _ in temporary.rglob("*")) >= count
+
+
+def has(pattern: str) -> Point:
+    return lambda temporary: any(temporary.glob(pattern))
+
+
+POINTS = {
+    "the folder": has("trtllm-truss-*"),
+    "half of the layout": holds(120),
+    "the server's temporary files": has("*/tmp"),
+    "Triton's folder": has("*/tmp/trtllm_truss_*"),
+}
+
+
+@pytest.fixture
+def temporary(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    yield folder
+    assert not processes_with(folder)
+    assert not list(folder.iterdir())
+
+
+def processes_with(temporary: Path) -> list[str]:
+    """The command lines of all that was started with this folder for temporary files."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if str(temporary).encode() in (process / "environ").read_bytes():
+                found.append((process / "cmdline").read_bytes().decode())
+        except OSError:
+            continue
+    return found
+
+
+def ended(command: list[str], temporary: Path, point: Point, number: int) -> tuple[int, str]:
+    """Sends a signal as soon as a start has come to a point; gives its status and last words."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "trtllm_truss", *command, "--truss", str(ROOT)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(temporary)},
+    ) as process:
+        deadline = time.monotonic() + LIMIT_S
+        while not point(temporary):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+        process.send_signal(number)
+        said = process.communicate(timeout=LIMIT_S)[1]
+    return process.returncode, said
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_sigterm_while_serve_starts(temporary: Path, point: str) -> None:
+    command = ["serve", "--config", str(EXAMPLE), "--port", str(free_port())]
+    status, said = ended(command, temporary, POINTS[point], signal.SIGTERM)
+    assert status == 0, said
+
+
+@pytest.mark.parametrize(
+    ("point", "number"),
+    [
+        ("the folder", signal.SIGTERM),
+        ("half of the layout", signal.SIGINT),
+        ("Triton's folder", signal.SIGTERM),
+    ],
+)
+def test_a_signal_while_demo_starts(temporary: Path, point: str, number: int) -> None:
+    status, said = ended(["demo", "--config", str(EXAMPLE)], temporary, POINTS[point], number)
+    assert status == 128 + number, said
+    assert "Traceback" not in said

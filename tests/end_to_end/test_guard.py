@@ -1,0 +1,145 @@
+"""Who may ask a server that `serve` started: programs and pages of this machine."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import httpx
+import pytest
+from tests.support.truss_process import LOOPBACK, Served, listening_hosts
+
+from trtllm_truss.cli.local_main import Guard, is_loopback
+from trtllm_truss.cli.main import main
+
+BODY = {"prompt": "Hi", "max_tokens": 2}
+
+
+def error(answer: httpx.Response) -> tuple[int, str]:
+    body = answer.json()["error"]
+    assert body.keys() == {"code", "message", "param"}
+    return answer.status_code, body["code"]
+
+
+def test_nothing_listens_on_a_public_address(server: Served) -> None:
+    assert listening_hosts(server) <= LOOPBACK
+    assert listening_hosts(server) >= {"127.0.0.1"}
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example:8080", "10.0.0.1", "localhost@evil.example",
+             "[::2]", "[", "", "169.254.169.254:80"],
+)  # fmt: skip
+def test_another_machines_name_is_refused(server: Served, host: str) -> None:
+    answer = server.post(BODY, headers={"Host": host})
+    assert error(answer) == (421, "misdirected_request")
+    assert "--host" in answer.json()["error"]["message"]
+    metrics = f"http://127.0.0.1:{server.port}/metrics/"
+    assert httpx.get(metrics, headers={"Host": host}).status_code == 421
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:80", "127.0.0.1:1", "127.1.2.3", "[::1]"])
+def test_every_name_of_this_machine_is_answered(server: Served, host: str) -> None:
+    assert server.post(BODY, headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "origin", ["https://evil.example", "http://localhost.evil.example", "null", "http://[", ""]
+)
+def test_pages_of_other_machines_are_refused(server: Served, origin: str) -> None:
+    headers = {"Origin": origin, "Content-Type": "text/plain"}
+    assert error(server.post(BODY, headers=headers)) == (403, "forbidden")
+
+
+def test_pages_of_this_machine_are_answered(server: Served) -> None:
+    assert server.post(BODY, headers={"Origin": "http://localhost:3000"}).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/hot-reload", "/hot-reload/"])
+def test_the_code_is_not_imported_again(server: Served, path: str) -> None:
+    answer = httpx.post(f"http://127.0.0.1:{server.port}{path}")
+    assert error(answer) == (404, "not_found")
+
+
+def test_a_websocket_of_another_page_is_refused(server: Served) -> None:
+    head = (
+        "GET /v1/websocket HTTP/1.1\r\nHost: localhost\r\nOrigin: https://evil.example\r\n"
+        "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
+        connection.sendall(head.encode())
+        assert connection.recv(4096).startswith(b"HTTP/1.1 403 ")
+
+
+def test_another_host_is_open_and_says_so() -> None:
+    served = Served(arguments=["--host", "0.0.0.0"]).wait_until_ready()
+    try:
+        (warning,) = [line for line in served.lines if line.startswith("warning: ")]
+        assert "asks for no key" in warning
+        assert "0.0.0.0" in listening_hosts(served)
+        headers = {"Host": "model.example", "Origin": "https://model.example"}
+        assert served.post(BODY, headers=headers).status_code == 200
+        answer = httpx.post(f"http://127.0.0.1:{served.port}/hot-reload")
+        assert error(answer) == (404, "not_found")
+    finally:
+        assert served.end() == 0
+
+
+@pytest.mark.parametrize(
+    ("host", "words"),
+    [
+        ("203.0.113.7", "203.0.113.7 is no address of this machine"),
+        ("no.such.host.invalid", "must be an address of this machine"),
+        ("", "must be an address of this machine"),
+        ("x" * 70, "must be an address of this machine"),
+    ],
+)
+def test_a_host_that_cannot_be_is_told(
+    host: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "--config", "config.yaml", "--host", host]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_names_of_this_machine() -> None:
+    ours = ["localhost", "Localhost.", "a.localhost", "127.0.0.1", "127.9.9.9", "::1"]
+    others = ["localhost.evil.example", "0.0.0.0", "::", "127.0.0.1.nip.io", "10.0.0.1", ""]
+    assert all(map(is_loopback, ours))
+    assert not any(map(is_loopback, others))
+
+
+async def test_a_body_beyond_the_limit_reaches_no_application() -> None:
+    reached, sent = [], []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        reached.append([await receive() for _ in range(scope["parts"])])
+
+    guard = Guard(app, "127.0.0.1", max_body_bytes=10)
+
+    async def ask(*parts: bytes) -> None:
+        bodies = [{"body": part, "more_body": n < len(parts)} for n, part in enumerate(parts, 1)]
+        messages = iter([{"type": "http.request", **body} for body in bodies])
+
+        async def receive() -> Any:
+            return next(messages)
+
+        async def send(message: Any) -> None:
+            sent.append(message.get("status"))
+
+        scope = {"type": "http", "path": "/", "headers": [], "parts": len(parts)}
+        await guard(scope, receive, send)
+
+    await ask(b"12345", b"67890")
+    assert [message["body"] for message in reached.pop()] == [b"12345", b"67890"]
+    await ask(b"12345", b"67890", b"!", b"more")
+    assert not reached
+    assert sent == [413, None]
+
+
+def test_an_endless_body_is_refused_without_being_kept(server: Served) -> None:
+    """Without a length: the client sends chunks."""
+    chunk = b"a" * (1 << 20)
+    answer = httpx.post(server.url, content=(chunk for _ in range(64)), timeout=60)
+    assert error(answer) == (413, "body_too_large")
+    assert server.post(BODY).status_code == 200

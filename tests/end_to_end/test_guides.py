@@ -1,0 +1,186 @@
+"""Guides that are hostile, or only expensive: other clients and the engine must not notice."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import importlib.util
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from tests.support.paths import EXAMPLE, ROOT
+from tests.support.smollm2 import write_smollm2_tokenizer
+from tests.support.standin_engine import STANDIN_BACKENDS, write_engine
+from tests.support.truss_process import Served
+from tests.support.waiting import PATIENCE_S
+
+STANDSTILL_S = 6.0
+"""No stream stops so long on a busy machine; 16 kB of brackets stopped them for ten seconds."""
+TORCH_STUB = ROOT / "tests/support/torch_stub"
+HOSTILE = {
+    "16 kB of brackets": "[" * 16_000,
+    "64 kB of brackets": "[" * 65_536,
+    "a small one that overflows stacks": "((a|b1){1,300}c?){1,301}",
+    "a small one whose tokens take seconds": "([a-z]{0,100}){0,100}",
+    "64 kB that compile for ever": "a?" * 32_768,
+}
+
+
+def chat(served: Served, kind: str, guide: str, **fields: Any) -> httpx.Response:
+    base = served.url.removesuffix("/v1/models/model:predict")
+    body = {
+        "messages": [{"role": "user", "content": "Say anything."}],
+        "response_format": {"type": kind, kind: guide},
+        "max_tokens": 8,
+        **fields,
+    }
+    return httpx.post(f"{base}/v1/chat/completions", json=body, timeout=PATIENCE_S)
+
+
+class Neighbour:
+    """Another client's long stream: counts the pieces that come."""
+
+    def __init__(self, served: Served) -> None:
+        self._url = served.url
+        self._left = False
+        self.pieces = 0
+        self._grown = threading.Condition()
+        self._thread = threading.Thread(target=self._read)
+
+    def __enter__(self) -> Neighbour:
+        self._thread.start()
+        self.gets(3)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._left = True
+        self._thread.join(PATIENCE_S)
+
+    def gets(self, pieces: int) -> None:
+        """Waits for further pieces."""
+        with self._grown:
+            wanted = self.pieces + pieces
+            assert self._grown.wait_for(lambda: self.pieces >= wanted, pieces * STANDSTILL_S)
+
+    def _read(self) -> None:
+        body = {"prompt": "Once upon a time", "max_tokens": 8000, "ignore_eos": True}
+        with httpx.stream("POST", self._url, json=body, timeout=PATIENCE_S) as answer:
+            for _ in answer.iter_raw():
+                with self._grown:
+                    self.pieces += 1
+                    self._grown.notify_all()
+                if self._left:
+                    return
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_stream_goes_on_beside_a_hostile_guide(server: Served, name: str) -> None:
+    with Neighbour(server) as neighbour, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        refused = pool.submit(chat, server, "regex", HOSTILE[name])
+        while not refused.done():
+            neighbour.gets(1)
+        neighbour.gets(3)
+    answer = refused.result()
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert error["param"] == "response_format"
+    assert error["message"].startswith("response_format cannot be followed: ")
+
+
+def guided_pieces(served: Served, length: int) -> None:
+    schema = {"schema": {"type": "string", "maxLength": length}}
+    answer = chat(served, "json_schema", schema)
+    assert answer.status_code == 200, answer.text
+
+
+def test_a_stream_goes_on_while_a_guide_is_compiled(server: Served) -> None:
+    """Compiles in seconds, in the trial and in the engine."""
+    with Neighbour(server) as neighbour, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        before = neighbour.pieces
+        answer = pool.submit(guided_pieces, server, 80)
+        while not answer.done():
+            neighbour.gets(1)
+        assert neighbour.pieces - before >= 10
+    answer.result()
+
+
+@pytest.fixture
+def impatient_server(tmp_path: Path) -> Iterator[Served]:
+    """A CPU server that takes an engine for hung after two seconds."""
+    config = yaml.safe_load(EXAMPLE.read_text())
+    config.pop("external_package_dirs", None)
+    config["model_metadata"]["serving"] = {"hang_timeout_s": 2}
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(config))
+    served = Served(file)
+    try:
+        yield served.wait_until_ready()
+    finally:
+        if served.process.poll() is None:
+            served.end()
+
+
+def test_slow_guides_are_no_sign_of_a_hang(impatient_server: Served) -> None:
+    """Three that are refused after seconds, and two that the engine needs seconds for."""
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        refused = [
+            pool.submit(chat, impatient_server, "regex", rf"[\w ]{{1,{1000 + number}}}")
+            for number in range(3)
+        ]
+        followed = [pool.submit(guided_pieces, impatient_server, 100 + n) for n in range(2)]
+        assert {result.result().status_code for result in refused} == {400}
+        for result in followed:
+            result.result()
+    assert "the engine is gone" not in impatient_server.log
+    assert chat(impatient_server, "regex", "(yes|no)").status_code == 200
+
+
+@pytest.fixture(scope="module")
+def gpu_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A stand-in for TensorRT-LLM that is told to follow guides, beside the real XGrammar."""
+    if importlib.util.find_spec("xgrammar") is None:
+        pytest.skip("xgrammar is not installed")
+    folder = tmp_path_factory.mktemp("gpu")
+    engine = write_engine(folder / "engine", step_ms=10)
+    config = yaml.safe_load(EXAMPLE.read_text())
+    torch = [str(TORCH_STUB)] if importlib.util.find_spec("torch") is None else []
+    config["external_package_dirs"] = torch
+    config["model_metadata"] = {
+        "engine_repository": str(engine),
+        "tokenizer_repository": str(write_smollm2_tokenizer(folder / "tokenizer")),
+        "runtime": {"guided_decoding_backend": "xgrammar"},
+    }
+    file = folder / "config.yaml"
+    file.write_text(yaml.safe_dump(config))
+    served = Served(file, {"TRITON_BACKEND_DIRECTORY": str(STANDIN_BACKENDS)})
+    try:
+        yield served.wait_until_ready()
+        assert served.end() == 0, served.log
+        assert not served.left_overs()
+    finally:
+        if served.process.poll() is None:
+            served.process.kill()
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_tensorrt_llm_never_sees_a_hostile_guide(gpu_server: Served, name: str) -> None:
+    answer = completion(gpu_server, HOSTILE[name])
+    assert answer.status_code == 400, answer.text
+    assert "response_format cannot be followed: " in answer.text
+
+
+def test_tensorrt_llm_sees_a_good_one(gpu_server: Served) -> None:
+    answer = completion(gpu_server, "(yes|no)")
+    assert answer.status_code == 200, answer.text
+
+
+def completion(served: Served, regex: str) -> httpx.Response:
+    """The stand-in repeats the prompt."""
+    base = served.url.removesuffix("/v1/models/model:predict")
+    guide = {"type": "regex", "regex": regex}
+    body = {"prompt": "One two", "max_tokens": 4, "response_format": guide}
+    return httpx.post(f"{base}/v1/completions", json=body, timeout=PATIENCE_S)

@@ -1,0 +1,166 @@
+"""`truss.load(DIR).predict(…)`, Truss's prediction in process, in a Python without this package."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import AsyncGenerator, Generator, Sequence
+from pathlib import Path
+from typing import cast
+
+import pytest
+from tests.support.paths import EXAMPLE, ROOT
+from tests.support.truss_process import alive
+
+from trtllm_truss.endpoints.in_process import InProcessPredict
+from trtllm_truss.errors import EngineUnavailable
+from trtllm_truss.requests import Finish, GenerationRequest, Piece
+from trtllm_truss.serving.service import Service
+
+PRELUDE = """
+    import asyncio, importlib.util, json, os, sys
+    sys.path[:] = [path for path in sys.path if not os.path.isdir(path + "/trtllm_truss")]
+    sys.path.append({root!r})
+    import truss
+    from tests.support.truss_process import descendants
+
+    GREEDY = {{"prompt": "The capital of France is", "max_tokens": 24, "top_k": 1}}
+
+    def predict(**fields):
+        return truss.load({folder!r}).predict({{**GREEDY, **fields}})
+
+    def tell(name, value):
+        print(json.dumps([name, value, descendants(os.getpid())]), flush=True)
+"""
+Told = dict[str, tuple[object, dict[int, str]]]
+
+
+def run(tmp_path: Path, script: str) -> Told:
+    """Runs a script that tells things, each with the processes that it had at that moment."""
+    prelude = PRELUDE.format(root=str(ROOT), folder=str(EXAMPLE.parent))
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    environment = {**os.environ, "HOME": str(tmp_path), "TMPDIR": str(temporary)}
+    environment.pop("PYTHONPATH", None)
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(prelude) + textwrap.dedent(script)],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    told = {name: (value, {int(pid): comm for pid, comm in pids.items()})
+            for name, value, pids in map(json.loads, out.splitlines())}  # fmt: skip
+    for _, pids in told.values():
+        assert not alive(pids)
+    assert not list(temporary.iterdir())
+    assert not list(Path("/dev/shm").glob(f"trtllm_truss_{process.pid}_*"))
+    assert "Exception ignored" not in err
+    assert "Traceback" not in err
+    return told
+
+
+def test_whole_and_streamed(tmp_path: Path) -> None:
+    told = run(
+        tmp_path,
+        """
+        assert importlib.util.find_spec("trtllm_truss") is None
+        tell("whole", predict(stream=False))
+
+        async def as_in_a_notebook():
+            pieces = predict()
+            tell("first", next(pieces))
+            tell("others", list(pieces))
+
+        asyncio.run(as_in_a_notebook())
+        """,
+    )
+    whole, running = told["whole"]
+    assert "Paris" in str(whole)
+    assert not running
+    first, running = told["first"]
+    assert "tritonserver" in running.values()
+    others, running = told["others"]
+    assert isinstance(others, list)
+    assert len(others) > 5
+    assert str(first) + "".join(others) == whole
+    assert not running
+
+
+def test_a_bad_body_and_a_stream_that_is_not_read_to_its_end(tmp_path: Path) -> None:
+    told = run(
+        tmp_path,
+        """
+        try:
+            predict(promt="x")
+        except Exception as error:
+            tell("raised", [type(error).__name__, str(error)])
+        tell("afterwards", None)
+
+        pieces = predict(max_tokens=8000, ignore_eos=True)
+        tell("first", next(pieces))
+        """,
+    )
+    raised, running = told["raised"]
+    assert isinstance(raised, list)
+    assert raised[0] == "InvalidRequest"
+    assert "promt is not a field of this request; did you mean prompt?" in raised[1]
+    assert "tritonserver" in running.values()
+    assert not told["afterwards"][1]
+    assert "tritonserver" in told["first"][1].values()
+
+
+class ScriptedService:
+    """Answers with a word again and again, until it is stopped; fails on the prompt "fail"."""
+
+    def __init__(self) -> None:
+        self.generator = self
+        self.ended = threading.Event()
+        self.stopped = threading.Event()
+
+    async def generate(
+        self, requests: Sequence[GenerationRequest], protocol: str
+    ) -> AsyncGenerator[tuple[int, Piece | Finish], None]:
+        try:
+            while requests[0].prompt != "fail":
+                yield 0, Piece("word ")
+                await asyncio.sleep(0.01)
+            raise EngineUnavailable("the engine is gone.")
+        finally:
+            self.ended.set()
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+
+def in_process(service: ScriptedService) -> InProcessPredict:
+    return InProcessPredict(cast(Service, service), {})
+
+
+def test_closing_a_stream_ends_its_request_and_dropping_it_the_engine() -> None:
+    service = ScriptedService()
+    predict = in_process(service)
+    pieces = predict({"prompt": "Hi"})
+    assert isinstance(pieces, Generator)
+    assert next(pieces) == "word "
+    pieces.close()
+    assert service.ended.wait(5)
+    assert not service.stopped.is_set()
+    del pieces, predict
+    assert service.stopped.is_set()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_failing_engine_raises_and_is_not_held_by_its_error(stream: bool) -> None:
+    service = ScriptedService()
+    with pytest.raises(EngineUnavailable, match="the engine is gone"):
+        "".join(in_process(service)({"prompt": "fail", "stream": stream}))
+    assert service.stopped.is_set()

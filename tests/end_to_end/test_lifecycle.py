@@ -1,0 +1,214 @@
+"""Starting, ending and being killed: nothing is left, and the reason is said."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+from tests.support.paths import EXAMPLE, ROOT
+from tests.support.standin_engine import standin_server, write_engine
+from tests.support.truss_process import LOOPBACK, Served, alive, free_port, listening_addresses
+from tests.support.waiting import PATIENCE_S, settles
+from tokenizers import Tokenizer, models
+
+from trtllm_truss.errors import StartupError
+
+
+def test_triton_listens_on_loopback_only(server: Served) -> None:
+    (triton,) = [pid for pid, name in server.processes().items() if name == "tritonserver"]
+    listening = listening_addresses(triton)
+    assert len(listening) == 2  # gRPC, metrics
+    assert {address for address, _ in listening} <= LOOPBACK
+
+
+def test_no_secret_reaches_triton(server: Served) -> None:
+    pids = [pid for pid, name in server.processes().items() if name.startswith("triton")]
+    assert len(pids) >= 2  # the server and its Python backend
+    for pid in pids:
+        assert b"s3cr3t" not in Path(f"/proc/{pid}/environ").read_bytes()
+
+
+def test_sigterm_lets_a_running_stream_finish(own_server: Served) -> None:
+    body = {"prompt": "Once", "max_tokens": 200, "ignore_eos": True}
+    pids = own_server.processes()
+    with httpx.stream("POST", own_server.url, json=body, timeout=60) as answer:
+        chunks = answer.iter_text()
+        text = next(chunks)
+        own_server.process.send_signal(signal.SIGTERM)
+        text += "".join(chunks)  # httpx raises if the stream is cut
+    assert len(text) > 200
+    assert own_server.process.wait(PATIENCE_S) == 0
+    assert not alive(pids)
+
+
+def test_sigint_ends_with_status_0_and_leaves_nothing(own_server: Served) -> None:
+    assert own_server.left_overs()
+    pids = own_server.processes()
+    assert len(pids) >= 4  # two keepers, Truss's server, Triton, its Python stub
+    assert own_server.end(signal.SIGINT) == 0
+    assert not alive(pids)
+    assert not own_server.left_overs()
+
+
+def test_connections_that_say_nothing_keep_nobody_out(tmp_path: Path) -> None:
+    """They are open files, of which a shell allows few."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
+    served = standin_server(write_engine(tmp_path / "engine"))  # inherits the limit
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    try:
+        served.wait_until_ready()
+        with contextlib.ExitStack() as idle:
+            for _ in range(300):
+                connection = socket.create_connection(("127.0.0.1", served.port), timeout=5)
+                idle.enter_context(connection)
+            assert served.post({"prompt": "Hi", "max_tokens": 2}).status_code == 200
+        for pid, name in served.processes().items():
+            if name == "tritonserver":
+                limit, _ = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+                assert limit == min(hard, 65_536)
+    finally:
+        assert served.end() == 0
+
+
+@pytest.mark.parametrize("victim", ["trtllm-truss serve", "truss server", "keeper of triton"])
+def test_kill_9_leaves_nothing(own_server: Served, victim: str) -> None:
+    pids = own_server.processes()
+    commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids}
+    targets = {
+        "trtllm-truss serve": [own_server.process.pid],
+        "truss server": [pid for pid, line in commands.items() if b"\0main.py\0" in line
+                         and b"process_guard.py" not in line],
+        "keeper of triton": [pid for pid, line in commands.items() if b"process_guard.py" in line
+                             and b"tritonserver" in line],
+    }[victim]  # fmt: skip
+    (target,) = targets
+    subprocess.run(["kill", "-9", str(target)], check=True)
+    if victim == "keeper of triton":  # the engine is gone, the server says so and can be ended
+        assert settles(lambda: not own_server.is_healthy())
+        assert own_server.post({"prompt": "Hi"}).status_code == 503
+        assert own_server.end() == 0
+    pids[own_server.process.pid] = "serve"
+    assert settles(lambda: not alive(pids)), alive(pids)
+    assert settles(lambda: not own_server.left_overs()), own_server.left_overs()
+    own_server.process.wait(PATIENCE_S)
+
+
+def failing_start(tmp_path: Path, **metadata: object) -> tuple[int, str]:
+    config = yaml.safe_load(EXAMPLE.read_text())
+    config["model_metadata"] |= metadata
+    config.pop("external_package_dirs")
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(config))
+    command = [sys.executable, "-m", "trtllm_truss", "serve", "--truss", str(ROOT)]
+    result = subprocess.run(
+        [*command, "--config", str(file), "--port", str(free_port())],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "TMPDIR": str(temporary)},
+    )
+    return result.returncode, result.stderr.rstrip().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "parts"),
+    [
+        ({"tensor_parallelism": 2}, ["tensor_parallelism is 2", "built for 1"]),
+        ({"engine_repository": "/nowhere"}, ["engine_repository", "/nowhere", "no such folder"]),
+        ({"engine_repository": "package://nope"}, ["nope", "pip install"]),
+        ({"engin_repository": "a/b"}, ["engin_repository", "did you mean engine_repository?"]),
+        ({"runtime": {"max_beam_with": 2}}, ["max_beam_with", "max_beam_width"]),
+        ({"generation": {"top_p": 3}}, ["generation", "top_p", "at most 1"]),
+    ],
+)
+def test_a_start_that_fails_says_why_last(
+    tmp_path: Path, metadata: dict[str, object], parts: list[str]
+) -> None:
+    status, last_line = failing_start(tmp_path, **metadata)
+    assert status != 0
+    assert last_line.startswith("error: ")
+    for part in parts:
+        assert part in last_line
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+def test_a_tokenizer_that_panics_ends_the_start(tmp_path: Path) -> None:
+    """Truss would wait for ever: a panic is no Exception."""
+    parts = json.loads(Tokenizer(models.WordLevel({"a": 0}, unk_token="a")).to_str())
+    parts["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    (folder / "tokenizer.json").write_text(json.dumps(parts))
+    status, last_line = failing_start(tmp_path, tokenizer_repository=str(folder))
+    assert status != 0
+    assert re.fullmatch(r"error: the tokenizer in \S+ cannot be used \(.*panicked.*", last_line)
+
+
+def test_whatever_ends_a_start_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Panic(BaseException):
+        pass
+
+    def panic(_: object) -> None:
+        raise Panic("at the disco")
+
+    spec = importlib.util.spec_from_file_location("model_py", ROOT / "model/model.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "parse_settings", panic)
+    with pytest.raises(StartupError):
+        module.Model(config={}, secrets={}, data_dir=ROOT / "data").load()
+    assert caplog.messages[-1] == (
+        "cannot start: unforeseen Panic: at the disco; the log above says where."
+    )
+
+
+def test_a_taken_port_is_named(server: Served) -> None:
+    command = [sys.executable, "-m", "trtllm_truss", "serve", "--truss", str(ROOT)]
+    result = subprocess.run(
+        [*command, "--config", str(EXAMPLE), "--port", str(server.port)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert result.returncode == 2
+    assert f"port {server.port} is in use" in result.stderr
+    assert re.search(r"--port", result.stderr)
+
+
+def test_a_port_taken_meanwhile_is_named() -> None:
+    """Truss's server ends while its thread still imports the model, which fails in turn."""
+    program = (
+        "import sys; from trtllm_truss.cli import main, truss_server;"
+        "truss_server._require_free = lambda host, port: None;"
+        "sys.exit(main.main(sys.argv[1:]))"
+    )
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", free_port()))
+        serve = ["serve", "--truss", str(ROOT), "--config", str(EXAMPLE)]
+        result = subprocess.run(
+            [sys.executable, "-c", program, *serve, "--port", str(taken.getsockname()[1])],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert result.returncode == 1
+    assert "address already in use" in result.stderr.rstrip().splitlines()[-1]

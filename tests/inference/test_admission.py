@@ -1,0 +1,289 @@
+"""Admission in virtual time: who goes first, who is refused when, and what they are told."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.support.virtual_time import virtually
+
+from trtllm_truss.errors import EngineUnavailable, QueueFull
+from trtllm_truss.inference.admission import Admission
+from trtllm_truss.inference.slot import Ticket
+from trtllm_truss.settings.model import Serving
+
+
+def admission(
+    max_requests: int = 1, max_tokens: int | None = None, **limits: float | int
+) -> Admission:
+    clock = asyncio.get_running_loop().time
+    return Admission(max_requests, max_tokens, Serving(**limits), clock=clock)  # type: ignore[arg-type]
+
+
+async def queued(gate: Admission, *sizes: int) -> list[asyncio.Task[Ticket]]:
+    """One waiting request for each number of tokens, in this order."""
+    tasks = []
+    for tokens in sizes:
+        tasks.append(asyncio.create_task(gate.admit(tokens)))
+        await asyncio.sleep(0)
+    return tasks
+
+
+async def served(gate: Admission, tokens: int, seconds: float) -> None:
+    ticket = await gate.admit(tokens)
+    await asyncio.sleep(seconds)
+    ticket.release()
+
+
+async def order_of(gate: Admission, tasks: list[asyncio.Task[Ticket]]) -> list[int]:
+    """The indices of waiting requests in the order in which they are admitted, one by one."""
+    order: list[int] = []
+    while len(order) < len(tasks):
+        await asyncio.sleep(0)
+        (admitted,) = [i for i, task in enumerate(tasks) if task.done() and i not in order]
+        order.append(admitted)
+        tasks[admitted].result().release()
+    return order
+
+
+@virtually
+async def test_a_free_engine_is_never_waited_for() -> None:
+    gate = admission(max_requests=2, max_tokens=100)
+    tickets = [await gate.admit(50), await gate.admit(50)]
+    assert (gate.running, gate.reserved_tokens, gate.waiting) == (2, 100, 0)
+    for ticket in tickets:
+        ticket.release()
+        ticket.release()
+    assert (gate.running, gate.reserved_tokens) == (0, 0)
+
+
+@virtually
+async def test_equals_go_in_the_order_of_their_arrival() -> None:
+    gate = admission()
+    running = await gate.admit(1)
+    tasks = await queued(gate, 100, 100, 100)
+    running.release()
+    assert await order_of(gate, tasks) == [0, 1, 2]
+
+
+@virtually
+async def test_a_short_request_overtakes_a_long_one() -> None:
+    gate = admission()
+    running = await gate.admit(1)
+    tasks = await queued(gate, 8000)
+    await asyncio.sleep(3.9)
+    tasks += await queued(gate, 100)
+    running.release()
+    assert await order_of(gate, tasks) == [1, 0]
+
+
+@virtually
+async def test_nobody_is_overtaken_for_ever() -> None:
+    gate = admission()
+    running = await gate.admit(1)
+    tasks = await queued(gate, 8000)
+    await asyncio.sleep(4)
+    tasks += await queued(gate, 1)
+    running.release()
+    assert await order_of(gate, tasks) == [0, 1]
+
+
+@virtually
+async def test_the_longest_request_comes_within_the_budget() -> None:
+    gate = admission(queue_timeout_s=10)
+    running = await gate.admit(1)
+    tasks = await queued(gate, 1_000_000)
+    await asyncio.sleep(5)
+    tasks += await queued(gate, 1)
+    running.release()
+    assert await order_of(gate, tasks) == [0, 1]
+
+
+@virtually
+async def test_tokens_are_kept_for_the_head() -> None:
+    gate = admission(max_requests=9, max_tokens=100)
+    first, second = await gate.admit(50), await gate.admit(50)
+    large, small = await queued(gate, 80, 81)
+    first.release()
+    await asyncio.sleep(0)
+    assert not large.done()
+    second.release()
+    await asyncio.sleep(0)
+    assert large.done()
+    assert not small.done()
+    assert gate.reserved_tokens == 80
+
+
+@virtually
+async def test_a_request_that_fits_passes_a_longer_head_that_does_not() -> None:
+    gate = admission(max_requests=9, max_tokens=10_000)
+    await gate.admit(5000)
+    (large,) = await queued(gate, 8000)
+    assert await gate.admit(100)
+    assert not large.done()
+
+
+@virtually
+async def test_a_request_larger_than_the_cache_runs_alone() -> None:
+    gate = admission(max_requests=9, max_tokens=100)
+    small = await gate.admit(1)
+    (huge,) = await queued(gate, 500)
+    assert not huge.done()
+    small.release()
+    await asyncio.sleep(0)
+    (next_small,) = await queued(gate, 1)
+    assert not next_small.done()
+    huge.result().release()
+    await asyncio.sleep(0)
+    assert next_small.done()
+
+
+@virtually
+async def test_the_queue_is_bounded() -> None:
+    gate = admission(queue_limit=2)
+    await gate.admit(1)
+    await queued(gate, 1, 1)
+    with pytest.raises(QueueFull, match=r"^2 requests .*serving\.queue_limit.* in 1 s\.$") as full:
+        await gate.admit(1)
+    assert full.value.retry_after_s == 1
+    assert gate.waiting == 2
+
+
+@virtually
+async def test_while_nothing_has_ended_all_may_wait() -> None:
+    gate = admission(queue_limit=500)
+    await gate.admit(1)
+    await queued(gate, *[1] * 500)
+    assert gate.waiting == 500
+
+
+@virtually
+async def test_a_wait_that_is_too_long_is_refused_at_once() -> None:
+    gate = admission(max_requests=2, queue_timeout_s=10)
+    await asyncio.gather(served(gate, 1, 4), served(gate, 1, 4))
+    await gate.admit(1)
+    await gate.admit(1)
+    await queued(gate, 1, 1, 1)  # 2, 4 and 6 s
+    begun = asyncio.get_running_loop().time()
+    with pytest.raises(QueueFull, match=r"about 8 s, too long for serving\.queue_timeout_s of 10"):
+        await gate.admit(1)
+    assert asyncio.get_running_loop().time() == begun
+
+
+@virtually
+async def test_retry_after_tells_when_the_wait_will_be_bearable() -> None:
+    gate = admission(queue_timeout_s=10)
+    await served(gate, 1, 30)
+    await gate.admit(1)
+    with pytest.raises(QueueFull) as full:
+        await gate.admit(1)
+    assert full.value.retry_after_s == 23  # 30 s to wait, 8 s bearable, and a little for a token
+
+
+@virtually
+async def test_tokens_count_in_what_is_foreseen() -> None:
+    gate = admission(max_requests=100, max_tokens=1000, queue_timeout_s=10)
+    await served(gate, 500, 7)
+    await gate.admit(500)
+    await gate.admit(500)
+    (waiting,) = await queued(gate, 500)  # half of what is reserved must end: 3.5 s
+    with pytest.raises(QueueFull, match="about 11 s"):
+        await gate.admit(1000)
+    assert not waiting.done()
+
+
+@virtually
+async def test_the_engine_speeding_up_is_noticed() -> None:
+    gate = admission(queue_timeout_s=10)
+    await served(gate, 1, 100)
+    for _ in range(300):
+        await served(gate, 1, 0.01)
+    running = await gate.admit(1)
+    (waiting,) = await queued(gate, 1)
+    running.release()
+    assert await waiting
+
+
+@virtually
+async def test_a_wait_ends_with_its_budget() -> None:
+    gate = admission(queue_timeout_s=10)
+    await gate.admit(1)
+    begun = asyncio.get_running_loop().time()
+    with pytest.raises(QueueFull, match=r"has waited 10 s .*serving\.queue_timeout_s"):
+        await gate.admit(1)
+    assert asyncio.get_running_loop().time() == begun + 10
+    assert gate.waiting == 0
+
+
+@virtually
+async def test_a_head_that_gives_up_makes_way() -> None:
+    gate = admission(max_requests=9, max_tokens=100, queue_timeout_s=10)
+    await gate.admit(50)
+    (large,) = await queued(gate, 90)
+    await asyncio.sleep(5)
+    (small,) = await queued(gate, 50)
+    assert not small.done()
+    await asyncio.sleep(5.1)
+    assert isinstance(large.exception(), QueueFull)
+    assert small.done()
+    large_again, small_again = await queued(gate, 80, 81)
+    large_again.cancel()
+    await asyncio.sleep(0)
+    small.result().release()
+    assert not small_again.done()
+
+
+@virtually
+async def test_a_place_given_to_one_who_leaves_is_given_on() -> None:
+    gate = admission()
+    running = await gate.admit(1)
+    leaving, staying = await queued(gate, 1, 1)
+    running.release()  # grants the place to `leaving`, which has not noticed yet
+    leaving.cancel()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert leaving.cancelled()
+    assert staying.result()
+    assert gate.running == 1
+
+
+@virtually
+async def test_an_engine_that_is_gone_ends_every_wait() -> None:
+    gate = admission()
+    running = await gate.admit(1)
+    waits = await queued(gate, 1, 2, 3)
+    gate.fail_waiting(EngineUnavailable("the engine is restarting.", retry_after_s=5))
+    errors = await asyncio.gather(*waits, return_exceptions=True)
+    assert {str(error) for error in errors} == {"the engine is restarting."}
+    assert {getattr(error, "retry_after_s", None) for error in errors} == {5}
+    assert len({id(error) for error in errors}) == 3
+    assert gate.waiting == 0
+    running.release()
+    assert await gate.admit(1)
+
+
+@virtually
+async def test_twice_the_load_for_ten_minutes() -> None:
+    """The engine stays busy, the wait within its budget, and refusals come at once."""
+    gate = admission(max_requests=9, queue_timeout_s=10)
+    loop = asyncio.get_running_loop()
+    waits: list[float] = []
+    refusals: list[float] = []
+
+    async def request(number: int) -> None:
+        begun = loop.time()
+        try:
+            await served(gate, 100 + number % 7, 3 + number % 5)
+        except QueueFull:
+            refusals.append(loop.time() - begun)
+        else:
+            waits.append(loop.time() - begun - 3 - number % 5)
+
+    requests = []
+    for number in range(2160):  # 3.6 a second, 5 s each
+        requests.append(asyncio.create_task(request(number)))
+        await asyncio.sleep(1 / 3.6)
+    await asyncio.gather(*requests)
+    assert len(waits) > 0.95 * 600 * 9 / 5
+    assert max(waits) <= 10
+    assert sum(refusal > 0 for refusal in refusals) <= 0.01 * len(refusals)

@@ -1,0 +1,100 @@
+"""Whatever happens in whatever order: the limits hold and no place is lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.virtual_time import virtually
+
+from trtllm_truss.errors import EngineUnavailable, QueueFull
+from trtllm_truss.inference.admission import Admission
+from trtllm_truss.inference.slot import Ticket
+from trtllm_truss.settings.model import Serving
+
+MAX_REQUESTS, MAX_TOKENS, QUEUE_LIMIT, BUDGET_S = 3, 100, 6, 10
+
+frequencies = {"arrive": 6, "look": 3, "cancel": 3, "release": 5, "wait": 1, "fail": 1}
+events = st.tuples(
+    st.sampled_from([name for name, count in frequencies.items() for _ in range(count)]),
+    st.integers(1, 130),  # tokens, or which one, or tenths of a second
+)
+
+
+class Play:
+    """What happens to one admission, beside what must be true of it."""
+
+    def __init__(self) -> None:
+        limits = Serving(queue_limit=QUEUE_LIMIT, queue_timeout_s=BUDGET_S)
+        self.now = asyncio.get_running_loop().time
+        self.gate = Admission(MAX_REQUESTS, MAX_TOKENS, limits, clock=self.now)
+        self.waits: dict[asyncio.Task[Ticket], float] = {}
+        self.held: list[Ticket] = []
+
+    async def arrive(self, tokens: int) -> None:
+        self.waits[asyncio.create_task(self.gate.admit(tokens))] = self.now()
+        if tokens % 4:  # else it is cancelled, or the engine gone, before it has begun
+            await asyncio.sleep(0)
+
+    async def cancel(self, which: int) -> None:
+        if self.waits:
+            list(self.waits)[which % len(self.waits)].cancel()
+
+    async def release(self, which: int) -> None:
+        if self.held:
+            ticket = self.held.pop(which % len(self.held))
+            ticket.release()
+            ticket.release()
+
+    async def fail(self, _: int) -> None:
+        self.gate.fail_waiting(EngineUnavailable("gone"))
+
+    async def wait(self, tenths: int) -> None:
+        await asyncio.sleep(tenths / 10)
+        await self.look(0)
+
+    async def look(self, _: int) -> None:
+        for _ in range(3):  # until what is given on by those who leave has arrived
+            await asyncio.sleep(0)
+        for wait in [wait for wait in self.waits if wait.done()]:
+            del self.waits[wait]
+            if wait.cancelled():
+                continue
+            error = wait.exception()
+            assert error is None or isinstance(error, QueueFull | EngineUnavailable)
+            if error is None:
+                self.held.append(wait.result())
+        assert self.gate.running == len(self.held)
+        assert self.gate.reserved_tokens == sum(ticket.tokens for ticket in self.held)
+        assert self.gate.waiting == len(self.waits)
+        assert not self.waits or self.held, "somebody waits for an idle engine"
+        assert all(self.now() - begun <= BUDGET_S for begun in self.waits.values())
+
+    def limits_hold(self) -> bool:
+        gate = self.gate
+        return (
+            0 <= gate.running <= MAX_REQUESTS
+            and (gate.reserved_tokens <= MAX_TOKENS or gate.running == 1)
+            and gate.waiting <= QUEUE_LIMIT
+        )
+
+    async def end(self) -> None:
+        for _ in range(2 * QUEUE_LIMIT):
+            await self.look(0)
+            while self.held:
+                await self.release(0)
+        gate = self.gate
+        assert not self.waits
+        assert (gate.running, gate.reserved_tokens, gate.waiting) == (0, 0, 0)
+
+
+@settings(deadline=None, max_examples=120, derandomize=True)
+@given(story=st.lists(events, min_size=20, max_size=80))
+@virtually
+async def test_in_any_order(story: list[tuple[str, int]]) -> None:
+    play = Play()
+    for name, number in story:
+        await getattr(play, name)(number)
+        assert play.limits_hold()
+    await play.end()

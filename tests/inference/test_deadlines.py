@@ -1,0 +1,69 @@
+"""Requests that take too long, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.support.scripted_engine import ScriptedEngine
+from tests.support.virtual_time import virtually
+
+from trtllm_truss.errors import DeadlineExceeded
+from trtllm_truss.requests import Finish, GenerationRequest, Piece
+from trtllm_truss.settings.model import Serving
+from trtllm_truss.text.tokenizer import TextTokenizer
+
+LIMITS = Serving(
+    chunk_interval_ms=0, first_token_timeout_s=5, idle_timeout_s=2, request_timeout_s=8
+)
+
+
+async def read(engine: ScriptedEngine, items: list[Piece | Finish]) -> None:
+    request = GenerationRequest(prompt="Hi", max_tokens=50)
+    async for _, item in engine.generator.generate([request], call_id="call"):
+        items.append(item)
+
+
+@pytest.mark.parametrize(
+    ("steps", "setting", "after_s"),
+    [
+        ([6.0, "late"], "first_token_timeout_s", 5.0),
+        (["one", 1.9, " two", 2.1, " three"], "idle_timeout_s", 3.9),
+        (["one", *[1.5, " more"] * 9], "request_timeout_s", 8.0),
+        ([" more", *[0.0, " more"] * 3, *[1.0, " more"] * 20], "request_timeout_s", 8.0),
+    ],
+)
+def test_a_deadline_that_passes_ends_the_request(
+    tokenizer: TextTokenizer, steps: list[Any], setting: str, after_s: float
+) -> None:
+    @virtually
+    async def play() -> None:
+        engine = ScriptedEngine(lambda _: steps, tokenizer, limits=LIMITS)
+        with pytest.raises(DeadlineExceeded, match=rf"serving\.{setting}"):
+            await read(engine, [])
+        assert asyncio.get_running_loop().time() == pytest.approx(after_s)
+        assert engine.ended == ["call"]
+        assert engine.counted("requests_failed") == 1
+        assert engine.admission.running == 0
+
+    play()
+
+
+@virtually
+async def test_what_ends_in_time_is_whole(tokenizer: TextTokenizer) -> None:
+    engine = ScriptedEngine(lambda _: [4.9, "one", 1.9, " two"], tokenizer, limits=LIMITS)
+    items: list[Piece | Finish] = []
+    await read(engine, items)
+    assert isinstance(items[-1], Finish)
+
+
+@virtually
+async def test_a_slow_reader_of_a_whole_answer_gets_all_of_it(tokenizer: TextTokenizer) -> None:
+    engine = ScriptedEngine(lambda _: ["one", " two"], tokenizer, limits=LIMITS)
+    request = GenerationRequest(prompt="Hi", max_tokens=50)
+    texts = []
+    async for _, item in engine.generator.generate([request], call_id="call"):
+        await asyncio.sleep(7.9)
+        texts.append(item.text if isinstance(item, Piece) else "end")
+    assert texts == ["one", " two", "end"]

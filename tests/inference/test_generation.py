@@ -1,0 +1,215 @@
+"""From requests to items, with an engine that answers from a script."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+from tests.support.scripted_engine import ScriptedEngine
+from tests.support.virtual_time import virtually
+
+from trtllm_truss.errors import EngineUnavailable, InvalidRequest, QueueFull
+from trtllm_truss.requests import Finish, FinishReason, GenerationRequest, Piece, Sampling
+from trtllm_truss.settings.model import Serving
+from trtllm_truss.text.tokenizer import TextTokenizer
+from trtllm_truss.triton.client.request import EngineRequest
+
+
+def asked(**fields: Any) -> GenerationRequest:
+    return GenerationRequest(**{"prompt": "Hi", "max_tokens": 20, **fields})
+
+
+def texts(items: Sequence[tuple[int, Piece | Finish]]) -> dict[tuple[int, int], str]:
+    joined: dict[tuple[int, int], str] = defaultdict(str)
+    for position, item in items:
+        if isinstance(item, Piece):
+            joined[position, item.index] += item.text
+    return dict(joined)
+
+
+def ends(items: Sequence[tuple[int, Piece | Finish]]) -> list[Finish]:
+    return [item for _, item in items if isinstance(item, Finish)]
+
+
+async def generated(
+    engine: ScriptedEngine, *requests: GenerationRequest
+) -> list[tuple[int, Piece | Finish]]:
+    return [item async for item in engine.generator.generate(requests, call_id="call")]
+
+
+async def one(engine: ScriptedEngine, **fields: Any) -> tuple[str, Finish]:
+    items = await generated(engine, asked(**fields))
+    (finish,) = ends(items)
+    return texts(items).get((0, 0), ""), finish
+
+
+@virtually
+async def test_answers_run_side_by_side(tokenizer: TextTokenizer) -> None:
+    def script(request: EngineRequest) -> list[Any]:
+        return [1.0, f"I am {request.request_id}", 1.0, "."]
+
+    engine = ScriptedEngine(script, tokenizer)
+    items = await generated(engine, asked(n=2, sampling=Sampling(seed=2**64 - 1)), asked())
+    assert asyncio.get_running_loop().time() == 2.0
+    assert texts(items) == {
+        (0, 0): "I am call.",
+        (0, 1): "I am call-1.",
+        (1, 0): "I am call-2.",
+    }
+    assert [request.sampling.seed for request in engine.requests[:2]] == [2**64 - 1, 0]
+    assert [finish.seed for finish in ends(items)][:2] == [2**64 - 1, 0]
+    assert engine.requests[2].sampling.seed is not None
+    assert engine.counted("requests_finished") == 3
+    assert sorted(engine.ended) == ["call", "call-1", "call-2"]
+
+
+@virtually
+async def test_more_answers_than_places_come_one_after_the_other(tokenizer: TextTokenizer) -> None:
+    engine = ScriptedEngine(lambda _: [1.0, "yes"], tokenizer, places=2)
+    items = await generated(engine, asked(n=5))
+    assert len(ends(items)) == 5
+    assert asyncio.get_running_loop().time() == 3.0
+    assert engine.admission.running == 0
+
+
+@virtually
+async def test_one_that_fails_ends_all(tokenizer: TextTokenizer) -> None:
+    failing = {"call-1": [1.0, "a", EngineUnavailable("gone")]}
+    engine = ScriptedEngine(
+        lambda request: failing.get(request.request_id, [1.0, "b", 1000.0, "c"]), tokenizer
+    )
+    with pytest.raises(EngineUnavailable):
+        await generated(engine, asked(n=3))
+    assert len(engine.ended) == 3
+    assert engine.counted("requests_failed") == 3
+    assert engine.counted("requests_cancelled") == 0
+    assert engine.admission.running == 0
+
+
+@virtually
+async def test_a_reader_that_leaves_ends_all(tokenizer: TextTokenizer) -> None:
+    engine = ScriptedEngine(lambda _: ["a", 1000.0, "b"], tokenizer, places=2)
+    async with aclosing(engine.generator.generate([asked(n=3)])) as items:
+        await anext(items)
+    assert len(engine.ended) == 2
+    assert engine.counted("requests_cancelled") == 3
+    assert engine.admission.running == engine.admission.waiting == 0
+
+
+@virtually
+async def test_nothing_is_sent_unless_all_fits(tokenizer: TextTokenizer) -> None:
+    engine = ScriptedEngine(lambda _: ["a"], tokenizer)
+    with pytest.raises(InvalidRequest):
+        await generated(engine, asked(n=3), asked(logit_bias={1: 1.0}))
+    assert not engine.requests
+    assert engine.counted("requests_failed") == 1
+
+
+@virtually
+async def test_a_queue_that_cannot_take_all_refuses_all(tokenizer: TextTokenizer) -> None:
+    limits = Serving(queue_limit=2)
+    engine = ScriptedEngine(lambda _: [1.0, "a"], tokenizer, places=1, limits=limits)
+    first = asyncio.create_task(generated(engine, asked(n=2)))
+    await asyncio.sleep(0.5)
+    with pytest.raises(QueueFull):
+        await generated(engine, asked(n=3))
+    assert engine.admission.waiting == 1
+    assert len(ends(await first)) == 2
+    assert engine.admission.running == engine.admission.waiting == 0
+
+
+@virtually
+async def test_more_than_can_ever_run_and_wait_is_refused_by_name(tokenizer: TextTokenizer) -> None:
+    engine = ScriptedEngine(lambda _: ["a"], tokenizer, places=2, limits=Serving(queue_limit=3))
+    assert len(ends(await generated(engine, asked(n=5)))) == 5
+    with pytest.raises(InvalidRequest, match="6 answers") as refused:
+        await generated(engine, asked(n=3), asked(n=3))
+    assert refused.value.param == "n"
+
+
+@virtually
+async def test_tokens_and_their_log_probabilities(tokenizer: TextTokenizer) -> None:
+    engine = ScriptedEngine(lambda _: ["One two", " three", " four"], tokenizer)
+    items = await generated(engine, asked(log_probs=0, stop_words=("ee",)))
+    tokens = [token for _, item in items if isinstance(item, Piece) for token in item.tokens]
+    assert [(token.text, token.log_prob) for token in tokens] == [
+        ("One", 0.0),
+        (" two", -1.0),
+        (" thr", -2.0),
+    ]
+    assert engine.requests[0].return_log_probs
+    assert ends(items)[0].usage.completion_tokens == 3
+
+
+@virtually
+async def test_the_prompt_comes_first_if_it_is_to(tokenizer: TextTokenizer) -> None:
+    engine = ScriptedEngine(lambda _: [" there", "!"], tokenizer)
+    items = await generated(engine, asked(echo=True, n=2))
+    assert texts(items) == {(0, 0): "Hi there!", (0, 1): "Hi there!"}
+    ids = tuple(tokenizer.encode("One two three"))
+    request = asked(prompt=None, prompt_ids=ids, truncate_prompt=2, echo=True)
+    assert texts(await generated(engine, request)) == {(0, 0): " two three there!"}
+    assert engine.requests[-1].input_ids == list(ids[-2:])
+
+
+@virtually
+async def test_the_prompts_tokens_are_told_once(tokenizer: TextTokenizer) -> None:
+    engine = ScriptedEngine(lambda _: ["!"], tokenizer)
+    items = await generated(engine, asked(prompt="<|im_start|>Hi 🤖", prompt_details=True, n=2))
+    first, second = sorted(ends(items), key=lambda finish: finish.index)
+    assert "".join(token.text for token in first.prompt) == "<|im_start|>Hi 🤖"
+    assert [token.special for token in first.prompt][:2] == [True, False]
+    assert not second.prompt
+
+
+@pytest.mark.parametrize("include", [False, True])
+@virtually
+async def test_why_it_ended(tokenizer: TextTokenizer, include: bool) -> None:
+    eos, start = tokenizer.eos_ids[0], tokenizer.encode("<|im_start|>")[0]
+
+    engine = ScriptedEngine(lambda _: ["Yes", " no"], tokenizer)
+    text, finish = await one(engine, stop_words=("s n",), include_stop=include)
+    assert text == ("Yes n" if include else "Ye")
+    assert (finish.reason, finish.stop_word) == (FinishReason.STOP, "s n")
+
+    engine = ScriptedEngine(lambda _: ["Yes", [start, 5]], tokenizer)
+    text, finish = await one(engine, stop_words=("<|im_start|>",), include_stop=include)
+    assert text == ("Yes<|im_start|>" if include else "Yes")
+    assert (finish.reason, finish.stop_word) == (FinishReason.STOP, "<|im_start|>")
+    assert engine.requests[0].stop_words == [[start]]
+
+    engine = ScriptedEngine(lambda _: ["Yes"], tokenizer)  # the engine leaves its end id out
+    text, finish = await one(engine, include_stop=include)
+    assert (text, finish.stop_word) == ("Yes", None)
+    assert finish.reason is FinishReason.STOP
+    assert engine.requests[0].end_id == eos
+    _, finish = await one(engine, max_tokens=1)
+    assert finish.reason is FinishReason.LENGTH
+
+
+@virtually
+async def test_special_tokens_show_if_they_are_to(tokenizer: TextTokenizer) -> None:
+    start = tokenizer.encode("<|im_start|>")
+    engine = ScriptedEngine(lambda _: ["Yes", start, " no"], tokenizer)
+    assert (await one(engine))[0] == "Yes no"
+    assert (await one(engine, skip_special_tokens=False))[0] == "Yes<|im_start|> no"
+
+
+@virtually
+async def test_requests_that_find_no_engine_add_up_to_a_hang(tokenizer: TextTokenizer) -> None:
+    """Whether the connection fails or the answer, and however quickly."""
+
+    def refused(request: EngineRequest) -> list[Any]:
+        raise EngineUnavailable("the engine cannot be reached")
+
+    for script in (refused, lambda _: [EngineUnavailable("stub process is not healthy")]):
+        engine = ScriptedEngine(script, tokenizer)
+        for _ in range(3):
+            assert engine.activity.silent_for_s == 0
+            with pytest.raises(EngineUnavailable):
+                await one(engine)
+        assert engine.activity.silent_for_s > 0

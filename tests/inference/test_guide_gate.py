@@ -1,0 +1,119 @@
+"""Guides are checked before a request queues, and named as the caller names them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import pytest
+from tests.support.paths import SUPPORT
+from tests.support.scripted_engine import ENGINE
+from tests.support.waiting import until
+
+from trtllm_truss.engines.inspection import EngineKind
+from trtllm_truss.errors import EngineUnavailable, InvalidRequest, QueueFull
+from trtllm_truss.guides import check as check_module
+from trtllm_truss.guides.check import GuideCheck
+from trtllm_truss.inference.capabilities import Capabilities
+from trtllm_truss.inference.guide_gate import GuideGate, guide_check_for
+from trtllm_truss.inference.prepared_request import Plan
+from trtllm_truss.inference.preprocessing import Planner
+from trtllm_truss.requests import GenerationRequest, Guide
+from trtllm_truss.text.tokenizer import TextTokenizer
+
+SCRIPTED = str(SUPPORT / "scripted_trial.py")
+
+
+@pytest.fixture
+def check() -> Iterator[GuideCheck]:
+    check = GuideCheck([SCRIPTED])
+    yield check
+    check.close()
+
+
+def asks_for(order: str) -> GenerationRequest:
+    names = {"guide": "response_format"}
+    return GenerationRequest(prompt="Hi", max_tokens=5, guide=Guide("regex", order), names=names)
+
+
+async def plan(
+    tokenizer: TextTokenizer,
+    check: GuideCheck,
+    request: GenerationRequest,
+    kind: EngineKind = EngineKind.CPU,
+) -> Plan:
+    engine, capabilities = replace(ENGINE, kind=kind), Capabilities(guides=True)
+    planner = Planner(engine, tokenizer, capabilities, GuideGate(check))
+    return (await planner.plan(request, map(str, count())))[0]
+
+
+@pytest.mark.parametrize("kind", EngineKind)
+async def test_only_the_cpu_engine_is_told_that_a_guide_is_checked(
+    tokenizer: TextTokenizer, check: GuideCheck, kind: EngineKind
+) -> None:
+    sent = (await plan(tokenizer, check, asks_for("follow"), kind)).engine_request
+    assert sent.guide == Guide("regex", "follow")
+    assert sent.guide_is_checked == (kind is EngineKind.CPU)
+
+
+async def test_the_fault_of_a_guide_is_its_callers(
+    tokenizer: TextTokenizer, check: GuideCheck
+) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        await plan(tokenizer, check, asks_for("raise Unclosed '['"))
+    assert refused.value.message == "response_format cannot be followed: Unclosed '['"
+    assert refused.value.param == "response_format"
+
+
+async def test_too_many_guides_are_refused_for_now(
+    tokenizer: TextTokenizer,
+    check: GuideCheck,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(check_module, "MAX_WAITING", 0)
+    with pytest.raises(QueueFull, match="too many guides wait for their check") as refused:
+        await plan(tokenizer, check, asks_for("follow"))
+    assert refused.value.status == 429
+    assert refused.value.retry_after_s
+    assert refused.value.param == "response_format"
+
+
+async def test_a_check_that_fails_is_not_the_callers_fault(tokenizer: TextTokenizer) -> None:
+    check = GuideCheck([SCRIPTED, "broken"])
+    with pytest.raises(EngineUnavailable, match=r"the program for it ended \(3\)"):
+        await plan(tokenizer, check, asks_for("follow"))
+    check.close()
+
+
+async def test_the_kind_json_needs_no_check(tokenizer: TextTokenizer) -> None:
+    check = GuideCheck([SCRIPTED, "broken"])
+    request = replace(asks_for(""), guide=Guide("json"))
+    assert (await plan(tokenizer, check, request)).engine_request.guide == Guide("json")
+    check.close()
+
+
+async def test_who_leaves_takes_its_guide_with_it(
+    tokenizer: TextTokenizer, check: GuideCheck, tmp_path: Path
+) -> None:
+    notes, gates = tmp_path / "notes", [tmp_path / "gate 0", tmp_path / "gate 1"]
+    waiting = [
+        asyncio.create_task(plan(tokenizer, check, asks_for(f"wait {gate}"))) for gate in gates
+    ]
+    await until(lambda: len(check._running) == 2)
+    leaver = asyncio.create_task(plan(tokenizer, check, asks_for(f"note {notes}")))
+    await until(lambda: len(check._quick) == 1)
+    leaver.cancel()
+    for gate in gates:
+        gate.touch()
+    await asyncio.gather(*waiting, plan(tokenizer, check, asks_for("follow")))
+    assert leaver.cancelled()
+    assert not notes.exists()
+
+
+def test_an_engine_that_follows_no_guides_needs_no_check() -> None:
+    engine = replace(ENGINE, kind=EngineKind.TENSORRT_LLM)
+    assert guide_check_for(engine, None, {}, 4.0) is None

@@ -1,0 +1,292 @@
+"""Objects, chunks and errors, read by OpenAI's own client and checked with its types."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+from openai.types import Completion
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from tests.support.openai_types import CompletionChunk, check
+
+from trtllm_truss.errors import (
+    ContextLengthExceeded,
+    EngineUnavailable,
+    InternalError,
+    InvalidRequest,
+    QueueFull,
+    TrussError,
+)
+from trtllm_truss.protocols.openai.answers import EventStream, WholeAnswer
+from trtllm_truss.protocols.openai.call import OpenAICall
+from trtllm_truss.protocols.openai.chat import parse_chat
+from trtllm_truss.protocols.openai.completions import parse_completion
+from trtllm_truss.protocols.openai.errors import error_body, error_event
+from trtllm_truss.requests import Alternative, Finish, FinishReason, Piece, Token, Usage
+
+HELLO = [{"role": "user", "content": "Hello"}]
+Items = Iterable[tuple[int, Piece | Finish]]
+
+
+def chat(**fields: Any) -> OpenAICall:
+    return parse_chat({"model": "m", "messages": HELLO, **fields}, {})
+
+
+def completion(**fields: Any) -> OpenAICall:
+    return parse_completion({"model": "m", "prompt": "Hi", **fields}, {})
+
+
+def finish(
+    index: int = 0, reason: FinishReason = FinishReason.STOP, tokens: int = 2, prompt: int = 5
+) -> Finish:
+    return Finish(reason, Usage(prompt, tokens), index)
+
+
+def whole(call: OpenAICall, items: Items) -> dict[str, Any]:
+    answer = WholeAnswer(call, "x", 7)
+    for position, item in items:
+        answer.push(position, item)
+    return answer.body()
+
+
+def stream(call: OpenAICall, items: Items) -> bytes:
+    events = EventStream(call, "x", 7)
+    return b"".join(events.push(position, item) for position, item in items) + events.end()
+
+
+def frames(raw: bytes) -> list[dict[str, Any]]:
+    events = raw.decode().removesuffix("\n\n").split("\n\n")
+    assert all(event.startswith("data: ") for event in events)
+    assert events[-1] == "data: [DONE]"
+    return [json.loads(event.removeprefix("data: ")) for event in events[:-1]]
+
+
+def client(raw: bytes, status: int = 200, **headers: str) -> openai.OpenAI:
+    transport = httpx2.MockTransport(
+        lambda _: httpx2.Response(status, content=raw, headers=headers)
+    )
+    return openai.OpenAI(
+        api_key="x",
+        base_url="http://localhost/v1",
+        max_retries=0,
+        http_client=openai.DefaultHttpxClient(transport=transport),
+    )
+
+
+def test_a_whole_message() -> None:
+    body = whole(chat(), [(0, Piece("Hé")), (0, Piece("llo")), (0, finish())])
+    check(ChatCompletion, body)
+    assert body == {
+        "id": "chatcmpl-x",
+        "object": "chat.completion",
+        "created": 7,
+        "model": "m",
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": "Héllo", "refusal": None},
+                "logprobs": None,
+                "finish_reason": "stop",
+            }
+        ],
+        "usage": {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7},
+    }
+
+
+def test_a_whole_text() -> None:
+    body = whole(completion(), [(0, Piece("Hi")), (0, finish(reason=FinishReason.LENGTH))])
+    check(Completion, body)
+    assert body["id"] == "cmpl-x"
+    assert body["choices"] == [
+        {"index": 0, "text": "Hi", "logprobs": None, "finish_reason": "length"}
+    ]
+
+
+def test_choices_of_several_prompts_come_in_order() -> None:
+    call = completion(prompt=["a", "b"], n=2)
+    items = [
+        (1, Piece("b1", 1)),
+        (0, Piece("a0")),
+        (1, Piece("b0", 0)),
+        (0, Piece("a1", 1)),
+        *((1, finish(index, tokens=1, prompt=4)) for index in (1, 0)),
+        *((0, finish(index, tokens=2, prompt=3)) for index in (0, 1)),
+    ]
+    body = whole(call, items)
+    check(Completion, body)
+    assert [choice["text"] for choice in body["choices"]] == ["a0", "a1", "b0", "b1"]
+    assert [choice["index"] for choice in body["choices"]] == [0, 1, 2, 3]
+    assert body["usage"] == {"prompt_tokens": 7, "completion_tokens": 6, "total_tokens": 13}
+
+
+def test_an_answer_without_an_end_is_a_bug() -> None:
+    with pytest.raises(InternalError):
+        whole(chat(n=2), [(0, finish(0))])
+
+
+def test_a_message_in_chunks() -> None:
+    raw = stream(chat(stream=True), [(0, Piece("Hé")), (0, Piece("llo")), (0, finish())])
+    chunks = frames(raw)
+    for chunk in chunks:
+        check(ChatCompletionChunk, chunk)
+        assert (chunk["id"], chunk["created"], chunk["model"]) == ("chatcmpl-x", 7, "m")
+        assert "usage" not in chunk
+    assert [chunk["choices"][0]["delta"] for chunk in chunks] == [
+        {"role": "assistant", "content": ""},
+        {"content": "Hé"},
+        {"content": "llo"},
+        {},
+    ]
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None, None, None, "stop"]
+
+
+def test_an_empty_message_in_chunks() -> None:
+    first, last = frames(stream(chat(stream=True), [(0, finish(tokens=0))]))
+    assert first["choices"][0]["delta"]["role"] == "assistant"
+    assert last["choices"][0]["finish_reason"] == "stop"
+
+
+def test_choices_side_by_side() -> None:
+    items = [(0, Piece("a", 0)), (0, Piece("b", 1)), (0, finish(1)), (0, finish(0))]
+    chunks = frames(stream(chat(stream=True, n=2), items))
+    roles = [c["choices"][0]["index"] for c in chunks if "role" in c["choices"][0]["delta"]]
+    assert roles == [0, 1]
+
+
+def test_usage_comes_last_and_is_null_before() -> None:
+    call = chat(stream=True, stream_options={"include_usage": True}, n=2)
+    chunks = frames(stream(call, [(0, Piece("a")), (0, finish(0)), (0, finish(1))]))
+    for chunk in chunks:
+        check(ChatCompletionChunk, chunk)
+    assert all(chunk["usage"] is None for chunk in chunks[:-1])
+    assert chunks[-1]["choices"] == []
+    assert chunks[-1]["usage"] == {
+        "prompt_tokens": 5,
+        "completion_tokens": 4,
+        "total_tokens": 9,
+    }
+
+
+def test_a_text_in_chunks() -> None:
+    chunks = frames(stream(completion(stream=True), [(0, Piece("Hi")), (0, finish())]))
+    for chunk in chunks:
+        check(CompletionChunk, chunk)
+    assert [chunk["choices"][0]["text"] for chunk in chunks] == ["Hi", ""]
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None, "stop"]
+
+
+TOKENS = (
+    Token(11, "Hé", -0.5, alternatives=(Alternative(12, "Ho", -1.5),)),
+    Token(13, " you", -0.25, alternatives=(Alternative(13, " you", -0.25),)),
+)
+
+
+def test_log_probs_of_a_message() -> None:
+    call = chat(logprobs=True, top_logprobs=1)
+    body = whole(call, [(0, Piece("Hé you", tokens=TOKENS)), (0, finish())])
+    check(ChatCompletion, body)
+    first, second = body["choices"][0]["logprobs"]["content"]
+    assert first == {
+        "token": "Hé",
+        "logprob": -0.5,
+        "bytes": [72, 195, 169],
+        "top_logprobs": [{"token": "Ho", "logprob": -1.5, "bytes": [72, 111]}],
+    }
+    assert second["token"] == " you"
+    chunks = frames(
+        stream(
+            chat(stream=True, logprobs=True, top_logprobs=1),
+            [(0, Piece("Hé you", tokens=TOKENS)), (0, finish())],
+        )
+    )
+    for chunk in chunks:
+        check(ChatCompletionChunk, chunk)
+    assert chunks[1]["choices"][0]["logprobs"]["content"] == [first, second]
+
+
+def test_log_probs_of_a_text() -> None:
+    items: Items = [(0, Piece("Hé you", tokens=TOKENS)), (0, Piece("!", tokens=TOKENS[:1]))]
+    items = [*items, (0, finish())]
+    body = whole(completion(logprobs=1), items)
+    check(Completion, body)
+    assert body["choices"][0]["logprobs"] == {
+        "text_offset": [0, 2, 6],
+        "tokens": ["Hé", " you", "Hé"],
+        "token_logprobs": [-0.5, -0.25, -0.5],
+        "top_logprobs": [{"Ho": -1.5, "Hé": -0.5}, {" you": -0.25}, {"Ho": -1.5, "Hé": -0.5}],
+    }
+    chunks = frames(stream(completion(logprobs=1, stream=True), items))
+    offsets = [(c["choices"][0]["logprobs"] or {}).get("text_offset") for c in chunks]
+    assert offsets == [[0, 2], [6], None]
+    alone = whole(completion(logprobs=0), items)["choices"][0]["logprobs"]
+    assert alone["top_logprobs"] is None
+    assert alone["tokens"] == ["Hé", " you", "Hé"]
+
+
+def test_the_client_reads_a_message() -> None:
+    raw = json.dumps(whole(chat(), [(0, Piece("Hi")), (0, finish())])).encode()
+    answer = client(raw, **{"Content-Type": "application/json"}).chat.completions.create(
+        model="m", messages=[{"role": "user", "content": "x"}]
+    )
+    assert answer.choices[0].message.content == "Hi"
+    assert answer.usage is not None
+    assert answer.usage.total_tokens == 7
+
+
+def test_the_client_reads_a_stream() -> None:
+    call = chat(stream=True, stream_options={"include_usage": True})
+    raw = stream(call, [(0, Piece('"\u2028\n')), (0, Piece("é")), (0, finish())])
+    chunks = list(
+        client(raw, **{"Content-Type": "text/event-stream"}).chat.completions.create(
+            model="m", messages=[{"role": "user", "content": "x"}], stream=True
+        )
+    )
+    text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+    assert text == '"\u2028\né'
+    assert chunks[-1].usage is not None
+
+
+def test_the_client_sees_that_a_stream_broke_off() -> None:
+    events = EventStream(chat(stream=True), "x", 7)
+    raw = events.push(0, Piece("Hi")) + error_event(EngineUnavailable("the engine has died."))
+    answer = client(raw, **{"Content-Type": "text/event-stream"}).chat.completions.create(
+        model="m", messages=[{"role": "user", "content": "x"}], stream=True
+    )
+    chunks = iter(answer)
+    assert next(chunks).choices[0].delta.role == "assistant"
+    assert next(chunks).choices[0].delta.content == "Hi"
+    with pytest.raises(openai.APIError, match=r"the engine has died\."):
+        next(chunks)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "raised"),
+    [
+        (InvalidRequest("no.", param="n"), "invalid_request_error", openai.BadRequestError),
+        (ContextLengthExceeded("long."), "invalid_request_error", openai.BadRequestError),
+        (QueueFull("full."), "rate_limit_error", openai.RateLimitError),
+        (EngineUnavailable("gone."), "server_error", openai.InternalServerError),
+    ],
+)
+def test_errors_become_the_clients_exceptions(
+    error: TrussError, kind: str, raised: type[openai.APIStatusError]
+) -> None:
+    body = error_body(error)
+    assert body == {
+        "error": {
+            "message": error.message,
+            "type": kind,
+            "param": error.param,
+            "code": error.code,
+        }
+    }
+    raw = json.dumps(body).encode()
+    with pytest.raises(raised) as caught:
+        client(raw, error.status, **{"Content-Type": "application/json"}).completions.create(
+            model="m", prompt="x"
+        )
+    assert (caught.value.code, caught.value.param) == (error.code, error.param)

@@ -1,0 +1,321 @@
+"""`import-lmi`: configurations from LMI's own documentation, and every option of its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import BaseModel
+from tests.support.paths import ROOT
+
+from trtllm_truss.cli.main import main
+from trtllm_truss.engines.versions import PINNED_VERSION
+from trtllm_truss.errors import SettingsError
+from trtllm_truss.settings.build import Build
+from trtllm_truss.settings.lmi_import.conversion import Imported, convert_options
+from trtllm_truss.settings.lmi_import.option import Fate
+from trtllm_truss.settings.lmi_import.options import OPTIONS, SECTIONS
+from trtllm_truss.settings.lmi_import.reading import given_options, read_lines
+from trtllm_truss.settings.loading import parse_settings
+from trtllm_truss.settings.model import Serving, Settings
+from trtllm_truss.triton.model_repository.parameters import check_parameters
+
+DOCUMENTED = """
+engine mpi_mode rolling_batch model_id revision trust_remote_code dtype tensor_parallel_degree
+pipeline_parallel_degree max_rolling_batch_size job_queue_size output_formatter tgi_compat
+entryPoint parallel_loading model_loading_timeout predict_timeout backend batch_size max_input_len
+max_output_len max_num_tokens use_custom_all_reduce tokens_per_block batch_scheduler_policy
+kv_cache_free_gpu_mem_fraction max_num_sequences enable_trt_overlap enable_kv_cache_reuse
+baichuan_model_version chatglm_model_version gpt_model_version multi_block_mode use_fused_mlp
+rotary_base rotary_dim rotary_scaling_type rotary_scaling_factor logits_dtype
+trtllm_checkpoint_path num_checkpoint_workers num_engine_workers load_by_shard quantize
+smoothquant_alpha smoothquant_per_token smoothquant_per_channel multi_query_mode awq_format
+awq_calib_size q_format calib_size calib_batch_size awq_block_size use_fp8_context_fmha
+max_draft_len trtllm_python_backend
+""".split()  # noqa: SIM905 - a list of sixty lines tells nothing more
+"""Every option that LMI's guides for 0.25 to 0.36 have in their tables or examples."""
+
+BUILDS = {"model_id": "org/model"}
+SAMPLES: dict[str, tuple[str, Mapping[str, str]]] = {
+    "max_output_len": ("64", {"max_input_len": "64"}),
+    "rotary_scaling_type": ("linear", {"rotary_scaling_factor": "2.0"}),
+    "rotary_scaling_factor": ("2.0", {"rotary_scaling_type": "dynamic"}),
+    "opt_num_tokens": ("64", {"max_num_tokens": "64"}),
+    "quantize": ("awq", {}),
+    "quant_algo": ("W4A16_AWQ", {}),
+    "kv_cache_quant_algo": ("FP8", {}),
+    "smoothquant_alpha": ("0.5", {"quantize": "smoothquant"}),
+    "smoothquant_val": ("0.5", {"quantize": "smoothquant"}),
+    "smoothquant_per_token": ("true", {"quantize": "smoothquant"}),
+    "smoothquant_per_channel": ("true", {"quantize": "smoothquant"}),
+    "awq_format": ("int4_awq", {"quantize": "awq"}),
+    "q_format": ("int4_awq", {"quantize": "awq"}),
+    "awq_calib_size": ("16", {"quantize": "awq"}),
+    "calib_size": ("512", {"quantize": "awq"}),
+    "calib_batch_size": ("8", {"quantize": "fp8"}),
+    "awq_block_size": ("64", {"quantize": "awq"}),
+    "group_size": ("64", {"quant_algo": "W4A16_AWQ"}),
+    "baichuan_model_version": ("v1_13b", {}),
+    "chatglm_model_version": ("chatglm3_6b_32k", {}),
+    "gpt_model_version": ("starcoder", {}),
+    "gemm_plugin": ("auto", {}),
+    "batch_scheduler_policy": ("guaranteed_no_evict", {}),
+    "guided_decoding_backend": ("xgrammar", {}),
+    "max_attention_window": ("[128, 256]", {}),
+    "model_id": ("org/model", {}),
+    "revision": ("main", {}),
+    "tokenizer": ("org/tokenizer", {}),
+    "tokenizer_revision": ("main", {}),
+    "dtype": ("fp16", {}),
+    "logits_dtype": ("fp32", {}),
+    "tokens_per_block": ("64", {}),
+    "rotary_base": ("1000000.0", {}),
+    "free_gpu_memory_fraction": ("0.5", {}),
+    "kv_cache_free_gpu_mem_fraction": ("0.5", {}),
+    "cross_kv_cache_fraction": ("0.5", {}),
+}
+
+
+def converted(gpus: int | None = None, **options: str) -> Imported:
+    values = {f"option.{name}": value for name, value in options.items()}
+    return convert_options(given_options(values), gpus)
+
+
+def fates(imported: Imported) -> dict[str, Fate]:
+    return {row.written.removeprefix("option."): row.fate for row in imported.rows}
+
+
+def sample_of(name: str) -> tuple[str, Mapping[str, str]]:
+    if name in SAMPLES:
+        return SAMPLES[name]
+    return ("true" if OPTIONS[name].convert("1") is True else "2"), {}
+
+
+def test_no_documented_option_is_missing() -> None:
+    assert set(DOCUMENTED) <= set(OPTIONS)
+    assert sum(map(len, SECTIONS.values())) == len(OPTIONS)
+
+
+def test_what_is_not_mapped_says_why() -> None:
+    for option in OPTIONS.values():
+        assert option.target if option.fate is Fate.MAPPED else option.why, option.name
+
+
+@pytest.mark.parametrize(
+    "name", [option.name for option in OPTIONS.values() if option.fate is Fate.MAPPED]
+)
+def test_what_is_mapped_becomes_a_valid_setting(name: str) -> None:
+    value, needed = sample_of(name)
+    imported = converted(**{**BUILDS, **needed, name: value})
+    assert fates(imported)[name] is Fate.MAPPED
+    settings = parse_settings({"model_metadata": imported.metadata})
+    check_parameters(
+        {k: v for k, v in settings.runtime.items() if k != "max_batch_size"}, PINNED_VERSION
+    )
+    got: Any = imported.metadata
+    for key in OPTIONS[name].target.split("."):
+        got = got[key]
+    assert got not in (None, "")
+
+
+@pytest.mark.parametrize("option", OPTIONS.values(), ids=lambda option: option.name)
+def test_targets_exist(option: Any) -> None:
+    sections: dict[str, type[BaseModel]] = {"build": Build, "serving": Serving}
+    for target in filter(None, (option.target, option.prebuilt)):
+        first, _, rest = target.partition(".")
+        assert first in Settings.model_fields
+        if first in sections:
+            assert rest.split(".")[0] in sections[first].model_fields
+
+
+def test_lmis_quick_start(tmp_path: Path) -> None:
+    """The starter configuration of the user guide, for eight GPUs."""
+    text = """\
+engine=MPI
+option.tensor_parallel_degree=max
+option.rolling_batch=trtllm
+option.model_id=meta-llama/Llama-2-70b-hf
+# Adjust the following based on model size and instance type
+option.max_rolling_batch_size=64
+option.max_input_len=1024 # default is 512
+option.max_output_len=512
+"""
+    imported = convert_options(given_options(read_lines(text, "x")), gpus=8)
+    assert imported.metadata == {
+        "tensor_parallelism": 8,
+        "build": {
+            "checkpoint_repository": "meta-llama/Llama-2-70b-hf",
+            "max_batch_size": 64,
+            "max_input_len": 1024,
+            "max_output_len": 512,
+        },
+    }
+
+
+def test_the_same_from_variables() -> None:
+    text = """\
+HF_MODEL_ID=meta-llama/Llama-2-70b-hf
+TENSOR_PARALLEL_DEGREE=max
+OPTION_ROLLING_BATCH=trtllm
+export OPTION_MAX_ROLLING_BATCH_SIZE="64"
+OPTION_MAX_INPUT_LEN=1024
+OPTION_MAX_OUTPUT_LEN=512
+"""
+    imported = convert_options(given_options(read_lines(text, "x")), gpus=8)
+    assert imported.metadata["tensor_parallelism"] == 8
+    assert imported.metadata["build"]["max_output_len"] == 512
+
+
+def test_engines_that_are_there() -> None:
+    """The manual conversion guide: engines of two ranks under an S3 prefix."""
+    text = """\
+engine=Python
+option.mpi_mode=true
+option.model_id=s3://lmi-llm/trtllm/0.12.0/baichuan-13b-tp2/
+option.tensor_parallel_degree=2
+option.max_rolling_batch_size=64
+option.dtype=fp16
+"""
+    imported = convert_options(given_options(read_lines(text, "x")), None)
+    assert imported.metadata == {
+        "engine_repository": "s3://lmi-llm/trtllm/0.12.0/baichuan-13b-tp2/",
+        "tensor_parallelism": 2,
+        "runtime": {"max_batch_size": 64},
+    }
+    assert fates(imported)["dtype"] is Fate.NOT_NEEDED
+
+
+def test_artifacts_beside_the_properties() -> None:
+    imported = converted(mpi_mode="true", tensor_parallel_degree="2")
+    assert imported.metadata["engine_repository"] == "/opt/ml/model"
+
+
+def test_a_bucket_with_a_checkpoint() -> None:
+    imported = converted(model_id="s3://bucket/llama", quantize="fp8")
+    assert imported.metadata == {
+        "build": {
+            "checkpoint_repository": "s3://bucket/llama",
+            "quantization": {"method": "fp8"},
+        }
+    }
+
+
+def test_precedence() -> None:
+    values = {
+        "SM_NUM_GPUS": "8",
+        "TENSOR_PARALLEL_DEGREE": "4",
+        "OPTION_TENSOR_PARALLEL_DEGREE": "2",
+        "option.tensor_parallel_degree": "1",
+    }
+    for used in reversed(list(values)):
+        (given,) = given_options(values)
+        assert given.written == used
+        del values[used]
+
+
+@pytest.mark.parametrize(
+    ("options", "fate", "part"),
+    [
+        ({"rolling_batch": "disable"}, Fate.UNSUPPORTED, "only auto and trtllm"),
+        ({"rolling_batch": "trtllm"}, Fate.NOT_NEEDED, "batched in flight"),
+        ({"output_formatter": "sse"}, Fate.UNSUPPORTED, "only json"),
+        ({"tensor_parallel_degree": "max"}, Fate.UNSUPPORTED, "--gpus"),
+        ({"max_draft_len": "20"}, Fate.UNSUPPORTED, "no draft models"),
+        ({"smoothquant_alpha": "0.5"}, Fate.NOT_NEEDED, "smoothquant only"),
+        ({"nothing_of_lmi": "1"}, Fate.UNSUPPORTED, "does not name it"),
+        ({"quantize": "awq"}, Fate.MAPPED, "build.quantization.method"),
+    ],
+)
+def test_every_option_has_its_sentence(options: dict[str, str], fate: Fate, part: str) -> None:
+    (name,) = options
+    imported = converted(**BUILDS, **options)
+    (row,) = [row for row in imported.rows if row.written == f"option.{name}"]
+    assert row.fate is fate
+    assert part in row.sentence
+
+
+def test_max_is_divided_by_the_stages() -> None:
+    imported = converted(8, **BUILDS, tensor_parallel_degree="max", pipeline_parallel_degree="2")
+    assert imported.metadata["tensor_parallelism"] == 4
+    assert imported.metadata["pipeline_parallelism"] == 2
+
+
+def test_what_lmi_leaves_to_its_defaults() -> None:
+    build = converted(**BUILDS, max_output_len="512", quantize="awq", calib_size="512")
+    assert build.metadata["build"]["max_input_len"] == 1024
+    assert build.metadata["build"]["quantization"]["calib_size"] == 32
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ({"max_input_len": "many"}, "option.max_input_len is 'many'; it must be a number"),
+        ({"use_fused_mlp": "yes"}, "it must be true or false"),
+        ({"dtype": "int3"}, "it must be one of fp16"),
+    ],
+)
+def test_a_value_that_is_none(options: dict[str, str], part: str) -> None:
+    with pytest.raises(SettingsError, match=part):
+        converted(**BUILDS, **options)
+
+
+def test_the_command_writes_a_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, output = tmp_path / "serving.properties", tmp_path / "config.yaml"
+    file.write_text(
+        "option.model_id=s3://bucket/engines\noption.tensor_parallel_degree=2\nHF_TOKEN=hf_abc\n"
+        "OPTION_TENSOR_PARALLEL_DEGREE=4\n"
+    )
+    command = ["import-lmi", str(file), "--truss", str(ROOT), "--output", str(output)]
+    assert main(command) == 0
+    config = yaml.safe_load(output.read_text())
+    assert config["resources"]["accelerator"] == "H100:2"
+    assert config["base_image"] == yaml.safe_load((ROOT / "config.yaml").read_text())["base_image"]
+    assert parse_settings(config).engine_repository == "s3://bucket/engines"
+    report = capsys.readouterr().err
+    assert "option.tensor_parallel_degree=2: → tensor_parallelism" in report
+    assert "left out: OPTION_TENSOR_PARALLEL_DEGREE" in report
+    assert "hf_abc" not in report + output.read_text()
+    assert main(command) == 2
+    assert "exists; name a new file" in capsys.readouterr().err
+
+
+def test_the_command_reads_the_environment(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_MODEL_ID", "org/model")
+    monkeypatch.setenv("OPTION_DTYPE", "bf16")
+    assert main(["import-lmi", "--environment", "--truss", str(ROOT)]) == 0
+    config = yaml.safe_load(capsys.readouterr().out)
+    assert config["model_metadata"]["build"] == {
+        "checkpoint_repository": "org/model",
+        "dtype": "bfloat16",
+    }
+    assert config["resources"]["accelerator"] == "H100"
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("", "no option of LMI to import"),
+        ("option.model_id", "line 1 is not key=value"),
+        ("option.model_id=a/b\noption.max_input_len=0\n", "max_input_len is 0"),
+        ("option.model_id=/m\noption.batch_scheduler_policy=x\n", "batch_scheduler_policy is 'x'"),
+    ],
+)
+def test_what_cannot_be_imported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, part: str
+) -> None:
+    file = tmp_path / "serving.properties"
+    file.write_text(text)
+    assert main(["import-lmi", str(file), "--truss", str(ROOT)]) == 2
+    assert part in capsys.readouterr().err
+
+
+def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["import-lmi", "/nowhere", "--truss", str(ROOT)]) == 2
+    assert "/nowhere cannot be read" in capsys.readouterr().err

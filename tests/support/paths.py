@@ -1,0 +1,11 @@
+"""Folders and files of this repository."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "examples/smollm2-135m-cpu/config.yaml"
+TEMPLATES = ROOT / "data/triton_model_repository"
+SUPPORT = ROOT / "tests/support"
+PROGRAMS = SUPPORT / "programs"

@@ -1,0 +1,253 @@
+"""The client against real Triton whose engine plays scripts."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+from tests.support.scripted_triton import chunks_of
+
+from trtllm_truss import errors
+from trtllm_truss.engines.versions import PINNED_VERSION
+from trtllm_truss.requests import Sampling
+from trtllm_truss.triton.client.client import TritonClient
+from trtllm_truss.triton.client.grpc_connection import GrpcConnection
+from trtllm_truss.triton.client.request import EngineChunk, EngineRequest
+
+
+@pytest.fixture
+async def client(triton):
+    client = TritonClient(triton.process.grpc_address, tensorrt_llm_version="1.0.0")
+    yield client
+    await client.close()
+
+
+def request(request_id, max_tokens=50, **fields):
+    return EngineRequest(request_id, [11, 12, 13], max_tokens, **fields)
+
+
+async def collect(client, wanted, chunks=None):
+    chunks = [] if chunks is None else chunks
+    async for chunk in chunks_of(client, wanted):
+        chunks.append(chunk)
+    return chunks
+
+
+def ids(chunks):
+    return [token for chunk in chunks for token in chunk.token_ids]
+
+
+async def test_chunks_come_one_by_one(triton, client):
+    triton.script("steps", tokens=[1, 2, 3], freeze_at=2)
+    async with client.answer(request("steps")) as answer:
+        assert ids([await answer.next()]) == [1]
+        assert ids([await answer.next()]) == [2]
+
+
+async def test_chunks_are_collected_until_a_time(triton, client):
+    triton.script("held", tokens=[1, 2, 3, 4, 5], delay_s=0.1)
+    now = asyncio.get_running_loop().time
+    async with client.answer(request("held")) as answer:
+        first = await answer.next()
+        second = await answer.next(not_before=now() + 0.25)
+        rest = await answer.next(not_before=now() + 60)
+    assert first.token_ids == (1,)
+    assert 2 <= len(second.token_ids) <= 3
+    assert (first.token_ids + second.token_ids + rest.token_ids, rest.final) == (
+        (1, 2, 3, 4, 5),
+        True,
+    )
+
+
+async def test_no_token_until_the_deadline(triton, client):
+    triton.script("late", first_delay_s=0.5)
+    async with client.answer(request("late")) as answer:
+        with pytest.raises(TimeoutError):
+            await answer.next(deadline=asyncio.get_running_loop().time() + 0.05)
+        assert (await answer.next()).token_ids[0] == 11
+
+
+async def test_tokens_that_came_before_an_error_are_given(triton, client):
+    triton.script("cut", tokens=[1, 2, 3], error="Prompt length (9) exceeds it", error_at=2)
+    async with client.answer(request("cut")) as answer:
+        await asyncio.sleep(0.3)
+        assert (await answer.next()).token_ids == (1, 2)
+        with pytest.raises(errors.ContextLengthExceeded):
+            await answer.next()
+
+
+@pytest.mark.parametrize("final", ["with_last", "after_last", "empty"])
+async def test_every_way_to_end(triton, client, final):
+    triton.script(f"final_{final}", tokens=[1, 2, 3], final=final)
+    chunks = await collect(client, request(f"final_{final}"))
+    assert ids(chunks) == [1, 2, 3]
+    assert [c.final for c in chunks] == [False] * (len(chunks) - 1) + [True]
+
+
+async def test_no_token_at_all(triton, client):
+    triton.script("nothing", tokens=[], final="after_last")
+    assert await collect(client, request("nothing")) == [EngineChunk((), final=True)]
+
+
+async def test_log_probs_come_when_asked_for(triton, client):
+    (chunk,) = await collect(client, request("probs", max_tokens=1, return_log_probs=True))
+    assert (chunk.cum_log_prob, chunk.log_probs) == (-0.5, (-0.5,))
+    (chunk,) = await collect(client, request("no_probs", max_tokens=1))
+    assert (chunk.cum_log_prob, chunk.log_probs) == (None, ())
+
+
+async def test_engine_sees_the_tensors(triton, client):
+    wanted = request(
+        "tensors",
+        end_id=2,
+        stop_words=[[5, 7], [9]],
+        sampling=Sampling(temperature=0.5, min_tokens=2, seed=2**63),
+    )
+    await collect(client, wanted)
+    note = triton.seen("tensors", "request")
+    assert note["inputs"] == {
+        "input_ids": [11, 12, 13],
+        "input_lengths": [3],
+        "request_output_len": [50],
+        "end_id": [2],
+        "stop_words_list": [5, 7, 9, 2, 3, -1],
+        "temperature": [0.5],
+        "min_tokens": [2],
+        "seed": [2**63],
+        "streaming": [True],
+        "exclude_input_in_output": [True],
+    }
+    assert sorted(note["outputs"]) == ["output_ids", "sequence_length"]
+
+
+@pytest.mark.parametrize("error_at", [0, 2])
+async def test_error_text_becomes_our_error(triton, client, error_at):
+    name = f"error_{error_at}"
+    triton.script(name, tokens=[1, 2, 3], error="Prompt length (9) exceeds it", error_at=error_at)
+    got = []
+    with pytest.raises(errors.ContextLengthExceeded, match=r"Prompt length \(9\) exceeds it"):
+        await collect(client, request(name), got)
+    assert ids(got) == [1, 2, 3][:error_at]
+
+
+async def test_input_that_triton_does_not_know_is_our_fault(triton):
+    client = TritonClient(triton.process.grpc_address, tensorrt_llm_version="0.12.0")
+    with pytest.raises(errors.InternalError, match="random_seed"):
+        await collect(client, request("unknown", sampling=Sampling(seed=1)))
+    await client.close()
+
+
+async def test_closing_the_stream_cancels_in_the_engine(triton, client):
+    triton.script("closed", tokens=list(range(1000)), delay_s=0.02)
+    async with client.answer(request("closed", 1000)) as answer:
+        await answer.next()
+    note = await asyncio.to_thread(triton.seen, "closed", "cancelled", 0.5)
+    assert note["given"] < 20
+
+
+@pytest.mark.parametrize("slow_ms", [50, 700])
+async def test_an_engine_that_stops_is_not_cancelled(make_standin, monkeypatch, slow_ms):
+    """A cancelled call can abort Triton; an iteration of a large batch takes its time."""
+    cancelled = []
+    monkeypatch.setattr(GrpcConnection, "cancel", lambda _, call: cancelled.append(call))
+    told = threading.Event()
+    process = make_standin(
+        step_ms=slow_ms, on_line=lambda line: "cancelled id=slow" in line and told.set()
+    )
+    client = TritonClient(process.grpc_address, tensorrt_llm_version="1.0.0")
+    stopped = asyncio.Event()
+    async with client.answer(request("slow", 500), on_stopped=lambda _: stopped.set()) as answer:
+        await answer.next()
+    await asyncio.wait_for(stopped.wait(), 10)
+    await client.close()
+    assert await asyncio.to_thread(told.wait, 10)
+    assert not cancelled
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_cancelled_before_the_first_chunk(triton, client, streaming):
+    name = f"early_{streaming}"
+    triton.script(name, first_delay_s=1)
+    task = asyncio.create_task(collect(client, request(name, streaming=streaming)))
+    await asyncio.to_thread(triton.seen, name, "request")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (await asyncio.to_thread(triton.seen, name, "cancelled"))["given"] == 0
+
+
+async def test_many_cancelled_at_once_leave_nothing(triton, client):
+    triton.script("script", tokens=list(range(1000)), delay_s=0.02)
+    try:
+        tasks = [
+            asyncio.create_task(collect(client, request(f"many_{i}", 1000))) for i in range(30)
+        ]
+        await asyncio.sleep(0.2)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        for i in range(30):
+            await asyncio.to_thread(triton.seen, f"many_{i}", "cancelled")
+    finally:
+        triton.script("script")
+    assert ids(await collect(client, request("after_many"))) == [11, 12, 13]
+
+
+async def test_fifty_at_once(triton, client):
+    wanted = {f"c{i}": list(range(i, i + 40)) for i in range(50)}
+    for name, tokens in wanted.items():
+        triton.script(name, tokens=tokens)
+    got = await asyncio.gather(*(collect(client, request(name)) for name in wanted))
+    assert [ids(chunks) for chunks in got] == list(wanted.values())
+
+
+async def test_nobody_there():
+    client = TritonClient("127.0.0.1:9", tensorrt_llm_version=PINNED_VERSION)
+    with pytest.raises(errors.EngineUnavailable) as failure:
+        await collect(client, request("x"))
+    assert failure.value.retry_after_s
+    await client.close()
+
+
+async def test_closing_the_client_fails_its_streams(triton):
+    client = TritonClient(triton.process.grpc_address, tensorrt_llm_version=PINNED_VERSION)
+    triton.script("left", tokens=[1] * 50, delay_s=0.1)
+    task = asyncio.create_task(collect(client, request("left")))
+    await asyncio.to_thread(triton.seen, "left", "request")
+    await client.close()
+    with pytest.raises(errors.EngineUnavailable):
+        await task
+    with pytest.raises(errors.EngineUnavailable):
+        await collect(client, request("late"))
+
+
+async def test_server_killed_mid_stream_fails_the_stream(make_triton):
+    doomed = make_triton(tokens=list(range(50)), delay_s=0.02, kill_at=5)
+    client = TritonClient(doomed.process.grpc_address, tensorrt_llm_version=PINNED_VERSION)
+    got = []
+    with pytest.raises(errors.EngineUnavailable):
+        await collect(client, request("doomed"), got)
+    assert ids(got) == list(range(len(got)))
+    assert len(got) < 50
+    await client.close()
+
+
+def test_on_uvloop(triton):
+    uvloop = pytest.importorskip("uvloop")
+
+    async def main():
+        client = TritonClient(triton.process.grpc_address, tensorrt_llm_version=PINNED_VERSION)
+        triton.script("uvloop_cancel", tokens=[1] * 200, delay_s=0.02)
+        async with client.answer(request("uvloop_cancel", 200)) as answer:
+            await answer.next()
+        chunks = await collect(client, request("uvloop"))
+        await client.close()
+        return ids(chunks)
+
+    loop = uvloop.new_event_loop()
+    try:
+        assert loop.run_until_complete(main()) == [11, 12, 13]
+    finally:
+        loop.close()
+    triton.seen("uvloop_cancel", "cancelled")

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+from tests.support.paths import TEMPLATES
+from tritonclient.grpc import model_config_pb2
+
+from trtllm_truss.engines.versions import PINNED_VERSION
+from trtllm_truss.errors import SettingsError
+from trtllm_truss.triton.model_repository.contract import INPUTS, OUTPUTS, PARAMETERS
+from trtllm_truss.triton.model_repository.repository import read_config, render_repository
+from trtllm_truss.triton.model_repository.schema import rows_for
+
+
+def render(folder: Path, **changes):
+    arguments = {
+        "engine_dir": Path("/engines/one"),
+        "backend": "tensorrtllm",
+        "max_batch_size": 16,
+        "parameters": {},
+        "tensorrt_llm_version": PINNED_VERSION,
+        **changes,
+    }
+    return read_config(
+        render_repository(TEMPLATES, folder, **arguments) / "tensorrt_llm" / "config.pbtxt"
+    )
+
+
+def as_row(field):
+    is_input = isinstance(field, model_config_pb2.ModelInput)
+    return (
+        field.name,
+        model_config_pb2.DataType.Name(field.data_type).removeprefix("TYPE_"),
+        tuple(field.dims),
+        field.optional if is_input else True,
+        field.HasField("reshape"),
+        field.allow_ragged_batch if is_input else False,
+    )
+
+
+def expected(row):
+    return (row.name, row.dtype, row.dims, row.optional, row.scalar, row.ragged)
+
+
+def test_template_is_the_pinned_contract():
+    config = read_config(TEMPLATES / "tensorrt_llm" / "config.pbtxt")
+    assert [as_row(f) for f in config.input] == [
+        expected(r) for r in rows_for(INPUTS, PINNED_VERSION)
+    ]
+    assert [as_row(f) for f in config.output] == [
+        expected(r) for r in rows_for(OUTPUTS, PINNED_VERSION)
+    ]
+    assert {k: v.string_value for k, v in config.parameters.items()} == {
+        r.name: r.default for r in rows_for(PARAMETERS, PINNED_VERSION) if r.default is not None
+    }
+    assert config.model_transaction_policy.decoupled
+    assert "${" not in str(config)
+
+
+@pytest.mark.parametrize("version", ["0.7.1", "0.9.0", "0.12.0", "0.18.2", "1.0.0", None])
+def test_every_version_gets_exactly_its_tensors(tmp_path, version):
+    config = render(tmp_path, tensorrt_llm_version=version)
+    assert {as_row(f) for f in config.input} == {expected(r) for r in rows_for(INPUTS, version)}
+    assert {f.name for f in config.output} == {r.name for r in rows_for(OUTPUTS, version)}
+    assert set(config.parameters) <= {r.name for r in rows_for(PARAMETERS, version)}
+
+
+def test_rendering_changes_only_what_it_was_told(tmp_path):
+    config = render(
+        tmp_path,
+        engine_dir=Path('/a "quoted" folder/ü'),
+        backend="openvino_genai",
+        parameters={"kv_cache_free_gpu_mem_fraction": "0.5", "lora_prefetch_dir": "/lora"},
+        instance_count=2,
+    )
+    wanted = read_config(TEMPLATES / "tensorrt_llm" / "config.pbtxt")
+    wanted.backend = "openvino_genai"
+    wanted.max_batch_size = 16
+    wanted.instance_group[0].count = 2
+    wanted.dynamic_batching.preferred_batch_size[:] = [16]
+    wanted.parameters["gpt_model_path"].string_value = '/a "quoted" folder/ü'
+    wanted.parameters["kv_cache_free_gpu_mem_fraction"].string_value = "0.5"
+    wanted.parameters["lora_prefetch_dir"].string_value = "/lora"
+    assert text_format.MessageToString(config) == text_format.MessageToString(wanted)
+    assert list((tmp_path / "tensorrt_llm" / "1").iterdir()) == []
+
+
+def test_rendering_twice_replaces_the_first(tmp_path):
+    render(tmp_path, parameters={"sink_token_length": "2"})
+    (tmp_path / "tensorrt_llm" / "stale").touch()
+    assert render(tmp_path).parameters["sink_token_length"].string_value == ""
+    assert not (tmp_path / "tensorrt_llm" / "stale").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "message"),
+    [
+        ("kv_cache_free_gpu_memory_fraction", "1.0.0", "mean kv_cache_free_gpu_mem_fraction?"),
+        ("zzz", "1.0.0", "zzz is not a parameter of the tensorrt_llm model."),
+        ("max_num_sequences", "1.0.0", "before 0.8, not of 1.0.0"),
+        ("num_nodes", "0.12.0", "0.19 and later, not of 0.12.0"),
+        ("gpt_model_path", "1.0.0", "cannot be set"),
+    ],
+)
+def test_refused_parameters(tmp_path, name, version, message):
+    with pytest.raises(SettingsError) as failure:
+        render(tmp_path, parameters={name: "1"}, tensorrt_llm_version=version)
+    assert message in failure.value.message
+    assert failure.value.param == name
+
+
+def test_broken_template_is_named(tmp_path):
+    (tmp_path / "tensorrt_llm").mkdir()
+    (tmp_path / "tensorrt_llm" / "config.pbtxt").write_text("max_batch_size: ${x}")
+    with pytest.raises(SettingsError, match=r"config\.pbtxt is not a readable"):
+        read_config(tmp_path / "tensorrt_llm" / "config.pbtxt")

@@ -1,0 +1,92 @@
+"""What Triton's Python backend leaves in /tmp: a run removes its own and nobody else's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.scripted_triton import left_alone
+from tests.support.waiting import settles
+
+from trtllm_truss.processes.process_guard import marked_processes, remove_env_folders
+from trtllm_truss.triton.server.process import ServerProcess, State
+
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+def env_folders(server: ServerProcess) -> set[Path]:
+    """The folders that were made between the start of the server's Triton and of its stub."""
+    assert server.launch is not None
+    begun_s: dict[str, float] = {}
+    booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    for pid in marked_processes(server.launch.run_id):
+        name, fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[::2]
+        begun_s[name.partition("(")[2]] = booted_s + int(fields.split()[19]) * TICK_S
+    first_s, last_s = begun_s["tritonserver"] - TICK_S, begun_s["triton_python_b"] + TICK_S
+    folders = {path: path.lstat().st_ctime for path in Path("/tmp").glob("python_env_*")}
+    return {path for path, made_s in folders.items() if first_s < made_s < last_s}
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder as the backend makes it, whose maker is dead."""
+    folder = Path(tempfile.mkdtemp(prefix="python_env_", dir="/tmp"))
+    yield folder
+    for path in folder.iterdir() if folder.exists() else ():
+        path.unlink()
+    if folder.exists():
+        folder.rmdir()
+
+
+@pytest.mark.parametrize("end", ["stop", "kill -9 of the keeper", "kill -9 of Triton"])
+def test_no_end_leaves_a_folder(make_standin, end: str) -> None:
+    server: ServerProcess = make_standin()
+    folders = env_folders(server)
+    assert folders
+    if end == "stop":
+        server.stop(0)
+    elif end == "kill -9 of the keeper":
+        os.kill(server.pid, signal.SIGKILL)
+    else:
+        names = {pid: Path(f"/proc/{pid}/comm").read_text() for pid in
+                 marked_processes(server.launch.run_id)}  # fmt: skip
+        os.kill(next(pid for pid, name in names.items() if name == "tritonserver\n"), 9)
+    assert settles(lambda: server.state in (State.STOPPED, State.DEAD))
+    assert not left_alone(folders)
+
+
+def test_a_living_triton_keeps_its_folder(make_standin) -> None:
+    """Without it, it would abort at its end."""
+    first, second = make_standin(ready_s=None), make_standin(ready_s=None)
+    first.wait_until_ready(60)
+    second.wait_until_ready(60)
+    of_first, of_second = env_folders(first), env_folders(second)
+    first.stop(0)
+    assert of_second
+    assert all(folder.exists() for folder in of_second)
+    second.stop(0)  # of two that began together the last one removes the folders of both
+    assert not left_alone(of_first | of_second)
+
+
+def test_what_is_in_use_or_older_stays(folder: Path) -> None:
+    now_s = time.time()
+    remove_env_folders(now_s + 60)
+    assert folder.exists()
+    (folder / "environment").touch()
+    remove_env_folders(now_s - 60)
+    assert folder.exists()
+    (folder / "environment").unlink()
+    remove_env_folders(now_s - 60)
+    assert not left_alone([folder])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes the rights of root")
+def test_what_another_user_owns_stays(folder: Path) -> None:
+    os.chown(folder, 65534, 65534)
+    remove_env_folders(time.time() - 60)
+    assert folder.exists()

@@ -1,0 +1,140 @@
+"""Real Triton as a child: how it starts, fails, dies and is found to listen."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import stat
+import time
+from pathlib import Path
+
+import grpc
+import pytest
+from tests.support.scripted_triton import assert_nothing_left
+from tests.support.truss_process import LOOPBACK, listening_addresses
+from tests.support.waiting import PATIENCE_S, settles
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from trtllm_truss.errors import TritonError
+from trtllm_truss.processes.process_guard import marked_processes
+from trtllm_truss.triton.client.grpc_connection import GrpcConnection
+from trtllm_truss.triton.server.process import State
+
+
+def test_listens_on_loopback_only_and_not_for_http(triton):
+    launch = triton.process.launch
+    listening = [
+        address for pid in marked_processes(launch.run_id) for address in listening_addresses(pid)
+    ]
+    assert {port for _, port in listening} == {launch.ports.grpc, launch.ports.metrics}
+    assert launch.ports.http is None
+    assert {host for host, _ in listening} <= LOOPBACK
+
+
+def test_shared_memory_is_ours_alone(triton):
+    segments = list(Path("/dev/shm").glob(f"{triton.process.launch.shm_prefix}0_*"))
+    assert segments
+    assert {stat.S_IMODE(segment.stat().st_mode) for segment in segments} == {0o600}
+
+
+def test_files_will_be_ours_alone(triton):
+    for pid in marked_processes(triton.process.launch.run_id):
+        assert "Umask:\t0077\n" in Path(f"/proc/{pid}/status").read_text()
+
+
+CLOSED_APIS = {
+    "LogSettings": service_pb2.LogSettingsRequest(),
+    "TraceSetting": service_pb2.TraceSettingRequest(),
+    "SystemSharedMemoryStatus": service_pb2.SystemSharedMemoryStatusRequest(),
+    "SystemSharedMemoryRegister": service_pb2.SystemSharedMemoryRegisterRequest(),
+    "SystemSharedMemoryUnregister": service_pb2.SystemSharedMemoryUnregisterRequest(),
+    "CudaSharedMemoryStatus": service_pb2.CudaSharedMemoryStatusRequest(),
+    "CudaSharedMemoryRegister": service_pb2.CudaSharedMemoryRegisterRequest(),
+    "CudaSharedMemoryUnregister": service_pb2.CudaSharedMemoryUnregisterRequest(),
+}
+
+
+@pytest.mark.parametrize("method", CLOSED_APIS)
+def test_apis_that_nobody_needs_are_closed(triton, method):
+    with grpc.insecure_channel(triton.process.grpc_address) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        with pytest.raises(grpc.RpcError, match="This protocol is restricted"):
+            getattr(stub, method)(CLOSED_APIS[method])
+
+
+class Answer:
+    """How a gRPC call ended."""
+
+    def __init__(self):
+        self.status = asyncio.get_running_loop().create_future()
+
+    def message(self, payload):
+        pass
+
+    def ended(self, status, details):
+        self.status.set_result((status, details))
+
+
+@pytest.mark.parametrize(
+    ("head", "details"),
+    [
+        ([], "expecting header 'triton-grpc-protocol-closed:to:all'"),
+        ([("triton-grpc-protocol-closed:to:all", "x")], "the server reset the call"),
+        ([("triton-grpc-protocol-closed", "to:all=x")], "expecting header"),
+    ],
+)
+async def test_no_header_opens_a_closed_api(triton, head, details):
+    """Not even one that only a client without any checks would send, as this one is."""
+    connection = await GrpcConnection.connect(triton.process.grpc_address)
+    answer = Answer()
+    send_headers = connection._h2.send_headers
+    connection._h2.send_headers = lambda number, headers: send_headers(number, headers + head)
+    payload = service_pb2.LogSettingsRequest().SerializeToString()
+    connection.call("/inference.GRPCInferenceService/LogSettings", payload, answer)
+    assert details in (await asyncio.wait_for(answer.status, PATIENCE_S))[1]
+    connection.close()
+
+
+def test_model_that_cannot_load_is_told(make_triton):
+    failed = make_triton(ready_s=None, load_error="no such engine file: rank0.engine")
+    with pytest.raises(TritonError, match=r"exited with code 1.*no such engine file"):
+        failed.process.wait_until_ready(PATIENCE_S)
+    assert failed.process.state is State.DEAD
+
+
+def test_stub_that_dies_while_loading_is_told(make_triton):
+    failed = make_triton(ready_s=None, load_exit=9)
+    with pytest.raises(TritonError, match="Stub process"):
+        failed.process.wait_until_ready(PATIENCE_S)
+
+
+def test_slow_model_meets_the_deadline(make_triton):
+    slow = make_triton(ready_s=None, load_s=60)
+    begun = time.monotonic()
+    with pytest.raises(TritonError, match="not ready after 1 s"):
+        slow.process.wait_until_ready(1)
+    slow.process.stop(0)
+    assert time.monotonic() - begun < 30
+    assert_nothing_left(slow.process.launch.run_id, slow.process.launch.shm_prefix, 0.5)
+
+
+@pytest.mark.parametrize("victim", ["keeper", "tritonserver", "stub"])
+def test_kill_9_leaves_nothing(make_triton, victim):
+    doomed = make_triton()
+    launch, keeper = doomed.process.launch, doomed.process.pid
+    told = []
+    doomed.process.on_exit(told.append)
+    pids = {keeper: "keeper"}
+    for pid in marked_processes(launch.run_id) - {keeper}:
+        executable = Path(f"/proc/{pid}/exe").readlink()
+        pids[pid] = "stub" if executable.name.endswith("_stub") else "tritonserver"
+    (target,) = [pid for pid, name in pids.items() if name == victim]
+    os.kill(target, signal.SIGKILL)
+    if victim == "stub":  # Triton does not mind; whoever asks for tokens will
+        doomed.process.stop(0.5)
+    else:
+        assert settles(lambda: told)
+        assert doomed.process.state is State.DEAD
+        assert "SIGKILL" in told[0].message
+    assert_nothing_left(launch.run_id, launch.shm_prefix)

@@ -1,0 +1,258 @@
+"""Engines for several GPUs: real Triton, real Open MPI, and a stand-in for the engine itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.support.scripted_triton import assert_nothing_left, chunks_of
+from tests.support.truss_process import LOOPBACK, listening_addresses
+from tests.support.waiting import PATIENCE_S, until
+
+from trtllm_truss.engines.inspection import inspect_engine
+from trtllm_truss.engines.versions import PINNED_VERSION
+from trtllm_truss.errors import EngineUnavailable, TritonError
+from trtllm_truss.processes.process_guard import marked_processes
+from trtllm_truss.triton.client.client import TritonClient
+from trtllm_truss.triton.client.request import EngineRequest
+from trtllm_truss.triton.server import command
+from trtllm_truss.triton.server.ports import free_ports
+from trtllm_truss.triton.server.process import ServerProcess, State
+
+PROMPT = [11, 12, 13]
+STREAMS = 32
+
+
+async def collect(client, max_tokens=10, request_id="r"):
+    request = EngineRequest(request_id, PROMPT, max_tokens)
+    return [token async for chunk in chunks_of(client, request) for token in chunk.token_ids]
+
+
+async def stream(server, **options):
+    client = TritonClient(server.grpc_address, tensorrt_llm_version=PINNED_VERSION)
+    try:
+        return await collect(client, **options)
+    finally:
+        await client.close()
+
+
+def processes(server: ServerProcess) -> Iterator[tuple[str, int]]:
+    """The run's processes as `mpirun`, `rank 1`, `stub 1` …, without the keeper."""
+    for pid in marked_processes(server.launch.run_id) - {server.pid}:
+        name = Path(f"/proc/{pid}/exe").readlink().name
+        environment = Path(f"/proc/{pid}/environ").read_bytes().decode()
+        rank = re.search(r"OMPI_COMM_WORLD_RANK=(\d+)", environment)
+        if name == "tritonserver":
+            yield f"rank {rank[1] if rank else 0}", pid
+        elif name.endswith("_stub"):
+            yield f"stub {rank[1] if rank else 0}", pid
+        elif "run" in name:
+            yield "mpirun", pid
+
+
+def assert_gone(server, within_s=PATIENCE_S):
+    launch = server.launch
+    assert_nothing_left(launch.run_id, launch.shm_prefix, within_s)
+    assert not launch.folder.exists()
+    for port in (launch.ports.grpc, launch.ports.metrics):
+        with socket.socket() as taker:
+            taker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            taker.bind(("127.0.0.1", port))
+
+
+@pytest.mark.parametrize(("tp", "pp"), [(1, 1), (2, 1), (2, 2)])
+async def test_engine_of_any_size_answers(make_standin, tp, pp):
+    server = make_standin(tp=tp, pp=pp)
+    assert await stream(server) == [11, 12, 13, 11, 12, 13, 11, 12, 13, 11]
+    names = [name for name, _ in processes(server)]
+    assert sorted(n for n in names if n.startswith("rank")) == [f"rank {i}" for i in range(tp * pp)]
+    server.stop(2)
+    assert_gone(server, within_s=0.1)
+
+
+def test_engine_folder_is_one_that_inspection_reads(make_standin, tmp_path):
+    folders = []
+    make_standin(tp=2, pp=2, spoil=folders.append, limits={"max_batch_size": 3})
+    engine = inspect_engine(folders[0])
+    assert (engine.tensor_parallelism, engine.pipeline_parallelism) == (2, 2)
+    assert engine.max_batch_size == 3
+    assert engine.rank_files.missing == engine.rank_files.surplus == ()
+
+
+async def live_streams(server, max_tokens=1900):
+    """Streams of which each has given its first tokens."""
+    client = TritonClient(server.grpc_address, tensorrt_llm_version=PINNED_VERSION)
+    given = [0] * STREAMS
+
+    async def one(index):
+        async for chunk in chunks_of(client, EngineRequest(f"r{index}", PROMPT, max_tokens)):
+            given[index] += len(chunk.token_ids)
+
+    tasks = [asyncio.create_task(one(index)) for index in range(STREAMS)]
+    await until(lambda: all(given))
+    return client, tasks
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("victim", ["rank 0", "stub 0", "keeper", "rank 1", "stub 1", "mpirun"])
+async def test_kill_9_of_any_process_ends_every_stream(make_standin, victim, world_size):
+    server = make_standin(tp=world_size, step_ms=10)
+    pids = {**dict(processes(server)), "keeper": server.pid}
+    if victim not in pids:
+        pytest.skip("one rank has no such process")
+    client, tasks = await live_streams(server)
+    os.kill(pids[victim], signal.SIGKILL)
+    await until(lambda: server.state is not State.READY)
+    results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), PATIENCE_S)
+    assert {type(result) for result in results} == {EngineUnavailable}
+    assert server.state is State.DEAD
+    assert_gone(server)
+    await client.close()
+
+
+async def test_nobody_holds_up_mpirun(make_standin):
+    """One idle connection did: no death of a rank was noticed while it was there."""
+    server = make_standin(tp=2)
+    listening = {
+        address
+        for pid in marked_processes(server.launch.run_id)
+        for address in listening_addresses(pid)
+    }
+    with contextlib.ExitStack() as idle:
+        for host, port in listening:
+            if host not in LOOPBACK:
+                connection = idle.enter_context(socket.create_connection(("127.0.0.1", port)))
+                connection.sendall(b"x")
+        os.kill(dict(processes(server))["rank 1"], signal.SIGKILL)
+        await until(lambda: server.state is State.DEAD)
+    assert {host for host, _ in listening} <= LOOPBACK
+    assert "accept" not in server.cause
+    assert "eventually" not in server.cause
+
+
+def test_mpirun_whose_port_was_taken_gets_another(make_standin, monkeypatch):
+    ports = []
+
+    def choose(http_port):
+        ports.append(replace(free_ports(http_port), **({} if ports else {"mpi": taken})))
+        return ports[-1]
+
+    monkeypatch.setattr(command, "free_ports", choose)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        taken = listener.getsockname()[1]
+        server = make_standin(tp=2)
+    assert server.launch.ports == ports[1]
+
+
+async def test_streams_that_are_left_end_in_the_engine(make_standin):
+    lines = []
+    server = make_standin(step_ms=10, on_line=lines.append, limits={"max_batch_size": 8})
+    client = TritonClient(server.grpc_address, tensorrt_llm_version=PINNED_VERSION)
+    given = [0] * STREAMS
+
+    async def one(index):
+        async for chunk in chunks_of(client, EngineRequest(f"s{index}", PROMPT, 1900)):
+            given[index] += len(chunk.token_ids)
+
+    tasks = [asyncio.create_task(one(index)) for index in range(STREAMS)]
+    await until(lambda: sum(count >= 20 for count in given) == 8)  # the others wait
+    for task in tasks:
+        task.cancel()
+    for _ in range(5):  # rounds of the event loop: nobody who leaves waits for the engine
+        await asyncio.sleep(0)
+    assert all(task.done() for task in tasks)
+    await until(lambda: sum("cancelled id=s" in line for line in lines) == STREAMS)
+    assert await collect(client) == [11, 12, 13, 11, 12, 13, 11, 12, 13, 11]
+    await client.close()
+
+
+async def test_engine_that_aborts_ends_every_stream(make_standin):
+    server = make_standin(tp=2, step_ms=5, crash_after=100)
+    client, tasks = await live_streams(server)
+    results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), PATIENCE_S)
+    assert {type(result) for result in results} == {EngineUnavailable}
+    await client.close()
+    await until(lambda: server.state is State.DEAD)
+    with pytest.raises(TritonError, match="SIGABRT"):
+        server.wait_until_ready(PATIENCE_S)
+    assert_gone(server)
+
+
+async def test_hung_engine_is_stopped(make_standin):
+    lines = []
+    server = make_standin(tp=2, step_ms=5, hang_after=100, on_line=lines.append)
+    client, tasks = await live_streams(server)
+    await until(lambda: any("hanging" in line for line in lines))
+    assert server.state is State.READY  # only whoever waits for tokens can tell
+    server.stop(0.3)
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert {type(result) for result in results} == {EngineUnavailable}
+    assert_gone(server, within_s=0.1)
+    await client.close()
+
+
+async def test_two_servers_do_not_disturb_each_other(make_standin):
+    first, second = make_standin(tp=2, ready_s=None), make_standin(tp=2, ready_s=None)
+    first.wait_until_ready(PATIENCE_S)
+    second.wait_until_ready(PATIENCE_S)
+    assert await stream(first) == await stream(second)
+    os.kill(dict(processes(first))["rank 1"], signal.SIGKILL)
+    client, tasks = await live_streams(second, 300)
+    assert_gone(first)
+    assert second.state is State.READY
+    results = await asyncio.gather(*tasks)
+    assert results == [None] * STREAMS
+    await client.close()
+
+
+def rejected(server):
+    with pytest.raises(TritonError) as failure:
+        server.wait_until_ready(PATIENCE_S)
+    assert_gone(server)
+    return failure.value.message
+
+
+@pytest.mark.parametrize(("tp", "world_size"), [(2, 1), (1, 2), (4, 2)])
+def test_wrong_world_size_is_told(make_standin, tp, world_size):
+    server = make_standin(tp=tp, world_size=world_size, ready_s=None)
+    assert "tp*pp*cp" in rejected(server)
+
+
+def test_missing_rank_file_is_told(make_standin):
+    server = make_standin(
+        tp=2, ready_s=None, spoil=lambda folder: (folder / "rank1.engine").unlink()
+    )
+    assert "rank1.engine" in rejected(server)
+
+
+def test_engine_of_another_version_is_told(make_standin):
+    def spoil(folder):
+        for file in folder.glob("*.engine"):
+            file.write_bytes(b"ftrt\x00\x01")
+
+    assert "10.11.0.33 got 10.3.0.26" in rejected(make_standin(tp=2, ready_s=None, spoil=spoil))
+
+
+def test_crash_while_loading_is_told(make_standin):
+    server = make_standin(tp=2, ready_s=None, ranks={1: {"load_crash": 1}})
+    assert "SIGABRT" in rejected(server)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_engine_that_loads_too_long_meets_the_deadline(make_standin, rank):
+    server = make_standin(tp=2, ready_s=None, ranks={rank: {"load_s": 60}})
+    begun = time.monotonic()
+    with pytest.raises(TritonError, match="not ready after 1 s"):
+        server.wait_until_ready(1)
+    server.stop(0.3)
+    assert time.monotonic() - begun < 30  # it would load for 60
+    assert_gone(server, within_s=0.1)
