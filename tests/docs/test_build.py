@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from tests.support.paths import ROOT
-from tools.docs.build import with_tables
+from tools.docs.build import build_tables
 from tools.docs.lmi_options import LMI_OPTIONS
+from tools.docs.tables import fill
 
 from trtllm_truss.builder.planning.flags import BUILD_FLAGS
 from trtllm_truss.settings.build import Build, RotaryScaling
@@ -32,7 +33,7 @@ GUIDES = [
 
 def test_the_page_is_up_to_date() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert with_tables(page) == page, "run python -m tools.docs docs"
+    assert fill(page, build_tables()) == page, "run python -m tools.docs docs"
 
 
 @pytest.mark.parametrize("option", GUIDES)

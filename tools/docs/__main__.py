@@ -5,20 +5,25 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tools.docs.build import with_tables
+from tools.docs.build import build_tables
 from tools.docs.lmi import lmi_page
 from tools.docs.openai import openai_page
 from tools.docs.settings import settings_page, settings_schema
+from tools.docs.tables import fill
+from tools.docs.troubleshooting import troubleshooting_tables
 
 
 def main(folder: Path) -> None:
-    """Write the pages into a folder; build.md must be there, only its tables are generated."""
+    """Write the pages into a folder, which must hold those of which only tables are generated."""
+    build = (folder / "build.md").read_text(encoding="utf-8")
+    troubleshooting = (folder / "troubleshooting.md").read_text(encoding="utf-8")
     pages = {
         "settings.md": settings_page(),
         "settings.schema.json": settings_schema(),
         "openai.md": openai_page(),
         "lmi.md": lmi_page(),
-        "build.md": with_tables((folder / "build.md").read_text(encoding="utf-8")),
+        "build.md": fill(build, build_tables()),
+        "troubleshooting.md": fill(troubleshooting, troubleshooting_tables()),
     }
     for name, page in pages.items():
         (folder / name).write_text(page, encoding="utf-8")

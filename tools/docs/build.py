@@ -1,4 +1,4 @@
-"""The tables of docs/build.md; the text outside the marks is written by hand."""
+"""The tables of docs/build.md; the other text is written by hand."""
 
 from __future__ import annotations
 
@@ -9,21 +9,9 @@ from trtllm_truss.builder.planning.flags import BUILD_FLAGS, NEWEST, OLDEST, Bui
 from trtllm_truss.engines.versions import PINNED_VERSION, Release, release
 
 
-def with_tables(page: str) -> str:
-    """A page with its tables written anew.
-
-    Args:
-        page: holds a ``<!-- table: NAME -->`` and a ``<!-- end -->`` around each.
-    """
-    for name, table in {
-        "families": _families(),
-        "flags": _flags(),
-        "lmi": _lmi_options(),
-    }.items():
-        before, mark, rest = page.partition(f"<!-- table: {name} -->\n")
-        assert mark, f"the page has no table {name}"
-        page = before + mark + table + rest[rest.index("<!-- end -->") :]
-    return page
+def build_tables() -> dict[str, str]:
+    """Return the tables by their names in the page."""
+    return {"families": _families(), "flags": _flags(), "lmi": _lmi_options()}
 
 
 def _families() -> str:

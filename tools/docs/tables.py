@@ -23,6 +23,23 @@ def table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def fill(page: str, tables: Mapping[str, str]) -> str:
+    """Return a page with its generated tables replaced.
+
+    Args:
+        page: has a ``<!-- table: NAME -->`` before and an ``<!-- end -->`` after each table.
+        tables: by their names.
+
+    Raises:
+        ValueError: the page lacks a table's marks.
+    """
+    for name, text in tables.items():
+        mark = f"<!-- table: {name} -->\n"
+        start = page.index(mark) + len(mark)
+        page = page[:start] + text + page[page.index("<!-- end -->", start) :]
+    return page
+
+
 def field_rows(
     model: type[BaseModel], names: Iterable[str], *, empty: bool = False
 ) -> list[list[str]]:

@@ -1,0 +1,204 @@
+"""The pages for people: links, commands, settings, paths, messages and figures that they name."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import re
+import runpy
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from tools.docs.tables import fill
+from tools.docs.troubleshooting import BUILD_LINES, troubleshooting_tables
+
+from trtllm_truss import errors
+from trtllm_truss.builder.run import failures
+from trtllm_truss.cli.main import main
+from trtllm_truss.protocols.predict.body import ALIASES, PredictBody
+from trtllm_truss.settings.build import Build
+from trtllm_truss.settings.model import Serving
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "packages/trtllm_truss"
+FILES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+PLACEHOLDER = "…"
+README_LINES = 150
+
+each_page = pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+
+
+def page(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def prose(text: str) -> str:
+    """A page without its code blocks."""
+    return FENCE.sub("", text)
+
+
+def spans(text: str) -> list[str]:
+    """Inline code, whatever line it ends on."""
+    return [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose(text))]
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that GitHub gives a page's headings."""
+    titles = re.findall(r"^#+ (.+)$", prose(text), re.MULTILINE)
+    slugs = [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
+    return {
+        f"{slug}-{before}" if (before := slugs[:place].count(slug)) else slug
+        for place, slug in enumerate(slugs)
+    }
+
+
+def rows(text: str, head: str) -> Iterator[list[str]]:
+    """The rows of every table whose first column has this head."""
+    inside = False
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("| ").split(" | ")]
+        if not line.startswith("|"):
+            inside = False
+        elif cells[0] == head:
+            inside = True
+        elif inside and not set(line) <= set("|-: "):
+            yield cells
+
+
+@each_page
+def test_links_and_anchors_resolve(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose(text)):
+        path, _, anchor = link.partition("#")
+        target = file.parent / path if path else file
+        if "://" not in link:
+            assert target.exists(), link
+            assert not anchor or anchor in anchors(target.read_text(encoding="utf-8")), link
+
+
+@cache
+def options_of(command: str) -> set[str]:
+    """The options in the help of a command."""
+    with contextlib.redirect_stdout(io.StringIO()) as shown, pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0, command
+    return set(re.findall(r"--[a-z][a-z-]*", shown.getvalue()))
+
+
+@each_page
+def test_commands_and_options_exist(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    blocks = "\n".join(FENCE.findall(text)).replace("\\\n", " ")
+    for line in [*blocks.splitlines(), *spans(text)]:
+        found = re.search(r"(?:^|[ /$])trtllm-truss ([a-z].*)", line.partition(" #")[0])
+        if found is not None:
+            command, *arguments = shlex.split(found[1])
+            used = {word.partition("=")[0] for word in arguments if word.startswith("--")}
+            assert used <= options_of(command), line
+
+
+@each_page
+def test_make_targets_exist(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z]+):.*## ", page("Makefile"), re.MULTILINE))
+    lines = [*spans(text), *"\n".join(FENCE.findall(text)).splitlines()]
+    named = {found[1] for line in lines if (found := re.match(r"(?:\$ )?make ([a-z]+)\b", line))}
+    assert named <= targets
+
+
+@each_page
+def test_settings_exist(file: Path) -> None:
+    for section, model in (("serving", Serving), ("build", Build)):
+        for span in spans(file.read_text(encoding="utf-8")):
+            if named := re.fullmatch(rf"(?:model_metadata\.)?{section}\.(\w+)(?:[.:].*)?", span):
+                assert named[1] in model.model_fields, span
+
+
+@each_page
+def test_paths_exist(file: Path) -> None:
+    """Paths of files and folders, relative to the root or to the package."""
+    for span in spans(file.read_text(encoding="utf-8")):
+        if re.fullmatch(r"(packages|tests|tools|benchmarks|model|data|examples)/[\w./-]+", span):
+            assert (ROOT / span).exists(), span
+        elif file.name == "architecture.md" and re.fullmatch(r"[a-z_]+(/[\w]+)+(\.py)?/?", span):
+            assert (PACKAGE / span).exists(), span
+        elif re.fullmatch(r"trtllm_truss(\.\w+)+", span):
+            assert list(PACKAGE.glob(f"{span.partition('.')[2].replace('.', '/')}*")), span
+
+
+def test_the_layers_are_those_of_the_import_test() -> None:
+    layers = runpy.run_path(str(ROOT / "tests/packaging/test_layers.py"))["LAYERS"]
+    top = dict.fromkeys(name.partition(".")[0] for name in layers)
+    assert [row[0].strip("`") for row in rows(page("docs/architecture.md"), "layer")] == list(top)
+
+
+def test_every_page_is_in_the_index() -> None:
+    named = set(re.findall(r"\]\(([\w-]+\.md)\)", page("docs/README.md")))
+    assert named == {file.name for file in ROOT.glob("docs/*.md")} - {"README.md"}
+
+
+def test_the_readme_is_short_and_its_figures_are_measured() -> None:
+    text = page("README.md")
+    assert len(text.splitlines()) <= README_LINES
+    figures = re.findall(r"[\d,.]+ ±[\d,.]+", text)
+    assert len(figures) >= 3
+    measured = page("docs/performance.md")
+    assert [figure for figure in figures if f"| {figure} |" not in measured] == []
+
+
+def test_the_predict_page_has_every_field() -> None:
+    named = [
+        re.findall(r"`(\w+)`", row[0]) for row in rows(page("docs/predict.md"), "field")
+    ]  # the field, or several, then its aliases
+    assert {name for names in named for name in names} == {*PredictBody.model_fields, *ALIASES}
+    for names in named:
+        aliases = [name for name in names if name in ALIASES]
+        assert {ALIASES[alias] for alias in aliases} <= {names[0]}
+
+
+@pytest.mark.parametrize("name", ["docs/predict.md", "docs/troubleshooting.md"])
+def test_every_error_of_a_request_is_listed(name: str) -> None:
+    kinds = [errors.TrussError]
+    for kind in kinds:
+        kinds += [sub for sub in kind.__subclasses__() if sub is not errors.StartupError]
+    listed = " ".join(
+        f"{row[0]} {row[1]}"
+        for head in ("status", "status and code")
+        for row in rows(page(name), head)
+    )
+    for kind in kinds:
+        assert re.search(rf"\b{kind.status}\b[^`]* `{kind.code}`", listed), kind
+
+
+def literals() -> Iterator[str]:
+    """Every string of the package, with a placeholder for each value put into it."""
+    for module in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                parts = node.values
+                yield "".join(
+                    str(part.value) if isinstance(part, ast.Constant) else PLACEHOLDER
+                    for part in parts
+                )
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield re.sub(r"%[\d.]*[sdgf]", PLACEHOLDER, node.value)
+
+
+def test_the_messages_of_troubleshooting_are_in_the_code() -> None:
+    in_code = "\n".join(literals())
+    messages = [row[0].strip("`") for row in rows(page("docs/troubleshooting.md"), "message")]
+    assert len(messages) > 20
+    assert [message for message in messages if message not in in_code] == []
+
+
+def test_the_tables_of_troubleshooting_are_generated_and_complete() -> None:
+    text = page("docs/troubleshooting.md")
+    assert fill(text, troubleshooting_tables()) == text, "run make docs"
+    explained = [failures.describe_failure("STEP", 1, [line], ROOT) for line in BUILD_LINES]
+    for _, sentence in failures._CAUSES:
+        assert any(sentence in message for message in explained), sentence
