@@ -1,4 +1,4 @@
-"""The hash by which equal builds find each other."""
+"""The hash that identifies equal builds."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from trtllm_truss.builder.plan import Plan
 from trtllm_truss.builder.planning.target import Target
 
 CONVERTER = 1
-"""Raised when this project's own converter for the CPU writes other files than before."""
+"""Increment when this project's converter for the CPU changes its output."""
 
 
 def build_key(plan: Plan, checkpoint_revision: str, target: Target | None) -> str:
-    """A hash of everything that makes two engines differ.
+    """Hash everything that makes two engines differ.
 
-    The commands hold every option that matters, and none that does not, such as where to publish.
+    The commands contain every option that matters, and none that does not, such as the publishing
+    destination.
 
     Args:
         plan: the build.
         checkpoint_revision: the commit of the checkpoint, or a hash of its files.
-        target: the GPU and the version; None for an engine of the CPU.
+        target: the GPU and the version; None for a CPU engine.
     """
     content: dict[str, Any] = {
         "steps": [step.command for step in plan.steps],

@@ -6,8 +6,8 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from trtllm_truss.builder.jobs import Job, prepare
-from trtllm_truss.builder.run.build_engine import run
+from trtllm_truss.builder.jobs import Job, prepare_build
+from trtllm_truss.builder.run.build_engine import build_engine
 from trtllm_truss.cli.layout import read_config
 from trtllm_truss.cli.terminal import tell
 from trtllm_truss.engines.compatibility.environment import Surroundings
@@ -38,7 +38,7 @@ def build(truss: Path, config: Path | None, output: Path | None, *, plan_only: b
     if output is not None and output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise SettingsError(f"--output {output} is not empty; name a new folder.")
     tell(*job.estimate.sentences)
-    engine = run(job, environment.variables, tell)
+    engine = build_engine(job, environment.variables, tell)
     if output is not None:
         engine = Path(shutil.copytree(engine, output, dirs_exist_ok=True))
     print(engine)
@@ -55,4 +55,4 @@ def find_job(truss: Path, config: Path | None, environment: Environment) -> Job:
     here = local_surroundings(environment)
     asked = Surroundings.from_config(content)
     surroundings = replace(asked, gpus=here.gpus, runtime_version=here.runtime_version)
-    return prepare(parse_settings(content), surroundings, environment.hf_access_token)
+    return prepare_build(parse_settings(content), surroundings, environment.hf_access_token)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_truss.artifacts.open_repository import is_remote
-from trtllm_truss.builder.jobs import prepare
+from trtllm_truss.builder.jobs import prepare_build
 from trtllm_truss.cli.layout import read_config
 from trtllm_truss.engines.compatibility.check import disagreements
 from trtllm_truss.engines.compatibility.environment import Surroundings
@@ -93,7 +93,7 @@ def examine(truss: Path, config: Path | None) -> Report:
     facts, findings = _machine(environment, here.gpus or ())
     try:
         if settings.engine_repository is None:
-            job = prepare(settings, surroundings, environment.hf_access_token)
+            job = prepare_build(settings, surroundings, environment.hf_access_token)
             return Report([*facts, *job.estimate.sentences], findings)
         engine = _describe(settings, environment, findings)
         if engine is None:
