@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.cases import ALL, DEFAULT, case
 from benchmarks.options import Options
 from benchmarks.report import write_report
-from trtllm_truss.cli.signals import unwinding
+from trtllm_truss.cli.common import unwinding
 
 _OUTPUT = Path(__file__).parent / "results"
 
