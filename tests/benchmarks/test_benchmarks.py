@@ -171,3 +171,20 @@ def test_report_shows_what_was_written(tmp_path: Path) -> None:
     assert "## A title" in page
     assert "| ours | 2,000.0 ±20.0 |" in page
     assert "- A finding." in page
+
+
+def test_report_opens_with_the_throughput_at_the_most_streams(tmp_path: Path) -> None:
+    columns = [Column("streams", "streams"), Column("path", "path"), Column("tok_s", "tok/s")]
+    for name, other in (("zero-cost", "a loop"), ("cpu-engine", "the model alone")):
+        result = CaseResult(name, "A title", "A text.", columns)
+        for streams in (8.0, 512.0):
+            result.add(streams=streams, path="trtllm-truss", tok_s=Spread(streams, 500.0, 524.0))
+            result.find(f"With {streams:g} at once, trtllm-truss carries {streams:g} × {other}.")
+        result.machine["cores"] = "2"
+        result.write(tmp_path)
+    heading, _, first, second, third, *_ = write_report(tmp_path, tmp_path).read_text().split("\n")
+    assert heading == "# Performance"
+    carried = "carries 512 ±12 tokens/s over 512 streams on 2 cores: 512 ×"
+    assert first.endswith(f"{carried} a loop.")
+    assert second.endswith(f"{carried} the model alone.")
+    assert third.endswith("writes this page.")
