@@ -1,4 +1,4 @@
-"""The machine and the versions that figures come from."""
+"""The machine and the versions behind the figures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PACKAGES = ("nvidia-pytriton", "tritonclient", "tokenizers", "uvloop", "truss",
 
 
 def describe_machine() -> dict[str, str]:
-    """Cores, CPU, memory, versions and the date."""
+    """Return cores, CPU, memory, versions and the date."""
     memory_gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     versions = {"Python": platform.python_version()}
     for name in _PACKAGES:

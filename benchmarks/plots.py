@@ -1,4 +1,4 @@
-"""Draws curves as SVG, the same bytes for the same figures."""
+"""Draw curves as SVG, with equal bytes for equal figures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from benchmarks.result import Chart
 
 
 def draw(chart: Chart, file: Path) -> None:
-    """Draws one chart.
+    """Draw one chart.
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed (requirements-bench.txt).

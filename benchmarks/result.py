@@ -1,4 +1,4 @@
-"""What a case came to: rows for a table, curves for plots, sentences with the ratios."""
+"""The result of a case: rows for a table, curves for plots, sentences with the ratios."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Column:
 
     Attributes:
         key: of the rows' cells.
-        title: its head, with the unit.
-        digits: behind the decimal point.
+        title: with the unit.
+        digits: decimal places.
     """
 
     key: str
@@ -30,7 +30,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One plot: a curve of medians for each path."""
+    """One plot with a curve of medians per path."""
 
     name: str
     title: str
@@ -43,18 +43,18 @@ class Chart:
 
 @dataclass(slots=True)
 class CaseResult:
-    """One case.
+    """The result of one case.
 
     Attributes:
-        name: of the case and of its file.
-        title: for readers.
-        text: what is measured and how.
+        name: of the case and its file.
+        title: the heading.
+        text: the method.
         columns: of the table.
-        rows: cells by column key; rows are shown as soon as they are added.
-        findings: sentences: ratios, and what the figures must be read with.
+        rows: cells by column key; printed when added.
+        findings: sentences with ratios and caveats.
         charts: plots.
-        faults: sentences: what must not be so.
-        machine: where it was measured.
+        faults: sentences on violated expectations.
+        machine: the machine and versions.
     """
 
     name: str
@@ -68,36 +68,36 @@ class CaseResult:
     machine: dict[str, str] = field(default_factory=describe_machine)
 
     def begin(self) -> CaseResult:
-        """Prints the head of the table."""
+        """Print the head of the table."""
         print(f"\n{self.title}", flush=True)
         print(" ".join(f"{c.title:>{_width(c)}}" for c in self.columns), flush=True)
         return self
 
     def add(self, **cells: Cell) -> None:
-        """Adds a row and prints it."""
+        """Add a row and print it."""
         self.rows.append(cells)
         shown = (f"{shown_cell(cells.get(c.key, ''), c):>{_width(c)}}" for c in self.columns)
         print(" ".join(shown), flush=True)
 
     def find(self, sentence: str) -> None:
-        """Adds a finding and prints it."""
+        """Add a finding and print it."""
         self.findings.append(sentence)
         print(f"  {sentence}", flush=True)
 
     def fault(self, sentence: str) -> None:
-        """Adds a fault and prints it."""
+        """Add a fault and print it."""
         self.faults.append(sentence)
         print(f"  FAULT: {sentence}", flush=True)
 
     def write(self, folder: Path) -> Path:
-        """Writes `NAME.json`."""
+        """Write `NAME.json`."""
         file = folder / f"{self.name}.json"
         file.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
         return file
 
 
 def read_result(file: Path) -> CaseResult:
-    """The reverse of `CaseResult.write`."""
+    """Read a file of `CaseResult.write`."""
     content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     content["columns"] = [Column(**column) for column in content["columns"]]
     content["charts"] = [Chart(**chart) for chart in content["charts"]]
@@ -109,11 +109,11 @@ def read_result(file: Path) -> CaseResult:
 
 
 def shown_cell(cell: Cell, column: Column) -> str:
-    """A cell as text; of several rounds the median, and how far they lie apart."""
+    """Format a cell: for several rounds, the median and half of the range."""
     if isinstance(cell, Spread):
-        apart = cell.high - cell.low
+        spread = cell.high - cell.low
         median = f"{cell.median:,.{column.digits}f}"
-        return f"{median} ±{apart / 2:,.{column.digits}f}" if apart else median
+        return f"{median} ±{spread / 2:,.{column.digits}f}" if spread else median
     return cell if isinstance(cell, str) else f"{cell:,.{column.digits}f}"
 
 
