@@ -82,11 +82,11 @@ def _add(result: CaseResult, phase: str, sample: Sample) -> None:
 
 def _wait_until_idle(target: Target) -> float:
     """Wait until the server barely uses the CPU; return the seconds waited."""
-    begun = time.monotonic()
+    start = time.monotonic()
     used_s = total(usage_by_role(target.pid)).cpu_s
-    while time.monotonic() - begun < _IDLE_LIMIT_S:
+    while time.monotonic() - start < _IDLE_LIMIT_S:
         time.sleep(1.0)
         before_s, used_s = used_s, total(usage_by_role(target.pid)).cpu_s
         if used_s - before_s < _IDLE_CPU_S:
             break
-    return time.monotonic() - begun
+    return time.monotonic() - start

@@ -32,8 +32,8 @@ _COLUMNS = [
 ]
 _TEXT = f"""\
 Every answer is {_TOKENS} tokens, and the engine makes them as fast as Triton takes them: what is
-measured is the path alone. The client runs on the same cores in a process of its own. The paths
-take turns; figures are medians over the rounds, ± half of what lies between the lowest and the
+measured is the path alone. The client runs on the same cores in another process. The paths
+take turns; figures are medians over the rounds, ± half of the range between the lowest and the
 highest. “bare gRPC loop” is `tritonclient.grpc.aio` on `tensorrt_llm`, without text or HTTP: the
 client itself is the path there. “Triton HTTP” is Triton's own `generate_stream` on
 `{{model}}`. “{_TRUSS}” is `POST …:predict` with server-sent events, text included. TTFT is the time

@@ -55,7 +55,7 @@ def calls(tools: Path) -> list[str]:
 
 @pytest.fixture
 def start(file: Path) -> Iterator[Start]:
-    """Starts builds in processes of their own, which are ended after the test."""
+    """Start builds in child processes, which end after the test."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start() -> subprocess.Popen[bytes]:

@@ -173,7 +173,7 @@ def test_all_problems_are_reported_at_once() -> None:
         ({k: v for k, v in CONFIGS["LLaMA"].items() if k != "vocab_size"}, "vocab_size"),
     ],
 )
-def test_what_is_no_checkpoint(config: object, part: str) -> None:
+def test_an_invalid_checkpoint_is_rejected(config: object, part: str) -> None:
     with pytest.raises(ArtifactError, match=part):
         parse_checkpoint(config)
 

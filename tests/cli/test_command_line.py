@@ -21,7 +21,7 @@ from trtllm_truss.cli.main import main
 
 
 class Answering(http.server.BaseHTTPRequestHandler):
-    """Answers as a Truss does; the prompt says how."""
+    """Answers like a Truss; the prompt selects the answer."""
 
     protocol_version = "HTTP/1.1"
     requests: ClassVar[list[dict[str, object]]] = []

@@ -100,7 +100,7 @@ def test_no_documented_option_is_missing() -> None:
     assert sum(map(len, SECTIONS.values())) == len(OPTIONS)
 
 
-def test_what_is_not_mapped_says_why() -> None:
+def test_unmapped_options_have_a_reason() -> None:
     for option in OPTIONS.values():
         assert option.target if option.fate is Fate.MAPPED else option.why, option.name
 
@@ -308,7 +308,7 @@ def test_the_command_reads_the_environment(
         ("option.model_id=/m\noption.batch_scheduler_policy=x\n", "batch_scheduler_policy is 'x'"),
     ],
 )
-def test_what_cannot_be_imported(
+def test_invalid_inputs_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, part: str
 ) -> None:
     file = tmp_path / "serving.properties"

@@ -35,6 +35,6 @@ def test_a_closed_standard_error_drops_lines() -> None:
     program = "from trtllm_truss.cli.common import echo\nfor _ in range(3): echo('x')\nprint('on')"
     reading, writing = os.pipe()
     os.close(reading)
-    with os.fdopen(writing, "wb") as nobody:
-        ran = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=nobody)
+    with os.fdopen(writing, "wb") as closed:
+        ran = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=closed)
     assert ran.stdout == b"on\n"
