@@ -11,8 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from benchmarks.cases import MEASURED
-from benchmarks.plots import draw
-from benchmarks.result import CaseResult, read_result, shown_cell
+from benchmarks.result import CaseResult, Chart, read_result, shown_cell
 
 _HEADING = "# Performance\n\n"
 _MARKER = "<!-- {} -->\n"
@@ -77,7 +76,7 @@ def _section(result: CaseResult, docs: Path) -> str:
         lines.append(_line([shown_cell(row.get(c.key, ""), c) for c in result.columns]))
     lines += ["", *(f"- {sentence}" for sentence in result.findings), ""]
     for chart in result.charts:
-        draw(chart, docs / "plots" / f"{chart.name}.svg")
+        _draw(chart, docs / "plots" / f"{chart.name}.svg")
         lines += [f"![{chart.title}](plots/{chart.name}.svg)", ""]
     machine = result.machine
     where = f"{machine['cores']} cores, {machine['cpu']}, {machine['memory']}, {machine['date']}"
@@ -86,3 +85,31 @@ def _section(result: CaseResult, docs: Path) -> str:
 
 def _line(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
+
+
+def _draw(chart: Chart, file: Path) -> None:
+    """Draw one chart.
+
+    Raises:
+        ModuleNotFoundError: matplotlib is not installed (requirements-bench.txt).
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context({"svg.hashsalt": chart.name, "font.size": 9}):
+        figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+        axes = figure.add_subplot()
+        for label, points in chart.curves.items():
+            axes.plot(*zip(*points, strict=True), marker="o", label=label)
+        if chart.log_x:
+            axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_formatter("{x:g}")
+        if chart.log_y:
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter("{x:g}")
+        else:
+            axes.set_ylim(bottom=0)
+        axes.set(title=chart.title, xlabel=chart.x, ylabel=chart.y)
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False)
+        figure.savefig(file, format="svg", metadata={"Date": None})

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trtllm_truss.artifacts.transfer import free_bytes
-from trtllm_truss.builder.key import build_key
 from trtllm_truss.builder.plan import Plan, plan_build
 from trtllm_truss.builder.planning.estimates import Estimate, estimate_build, estimate_cpu_build
 from trtllm_truss.builder.planning.families import find_family
@@ -19,18 +21,16 @@ from trtllm_truss.errors import BuildError, SettingsError
 from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.model import Settings
 
+CONVERTER = 1
+"""Increment when this project's converter for the CPU changes its output."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """One build, ready to run.
 
     Attributes:
-        settings: of the Truss.
-        build: the options of the build.
-        source: the checkpoint.
         target: the GPU and the version; None for a CPU engine.
-        plan: the commands.
-        estimate: sizes of the download, the disk space and the engine.
         key: equal for equal engines.
     """
 
@@ -86,6 +86,24 @@ def prepare_build(settings: Settings, surroundings: Surroundings, token: str | N
     known = target if on_gpu else None
     key = build_key(plan, source.revision, known)
     return Job(settings, build, source, known, plan, estimate, key)
+
+
+def build_key(plan: Plan, checkpoint_revision: str, target: Target | None) -> str:
+    """Hash everything that makes two engines differ.
+
+    The commands contain every option that matters, and none that does not, such as the publishing
+    destination.
+    `checkpoint_revision` is the commit of the checkpoint, or a hash of its files.
+    """
+    content: dict[str, Any] = {
+        "steps": [step.command for step in plan.steps],
+        "checkpoint_changes": dict(plan.checkpoint_changes),
+        "checkpoint": checkpoint_revision,
+        "version": target.version if target else f"converter {CONVERTER}",
+        "compute_capability": target.compute_capability if target else None,
+    }
+    text = json.dumps(content, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def validate_disk_space(job: Job) -> None:

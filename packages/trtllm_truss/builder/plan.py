@@ -61,7 +61,6 @@ class Plan:
     """The steps of a build, in order.
 
     Attributes:
-        steps: the commands.
         checkpoint_changes: keys of the checkpoint's ``config.json`` that the settings replace, in a
             copy for the steps.
     """

@@ -27,8 +27,6 @@ class CheckpointSource:
     """A checkpoint whose ``config.json`` alone was read.
 
     Attributes:
-        source: the repository.
-        checkpoint: the parsed ``config.json``.
         weights: the suffix of its weight files.
         revision: identifies exactly these contents.
         commit: the same on Hugging Face; None elsewhere.
@@ -54,10 +52,7 @@ class CheckpointSource:
 def find_checkpoint(build: Build, token: str | None, *, trust_pickles: bool) -> CheckpointSource:
     """Inspect the checkpoint that the settings name.
 
-    Args:
-        build: names the checkpoint.
-        token: the Hugging Face access token.
-        trust_pickles: whether to accept pickled weights, which run code when loaded.
+    `trust_pickles` accepts pickled weights for GPUs, which run code when loaded.
 
     Raises:
         ArtifactError: the checkpoint, its weights or its ``config.json`` cannot be read.
@@ -91,10 +86,7 @@ def find_checkpoint(build: Build, token: str | None, *, trust_pickles: bool) -> 
 def changed_copy(folder: Path, changes: Mapping[str, Any], destination: Path) -> Path:
     """Link a checkpoint into a new folder with changed values in its ``config.json``.
 
-    Args:
-        folder: the checkpoint; left unchanged.
-        changes: values by key.
-        destination: must not exist.
+    `destination` must not exist; the checkpoint in `folder` stays unchanged.
     """
     destination.mkdir()
     for file in folder.iterdir():

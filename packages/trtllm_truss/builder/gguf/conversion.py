@@ -46,7 +46,6 @@ class _Tensor:
 
     Attributes:
         name: in GGUF.
-        source: the tensor in the checkpoint.
         kind: the data type in GGUF.
         rotated_heads: heads whose rows are reordered; 0 for none.
     """

@@ -24,11 +24,8 @@ def add_vocabulary(
 ) -> None:
     """Add tokens, their types, merges and the BOS and EOS ids.
 
-    Args:
-        writer: the file.
-        folder: the checkpoint, with its ``tokenizer.json``.
-        size: rows of the embedding table; unused ids become ``[PAD…]``.
-        config: ``config.json``, which has the BOS and EOS ids.
+    `folder` has the ``tokenizer.json``. `size` counts the rows of the embedding table; unused ids
+    become ``[PAD…]``.
 
     Raises:
         ArtifactError: ``tokenizer.json`` is missing or not BPE.

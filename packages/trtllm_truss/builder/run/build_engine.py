@@ -33,11 +33,6 @@ def ensure_engine(settings: Settings, environment: Environment, surroundings: Su
     Prefers an equal build on this machine, then a published one; otherwise builds the engine, and
     publishes it to `build.publish_to`. A failure to publish is only a warning.
 
-    Args:
-        settings: with `build` set.
-        environment: token and variables.
-        surroundings: GPUs and version, of this machine and of config.yaml.
-
     Raises:
         SettingsError: the settings cannot be built.
         ArtifactError: the checkpoint or the published engine cannot be fetched.
@@ -65,10 +60,7 @@ def ensure_engine(settings: Settings, environment: Environment, surroundings: Su
 def build_engine(job: Job, variables: Mapping[str, str], report: Callable[[str], None]) -> Path:
     """Build the engine, or resume an interrupted build.
 
-    Args:
-        job: the build.
-        variables: the environment of this process.
-        report: receives a line for every phase, and some lines of the commands.
+    `report` receives a line for every phase, and some lines of the commands.
 
     Returns:
         The engine repository, with tokenizer and manifest.

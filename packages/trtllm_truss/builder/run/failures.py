@@ -55,11 +55,7 @@ _KILLED = 128 + signal.SIGKILL
 def describe_failure(name: str, status: int, tail: Sequence[str], log: Path) -> str:
     """Describe a failed step: its last error line, the likely cause, the remedy and the log.
 
-    Args:
-        name: of the step.
-        status: exit status; above 128 plus the number of the fatal signal.
-        tail: the last non-empty lines of its output.
-        log: the file with the whole output.
+    A `status` above 128 is 128 plus the number of the fatal signal; `tail` has no empty lines.
     """
     errors = [line for line in tail if _ERROR_LINE.search(line)] or list(tail)
     output = f"Its output: {errors[-1][:400]}" if errors else "It printed nothing."

@@ -30,12 +30,7 @@ def run_command(
 ) -> None:
     """Run a command and append its output to a log.
 
-    Args:
-        name: of the step, for messages.
-        command: the argument vector.
-        environment: of the command.
-        log: the file.
-        report: receives an output line about every ten seconds.
+    `report` receives an output line about every ten seconds.
 
     Raises:
         BuildError: the command failed; the message explains it by the last lines.

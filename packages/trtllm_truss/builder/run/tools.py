@@ -44,9 +44,7 @@ def find_tools(build: Build, target: Target, variables: Mapping[str, str]) -> di
 def step_environment(variables: Mapping[str, str], passed: Collection[str]) -> dict[str, str]:
     """Return the environment of a step: without secrets, with this package importable.
 
-    Args:
-        variables: the environment of this process.
-        passed: names of further variables for the step.
+    `passed` names further variables of this process to pass on.
     """
     environment = child_environment(variables, passed, online=True)
     packages = str(Path(__file__).parents[3])
