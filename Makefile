@@ -69,7 +69,7 @@ lock: $(READY) ## fix every version of requirements-dev.in anew
 	$(BIN)/uv pip compile --universal --python-version 3.10 --no-annotate --no-header --quiet \
 	  --upgrade requirements-dev.in -o requirements-dev.txt
 
-bench: $(READY) ## measure the serving path (CASES="..."); writes docs/performance.md and plots
+bench: $(READY) ## measure the serving path (CASES="..."); updates docs/performance.md and plots
 	@$(PIP) --quiet -r requirements-bench.txt
 	@$(BIN)/python -m benchmarks $(CASES) --docs docs
 

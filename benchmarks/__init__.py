@@ -1,4 +1,4 @@
-"""Measures the serving path: everything between the engine and the client, and nothing else.
+"""Measure the serving path between the engine and the client.
 
-`python -m benchmarks --help` says how; docs/performance.md is what came out.
+`python -m benchmarks --help` lists the options; docs/performance.md has the results.
 """

@@ -1,4 +1,4 @@
-"""What the command line decides."""
+"""Options of the command line."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The sizes of all cases; what is None is the case's own choice.
+    """The sizes of all cases; None selects the default of the case.
 
     Attributes:
-        work: for engines, configurations and the compiled backend.
-        streams: requests at once.
-        rounds: how often each path is measured; the paths take turns.
-        seconds: of one measurement.
+        work: folder for engines, configurations and the compiled backend.
+        streams: concurrent requests.
+        rounds: measurements per path; the paths take turns.
+        seconds: duration of one measurement.
         requests: of the endurance case.
         readers: slow readers.
-        minutes: of the chaos case.
+        minutes: duration of the chaos case.
         seed: of its random choices.
-        native_model: whose `generate_stream` is measured as Triton's own path.
-        quick: sizes that show that it works and measure nothing.
+        native_model: the model of Triton's own `generate_stream`.
+        quick: tiny sizes, for a smoke test.
     """
 
     work: Path
@@ -35,7 +35,7 @@ class Options:
     quick: bool = False
 
     def quickened(self) -> Options:
-        """The smallest sizes, where none were asked for."""
+        """Replace unset sizes by the smallest ones."""
         return replace(
             self,
             streams=self.streams or (2,),

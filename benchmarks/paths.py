@@ -1,4 +1,4 @@
-"""Where things are."""
+"""Paths in the repository and of the example's model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ EXAMPLE = ROOT / "examples/smollm2-135m-cpu/config.yaml"
 
 
 def smollm2_file() -> Path:
-    """The GGUF file of the example's model.
+    """Return the GGUF file of the example's model.
 
     Raises:
         RuntimeError: its wheel is not installed.

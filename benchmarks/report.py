@@ -1,45 +1,61 @@
-"""Writes docs/performance.md and its plots from the JSON of all cases."""
+"""Write docs/performance.md and its plots from the JSON of cases.
+
+Every case has a sentence at the top and a section; a marker before each lets a later run replace
+its own cases and keep the others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection
 from pathlib import Path
 
 from benchmarks.cases import MEASURED
-from benchmarks.plots import draw
-from benchmarks.result import CaseResult, read_result, shown_cell
+from benchmarks.result import CaseResult, Chart, read_result, shown_cell
 
-_HEADING = "# Performance\n"
+_HEADING = "# Performance\n\n"
+_MARKER = "<!-- {} -->\n"
+_MARKED = re.compile(r"^<!-- (.+) -->\n", re.MULTILINE)
+_SUMMARIES = {
+    "zero-cost": "With an engine that costs nothing, the serving path carries",
+    "cpu-engine": "With SmolLM2-135M on the CPU, where the model is the limit, it carries",
+}
 _READING = (
     "Ratios carry over to other machines, absolute figures do not; `make bench` "
-    "(`python -m benchmarks --help`) writes this page."
+    "(`python -m benchmarks --help`) writes this page.\n\n"
 )
 
 
-def write_report(results: Path, docs: Path) -> Path:
-    """Writes `performance.md` and `plots/*.svg` into a folder.
+def write_report(results: Path, docs: Path, names: Collection[str]) -> Path:
+    """Write the parts of some cases into `performance.md`, and their `plots/*.svg`.
 
     Args:
-        results: holds `CASE.json` of the cases that were run, now or earlier.
-        docs: the folder.
+        results: the folder of `CASE.json`; cases without a file are skipped.
+        docs: the folder of the page; the page's parts of other cases are kept.
+        names: the cases to write.
     """
     (docs / "plots").mkdir(parents=True, exist_ok=True)
-    files = [results / f"{name}.json" for name in MEASURED]
-    cases = {file.stem: read_result(file) for file in files if file.exists()}
-    opening = "\n".join([*_opening(cases), _READING])
-    sections = [_section(case, docs) for case in cases.values()]
     page = docs / "performance.md"
-    page.write_text("\n".join([_HEADING, opening + "\n", *sections]), encoding="utf-8")
+    parts = _read_parts(page)
+    for name in set(names) & set(MEASURED):
+        if (file := results / f"{name}.json").exists():
+            case = read_result(file)
+            parts[name] = _section(case, docs) + "\n"
+            if name in _SUMMARIES:
+                parts[f"summary: {name}"] = f"{_SUMMARIES[name]} {_carried(case)}\n"
+    parts["reading"] = _READING
+    order = [*(f"summary: {name}" for name in _SUMMARIES), "reading", *MEASURED]
+    marked = [_MARKER.format(key) + parts[key] for key in order if key in parts]
+    page.write_text(_HEADING + "".join(marked).rstrip("\n") + "\n", encoding="utf-8")
     return page
 
 
-def _opening(cases: Mapping[str, CaseResult]) -> Iterator[str]:
-    """Summarize the path alone and the path with a real model, one sentence each."""
-    if path := cases.get("zero-cost"):
-        yield f"With an engine that costs nothing, the serving path carries {_carried(path)}"
-    if model := cases.get("cpu-engine"):
-        carried = _carried(model)
-        yield f"With SmolLM2-135M on the CPU, where the model is the limit, it carries {carried}"
+def _read_parts(page: Path) -> dict[str, str]:
+    """Return the parts of an existing page by marker."""
+    if not page.exists():
+        return {}
+    _, *marked = _MARKED.split(page.read_text(encoding="utf-8"))
+    return dict(zip(marked[::2], marked[1::2], strict=True))
 
 
 def _carried(result: CaseResult) -> str:
@@ -60,7 +76,7 @@ def _section(result: CaseResult, docs: Path) -> str:
         lines.append(_line([shown_cell(row.get(c.key, ""), c) for c in result.columns]))
     lines += ["", *(f"- {sentence}" for sentence in result.findings), ""]
     for chart in result.charts:
-        draw(chart, docs / "plots" / f"{chart.name}.svg")
+        _draw(chart, docs / "plots" / f"{chart.name}.svg")
         lines += [f"![{chart.title}](plots/{chart.name}.svg)", ""]
     machine = result.machine
     where = f"{machine['cores']} cores, {machine['cpu']}, {machine['memory']}, {machine['date']}"
@@ -69,3 +85,31 @@ def _section(result: CaseResult, docs: Path) -> str:
 
 def _line(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
+
+
+def _draw(chart: Chart, file: Path) -> None:
+    """Draw one chart.
+
+    Raises:
+        ModuleNotFoundError: matplotlib is not installed (requirements-bench.txt).
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context({"svg.hashsalt": chart.name, "font.size": 9}):
+        figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+        axes = figure.add_subplot()
+        for label, points in chart.curves.items():
+            axes.plot(*zip(*points, strict=True), marker="o", label=label)
+        if chart.log_x:
+            axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_formatter("{x:g}")
+        if chart.log_y:
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter("{x:g}")
+        else:
+            axes.set_ylim(bottom=0)
+        axes.set(title=chart.title, xlabel=chart.x, ylabel=chart.y)
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False)
+        figure.savefig(file, format="svg", metadata={"Date": None})

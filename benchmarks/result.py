@@ -1,14 +1,20 @@
-"""What a case came to: rows for a table, curves for plots, sentences with the ratios."""
+"""The result of a case: rows for a table, curves for plots, sentences with the ratios."""
 
 from __future__ import annotations
 
+import datetime
+import importlib.metadata
 import json
+import os
+import platform
+import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import describe_machine
 from benchmarks.sample import Spread
+
+_PACKAGES = ("nvidia-pytriton", "tritonclient", "tokenizers", "uvloop", "truss", "openvino-genai")
 
 Cell = str | float | Spread
 
@@ -19,8 +25,8 @@ class Column:
 
     Attributes:
         key: of the rows' cells.
-        title: its head, with the unit.
-        digits: behind the decimal point.
+        title: with the unit.
+        digits: decimal places.
     """
 
     key: str
@@ -30,7 +36,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One plot: a curve of medians for each path."""
+    """One plot with a curve of medians per path."""
 
     name: str
     title: str
@@ -41,20 +47,43 @@ class Chart:
     log_y: bool = False
 
 
+def describe_machine() -> dict[str, str]:
+    """Return cores, CPU, memory, versions and the date."""
+    memory_gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    versions = {"Python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "cores": str(len(os.sched_getaffinity(0))),
+        "cpu": _cpu_model(),
+        "memory": f"{memory_gib:.0f} GiB",
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+    }
+
+
+def _cpu_model() -> str:
+    found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return found[1] if found else platform.machine()
+
+
 @dataclass(slots=True)
 class CaseResult:
-    """One case.
+    """The result of one case.
 
     Attributes:
-        name: of the case and of its file.
-        title: for readers.
-        text: what is measured and how.
+        name: of the case and its file.
+        title: the heading.
+        text: the method.
         columns: of the table.
-        rows: cells by column key; rows are shown as soon as they are added.
-        findings: sentences: ratios, and what the figures must be read with.
+        rows: cells by column key; printed when added.
+        findings: sentences with ratios and caveats.
         charts: plots.
-        faults: sentences: what must not be so.
-        machine: where it was measured.
+        faults: sentences on violated expectations.
+        machine: the machine and versions.
     """
 
     name: str
@@ -68,36 +97,36 @@ class CaseResult:
     machine: dict[str, str] = field(default_factory=describe_machine)
 
     def begin(self) -> CaseResult:
-        """Prints the head of the table."""
+        """Print the head of the table."""
         print(f"\n{self.title}", flush=True)
         print(" ".join(f"{c.title:>{_width(c)}}" for c in self.columns), flush=True)
         return self
 
     def add(self, **cells: Cell) -> None:
-        """Adds a row and prints it."""
+        """Add a row and print it."""
         self.rows.append(cells)
         shown = (f"{shown_cell(cells.get(c.key, ''), c):>{_width(c)}}" for c in self.columns)
         print(" ".join(shown), flush=True)
 
     def find(self, sentence: str) -> None:
-        """Adds a finding and prints it."""
+        """Add a finding and print it."""
         self.findings.append(sentence)
         print(f"  {sentence}", flush=True)
 
     def fault(self, sentence: str) -> None:
-        """Adds a fault and prints it."""
+        """Add a fault and print it."""
         self.faults.append(sentence)
         print(f"  FAULT: {sentence}", flush=True)
 
     def write(self, folder: Path) -> Path:
-        """Writes `NAME.json`."""
+        """Write `NAME.json`."""
         file = folder / f"{self.name}.json"
         file.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
         return file
 
 
 def read_result(file: Path) -> CaseResult:
-    """The reverse of `CaseResult.write`."""
+    """Read a file of `CaseResult.write`."""
     content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     content["columns"] = [Column(**column) for column in content["columns"]]
     content["charts"] = [Chart(**chart) for chart in content["charts"]]
@@ -109,11 +138,11 @@ def read_result(file: Path) -> CaseResult:
 
 
 def shown_cell(cell: Cell, column: Column) -> str:
-    """A cell as text; of several rounds the median, and how far they lie apart."""
+    """Format a cell: for several rounds, the median and half of the range."""
     if isinstance(cell, Spread):
-        apart = cell.high - cell.low
+        spread = cell.high - cell.low
         median = f"{cell.median:,.{column.digits}f}"
-        return f"{median} ±{apart / 2:,.{column.digits}f}" if apart else median
+        return f"{median} ±{spread / 2:,.{column.digits}f}" if spread else median
     return cell if isinstance(cell, str) else f"{cell:,.{column.digits}f}"
 
 

@@ -1,4 +1,4 @@
-"""Paths measured in turns, and what their samples come to."""
+"""Measure paths in turns and aggregate their samples."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from benchmarks.load.spec import LoadResult, LoadSpec
 from benchmarks.servers.target import Target
 from benchmarks.servers.usage import PeakMemory, total, usage_by_role
 
-_TELLING_STREAMS = 32
-"""With fewer, what memory a stream takes is lost in what the server takes anyway."""
+_MIN_STREAMS_FOR_RSS = 32
+"""With fewer, the memory of a stream is lost in the noise of the server's."""
 
 Sample = dict[str, float]
 """Figures of one measurement by name; names end in their units."""
@@ -28,7 +28,7 @@ class Spread:
 
 
 def in_turns(paths: Mapping[str, Callable[[], Sample]], rounds: int) -> dict[str, list[Sample]]:
-    """Measures every path once a round, so that a disturbance does not meet one path alone."""
+    """Measure every path once per round, so that a disturbance affects all paths."""
     samples: dict[str, list[Sample]] = {name: [] for name in paths}
     for _ in range(rounds):
         for name, measure in paths.items():
@@ -37,7 +37,7 @@ def in_turns(paths: Mapping[str, Callable[[], Sample]], rounds: int) -> dict[str
 
 
 def spreads(samples: list[Sample]) -> dict[str, Spread]:
-    """Median, lowest and highest of every figure that all samples have."""
+    """Return median, minimum and maximum of every figure common to all samples."""
     names = [name for name in samples[0] if all(name in sample for sample in samples)]
     return {
         name: Spread(statistics.median(values), min(values), max(values))
@@ -47,22 +47,22 @@ def spreads(samples: list[Sample]) -> dict[str, Spread]:
 
 
 def measure(target: Target, spec: LoadSpec, idle_rss_bytes: int = 0) -> Sample:
-    """Puts a load on a server and says what both saw.
+    """Put a load on a server and return the figures of client and server.
 
     Args:
         target: the server.
         spec: the load.
-        idle_rss_bytes: the server's memory before the first load; streams are charged the rest.
+        idle_rss_bytes: the server's memory before the first load; the rest counts as the streams'.
 
     Raises:
-        RuntimeError: the server ended meanwhile.
+        RuntimeError: the server exited during the load.
     """
     before = usage_by_role(target.pid)
     with PeakMemory(target.pid) as memory:
         result = run_load(spec)
     after = usage_by_role(target.pid)
     if "triton" not in after:
-        raise RuntimeError("the server ended while it was measured")
+        raise RuntimeError("the server exited during the measurement")
     tokens = max(1, result.tokens)
     sample = figures(result)
     sample["client_cpu_us"] = 1e6 * result.cpu_s / tokens
@@ -70,13 +70,13 @@ def measure(target: Target, spec: LoadSpec, idle_rss_bytes: int = 0) -> Sample:
     for role in before.keys() & after.keys():
         sample[f"{role}_cpu_us"] = 1e6 * (after[role].cpu_s - before[role].cpu_s) / tokens
     sample["rss_mib"] = memory.rss_bytes / 2**20
-    if spec.streams >= _TELLING_STREAMS:
+    if spec.streams >= _MIN_STREAMS_FOR_RSS:
         sample["stream_rss_kib"] = (memory.rss_bytes - idle_rss_bytes) / 2**10 / spec.streams
     return sample
 
 
 def figures(result: LoadResult) -> Sample:
-    """What a client saw."""
+    """Return the figures of a client."""
     sample: Sample = {
         "tok_s": result.tok_s,
         "requests": float(sum(result.outcomes.values())),
@@ -84,7 +84,7 @@ def figures(result: LoadResult) -> Sample:
         "pace_tok_s": result.pace_tok_s,
         "tokens_per_arrival": result.tokens_per_arrival,
     }
-    for what in ("ttft_ms", "gap_ms", "connect_ms"):
-        for quantile, value in getattr(result, what).items():
-            sample[f"{what.removesuffix('_ms')}_{quantile}_ms"] = value
+    for figure in ("ttft_ms", "gap_ms", "connect_ms"):
+        for quantile, value in getattr(result, figure).items():
+            sample[f"{figure.removesuffix('_ms')}_{quantile}_ms"] = value
     return sample

@@ -1,4 +1,4 @@
-"""The face that Truss sees. Everything else is in packages/.
+"""The model class that Truss loads; the implementation is in packages/.
 
 Truss reads the annotations of methods as objects, so they must not be postponed here.
 """
@@ -22,7 +22,7 @@ logger = logging.getLogger("trtllm_truss")
 
 
 class Model:
-    """What Truss's server loads and asks."""
+    """The interface of Truss's server to the engine."""
 
     def __init__(self, config: dict[str, Any], secrets: Any, data_dir: Path) -> None:
         self._config = config
@@ -32,7 +32,11 @@ class Model:
         self._routes: Routes | None = None
 
     def load(self) -> None:
-        """Starts the engine; returns once it answers. Truss calls it again when it fails."""
+        """Start the engine and return once it answers. Truss repeats the call if it fails.
+
+        Raises:
+            StartupError: the Truss cannot start.
+        """
         try:
             settings = parse_settings(self._config)
             defaults = parse_defaults(settings.generation)
@@ -56,22 +60,22 @@ class Model:
             self.predict = InProcessPredict(service, defaults)  # type: ignore
 
     def is_healthy(self) -> bool:
-        """Whether the engine answers."""
+        """Return whether the engine answers; the readiness route calls this."""
         return self._service is not None and self._service.is_healthy()
 
     async def predict(self, request: Request) -> Response:
-        """Answers `POST /v1/models/model:predict` and `POST /invocations`.
+        """Handle `POST /v1/models/model:predict` and `POST /invocations`.
 
-        The body is read here rather than by Truss, so that bad JSON gets our own error.
+        Takes the raw request, so that invalid JSON gets our error instead of Truss's.
         """
         return await self._loaded().predict(request)
 
     async def chat_completions(self, request: Request) -> Response:
-        """Answers `POST /v1/chat/completions`."""
+        """Handle `POST /v1/chat/completions`."""
         return await self._loaded().chat_completions(request)
 
     async def completions(self, request: Request) -> Response:
-        """Answers `POST /v1/completions`."""
+        """Handle `POST /v1/completions`."""
         return await self._loaded().completions(request)
 
     def _loaded(self) -> Routes:

@@ -14,7 +14,7 @@ ALL = (*MEASURED, "chaos")
 
 
 def case(name: str) -> Callable[[Options], CaseResult]:
-    """What runs a case."""
+    """Return the `run` function of a case."""
     module = import_module(f"benchmarks.cases.{name.replace('-', '_')}")
     run: Callable[[Options], CaseResult] = module.run
     return run

@@ -1,4 +1,4 @@
-"""Processes of an engine of two ranks are killed and stopped while clients check every answer."""
+"""Kill and stop processes of a two-rank engine while clients check every answer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _BACK_LIMIT_S = 60.0
 _QUICKER = 6.0
 _MAX_BODY_BYTES = 1 << 20
 _MORE_MIB, _MORE_FDS, _MORE_THREADS = 100.0, 8, 4
-_UNFORESEEN = re.compile(r"unforeseen error|Traceback")
+_UNHANDLED = re.compile(r"(unhandled|unforeseen) (error|exception)|Traceback")
 _ENGINE = {"step_ms": 5.0, "max_batch_size": 16, "world_size": _RANKS}
 _SERVING = {
     "hang_timeout_s": 3,
@@ -59,14 +59,14 @@ _COLUMNS = [
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What a server that has come to rest is made of."""
+    """Memory and processes of an idle server."""
 
     truss: Usage
     processes: Counter[str]
 
 
 def run(options: Options) -> CaseResult:
-    """Runs the chaos; what must not happen is in the result's faults."""
+    """Run the chaos; violated expectations are the result's faults."""
     minutes = options.minutes or _MINUTES
     seed = secrets.randbelow(2**32) if options.seed is None else options.seed
     quicker = _QUICKER if options.quick else 1.0
@@ -74,9 +74,9 @@ def run(options: Options) -> CaseResult:
     text = (
         f"An engine of {_RANKS} ranks, {_CLIENTS} clients, {minutes:g} minutes. Every "
         f"{every_s[0]:g} to {every_s[1]:g} s a process below Truss's server gets SIGKILL, SIGTERM "
-        f"or SIGSTOP; half of the stopped ones go on later. Seed: {seed}. An answer is whole if it "
-        "is the text that follows from its prompt; “wrong” looks whole and is not, “hung” has not "
-        "ended after a minute, “lost” has no status, “internal” is a 500."
+        f"or SIGSTOP; half of the stopped ones are resumed. Seed: {seed}. An answer is whole if it "
+        "is exactly the expected text; “wrong” is complete but different, “hung” did not end "
+        "within a minute, “lost” has no status, “internal” is a 500."
     )
     result = CaseResult("chaos", "Chaos: killed and stopped processes", text, _COLUMNS).begin()
     print(f"  seed {seed}", flush=True)
@@ -86,9 +86,9 @@ def run(options: Options) -> CaseResult:
         with serve(_configured(options), STANDIN, log=log, TMPDIR=temporary) as truss:
             segments = f"trtllm_truss_{truss_server(truss.pid)}_*"
             tally = asyncio.run(_chaos(truss, seed, minutes * 60, every_s, quicker, result))
-        left = [*Path(temporary).iterdir(), *Path("/dev/shm").glob(segments)]
+        left_behind = [*Path(temporary).iterdir(), *Path("/dev/shm").glob(segments)]
     _fill(result, tally)
-    _check(result, left, log.read_text(encoding="utf-8", errors="replace"))
+    _check(result, left_behind, log.read_text(encoding="utf-8", errors="replace"))
     return result
 
 
@@ -111,12 +111,12 @@ async def _chaos(
     quicker: float,
     result: CaseResult,
 ) -> Tally:
-    """Looks at the server at rest, before and after, and puts the chaos between."""
+    """Inspect the idle server, cause the chaos, and inspect the server again."""
     url = f"http://127.0.0.1:{truss.port}"
     texts = Texts()
     visitors = [Visitor(n, seed, url, texts, _MAX_BODY_BYTES) for n in range(_CLIENTS)]
-    await _visit(visitors, Tally(), lambda: asyncio.sleep(_CALM_S / quicker))
-    before = await _at_rest(truss, url, texts, result)
+    await _run_clients(visitors, Tally(), lambda: asyncio.sleep(_CALM_S / quicker))
+    before = await _idle_state(truss, url, texts, result)
     killer = Killer(truss.pid, seed, every_s)
 
     async def kill() -> None:
@@ -124,8 +124,8 @@ async def _chaos(
             await asyncio.wait_for(killer.run(), duration_s)
 
     tally = Tally()
-    await _visit(visitors, tally, kill)
-    after = await _at_rest(truss, url, texts, result)
+    await _run_clients(visitors, tally, kill)
+    after = await _idle_state(truss, url, texts, result)
     strikes = ", ".join(f"{count} × {name}" for name, count in sorted(killer.strikes.items()))
     result.find(f"{killer.strikes.total()} strikes: {strikes}.")
     if before is not None and after is not None:
@@ -133,10 +133,10 @@ async def _chaos(
     return tally
 
 
-async def _visit(
+async def _run_clients(
     visitors: list[Visitor], tally: Tally, meanwhile: Callable[[], Awaitable[None]]
 ) -> None:
-    """Lets all clients ask until something else has ended."""
+    """Run all clients until `meanwhile` ends."""
     over = asyncio.Event()
     running = [asyncio.create_task(visitor.run(tally, over)) for visitor in visitors]
     await meanwhile()
@@ -144,8 +144,8 @@ async def _visit(
     await asyncio.gather(*running)
 
 
-async def _at_rest(truss: Target, url: str, texts: Texts, result: CaseResult) -> _State | None:
-    """Waits until the server answers whole again, and then until it has nothing to do."""
+async def _idle_state(truss: Target, url: str, texts: Texts, result: CaseResult) -> _State | None:
+    """Wait until the server answers correctly again and is idle."""
     body = {"prompt": "One two three", "max_tokens": 30, "stream": False}
     expected = texts.completion("One two three", 30)
     deadline = time.monotonic() + _BACK_LIMIT_S
@@ -156,25 +156,21 @@ async def _at_rest(truss: Target, url: str, texts: Texts, result: CaseResult) ->
                 await asyncio.sleep(_QUIET_S)
                 return _State(usage_by_role(truss.pid)["truss"], _processes(truss))
             await asyncio.sleep(0.5)
-    result.fault(f"the server gave no whole answer within {_BACK_LIMIT_S:g} s of the end.")
+    result.fault(f"the server sent no whole answer within {_BACK_LIMIT_S:g} s after the chaos.")
     return None
 
 
 def _processes(truss: Target) -> Counter[str]:
-    names: Counter[str] = Counter()
-    for pid in descendants(truss.pid):
-        with suppress(OSError):
-            names[Path(f"/proc/{pid}/comm").read_text().strip()] += 1
-    return names
+    return Counter(descendants(truss.pid).values())
 
 
 def _compare(result: CaseResult, before: _State, after: _State) -> None:
-    """Finds what Truss's server has more of than before."""
+    """Report the growth of Truss's server."""
     more_mib = (after.truss.rss_bytes - before.truss.rss_bytes) / 2**20
     more_fds = after.truss.fds - before.truss.fds
     more_threads = after.truss.threads - before.truss.threads
     result.find(
-        f"Truss's server at rest, before and after: {before.truss.rss_bytes / 2**20:.0f} MiB "
+        f"Truss's server when idle, before and after: {before.truss.rss_bytes / 2**20:.0f} MiB "
         f"({more_mib:+.1f}), {before.truss.fds} open files ({more_fds:+d}), "
         f"{before.truss.threads} threads ({more_threads:+d}), "
         f"{before.processes.total()} processes below `serve` "
@@ -187,7 +183,7 @@ def _compare(result: CaseResult, before: _State, after: _State) -> None:
 
 
 def _fill(result: CaseResult, tally: Tally) -> None:
-    """One row for each kind of client, and one for all."""
+    """Add a row for each kind of client, and one for all."""
     kinds = sorted({kind for kind, _ in tally.ends})
     for client, chosen in [*((kind, {kind}) for kind in kinds), ("all", set(kinds))]:
         ends: Counter[str] = Counter()
@@ -203,21 +199,21 @@ def _fill(result: CaseResult, tally: Tally) -> None:
             refused=", ".join(refused) or "0",
             **{fault: float(ends[fault]) for fault in FAULTS},
         )
-    result.find(f"The longest request, slow readers left out, took {tally.longest_s:.1f} s.")
+    result.find(f"The longest request, without slow readers, took {tally.longest_s:.1f} s.")
     for fault in FAULTS:
         if count := tally.count(fault):
             result.fault(f"{count} requests ended {fault}.")
     for example in tally.examples:
         result.find(example)
     if not tally.count(WHOLE):
-        result.fault("no answer came whole.")
+        result.fault("no answer was whole.")
 
 
-def _check(result: CaseResult, left: list[Path], log: str) -> None:
-    if left:
-        result.fault(f"left behind: {', '.join(map(str, left))}.")
-    if unforeseen := _UNFORESEEN.search(log):
-        start = log.rfind("\n", 0, unforeseen.start()) + 1
+def _check(result: CaseResult, left_behind: list[Path], log: str) -> None:
+    if left_behind:
+        result.fault(f"left behind: {', '.join(map(str, left_behind))}.")
+    if unhandled := _UNHANDLED.search(log):
+        start = log.rfind("\n", 0, unhandled.start()) + 1
         result.fault(f"the log has: {log[start : start + 300]!r}.")
     restarts = log.count("the engine is back")
     result.find(f"The engine was restarted {restarts} times.")

@@ -44,7 +44,7 @@ on the same cores. The two take turns, and neither works while the other is meas
 
 
 def run(options: Options) -> CaseResult:
-    """Measures both at every number of streams."""
+    """Measure both at every number of streams."""
     title = "CPU engine end to end against OpenVINO GenAI alone"
     result = CaseResult("cpu-engine", title, _TEXT, _COLUMNS).begin()
     counts = options.streams or _STREAMS
@@ -81,7 +81,7 @@ def run(options: Options) -> CaseResult:
 
 @contextmanager
 def _alone(max_batch_size: int) -> Iterator[Callable[[int, int], Sample]]:
-    """Loads the model in a process of its own; what is yielded puts a load on it."""
+    """Load the model in a separate process; yield a function that puts a load on it."""
     command = [sys.executable, "-m", "benchmarks.load.genai", str(smollm2_file())]
     process = subprocess.Popen(
         [*command, str(max_batch_size), str(_KV_TOKENS), *_PROMPTS],

@@ -1,4 +1,4 @@
-"""Very many short requests: does anything grow?"""
+"""Growth of memory, threads and files over many short requests."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _COLUMNS = [
 
 
 def run(options: Options) -> CaseResult:
-    """Sends requests in three parts and looks at the idle server after each."""
+    """Send requests in three parts and inspect the idle server after each."""
     requests = options.requests or _REQUESTS
     streams = options.streams[0] if options.streams else _STREAMS
     text = (
         f"{requests:,} requests of {_TOKENS} tokens over {streams} connections, from an engine "
-        "that costs nothing. The server's processes are looked at when it is idle, after 10, 50 "
-        "and 100 % of the requests."
+        "that costs nothing. The server's processes are inspected when idle, after 10, 50 and "
+        "100 % of the requests."
     )
     title = "Endurance: memory, threads and files over many requests"
     result = CaseResult("endurance", title, text, _COLUMNS).begin()

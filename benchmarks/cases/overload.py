@@ -1,4 +1,4 @@
-"""Twice as many requests as the engine can answer."""
+"""Requests at twice the capacity of the engine."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _COLUMNS = [
 
 
 def run(options: Options) -> CaseResult:
-    """Loads a server below and above what its engine can do."""
+    """Load a server below and above the capacity of its engine."""
     seconds = options.seconds or 60.0
     text = (
         f"The engine runs {_BATCH} requests of {_TOKENS} tokens at once, one step in "
         f"{_STEP_MS:g} ms: {_CAPACITY:g} requests a second. Clients arrive independently of one "
-        f"another for {seconds:g} s, each on a connection of its own; nobody asks again. TTFT is "
-        "that of requests with a whole answer. RSS is that of all processes of the server."
+        f"another for {seconds:g} s, each on a connection of its own; none of them retries. TTFT "
+        "is that of requests with a whole answer. RSS is that of all processes of the server."
     )
-    result = CaseResult("overload", "Overload: twice what the engine can do", text, _COLUMNS)
+    result = CaseResult("overload", "Overload: twice the capacity of the engine", text, _COLUMNS)
     result.begin()
     bench = set_up(options, "overload", step_ms=_STEP_MS, max_batch_size=_BATCH)
     bench.note_backend(result)

@@ -1,4 +1,4 @@
-"""What the path adds to the gaps of an engine that takes its time."""
+"""The delay that the path adds to the gaps of a slow engine."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _COLUMNS = [
 
 
 def run(options: Options) -> CaseResult:
-    """Measures gaps at every number of streams."""
+    """Measure gaps at every number of streams."""
     interval_ms = chunk_interval_ms()
     held_ms = {_BARE: 0.0, _TRUSS: interval_ms}
     text = (
@@ -63,14 +63,14 @@ def run(options: Options) -> CaseResult:
             }
             for name, samples in in_turns(paths, options.rounds).items():
                 for sample in samples:
-                    _charge(sample, held_ms[name])
+                    _add_delays(sample, held_ms[name])
                 cells: dict[str, Cell] = {**spreads(samples)}
                 result.add(streams=float(streams), path=name, **cells)
     _draw(result)
     return result
 
 
-def _charge(sample: Sample, held_ms: float) -> None:
+def _add_delays(sample: Sample, held_ms: float) -> None:
     for quantile in ("p50", "p99"):
         gap_ms = sample.get(f"gap_{quantile}_ms", 0.0)
         sample[f"added_{quantile}_ms"] = gap_ms - _STEP_MS - held_ms

@@ -1,4 +1,4 @@
-"""What several cases begin with: an engine, a configuration and the requests for it."""
+"""The engine, configuration and requests that several cases share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trtllm_truss.settings.model import Serving
 
 PROMPT = "Once upon a time there was a little"
 PROMPT_IDS = (6403, 2980, 253, 655, 665, 436, 253, 1838)
-"""The same number of tokens; which ones does not matter to an engine that repeats them."""
+"""Some prompt of the same length; the engine repeats any tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Bench:
     config: Path
 
     def note_backend(self, result: CaseResult) -> None:
-        """Says in the result when the engine is not the compiled one."""
+        """Add a finding if the engine is not the compiled one."""
         if self.backend.kind != "compiled":
             result.find(f"Engine: {self.backend.kind}.")
 
@@ -37,13 +37,13 @@ class Bench:
 def set_up(
     options: Options, name: str, *, step_ms: float = 0, max_batch_size: int = 2048, **serving: Any
 ) -> Bench:
-    """Makes the paced engine and a configuration that serves it.
+    """Create the paced engine and a configuration that serves it.
 
     Args:
-        options: say where.
-        name: of the case; its files are called so.
-        step_ms: time of one iteration.
-        max_batch_size: requests that run at once.
+        options: has the folder.
+        name: of the case and its files.
+        step_ms: duration of one iteration.
+        max_batch_size: concurrent requests of the engine.
         serving: keys of `model_metadata.serving`.
     """
     options.work.mkdir(parents=True, exist_ok=True)
@@ -60,24 +60,24 @@ def set_up(
 
 
 def chunk_interval_ms() -> float:
-    """How long the server may hold tokens back to send them together, as the defaults have it."""
+    """Return the default of `serving.chunk_interval_ms`."""
     field = Serving.model_fields.get("chunk_interval_ms")
     return 0.0 if field is None else float(field.default)
 
 
 def predict_load(target: Target, tokens: int, streams: int, **load: Any) -> LoadSpec:
-    """The load of clients of the Truss; `load` are fields of `LoadSpec`."""
+    """Return a load on the Truss; `load` are fields of `LoadSpec`."""
     bodies = (predict_body(PROMPT, tokens),)
     return LoadSpec("http", target.port, target.path, bodies, streams=streams, **load)
 
 
 def predict_body(prompt: str, tokens: int) -> str:
-    """The body of `predict` for an answer of exactly so many tokens."""
+    """Return the `predict` body for an answer of exactly `tokens` tokens."""
     return json.dumps({"prompt": prompt, "max_tokens": tokens, "ignore_eos": True})
 
 
 def native_load(target: Target, model: str, tokens: int, streams: int, **load: Any) -> LoadSpec:
-    """The load of clients of Triton's HTTP endpoint."""
+    """Return a load on Triton's HTTP endpoint."""
     if model == "tensorrt_llm":
         body: dict[str, Any] = {
             "input_ids": PROMPT_IDS,
@@ -93,7 +93,7 @@ def native_load(target: Target, model: str, tokens: int, streams: int, **load: A
 
 
 def bare_load(target: Target, tokens: int, streams: int, **load: Any) -> LoadSpec:
-    """The load of a bare gRPC loop."""
+    """Return the load of a bare gRPC loop."""
     ids = PROMPT_IDS
     return LoadSpec(
         "grpc", target.grpc_port, prompt_ids=ids, tokens=tokens, streams=streams, **load

@@ -1,4 +1,4 @@
-"""Clients that hardly read, beside others that do."""
+"""Clients that barely read, next to normal ones."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _STREAMS = 32
 _READERS = 1000
 _SLOW_TOKENS = 4000
 _SLOW_PROMPT = " responsibilities international characteristics representatives" * 2
-_CALM_CPU = 0.05
-_CALM_LIMIT_S = 120.0
+_IDLE_CPU_S = 0.05
+_IDLE_LIMIT_S = 120.0
 _COLUMNS = [
     Column("phase", "phase"),
     Column("tok_s", "tok/s"),
@@ -32,18 +32,18 @@ _COLUMNS = [
 
 
 def run(options: Options) -> CaseResult:
-    """Measures normal readers alone, beside the slow ones, and when those have gone."""
+    """Measure normal readers alone, next to slow ones, and after those have left."""
     readers = options.readers or _READERS
     seconds = options.seconds or 10.0
     streams = options.streams[0] if options.streams else _STREAMS
     text = (
         f"{readers} clients ask for {_SLOW_TOKENS} tokens each; half of them read a byte a second "
-        f"and half nothing, from a receive buffer of 4 KiB. Beside them {streams} clients read as "
+        f"and half nothing, from a receive buffer of 4 KiB. Meanwhile {streams} clients read as "
         f"fast as they can, for {seconds:g} s a phase, from an engine that costs nothing. The "
-        "second phase begins when the server has come to rest: all that the slow ones take is "
-        "then in buffers. RSS is the peak of all processes of the server."
+        "second phase starts when the server is idle: all data for the slow ones is then in "
+        "buffers. RSS is the peak of all processes of the server."
     )
-    result = CaseResult("slow-readers", "Slow readers beside normal ones", text, _COLUMNS).begin()
+    result = CaseResult("slow-readers", "Slow readers next to normal ones", text, _COLUMNS).begin()
     bench = set_up(options, "slow-readers", max_batch_size=8192)
     bench.note_backend(result)
     with serve(bench.config, bench.backend.folder) as truss:
@@ -55,22 +55,24 @@ def run(options: Options) -> CaseResult:
         before = usage_by_role(truss.pid)
         _add(result, "alone", alone)
         with background_load(slow) as ended:
-            waited_s = _wait_until_calm(truss)
+            waited_s = _wait_until_idle(truss)
             holding = usage_by_role(truss.pid)
-            beside = measure(truss, normal)
-        _add(result, f"beside {readers} slow", beside)
-        _wait_until_calm(truss)
-        _add(result, "slow ones gone", measure(truss, normal))
-    result.find(f"The server came to rest {waited_s:.0f} s after the slow readers' coming.")
-    result.find(f"Normal readers get {beside['tok_s'] / alone['tok_s']:.2f} × what they get alone.")
+            contended = measure(truss, normal)
+        _add(result, f"with {readers} slow", contended)
+        _wait_until_idle(truss)
+        _add(result, "after the slow ones", measure(truss, normal))
+    result.find(f"The server was idle {waited_s:.0f} s after the slow readers had connected.")
+    result.find(
+        f"Normal readers get {contended['tok_s'] / alone['tok_s']:.2f} × of their throughput alone."
+    )
     for role in holding:
         kib = (holding[role].rss_bytes - before[role].rss_bytes) / 1024 / readers
         result.find(f"A slow reader takes {kib:.0f} KiB of {role}.")
     result.find(
-        "Triton keeps what an engine that costs nothing makes faster than it can be sent, whoever "
-        "reads it, and does not give the memory back."
+        "Triton buffers all that an engine that costs nothing produces faster than it can be sent, "
+        "and does not release the memory."
     )
-    result.find(f"Slow connections that the server had ended: {ended[0].outcomes.get('cut', 0)}.")
+    result.find(f"Slow connections that the server closed: {ended[0].outcomes.get('cut', 0)}.")
     return result
 
 
@@ -78,13 +80,13 @@ def _add(result: CaseResult, phase: str, sample: Sample) -> None:
     result.add(phase=phase, **sample)
 
 
-def _wait_until_calm(target: Target) -> float:
-    """Waits until the server hardly uses the CPU; gives the seconds that it took."""
-    begun = time.monotonic()
+def _wait_until_idle(target: Target) -> float:
+    """Wait until the server barely uses the CPU; return the seconds waited."""
+    start = time.monotonic()
     used_s = total(usage_by_role(target.pid)).cpu_s
-    while time.monotonic() - begun < _CALM_LIMIT_S:
+    while time.monotonic() - start < _IDLE_LIMIT_S:
         time.sleep(1.0)
         before_s, used_s = used_s, total(usage_by_role(target.pid)).cpu_s
-        if used_s - before_s < _CALM_CPU:
+        if used_s - before_s < _IDLE_CPU_S:
             break
-    return time.monotonic() - begun
+    return time.monotonic() - start

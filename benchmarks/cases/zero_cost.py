@@ -15,7 +15,7 @@ from benchmarks.servers.usage import total, usage_by_role
 
 _TOKENS = 128
 _STREAMS = (1, 8, 32, 128, 512)
-_PATIENCE_S = 3.0  # Triton's HTTP front end forgets streams when responses come fast
+_PATIENCE_S = 3.0  # Triton's HTTP front end drops streams when responses come fast
 _BARE, _TRUSS = "bare gRPC loop", "trtllm-truss"
 _COLUMNS = [
     Column("streams", "streams"),
@@ -32,8 +32,8 @@ _COLUMNS = [
 ]
 _TEXT = f"""\
 Every answer is {_TOKENS} tokens, and the engine makes them as fast as Triton takes them: what is
-measured is the path alone. The client runs on the same cores in a process of its own. The paths
-take turns; figures are medians over the rounds, ± half of what lies between the lowest and the
+measured is the path alone. The client runs on the same cores in another process. The paths
+take turns; figures are medians over the rounds, ± half of the range between the lowest and the
 highest. “bare gRPC loop” is `tritonclient.grpc.aio` on `tensorrt_llm`, without text or HTTP: the
 client itself is the path there. “Triton HTTP” is Triton's own `generate_stream` on
 `{{model}}`. “{_TRUSS}” is `POST …:predict` with server-sent events, text included. TTFT is the time
@@ -44,7 +44,7 @@ them."""
 
 
 def run(options: Options) -> CaseResult:
-    """Measures all paths at every number of streams."""
+    """Measure all paths at every number of streams."""
     native = f"Triton HTTP ({options.native_model})"
     bench = set_up(options, "zero-cost")
     native_bench = bench
@@ -96,14 +96,14 @@ def _compare(result: CaseResult, native: str) -> None:
     counts = list(dict.fromkeys(row["streams"] for row in result.rows))
     for streams in counts:
         ours = median(_TRUSS, streams, "tok_s")
-        told = []
+        ratios = []
         for other in (_BARE, native):
             theirs, failed = (median(other, streams, key) for key in ("tok_s", "failed"))
-            beside = f" (which left {failed:.0f} streams unfinished)" if failed else ""
-            told.append(
-                f"{ours / theirs:.2f} × {other}{beside}" if theirs else f"more than {other}"
+            note = f" (which left {failed:.0f} streams unfinished)" if failed else ""
+            ratios.append(
+                f"{ours / theirs:.2f} × {other}{note}" if theirs else f"more than {other}"
             )
-        result.find(f"With {streams:.0f} at once, {_TRUSS} carries {', '.join(told)}.")
+        result.find(f"With {streams:.0f} at once, {_TRUSS} carries {', '.join(ratios)}.")
     for key, title, unit in (
         ("tok_s", "Tokens per second", "tokens/s"),
         ("ttft_p50_ms", "Time to the first token, p50", "ms"),

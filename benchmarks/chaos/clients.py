@@ -1,4 +1,4 @@
-"""Clients of every kind; each knows the whole answer and says how the one that came ended."""
+"""Clients of every kind, which compare each answer with the expected one."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ KINDS = (
     *("plain", "plain", "events", "events", "json", "json", "chat", "chat", "chat json"),
     *("leaver", "slow", "bad"),
 )
-"""Of client 1, 2, … and from the beginning again."""
+"""The kinds of clients 0, 1, …, repeated."""
 
 WHOLE, CUT, LEFT, WRONG, HUNG, LOST = "whole", "cut", "left", "wrong", "hung", "lost"
 INTERNAL = "internal"
 FAULTS = (WRONG, HUNG, LOST, INTERNAL)
-"""How no request may end; `lost` is one without a status although the server lives."""
+"""Ends that no request may have; `lost` is one without a status from a living server."""
 
 _LIMIT_S = 60.0
 _PAUSE_S = 0.3
@@ -40,44 +40,43 @@ _EXAMPLES = 5
 
 @dataclass(slots=True)
 class Tally:
-    """How requests ended.
+    """Counts of how requests ended.
 
     Attributes:
-        ends: by kind of client and end; a refusal's end is its status.
-        longest_s: the longest request, slow readers left out.
-        examples: what the first few faults were.
+        ends: by kind of client and end; the end of a rejected request is its status.
+        longest_s: the longest request, without slow readers.
+        examples: details of the first few faults.
     """
 
     ends: Counter[tuple[str, str]] = field(default_factory=Counter)
     longest_s: float = 0.0
     examples: list[str] = field(default_factory=list)
 
-    def add(self, kind: str, end: str, took_s: float, told: str) -> None:
-        """Counts one request; `told` is kept if it ended as none may."""
+    def add(self, kind: str, end: str, took_s: float, details: str) -> None:
+        """Count one request; keep `details` of a fault."""
         self.ends[kind, end] += 1
         if kind != "slow":
             self.longest_s = max(self.longest_s, took_s)
         if end in FAULTS and len(self.examples) < _EXAMPLES:
-            self.examples.append(f"{kind}: {end} after {took_s:.1f} s: {told[:300]}")
+            self.examples.append(f"{kind}: {end} after {took_s:.1f} s: {details[:300]}")
 
     def count(self, end: str) -> int:
-        """Requests of all clients that ended so."""
+        """Return the requests of all clients with one end."""
         return sum(count for (_, each), count in self.ends.items() if each == end)
 
 
 class Visitor:
-    """One client, which asks until it is told to stop."""
+    """One client, which sends requests until an event is set.
+
+    Args:
+        number: selects the kind.
+        seed: of the random choices, together with the number.
+        url: of the server.
+        texts: prompts and expected answers.
+        max_body_bytes: the server's limit.
+    """
 
     def __init__(self, number: int, seed: int, url: str, texts: Texts, max_body_bytes: int) -> None:
-        """Describes a client.
-
-        Args:
-            number: decides of its kind.
-            seed: of its random choices, together with the number.
-            url: the server's.
-            texts: know the answers.
-            max_body_bytes: more than so many are refused.
-        """
         self._kind = KINDS[number % len(KINDS)]
         self._chance = random.Random(f"{seed} {number}")
         self._url = url
@@ -94,42 +93,42 @@ class Visitor:
             "bad": self._bad,
         }
         self._ask = asks[self._kind]
-        self._told = ""
+        self._details = ""
 
     async def run(self, tally: Tally, over: asyncio.Event) -> None:
-        """Asks one request after the other, each on a connection of its own."""
+        """Send one request after another, each on a new connection."""
         limits = httpx.Limits(max_keepalive_connections=0)
         async with httpx.AsyncClient(base_url=self._url, timeout=None, limits=limits) as client:
             while not over.is_set():
-                begun = time.monotonic()
+                start = time.monotonic()
                 end = await self._end_of_one(client)
-                tally.add(self._kind, end, time.monotonic() - begun, self._told)
+                tally.add(self._kind, end, time.monotonic() - start, self._details)
                 if end not in (WHOLE, LEFT):
                     with suppress(asyncio.TimeoutError):
                         await asyncio.wait_for(over.wait(), _PAUSE_S)
 
     async def _end_of_one(self, client: httpx.AsyncClient) -> str:
-        self._told = ""
+        self._details = ""
         try:
             return await asyncio.wait_for(self._ask(client), _LIMIT_S)
         except asyncio.TimeoutError:
             return HUNG
-        except _Refused as refusal:
-            self._told = refusal.body
-            return INTERNAL if refusal.status == 500 else str(refusal.status)
-        except _BrokenOff as broken:
-            self._told = str(broken)
-            return INTERNAL if "internal_error" in self._told else CUT
+        except _Rejected as rejection:
+            self._details = rejection.body
+            return INTERNAL if rejection.status == 500 else str(rejection.status)
+        except _Cut as cut:
+            self._details = str(cut)
+            return INTERNAL if "internal_error" in self._details else CUT
         except httpx.TransportError as error:
-            self._told = repr(error)
+            self._details = repr(error)
             return LOST
-        except (ValueError, LookupError, TypeError) as error:  # not what its protocol has
-            self._told = repr(error)
+        except (ValueError, LookupError, TypeError) as error:  # violates its protocol
+            self._details = repr(error)
             return WRONG
 
     async def _plain(self, client: httpx.AsyncClient) -> str:
         body, expected = self._completion(_TOKENS)
-        return self._judged(b"".join([part async for part in _parts(client, body)]), expected)
+        return self._compared(b"".join([part async for part in _parts(client, body)]), expected)
 
     async def _slow(self, client: httpx.AsyncClient) -> str:
         body, expected = self._completion(_LONG_TOKENS)
@@ -137,7 +136,7 @@ class Visitor:
         async for part in _parts(client, body):
             received += part
             await asyncio.sleep(_SLOW_READ_S)
-        return self._judged(received, expected)
+        return self._compared(received, expected)
 
     async def _leave(self, client: httpx.AsyncClient) -> str:
         body, _ = self._completion(_LONG_TOKENS)
@@ -151,7 +150,7 @@ class Visitor:
     async def _json(self, client: httpx.AsyncClient) -> str:
         body, expected = self._completion(_TOKENS)
         answer = await _whole(client, PREDICT, {**body, "stream": False})
-        return self._judged(answer["text"], expected)
+        return self._compared(answer["text"], expected)
 
     async def _events(self, client: httpx.AsyncClient) -> str:
         body, expected = self._completion(_TOKENS)
@@ -159,10 +158,10 @@ class Visitor:
         async for line in _lines(client, PREDICT, body, _EVENTS):
             event = json.loads(line)
             if "error" in event:
-                raise _BrokenOff(line)
+                raise _Cut(line)
             text += event.get("text", "")
             finished = "finish_reason" in event
-        return self._judged(text, expected) if finished else self._judged(text, None)
+        return self._compared(text, expected) if finished else self._compared(text, None)
 
     async def _chat(self, client: httpx.AsyncClient) -> str:
         body, expected = self._conversation()
@@ -172,14 +171,14 @@ class Visitor:
             if line != "[DONE]":
                 event = json.loads(line)
                 if "error" in event:
-                    raise _BrokenOff(line)
+                    raise _Cut(line)
                 text += event["choices"][0]["delta"].get("content") or ""
-        return self._judged(text, expected if last == "[DONE]" else None)
+        return self._compared(text, expected if last == "[DONE]" else None)
 
     async def _chat_json(self, client: httpx.AsyncClient) -> str:
         body, expected = self._conversation()
         answer = await _whole(client, CHAT, body)
-        return self._judged(answer["choices"][0]["message"]["content"], expected)
+        return self._compared(answer["choices"][0]["message"]["content"], expected)
 
     async def _bad(self, client: httpx.AsyncClient) -> str:
         prompt = self._texts.prompt(self._chance)
@@ -194,14 +193,14 @@ class Visitor:
         ]
         status, content = self._chance.choice(bodies)
         answer = await client.post(PREDICT, content=content)
-        self._told = f"{content[:40]!r}: {answer.status_code} {answer.text}"
+        self._details = f"{content[:40]!r}: {answer.status_code} {answer.text}"
         if answer.status_code == 500:
             return INTERNAL
         return str(answer.status_code) if answer.status_code in (status, 503) else WRONG
 
-    def _completion(self, most_tokens: int) -> tuple[dict[str, Any], str]:
+    def _completion(self, max_tokens: int) -> tuple[dict[str, Any], str]:
         prompt = self._texts.prompt(self._chance)
-        tokens = self._chance.randint(1, most_tokens)
+        tokens = self._chance.randint(1, max_tokens)
         return {"prompt": prompt, "max_tokens": tokens}, self._texts.completion(prompt, tokens)
 
     def _conversation(self) -> tuple[dict[str, Any], str]:
@@ -211,15 +210,15 @@ class Visitor:
         body = {"model": "model", "messages": messages, "max_tokens": tokens}
         return body, self._texts.chat(messages, tokens)
 
-    def _judged(self, received: str | bytes, expected: str | None) -> str:
-        """An answer that came to its end; `expected` is None if it does not say so itself."""
+    def _compared(self, received: str | bytes, expected: str | None) -> str:
+        """Compare a finished answer; `expected` is None if its protocol's end is missing."""
         text = received.decode() if isinstance(received, bytes) else received
-        self._told = f"{text!r} instead of {expected!r}"
+        self._details = f"{text!r} instead of {expected!r}"
         return WHOLE if text == expected else WRONG
 
 
-class _Refused(Exception):
-    """The status of a request that got no answer."""
+class _Rejected(Exception):
+    """A request was rejected."""
 
     def __init__(self, status: int, body: str) -> None:
         super().__init__(status)
@@ -227,8 +226,8 @@ class _Refused(Exception):
         self.body = body
 
 
-class _BrokenOff(Exception):
-    """An answer that began and was visibly cut."""
+class _Cut(Exception):
+    """An answer was visibly cut."""
 
 
 async def _parts(
@@ -237,20 +236,20 @@ async def _parts(
     path: str = PREDICT,
     headers: dict[str, str] | None = None,
 ) -> AsyncIterator[bytes]:
-    """A stream's bytes as they come.
+    """Yield a stream's bytes as they arrive.
 
     Raises:
-        _Refused: it did not begin.
-        _BrokenOff: the connection ended first.
+        _Rejected: the status is not 200.
+        _Cut: the connection ended early.
     """
     async with client.stream("POST", path, json=body, headers=headers) as answer:
         if answer.status_code != 200:
-            raise _Refused(answer.status_code, (await answer.aread()).decode())
+            raise _Rejected(answer.status_code, (await answer.aread()).decode())
         try:
             async for part in answer.aiter_raw():
                 yield part
         except httpx.TransportError as error:
-            raise _BrokenOff(repr(error)) from None
+            raise _Cut(repr(error)) from None
 
 
 async def _lines(
@@ -259,7 +258,7 @@ async def _lines(
     body: dict[str, Any],
     headers: dict[str, str] | None = None,
 ) -> AsyncIterator[str]:
-    """The data of server-sent events."""
+    """Yield the data of server-sent events."""
     rest = b""
     async for part in _parts(client, body, path, headers):
         *lines, rest = (rest + part).split(b"\n")
@@ -269,12 +268,12 @@ async def _lines(
 
 
 async def _whole(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> Any:
-    """A JSON answer.
+    """Return a JSON answer.
 
     Raises:
-        _Refused: there is none.
+        _Rejected: the status is not 200.
     """
     answer = await client.post(path, json=body)
     if answer.status_code != 200:
-        raise _Refused(answer.status_code, answer.text)
+        raise _Rejected(answer.status_code, answer.text)
     return answer.json()

@@ -1,4 +1,4 @@
-"""Sends signals to the processes of a server that it is to survive."""
+"""Signal processes that a server must survive the loss of."""
 
 from __future__ import annotations
 
@@ -13,27 +13,25 @@ from pathlib import Path
 from benchmarks.servers.usage import descendants, truss_server
 
 _SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)
-_GOES_ON = 0.5
+_RESUMED_SHARE = 0.5
 _STOPPED_S = (0.2, 6.0)
 
 
 class Killer:
-    """Strikes at random, the same way for the same seed as far as the processes are the same.
+    """Signals random processes below Truss's server; equal seeds make equal choices.
 
-    Truss's server and what stands above it are spared: without them nothing is left to answer.
+    Spares Truss's server and its ancestors: without them no request is answered.
+
+    Args:
+        root: the ancestor of the server's processes.
+        seed: of the random choices.
+        every_s: minimum and maximum seconds between two signals.
 
     Attributes:
-        strikes: how often which process got which signal.
+        strikes: counts by signal and process.
     """
 
     def __init__(self, root: int, seed: int, every_s: tuple[float, float]) -> None:
-        """Describes a killer.
-
-        Args:
-            root: from which the server's processes descend.
-            seed: of its random choices.
-            every_s: least and most seconds between two strikes.
-        """
         self.strikes: Counter[str] = Counter()
         self._root = root
         self._chance = random.Random(seed)
@@ -41,24 +39,24 @@ class Killer:
         self._stopped: set[int] = set()
 
     async def run(self) -> None:
-        """Strikes until it is cancelled; what is stopped goes on then."""
+        """Signal until cancelled; then resume every stopped process."""
         waking: set[asyncio.Task[None]] = set()
         try:
             while True:
                 await asyncio.sleep(self._chance.uniform(*self._every_s))
                 pid = self._strike()
-                if pid is not None and self._chance.random() < _GOES_ON:
+                if pid is not None and self._chance.random() < _RESUMED_SHARE:
                     after_s = self._chance.uniform(*_STOPPED_S)
                     waking.add(asyncio.create_task(self._wake_later(pid, after_s)))
         finally:
             for task in waking:
                 task.cancel()
-            self._stopped &= descendants(self._root)
+            self._stopped &= descendants(self._root).keys()
             for pid in tuple(self._stopped):
                 self._wake(pid)
 
     def _strike(self) -> int | None:
-        """Signals one process; gives its id if it stands still now."""
+        """Signal one process; return its id if it is stopped now."""
         victims = self._victims()
         if not victims:
             return None
@@ -74,7 +72,7 @@ class Killer:
         return None
 
     def _victims(self) -> dict[str, list[int]]:
-        """The processes below Truss's server, by name and rank."""
+        """Return the processes below Truss's server by name and rank."""
         found: dict[str, list[int]] = {}
         for pid in descendants(truss_server(self._root)):
             found.setdefault(_name(pid), []).append(pid)
@@ -93,7 +91,7 @@ class Killer:
 
 
 def _name(pid: int) -> str:
-    """As `ps` shows it, with the rank in a job of several; empty for a process that has ended."""
+    """Return the name in `ps` and the MPI rank, if any; empty for an ended process."""
     with suppress(OSError):
         folder = Path(f"/proc/{pid}")
         name = (folder / "comm").read_text().strip()

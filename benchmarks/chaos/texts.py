@@ -1,4 +1,4 @@
-"""What the stand-in answers: the ids of the prompt over and over, up to one that ends a text."""
+"""The expected answers: the stand-in repeats the prompt's ids up to an EOS id."""
 
 from __future__ import annotations
 
@@ -16,21 +16,19 @@ _WORDS = (
 
 
 class Texts:
-    """Prompts nobody else sends, and the whole answers to them."""
+    """Random prompts and their expected answers."""
 
     def __init__(self) -> None:
         self._tokenizer = load_tokenizer(smollm2_file())
 
     def prompt(self, chance: random.Random) -> str:
-        """Some words in an order that hardly comes twice."""
+        """Return words in a random order, almost always unique."""
         return " ".join(chance.choices(_WORDS, k=chance.randint(3, 20)))
 
     def completion(self, prompt: str, max_tokens: int) -> str:
-        """The answer to a prompt."""
         return self._answer(self._tokenizer.encode(prompt), max_tokens)
 
     def chat(self, messages: Sequence[dict[str, Any]], max_tokens: int) -> str:
-        """The answer to messages."""
         return self._answer(self._tokenizer.apply_chat_template(messages), max_tokens)
 
     def _answer(self, prompt_ids: Sequence[int], max_tokens: int) -> str:

@@ -1,4 +1,4 @@
-"""Makes the paced engine's backend folder, for `TRITON_BACKEND_DIRECTORY`."""
+"""Build the paced engine's backend folder, for `TRITON_BACKEND_DIRECTORY`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-pthread", "-Wall", "-Wextra
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A folder that holds a backend called `tensorrtllm`.
+    """A folder with a backend named `tensorrtllm`.
 
     Attributes:
-        folder: what `TRITON_BACKEND_DIRECTORY` is to name.
-        kind: what is in it, in words for the report.
+        folder: for `TRITON_BACKEND_DIRECTORY`.
+        kind: description for the report.
     """
 
     folder: Path
@@ -31,33 +31,35 @@ class Backend:
 
 
 def make_backend(cache: Path) -> Backend:
-    """Compiles the paced engine once; without a C compiler, the tests' stand-in in Python.
+    """Compile the paced engine once; without a C compiler, use the tests' stand-in in Python.
 
     Args:
-        cache: holds one folder per state of the source.
+        cache: gets one folder per version of the source.
 
     Raises:
-        RuntimeError: the compiler refused the source.
+        RuntimeError: the compilation failed.
     """
     compiler = find_compiler()
     if compiler is None:
-        return Backend(STANDIN, "stand-in in Python (no C compiler here): it is the limit")
+        return Backend(
+            STANDIN, "stand-in in Python, for lack of a C compiler; it limits the figures"
+        )
     digest = hashlib.sha256(_SOURCE.read_bytes() + repr((compiler, _FLAGS)).encode()).hexdigest()
     folder = cache / f"backends-{digest[:12]}"
     library = folder / "tensorrtllm/libtriton_tensorrtllm.so"
     if not library.exists():
         library.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = library.with_suffix(f".{os.getpid()}")
-        command = [compiler, *_FLAGS, "-o", str(unfinished), str(_SOURCE)]
+        partial = library.with_suffix(f".{os.getpid()}")
+        command = [compiler, *_FLAGS, "-o", str(partial), str(_SOURCE)]
         compiling = subprocess.run(command, capture_output=True, text=True, check=False)
         if compiling.returncode:
             raise RuntimeError(f"{compiler} cannot compile {_SOURCE.name}:\n{compiling.stderr}")
-        unfinished.replace(library)
+        partial.replace(library)
     return Backend(folder.resolve(), "compiled")
 
 
 def find_compiler() -> str | None:
-    """The C compiler: `CC`, the one that Python was built with, or one by its usual name."""
+    """Return the C compiler: `CC`, that of Python's build, or a common name on `PATH`."""
     configured = str(sysconfig.get_config_var("CC") or "").split()
     names = [os.environ.get("CC", ""), *configured[:1], "cc", "gcc", "clang"]
     return next((path for name in names if name and (path := shutil.which(name))), None)

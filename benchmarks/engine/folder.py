@@ -1,4 +1,4 @@
-"""Writes engine folders: what trtllm-build 1.0 would leave for a Llama, with nothing in it."""
+"""Write engine folders as trtllm-build 1.0 does for a Llama, without weights."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def write_engine(
     max_seq_len: int = 8192,
     world_size: int = 1,
 ) -> Path:
-    """Writes `config.json` and `rankN.engine`; files of an earlier engine are replaced.
+    """Write `config.json` and `rankN.engine`, replacing those of an earlier engine.
 
     Args:
-        folder: created if it is not there.
-        step_ms: time of one iteration of the whole batch.
-        max_batch_size: requests that run at once.
+        folder: created if missing.
+        step_ms: duration of one iteration of the whole batch.
+        max_batch_size: concurrent requests.
         max_seq_len: tokens of prompt and answer together.
         world_size: ranks; the paced engine has one, the stand-in in Python any number.
 

@@ -1,1 +1,1 @@
-"""Clients that cost little: each load runs in a process of its own, `python -m benchmarks.load`."""
+"""Cheap clients; each load is a separate process, `python -m benchmarks.load`."""

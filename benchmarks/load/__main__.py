@@ -1,4 +1,4 @@
-"""Reads one specification from standard input, puts the load on, writes one result."""
+"""Read one specification from standard input, run the load, write one result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ async def _run(spec: LoadSpec) -> Record:
 
 
 def main() -> None:
-    """The process."""
     try:
         import uvloop
     except ImportError:

@@ -1,7 +1,7 @@
-"""OpenVINO GenAI in one process, without Triton or HTTP: what the CPU engine is compared with.
+"""OpenVINO GenAI in one process, without Triton or HTTP: the baseline of the CPU engine.
 
 `python -m benchmarks.load.genai MODEL MAX_BATCH_SIZE KV_TOKENS PROMPT…` loads a model with the
-properties that our backend gives it, says `ready`, and answers each line `STREAMS REQUESTS TOKENS`
+properties of our backend, prints `ready`, and answers each line `STREAMS REQUESTS TOKENS`
 on standard input with one line of JSON: a `LoadResult`.
 """
 
@@ -26,7 +26,7 @@ from trtllm_truss.text.tokenizer import load_tokenizer
 
 
 class Loop:
-    """A pipeline that is stepped as long as requests run."""
+    """A pipeline, stepped while requests run."""
 
     def __init__(
         self, model: Path, max_batch_size: int, kv_tokens: int, prompts: list[str]
@@ -44,7 +44,7 @@ class Loop:
         self._ids = 0
 
     def run(self, streams: int, requests: int, tokens: int) -> Record:
-        """Answers so many requests, `streams` of them at once."""
+        """Answer `requests` requests, `streams` of them concurrently."""
         record = Record()
         left = requests
         running: list[_Answer] = []
@@ -68,12 +68,12 @@ class Loop:
 class _Answer:
     def __init__(self, handle: openvino_genai.GenerationHandle) -> None:
         self._handle = handle
-        self._begun_s = time.perf_counter()
+        self._start_s = time.perf_counter()
         self._arrivals_s: list[float] = []
         self._tokens = 0
 
     def collect(self, record: Record) -> bool:
-        """Takes what the last step made; true if that was the end."""
+        """Collect the tokens of the last step; return whether the answer is complete."""
         if not self._handle.can_read():
             return False
         (output,) = self._handle.read().values()
@@ -81,12 +81,11 @@ class _Answer:
         self._arrivals_s.append(time.perf_counter())
         if output.finish_reason == openvino_genai.GenerationFinishReason.NONE:
             return False
-        record.add(self._begun_s, self._arrivals_s, self._tokens)
+        record.add(self._start_s, self._arrivals_s, self._tokens)
         return True
 
 
 def main() -> None:
-    """The process."""
     model, max_batch_size, kv_tokens, *prompts = sys.argv[1:]
     loop = Loop(Path(model), int(max_batch_size), int(kv_tokens), prompts)
     print("ready", flush=True)

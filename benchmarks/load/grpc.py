@@ -1,4 +1,4 @@
-"""A bare loop over `tritonclient.grpc.aio`: what one process takes in, without text or HTTP."""
+"""A bare loop over `tritonclient.grpc.aio`, without text or HTTP."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MODEL = "tensorrt_llm"
 
 
 async def run_grpc(spec: LoadSpec, record: Record) -> None:
-    """Asks over gRPC as the specification says, all streams on one connection."""
+    """Run a load over gRPC, with all streams on one connection."""
     inputs = _inputs(spec)
     numbers = itertools.count()
     async with aio.InferenceServerClient(f"127.0.0.1:{spec.port}") as client:
@@ -37,7 +37,7 @@ async def _ask(client: Any, inputs: list[Any], request_id: str, record: Record) 
     async def requests() -> AsyncIterator[dict[str, Any]]:
         yield {"model_name": _MODEL, "inputs": inputs, "request_id": request_id}
 
-    begun_s = time.perf_counter()
+    start_s = time.perf_counter()
     arrivals_s: list[float] = []
     tokens = 0
     try:
@@ -45,14 +45,14 @@ async def _ask(client: Any, inputs: list[Any], request_id: str, record: Record) 
             if error is not None:
                 raise error
             tokens += result.as_numpy("output_ids").shape[-1]
-            record.heard_s = time.perf_counter()
-            arrivals_s.append(record.heard_s)
+            record.last_byte_s = time.perf_counter()
+            arrivals_s.append(record.last_byte_s)
             if result.get_response().parameters["triton_final_response"].bool_param:
                 break
     except InferenceServerException:
         record.add_failure("error")
     else:
-        record.add(begun_s, arrivals_s, tokens)
+        record.add(start_s, arrivals_s, tokens)
 
 
 def _inputs(spec: LoadSpec) -> list[Any]:

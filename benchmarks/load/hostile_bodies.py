@@ -1,6 +1,6 @@
-"""Bodies that cost a server time or memory out of proportion, for every protocol.
+"""Bodies that cost a server disproportionate time or memory, for every protocol.
 
-The tests check each answer; `python -m benchmarks hostile` measures what each costs another client.
+The tests check each answer; `python -m benchmarks hostile` measures the delay of another client.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
 @dataclass(frozen=True, slots=True)
 class HostileBody:
-    """One request and its refusal.
+    """One request and the expected rejection.
 
     Attributes:
         name: unique.
         route: path below the server's address.
-        make: gives the body.
+        make: creates the body.
         message: words of the error message, among them the field and the limit.
         status: of the response.
     """
@@ -253,7 +253,7 @@ CORPUS = [
 
 
 def generated(count: int, seed: int) -> Iterator[tuple[str, bytes]]:
-    """Random large bodies, each of 100 kB to the limit, that no route can serve.
+    """Generate random large bodies, from 100 kB to the limit, that no route accepts.
 
     Yields:
         The route and the body.

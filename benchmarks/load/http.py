@@ -1,6 +1,6 @@
-"""One HTTP/1.1 connection that streams answers: no more of HTTP than what is measured needs.
+"""A minimal HTTP/1.1 connection that streams answers.
 
-A library for HTTP would take more of the machine than the server that is measured.
+An HTTP library would use more CPU than the measured server.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _HEAD_END = b"\r\n\r\n"
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
 _EVENT = b"data:"
 _TAIL_BYTES = 512
-"""Holds the last event and the last chunk's frame."""
+"""Enough for the last event and the last chunk's frame."""
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _CLOSE = re.compile(rb"\r\nconnection: *close", re.IGNORECASE)
@@ -29,12 +29,12 @@ class Failed(Exception):
 
 
 class Answer:
-    """What one request brought.
+    """The answer to one request.
 
     Attributes:
-        status: of HTTP; 0 before the head has come.
-        arrivals_s: when tokens arrived, on the monotonic clock; many may come at once.
-        events: server-sent events in all.
+        status: HTTP status; 0 before the head has arrived.
+        arrivals_s: arrival times of tokens, on the monotonic clock; several may share one.
+        events: number of server-sent events.
     """
 
     __slots__ = ("_chunked", "_head", "_left", "_tail", "arrivals_s", "closes", "events", "status")
@@ -51,17 +51,17 @@ class Answer:
 
     @property
     def tokens(self) -> int:
-        """As the last event says; else every event is one token."""
+        """The usage in the last event; without it, the number of events."""
         usage = _USAGE.search(self._tail)
         return int(usage[1]) if usage else self.events
 
     @property
     def outcome(self) -> str:
-        """`200` if it came whole."""
+        """The status, or `error` after an error event."""
         return "error" if _ERROR.search(self._tail) else str(self.status)
 
     def feed(self, data: bytes, now_s: float) -> bool:
-        """Takes in what has arrived; true when the answer is whole."""
+        """Parse received bytes; return whether the answer is complete."""
         if self.status:
             return self._feed_body(data, now_s)
         head, found, body = (self._head + data).partition(_HEAD_END)
@@ -97,14 +97,14 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether it can take another request."""
+        """True if the connection can send another request."""
         return self._transport is not None and not self._transport.is_closing()
 
     async def ask(self, request: bytes) -> Answer:
-        """Sends one request and returns its whole answer.
+        """Send one request and return its complete answer.
 
         Raises:
-            Failed: the connection ended first.
+            Failed: the connection ended early.
         """
         if self._transport is None or self._transport.is_closing():
             raise Failed("lost")
@@ -114,17 +114,14 @@ class Connection(asyncio.Protocol):
         return await self._whole
 
     def close(self) -> None:
-        """Ends the connection at once."""
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Part of `asyncio.Protocol`."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's has no such base
 
     def data_received(self, data: bytes) -> None:
-        """Part of `asyncio.Protocol`."""
-        self._record.heard_s = now_s = time.perf_counter()
+        self._record.last_byte_s = now_s = time.perf_counter()
         answer, whole = self._answer, self._whole
         if whole is None or whole.done() or not answer.feed(data, now_s):
             return
@@ -133,14 +130,13 @@ class Connection(asyncio.Protocol):
         whole.set_result(answer)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Part of `asyncio.Protocol`."""
         self._transport = None
         if self._whole is not None and not self._whole.done():
             self._whole.set_exception(Failed("cut" if self._answer.status else "lost"))
 
 
 def request_bytes(path: str, body: str) -> bytes:
-    """A POST that asks for server-sent events."""
+    """Return a POST request for server-sent events."""
     content = body.encode()
     head = (
         f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n"

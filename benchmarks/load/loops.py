@@ -1,4 +1,4 @@
-"""When requests begin: as soon as an earlier one has ended, or at a rate of their own."""
+"""Closed loops, which send a request after the previous one, and open loops at a fixed rate."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from benchmarks.load.record import Record
 from benchmarks.load.spec import LoadSpec
 
 _ATTEMPT_S = 20.0
-"""A connection takes no longer to open, or is lost."""
+"""Limit for opening a connection; a slower one counts as lost."""
 
-
-_LOOK_EVERY_S = 0.5
+_POLL_S = 0.5
 
 _PAUSE_S = 0.02
-"""After a connection that ended, before a stream opens another one."""
+"""Between a closed connection and the next one of a stream."""
 
 
 async def run_http(spec: LoadSpec, record: Record) -> None:
-    """Asks over HTTP as the specification says."""
+    """Run a load over HTTP."""
     requests = itertools.cycle([request_bytes(spec.path, body) for body in spec.bodies])
     if spec.rate is not None:
         await _open_loop(spec, record, requests)
@@ -49,12 +48,12 @@ async def closed_loop(
     record: Record,
     stream: Callable[[Callable[[], bool]], Awaitable[None]],
 ) -> None:
-    """Runs `spec.streams` streams at once.
+    """Run `spec.streams` concurrent streams.
 
     Args:
-        spec: says for how long, or for how many requests.
-        record: hears of streams that do not end.
-        stream: sends requests one after another as long as its argument returns true.
+        spec: limits the duration or the number of requests.
+        record: receives stalled streams.
+        stream: sends requests one after another while its argument returns true.
     """
     deadline = time.perf_counter() + spec.duration_s
     numbers = itertools.count()
@@ -75,13 +74,13 @@ async def closed_loop(
 
 
 async def _open_loop(spec: LoadSpec, record: Record, requests: Iterator[bytes]) -> None:
-    """Begins requests at random moments, as many independent clients do."""
+    """Start requests at random times, like many independent clients."""
     assert spec.rate is not None
-    chance = random.Random(1)  # the same moments in every run
+    chance = random.Random(1)  # the same times in every run
     tasks: set[asyncio.Future[None]] = set()
-    begun, next_s = time.perf_counter(), 0.0
+    start, next_s = time.perf_counter(), 0.0
     while next_s < spec.duration_s:
-        await asyncio.sleep(max(0.0, begun + next_s - time.perf_counter()))
+        await asyncio.sleep(max(0.0, start + next_s - time.perf_counter()))
         tasks.add(asyncio.ensure_future(_ask_once(spec.port, next(requests), record)))
         next_s += chance.expovariate(spec.rate)
     await _end_all(tasks, spec.patience_s, record)
@@ -96,12 +95,12 @@ async def _ask_once(port: int, request: bytes, record: Record) -> None:
 async def _ask(
     port: int, connection: Connection | None, request: bytes, record: Record
 ) -> Connection | None:
-    """Sends one request and records what came; gives the connection if it can be used again."""
-    begun_s = time.perf_counter()
+    """Send one request and record its answer; return the connection if it is reusable."""
+    start_s = time.perf_counter()
     try:
         if connection is None:
             connection = await _connect(port, record)
-            record.add_connect(time.perf_counter() - begun_s)
+            record.add_connect(time.perf_counter() - start_s)
         answer = await connection.ask(request)
     except Failed as failure:
         record.add_failure(str(failure))
@@ -111,7 +110,7 @@ async def _ask(
             connection.close()
         raise
     if answer.outcome == "200":
-        record.add(begun_s, answer.arrivals_s, answer.tokens)
+        record.add(start_s, answer.arrivals_s, answer.tokens)
     else:
         record.add_failure(answer.outcome)
     return connection if connection.is_open else None
@@ -128,10 +127,10 @@ async def _connect(port: int, record: Record) -> Connection:
 
 
 async def _end_all(tasks: set[asyncio.Future[None]], patience_s: float, record: Record) -> None:
-    """Waits for all, as long as anything arrives. An error of ours ends the load."""
+    """Wait for all tasks while bytes arrive; raise an error of this client."""
     running = tasks
-    while running and time.perf_counter() - record.heard_s < patience_s:
-        done, running = await asyncio.wait(running, timeout=_LOOK_EVERY_S)
+    while running and time.perf_counter() - record.last_byte_s < patience_s:
+        done, running = await asyncio.wait(running, timeout=_POLL_S)
         for task in done:
             task.result()
     for task in running:

@@ -1,7 +1,7 @@
-"""A client that asks for a few tokens again and again.
+"""A client that requests a few tokens in a loop.
 
-`python -m benchmarks.load.neighbour PORT PATH` writes a line per answer: its begin and end, in
-seconds of the monotonic clock, and its status.
+`python -m benchmarks.load.neighbour PORT PATH` writes a line per answer: start and end in seconds
+of the monotonic clock, and the status.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ _PAUSE_S = 0.02
 
 
 def main() -> None:
-    """Ask until the pipe closes."""
+    """Send requests until the pipe closes."""
     port, path = int(sys.argv[1]), sys.argv[2]
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
     while True:
-        begin = time.monotonic()
+        start = time.monotonic()
         connection.request("POST", path, _BODY)
         answer = connection.getresponse()
         answer.read()
-        print(begin, time.monotonic(), answer.status, flush=True)
+        print(start, time.monotonic(), answer.status, flush=True)
         time.sleep(_PAUSE_S)
 
 

@@ -1,4 +1,4 @@
-"""Runs load processes."""
+"""Run load processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.paths import ROOT
 
 
 def run_load(spec: LoadSpec) -> LoadResult:
-    """Puts one load on a server and returns when it has ended.
+    """Run one load on a server to its end.
 
     Raises:
         RuntimeError: the load process failed.
@@ -24,10 +24,10 @@ def run_load(spec: LoadSpec) -> LoadResult:
 
 @contextmanager
 def background_load(spec: LoadSpec) -> Iterator[list[LoadResult]]:
-    """Puts a load on a server while the block runs.
+    """Run a load on a server during the block.
 
     Yields:
-        A list that holds the result once the block has been left.
+        A list that has the result after the block.
 
     Raises:
         RuntimeError: the load process failed.
@@ -58,8 +58,8 @@ def _started(spec: LoadSpec) -> Iterator[subprocess.Popen[str]]:
 
 
 def _result(process: subprocess.Popen[str]) -> LoadResult:
-    """Ends standard input, which ends a load without an end of its own, and waits."""
+    """Close standard input, which ends an unlimited load, and wait for the result."""
     output, _ = process.communicate()
     if process.returncode:
-        raise RuntimeError(f"a load process ended with status {process.returncode}")
+        raise RuntimeError(f"a load process exited with status {process.returncode}")
     return LoadResult(**json.loads(output))

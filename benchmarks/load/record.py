@@ -1,4 +1,4 @@
-"""Collects what single requests saw, and sums it up."""
+"""Collect the figures of single requests and aggregate them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from benchmarks.load.spec import LoadResult
 
 
 class Record:
-    """All requests of one load, which begins now.
+    """All requests of one load, which starts now.
 
     Attributes:
-        heard_s: when the server last sent anything to anybody, on the monotonic clock.
+        last_byte_s: time of the last byte to any client, on the monotonic clock.
     """
 
     def __init__(self) -> None:
-        self._begun_s = self._ended_s = self.heard_s = time.perf_counter()
-        self._begun_cpu_s = time.process_time()
+        self._start_s = self._end_s = self.last_byte_s = time.perf_counter()
+        self._start_cpu_s = time.process_time()
         self._outcomes: Counter[str] = Counter()
         self._tokens = 0
         self._arrivals = 0
@@ -30,32 +30,31 @@ class Record:
         self._connects_s: list[float] = []
         self._paces_tok_s: list[float] = []
 
-    def add(self, begun_s: float, arrivals_s: Sequence[float], tokens: int) -> None:
-        """Adds an answer that came whole, with the moments at which tokens of it arrived."""
-        self._ended_s = time.perf_counter()
+    def add(self, start_s: float, arrivals_s: Sequence[float], tokens: int) -> None:
+        """Add a complete answer with the arrival times of its tokens."""
+        self._end_s = time.perf_counter()
         self._outcomes["200"] += 1
         self._tokens += tokens
         self._arrivals += len(arrivals_s)
         if arrivals_s:
-            self._ttfts_s.append(arrivals_s[0] - begun_s)
+            self._ttfts_s.append(arrivals_s[0] - start_s)
         self._gaps_s += [b - a for a, b in itertools.pairwise(arrivals_s)]
         if len(arrivals_s) > 1:
             self._paces_tok_s.append((tokens - 1) / (arrivals_s[-1] - arrivals_s[0]))
 
     def add_failure(self, outcome: str) -> None:
-        """Adds a request without a whole answer."""
+        """Add a request without a complete answer."""
         self._outcomes[outcome] += 1
 
     def add_connect(self, took_s: float) -> None:
-        """Adds the time that a connection took to open."""
+        """Add the time to open a connection."""
         self._connects_s.append(took_s)
 
     def result(self) -> LoadResult:
-        """The sum of all."""
         return LoadResult(
             tokens=self._tokens,
-            elapsed_s=self._ended_s - self._begun_s,
-            cpu_s=time.process_time() - self._begun_cpu_s,
+            elapsed_s=self._end_s - self._start_s,
+            cpu_s=time.process_time() - self._start_cpu_s,
             outcomes=dict(sorted(self._outcomes.items())),
             ttft_ms=quantiles_ms(self._ttfts_s),
             gap_ms=quantiles_ms(self._gaps_s),
@@ -66,7 +65,7 @@ class Record:
 
 
 def quantiles_ms(values_s: Sequence[float]) -> dict[str, float]:
-    """p50, p99 and max by nearest rank; empty without values."""
+    """Return p50, p99 and max by nearest rank; empty without values."""
     if not values_s:
         return {}
     ordered = sorted(values_s)

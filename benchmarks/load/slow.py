@@ -1,4 +1,4 @@
-"""Clients that ask for a long answer and hardly read it: half a byte a second, half nothing."""
+"""Clients that request long answers; half read one byte per second, half read nothing."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _READ_EVERY_S = 1.0
 
 
 async def run_slow(spec: LoadSpec, record: Record) -> None:
-    """Opens `spec.streams` connections and keeps them until standard input ends.
+    """Open `spec.streams` connections and keep them until standard input ends.
 
-    A connection that the server has ended by then counts as `cut`, another one as `200`.
+    A connection that the server closed by then counts as `cut`, another one as `200`.
     """
     loop = asyncio.get_running_loop()
-    left = loop.run_in_executor(None, sys.stdin.read)
+    closed = loop.run_in_executor(None, sys.stdin.read)
     requests = itertools.cycle([request_bytes(spec.path, body) for body in spec.bodies])
     clients = [await _open(spec.port, next(requests)) for _ in range(spec.streams)]
-    while not left.done():
+    while not closed.done():
         for client in clients[::2]:
             with contextlib.suppress(OSError):
                 client.recv(1)
-        await asyncio.wait({left}, timeout=_READ_EVERY_S)
+        await asyncio.wait({closed}, timeout=_READ_EVERY_S)
     for client in clients:
         if _is_established(client):
             record.add(0.0, (), 0)
@@ -51,6 +51,6 @@ async def _open(port: int, request: bytes) -> socket.socket:
 
 
 def _is_established(client: socket.socket) -> bool:
-    """Whether the server still holds its end; what it has sent may be unread."""
+    """Return whether the server has not closed the connection; received data may be unread."""
     (state,) = struct.unpack("B", client.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1))
     return bool(state == _ESTABLISHED)

@@ -1,4 +1,4 @@
-"""What a load process is asked for and what it answers; both travel as one line of JSON."""
+"""Specification and result of a load process; each is one line of JSON on its pipes."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ class LoadSpec:
     """One load on one server.
 
     Attributes:
-        kind: an HTTP client; a bare loop over `tritonclient.grpc.aio`; or HTTP clients that hardly
+        kind: an HTTP client; a bare loop over `tritonclient.grpc.aio`; or HTTP clients that barely
             read.
         port: on loopback.
-        path: of HTTP.
+        path: of HTTP requests.
         bodies: of HTTP requests, sent in turn.
         prompt_ids: the prompt of gRPC requests.
         tokens: of each gRPC answer.
-        streams: requests at once, each on a connection of its own. With a rate: none.
-        duration_s: requests begin until then.
-        requests: requests in all, in place of a duration.
-        rate: requests a second that begin at random moments, whether or not others have ended.
-        patience_s: after so long without a byte for anybody, what still runs is given up.
+        streams: concurrent requests, each on its own connection; ignored with a rate.
+        duration_s: no request starts later.
+        requests: total number, instead of a duration.
+        rate: requests per second at random times, independent of earlier ones.
+        patience_s: after that time without a byte for any client, running requests are aborted.
     """
 
     kind: Kind
@@ -41,12 +41,10 @@ class LoadSpec:
     patience_s: float = 30.0
 
     def to_json(self) -> str:
-        """One line."""
         return json.dumps(asdict(self))
 
     @staticmethod
     def from_json(line: str) -> LoadSpec:
-        """The reverse of `to_json`."""
         fields: dict[str, Any] = json.loads(line)
         for name in ("bodies", "prompt_ids"):
             fields[name] = tuple(fields[name])
@@ -55,19 +53,19 @@ class LoadSpec:
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """What a load saw.
+    """The result of a load.
 
     Attributes:
-        tokens: of all answers that came whole.
-        elapsed_s: from the first request's beginning to the end of the last whole answer.
-        outcomes: how many requests ended how: `200`, another status, `cut` in the middle, `error`
-            event, `lost` before a status, `stalled` when patience ended.
-        ttft_ms: time to the first token of whole answers, connecting included: p50, p99, max.
+        tokens: of all complete answers.
+        elapsed_s: from the start of the first request to the end of the last complete answer.
+        outcomes: counts of `200`, other statuses, `cut` in the middle, `error` event, `lost` before
+            a status, `stalled` for `patience_s`.
+        ttft_ms: time to the first token of complete answers, from connecting: p50, p99, max.
         gap_ms: between two arrivals of tokens in one answer: p50, p99, max.
         connect_ms: time to connect: p50, p99, max.
-        pace_tok_s: tokens a second of one answer, from its first to its last: the median.
+        pace_tok_s: tokens per second of one answer, from its first to its last: the median.
         tokens_per_arrival: mean over all answers.
-        cpu_s: of the load process while it ran.
+        cpu_s: CPU time of the load process.
     """
 
     tokens: int
@@ -82,10 +80,10 @@ class LoadResult:
 
     @property
     def tok_s(self) -> float:
-        """Tokens a second."""
+        """Tokens per second."""
         return self.tokens / self.elapsed_s if self.elapsed_s else 0.0
 
     @property
     def failed(self) -> int:
-        """Requests without a whole answer."""
+        """Requests without a complete answer."""
         return sum(count for outcome, count in self.outcomes.items() if outcome != "200")

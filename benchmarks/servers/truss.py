@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from benchmarks.paths import ROOT
 from benchmarks.servers.target import Target
+from trtllm_truss.triton.server.ports import unused_ports
 
 PREDICT_PATH = "/v1/models/model:predict"
 _START_LIMIT_S = 120.0
@@ -27,19 +27,19 @@ _TAIL_LINES = 40
 def serve(
     config: Path, backends: Path | None = None, log: Path | None = None, **variables: str
 ) -> Iterator[Target]:
-    """Serves one configuration until the block is left; nothing of it stays behind.
+    """Serve one configuration during the block and clean up after it.
 
     Args:
         config: a config.yaml.
         backends: for `TRITON_BACKEND_DIRECTORY`.
-        log: gets all that the server says.
-        variables: further ones of its environment.
+        log: receives the server's log.
+        variables: added to its environment.
 
     Raises:
-        RuntimeError: the server was not ready in time, or something in the block failed; the
-            message ends with what the server said last.
+        RuntimeError: the server was not ready in time, or the block raised one; the message ends
+            with the last lines of the log.
     """
-    port = _free_port()
+    (port,) = unused_ports(1)
     arguments = ["serve", "--truss", str(ROOT), "--config", str(config), "--port", str(port)]
     environment = {**os.environ, **variables}
     if backends is not None:
@@ -60,7 +60,9 @@ def serve(
         _wait(process, ready)
         yield Target(process.pid, port, PREDICT_PATH)
     except RuntimeError as error:
-        raise RuntimeError(f"{error}\nThe server's log ends so:\n{''.join(tail)}") from error
+        raise RuntimeError(
+            f"{error}\nThe last lines of the server's log:\n{''.join(tail)}"
+        ) from error
     finally:
         process.send_signal(signal.SIGTERM)
         try:
@@ -88,8 +90,3 @@ def _wait(process: subprocess.Popen[str], ready: threading.Event) -> None:
     while not ready.wait(0.05):
         if process.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError("the server did not become ready")
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])

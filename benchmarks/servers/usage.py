@@ -1,4 +1,4 @@
-"""What processes use, from /proc: CPU time, memory, threads, files."""
+"""Resource usage of processes from /proc: CPU time, memory, threads, files."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _SAMPLE_EVERY_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one process, or several together, use.
+    """The usage of one or several processes.
 
     Attributes:
-        cpu_s: time on a CPU since the start, in user and kernel mode.
-        rss_bytes: resident memory; what processes share counts once for each.
+        cpu_s: CPU time since the start, in user and kernel mode.
+        rss_bytes: resident memory; shared pages count once per process.
         threads: number of threads.
         fds: number of open files.
     """
@@ -41,7 +41,7 @@ class Usage:
 
 
 def usage_by_role(root: int) -> dict[str, Usage]:
-    """The usage of a process and all that descend from it, by what they are."""
+    """Return the usage of a process and its descendants by role."""
     found: dict[str, Usage] = {}
     for pid in {root, *descendants(root)}:
         with contextlib.suppress(OSError):
@@ -51,15 +51,14 @@ def usage_by_role(root: int) -> dict[str, Usage]:
 
 
 def total(usages: Mapping[str, Usage]) -> Usage:
-    """The sum over all roles."""
     return sum(usages.values(), Usage())
 
 
 def truss_server(root: int) -> int:
-    """The process below one that is Truss's own server.
+    """Return the process id of Truss's own server below a process.
 
     Raises:
-        RuntimeError: there is none.
+        RuntimeError: the server is gone.
     """
     for pid in descendants(root):
         with contextlib.suppress(OSError):
@@ -68,28 +67,31 @@ def truss_server(root: int) -> int:
     raise RuntimeError("Truss's server is gone")
 
 
-def descendants(root: int) -> set[int]:
-    """The living processes below one."""
+def descendants(root: int) -> dict[int, str]:
+    """Return the names of the living processes below one, by process id."""
     parents: dict[int, int] = {}
+    names: dict[int, str] = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
-            with contextlib.suppress(OSError):
-                state, parent = _stat(int(folder.name))[:2]
+            pid = int(folder.name)
+            with contextlib.suppress(OSError, ValueError):
+                state, parent = _stat(pid)[:2]
+                names[pid] = (folder / "comm").read_text().strip()
                 if state != "Z":
-                    parents[int(folder.name)] = int(parent)
+                    parents[pid] = int(parent)
     found: set[int] = set()
     frontier = {root}
     while frontier:
         frontier = {pid for pid, parent in parents.items() if parent in frontier} - found
         found |= frontier
-    return found
+    return {pid: names[pid] for pid in found}
 
 
 class PeakMemory:
-    """Watches the resident memory of a process and its descendants while it is entered.
+    """Samples the resident memory of a process and its descendants during the block.
 
     Attributes:
-        rss_bytes: the most they had together.
+        rss_bytes: the peak of their sum.
     """
 
     def __init__(self, root: int) -> None:
@@ -150,5 +152,5 @@ def _rss_bytes(pid: int) -> int:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of proc(5) stat behind the name: state, parent, …"""
+    """Return the fields of proc(5) stat after the name: state, parent, …"""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

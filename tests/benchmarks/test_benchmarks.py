@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.cases import MEASURED
 from benchmarks.cases.setup import set_up
 from benchmarks.engine.backend import find_compiler
 from benchmarks.options import Options
@@ -124,7 +125,7 @@ def test_engine_lets_go_of_a_cancelled_request(engine: Target) -> None:
 
 
 def test_quick_run_writes_json_and_leaves_nothing(tmp_path: Path) -> None:
-    before = descendants(os.getpid())
+    before = descendants(os.getpid()).keys()
     command = [sys.executable, "-m", "benchmarks", "zero-cost", "--quick", "--streams", "2"]
     running = subprocess.run(
         [*command, "--output", str(tmp_path)],
@@ -145,7 +146,7 @@ def test_quick_run_writes_json_and_leaves_nothing(tmp_path: Path) -> None:
         assert row["failed"]["high"] == 0
         assert row["tok_s"]["low"] > 0
     assert "× bare gRPC loop" in running.stdout
-    assert descendants(os.getpid()) <= before
+    assert descendants(os.getpid()).keys() <= before
 
 
 def test_unknown_cases_are_named() -> None:
@@ -158,7 +159,7 @@ def test_unknown_cases_are_named() -> None:
         check=False,
     )
     assert running.returncode == 2
-    assert "no case is called nonsense; there are zero-cost," in running.stderr
+    assert "unknown case nonsense; choose from zero-cost," in running.stderr
 
 
 def test_report_shows_what_was_written(tmp_path: Path) -> None:
@@ -167,7 +168,7 @@ def test_report_shows_what_was_written(tmp_path: Path) -> None:
     result.add(path="ours", tok_s=Spread(2000.0, 1990.0, 2030.0))
     result.find("A finding.")
     assert read_result(result.write(tmp_path)) == result
-    page = write_report(tmp_path, tmp_path / "docs").read_text()
+    page = write_report(tmp_path, tmp_path / "docs", ["paced"]).read_text()
     assert "## A title" in page
     assert "| ours | 2,000.0 ±20.0 |" in page
     assert "- A finding." in page
@@ -182,9 +183,36 @@ def test_report_opens_with_the_throughput_at_the_most_streams(tmp_path: Path) ->
             result.find(f"With {streams:g} at once, trtllm-truss carries {streams:g} × {other}.")
         result.machine["cores"] = "2"
         result.write(tmp_path)
-    heading, _, first, second, third, *_ = write_report(tmp_path, tmp_path).read_text().split("\n")
+    page = write_report(tmp_path, tmp_path, ["zero-cost", "cpu-engine"]).read_text()
+    lines = [line for line in page.splitlines() if line and not line.startswith("<!--")]
+    heading, first, second, third, *_ = lines
     assert heading == "# Performance"
     carried = "carries 512 ±12 tokens/s over 512 streams on 2 cores: 512 ×"
     assert first.endswith(f"{carried} a loop.")
     assert second.endswith(f"{carried} the model alone.")
     assert third.endswith("writes this page.")
+
+
+def test_a_partial_run_keeps_the_other_cases(tmp_path: Path) -> None:
+    columns = [Column("streams", "streams"), Column("path", "path"), Column("tok_s", "tok/s")]
+
+    def write(name: str, tokens_s: float) -> None:
+        result = CaseResult(name, f"Title of {name}", "A text.", columns)
+        result.add(streams=8.0, path="trtllm-truss", tok_s=tokens_s)
+        result.find(f"With 8 at once, trtllm-truss carries {tokens_s:g} × another path.")
+        result.write(tmp_path)
+
+    for name in ("paced", "zero-cost", "cpu-engine"):
+        write(name, 100.0)
+    before = write_report(tmp_path, tmp_path, MEASURED).read_text()
+    for name in ("paced", "zero-cost"):
+        (tmp_path / f"{name}.json").unlink()
+    write("cpu-engine", 200.0)
+    after = write_report(tmp_path, tmp_path, ["cpu-engine"]).read_text()
+    changed = {line for line in after.splitlines() if line not in before.splitlines()}
+    assert after.count("\n## ") == 3
+    assert {"200 × another" in line or "| 200 |" in line for line in changed} == {True}
+    assert len(changed) == 3, "the summary, a row and a finding"
+    assert after.index("zero-cost -->\n## ") < after.index("cpu-engine -->\n## ")
+    write("zero-cost", 300.0)
+    assert write_report(tmp_path, tmp_path, ["cpu-engine"]).read_text() == after

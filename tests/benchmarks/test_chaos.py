@@ -1,4 +1,4 @@
-"""The chaos run holds on this code, and its clients notice what they are there for."""
+"""The chaos run passes, and its clients detect each kind of fault."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_fault_is_the_exit_status(
 
 
 class Misbehaving(http.server.BaseHTTPRequestHandler):
-    """Answers in the way that the test has set."""
+    """Answers in the way that the test sets."""
 
     protocol_version = "HTTP/1.1"
 

@@ -1,4 +1,4 @@
-"""The load client reads what servers send, however it is cut into pieces."""
+"""The load client parses answers, however they are split."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def test_a_refusal_is_read_to_its_length(size: int) -> None:
     assert (answer.outcome, answer.closes, answer.arrivals_s) == ("429", True, [])
 
 
-def test_an_error_event_is_no_answer() -> None:
+def test_an_error_event_is_an_error() -> None:
     answer = Answer()
     assert answer.feed(FAILED, 0.0)
     assert answer.outcome == "error"
 
 
-def test_quantiles_are_values_that_were_there() -> None:
+def test_quantiles_are_given_values() -> None:
     assert quantiles_ms([i / 1000 for i in range(1, 101)]) == {"p50": 50, "p99": 99, "max": 100}
     assert quantiles_ms([]) == {}
 
@@ -99,7 +99,7 @@ async def test_every_request_has_one_outcome() -> None:
     assert asked == 40
 
 
-async def test_a_silent_server_does_not_hold_the_load_up() -> None:
+async def test_a_silent_server_does_not_block_the_load() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
@@ -112,8 +112,8 @@ async def test_a_silent_server_does_not_hold_the_load_up() -> None:
 
 def test_the_pace_of_an_answer_is_that_of_what_follows_its_first_token() -> None:
     record = Record()
-    record.add(begun_s=0.0, arrivals_s=[7.0, 7.5, 8.0], tokens=11)
-    record.add(begun_s=0.0, arrivals_s=[7.0, 7.5, 8.0], tokens=21)
-    record.add(begun_s=0.0, arrivals_s=[7.0, 7.5, 8.0], tokens=31)
-    record.add(begun_s=0.0, arrivals_s=[7.0], tokens=1)
+    record.add(start_s=0.0, arrivals_s=[7.0, 7.5, 8.0], tokens=11)
+    record.add(start_s=0.0, arrivals_s=[7.0, 7.5, 8.0], tokens=21)
+    record.add(start_s=0.0, arrivals_s=[7.0, 7.5, 8.0], tokens=31)
+    record.add(start_s=0.0, arrivals_s=[7.0], tokens=1)
     assert record.result().pace_tok_s == 20

@@ -58,7 +58,7 @@ def smollm2_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stand-ins for `trtllm-build` and the scripts; they note their calls in the folder."""
+    """Stand-ins for `trtllm-build` and the scripts, which record their calls in the folder."""
     folder = tmp_path / "tools"
     programs = folder / "bin"
     programs.mkdir(parents=True)

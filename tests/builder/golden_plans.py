@@ -40,7 +40,7 @@ def plan(family: str, split: int, block: dict[str, Any]) -> Plan:
 
 
 def text() -> str:
-    """All plans, or why there is none."""
+    """Return all plans, or the errors that reject them."""
     parts = []
     for family, split, block in variants():
         title = f"# {family}, TP {split}, {block or 'plain'}"

@@ -149,7 +149,7 @@ def write_safetensors(file: Path, weights: Mapping[str, NDArray[np.float32]], dt
 
 
 def logits(weights: Weights, config: Mapping[str, Any], ids: list[int]) -> NDArray[np.float32]:
-    """What the model says comes after `ids`."""
+    """Return the model's logits after `ids`."""
     heads, kv = config["num_attention_heads"], config["num_key_value_heads"]
     size, count = config["hidden_size"] // heads, len(ids)
     turns = np.outer(np.arange(count), config["rope_theta"] ** (-np.arange(0, size, 2) / size))

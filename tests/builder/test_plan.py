@@ -9,7 +9,7 @@ from tests.builder.checkpoints import H100, LLAMA_3_8B, checkpoint, settings
 from tests.builder.golden_plans import GOLDEN, plan, text, variants
 from tests.builder.tensorrt_llm_flags import CHOICES, FLAGS
 
-from trtllm_truss.builder.key import build_key
+from trtllm_truss.builder.jobs import build_key
 from trtllm_truss.builder.plan import plan_build
 from trtllm_truss.builder.planning.checkpoint import parse_checkpoint
 from trtllm_truss.builder.planning.engine_command import engine_command

@@ -1,4 +1,4 @@
-"""Engines published to S3 are found there by other replicas."""
+"""Publishing to S3, and the download by another replica."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_replica_downloads_from_s3(
 
 
 @pytest.mark.parametrize("destination", ["s3://no-such-bucket/x", "/a/folder"])
-def test_where_nothing_can_be_published(tmp_path: Path, s3: S3Server, destination: str) -> None:
+def test_an_unusable_destination_is_named(tmp_path: Path, s3: S3Server, destination: str) -> None:
     write_tiny_checkpoint(tmp_path)
     built = ensured(block(tmp_path))
     with pytest.raises(BuildError, match=r"build\.publish_to"):

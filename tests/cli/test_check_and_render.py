@@ -1,4 +1,4 @@
-"""`check` and `render`: what fits, what does not, and with which status."""
+"""`check` and `render`: findings and exit statuses."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def checked(capsys: pytest.CaptureFixture[str], file: str) -> tuple[int, dict[st
     return status, json.loads(capsys.readouterr().out)
 
 
-def test_what_fits(engine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fitting_engine_passes(engine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, report = checked(capsys, config(engine))
     assert status == report["status"] == 0
     assert any("image: nvcr.io/nvidia/tritonserver:25.10" in fact for fact in report["facts"])
@@ -58,7 +58,7 @@ def test_what_fits(engine: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("H100:2", {"generation": {"max_tokens": 0}}, 2, ["max_tokens is 0"]),
     ],
 )
-def test_what_does_not_fit(
+def test_findings_and_status(
     engine: Path,
     capsys: pytest.CaptureFixture[str],
     accelerator: str,
@@ -105,7 +105,7 @@ def test_render(engine: Path, tmp_path: Path) -> None:
     ("runtime", "part"),
     [({"instance_count": 2}, "one instance only"), ({"gpu_device_ids": "0,1,2"}, "names 3 GPUs")],
 )
-def test_what_ranks_do_not_allow(
+def test_settings_that_ranks_exclude(
     engine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], runtime: Any, part: str
 ) -> None:
     file = config(engine, runtime=runtime)

@@ -21,7 +21,7 @@ from trtllm_truss.cli.main import main
 
 
 class Answering(http.server.BaseHTTPRequestHandler):
-    """Answers as a Truss does; the prompt says how."""
+    """Answers like a Truss; the prompt selects the answer."""
 
     protocol_version = "HTTP/1.1"
     requests: ClassVar[list[dict[str, object]]] = []
@@ -161,8 +161,8 @@ def test_the_key_goes_over_https_and_to_other_machines_only(
     assert main(["predict", "--url", address, "locked"]) == 1
     assert {request["key"] for request in Answering.requests} == {None}
     assert capsys.readouterr().err == (
-        "error: no such thing (HTTP 401). BASETEN_API_KEY was not sent: it goes over https and to "
-        "other machines only.\n"
+        "error: no such thing (HTTP 401). BASETEN_API_KEY was not sent: it is sent to remote hosts "
+        "over https only.\n"
     )
 
 
@@ -173,7 +173,7 @@ def test_predict_refused(url: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_predict_cut_short_is_an_error(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", "--url", url, "cut"]) == 1
-    assert "broke off" in capsys.readouterr().err
+    assert "cut off" in capsys.readouterr().err
 
 
 def test_predict_without_a_server(capsys: pytest.CaptureFixture[str]) -> None:

@@ -72,8 +72,8 @@ def test_every_way_of_naming_the_model(
 ) -> None:
     answer = truss(environment, "predict", *model, "-d", json.dumps(GREEDY))
     assert answer.returncode == 0, answer.stdout + answer.stderr
-    said, _, text = answer.stdout.partition("\n")
-    assert said.startswith("Calling predict on")
+    first, _, text = answer.stdout.partition("\n")
+    assert first.startswith("Calling predict on")
     assert text == server.post(GREEDY).text
 
 

@@ -1,4 +1,4 @@
-"""What commands tell, from many threads at once."""
+"""Lines on standard error, from many threads at once."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import sys
 
 PROGRAM = """
 import threading
-from trtllm_truss.cli.terminal import tell
+from trtllm_truss.cli.common import echo
 
 def talk(name):
     for _ in range(2000):
-        tell(name * 20)
+        echo(name * 20)
 
 threads = [threading.Thread(target=talk, args=(name,)) for name in "abcd"]
 for thread in threads:
@@ -23,18 +23,18 @@ for thread in threads:
 
 
 def test_lines_stay_whole() -> None:
-    said = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, check=True).stderr
-    lines = said.decode().splitlines()
+    written = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, check=True
+    ).stderr
+    lines = written.decode().splitlines()
     assert len(lines) == 8000
     assert set(lines) == {name * 20 for name in "abcd"}
 
 
-def test_a_reader_that_has_gone_ends_nothing() -> None:
-    program = (
-        "from trtllm_truss.cli.terminal import tell\nfor _ in range(3): tell('x')\nprint('on')"
-    )
+def test_a_closed_standard_error_drops_lines() -> None:
+    program = "from trtllm_truss.cli.common import echo\nfor _ in range(3): echo('x')\nprint('on')"
     reading, writing = os.pipe()
     os.close(reading)
-    with os.fdopen(writing, "wb") as nobody:
-        ran = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=nobody)
+    with os.fdopen(writing, "wb") as closed:
+        ran = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=closed)
     assert ran.stdout == b"on\n"

@@ -37,7 +37,7 @@ def test_the_page_is_up_to_date() -> None:
 
 
 @pytest.mark.parametrize("option", GUIDES)
-def test_every_option_of_the_guides_has_its_fate(option: str) -> None:
+def test_every_option_of_the_guides_is_listed(option: str) -> None:
     assert option in LMI_OPTIONS
     assert f"| `option.{option}` |" in PAGE.read_text(encoding="utf-8")
 

@@ -76,7 +76,7 @@ def test_another_host_is_open_and_says_so() -> None:
     served = Served(arguments=["--host", "0.0.0.0"]).wait_until_ready()
     try:
         (warning,) = [line for line in served.lines if line.startswith("warning: ")]
-        assert "asks for no key" in warning
+        assert "requires no key" in warning
         assert "0.0.0.0" in listening_hosts(served)
         headers = {"Host": "model.example", "Origin": "https://model.example"}
         assert served.post(BODY, headers=headers).status_code == 200
@@ -89,10 +89,10 @@ def test_another_host_is_open_and_says_so() -> None:
 @pytest.mark.parametrize(
     ("host", "words"),
     [
-        ("203.0.113.7", "203.0.113.7 is no address of this machine"),
-        ("no.such.host.invalid", "must be an address of this machine"),
-        ("", "must be an address of this machine"),
-        ("x" * 70, "must be an address of this machine"),
+        ("203.0.113.7", "203.0.113.7 is not an address of this machine"),
+        ("no.such.host.invalid", "must be an address or a name of this machine"),
+        ("", "must be an address or a name of this machine"),
+        ("x" * 70, "must be an address or a name of this machine"),
     ],
 )
 def test_a_host_that_cannot_be_is_told(

@@ -1,4 +1,4 @@
-"""What Truss would send to the image: everything that `load()` needs and nothing else."""
+"""The build context of the image: everything that `load()` needs and nothing else."""
 
 from __future__ import annotations
 

@@ -27,13 +27,13 @@ INDEPENDENT = [
     {"protocols.predict", "protocols.openai"},
     {"protocols.lmi", "protocols.openai"},
 ]
-"""Neither imports the other, although the order would let one."""
+"""Pairs that must not import each other, although the order allows one direction."""
 BACKENDS = {
     "backends": {"backends"},
     "backends.openvino_genai": {"backends", "errors", "engines", "guides"},
     "backends.triton_native": {"backends", "errors", "triton", "text"},
 }
-"""What runs inside Triton imports as little as it can."""
+"""The code inside Triton's processes imports as little as possible."""
 ENTRIES = {"", "__main__"}
 LONGEST_LINES = 400
 MODULES = sorted(PACKAGE.rglob("*.py"))

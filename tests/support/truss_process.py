@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from benchmarks.servers.usage import descendants
 from tests.support.paths import EXAMPLE, ROOT
 from tests.support.waiting import PATIENCE_S
 
@@ -120,25 +121,6 @@ class Served:
     def cancelled(self) -> list[int]:
         """Tokens that cancelled requests had when the engine let go of them."""
         return [int(n) for n in re.findall(r"\] cancelled id=\S+ after=(\d+)", self.log)]
-
-
-def descendants(root: int) -> dict[int, str]:
-    parents: dict[int, int] = {}
-    names: dict[int, str] = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            with contextlib.suppress(OSError, IndexError):
-                fields = (folder / "stat").read_text().rpartition(")")[2].split()
-                name = (folder / "comm").read_text().strip()  # it may end at any moment
-                if fields[0] != "Z":
-                    parents[int(folder.name)] = int(fields[1])
-                    names[int(folder.name)] = name
-    found: dict[int, str] = {}
-    frontier = {root}
-    while frontier:
-        frontier = {pid for pid, parent in parents.items() if parent in frontier} - found.keys()
-        found |= {pid: names[pid] for pid in frontier}
-    return found
 
 
 def alive(pids: dict[int, str]) -> dict[int, str]:

@@ -1,1 +1,1 @@
-"""Generators of the pages in docs/ that follow from the code."""
+"""Generators of the pages in docs/ that derive from the code."""

@@ -50,7 +50,7 @@ def _lmi_options() -> str:
     rows = ["| LMI | here | |", _line(3)]
     for name, option in LMI_OPTIONS.items():
         setting = f"`{option.setting}`" if option.setting else "–"
-        rows.append(f"| `option.{name}` | {setting} | {option.fate} |")
+        rows.append(f"| `option.{name}` | {setting} | {option.note} |")
     return "\n".join(rows) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""docs/lmi.md, from the code."""
+"""Generate docs/lmi.md."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from trtllm_truss.settings.lmi_import.option import Fate, Option
 from trtllm_truss.settings.lmi_import.options import SECTIONS
 
 _INTRODUCTION = """\
-# For those who come from LMI, SageMaker or TGI
+# Migration from LMI, SageMaker or TGI
 
-A body with `inputs` is read as LMI's containers (DJL-Serving) read it, and answered in their
-shapes. This page is generated from `packages/trtllm_truss/protocols/lmi/` and
+A body with `inputs` is parsed as in LMI's containers (DJL-Serving) and answered in their format.
+This page is generated from `packages/trtllm_truss/protocols/lmi/` and
 `packages/trtllm_truss/settings/lmi_import/` (`make docs`).
 
 ```
@@ -21,24 +21,24 @@ $ curl localhost:8080/invocations -H 'Content-Type: application/json' \\
     -d '{"inputs": "Deep Learning is", "parameters": {"max_new_tokens": 8, "details": true}}'
 ```
 
-- Without `stream` the answer is `{"generated_text": …}`, with `details` when asked for; a list of
-  inputs gives a list.
-- With `"stream": true` it is `application/jsonlines`, one token a line; the last line has
-  `generated_text`, and `details` when asked for. With `"output_formatter": "sse"` each line is an
-  event. A line is sent when the next token is there, for only the last one holds the whole text.
+- Without `stream` the answer is `{"generated_text": …}`, with `details` on request; a list of
+  inputs returns a list.
+- With `"stream": true` it is `application/jsonlines`, one token per line; the last line has
+  `generated_text`, and `details` on request. With `"output_formatter": "sse"` each line is an
+  event. A line is sent when the next token arrives, because only the last line has the whole text.
 - `finish_reason` is `length`, `eos_token` or `stop_sequence`.
-- Errors are `{"code": status, "error": message}` with the status that is true, where LMI answers
-  424 to nearly everything. A stream that broke off ends with LMI's token of an error: id -1,
-  `finish_reason` `error`, and the message as `error_msg`.
-- huggingface_hub's `InferenceClient` is recognised by its User-Agent and gets the shapes of Text
-  Generation Inference, streamed as events. LMI's option `tgi_compat` is not needed for that.
+- Errors are `{"code": status, "error": message}` with an accurate status, where LMI returns 424
+  for nearly everything. A failed stream ends with LMI's error token: id -1, `finish_reason`
+  `error`, and the message as `error_msg`.
+- huggingface_hub's `InferenceClient` is recognised by its User-Agent and receives the format of
+  Text Generation Inference, streamed as events, without LMI's option `tgi_compat`.
 
 """
 
 _SAMPLING = """\
-Tokens are drawn where `do_sample` is true, or left out while `temperature`, `top_k` or `top_p` is
-given (as LMI does since 0.32); otherwise the likeliest token wins. Defaults under
-`model_metadata.generation` in `config.yaml` hold for parameters that are left out.
+Tokens are sampled if `do_sample` is true, or if it is omitted and `temperature`, `top_k` or `top_p`
+is set (as in LMI since 0.32); otherwise decoding is greedy. Omitted parameters take their defaults
+from `model_metadata.generation` in `config.yaml`.
 """
 
 _IMPORT = """\
@@ -49,19 +49,18 @@ $ trtllm-truss import-lmi serving.properties --output config.lmi.yaml
 $ trtllm-truss import-lmi variables.env --gpus 4
 ```
 
-turns serving.properties, or `OPTION_*`, `HF_MODEL_ID`, `TENSOR_PARALLEL_DEGREE` and the like as
-`docker run --env-file` takes them, into a `config.yaml`, and prints on stderr what became of every
-option. A property wins over `OPTION_*`, and this over any other variable. Everything that LMI does
-not know of (image, Python, secrets) is taken from the Truss's own `config.yaml`; the number of GPUs
-follows from the ranks.
+converts serving.properties, or variables such as `OPTION_*`, `HF_MODEL_ID` and
+`TENSOR_PARALLEL_DEGREE` in the format of `docker run --env-file`, to a `config.yaml`, and prints
+the outcome of every option on stderr. A property takes precedence over `OPTION_*`, and that over
+any other variable. Everything outside LMI's scope (image, Python, secrets) comes from the Truss's
+own `config.yaml`; the number of GPUs follows from the ranks.
 
-A model on the Hub, or any option of a build, gives `build`; else `model_id` is taken for a folder
-or prefix with engines and becomes `engine_repository`, and options of the build are not needed.
+A model on the Hub, or any build option, becomes `build`. Otherwise `model_id` is a folder or prefix
+with engines and becomes `engine_repository`, which needs no build options.
 """
 
 
 def lmi_page() -> str:
-    """The page."""
     fields = [[f"`{name}`", meaning] for name, meaning in FIELDS.items()]
     names = [[f"`{alias}`", f"`{name}`"] for alias, name in sorted(ALIASES.items())]
     parts = [
@@ -86,7 +85,7 @@ def _option_row(option: Option) -> list[str]:
     sentence = option.why
     if option.fate is Fate.MAPPED:
         targets = [f"`{target}`" for target in (option.target, option.prebuilt) if target]
-        sentence = " or, for an engine that is there, ".join(targets)
+        sentence = " or, for an existing engine, ".join(targets)
         sentence += f" ({option.why})" if option.why else ""
     elif option.only:
         sentence += f" ({', '.join(f'`{value}`' for value in option.only)} only)"

@@ -1,4 +1,4 @@
-"""Every ``option.*`` of LMI's TensorRT-LLM guides, and where it went.
+"""Every ``option.*`` of LMI's TensorRT-LLM guides and its counterpart here.
 
 The guides are those of deepjavalibrary/djl-serving from LMI 0.25 to 0.32
 (``serving/docs/lmi/user_guides/trt_llm_user_guide.md``) and its tutorial on building by hand.
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LmiOption:
-    """What became of one option.
+    """The counterpart of one option.
 
     Attributes:
-        setting: the key below ``model_metadata``; None if there is none.
-        fate: a sentence.
+        setting: the key below ``model_metadata``; None without a counterpart.
+        note: a sentence.
     """
 
     setting: str | None
-    fate: str
+    note: str
 
 
 _SAME = "The same."
@@ -31,13 +31,13 @@ _ROTARY = (
 LMI_OPTIONS: dict[str, LmiOption] = {
     "model_id": LmiOption(
         "build.checkpoint_repository",
-        "A checkpoint; an engine that is built already goes into engine_repository.",
+        "A checkpoint; a built engine goes into engine_repository.",
     ),
     "revision": LmiOption("build.checkpoint_revision", _SAME),
     "trust_remote_code": LmiOption("trust_remote_code", _SAME),
     "dtype": LmiOption("build.dtype", "fp16, bf16 and fp32 are float16, bfloat16 and float32."),
     "tensor_parallel_degree": LmiOption(
-        "tensor_parallelism", "A number; `max` depends on the machine and is not known here."
+        "tensor_parallelism", "A number; `max` depends on the machine and is not supported."
     ),
     "pipeline_parallel_degree": LmiOption("pipeline_parallelism", _SAME),
     "max_rolling_batch_size": LmiOption("build.max_batch_size", _SAME),
@@ -46,12 +46,13 @@ LMI_OPTIONS: dict[str, LmiOption] = {
     "max_input_len": LmiOption("build.max_input_len", _SAME),
     "max_output_len": LmiOption(
         "build.max_output_len",
-        "Tokens generated, as up to LMI 0.29. LMI 0.30 and later took it for input and output "
-        "together: that is build.max_seq_len.",
+        "Generated tokens, as up to LMI 0.29. From LMI 0.30 it means input and output together, "
+        "which is build.max_seq_len.",
     ),
     "max_num_tokens": LmiOption("build.max_num_tokens", _SAME),
     "use_custom_all_reduce": LmiOption(
-        "build.use_custom_all_reduce", "Up to TensorRT-LLM 0.11; since then chosen by itself."
+        "build.use_custom_all_reduce",
+        "Up to TensorRT-LLM 0.11; later versions choose automatically.",
     ),
     "tokens_per_block": LmiOption("build.tokens_per_block", _SAME),
     "batch_scheduler_policy": LmiOption("runtime.batch_scheduler_policy", _SAME),
@@ -70,11 +71,11 @@ LMI_OPTIONS: dict[str, LmiOption] = {
     "chatglm_model_version": LmiOption(
         "build.chatglm_model_version",
         "chatglm_6b is chatglm, chatglm2_6b and chatglm2_6b_32k are chatglm2, chatglm3_6b, "
-        "chatglm3_6b_base and chatglm3_6b_32k are chatglm3, glm_10b is glm; null is what the "
-        "checkpoint says.",
+        "chatglm3_6b_base and chatglm3_6b_32k are chatglm3, glm_10b is glm; null follows the "
+        "checkpoint.",
     ),
     "gpt_model_version": LmiOption(
-        "build.gpt_model_version", "The same; null is what the checkpoint says."
+        "build.gpt_model_version", "The same; null follows the checkpoint."
     ),
     "multi_block_mode": LmiOption(
         "build.multi_block_mode",
@@ -106,5 +107,5 @@ LMI_OPTIONS: dict[str, LmiOption] = {
     "load_by_shard": LmiOption("build.load_by_shard", _SAME),
     "num_checkpoint_workers": LmiOption("build.workers", "One number for both steps."),
     "num_engine_workers": LmiOption("build.workers", "One number for both steps."),
-    "trtllm_checkpoint_path": LmiOption(None, "The builder has a place of its own, below HF_HOME."),
+    "trtllm_checkpoint_path": LmiOption(None, "The builder uses a folder below HF_HOME."),
 }

@@ -1,4 +1,4 @@
-"""docs/openai.md, from the code."""
+"""Generate docs/openai.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trtllm_truss.protocols.openai.fields import Extensions, SharedFields
 _INTRODUCTION = """\
 # OpenAI's API
 
-`POST /v1/chat/completions` and `POST /v1/completions` take what OpenAI's clients send. This page is
+`POST /v1/chat/completions` and `POST /v1/completions` accept OpenAI's clients. This page is
 generated from `packages/trtllm_truss/protocols/openai/` (`make docs`).
 
 ```python
@@ -27,30 +27,29 @@ for chunk in stream:
     print(chunk.choices[0].delta.content or "", end="")
 ```
 
-- A field that is null counts as not sent. A field that is neither in a table below nor null is
-  refused by name. What the engine at hand cannot do is refused by name as well.
-- Defaults under `model_metadata.generation` in `config.yaml` hold for fields that are left out,
-  then those of the model's `generation_config.json`, and then OpenAI's own, so that tokens are
-  drawn at temperature 1 with a random seed.
-- Every choice of every prompt is a request of its own to the engine: they run side by side, each
-  waits for its place by itself, and with a `seed` choice i is drawn with `seed` + i. If one fails,
-  all end; a client that leaves stops all of them.
+- A null field counts as omitted. Any other field outside the tables below is rejected by name, as
+  is a field that the loaded engine does not support.
+- Omitted fields take their defaults from `model_metadata.generation` in `config.yaml`, then from
+  the model's `generation_config.json`, then from OpenAI: temperature 1 and a random seed.
+- Every choice of every prompt is a separate request to the engine: they run in parallel, each
+  waits in the queue separately, and with a `seed` choice i uses `seed` + i. If one fails, all end;
+  a client that disconnects cancels all of them.
 - `finish_reason` is `stop` where the model or a stop text ended a choice, `length` where
   `max_tokens` did. `usage` counts a prompt once, however many choices it has.
-- A stop text ends a choice just before it, wherever token borders fall, and is never shown in part.
-- A stream of `/v1/chat/completions` begins each choice with the role and ends it with its
-  `finish_reason`; with `stream_options.include_usage` the usage follows, then `[DONE]`. A stream
-  that broke off ends with an event that holds `error` instead, which clients raise.
+- A stop text ends a choice just before it, regardless of token boundaries, and is never returned,
+  not even in part.
+- A stream of `/v1/chat/completions` starts each choice with the role and ends it with its
+  `finish_reason`; with `stream_options.include_usage` the usage follows, then `[DONE]`. A failed
+  stream ends with an `error` event instead, which clients raise.
 - Errors are `{"error": {"message", "type", "param", "code"}}`: 400 `invalid_request_error`, 429
   `rate_limit_error`, other statuses `server_error`; `code` is the same as everywhere else. The
   header `X-Request-Id` is the id in the answer, and `engine_request_id` in the log.
-- Tools are shown to the model by its chat template. Its answer is text: a tool call comes as the
-  model wrote it, in `content`.
+- The chat template presents tools to the model. The answer is text: a tool call appears in
+  `content` as the model wrote it.
 """
 
 
 def openai_page() -> str:
-    """The page."""
     own_chat = set(chat.ChatFields.model_fields) - set(chat.ChatExtensions.model_fields)
     own_completion = set(completions.CompletionFields.model_fields) - set(
         completions.CompletionExtensions.model_fields
@@ -88,7 +87,7 @@ def _served(model: type[SharedFields], names: Iterable[str]) -> str:
 
 def _unused(fields: Mapping[str, str]) -> str:
     rows = [[f"`{name}`", reason] for name, reason in sorted(fields.items())]
-    return "Accepted, without effect:\n\n" + table(["field", "because"], rows)
+    return "Accepted without effect:\n\n" + table(["field", "because"], rows)
 
 
 def _refused(fields: Mapping[str, Unsupported]) -> str:

@@ -1,4 +1,4 @@
-"""docs/settings.md and docs/settings.schema.json, from the settings model."""
+"""Generate docs/settings.md and docs/settings.schema.json."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from trtllm_truss.settings.quantization import METHOD_SECTIONS
 _INTRODUCTION = """\
 # Settings
 
-Everything below `model_metadata` in `config.yaml`. This page is generated from
-`packages/trtllm_truss/settings/model.py` (`make docs`); `settings.schema.json` beside it is the
-same as a JSON schema. An unknown key is an error that suggests the nearest known one. Keys that
-Baseten reads for itself pass unread: {platform}.
+All keys below `model_metadata` in `config.yaml`. This page is generated from
+`packages/trtllm_truss/settings/model.py` (`make docs`); `settings.schema.json` is the same as a
+JSON schema. An unknown key is an error that suggests the nearest known one. Keys of Baseten itself
+are ignored: {platform}.
 
 The secret `hf_access_token` (under `secrets` in `config.yaml`, value in the environment variable
 `TRUSS_SECRET_hf_access_token` or in Baseten's workspace) is needed only for private or gated
@@ -26,7 +26,6 @@ repositories.
 
 
 def settings_page() -> str:
-    """docs/settings.md."""
     platform = ", ".join(f"`{key}`" for key in sorted(PLATFORM_KEYS))
     parts = [_INTRODUCTION.format(platform=platform), _table("model_metadata", Settings)]
     parts.append(_table("model_metadata.serving", Serving))
@@ -40,7 +39,6 @@ def settings_page() -> str:
 
 
 def settings_schema() -> str:
-    """docs/settings.schema.json."""
     return json.dumps(Settings.model_json_schema(), indent=2, ensure_ascii=False) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Pydantic fields and other rows as tables in Markdown."""
+"""Markdown tables from Pydantic fields and other rows."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from pydantic.fields import FieldInfo
 from trtllm_truss.protocols.field_types import Unsupported
 
 _BOUNDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
-_LARGEST_SHOWN = 1 << 30
-"""Bounds beyond it are those of the number's type; they explain nothing."""
+_MAX_SHOWN_BOUND = 1 << 30
+"""Larger bounds are those of the number's type and explain nothing."""
 
 
 def table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table in Markdown."""
     head = list(columns)
     lines = [_line(head), "|" + "---|" * len(head), *map(_line, rows)]
     return "\n".join(lines) + "\n"
@@ -43,12 +42,9 @@ def fill(page: str, tables: Mapping[str, str]) -> str:
 def field_rows(
     model: type[BaseModel], names: Iterable[str], *, empty: bool = False
 ) -> list[list[str]]:
-    """Name, default and meaning of a model's fields.
+    """Return a row of name, default and meaning for each field of `names`.
 
-    Args:
-        model: whose fields.
-        names: of the fields, in the order of the rows.
-        empty: whether a default of None or an empty dict is shown.
+    `empty` shows defaults of None and empty dicts.
     """
     fields = {name: model.model_fields[name] for name in names}
     return [
@@ -57,7 +53,7 @@ def field_rows(
 
 
 def unsupported_rows(fields: Mapping[str, Unsupported]) -> list[list[str]]:
-    """Name, values that pass, and reason of fields that are refused."""
+    """Return a row of name, accepted values and reason for each unsupported field."""
     return [
         [f"`{name}`", ", ".join(f"`{json.dumps(value)}`" for value in field.neutral), field.reason]
         for name, field in sorted(fields.items())
@@ -81,7 +77,7 @@ def _meaning(field: FieldInfo) -> str:
         f"{word} {getattr(limit, name)}"
         for limit in field.metadata
         for name, word in _BOUNDS.items()
-        if abs(getattr(limit, name, _LARGEST_SHOWN + 1)) <= _LARGEST_SHOWN
+        if abs(getattr(limit, name, _MAX_SHOWN_BOUND + 1)) <= _MAX_SHOWN_BOUND
     ]
     bounds += [f"`{json.dumps(choice)}`" for choice in _choices(field.annotation)]
     meaning = [field.description] if field.description else []
@@ -89,7 +85,7 @@ def _meaning(field: FieldInfo) -> str:
 
 
 def _choices(annotation: object) -> list[object]:
-    """The values of a literal type, or of one that may also be absent."""
+    """Return the values of a literal or optional literal type."""
     if get_origin(annotation) is Literal:
         return list(get_args(annotation))
     return [choice for part in get_args(annotation) for choice in _choices(part)]

@@ -25,6 +25,12 @@ _GIVEN_BACK_BYTES = 1 << 28
 _BLOCK_BYTES = 4096
 
 
+def free_bytes(folder: Path) -> int:
+    """Return the free disk space for a folder, which need not exist yet."""
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    return shutil.disk_usage(existing).free
+
+
 class Remote(Protocol):
     """The other side of a download. Methods raise `Interrupted` for what may pass."""
 
@@ -86,9 +92,7 @@ class Transfer:
         first = [same[0] for same in _by_contents(files)]
         needed = sum(-(-file.size // _BLOCK_BYTES) * _BLOCK_BYTES for file in first)
         needed -= self._begun(first)
-        root = self._store.root
-        there = next(folder for folder in (root, *root.parents) if folder.exists())
-        free = shutil.disk_usage(there).free
+        free = free_bytes(self._store.root)
         if needed > free:
             raise self._disk_full(
                 f"the download needs {needed / 1e9:.2f} GB more and {free / 1e9:.2f} GB are free"

@@ -1,7 +1,7 @@
-"""Engines from checkpoints: planned, built, kept, published.
+"""Build engines from checkpoints: plan, build, cache, publish.
 
-`plan` is a pure function: settings, a checkpoint's ``config.json`` and a version become commands,
-put together by `planning` once `checks` found nothing to refuse. `jobs` joins a plan with a real
+`plan` is a pure function: it turns settings, a checkpoint's ``config.json`` and a version into
+commands, which `planning` assembles after `checks` has validated them. `jobs` joins a plan with a
 checkpoint, `run` runs it step by step, `publishing` uploads the result for later starts. `gguf` is
-the converter for the CPU, a process of its own.
+the converter for the CPU and runs in a separate process.
 """

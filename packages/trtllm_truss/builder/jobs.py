@@ -1,13 +1,15 @@
-"""From settings to a build that nothing speaks against."""
+"""Validate settings and prepare a build job."""
 
 from __future__ import annotations
 
-import shutil
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from trtllm_truss.builder.key import build_key
+from trtllm_truss.artifacts.transfer import free_bytes
 from trtllm_truss.builder.plan import Plan, plan_build
 from trtllm_truss.builder.planning.estimates import Estimate, estimate_build, estimate_cpu_build
 from trtllm_truss.builder.planning.families import find_family
@@ -19,18 +21,16 @@ from trtllm_truss.errors import BuildError, SettingsError
 from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.model import Settings
 
+CONVERTER = 1
+"""Increment when this project's converter for the CPU changes its output."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """One build, ready to run.
 
     Attributes:
-        settings: what the Truss serves.
-        build: how to make it.
-        source: the checkpoint.
-        target: the GPU and the version; None for an engine of the CPU.
-        plan: the commands.
-        estimate: what it takes and gives.
+        target: the GPU and the version; None for a CPU engine.
         key: equal for equal engines.
     """
 
@@ -44,12 +44,11 @@ class Job:
 
     @property
     def workspace(self) -> Workspace:
-        """Its folder on this machine."""
         return Workspace(builds_folder() / self.key)
 
     @property
     def options(self) -> Mapping[str, object]:
-        """What was asked for, for the manifest."""
+        """The requested options, for the manifest."""
         asked = self.build.model_dump(exclude_none=True, exclude={"publish_to", "workers"})
         return {
             "tensor_parallelism": self.settings.tensor_parallelism,
@@ -58,19 +57,19 @@ class Job:
         }
 
 
-def prepare(settings: Settings, surroundings: Surroundings, token: str | None) -> Job:
-    """Reads the checkpoint's ``config.json``, plans the build and refuses it where it cannot be.
+def prepare_build(settings: Settings, surroundings: Surroundings, token: str | None) -> Job:
+    """Read the checkpoint's ``config.json``, then validate and plan the build.
 
-    Nothing but that one file is downloaded.
+    Downloads only that file.
 
     Raises:
-        SettingsError: the settings ask for what cannot be built.
-        ArtifactError: there is no such checkpoint.
+        SettingsError: the settings cannot be built.
+        ArtifactError: the checkpoint cannot be read.
     """
     build = settings.build
     if build is None:
         raise SettingsError(
-            "config.yaml: model_metadata.build is missing; it says what to build (docs/build.md)."
+            "config.yaml: model_metadata.build is missing; it describes the build (docs/build.md)."
         )
     source = find_checkpoint(build, token, trust_pickles=settings.trust_remote_code)
     checkpoint = source.checkpoint
@@ -78,7 +77,7 @@ def prepare(settings: Settings, surroundings: Surroundings, token: str | None) -
     target = Target.from_surroundings(surroundings)
     plan = plan_build(settings, build, checkpoint, target)
     family = find_family(checkpoint.architecture)
-    assert family is not None, "plan_build refuses other architectures"
+    assert family is not None, "plan_build rejects other architectures"
     estimate = (
         estimate_build(settings, build, checkpoint, family, target)
         if on_gpu
@@ -89,14 +88,32 @@ def prepare(settings: Settings, surroundings: Surroundings, token: str | None) -
     return Job(settings, build, source, known, plan, estimate, key)
 
 
-def refuse_full_disk(job: Job) -> None:
-    """Lets a job pass whose results fit on the disk.
+def build_key(plan: Plan, checkpoint_revision: str, target: Target | None) -> str:
+    """Hash everything that makes two engines differ.
+
+    The commands contain every option that matters, and none that does not, such as the publishing
+    destination.
+    `checkpoint_revision` is the commit of the checkpoint, or a hash of its files.
+    """
+    content: dict[str, Any] = {
+        "steps": [step.command for step in plan.steps],
+        "checkpoint_changes": dict(plan.checkpoint_changes),
+        "checkpoint": checkpoint_revision,
+        "version": target.version if target else f"converter {CONVERTER}",
+        "compute_capability": target.compute_capability if target else None,
+    }
+    text = json.dumps(content, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def validate_disk_space(job: Job) -> None:
+    """Check that the results of a job fit on the disk.
 
     Raises:
-        BuildError: they do not.
+        BuildError: the disk is too small.
     """
-    folder = next(place for place in [builds_folder(), *builds_folder().parents] if place.exists())
-    free = shutil.disk_usage(folder).free
+    folder = builds_folder()
+    free = free_bytes(folder)
     if free < job.estimate.build_bytes:
         raise BuildError(
             f"the build needs {job.estimate.build_bytes / 1e9:.1f} GB of disk in {folder} and "
@@ -104,8 +121,8 @@ def refuse_full_disk(job: Job) -> None:
         )
 
 
-def places(job: Job, checkpoint: Path, tools: Mapping[str, str]) -> dict[str, str]:
-    """Values of the shell variables in the plan."""
+def shell_variables(job: Job, checkpoint: Path, tools: Mapping[str, str]) -> dict[str, str]:
+    """Return the values of the shell variables in the plan."""
     workspace = job.workspace
     return {
         **tools,

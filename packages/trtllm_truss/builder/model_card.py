@@ -1,4 +1,4 @@
-"""What is written about a published engine: the model card, and the settings that serve it."""
+"""The model card of a published engine, and the settings that serve it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CARD = """\
 # {title}
 
 An engine for [Triton Inference Server](https://github.com/triton-inference-server), built by
-trtllm-truss from {checkpoint}. It is no checkpoint: it runs only where this table says.
+trtllm-truss from {checkpoint}. It is not a checkpoint: it runs only on what this table lists.
 
 | | |
 |---|---|
@@ -39,25 +39,20 @@ Build options:
 
 
 def model_card(manifest: Manifest, repository: str) -> str:
-    """The text of ``README.md``.
-
-    Args:
-        manifest: of the engine.
-        repository: where it goes.
-    """
+    """Return the text of ``README.md`` for an engine in `repository`."""
     gpu = manifest.gpu
     origin = manifest.checkpoint
     checkpoint = "an unnamed checkpoint" if origin is None else f"`{origin.repository}`"
     if origin is not None and origin.revision:
         checkpoint += f" at `{origin.revision}`"
     facts = {
-        "TensorRT-LLM": manifest.tensorrt_llm_version or "none: it runs on the CPU",
+        "TensorRT-LLM": manifest.tensorrt_llm_version or "none: runs on the CPU",
         "GPU": f"{gpu.name}, compute capability {gpu.dotted_capability}" if gpu else None,
         "Ranks (GPUs)": manifest.world_size if manifest.tensorrt_llm_version else None,
         "Build key": manifest.build_key,
     }
     header: dict[str, Any] = {"tags": ["trtllm-truss"]}
-    if origin is not None and origin.revision:  # only repositories on the Hub have any
+    if origin is not None and origin.revision:  # only repositories on the Hub have one
         header["base_model"] = origin.repository
     return _CARD.format(
         header=yaml.safe_dump(header),
@@ -70,7 +65,7 @@ def model_card(manifest: Manifest, repository: str) -> str:
 
 
 def settings_block(manifest: Manifest, repository: str, revision: str | None = None) -> str:
-    """The part of ``config.yaml`` that serves an engine, to be pasted."""
+    """Return the YAML that serves an engine, to paste into ``config.yaml``."""
     options: Mapping[str, Any] = manifest.build_options
     metadata = {
         "tensor_parallelism": options.get("tensor_parallelism", 1),

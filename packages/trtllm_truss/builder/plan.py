@@ -1,11 +1,11 @@
-"""From settings and a checkpoint's ``config.json`` to the exact commands, before any download.
+"""Plan a build: settings and a checkpoint's ``config.json`` become commands, before any download.
 
 Commands name folders by shell variables, so that a plan reads, and runs, as a shell script; the
-runner puts paths in their place:
+runner substitutes paths:
 
-* ``$CHECKPOINT``: the checkpoint as Hugging Face has it
+* ``$CHECKPOINT``: the Hugging Face checkpoint
 * ``$EXAMPLES``: the folder ``examples`` of NVIDIA/TensorRT-LLM at the version's tag
-* ``$CONVERTED``: the checkpoint in TensorRT-LLM's form, between the steps
+* ``$CONVERTED``: the checkpoint in TensorRT-LLM's format, between the steps
 * ``$ENGINE``: the engine repository
 * ``$PYTHON``: the interpreter
 """
@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trtllm_truss.builder.checks.checks import refuse_cpu_build, refuse_gpu_build
+from trtllm_truss.builder.checks.checks import validate_cpu_build, validate_gpu_build
 from trtllm_truss.builder.planning.checkpoint import Checkpoint
 from trtllm_truss.builder.planning.conversion import conversion_command
 from trtllm_truss.builder.planning.cpu_plan import cpu_command
@@ -34,9 +34,9 @@ class Step:
     """One command of a build.
 
     Attributes:
-        name: a word for progress and for the mark that it is done.
-        command: the argument vector, folders as shell variables.
-        output: the variable of the folder that it fills.
+        name: one word, for progress and the completion marker.
+        command: the argument vector, with shell variables for folders.
+        output: the variable of the output folder.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Step:
     output: str
 
     def __str__(self) -> str:
-        """The command for a shell, an option and its value on one line."""
+        """Return the command for a shell, each option and its value on one line."""
         lines: list[str] = []
         for word in map(_quoted, self.command):
             if lines and not word.startswith("--") and lines[-1].startswith("--"):
@@ -58,19 +58,18 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A build, step by step.
+    """The steps of a build, in order.
 
     Attributes:
-        steps: in their order.
-        checkpoint_changes: keys of the checkpoint's ``config.json`` that the settings replace; the
-            steps then see a copy of it.
+        checkpoint_changes: keys of the checkpoint's ``config.json`` that the settings replace, in a
+            copy for the steps.
     """
 
     steps: tuple[Step, ...]
     checkpoint_changes: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """The plan as a shell script."""
+        """Return the plan as a shell script."""
         changes = [
             f"# config.json in $CHECKPOINT is changed: {key} = {value!r}"
             for key, value in self.checkpoint_changes.items()
@@ -79,21 +78,15 @@ class Plan:
 
 
 def plan_build(settings: Settings, build: Build, checkpoint: Checkpoint, target: Target) -> Plan:
-    """The steps from a checkpoint to an engine.
-
-    Args:
-        settings: parallelism, and what `runtime` asks of the engine.
-        build: the options.
-        checkpoint: the model.
-        target: where it is to run.
+    """Plan the steps from a checkpoint to an engine.
 
     Raises:
-        SettingsError: it cannot be built so; the message says why and what to change.
+        SettingsError: the engine cannot be built; the message names every problem and remedy.
     """
     if build.backend == "openvino_genai":
-        refuse_cpu_build(settings, build, checkpoint)
+        validate_cpu_build(settings, build, checkpoint)
         return Plan((Step("convert", cpu_command(build, checkpoint), "$ENGINE"),))
-    family = refuse_gpu_build(settings, build, checkpoint, target)
+    family = validate_gpu_build(settings, build, checkpoint, target)
     conversion = conversion_command(settings, build, checkpoint, family, target.release)
     engine = engine_command(settings, build, checkpoint, target.release)
     return Plan(
@@ -103,7 +96,7 @@ def plan_build(settings: Settings, build: Build, checkpoint: Checkpoint, target:
 
 
 def checkpoint_changes(build: Build) -> dict[str, Any]:
-    """What the rotary settings replace in ``config.json``; the convert scripts read it there."""
+    """Return the rotary keys to replace in ``config.json``, where the convert scripts read them."""
     scaling = build.rotary_scaling
     changes = {
         "rope_theta": build.rotary_base,

@@ -1,4 +1,4 @@
-"""A finished engine goes to Hugging Face or S3, and later starts find it there."""
+"""Upload a finished engine to Hugging Face or S3, and find it there on later starts."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ logger = logging.getLogger(__name__)
 
 _SETTING = "build.publish_to"
 _S3 = "s3://"
-_KEPT = frozenset({".gitattributes"})
-_MAY_NOT = frozenset({401, 403})
+_KEPT_FILES = frozenset({".gitattributes"})
+_FORBIDDEN = frozenset({401, 403})
 
 
 def find_published(destination: str, key: str, token: str | None) -> Path | None:
-    """The engine of a build, fetched from where it was published; None if it is not there.
+    """Fetch the engine of a build from its destination; return None if it is not there.
 
     Raises:
         Unreachable: the destination does not answer.
-        ArtifactError: it is there and cannot be fetched.
+        ArtifactError: the published engine cannot be fetched.
     """
     source = open_repository(destination, None, setting=_SETTING, token=token)
     try:
@@ -37,7 +37,7 @@ def find_published(destination: str, key: str, token: str | None) -> Path | None
     except Unreachable:
         raise
     except ArtifactError as error:
-        logger.info("nothing is published yet: %s", error.message)
+        logger.info("not published yet: %s", error.message)
         return None
     if MANIFEST_FILE not in sizes:
         return None
@@ -49,24 +49,24 @@ def find_published(destination: str, key: str, token: str | None) -> Path | None
 
 
 def publish(engine: Path, destination: str, token: str | None) -> str | None:
-    """Uploads an engine repository with a model card.
+    """Upload an engine repository with a model card.
 
     Args:
         engine: the folder, with its manifest.
-        destination: `org/name` on Hugging Face, made private where it is new, or
+        destination: `org/name` on Hugging Face, created as private if new, or
             `s3://bucket/prefix`.
-        token: the Hugging Face access token, with the right to write.
+        token: the Hugging Face access token, with write access.
 
     Returns:
         The commit on Hugging Face; None for S3.
 
     Raises:
-        BuildError: the folder was not built here, or it cannot be uploaded.
+        BuildError: the folder has no manifest, or it cannot be uploaded.
     """
     manifest = read_manifest(engine)
     if manifest is None:
         raise BuildError(
-            f"{engine} has no {MANIFEST_FILE}; publish what `trtllm-truss build` made."
+            f"{engine} has no {MANIFEST_FILE}; publish an engine that `trtllm-truss build` made."
         )
     if is_on_hub(destination):
         return _to_hub(engine, manifest, destination, token)
@@ -82,7 +82,7 @@ def publish(engine: Path, destination: str, token: str | None) -> str | None:
 def _to_hub(engine: Path, manifest: Manifest, repository: str, token: str | None) -> str:
     if not token:
         raise BuildError(
-            f"publishing to {repository} needs the secret hf_access_token with the right to write."
+            f"publishing to {repository} needs the secret hf_access_token with write access."
         )
     keep_urls_out_of_logs()
     name = f"{_SETTING} {repository!r}"
@@ -92,18 +92,18 @@ def _to_hub(engine: Path, manifest: Manifest, repository: str, token: str | None
             return _commit(engine, manifest, repository, token)
 
     try:
-        return retrying(name, attempt)  # what was uploaded before is not uploaded again
+        return retrying(name, attempt)  # files that are uploaded already are skipped
     except ArtifactError as error:
         raise BuildError(error.message) from error
 
 
 def _commit(engine: Path, manifest: Manifest, repository: str, token: str) -> str:
-    """One commit: what was there before and is no part of this engine goes."""
+    """Upload in one commit, which also deletes files of an earlier engine."""
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
     api = HfApi(token=token)
     api.create_repo(repository, private=True, exist_ok=True)
-    old = set(api.list_repo_files(repository)) - _KEPT
+    old = set(api.list_repo_files(repository)) - _KEPT_FILES
     files: dict[str, Path | bytes] = {file.name: file for file in _files(engine)}
     files[CARD_FILE] = model_card(manifest, repository).encode()
     result = api.create_commit(
@@ -119,25 +119,25 @@ def _commit(engine: Path, manifest: Manifest, repository: str, token: str) -> st
 
 @contextlib.contextmanager
 def _hub_words(name: str, token: str) -> Iterator[None]:
-    """What huggingface_hub raises while uploading, as this project's errors."""
+    """Translate the upload errors of huggingface_hub."""
     from huggingface_hub.errors import HfHubHTTPError
 
     with HubProblems(name, None, token).in_words():
         try:
             yield
         except HfHubHTTPError as error:
-            if error.response is not None and error.response.status_code in _MAY_NOT:
+            if error.response is not None and error.response.status_code in _FORBIDDEN:
                 raise BuildError(
                     f"{name}: the token in the secret hf_access_token may not write there; give "
-                    "it write access, or name a repository of yours."
+                    "it write access, or name another repository."
                 ) from None
             raise
         except RuntimeError:  # any failure of a large file; its text holds signed URLs
-            raise Interrupted("broke off with a large file", "publish it again") from None
+            raise Interrupted("failed to upload a large file", "publish it again") from None
 
 
 def _to_s3(engine: Path, manifest: Manifest, url: str) -> None:
-    """The manifest comes last: an engine without one does not count as published."""
+    """Upload the manifest last: an engine without one does not count as published."""
     try:
         import boto3
         from botocore import exceptions
@@ -157,7 +157,7 @@ def _to_s3(engine: Path, manifest: Manifest, url: str) -> None:
     except (exceptions.BotoCoreError, exceptions.ClientError, boto3.exceptions.Boto3Error) as error:
         raise BuildError(
             f"{_SETTING} {url!r} cannot be written ({type(error).__name__}); check the bucket and "
-            "the rights of the AWS credentials."
+            "the permissions of the AWS credentials."
         ) from None
 
 

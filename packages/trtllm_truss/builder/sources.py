@@ -1,4 +1,4 @@
-"""The checkpoint: looked at first, fetched when nothing speaks against the build."""
+"""Checkpoints: inspected before the build is validated, fetched afterwards."""
 
 from __future__ import annotations
 
@@ -24,13 +24,11 @@ _PICKLES = ".bin"
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSource:
-    """A checkpoint of which only ``config.json`` was read.
+    """A checkpoint whose ``config.json`` alone was read.
 
     Attributes:
-        source: the repository.
-        checkpoint: what its ``config.json`` says.
-        weights: the suffix of its weights.
-        revision: names exactly these contents.
+        weights: the suffix of its weight files.
+        revision: identifies exactly these contents.
         commit: the same on Hugging Face; None elsewhere.
     """
 
@@ -41,10 +39,7 @@ class CheckpointSource:
     commit: str | None
 
     def fetch(self, *, with_code: bool) -> Path:
-        """Downloads what a build reads.
-
-        Args:
-            with_code: its Python files as well.
+        """Download the files that a build reads, `with_code` Python files included.
 
         Raises:
             ArtifactError: the repository cannot be fetched.
@@ -55,25 +50,20 @@ class CheckpointSource:
 
 
 def find_checkpoint(build: Build, token: str | None, *, trust_pickles: bool) -> CheckpointSource:
-    """Looks at the checkpoint that the settings name.
+    """Inspect the checkpoint that the settings name.
 
-    Args:
-        build: names it.
-        token: the Hugging Face access token.
-        trust_pickles: whether weights may be pickles, which run code where they are loaded.
+    `trust_pickles` accepts pickled weights for GPUs, which run code when loaded.
 
     Raises:
-        ArtifactError: there is none, or no weights, or its ``config.json`` cannot be read.
-        SettingsError: its weights are pickles, and not trusted or for the CPU.
+        ArtifactError: the checkpoint, its weights or its ``config.json`` cannot be read.
+        SettingsError: the weights are pickles, and not trusted or for the CPU.
     """
     source = open_repository(
         build.checkpoint_repository, build.checkpoint_revision, setting=_SETTING, token=token
     )
     listing = source.listing()
     if CONFIG_FILE not in listing.sizes:
-        raise ArtifactError(
-            f"{source.name} has no {CONFIG_FILE}; name a checkpoint as Hugging Face has it."
-        )
+        raise ArtifactError(f"{source.name} has no {CONFIG_FILE}; name a Hugging Face checkpoint.")
     try:
         config = json.loads(source.read(CONFIG_FILE))
     except ValueError as error:
@@ -83,23 +73,20 @@ def find_checkpoint(build: Build, token: str | None, *, trust_pickles: bool) -> 
     if weights == _PICKLES and not (trust_pickles and build.backend == "tensorrtllm"):
         consent = ", or set trust_remote_code to true if you trust their author"
         raise SettingsError(
-            f"{source.name} has its weights as pickles ({_PICKLES}) only, which run code where "
-            "they are loaded; convert them to safetensors"
+            f"{source.name} has only pickled weights ({_PICKLES}), which run code when loaded; "
+            "convert them to safetensors"
             + (consent if build.backend == "tensorrtllm" else "")
             + "."
         )
     commit = listing.commit or None
-    revision = commit or _state_of(source.fetch(listing.sizes))
+    revision = commit or _fingerprint(source.fetch(listing.sizes))
     return CheckpointSource(source, checkpoint, weights, revision, commit)
 
 
 def changed_copy(folder: Path, changes: Mapping[str, Any], destination: Path) -> Path:
-    """A folder that shows a checkpoint with other values in its ``config.json``.
+    """Link a checkpoint into a new folder with changed values in its ``config.json``.
 
-    Args:
-        folder: the checkpoint; it stays as it is.
-        changes: values by key.
-        destination: made anew.
+    `destination` must not exist; the checkpoint in `folder` stays unchanged.
     """
     destination.mkdir()
     for file in folder.iterdir():
@@ -111,23 +98,21 @@ def changed_copy(folder: Path, changes: Mapping[str, Any], destination: Path) ->
 
 
 def _flat(paths: Iterable[str]) -> list[str]:
-    """Paths in no folder: NVIDIA's tools read no others."""
+    """Return the top-level paths, the only ones that NVIDIA's tools read."""
     return [path for path in paths if "/" not in path]
 
 
 def _weights(name: str, files: Collection[str]) -> str:
-    """The suffix of one set of weights."""
     for suffix in (_WEIGHTS, _PICKLES):
         if any(file.endswith(suffix) for file in files):
             return suffix
     raise ArtifactError(
-        f"{name} holds no {_WEIGHTS} and no {_PICKLES} files; name the repository of the model's "
-        "weights."
+        f"{name} has no {_WEIGHTS} or {_PICKLES} files; name the repository of the model's weights."
     )
 
 
-def _state_of(folder: Path) -> str:
-    """A hash of a folder's files by name, size and time: reading all weights would take minutes."""
+def _fingerprint(folder: Path) -> str:
+    """Hash names, sizes and times of a folder's files; reading all weights would take minutes."""
     files = [file for file in sorted(folder.iterdir()) if file.is_file()]
     states = [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files]
     return hashlib.sha256(json.dumps(states).encode()).hexdigest()

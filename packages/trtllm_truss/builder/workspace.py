@@ -1,12 +1,12 @@
-"""Where builds lie on this machine, one folder for each key.
+"""The build folders of this machine, one for each key.
 
 ::
 
     HF_HOME/trtllm-truss/builds/<key>/
-        lock         held by who builds
-        build.log    what the commands said
-        steps/       one mark for each finished step
-        converted/   between the steps; removed in the end
+        lock         held by the builder
+        build.log    output of the commands
+        steps/       one marker for each finished step
+        converted/   intermediate; removed at the end
         engine/      the engine repository; complete once it has a manifest
 """
 
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 def builds_folder() -> Path:
-    """Beside Hugging Face's cache, where models may be large."""
+    """Return a folder in `HF_HOME`, which is sized for models."""
     from huggingface_hub import constants
 
     return Path(constants.HF_HOME) / "trtllm-truss/builds"
@@ -38,9 +38,9 @@ class Workspace:
 
     Attributes:
         engine: the engine repository.
-        converted: the checkpoint between the steps.
-        changed: the checkpoint with other values in its ``config.json``.
-        log: what the commands said, all runs one after the other.
+        converted: the converted checkpoint.
+        changed: the checkpoint with changed values in its ``config.json``.
+        log: output of the commands of all runs.
     """
 
     def __init__(self, root: Path) -> None:
@@ -53,42 +53,40 @@ class Workspace:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the engine is there, whole."""
+        """True if the engine is finished."""
         return (self.engine / MANIFEST_FILE).exists()
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keeps other builders of the same engine out; the lock ends with its holder."""
+        """Exclude other builders of the same engine; the lock ends with its process."""
         self._marks.mkdir(parents=True, exist_ok=True)
         with (self._root / "lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                logger.info("the same engine is being built here already; waiting")
+                logger.info("another process is building this engine; waiting")
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
     def is_done(self, step: Step) -> bool:
-        """Whether a step was finished, by this run or one before."""
+        """Return whether this or an earlier run finished a step."""
         mark = self._marks / step.name
         return mark.exists() and mark.read_text() == _digest(step) and self.output(step).is_dir()
 
     def mark_done(self, step: Step) -> None:
-        """Remembers that a step was finished."""
         (self._marks / step.name).write_text(_digest(step))
 
     def output(self, step: Step) -> Path:
-        """The folder that a step fills."""
         return {"$ENGINE": self.engine, "$CONVERTED": self.converted}[step.output]
 
     def empty_output(self, step: Step) -> None:
-        """Removes what an interrupted run of a step has left."""
+        """Remove the output of an interrupted run of a step."""
         (self._marks / step.name).unlink(missing_ok=True)
         shutil.rmtree(self.output(step), ignore_errors=True)
         self.output(step).mkdir(parents=True)
 
     def clean_up(self) -> None:
-        """Removes all but the engine and the log."""
+        """Remove everything but the engine and the log."""
         for folder in (self.converted, self.changed):
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -1,1 +1,1 @@
-"""The commands. Each is a few lines over the layers before; nothing imports this one."""
+"""The commands; the top layer, which no other layer imports."""

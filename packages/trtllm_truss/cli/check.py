@@ -1,7 +1,8 @@
-"""`check`: everything that can be verified without starting anything."""
+"""`check`: verify everything that can be verified without a start."""
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -9,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_truss.artifacts.open_repository import is_remote
-from trtllm_truss.builder.jobs import prepare
+from trtllm_truss.builder.jobs import prepare_build
+from trtllm_truss.cli.common import add_truss_options
 from trtllm_truss.cli.layout import read_config
 from trtllm_truss.engines.compatibility.check import disagreements
 from trtllm_truss.engines.compatibility.environment import Surroundings
@@ -37,12 +39,12 @@ WOULD_NOT_START_STATUS = 3
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What `check` has found.
+    """The result of `check`.
 
     Attributes:
-        facts: what is known of the engine and this machine, one sentence each.
-        findings: what does not fit.
-        settings_wrong: whether it is the settings that do not fit.
+        facts: properties of the engine and this machine, one sentence each.
+        findings: the problems.
+        settings_wrong: whether the settings are the problem.
     """
 
     facts: list[str]
@@ -58,14 +60,15 @@ class Report:
         return WOULD_NOT_START_STATUS if errors else 0
 
 
-def check(truss: Path, config: Path | None, *, as_json: bool) -> int:
-    """Prints what fits and what does not.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_truss_options(parser)
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
-    Returns:
-        0; 2 when the settings are wrong; 3 when the Truss would not start.
-    """
-    report = examine(truss, config)
-    if as_json:
+
+def run(options: argparse.Namespace) -> int:
+    """Print facts and findings; return the exit status of the report."""
+    report = examine(options.truss, options.config)
+    if options.json:
         print(json.dumps(_as_json(report), indent=2, ensure_ascii=False))
         return report.status
     for fact in report.facts:
@@ -77,7 +80,7 @@ def check(truss: Path, config: Path | None, *, as_json: bool) -> int:
 
 
 def examine(truss: Path, config: Path | None) -> Report:
-    """Looks at everything, from the settings to this machine."""
+    """Check the settings, the artifacts and this machine."""
     try:
         content = read_config(truss, config)
         settings = parse_settings(content)
@@ -93,11 +96,13 @@ def examine(truss: Path, config: Path | None) -> Report:
     facts, findings = _machine(environment, here.gpus or ())
     try:
         if settings.engine_repository is None:
-            job = prepare(settings, surroundings, environment.hf_access_token)
+            job = prepare_build(settings, surroundings, environment.hf_access_token)
             return Report([*facts, *job.estimate.sentences], findings)
         engine = _describe(settings, environment, findings)
         if engine is None:
-            return Report([*facts, "engine: a GGUF file, looked into once it is here"], findings)
+            return Report(
+                [*facts, "engine: a GGUF file, inspected once it is downloaded"], findings
+            )
         facts += _engine_facts(engine)
         instance_count(settings, engine)
         findings += disagreements(settings, engine, surroundings)
@@ -114,10 +119,10 @@ def examine(truss: Path, config: Path | None) -> Report:
 def _describe(
     settings: Settings, environment: Environment, findings: list[Finding]
 ) -> EngineDescription | None:
-    """The engine, without a byte of its weights where it lies elsewhere; looks at rights and disk.
+    """Describe the engine without downloading weights; check access rights and disk space.
 
     Returns:
-        None for a GGUF file elsewhere, which describes itself once it is here.
+        None for a remote GGUF file: its description is inside the file.
     """
     repository = open_engine(settings, environment)
     engine = repository.describe()
@@ -141,7 +146,7 @@ def _engine_facts(engine: EngineDescription) -> list[str]:
     ]
     if engine.config is not None:
         version = engine.config.version or engine.config.assumed_version
-        guessed = "" if engine.config.version else " (guessed from its files)"
+        guessed = "" if engine.config.version else " (inferred from its files)"
         facts.append(f"built by TensorRT-LLM {version}{guessed}; image: {image_for(version)}")
     return facts
 
@@ -150,7 +155,9 @@ def _machine(environment: Environment, gpus: Sequence[Gpu]) -> tuple[list[str], 
     facts = [f"GPU: {gpu.name}, {gpu.free_bytes / 1e9:.1f} GB free" for gpu in gpus]
     findings = []
     if not gpus:
-        findings.append(warning("no_gpu", "no GPU is visible here, so none was compared."))
+        findings.append(
+            warning("no_gpu", "no GPU is visible; the engine was not compared with one.")
+        )
     try:
         facts.append(f"Triton: {find_installation(environment.variables).executable}")
     except TrussError as problem:

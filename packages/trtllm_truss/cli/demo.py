@@ -1,47 +1,55 @@
-"""`demo`: from nothing to a streamed answer and back to nothing."""
+"""`demo`: start a server, stream one answer, stop the server."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
-from pathlib import Path
 
+from trtllm_truss.cli.common import add_truss_options, echo
 from trtllm_truss.cli.http_client import post
-from trtllm_truss.cli.terminal import tell
-from trtllm_truss.cli.truss_server import TrussServer, free_port
+from trtllm_truss.cli.truss_server import TrussServer
 from trtllm_truss.errors import TrussError
+from trtllm_truss.triton.server.ports import unused_ports
 
 _MAX_TOKENS = 128
-_OF_A_REQUEST = ("Handled request", " request engine_request_id=")
+_REQUEST_LINES = ("Handled request", " request engine_request_id=")
 
 
-def demo(truss: Path, config: Path | None, question: str) -> int:
-    """Serves the Truss on a free port, streams one answer with its timings, and stops.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_truss_options(parser)
+    parser.add_argument("--prompt", default="What is machine learning?", help="the question")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve the Truss on a free port, stream one answer with its timings, and stop.
 
     Raises:
         StartupError: the Truss did not start.
-        TrussError: the answer broke off.
+        TrussError: the response was cut off.
     """
-    with TrussServer(truss, config, free_port(), _show) as server:
+    (port,) = unused_ports(1)
+    with TrussServer(options.truss, options.config, port, _show) as server:
         server.wait_until_ready()
-        print(f"\n> {question}\n", flush=True)
-        begun = time.monotonic()
+        print(f"\n> {options.prompt}\n", flush=True)
+        start = time.monotonic()
         first_s = 0.0
-        body = {"messages": [{"role": "user", "content": question}], "max_tokens": _MAX_TOKENS}
+        messages = [{"role": "user", "content": options.prompt}]
+        body = {"messages": messages, "max_tokens": _MAX_TOKENS}
         with post(server.url, body, accept="text/event-stream") as answer:
             for event in answer.events():
                 if "error" in event:
                     raise TrussError(event["error"]["message"])
                 if "text" in event:
-                    first_s = first_s or time.monotonic() - begun
+                    first_s = first_s or time.monotonic() - start
                     sys.stdout.write(event["text"])
                     sys.stdout.flush()
                 else:
-                    _summary(event, first_s, time.monotonic() - begun)
+                    _print_summary(event, first_s, time.monotonic() - start)
     return 0
 
 
-def _summary(finish: dict[str, object], first_s: float, whole_s: float) -> None:
+def _print_summary(finish: dict[str, object], first_s: float, whole_s: float) -> None:
     usage = finish["usage"]
     assert isinstance(usage, dict)
     tokens = usage["completion_tokens"]
@@ -53,5 +61,5 @@ def _summary(finish: dict[str, object], first_s: float, whole_s: float) -> None:
 
 
 def _show(line: str) -> None:
-    if not any(words in line for words in _OF_A_REQUEST):  # they would stand amid the answer
-        tell(line)
+    if not any(words in line for words in _REQUEST_LINES):  # these would interrupt the answer
+        echo(line)

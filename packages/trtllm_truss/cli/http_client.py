@@ -1,4 +1,4 @@
-"""Just enough HTTP to ask a Truss, with nothing but the standard library."""
+"""A minimal HTTP client for a Truss, on the standard library alone."""
 
 from __future__ import annotations
 
@@ -17,32 +17,33 @@ from trtllm_truss.errors import EngineUnavailable, InvalidRequest, TrussError
 _LOCAL_PATH = "/v1/models/model:predict"
 _API_KEY_VARIABLE = "BASETEN_API_KEY"
 _UNAUTHORIZED = (http.client.UNAUTHORIZED, http.client.FORBIDDEN)
-_WITHHELD = f". {_API_KEY_VARIABLE} was not sent: it goes over https and to other machines only."
+_WITHHELD = f". {_API_KEY_VARIABLE} was not sent: it is sent to remote hosts over https only."
+_CUT_OFF = "the response was cut off; see the server's log."
 
 
 class Answer:
-    """A response whose status was good; its body is read once."""
+    """A 200 response; read its body once."""
 
     def __init__(self, response: http.client.HTTPResponse) -> None:
         self._response = response
 
     def texts(self) -> Iterator[str]:
-        """The body as text, as it arrives; never cut inside a character.
+        """Yield the body as text as it arrives, in whole characters.
 
         Raises:
-            EngineUnavailable: the connection ended before the answer did.
+            EngineUnavailable: the connection ended before the response did.
         """
         decoder = codecs.getincrementaldecoder("utf-8")()
         try:
             while chunk := self._response.read1(65536):
                 yield decoder.decode(chunk)
         except (http.client.HTTPException, OSError) as error:
-            raise EngineUnavailable("the answer broke off; the server's log says why.") from error
-        if self._response.length:  # of a body with a length; a chunked one has raised
-            raise EngineUnavailable("the answer broke off; the server's log says why.")
+            raise EngineUnavailable(_CUT_OFF) from error
+        if self._response.length:  # bytes missing of a body with a length; a chunked one has raised
+            raise EngineUnavailable(_CUT_OFF)
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """The JSON objects of a stream of server-sent events."""
+        """Yield the JSON objects of a stream of server-sent events."""
         rest = ""
         for text in self.texts():
             *frames, rest = (rest + text).split("\n\n")
@@ -51,7 +52,6 @@ class Answer:
                     yield json.loads(frame.removeprefix("data: "))
 
     def json(self) -> dict[str, Any]:
-        """The body as one JSON object."""
         body = json.loads("".join(self.texts()))
         assert isinstance(body, dict)
         return body
@@ -59,19 +59,19 @@ class Answer:
 
 @contextmanager
 def post(url: str, body: Mapping[str, object], accept: str = "*/*") -> Iterator[Answer]:
-    """Sends a request and waits for the head of the response; closes the connection at the end.
+    """Send a request and yield its response; close the connection at the end.
 
-    A URL without a path means a local server. The variable `BASETEN_API_KEY` is sent along as
-    Baseten wants it, over https and to other machines only.
+    A URL without a path gets the route of a local server. The variable `BASETEN_API_KEY` goes into
+    the `Authorization` header that Baseten expects, to remote hosts over https only.
 
     Raises:
-        InvalidRequest: the URL is none.
-        EngineUnavailable: nobody answers there.
-        TrussError: the server refused; the message is its own.
+        InvalidRequest: `url` is not an HTTP URL.
+        EngineUnavailable: the server is unreachable.
+        TrussError: the status is not 200; the message is the server's.
     """
     parts = urlsplit(url if "://" in url else f"http://{url}")
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InvalidRequest(f"--url is {url!r}; it must be a http or https URL.")
+        raise InvalidRequest(f"--url is {url!r}; it must be an http or https URL.")
     secure = parts.scheme == "https"
     connect = http.client.HTTPSConnection if secure else http.client.HTTPConnection
     headers = {"Content-Type": "application/json", "Accept": accept}
@@ -87,18 +87,18 @@ def post(url: str, body: Mapping[str, object], accept: str = "*/*") -> Iterator[
             response = connection.getresponse()
         except OSError as error:
             raise EngineUnavailable(
-                f"nobody answers at {parts.scheme}://{parts.netloc} ({error.strerror or error}); "
+                f"cannot connect to {parts.scheme}://{parts.netloc} ({error.strerror or error}); "
                 "is `trtllm-truss serve` running there?"
             ) from None
         if response.status != http.client.OK:
             withheld = api_key and not key_is_safe and response.status in _UNAUTHORIZED
-            raise TrussError(_refusal(response) + (_WITHHELD if withheld else ""))
+            raise TrussError(_error_message(response) + (_WITHHELD if withheld else ""))
         yield Answer(response)
     finally:
         connection.close()
 
 
-def _refusal(response: http.client.HTTPResponse) -> str:
+def _error_message(response: http.client.HTTPResponse) -> str:
     text = response.read().decode(errors="replace")
     try:
         error = json.loads(text)["error"]

@@ -1,7 +1,8 @@
-"""`import-lmi`: the configuration of an LMI container as our config.yaml."""
+"""`import-lmi`: convert the configuration of an LMI container to config.yaml."""
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,8 +10,8 @@ from typing import Any
 
 import yaml
 
+from trtllm_truss.cli.common import add_truss_options, echo
 from trtllm_truss.cli.layout import read_config
-from trtllm_truss.cli.terminal import tell
 from trtllm_truss.engines.compatibility.environment import Surroundings
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.serving.rendering import check_runtime
@@ -25,41 +26,47 @@ from trtllm_truss.settings.lmi_import.reading import (
 from trtllm_truss.settings.loading import parse_settings
 
 
-def import_lmi(
-    files: Sequence[Path],
-    *,
-    environment: bool,
-    gpus: int | None,
-    truss: Path,
-    output: Path | None,
-) -> int:
-    """Writes config.yaml, and on stderr what became of every option.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "files",
+        nargs="*",
+        type=Path,
+        metavar="FILE",
+        help="a serving.properties, or a file of environment variables (KEY=value); later ones win",
+    )
+    parser.add_argument(
+        "--environment", action="store_true", help="read this process's variables as well"
+    )
+    parser.add_argument(
+        "--gpus", type=int, metavar="N", help="the value of tensor_parallel_degree=max"
+    )
+    add_truss_options(parser, config=False)
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="a new file (default: standard output)"
+    )
 
-    Args:
-        files: serving.properties, files of environment variables, or both; later ones win.
-        environment: whether this process's own variables count, after those of the files.
-        gpus: what `tensor_parallel_degree=max` means.
-        truss: the Truss whose config.yaml holds everything that LMI does not know of.
-        output: the file to write; None is stdout.
+
+def run(options: argparse.Namespace) -> int:
+    """Write config.yaml, and on stderr the outcome of every option.
 
     Raises:
-        SettingsError: an input cannot be read, or what it says is no valid configuration.
+        SettingsError: an input cannot be read, or the result is not a valid configuration.
     """
-    values: dict[str, str] = lmi_variables(os.environ) if environment else {}
-    for file in files:
-        values |= _lines_of(file)
+    values: dict[str, str] = lmi_variables(os.environ) if options.environment else {}
+    for file in options.files:
+        values |= _read_file(file)
     given = given_options(values)
     if not given:
         raise SettingsError(
-            "there is no option of LMI to import; name a serving.properties or a file of "
+            "no LMI options to import; name a serving.properties or a file of "
             "environment variables, or add --environment."
         )
-    imported = convert_options(given, gpus)
+    imported = convert_options(given, options.gpus)
     settings = parse_settings({"model_metadata": imported.metadata})
-    content = read_config(truss, None)
+    content = read_config(options.truss, None)
     check_runtime(settings, Surroundings.from_config(content).tensorrt_llm_version)
-    ranks = settings.world_size
-    text = _document(content, imported.metadata, ranks)
+    text = _document(content, imported.metadata, settings.world_size)
+    output: Path | None = options.output
     if output is None:
         print(text, end="")
     elif output.exists():
@@ -70,7 +77,7 @@ def import_lmi(
     return 0
 
 
-def _lines_of(file: Path) -> dict[str, str]:
+def _read_file(file: Path) -> dict[str, str]:
     try:
         return read_lines(file.read_text(encoding="utf-8"), str(file))
     except (OSError, UnicodeDecodeError) as error:
@@ -78,7 +85,7 @@ def _lines_of(file: Path) -> dict[str, str]:
 
 
 def _document(config: dict[str, Any], metadata: dict[str, Any], ranks: int) -> str:
-    """The Truss's configuration with other settings, and a GPU for each rank."""
+    """Return the Truss's configuration with new settings and one GPU per rank, as YAML."""
     resources = dict(config.get("resources") or {})
     if accelerator := resources.get("accelerator"):
         kind = str(accelerator).partition(":")[0]
@@ -92,14 +99,14 @@ def _document(config: dict[str, Any], metadata: dict[str, Any], ranks: int) -> s
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
 
 
-def _report(rows: Sequence[Row], lost: Sequence[str]) -> None:
+def _report(rows: Sequence[Row], ignored: Sequence[str]) -> None:
     for fate in Fate:
         some = [row for row in rows if row.fate is fate]
         if not some:
             continue
-        tell(f"{fate.value}:")
+        echo(f"{fate.value}:")
         for row in some:
             arrow = "→ " if fate is Fate.MAPPED else ""
-            tell(f"  {row.written}={row.value}: {arrow}{row.sentence}")
-    if lost:
-        tell(f"given otherwise as well, so left out: {', '.join(lost)}")
+            echo(f"  {row.written}={row.value}: {arrow}{row.sentence}")
+    if ignored:
+        echo(f"overridden, so ignored: {', '.join(ignored)}")

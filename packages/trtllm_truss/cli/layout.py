@@ -1,4 +1,4 @@
-"""A Truss laid out on disk as its container would be: Truss's own build context, no Docker."""
+"""Lay a Truss out on disk as in its container, from Truss's build context, without Docker."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _IGNORED = shutil.ignore_patterns("__pycache__", "*.egg-info")
 
 
 def read_config(truss: Path, config: Path | None) -> dict[str, Any]:
-    """The configuration that a command works on.
+    """Read `config`, by default the Truss's config.yaml.
 
     Raises:
-        SettingsError: there is no such file, or it is no YAML mapping.
+        SettingsError: the file does not exist or is not a YAML mapping.
     """
     file = config or truss / "config.yaml"
     try:
@@ -33,20 +33,17 @@ def read_config(truss: Path, config: Path | None) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise SettingsError(f"{file} cannot be read: {error}") from None
     if not isinstance(content, dict):
-        raise SettingsError(f"{file} holds no settings; it must be a mapping of keys to values.")
+        raise SettingsError(f"{file} is not a settings file; it must map keys to values.")
     return content
 
 
 def lay_out(truss: Path, config: Path | None, root: Path) -> None:
-    """Fills `root` with the `/app` and `/packages` that the image would have.
+    """Fill the empty folder `root` with the `/app` and `/packages` of the image.
 
-    Args:
-        truss: the Truss's folder.
-        config: used in place of its config.yaml, as `truss push --config` does.
-        root: an empty folder.
+    `config` replaces the Truss's config.yaml, as with `truss push --config`.
 
     Raises:
-        SettingsError: the folder is no Truss, or its config.yaml is not one that Truss accepts.
+        SettingsError: the folder is not a Truss, or Truss rejects its config.yaml.
     """
     from truss.base.errors import Error as TrussLibraryError
     from truss.contexts.image_builder.serving_image_builder import ServingImageBuilderContext
@@ -58,14 +55,14 @@ def lay_out(truss: Path, config: Path | None, root: Path) -> None:
     try:
         ServingImageBuilderContext.run(source).prepare_image_build_dir(context)
     except (TrussLibraryError, ValueError) as error:
-        raise SettingsError(f"Truss does not accept the configuration: {error}") from None
+        raise SettingsError(f"Truss rejects the configuration: {error}") from None
     DockerBuildEmulator(context / "Dockerfile", context).run(root)
     shutil.rmtree(source)
     shutil.rmtree(context)
 
 
 def _copy_truss(truss: Path, config: Path | None, destination: Path) -> None:
-    """The parts that reach the image, with external packages moved in."""
+    """Copy the folders that reach the image, external packages included."""
     settings = read_config(truss, config)
     packages = settings.get("bundled_packages_dir", "packages")
     parts = {
@@ -78,24 +75,24 @@ def _copy_truss(truss: Path, config: Path | None, destination: Path) -> None:
         if folder.is_dir():
             shutil.copytree(folder, destination / name, ignore=_IGNORED)
         elif required:
-            raise SettingsError(f"{truss} is no Truss: it has no folder {name}/.")
+            raise SettingsError(f"{truss} is not a Truss: it has no {name}/ folder.")
     base = truss if config is None else config.parent
     for name in settings.pop("external_package_dirs", None) or ():
         folder = base / name
         if not folder.is_dir():
-            raise SettingsError(f"external_package_dirs names {name!r}; {folder} is no folder.")
+            raise SettingsError(f"external_package_dirs names {name!r}; {folder} is not a folder.")
         shutil.copytree(folder, destination / packages, ignore=_IGNORED, dirs_exist_ok=True)
     if requirements := settings.get("requirements_file"):
         file = next((f for f in (base / requirements, truss / requirements) if f.is_file()), None)
         if file is None:
-            raise SettingsError(f"requirements_file names {requirements!r}; there is no such file.")
+            raise SettingsError(f"requirements_file is {requirements!r}; that file does not exist.")
         shutil.copy(file, destination / requirements)
     _anchor_folders(settings)
     (destination / "config.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
 
 
 def _anchor_folders(settings: dict[str, Any]) -> None:
-    """Makes relative repository folders absolute: the server runs in a folder of its own."""
+    """Make relative repository folders absolute: the server runs in another folder."""
     metadata = settings.get("model_metadata")
     if not isinstance(metadata, dict):
         return

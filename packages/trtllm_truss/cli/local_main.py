@@ -1,9 +1,8 @@
-"""Runs Truss's `main.py` on one address, with a guard before the application.
+"""Run Truss's `main.py` on one address, with a guard in front of the application.
 
-Truss's server listens on every address, as a container must, asks nobody for a key, and reads a
-body of any size. Usage, in the folder of `main.py`: `python local_main.py HOST MAX_BODY_BYTES
-main.py`. Nothing of this package is imported: the Truss that is served may hold another version of
-it.
+Truss's server listens on every address, as a container must, requires no key, and reads bodies of
+any size. Usage, in the folder of `main.py`: `python local_main.py HOST MAX_BODY_BYTES main.py`.
+Imports nothing of this package: the served Truss may bundle another version of it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 _RELOAD_PATH = "/hot-reload"
 _DRAINED_BODIES = 32
-"""Times the limit that is read and dropped: most clients read an answer only after sending all."""
+"""Read and drop up to this multiple of the limit: most clients send all before they read."""
 
 Refusal = tuple[int, str, str]
 """Status, code and message."""
@@ -41,10 +40,10 @@ def is_loopback(host: str) -> bool:
 
 
 def addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, Any]]:
-    """Resolve a host to the addresses that a server on it listens on.
+    """Resolve a host to the addresses to listen on.
 
     Raises:
-        OSError: there is no such host.
+        OSError: the name does not resolve.
     """
     kind, flags = socket.SOCK_STREAM, socket.AI_PASSIVE
     found = socket.getaddrinfo(host, port, type=kind, flags=flags)
@@ -57,28 +56,25 @@ def is_private(host: str) -> bool:
 
 
 class Guard:
-    """An ASGI application before another one; refuses what a server for oneself need not answer.
+    """ASGI middleware that rejects requests a local server should not answer.
 
-    Nobody may have the model's code imported again. On loopback, a request is refused whose `Host`
-    is another machine's name, for a browser that was made to take us for that machine (DNS
-    rebinding) sends it; and one with the `Origin` of another machine's page.
+    Rejects hot reloads of the model's code and oversized bodies. On loopback, also rejects requests
+    with the `Host` of another machine, which a browser sends after DNS rebinding, or with the
+    `Origin` of another machine's page.
+
+    Args:
+        app: Truss's application.
+        host: the listening address or name.
+        max_body_bytes: a longer body is rejected while it arrives.
     """
 
     def __init__(self, app: ASGIApp, host: str, max_body_bytes: int) -> None:
-        """Guards an application.
-
-        Args:
-            app: Truss's.
-            host: where the server listens.
-            max_body_bytes: a longer body is refused while it arrives.
-        """
         self._app = app
         self._max_body_bytes = max_body_bytes
         self._host = host.lower()
         self._is_private = is_private(host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one connection."""
         refusal = self._refusal(scope) if scope["type"] in ("http", "websocket") else None
         if refusal is None and scope["type"] == "http":
             receive, is_whole = await self._with_body(receive)
@@ -96,49 +92,49 @@ class Guard:
             await _refuse(send, *refusal)
 
     async def _with_body(self, receive: Receive) -> tuple[Receive, bool]:
-        """Reads a body up to the limit; drops the rest of a longer one.
+        """Read a body up to the limit; drop the rest of a longer one.
 
         Returns:
-            What gives the body again, and whether it is within the limit.
+            A `receive` that replays the body, and whether the body is within the limit.
         """
         messages: deque[Message] = deque()
-        size_bytes, goes_on = 0, True
-        while goes_on and size_bytes <= _DRAINED_BODIES * self._max_body_bytes:
+        size_bytes, has_more = 0, True
+        while has_more and size_bytes <= _DRAINED_BODIES * self._max_body_bytes:
             message = await receive()
             size_bytes += len(message.get("body", b""))
-            goes_on = message.get("more_body", False)
+            has_more = message.get("more_body", False)
             if size_bytes > self._max_body_bytes:
                 messages.clear()
             else:
                 messages.append(message)
 
-        async def again() -> Message:
+        async def replay() -> Message:
             return messages.popleft() if messages else await receive()
 
-        return again, size_bytes <= self._max_body_bytes
+        return replay, size_bytes <= self._max_body_bytes
 
     def _refusal(self, scope: Scope) -> Refusal | None:
         if scope["path"].rstrip("/") == _RELOAD_PATH:
-            return 404, "not_found", f"{_RELOAD_PATH} is not offered here; start anew instead."
+            return 404, "not_found", f"{_RELOAD_PATH} is disabled here; restart the server."
         if not self._is_private:
             return None
         for name, value in scope["headers"]:
             text = value.decode("latin-1")
-            if name == b"host" and not self._is_ours(f"//{text}"):
+            if name == b"host" and not self._is_local(f"//{text}"):
                 return (
                     *(421, "misdirected_request"),
-                    f"the Host header is {text!r}, and this server answers to localhost alone; "
-                    "`trtllm-truss serve --host` opens it to others.",
+                    f"the Host header is {text!r}; this server accepts only localhost. "
+                    "`trtllm-truss serve --host` opens it to other hosts.",
                 )
-            if name == b"origin" and not self._is_ours(text):
+            if name == b"origin" and not self._is_local(text):
                 return (
                     *(403, "forbidden"),
-                    f"the request is from a web page of {text!r}; this server answers pages of "
-                    "this machine alone.",
+                    f"the Origin header is {text!r}; this server accepts only pages of this "
+                    "machine.",
                 )
         return None
 
-    def _is_ours(self, url: str) -> bool:
+    def _is_local(self, url: str) -> bool:
         try:
             host = urlsplit(url).hostname or ""
         except ValueError:
@@ -155,7 +151,7 @@ async def _refuse(send: Send, status: int, code: str, message: str) -> None:
 
 
 def main(host: str, max_body_bytes: str, program: str) -> None:
-    """Runs Truss's program with another host than its own."""
+    """Run Truss's program on `host` instead of every address."""
     import uvicorn
 
     class LocalConfig(uvicorn.Config):

@@ -1,42 +1,50 @@
-"""`predict`: one answer, streamed to the terminal."""
+"""`predict`: stream one answer to the terminal."""
 
 from __future__ import annotations
 
+import argparse
 import sys
-from collections.abc import Sequence
 
 from trtllm_truss.cli.http_client import post
 
 
-def predict(
-    url: str,
-    prompt: str,
-    *,
-    chat: bool,
-    max_tokens: int | None,
-    stop: Sequence[str],
-    stream: bool,
-) -> int:
-    """Prints the answer of a local or deployed Truss as it comes.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("prompt", metavar="PROMPT", help="the text to continue")
+    parser.add_argument(
+        "--url",
+        default="http://localhost:8080",
+        help="a local server, or the predict URL of a deployed Truss (default: %(default)s); the "
+        "variable BASETEN_API_KEY is sent to remote hosts over https",
+    )
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="tokens to generate")
+    parser.add_argument(
+        "--stop", action="append", metavar="WORD", help="end before this word; may be repeated"
+    )
+    parser.add_argument("--chat", action="store_true", help="send PROMPT as a chat message")
+    parser.add_argument("--no-stream", action="store_true", help="print the whole answer at once")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the answer of a local or deployed Truss as it arrives.
 
     Raises:
-        TrussError: the server cannot be reached, refused, or broke the answer off.
+        TrussError: the server is unreachable, refused the request or cut the response off.
     """
-    body: dict[str, object] = {"stream": stream}
-    if chat:
-        body["messages"] = [{"role": "user", "content": prompt}]
+    body: dict[str, object] = {"stream": not options.no_stream}
+    if options.chat:
+        body["messages"] = [{"role": "user", "content": options.prompt}]
     else:
-        body["prompt"] = prompt
-    if max_tokens is not None:
-        body["max_tokens"] = max_tokens
-    if stop:
-        body["stop_words"] = list(stop)
-    with post(url, body) as answer:
-        if stream:
+        body["prompt"] = options.prompt
+    if options.max_tokens is not None:
+        body["max_tokens"] = options.max_tokens
+    if options.stop:
+        body["stop_words"] = options.stop
+    with post(options.url, body) as answer:
+        if options.no_stream:
+            sys.stdout.write(str(answer.json()["text"]))
+        else:
             for text in answer.texts():
                 sys.stdout.write(text)
                 sys.stdout.flush()
-        else:
-            sys.stdout.write(str(answer.json()["text"]))
     print()
     return 0

@@ -1,10 +1,10 @@
-"""What `truss predict` asks its remote, answered for one local server.
+"""The part of Baseten's API that `truss predict` calls, for one local server.
 
 Truss's command line looks its model up by GraphQL at ``<remote URL>/graphql/`` and posts the body
 to ``<hostname>/development/predict`` or ``<hostname>/deployment/<id>/predict`` (truss 0.18,
-`remote/baseten/api.py` and `service.py`). The hostname that it gets here ends in ``#``: what it
-appends becomes the URL's fragment, which is never sent. So the body goes straight to the route of
-Truss's own server, and nothing stands between the client and the stream.
+`remote/baseten/api.py` and `service.py`). The hostname returned here ends in ``#``: the appended
+path becomes the URL's fragment, which is never sent. So the body goes straight to the route of
+Truss's own server, without a proxy in the stream.
 """
 
 from __future__ import annotations
@@ -28,23 +28,22 @@ _FIRST_FIELD = re.compile(r"\s*(?:query\b\s*\w*\s*)?\{\s*(\w+)")
 
 
 class RemoteApi:
-    """Answers lookups on loopback while it is entered. There is one model: every id means it."""
+    """Answers lookups on loopback while entered; every id resolves to the one model.
+
+    Args:
+        port: on 127.0.0.1, opened on entry.
+        model_name: from config.yaml.
+        predict_url: the predict route of Truss's own server.
+    """
 
     def __init__(self, port: int, model_name: str, predict_url: str) -> None:
-        """Describes it; entering it opens the port.
-
-        Args:
-            port: of its own, on 127.0.0.1.
-            model_name: as config.yaml has it.
-            predict_url: where Truss's own server takes requests.
-        """
         self._port = port
         self._model_name = model_name
         self._predict_url = predict_url
 
     @property
     def example(self) -> str:
-        """A command line that uses it."""
+        """A command line that uses this API."""
         return (
             f"BASETEN_TRUSS_AUTH_REMOTE_URL=http://localhost:{self._port} "
             "BASETEN_TRUSS_AUTH_API_KEY=any truss predict "
@@ -87,9 +86,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     timeout = _SOCKET_TIMEOUT_S
 
     def do_POST(self) -> None:
-        """Answers a lookup."""
         if self.path != _PATH:
-            self.send_error(HTTPStatus.NOT_FOUND, f"only {_PATH} is answered here")
+            self.send_error(HTTPStatus.NOT_FOUND, f"only {_PATH} is served here")
             return
         try:
             length = int(self.headers.get("Content-Length", ""))
@@ -107,21 +105,21 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Says nothing: the terminal shows the server's log."""
+        """Log nothing: the terminal shows the server's log."""
 
 
 def _answer(query: str, facts: dict[str, Any]) -> dict[str, Any]:
-    """The first field that a query selects, with all that is known of it."""
+    """Return the first field that a query selects, with every known value."""
     field = _FIRST_FIELD.match(query)
     if field is None or field[1] not in facts:
-        asked = "this" if field is None else field[1]
-        message = f"`trtllm-truss serve` tells `truss predict` where its model is, not {asked}."
+        asked = "this query" if field is None else field[1]
+        message = f"`trtllm-truss serve` answers the lookups of `truss predict`, not {asked}."
         return {"errors": [{"message": message}]}
     return {"data": {field[1]: facts[field[1]]}}
 
 
 def _facts(model_name: str, predict_url: str) -> dict[str, Any]:
-    """What the lookups by model, by deployment and by name ask for."""
+    """Return the values for the lookups by model, by deployment and by name."""
     team = {"id": "local", "name": "local", "default": True}
     version = {
         "id": _VERSION_ID,

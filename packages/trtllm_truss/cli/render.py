@@ -1,39 +1,48 @@
-"""`render`: the Triton model repository that `serve` would use, to be read or taken elsewhere."""
+"""`render`: write the Triton model repository of `serve`, for inspection or use elsewhere."""
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
+from trtllm_truss.cli.common import add_truss_options, echo, require_empty
 from trtllm_truss.cli.layout import read_config
-from trtllm_truss.cli.terminal import tell
 from trtllm_truss.engines.compatibility.environment import Surroundings
 from trtllm_truss.engines.inspection import inspect_engine
-from trtllm_truss.errors import SettingsError
 from trtllm_truss.serving.preflight import fetch_engine, installed_version, open_tokenizer
 from trtllm_truss.serving.rendering import render_engine
 from trtllm_truss.settings.loading import parse_settings, read_environment
 
 
-def render(truss: Path, config: Path | None, engine: Path | None, output: Path) -> int:
-    """Writes the model repository of one engine.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_truss_options(parser)
+    parser.add_argument(
+        "--engine", type=Path, metavar="DIR", help="the engine's folder (default: the settings')"
+    )
+    parser.add_argument(
+        "--output", type=Path, required=True, metavar="DIR", help="a new or empty folder"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the model repository of one engine.
 
     Raises:
-        SettingsError: the settings are wrong, or `output` is not empty.
-        ArtifactError: there is no engine.
+        SettingsError: the settings are wrong, or `--output` is not empty.
+        ArtifactError: the engine or the tokenizer cannot be fetched.
     """
-    content = read_config(truss, config)
+    content = read_config(options.truss, options.config)
     settings = parse_settings(content)
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise SettingsError(f"--output {output} is not empty; name a new folder.")
+    require_empty(options.output)
     environment = read_environment()
-    folder = fetch_engine(settings, environment) if engine is None else engine
-    inspected = inspect_engine(folder.resolve())
+    folder = options.engine or fetch_engine(settings, environment)
+    engine = inspect_engine(folder.resolve())
     tokenizer = open_tokenizer(settings, environment)
-    tokenizer_dir = tokenizer.fetch() if tokenizer else inspected.tokenizer_folder
-    data_dir = truss / content.get("data_dir", "data")
+    tokenizer_dir = tokenizer.fetch() if tokenizer else engine.tokenizer_folder
+    data_dir = options.truss / content.get("data_dir", "data")
     version = Surroundings.from_config(
         content, runtime_version=installed_version()
     ).tensorrt_llm_version
-    render_engine(settings, inspected, data_dir, output, version, tokenizer_dir)
-    tell(f"{output} holds the model repository for {folder}")
+    render_engine(settings, engine, data_dir, options.output, version, tokenizer_dir)
+    echo(f"wrote the model repository for {folder} to {options.output}")
     return 0

@@ -1,62 +1,72 @@
-"""`serve`: the Truss in the foreground until a signal ends it."""
+"""`serve`: run the Truss in the foreground until a signal."""
 
 from __future__ import annotations
 
+import argparse
 import signal
 from contextlib import nullcontext
-from pathlib import Path
 from types import FrameType
 
+from trtllm_truss.cli.common import add_truss_options, echo
 from trtllm_truss.cli.layout import read_config
 from trtllm_truss.cli.local_main import is_private
 from trtllm_truss.cli.remote_api import RemoteApi
-from trtllm_truss.cli.terminal import tell
 from trtllm_truss.cli.truss_server import TrussServer
 from trtllm_truss.errors import SettingsError, StartupError
 from trtllm_truss.settings.loading import parse_settings
 from trtllm_truss.triton.server.ports import LOOPBACK
 
 
-def serve(
-    truss: Path,
-    config: Path | None,
-    port: int,
-    remote_api_port: int | None,
-    host: str = LOOPBACK,
-) -> int:
-    """Serves until SIGTERM or SIGINT, then lets running answers finish; a second one cuts them.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_truss_options(parser)
+    parser.add_argument(
+        "--host",
+        default=LOOPBACK,
+        help="the address to listen on (default: %(default)s; 0.0.0.0 is every address; callers "
+        "need no key)",
+    )
+    parser.add_argument("--port", type=_port, default=8080, help="HTTP port (default: 8080)")
+    parser.add_argument(
+        "--remote-api",
+        type=_port,
+        metavar="PORT",
+        help="also answer the lookups of `truss predict` on this port, on loopback only",
+    )
 
-    Args:
-        truss: the Truss's folder.
-        config: used in place of its config.yaml.
-        port: HTTP port.
-        remote_api_port: where `truss predict` may ask for the model; None for nowhere.
-        host: an address of this machine, or its name.
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until SIGTERM or SIGINT, then drain running requests; a second signal aborts them.
 
     Returns:
-        0 after a signal; 1 when the server ended by itself.
+        0 after a signal; 1 when the server exited by itself.
 
     Raises:
+        SettingsError: the settings or the ports are wrong.
         StartupError: the Truss did not start.
     """
-    if remote_api_port == port:
-        raise SettingsError(
-            f"--port and --remote-api are both {port}; each needs a port of its own."
-        )
-    truss_config = read_config(truss, config)
+    if options.remote_api == options.port:
+        raise SettingsError(f"--port and --remote-api are both {options.port}; they must differ.")
+    truss_config = read_config(options.truss, options.config)
     settings = parse_settings(truss_config)
     stopping = _Stopping(settings.serving.drain_timeout_s)
-    server = TrussServer(truss, config, port, tell, host, settings.serving.max_body_bytes)
+    server = TrussServer(
+        options.truss,
+        options.config,
+        options.port,
+        echo,
+        options.host,
+        settings.serving.max_body_bytes,
+    )
     remote_api = None
-    if remote_api_port is not None:
+    if options.remote_api is not None:
         model_name = str(truss_config.get("model_name") or "model")
-        remote_api = RemoteApi(remote_api_port, model_name, server.url)
+        remote_api = RemoteApi(options.remote_api, model_name, server.url)
     with remote_api or nullcontext(), server:
         stopping.server = server
-        if not is_private(host):
-            tell(
-                f"warning: --host is {host}: whoever reaches port {port} can use this server, "
-                "which asks for no key; put a firewall or a proxy in front of it."
+        if not is_private(options.host):
+            echo(
+                f"warning: --host is {options.host}: anyone who can reach port {options.port} can "
+                "use this server, which requires no key; put it behind a firewall or a proxy."
             )
         try:
             server.wait_until_ready()
@@ -64,19 +74,25 @@ def serve(
             if stopping.requested:
                 return 0
             raise
-        tell(f"ready: POST {server.url}")
-        tell(f'  curl -N {server.url} -d \'{{"prompt": "The sky is", "max_tokens": 32}}\'')
+        echo(f"ready: POST {server.url}")
+        echo(f'  curl -N {server.url} -d \'{{"prompt": "The sky is", "max_tokens": 32}}\'')
         if remote_api is not None:
-            tell(f"  {remote_api.example}")
+            echo(f"  {remote_api.example}")
         status = server.wait()
     if stopping.requested:
         return 0
-    tell(f"error: the server ended by itself with status {status}.")
+    echo(f"error: the server exited with status {status}.")
     return 1
 
 
+def _port(text: str) -> int:
+    if text.isdigit() and 1 <= int(text) <= 65535:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a port; it must be 1 to 65535")
+
+
 class _Stopping:
-    """Turns signals into orders to the server; as long as there is none, they end the command."""
+    """Stops the server on a signal; before there is a server, ends the command."""
 
     def __init__(self, drain_timeout_s: float) -> None:
         self.requested = False
@@ -91,7 +107,7 @@ class _Stopping:
             if is_first:
                 raise SystemExit(0)
         elif is_first:
-            tell(f"{signal.Signals(number).name}: letting running answers finish …")
+            echo(f"{signal.Signals(number).name}: draining running requests …")
             self.server.stop(self._drain_timeout_s)
         else:
             self.server.stop(0)

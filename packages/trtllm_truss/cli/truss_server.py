@@ -1,4 +1,4 @@
-"""Truss's own inference server as a child of a command: laid out, started, watched, ended."""
+"""Truss's own inference server as a child process of a command."""
 
 from __future__ import annotations
 
@@ -32,15 +32,19 @@ _TICK_S = 0.1
 _ORPHAN_GRACE_S = 1.0
 _FAILURE = "cannot start: "
 _PROBE = "/v1/models/model/schema"
-_WILDCARDS = {"0.0.0.0": LOOPBACK, "::": "::1"}  # noqa: S104 - and where we reach such a server
+_WILDCARDS = {"0.0.0.0": LOOPBACK, "::": "::1"}  # noqa: S104 - and the address to connect to
 
 
 class TrussServer:
-    """One run of the server; a context manager that leaves nothing behind.
+    """One run of the server; a context manager that cleans up after itself.
 
-    Attributes:
-        host: the name or address where it listens.
-        port: where it listens.
+    Args:
+        truss: the Truss's folder.
+        config: replaces its config.yaml.
+        port: HTTP port.
+        show: receives each line of the server's log in readable form.
+        host: an address of this machine, or its name.
+        max_body_bytes: the limit of a request body.
     """
 
     def __init__(
@@ -52,16 +56,6 @@ class TrussServer:
         host: str = LOOPBACK,
         max_body_bytes: int = Serving().max_body_bytes,
     ) -> None:
-        """Describes a server; entering it starts it.
-
-        Args:
-            truss: the Truss's folder.
-            config: used in place of its config.yaml.
-            port: HTTP port.
-            show: gets each line of the server's log, made readable.
-            host: an address of this machine, or its name.
-            max_body_bytes: of a request.
-        """
         self.host = host
         self.port = port
         self._max_body_bytes = max_body_bytes
@@ -79,7 +73,7 @@ class TrussServer:
         _require_free(self.host, self.port)
         sweep()
         lock = None
-        try:  # the name is there before the folder: a signal may come at any moment
+        try:  # the name is known before the folder exists: a signal may come at any moment
             self._root.mkdir(mode=0o700)
             lock = hold_folder(self._root)
             lay_out(self._truss, self._config, self._root)
@@ -106,17 +100,17 @@ class TrussServer:
 
     @property
     def url(self) -> str:
-        """Where requests go."""
+        """The URL of the predict route."""
         everywhere = self.host in _WILDCARDS
         host = "localhost" if everywhere or self.host == LOOPBACK else self.host
         name = f"[{host}]" if ":" in host else host
         return f"http://{name}:{self.port}/v1/models/model:predict"
 
     def wait_until_ready(self) -> None:
-        """Returns once the Truss answers; the child is looked at before anything else.
+        """Return once the Truss answers; each tick checks the child first.
 
         Raises:
-            StartupError: the server ended first; the message is the cause it gave.
+            StartupError: the server exited first; the message is the cause that it logged.
         """
         while not self._ended(_TICK_S):
             if self._is_ready():
@@ -124,27 +118,26 @@ class TrussServer:
         raise StartupError(self._cause())
 
     def wait(self) -> int:
-        """Waits until the server and everything it started are gone; gives its exit status."""
+        """Wait until the server and all its children are gone; return its exit status."""
         assert self._child is not None
         status = self._child.wait()
         if self._reader is not None:
             self._reader.join()
         shutil.rmtree(self._root, ignore_errors=True)
-        sweep()  # the server and Triton's keeper may have been killed at once
+        sweep()  # the server and Triton's guard may have been killed at once
         return status
 
     def stop(self, patience_s: float) -> None:
-        """Asks the server to finish what runs and end; returns at once.
+        """Ask the server to drain and exit; return at once.
 
-        Args:
-            patience_s: after so long everything is killed. A later call can only shorten it.
+        After `patience_s` everything is killed. A later call can only shorten it.
         """
         assert self._child is not None
         assert self._child.stdin is not None
         process_guard.order_stop(self._child.stdin, patience_s)
 
     def _start(self) -> None:
-        temporary = self._root / "tmp"  # what the server leaves there goes with the rest
+        temporary = self._root / "tmp"  # removed with the rest
         temporary.mkdir()
         environment = {
             **os.environ,
@@ -152,7 +145,7 @@ class TrussServer:
             "INFERENCE_SERVER_PORT": str(self.port),
             "PYTHONPATH": str(self._root / "packages"),
             "PYTHONUNBUFFERED": "1",
-            # A start that failed once would fail again; the cause is to be seen at once.
+            # A second attempt would fail like the first and delay the error.
             "NUM_LOAD_RETRIES_TRUSS": "0",
         }
         environment.pop("DISABLE_JSON_LOGGING", None)
@@ -194,7 +187,7 @@ class TrussServer:
         return True
 
     def _is_ready(self) -> bool:
-        """Asks a route that has no side effects: Truss kills itself over others while it fails."""
+        """Probe a route without side effects: others make a failing Truss kill itself."""
         host = _WILDCARDS.get(self.host, self.host)
         connection = http.client.HTTPConnection(host, self.port, timeout=5)
         try:
@@ -209,13 +202,7 @@ class TrussServer:
         status = self.wait()
         if self._failure is not None:
             return self._failure
-        return self._first_error or f"the server ended with status {status}; its log says why."
-
-
-def free_port() -> int:
-    """A TCP port that nobody listens on at this moment."""
-    with socket.create_server((LOOPBACK, 0)) as listener:
-        return int(listener.getsockname()[1])
+        return self._first_error or f"the server exited with status {status}; see its log."
 
 
 def _require_free(host: str, port: int) -> None:
@@ -224,23 +211,23 @@ def _require_free(host: str, port: int) -> None:
     except (OSError, UnicodeError):
         found = []
     if not found:
-        raise SettingsError(f"--host is {host!r}; it must be an address of this machine or a name.")
+        raise SettingsError(f"--host is {host!r}; it must be an address or a name of this machine.")
     for family, address in found:
         try:
             socket.create_server(address, family=family).close()
         except OSError as error:
             if error.errno == errno.EADDRNOTAVAIL:
                 raise SettingsError(
-                    f"--host is {host!r}; {address[0]} is no address of this machine."
+                    f"--host is {host!r}; {address[0]} is not an address of this machine."
                 ) from None
             reason = "is in use by another program"
             if isinstance(error, PermissionError):
-                reason = "needs rights that this user does not have"
+                reason = "needs privileges that this user lacks"
             raise SettingsError(f"port {port} {reason}; choose another one with --port.") from None
 
 
 def _readable(line: str) -> tuple[str, str]:
-    """Level and text of one line of Truss's JSON log; other lines stay as they are."""
+    """Return level and text of a line of Truss's JSON log; keep other lines unchanged."""
     try:
         record = json.loads(line)
     except ValueError:

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from trtllm_truss.builder.run.ensure_engine import ensure_engine
+from trtllm_truss.builder.run.build_engine import ensure_engine
 from trtllm_truss.engines.compatibility.environment import Surroundings
 from trtllm_truss.engines.inspection import Engine
 from trtllm_truss.engines.versions import version_to_render

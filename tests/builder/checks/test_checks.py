@@ -1,4 +1,4 @@
-"""What cannot be built is refused with a remedy, from `config.json` alone."""
+"""Validation of builds from `config.json` alone: every problem and its remedy."""
 
 from __future__ import annotations
 
@@ -88,9 +88,9 @@ QUANTIZED = {"method": "smoothquant"}
         ({}, {"target": Target("1.3.0")}, ["1.3.0", "removed"]),
         ({}, {"family": "InternLM2", "target": Target("0.11.0")}, ["InternLM2", "0.12"]),
         ({}, {"family": "Baichuan"}, ["baichuan_model_version is missing", "v1_13b"]),
-        ({"gpt_model_version": "gpt2"}, {}, ["gpt_model_version", "not for LLaMA"]),
-        ({"rotary_dim": 64}, {}, ["rotary_dim", "not for LLaMA"]),
-        ({"rotary_base": 1e4}, {"family": "Mistral"}, ["rotary_base", "not for Mistral"]),
+        ({"gpt_model_version": "gpt2"}, {}, ["gpt_model_version", "not supported for LLaMA"]),
+        ({"rotary_dim": 64}, {}, ["rotary_dim", "not supported for LLaMA"]),
+        ({"rotary_base": 1e4}, {"family": "Mistral"}, ["rotary_base", "not supported for Mistral"]),
         ({"rotary_scaling": {"type": "linear"}}, {}, ["rotary_scaling.factor is missing"]),
         ({"rotary_scaling": {"factor": 2.0}}, {}, ["rotary_scaling.type is missing"]),
         ({"rotary_scaling": {"type": "linear", "factor": 1.0}}, {}, ["greater than 1"]),
@@ -101,11 +101,11 @@ QUANTIZED = {"method": "smoothquant"}
         (
             {"multi_block_mode": True},
             {"family": "Qwen", "target": Target("0.11.0")},
-            ["not for Qwen"],
+            ["not supported for Qwen"],
         ),
         ({"use_fp8_context_fmha": True}, {}, ["method fp8"]),
         ({"load_by_shard": True, "quantization": QUANTIZED}, {}, ["cannot calibrate"]),
-        ({"load_by_shard": True}, {"family": "GPT"}, ["not for GPT"]),
+        ({"load_by_shard": True}, {"family": "GPT"}, ["not supported for GPT"]),
         (
             {"use_paged_context_fmha": False},
             {"runtime": {"enable_chunked_context": True}},
@@ -135,8 +135,8 @@ CPU = {"backend": "openvino_genai"}
         ({}, {"family": "Qwen"}, ["Qwen2ForCausalLM", "LlamaForCausalLM"]),
         ({}, {"model": {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}}, ["'llama3'"]),
         ({}, {"model": {"head_dim": 64}}, ["heads"]),
-        ({}, {"tensor_parallelism": 2}, ["set tensor_parallelism to 1"]),
-        ({"max_batch_size": 4}, {}, ["build.max_batch_size has no meaning"]),
+        ({}, {"tensor_parallelism": 2}, ["set tensor_parallelism and pipeline_parallelism to 1"]),
+        ({"max_batch_size": 4}, {}, ["build.max_batch_size is not supported on the CPU"]),
         ({"quantization": {"method": "fp8"}}, {}, ["fp8 needs a GPU", "int8_weight_only"]),
         (
             {"quantization": {"method": "int4_weight_only"}},
@@ -158,7 +158,7 @@ def test_refused_for_the_cpu(
         assert part in message
 
 
-def test_all_that_is_wrong_is_said_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     message = refusal({"kv_cache_dtype": "fp8", "rotary_dim": 64}, target=A100)
     assert "rotary_dim" in message
     assert "8.9" in message
@@ -173,7 +173,7 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
         ({k: v for k, v in CONFIGS["LLaMA"].items() if k != "vocab_size"}, "vocab_size"),
     ],
 )
-def test_what_is_no_checkpoint(config: object, part: str) -> None:
+def test_an_invalid_checkpoint_is_rejected(config: object, part: str) -> None:
     with pytest.raises(ArtifactError, match=part):
         parse_checkpoint(config)
 

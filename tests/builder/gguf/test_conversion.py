@@ -46,14 +46,14 @@ def next_tokens(file: Path, prompts: list[list[int]]) -> list[int]:
 
 
 @pytest.mark.parametrize(("weights", "dtype"), [("Q8_0", "F32"), ("F16", "F16"), ("Q8_0", "BF16")])
-def test_the_engine_computes_what_the_checkpoint_says(
+def test_the_engine_computes_what_the_checkpoint_computes(
     tmp_path: Path, weights: str, dtype: str
 ) -> None:
     model = write_tiny_checkpoint(tmp_path, dtype)
     random = np.random.default_rng(1)
     prompts = [random.integers(0, TINY["vocab_size"], 12).tolist() for _ in range(32)]
     tokens = next_tokens(convert(tmp_path, weights), prompts)
-    assert len(set(tokens)) > 16, "a model that says one thing only shows nothing"
+    assert len(set(tokens)) > 16, "the test needs a model with different answers"
     for prompt, token in zip(prompts, tokens, strict=True):
         expected = logits(model, TINY, prompt)
         assert expected[token] > expected.max() - 1e-3
@@ -79,10 +79,10 @@ def test_halves_become_neighbours() -> None:
 @pytest.mark.parametrize(
     ("change", "part"),
     [
-        ("tokenizer", "no BPE tokenizer"),
+        ("tokenizer", "not a BPE tokenizer"),
         ("safetensors", "no .safetensors files"),
-        ("damaged", "is no safetensors file"),
-        ("cut", "ends early"),
+        ("damaged", "is not a safetensors file"),
+        ("cut", "is truncated"),
         ("dtype", "is F64"),
         ("foreign", "model.layers.0.mlp.up_more.weight"),
     ],

@@ -52,7 +52,7 @@ def test_quantization_shrinks_weights_and_cache() -> None:
     assert small.disk_bytes == small.checkpoint_bytes + 2 * small.engine_bytes
 
 
-def test_without_a_gpu_nothing_is_said_of_its_cache() -> None:
+def test_without_a_gpu_the_cache_is_not_estimated() -> None:
     estimate = estimated("LLaMA", {}, Target())
     assert estimate.capacity is None
     assert len(estimate.sentences) == 3

@@ -56,7 +56,7 @@ def calls(tools: Path) -> list[str]:
 
 @pytest.fixture
 def start(file: Path) -> Iterator[Start]:
-    """Starts builds in processes of their own, which are ended after the test."""
+    """Start builds in child processes, which end after the test."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start() -> subprocess.Popen[bytes]:
@@ -194,14 +194,14 @@ def test_settings_without_build(tmp_path: Path, capsys: pytest.CaptureFixture[st
     ("status", "line", "part"),
     [
         (1, "OSError: [Errno 28] No space left on device", "disk is full"),
-        (137, "loading shard 3", "memory is used up"),
+        (137, "loading shard 3", "runs out of memory"),
         (1, "ModuleNotFoundError: No module named 'modelopt'", "nvidia-modelopt"),
         (2, "convert_checkpoint.py: error: unrecognized arguments: --x", "exactly the installed"),
         (1, "ConnectionError: Couldn't reach 'cnn_dailymail' on the Hub", "huggingface.co"),
-        (1, "something else", "It said: something else"),
+        (1, "something else", "Its output: something else"),
     ],
 )
-def test_failures_are_told_by_their_cause(status: int, line: str, part: str) -> None:
+def test_failures_are_explained_by_their_cause(status: int, line: str, part: str) -> None:
     sentence = describe_failure("build", status, ["first", line], Path("/log"))
     assert part in sentence
     assert "/log" in sentence

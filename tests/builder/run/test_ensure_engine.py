@@ -21,9 +21,9 @@ from tests.support.hub_server import SIGNATURE, HubServer
 from tests.support.paths import ROOT
 from tests.support.truss_process import Served
 
-from trtllm_truss.builder.jobs import prepare
+from trtllm_truss.builder.jobs import prepare_build
 from trtllm_truss.builder.publishing import publish
-from trtllm_truss.builder.run.ensure_engine import ensure_engine
+from trtllm_truss.builder.run.build_engine import ensure_engine
 from trtllm_truss.builder.workspace import builds_folder
 from trtllm_truss.cli.main import main
 from trtllm_truss.engines.compatibility.environment import Surroundings
@@ -131,7 +131,7 @@ def test_the_same_build_is_found_and_another_is_made(tiny: Path, cache: Path) ->
     assert len({first, *others}) == 4
 
 
-def test_the_manifest_says_what_was_built(tiny: Path, cache: Path) -> None:
+def test_the_manifest_describes_the_build(tiny: Path, cache: Path) -> None:
     folder = ensured(block(tiny, quantization=INT8))
     manifest = read_manifest(folder)
     assert manifest is not None
@@ -183,18 +183,20 @@ def test_a_hub_that_does_not_answer_is_not_taken_for_an_empty_one(
     assert not builds_folder().exists()
 
 
-def test_a_failed_upload_tells_no_signed_url(
+def test_a_failed_upload_reveals_no_signed_url(
     tiny: Path, hub: HubServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     hub.fault("/lfs/*", status=403, times=100)
     engine = ensured(block(tiny))
-    with pytest.raises(BuildError, match="broke off with a large file; publish it again") as caught:
+    with pytest.raises(
+        BuildError, match="failed to upload a large file; publish it again"
+    ) as caught:
         publish(engine, "org/engine", hub.add_token(TOKEN, "org"))
     assert hub.asked_for("/lfs/*", "PUT")
-    told = "".join(traceback.format_exception(caught.value)) + caplog.text
-    assert SIGNATURE not in told
-    assert TOKEN not in told
+    shown = "".join(traceback.format_exception(caught.value)) + caplog.text
+    assert SIGNATURE not in shown
+    assert TOKEN not in shown
 
 
 @pytest.mark.parametrize("backend", ["openvino_genai", "tensorrtllm"])
@@ -206,16 +208,16 @@ def test_weights_that_are_pickles_need_consent(
     hub.add("org/tiny", {file.name: file.read_bytes() for file in tiny.iterdir()})
     wanted = {"checkpoint_repository": "org/tiny" if place == "hub" else str(tiny)}
     metadata = {"build": {**wanted, "backend": backend}, "trust_remote_code": False}
-    words = "weights as pickles (.bin) only, which run code where they are loaded; convert them to"
+    words = "only pickled weights (.bin), which run code when loaded; convert them to"
     with pytest.raises(SettingsError, match=re.escape(words)) as caught:
-        prepare(parse_settings({"model_metadata": metadata}), Surroundings(), None)
+        prepare_build(parse_settings({"model_metadata": metadata}), Surroundings(), None)
     assert ("set trust_remote_code to true" in caught.value.message) == (backend == "tensorrtllm")
     trusting = parse_settings({"model_metadata": {**metadata, "trust_remote_code": True}})
     if backend == "tensorrtllm":
-        assert prepare(trusting, Surroundings(), None).source.weights == ".bin"
+        assert prepare_build(trusting, Surroundings(), None).source.weights == ".bin"
     else:
-        with pytest.raises(SettingsError, match="pickles"):
-            prepare(trusting, Surroundings(), None)
+        with pytest.raises(SettingsError, match="pickled weights"):
+            prepare_build(trusting, Surroundings(), None)
     assert not hub.asked_for("*.bin")
 
 

@@ -1,4 +1,4 @@
-"""Stands in for TensorRT-LLM's conversion scripts: notes its call, writes a small file."""
+"""Stand in for TensorRT-LLM's conversion scripts: record the call, write a small file."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Stands in for `trtllm-build`: notes its call, writes an engine; waits while it is told to."""
+"""Stand in for `trtllm-build`: record the call, write an engine, wait while the test asks."""
 
 import json
 import os

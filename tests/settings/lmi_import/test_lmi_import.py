@@ -35,7 +35,7 @@ trtllm_checkpoint_path num_checkpoint_workers num_engine_workers load_by_shard q
 smoothquant_alpha smoothquant_per_token smoothquant_per_channel multi_query_mode awq_format
 awq_calib_size q_format calib_size calib_batch_size awq_block_size use_fp8_context_fmha
 max_draft_len trtllm_python_backend
-""".split()  # noqa: SIM905 - a list of sixty lines tells nothing more
+""".split()  # noqa: SIM905 - sixty lines of one word each are not clearer
 """Every option that LMI's guides for 0.25 to 0.36 have in their tables or examples."""
 
 BUILDS = {"model_id": "org/model"}
@@ -99,7 +99,7 @@ def test_no_documented_option_is_missing() -> None:
     assert sum(map(len, SECTIONS.values())) == len(OPTIONS)
 
 
-def test_what_is_not_mapped_says_why() -> None:
+def test_unmapped_options_have_a_reason() -> None:
     for option in OPTIONS.values():
         assert option.target if option.fate is Fate.MAPPED else option.why, option.name
 
@@ -278,7 +278,7 @@ def test_the_command_writes_a_configuration(
     assert parse_settings(config).engine_repository == "s3://bucket/engines"
     report = capsys.readouterr().err
     assert "option.tensor_parallel_degree=2: → tensor_parallelism" in report
-    assert "left out: OPTION_TENSOR_PARALLEL_DEGREE" in report
+    assert "overridden, so ignored: OPTION_TENSOR_PARALLEL_DEGREE" in report
     assert "hf_abc" not in report + output.read_text()
     assert main(command) == 2
     assert "exists; name a new file" in capsys.readouterr().err
@@ -301,13 +301,13 @@ def test_the_command_reads_the_environment(
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("", "no option of LMI to import"),
+        ("", "no LMI options to import"),
         ("option.model_id", "line 1 is not key=value"),
         ("option.model_id=a/b\noption.max_input_len=0\n", "max_input_len is 0"),
         ("option.model_id=/m\noption.batch_scheduler_policy=x\n", "batch_scheduler_policy is 'x'"),
     ],
 )
-def test_what_cannot_be_imported(
+def test_invalid_inputs_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, part: str
 ) -> None:
     file = tmp_path / "serving.properties"

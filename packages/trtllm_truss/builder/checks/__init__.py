@@ -1,1 +1,1 @@
-"""Checks of a build before anything is downloaded; each raises a `SettingsError`."""
+"""Validation of a build before any download."""

@@ -1,4 +1,4 @@
-"""Builds that the GPU rules out, where it is known."""
+"""Limits of the target GPU, if it is known."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ _HOPPER: ComputeCapability = (9, 0)
 
 
 def gpu_problems(settings: Settings, build: Build, target: Target) -> Iterator[str]:
-    """What the GPU lacks, one remedy each."""
+    """Yield each problem of the build with its remedy."""
     ranks = settings.world_size
     if target.gpu_count is not None and target.gpu_count < ranks:
         yield (
-            f"{ranks} GPUs are needed (tensor_parallelism × pipeline_parallelism) and there are "
-            f"{target.gpu_count}; set resources.accelerator to {ranks}, or lower either"
+            f"the build needs {ranks} GPUs (tensor_parallelism × pipeline_parallelism), but only "
+            f"{target.gpu_count} are available; set resources.accelerator to {ranks}, or lower "
+            "either"
         )
     capability = target.compute_capability
     if capability is None:
         return
-    for name, least, remedy in _needs(build):
-        if capability < least:
-            yield f"{name} needs compute capability {_dotted(least)} and {target.gpu} has " + (
+    for name, minimum, remedy in _needs(build):
+        if capability < minimum:
+            yield (
+                f"{name} needs compute capability {_dotted(minimum)}, but {target.gpu} has "
                 f"{_dotted(capability)}; {remedy}"
             )
     if capability == _VOLTA and target.release >= _VOLTA_UNTIL:

@@ -1,4 +1,4 @@
-"""Quantizations that a family, a split or another setting rules out."""
+"""Conflicts of quantization with the family, the split or other settings."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.quantization import Awq
 
 _OTHER_FLOAT = {"smoothquant": "fp8", "fp8": "int8"}
-"""A method, and the KV-cache type that does not go with it: INT8 and FP8 kernels do not mix."""
+"""Methods and their incompatible KV-cache types: INT8 and FP8 kernels cannot be mixed."""
 
 
 def quantization_problems(
     settings: Settings, build: Build, checkpoint: Checkpoint, family: Family
 ) -> Iterator[str]:
-    """What speaks against the quantization, one remedy each."""
+    """Yield each problem of the quantization with its remedy."""
     method = build.quantization.method if build.quantization else None
     cache = build.kv_cache_dtype
     if method is not None and method not in family.quantizations:
         yield (
-            f"build.quantization.method {method} is not for {family.name}; it has "
-            f"{', '.join(sorted(family.quantizations))}, and {method} is for {_families(method)}"
+            f"build.quantization.method {method} is not supported for {family.name}; use one of "
+            f"{', '.join(sorted(family.quantizations))} ({method} works with {_families(method)})"
         )
     if cache is not None and cache not in family.kv_cache_dtypes:
         choices = " or ".join(sorted(family.kv_cache_dtypes))
         remedy = f"set {choices}" if choices else "remove it"
-        yield f"build.kv_cache_dtype {cache} is not for {family.name}; {remedy}"
+        yield f"build.kv_cache_dtype {cache} is not supported for {family.name}; {remedy}"
     if cache is not None and _OTHER_FLOAT.get(method or "") == cache:
         other = "int8" if cache == "fp8" else "fp8"
         yield (
-            f"build.quantization.method {method} and build.kv_cache_dtype {cache} do not go "
-            f"together; set kv_cache_dtype to {other}, or choose another method"
+            f"build.quantization.method {method} and build.kv_cache_dtype {cache} are "
+            f"incompatible; set kv_cache_dtype to {other}, or choose another method"
         )
     if build.load_by_shard and (method == "smoothquant" or cache == "int8"):
         yield "build.load_by_shard cannot calibrate; remove it"
@@ -44,10 +44,9 @@ def quantization_problems(
 
 
 def quantized_already(checkpoint: Checkpoint) -> str:
-    """What to say of a checkpoint that somebody has quantized."""
     return (
         f"the checkpoint's weights are quantized already ({checkpoint.quantized_by}); name the "
-        "original one in build.checkpoint_repository and set build.quantization"
+        "original checkpoint in build.checkpoint_repository and set build.quantization"
     )
 
 

@@ -1,8 +1,8 @@
-"""A Llama checkpoint becomes one GGUF file: ``python -m trtllm_truss.builder.gguf.conversion``.
+"""Convert a Llama checkpoint to one GGUF file: ``python -m trtllm_truss.builder.gguf.conversion``.
 
-Run as a child process by the build. The `gguf` package (llama.cpp's own) names the tensors,
-quantizes and writes; what is left to do is llama.cpp's order of the rotated numbers: it rotates
-neighbours where Hugging Face rotates halves, so the rows of query and key are put in its order.
+The build runs this module as a child process. The `gguf` package of llama.cpp names the tensors,
+quantizes and writes; this module reorders the rows of query and key, because llama.cpp rotates
+neighbours where Hugging Face rotates halves.
 Source: ``convert_hf_to_gguf.py`` and ``gguf-py`` in https://github.com/ggml-org/llama.cpp.
 
 One tensor is in memory at a time, as float32.
@@ -35,20 +35,19 @@ _FILE_TYPES = {
     "Q8_0": gguf.LlamaFileType.MOSTLY_Q8_0,
     "Q4_0": gguf.LlamaFileType.MOSTLY_Q4_0,
 }
-_TABLES = ("token_embd.weight", "output.weight")
-_ROPE_THETA = 10_000.0  # where config.json does not say
-_COMPUTED = "rotary_emb.inv_freq"  # old checkpoints store what follows from rope_theta
+_EMBEDDINGS = ("token_embd.weight", "output.weight")
+_ROPE_THETA = 10_000.0  # the default of config.json
+_COMPUTED = "rotary_emb.inv_freq"  # old checkpoints store it, although it follows from rope_theta
 
 
 @dataclass(frozen=True, slots=True)
 class _Tensor:
-    """A tensor on its way.
+    """A tensor to convert.
 
     Attributes:
         name: in GGUF.
-        source: where it lies.
-        kind: how it is stored in GGUF.
-        rotated_heads: heads whose rows change their order; 0 for none.
+        kind: the data type in GGUF.
+        rotated_heads: heads whose rows are reordered; 0 for none.
     """
 
     name: str
@@ -57,7 +56,6 @@ class _Tensor:
     rotated_heads: int
 
     def read(self) -> NDArray[Any]:
-        """Its bytes for GGUF."""
         values = self.source.read()
         if self.rotated_heads:
             values = reorder_rotated(values, self.rotated_heads)
@@ -65,24 +63,24 @@ class _Tensor:
 
 
 def convert(folder: Path, output: Path, weights: str, context: int | None) -> None:
-    """Writes the GGUF file.
+    """Write the GGUF file.
 
     Args:
         folder: the checkpoint.
-        output: the file; it appears only when it is whole.
-        weights: of matrices: ``F16``, ``Q8_0`` or ``Q4_0``. Embeddings and logits keep 8 bits.
-            (``Q4_1`` would be finer, but OpenVINO rounds its offsets.)
-        context: tokens that prompt and answer may be together; None is the model's limit.
+        output: the file; it appears only when complete.
+        weights: type of the matrices: ``F16``, ``Q8_0`` or ``Q4_0``. Embeddings and logits keep 8
+            bits. (``Q4_1`` would be finer, but OpenVINO rounds its offsets.)
+        context: maximum tokens of prompt and answer together; None is the model's limit.
 
     Raises:
-        ArtifactError: a file is missing or not as expected.
+        ArtifactError: a file is missing or invalid.
     """
     config = json.loads((folder / CONFIG_FILE).read_bytes())
     checkpoint = parse_checkpoint(config)
     tensors = list(_tensors(folder, checkpoint, weights))
     partial = output.with_suffix(".partial")
     writer = gguf.GGUFWriter(partial, gguf.MODEL_ARCH_NAMES[_ARCHITECTURE])
-    _add_measures(writer, config, checkpoint, context)
+    _add_sizes(writer, config, checkpoint, context)
     writer.add_file_type(_FILE_TYPES[weights])
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     add_vocabulary(writer, folder, checkpoint.vocab_size, config)
@@ -102,7 +100,7 @@ def convert(folder: Path, output: Path, weights: str, context: int | None) -> No
 
 
 def reorder_rotated(values: Weights, heads: int) -> Weights:
-    """Rows of a query or key matrix from "first halves, second halves" to neighbouring pairs."""
+    """Reorder the rows of a query or key matrix from halves to neighbouring pairs."""
     rows = values.reshape(heads, 2, -1, *values.shape[1:])
     return np.ascontiguousarray(rows.swapaxes(1, 2)).reshape(values.shape)
 
@@ -116,8 +114,8 @@ def _tensors(folder: Path, checkpoint: Checkpoint, weights: str) -> Iterator[_Te
         name = names.get_name(source.name, try_suffixes=(".weight", ".bias"))
         if name is None:
             raise ArtifactError(
-                f"the checkpoint has a tensor {source.name}, which a Llama model has not; build "
-                "another checkpoint."
+                f"the checkpoint has a tensor {source.name}, which is not part of a Llama model; "
+                "build another checkpoint."
             )
         if name == "output.weight" and checkpoint.tied_embeddings:
             continue
@@ -128,25 +126,27 @@ def _tensors(folder: Path, checkpoint: Checkpoint, weights: str) -> Iterator[_Te
 def _kind(name: str, source: StoredTensor, weights: str) -> gguf.GGMLQuantizationType:
     if len(source.shape) == 1:
         return gguf.GGMLQuantizationType.F32
-    if name in _TABLES and weights != "F16":
+    if name in _EMBEDDINGS and weights != "F16":
         return gguf.GGMLQuantizationType.Q8_0
     return gguf.GGMLQuantizationType[weights]
 
 
 def _stored(tensor: _Tensor) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and element of a tensor in GGUF; quantized ones are bytes."""
+    """Return shape and element type of a tensor in GGUF; quantized ones are bytes."""
     if tensor.kind in (gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.F16):
         element = np.float32 if tensor.kind is gguf.GGMLQuantizationType.F32 else np.float16
         return tensor.source.shape, np.dtype(element)
     return gguf.quant_shape_to_byte_shape(tensor.source.shape, tensor.kind), np.dtype(np.uint8)
 
 
-def _add_measures(
+def _add_sizes(
     writer: gguf.GGUFWriter, config: dict[str, Any], checkpoint: Checkpoint, context: int | None
 ) -> None:
     positions = context or checkpoint.positions
     if positions is None:
-        raise ArtifactError(f"{CONFIG_FILE} of the checkpoint does not say how long a context is.")
+        raise ArtifactError(
+            f"{CONFIG_FILE} of the checkpoint has no context length; set build.max_seq_len."
+        )
     rotary = config.get("rope_parameters") or config
     writer.add_block_count(checkpoint.layers)
     writer.add_context_length(positions)
@@ -161,8 +161,8 @@ def _add_measures(
 
 
 def main(arguments: list[str]) -> int:
-    """The command line; one sentence on stderr and status 1 if it fails."""
-    parser = argparse.ArgumentParser(description="Writes a Llama checkpoint as GGUF.")
+    """Run the command line; on failure print one sentence to stderr and return 1."""
+    parser = argparse.ArgumentParser(description="Convert a Llama checkpoint to GGUF.")
     parser.add_argument("--checkpoint", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--weights", choices=sorted(_FILE_TYPES), required=True)

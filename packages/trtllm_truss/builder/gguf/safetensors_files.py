@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint in safetensors files, read one at a time.
+"""Read the tensors of a checkpoint from safetensors files, one at a time.
 
 Format: https://github.com/huggingface/safetensors#format. The `gguf` package reads the headers.
 """
@@ -27,8 +27,8 @@ class StoredTensor:
     """One tensor, not read yet.
 
     Attributes:
-        name: as the checkpoint has it.
-        stored: where it lies.
+        name: in the checkpoint.
+        stored: its position in the file.
     """
 
     name: str
@@ -36,11 +36,11 @@ class StoredTensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its measures, the contiguous one last."""
+        """The dimensions, the contiguous one last."""
         return tuple(self.stored.shape)
 
     def read(self) -> NDArray[np.float32]:
-        """Its values as float32, which holds float16 and bfloat16 exactly."""
+        """Return the values as float32, which represents float16 and bfloat16 exactly."""
         stored = self.stored.mmap_bytes().view(_DTYPES[self.stored.dtype]).reshape(self.shape)
         if self.stored.dtype == "BF16":  # the upper half of a float32
             values: NDArray[np.float32] = (stored.astype(np.uint32) << 16).view(np.float32)
@@ -49,21 +49,21 @@ class StoredTensor:
 
 
 def find_tensors(folder: Path) -> list[StoredTensor]:
-    """The tensors of all safetensors files of a folder, by file and name.
+    """List the tensors of all safetensors files of a folder, by file and name.
 
     Raises:
-        ArtifactError: there are none, a file is damaged, or a dtype is not one of weights.
+        ArtifactError: there are no such files, a file is damaged, or a dtype is unsupported.
     """
     files = sorted(folder.glob("*.safetensors"))
     if not files:
-        raise ArtifactError(f"{folder} holds no .safetensors files; weights are read only from it.")
+        raise ArtifactError(f"{folder} has no .safetensors files, the only supported format.")
     tensors = [
         StoredTensor(name, stored) for file in files for name, stored in _header(file).items()
     ]
     for tensor in tensors:
         if tensor.stored.dtype not in _DTYPES:
             raise ArtifactError(
-                f"the checkpoint's {tensor.name} is {tensor.stored.dtype}; take a checkpoint in "
+                f"the checkpoint's {tensor.name} is {tensor.stored.dtype}; use a checkpoint in "
                 f"{', '.join(_DTYPES)}."
             )
     return tensors
@@ -73,8 +73,10 @@ def _header(file: Path) -> dict[str, LocalTensor]:
     try:
         tensors: dict[str, LocalTensor] = SafetensorsLocal(file).tensors
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ArtifactError(f"{file} is no safetensors file ({error}); fetch it again.") from None
+        raise ArtifactError(
+            f"{file} is not a safetensors file ({error}); fetch it again."
+        ) from None
     end = max((t.data_range.offset + t.data_range.size for t in tensors.values()), default=0)
     if end > file.stat().st_size:
-        raise ArtifactError(f"{file} ends early; fetch it again.")
+        raise ArtifactError(f"{file} is truncated; fetch it again.")
     return tensors

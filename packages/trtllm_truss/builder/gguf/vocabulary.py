@@ -1,7 +1,7 @@
-"""The vocabulary that a GGUF file must carry.
+"""The vocabulary of a GGUF file.
 
-OpenVINO GenAI loads no GGUF file without one. Requests and answers are token ids, so it is never
-used: the ``tokenizer.json`` beside the file is the tokenizer.
+OpenVINO GenAI requires one to load the file but never uses it: requests and answers are token ids,
+and the tokenizer is the ``tokenizer.json`` in the same folder.
 Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#tokenizer.
 """
 
@@ -22,16 +22,13 @@ _BYTE_LEVEL_BPE = "gpt2"
 def add_vocabulary(
     writer: gguf.GGUFWriter, folder: Path, size: int, config: Mapping[str, Any]
 ) -> None:
-    """Adds tokens, their kinds, merges and ends.
+    """Add tokens, their types, merges and the BOS and EOS ids.
 
-    Args:
-        writer: the file.
-        folder: the checkpoint, with its ``tokenizer.json``.
-        size: rows of the embedding table; ids without a token get a name of their own.
-        config: ``config.json``, which names the first and the last token of a text.
+    `folder` has the ``tokenizer.json``. `size` counts the rows of the embedding table; unused ids
+    become ``[PAD…]``.
 
     Raises:
-        ArtifactError: there is no ``tokenizer.json``, or one that is not BPE.
+        ArtifactError: ``tokenizer.json`` is missing or not BPE.
     """
     tokens = [f"[PAD{number}]" for number in range(size)]
     kinds = [gguf.TokenType.UNUSED] * size
@@ -63,9 +60,7 @@ def _read(file: Path) -> dict[str, Any]:
             return dict(content)
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    raise ArtifactError(
-        f"{file} is missing or no BPE tokenizer; only checkpoints with one are converted."
-    )
+    raise ArtifactError(f"{file} is missing or not a BPE tokenizer; use a checkpoint with one.")
 
 
 def _first(ids: object) -> int | None:

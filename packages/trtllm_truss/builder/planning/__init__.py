@@ -1,1 +1,1 @@
-"""The commands of a build and what they will take, from data alone."""
+"""The commands of a build and their estimated sizes, as pure functions."""

@@ -1,8 +1,8 @@
-"""What a Hugging Face checkpoint's ``config.json`` says of the model.
+"""Parse a Hugging Face checkpoint's ``config.json``.
 
 Families name the same number differently: GPT-2, GPT-J and Falcon have ``n_layer`` where others
 have ``num_hidden_layers``, ChatGLM has ``num_layers``. Source: the ``configuration_*.py`` of each
-architecture in huggingface/transformers, and in the checkpoints that bring their own code.
+architecture in huggingface/transformers, and in checkpoints with custom code.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ _INNER = ("intermediate_size", "n_inner", "ffn_hidden_size", "inner_hidden_size"
 _POSITIONS = ("max_position_embeddings", "model_max_length", "seq_length", "n_positions")
 _VOCABULARY = ("padded_vocab_size", "vocab_size")
 _EXPERTS = ("num_local_experts", "num_experts")
-_MOST = 2**31 - 1
+_MAX_INT = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A model, as far as a build depends on it.
+    """The properties of a model that a build depends on.
 
     Attributes:
         architecture: the first of ``architectures``, such as ``LlamaForCausalLM``.
-        layers: of the decoder.
-        hidden_size: numbers that stand for one token between layers.
+        layers: decoder layers.
+        hidden_size: width of the hidden state.
         heads: attention heads.
         kv_heads: key/value heads; fewer than `heads` with grouped or multi-query attention.
-        head_size: numbers in one head.
-        inner_size: of the MLP.
+        head_size: width of one head.
+        inner_size: width of the MLP.
         vocab_size: tokens, padding included.
-        positions: the context that the model was made for, in tokens; None if it does not say.
+        positions: maximum context in tokens; None if not given.
         dtype: of the weights: float16, bfloat16 or float32.
-        experts: MLPs of one layer; 1 without experts.
-        tied_embeddings: whether one table embeds tokens and makes logits.
-        rope_scaling: the kind of rotary scaling, if there is any.
-        quantized_by: the method that has quantized the weights already, if one has.
-        has_code: whether it brings Python code of its own, which loading it would run.
+        experts: experts per layer; 1 for a dense model.
+        tied_embeddings: whether input embeddings and logits share one table.
+        rope_scaling: the kind of rotary scaling, if any.
+        quantized_by: the quantization method of the weights, if any.
+        has_code: whether loading it runs custom Python code of the repository.
     """
 
     architecture: str
@@ -66,10 +66,10 @@ class Checkpoint:
 
 
 def parse_checkpoint(config: object) -> Checkpoint:
-    """Reads a parsed ``config.json``.
+    """Convert the content of ``config.json``.
 
     Raises:
-        ArtifactError: it describes no language model, or a value that a build needs is missing.
+        ArtifactError: it does not describe a language model, or a required value is missing.
     """
     if not isinstance(config, Mapping):
         raise ArtifactError(
@@ -78,8 +78,8 @@ def parse_checkpoint(config: object) -> Checkpoint:
     names = config.get("architectures")
     if not (isinstance(names, list) and names and isinstance(names[0], str)):
         raise ArtifactError(
-            f"{CONFIG_FILE} names no architectures: it is no Hugging Face checkpoint's. Name the "
-            " repository of the model's weights in build.checkpoint_repository."
+            f"{CONFIG_FILE} names no architectures, so it is not from a Hugging Face checkpoint. "
+            "Name the repository of the model's weights in build.checkpoint_repository."
         )
     hidden, heads = _whole(config, _HIDDEN), _whole(config, _HEADS)
     scaling = config.get("rope_scaling") or config.get("rope_parameters")
@@ -104,7 +104,7 @@ def parse_checkpoint(config: object) -> Checkpoint:
 
 
 def _is_multi_query(config: Mapping[str, Any]) -> bool:
-    """Falcon's and StarCoder's way to say "one key/value head"; Falcon's new decoder ignores it."""
+    """Return Falcon's and StarCoder's `multi_query`, which Falcon's new decoder ignores."""
     return config.get("multi_query") is True and config.get("new_decoder_architecture") is not True
 
 
@@ -116,19 +116,19 @@ def _kind(section: object, *names: str) -> str | None:
 
 
 def _whole(config: Mapping[str, Any], names: tuple[str, ...], default: int | None = None) -> int:
-    """The first of some fields that is there."""
+    """Return the first present field as a positive integer."""
     name = next((name for name in names if config.get(name) is not None), None)
     if name is None:
         if default is None:
             raise ArtifactError(
-                f"{CONFIG_FILE} of the checkpoint has no {names[0]}; it is not one of a language "
-                "model that can be built."
+                f"{CONFIG_FILE} of the checkpoint has no {names[0]}; it is not that of a "
+                "supported language model."
             )
         return default
     value = config[name]
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MAX_INT:
         raise ArtifactError(
-            f"{CONFIG_FILE} of the checkpoint: {name} is {value!r}; it must be a whole number "
+            f"{CONFIG_FILE} of the checkpoint: {name} is {value!r}; it must be an integer "
             "above 0. Fetch the file again."
         )
     return value

@@ -1,7 +1,7 @@
-"""The first step: a Hugging Face checkpoint into TensorRT-LLM's form, quantized on the way.
+"""The first step: convert a Hugging Face checkpoint to TensorRT-LLM's format and quantize it.
 
-``convert_checkpoint.py`` of the family rounds weights, and calibrates SmoothQuant and an INT8 KV
-cache; everything else that needs calibration is ``quantize.py``'s, for all families alike.
+The family's ``convert_checkpoint.py`` rounds weights, and calibrates SmoothQuant and an INT8 KV
+cache; ``quantize.py`` calibrates everything else, for all families.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FORMATS = {"int8_weight_only": "int8_wo", "int4_weight_only": "int4_wo"}
 def conversion_command(
     settings: Settings, build: Build, checkpoint: Checkpoint, family: Family, version: Release
 ) -> tuple[str, ...]:
-    """The command; folders are shell variables (see `plan`)."""
+    """Return the command, with shell variables for folders (see `plan`)."""
     common = [
         *("--model_dir", "$CHECKPOINT"),
         *("--output_dir", "$CONVERTED"),
@@ -36,12 +36,12 @@ def conversion_command(
 
 
 def needs_quantize_script(build: Build) -> bool:
-    """Whether ``quantize.py`` takes the convert script's place."""
+    """Return whether ``quantize.py`` replaces the convert script."""
     return isinstance(build.quantization, Awq | Fp8) or build.kv_cache_dtype == "fp8"
 
 
 def resolved_dtype(build: Build, checkpoint: Checkpoint) -> str:
-    """The dtype in full; float32 becomes float16, as the scripts' own ``auto`` has it."""
+    """Resolve ``auto`` as the scripts do: float32 becomes float16."""
     if build.dtype != "auto":
         return build.dtype
     return "float16" if checkpoint.dtype == "float32" else checkpoint.dtype

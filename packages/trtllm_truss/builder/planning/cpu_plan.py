@@ -1,4 +1,4 @@
-"""The one step of a build for the CPU."""
+"""The only step of a build for the CPU."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from trtllm_truss.builder.planning.checkpoint import Checkpoint
 from trtllm_truss.settings.build import Build
 
 CPU_ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM")
-"""What is converted for the CPU: GGUF's architecture `llama`."""
+"""Architectures that GGUF's `llama` covers."""
 
 CPU_BLOCK = 32
-"""Numbers of a row that share a scale; rows must divide into whole blocks."""
+"""Values of a row that share a scale; rows must divide into whole blocks."""
 
 _WEIGHTS = {None: "F16", "int8_weight_only": "Q8_0", "int4_weight_only": "Q4_0"}
 
 
 def cpu_command(build: Build, checkpoint: Checkpoint) -> tuple[str, ...]:
-    """The command; folders are shell variables (see `plan`)."""
+    """Return the command, with shell variables for folders (see `plan`)."""
     method = build.quantization.method if build.quantization else None
     sequence = build.sequence_tokens or checkpoint.positions
     context = ["--context", str(sequence)] if sequence else []
@@ -28,5 +28,5 @@ def cpu_command(build: Build, checkpoint: Checkpoint) -> tuple[str, ...]:
 
 
 def cpu_quantizations() -> tuple[str, ...]:
-    """Values of ``build.quantization.method`` that the CPU has."""
+    """Return the values of ``build.quantization.method`` for the CPU."""
     return tuple(method for method in _WEIGHTS if method)

@@ -1,4 +1,4 @@
-"""The second step: ``trtllm-build`` makes the engine of a converted checkpoint."""
+"""The second step: ``trtllm-build`` builds the engine from the converted checkpoint."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ PAGED_CONTEXT_USERS = ("enable_chunked_context", "enable_kv_cache_reuse")
 """Keys under `runtime` that need an engine with ``use_paged_context_fmha``."""
 
 _ATTENTION_AUTO_SINCE: Release = (0, 11)
-_PARALLELISM_UNTIL: Release = (0, 13)  # from then on trtllm-build reads it in the checkpoint
+_PARALLELISM_UNTIL: Release = (0, 13)  # later versions read it from the checkpoint
 
 
 def engine_command(
     settings: Settings, build: Build, checkpoint: Checkpoint, version: Release
 ) -> tuple[str, ...]:
-    """The command; folders are shell variables (see `plan`)."""
+    """Return the command, with shell variables for folders (see `plan`)."""
     dtype = resolved_dtype(build, checkpoint)
     attention = "auto" if version >= _ATTENTION_AUTO_SINCE else dtype
     words = ["trtllm-build", "--checkpoint_dir", "$CONVERTED", "--output_dir", "$ENGINE"]
@@ -40,7 +40,7 @@ def engine_command(
 def resolved_values(
     settings: Settings, build: Build, checkpoint: Checkpoint, version: Release
 ) -> dict[str, object]:
-    """Values of `BUILD_FLAGS` by their key; None leaves one to the tool."""
+    """Return the values of `BUILD_FLAGS` by key; None means the tool's default."""
     values: dict[str, object] = {row.setting: getattr(build, row.setting) for row in BUILD_FLAGS}
     values["max_seq_len"] = build.sequence_tokens
     if build.max_output_len is None and build.max_seq_len and build.max_input_len:
@@ -53,7 +53,7 @@ def resolved_values(
 
 
 def wants_paged_context(settings: Settings) -> bool:
-    """Whether `runtime` asks for what reads the paged cache while it reads prompts."""
+    """Return whether `runtime` enables a user of ``use_paged_context_fmha``."""
     return any(flag(settings.runtime, name) for name in PAGED_CONTEXT_USERS)
 
 

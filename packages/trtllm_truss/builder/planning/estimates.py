@@ -1,8 +1,8 @@
-"""What a build will take and give, before it begins.
+"""Estimate the sizes of a build before it starts.
 
-Weights follow from the measures in ``config.json``: embeddings, attention and MLP of every layer;
-norms and biases are left out, for they are far below one percent. Quantizations touch the layers'
-matrices and leave embeddings and logits at 16 bits.
+Weights follow from the sizes in ``config.json``: embeddings, attention and MLP of every layer.
+Norms and biases are ignored: they are far below one percent. Quantization changes the layers'
+matrices; embeddings and logits stay at 16 bits.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _GB = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What comes of a build.
+    """Sizes of a build.
 
     Attributes:
         checkpoint_bytes: to download.
         engine_bytes: of all ranks together.
-        rank_bytes: of one rank, which is about what its weights take on a GPU.
-        gpu_bytes: of one GPU; None if it is not known.
-        capacity: what the KV cache holds then; None if the GPU is not known.
+        rank_bytes: of one rank, about the GPU memory of its weights.
+        gpu_bytes: memory of one GPU; None if unknown.
+        capacity: of the KV cache; None if the GPU is unknown.
     """
 
     checkpoint_bytes: int
@@ -60,17 +60,17 @@ class Estimate:
 
     @property
     def disk_bytes(self) -> int:
-        """Checkpoint, converted checkpoint and engine lie on the disk together for a while."""
+        """Peak disk space: checkpoint, converted checkpoint and engine together."""
         return self.checkpoint_bytes + self.build_bytes
 
     @property
     def build_bytes(self) -> int:
-        """The same without the checkpoint, which may lie elsewhere or be there already."""
+        """Disk space without the checkpoint, which may be on another disk or downloaded already."""
         return 2 * self.engine_bytes
 
     @property
     def sentences(self) -> list[str]:
-        """One line each, for the terminal."""
+        """Lines for the terminal."""
         lines = [
             f"download: {_gigabytes(self.checkpoint_bytes)}",
             f"disk while building: {_gigabytes(self.disk_bytes)}",
@@ -83,7 +83,7 @@ class Estimate:
 def estimate_build(
     settings: Settings, build: Build, checkpoint: Checkpoint, family: Family, target: Target
 ) -> Estimate:
-    """Sizes of a build that `plan_build` lets pass, good to a few percent."""
+    """Estimate a build that `plan_build` accepts, to within a few percent."""
     ranks = settings.world_size
     tables, matrices = _parameters(checkpoint, family)
     dtype_bits = _BITS[resolved_dtype(build, checkpoint)]
@@ -102,7 +102,7 @@ def estimate_build(
 
 
 def estimate_cpu_build(build: Build, checkpoint: Checkpoint, family: Family) -> Estimate:
-    """The same for an engine of the CPU, whose memory is the machine's."""
+    """Estimate a CPU engine, which uses the machine's memory."""
     tables, matrices = _parameters(checkpoint, family)
     method = build.quantization.method if build.quantization else None
     scale = _SCALE_BITS / CPU_BLOCK
@@ -115,7 +115,7 @@ def estimate_cpu_build(build: Build, checkpoint: Checkpoint, family: Family) -> 
 def expected_engine(
     settings: Settings, build: Build, checkpoint: Checkpoint, target: Target
 ) -> EngineConfig:
-    """What the engine's ``config.json`` is going to say."""
+    """Predict the engine's ``config.json``."""
     values = resolved_values(settings, build, checkpoint, target.release)
     defaults = {
         row.setting: default
@@ -167,7 +167,7 @@ def expected_engine(
 
 
 def _parameters(checkpoint: Checkpoint, family: Family) -> tuple[int, int]:
-    """Numbers in the embedding tables, and in the matrices of all layers."""
+    """Count the parameters of the embedding tables and of all layers' matrices."""
     tables = (1 if checkpoint.tied_embeddings else 2) * checkpoint.vocab_size
     heads = 2 * checkpoint.heads + 2 * checkpoint.kv_heads  # query and output, key and value
     attention = checkpoint.hidden_size * heads * checkpoint.head_size

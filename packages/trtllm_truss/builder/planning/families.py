@@ -1,9 +1,9 @@
-"""Which models can be built, by which script, and what each script can do.
+"""The supported model families, their convert scripts and the scripts' capabilities.
 
 Sources, all in NVIDIA/TensorRT-LLM: ``examples/*/convert_checkpoint.py`` (0.9 to 0.18) and
 ``examples/models/{core,contrib}/*/convert_checkpoint.py`` (0.19 to 1.2) for scripts and flags,
-``examples/quantization/quantize.py`` and the READMEs beside the scripts for quantizations. AWQ and
-FP8 are offered for the families that AWS's LMI tested them with, and Qwen.
+``examples/quantization/quantize.py`` and the scripts' READMEs for quantizations. AWQ and FP8 are
+offered for Qwen and the families that AWS's LMI tested them with.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ _ALL = _SMOOTH | {"awq", "fp8"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Models that one convert script serves.
+    """Models that share a convert script.
 
     Attributes:
         name: for messages and tables.
         architectures: of ``config.json``.
         folder: of the script below ``examples`` up to 0.18.
-        new_folder: from 0.19 on.
-        since: the first version that has it.
-        quantizations: values of ``build.quantization.method`` that it can do.
-        kv_cache_dtypes: values of ``build.kv_cache_dtype``.
-        version_setting: the key under ``build`` that says which member of the family it is.
-        version_flag: what that key becomes.
-        version_required: whether the checkpoint leaves it open.
-        rotary_settings: keys under ``build`` that change its rotary embedding.
-        gated_mlp: whether its MLP has three matrices rather than two.
-        pipeline: whether it can be split by layers.
+        new_folder: the same from 0.19.
+        since: the first supporting version.
+        quantizations: supported values of ``build.quantization.method``.
+        kv_cache_dtypes: supported values of ``build.kv_cache_dtype``.
+        version_setting: the key under ``build`` that selects a member of the family.
+        version_flag: the script's flag for that key.
+        version_required: whether the checkpoint does not determine it.
+        rotary_settings: supported keys under ``build`` for the rotary embedding.
+        gated_mlp: whether the MLP has three matrices rather than two.
+        pipeline: whether it supports pipeline parallelism.
         load_by_shard: whether the script has that flag.
     """
 
@@ -55,7 +55,7 @@ class Family:
     load_by_shard: bool = False
 
     def script(self, version: Release) -> str:
-        """Path of ``convert_checkpoint.py`` below ``examples``."""
+        """Return the path of ``convert_checkpoint.py`` below ``examples``."""
         folder = self.folder if version < _MOVED_IN else self.new_folder
         return f"{folder}/convert_checkpoint.py"
 
@@ -175,9 +175,9 @@ FAMILIES = (
         gated_mlp=False,
     ),
 )
-"""Every family; an architecture is in one of them at most."""
+"""Every family; an architecture is in at most one of them."""
 
 
 def find_family(architecture: str) -> Family | None:
-    """The family of an architecture; None if it cannot be built."""
+    """Return the family of an architecture; None if it is not supported."""
     return next((family for family in FAMILIES if architecture in family.architectures), None)

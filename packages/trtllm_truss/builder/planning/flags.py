@@ -1,7 +1,7 @@
-"""The flags of ``trtllm-build`` and what each key under ``build`` becomes, version by version.
+"""The flags of ``trtllm-build`` for each key under ``build``, by version.
 
 Sources in NVIDIA/TensorRT-LLM: ``tensorrt_llm/commands/build.py``, ``plugin/plugin.py`` and
-``builder.py`` at 0.9, 0.12, 0.16 and 1.0, and the release notes for what came between.
+``builder.py`` at 0.9, 0.12, 0.16 and 1.0, and the release notes for the versions between.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from trtllm_truss.engines.versions import Release
 
 OLDEST: Release = (0, 9)
-"""Images before carry no Python package of TensorRT-LLM: they serve engines and build none."""
+"""Earlier images lack TensorRT-LLM's Python package: they serve engines but cannot build."""
 
 NEWEST: Release = (1, 3)
-"""The first release that has no ``trtllm-build`` any more."""
+"""The first release without ``trtllm-build``."""
 
 
 class Form(enum.Enum):
-    """How a flag is written."""
+    """Syntax of a flag."""
 
     VALUE = "--flag VALUE"
     SWITCH = "--flag enable|disable"
@@ -33,12 +33,12 @@ class BuildFlag:
 
     Attributes:
         setting: the key under ``build``.
-        flag: what it becomes.
-        form: how it is written.
-        since: the first version that has the flag.
-        until: the first version that has it no more.
-        defaults: the tool's own value, by the version from which on it holds.
-        afterwards: what takes its place from `until` on, as a remedy.
+        flag: the name on the command line.
+        form: the syntax of the flag.
+        since: the first version with the flag.
+        until: the first version without it.
+        defaults: the tool's default by first version.
+        afterwards: the remedy from `until` on.
     """
 
     setting: str
@@ -50,11 +50,10 @@ class BuildFlag:
     afterwards: str = ""
 
     def is_in(self, version: Release) -> bool:
-        """Whether a version has the flag."""
         return self.since <= version < self.until
 
     def default(self, version: Release) -> str | None:
-        """The tool's own value in a version, if there is one."""
+        """Return the tool's default in a version, if known."""
         known = [value for since, value in sorted(self.defaults.items()) if since <= version]
         return known[-1] if known else None
 
@@ -106,4 +105,4 @@ FIXED_FLAGS: tuple[tuple[Release, Release, tuple[str, ...]], ...] = (
     (OLDEST, (0, 13), ("--paged_kv_cache", "enable")),
     ((0, 13), NEWEST, ("--kv_cache_type", "paged")),
 )
-"""What in-flight batching needs, always said: first version, first without, flag."""
+"""Always passed, for in-flight batching: first version, first version without, flag."""

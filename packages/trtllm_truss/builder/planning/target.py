@@ -1,4 +1,4 @@
-"""What an engine is built for: a TensorRT-LLM version and a GPU."""
+"""The target of a build: a TensorRT-LLM version and a GPU."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from trtllm_truss.engines.versions import PINNED_VERSION, Release, release
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where the engine is to run; None is "not known".
+    """The environment of the engine; None means unknown.
 
     Attributes:
         version: of TensorRT-LLM.
-        gpu: the GPU's name.
+        gpu: name of the GPU.
         compute_capability: of the GPU.
         memory_bytes: of one GPU.
-        gpu_count: GPUs that are there.
+        gpu_count: available GPUs.
     """
 
     version: str = PINNED_VERSION
@@ -30,12 +30,12 @@ class Target:
 
     @property
     def release(self) -> Release:
-        """The numbers of the version."""
+        """The version as numbers."""
         return release(self.version)
 
     @classmethod
     def from_surroundings(cls, surroundings: Surroundings) -> Target:
-        """What is here wins over what config.yaml asks for: an engine fits what built it."""
+        """Prefer local GPUs to config.yaml's accelerator: an engine fits the GPU that built it."""
         version = surroundings.tensorrt_llm_version
         if surroundings.gpus:
             gpu = min(surroundings.gpus, key=lambda gpu: gpu.total_bytes)

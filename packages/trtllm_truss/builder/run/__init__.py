@@ -1,4 +1,1 @@
-"""Running a planned build, behind the process guard.
-
-`ensure_engine` is the whole as one call for serving: find a built engine or build one.
-"""
+"""Run a planned build behind the process guard; `ensure_engine` is the entry point of serving."""

@@ -1,64 +1,98 @@
-"""Runs a job: fetch, convert, build, complete; what is finished is not done again."""
+"""Run a build job: fetch, convert, build, complete. Finished steps are not repeated."""
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from trtllm_truss.builder.jobs import Job, places, refuse_full_disk
+from trtllm_truss.builder.jobs import Job, prepare_build, shell_variables, validate_disk_space
 from trtllm_truss.builder.plan import Step
 from trtllm_truss.builder.planning.target import Target
+from trtllm_truss.builder.publishing import find_published, publish
 from trtllm_truss.builder.run.runner import run_command
 from trtllm_truss.builder.run.tools import find_tools, step_environment
 from trtllm_truss.builder.sources import changed_copy
 from trtllm_truss.builder.workspace import Workspace
+from trtllm_truss.engines.compatibility.environment import Surroundings
 from trtllm_truss.engines.inspection import inspect_engine
 from trtllm_truss.engines.manifest import Manifest, Origin, record_files, write_manifest
 from trtllm_truss.engines.target_gpu import TargetGpu
 from trtllm_truss.errors import BuildError
+from trtllm_truss.settings.loading import Environment
+from trtllm_truss.settings.model import Settings
 from trtllm_truss.text.tokenizer_selection import tokenizer_files
 
+logger = logging.getLogger(__name__)
 
-def run(job: Job, variables: Mapping[str, str], say: Callable[[str], None]) -> Path:
-    """Builds the engine, or goes on where an earlier run was interrupted.
 
-    Args:
-        job: what to build.
-        variables: the environment.
-        say: gets a line for every phase, and now and then one from the commands.
+def ensure_engine(settings: Settings, environment: Environment, surroundings: Surroundings) -> Path:
+    """Return the folder of the engine that `settings.build` describes.
+
+    Prefers an equal build on this machine, then a published one; otherwise builds the engine, and
+    publishes it to `build.publish_to`. A failure to publish is only a warning.
+
+    Raises:
+        SettingsError: the settings cannot be built.
+        ArtifactError: the checkpoint or the published engine cannot be fetched.
+        BuildError: a tool is missing or a command failed.
+    """
+    token = environment.hf_access_token
+    job = prepare_build(settings, surroundings, token)
+    destination = job.build.publish_to
+    was_complete = job.workspace.is_complete
+    if destination and not was_complete:
+        published = find_published(destination, job.key, token)
+        if published is not None:
+            logger.info("found the same build in %s", destination)
+            return published
+    engine = build_engine(job, environment.variables, logger.info)
+    if destination and not was_complete:
+        try:
+            publish(engine, destination, token)
+            logger.info("published to %s", destination)
+        except BuildError as error:
+            logger.warning("the engine is built but not published: %s", error.message)
+    return engine
+
+
+def build_engine(job: Job, variables: Mapping[str, str], report: Callable[[str], None]) -> Path:
+    """Build the engine, or resume an interrupted build.
+
+    `report` receives a line for every phase, and some lines of the commands.
 
     Returns:
         The engine repository, with tokenizer and manifest.
 
     Raises:
         BuildError: a tool is missing or a command failed.
-        ArtifactError: the checkpoint cannot be fetched, or what was built is no engine.
+        ArtifactError: the checkpoint cannot be fetched, or the result is not an engine.
     """
     workspace = job.workspace
     with workspace.locked():
         if workspace.is_complete:
-            say(f"found the same build: {workspace.engine}")
+            report(f"found the same build: {workspace.engine}")
             return workspace.engine
         tools = find_tools(job.build, job.target or Target(), variables)
-        refuse_full_disk(job)
-        say(f"checkpoint: {job.build.checkpoint_repository}")
+        validate_disk_space(job)
+        report(f"checkpoint: {job.build.checkpoint_repository}")
         checkpoint = job.source.fetch(
             with_code=job.source.checkpoint.has_code and job.target is not None
         )
-        values = places(job, _as_changed(job, checkpoint), tools)
+        values = shell_variables(job, _changed_checkpoint(job, checkpoint), tools)
         environment = step_environment(variables, job.settings.serving.pass_environment)
         for number, step in enumerate(job.plan.steps, 1):
             label = f"[{number}/{len(job.plan.steps)}] {step.name}"
-            _run_step(workspace, step, label, values, environment, say)
+            _run_step(workspace, step, label, values, environment, report)
         _complete(job, checkpoint)
         workspace.clean_up()
-    say(f"engine: {workspace.engine}")
+    report(f"engine: {workspace.engine}")
     return workspace.engine
 
 
-def _as_changed(job: Job, checkpoint: Path) -> Path:
-    """The checkpoint as the plan wants it to be seen."""
+def _changed_checkpoint(job: Job, checkpoint: Path) -> Path:
+    """Return the checkpoint with the plan's changes."""
     changes = job.plan.checkpoint_changes
     if not changes:
         return checkpoint
@@ -72,39 +106,39 @@ def _run_step(
     label: str,
     values: Mapping[str, str],
     environment: Mapping[str, str],
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> None:
     if workspace.is_done(step):
-        say(f"{label}: done before")
+        report(f"{label}: done before")
         return
     workspace.empty_output(step)
-    say(f"{label} … (log: {workspace.log})")
-    command = [_filled(word, values) for word in step.command]
+    report(f"{label} … (log: {workspace.log})")
+    command = [_substituted(word, values) for word in step.command]
     run_command(
-        step.name, command, environment, workspace.log, lambda line: say(f"{label}: {line}")
+        step.name, command, environment, workspace.log, lambda line: report(f"{label}: {line}")
     )
     workspace.mark_done(step)
-    say(f"{label}: done")
+    report(f"{label}: done")
 
 
-def _filled(word: str, values: Mapping[str, str]) -> str:
+def _substituted(word: str, values: Mapping[str, str]) -> str:
     variable, slash, rest = word.partition("/")
     return values[variable] + slash + rest if word.startswith("$") else word
 
 
 def _complete(job: Job, checkpoint: Path) -> None:
-    """Adds the tokenizer, looks at the result as serving would, and writes the manifest."""
+    """Add the tokenizer, inspect the result as serving would, and write the manifest."""
     folder = job.workspace.engine
     files = (file for file in checkpoint.rglob("*") if file.is_file())
     for name in tokenizer_files(file.relative_to(checkpoint).as_posix() for file in files):
         (folder / name).parent.mkdir(exist_ok=True)
         shutil.copyfile(checkpoint / name, folder / name)
     engine = inspect_engine(folder)
-    wanted = job.settings.world_size
-    if engine.world_size != wanted:
+    world_size = job.settings.world_size
+    if engine.world_size != world_size:
         raise BuildError(
-            f"the build made an engine of {engine.world_size} ranks where {wanted} were asked for; "
-            f"read {job.workspace.log}."
+            f"the built engine has {engine.world_size} ranks instead of {world_size}; see "
+            f"{job.workspace.log}."
         )
     origin = Origin(job.build.checkpoint_repository, job.source.commit)
     names = [file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()]
@@ -113,7 +147,7 @@ def _complete(job: Job, checkpoint: Path) -> None:
         Manifest(
             tensorrt_llm_version=job.target.version if job.target else None,
             gpu=_gpu(job.target),
-            world_size=wanted,
+            world_size=world_size,
             build_key=job.key,
             build_options=job.options,
             checkpoint=origin,

@@ -1,4 +1,4 @@
-"""Why a command of a build failed, by its last lines and its exit status."""
+"""Explain a failed build command by its last lines and its exit status."""
 
 from __future__ import annotations
 
@@ -27,45 +27,40 @@ _CAUSES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"No module named|ModuleNotFoundError|cannot import name",
-        "A Python package is missing or of another version; install the requirements.txt beside "
-        "the script, and use the examples of exactly the installed TensorRT-LLM.",
+        "A Python package is missing or has another version; install the script's "
+        "requirements.txt, and use the examples of exactly the installed TensorRT-LLM.",
     ),
     (
         r"unrecognized arguments|the following arguments are required|invalid choice",
-        "The script does not know an option; use the examples of exactly the installed "
-        "TensorRT-LLM.",
+        "The script rejected an option; use the examples of exactly the installed TensorRT-LLM.",
     ),
     (
         r"(datasets|cnn_dailymail|lambada).*(ConnectionError|offline|couldn't|not found|resolve)"
         r"|Couldn't reach .*|DatasetNotFoundError",
-        "The data for calibration cannot be fetched; let this machine reach huggingface.co.",
+        "The calibration data cannot be fetched; give this machine access to huggingface.co.",
     ),
     (
         r"Unsupported (model )?architecture|is not supported|NotImplementedError",
-        "This version of TensorRT-LLM does not build that; choose another quantization or image.",
+        "This version of TensorRT-LLM cannot build it; choose another quantization or image.",
     ),
     (
         r"no kernel image is available|compute capability|Unsupported SM",
         "TensorRT-LLM has no kernels for this GPU; use a GPU that the version supports.",
     ),
 )
-_TELLING = re.compile(r"\berror\b|exception|assert|fail(ed|ure)?\b|cannot", re.I)
+_ERROR_LINE = re.compile(r"\berror\b|exception|assert|fail(ed|ure)?\b|cannot", re.I)
 _KILLED = 128 + signal.SIGKILL
 
 
 def describe_failure(name: str, status: int, tail: Sequence[str], log: Path) -> str:
-    """One or two sentences: what failed, why, what to do, where to read on.
+    """Describe a failed step: its last error line, the likely cause, the remedy and the log.
 
-    Args:
-        name: of the step.
-        status: exit status; above 128 the signal that ended it.
-        tail: the last lines of its output, without empty ones.
-        log: where all of them are.
+    A `status` above 128 is 128 plus the number of the fatal signal; `tail` has no empty lines.
     """
-    ended = f"the build's step {name} failed with status {status}."
-    telling = [line for line in tail if _TELLING.search(line)] or list(tail)
-    words = f" It said: {telling[-1][:400]}" if telling else " It said nothing."
-    return f"{ended}{words} {_cause(status, tail)}The whole log is in {log}."
+    errors = [line for line in tail if _ERROR_LINE.search(line)] or list(tail)
+    output = f"Its output: {errors[-1][:400]}" if errors else "It printed nothing."
+    cause = _cause(status, tail)
+    return f"build step {name} failed with status {status}. {output} {cause}The log is {log}."
 
 
 def _cause(status: int, tail: Sequence[str]) -> str:
@@ -73,5 +68,7 @@ def _cause(status: int, tail: Sequence[str]) -> str:
         if any(re.search(pattern, line) for line in reversed(tail)):
             return f"{sentence} "
     if status == _KILLED:
-        return "The kernel does that when the machine's memory is used up; use a larger one. "
+        return (
+            "The kernel kills a process when the machine runs out of memory; use a larger machine. "
+        )
     return ""

@@ -1,4 +1,4 @@
-"""Runs one command of a build to its end, behind the keeper that lets nothing outlive us."""
+"""Run one build command behind the process guard, which ends it with this process."""
 
 from __future__ import annotations
 
@@ -26,19 +26,14 @@ def run_command(
     command: Sequence[str],
     environment: Mapping[str, str],
     log: Path,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> None:
-    """Runs a command; all it says goes to the log, a line of it now and then to `say`.
+    """Run a command and append its output to a log.
 
-    Args:
-        name: of the step, for messages.
-        command: the argument vector.
-        environment: of the command.
-        log: appended to.
-        say: gets a line about every ten seconds.
+    `report` receives an output line about every ten seconds.
 
     Raises:
-        BuildError: the command failed; the message says why, as far as its last lines tell.
+        BuildError: the command failed; the message explains it by the last lines.
     """
     run_id = f"truss-build-{secrets.token_hex(8)}"
     child = start_kept(
@@ -48,7 +43,7 @@ def run_command(
         orphan_grace_s=_STOP_S,
     )
     try:
-        tail = _follow(child, log, say)
+        tail = _follow(child, log, report)
         status = child.wait()
     except BaseException:
         _stop(child)
@@ -61,10 +56,10 @@ def run_command(
         raise BuildError(describe_failure(name, status, tail, log))
 
 
-def _follow(child: subprocess.Popen[bytes], log: Path, say: Callable[[str], None]) -> list[str]:
-    """Copies the output; returns its last lines."""
+def _follow(child: subprocess.Popen[bytes], log: Path, report: Callable[[str], None]) -> list[str]:
+    """Copy the output; return its last lines."""
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
-    told = time.monotonic()
+    reported = time.monotonic()
     assert child.stdout is not None
     output = io.TextIOWrapper(child.stdout, encoding="utf-8", errors="replace")
     with output, log.open("a", encoding="utf-8") as file:
@@ -73,14 +68,14 @@ def _follow(child: subprocess.Popen[bytes], log: Path, say: Callable[[str], None
             file.flush()
             if words := line.strip():
                 tail.append(words)
-                if time.monotonic() - told >= _PROGRESS_S:
-                    told = time.monotonic()
-                    say(words[:_LINE_CHARACTERS])
+                if time.monotonic() - reported >= _PROGRESS_S:
+                    reported = time.monotonic()
+                    report(words[:_LINE_CHARACTERS])
     return list(tail)
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:
-    """The keeper ends the command when its input does."""
+    """Close the guard's input, which makes it end the command."""
     assert child.stdin is not None
     child.stdin.close()
     try:

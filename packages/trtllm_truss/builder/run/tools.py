@@ -1,4 +1,4 @@
-"""What the steps of a build need on this machine, looked for before anything is downloaded."""
+"""Find the tools of a build on this machine, before any download."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _MARK = "quantization/quantize.py"
 
 
 def find_tools(build: Build, target: Target, variables: Mapping[str, str]) -> dict[str, str]:
-    """Values of the shell variables that name tools: ``$PYTHON`` and, for GPUs, ``$EXAMPLES``.
+    """Return the shell variables of the tools: ``$PYTHON`` and, for GPUs, ``$EXAMPLES``.
 
     Raises:
-        BuildError: a tool is not installed; the message says how to get it.
+        BuildError: a tool is not installed; the message names the remedy.
     """
     if build.backend == "openvino_genai":
         if importlib.util.find_spec("gguf") is None:
@@ -36,17 +36,15 @@ def find_tools(build: Build, target: Target, variables: Mapping[str, str]) -> di
     if shutil.which("trtllm-build", path=variables.get("PATH")) is None:
         raise BuildError(
             "building for GPUs needs trtllm-build, which is not on PATH; run this in "
-            f"{image_for(target.version)}, on the kind of GPU that is going to serve."
+            f"{image_for(target.version)}, on the GPU model that will serve the engine."
         )
     return {"$PYTHON": _interpreter(variables), "$EXAMPLES": str(_examples(target, variables))}
 
 
 def step_environment(variables: Mapping[str, str], passed: Collection[str]) -> dict[str, str]:
-    """The environment of a step: ours without secrets, and with this package to be found.
+    """Return the environment of a step: without secrets, with this package importable.
 
-    Args:
-        variables: our own environment.
-        passed: names of further variables for the step.
+    `passed` names further variables of this process to pass on.
     """
     environment = child_environment(variables, passed, online=True)
     packages = str(Path(__file__).parents[3])
@@ -56,10 +54,10 @@ def step_environment(variables: Mapping[str, str], passed: Collection[str]) -> d
 
 
 def _interpreter(variables: Mapping[str, str]) -> str:
-    """The Python beside ``trtllm-build`` has TensorRT-LLM; ours may be another."""
+    """Return the Python of ``trtllm-build``, which has TensorRT-LLM; ours may be another."""
     tool = Path(shutil.which("trtllm-build", path=variables.get("PATH")) or "")
-    beside = tool.with_name("python3")
-    return str(beside) if beside.exists() else sys.executable
+    python = tool.with_name("python3")
+    return str(python) if python.exists() else sys.executable
 
 
 def _examples(target: Target, variables: Mapping[str, str]) -> Path:
@@ -67,9 +65,9 @@ def _examples(target: Target, variables: Mapping[str, str]) -> Path:
     for folder in [Path(named)] if named else _EXAMPLES:
         if (folder / _MARK).is_file():
             return folder
-    where = f"{EXAMPLES_VARIABLE} is {named!r}, which" if named else "This image"
+    where = f"{EXAMPLES_VARIABLE} is {named!r}; it" if named else "This image"
     raise BuildError(
-        f"{where} does not hold TensorRT-LLM's examples, whose scripts convert checkpoints; "
+        f"{where} lacks TensorRT-LLM's examples, whose scripts convert checkpoints; "
         f"`git clone --depth 1 -b v{target.version} https://github.com/NVIDIA/TensorRT-LLM` and "
         f"set {EXAMPLES_VARIABLE} to its folder examples."
     )

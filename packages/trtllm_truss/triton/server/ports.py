@@ -36,9 +36,18 @@ def free_ports(http_port: int | None = None) -> Ports:
     Raises:
         OSError: the machine has no free port.
     """
+    grpc, http, metrics, mpi = unused_ports(4)
+    return Ports(grpc, http if http_port == 0 else http_port, metrics, mpi)
+
+
+def unused_ports(count: int) -> list[int]:
+    """Return different TCP ports that are unused on loopback at this moment.
+
+    Raises:
+        OSError: the machine has no free port.
+    """
     with ExitStack() as opened:
-        sockets = [opened.enter_context(socket.socket()) for _ in range(4)]
+        sockets = [opened.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
             each.bind((LOOPBACK, 0))
-        grpc, http, metrics, mpi = (each.getsockname()[1] for each in sockets)
-    return Ports(grpc, http if http_port == 0 else http_port, metrics, mpi)
+        return [each.getsockname()[1] for each in sockets]

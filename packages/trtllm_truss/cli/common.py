@@ -1,0 +1,63 @@
+"""Options, output and signals that the commands share."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+from trtllm_truss.errors import SettingsError
+
+
+def add_truss_options(parser: argparse.ArgumentParser, *, config: bool = True) -> None:
+    """Add `--truss` and, on request, `--config`."""
+    parser.add_argument(
+        "--truss", type=Path, default=Path(), metavar="DIR", help="the Truss (default: .)"
+    )
+    if config:
+        parser.add_argument(
+            "--config", type=Path, metavar="FILE", help="replaces the Truss's config.yaml"
+        )
+
+
+def require_empty(output: Path) -> None:
+    """Check that `--output` is a new or empty folder.
+
+    Raises:
+        SettingsError: it is a file or holds files.
+    """
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise SettingsError(f"--output {output} is not empty; name a new folder.")
+
+
+def echo(*lines: str) -> None:
+    """Write whole lines to standard error, from any thread; drop them once it is closed.
+
+    print() writes a line and its end apart, so another thread's line can come between them.
+    """
+    for line in lines:
+        with suppress(OSError):
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
+
+
+@contextmanager
+def unwinding() -> Iterator[None]:
+    """Make SIGTERM raise `SystemExit` in the block, so that its cleanup runs.
+
+    A second SIGTERM is ignored.
+    """
+    before = signal.signal(signal.SIGTERM, _unwind)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _unwind(number: int, frame: FrameType | None) -> None:
+    signal.signal(number, lambda *_: None)
+    raise SystemExit(128 + number)
