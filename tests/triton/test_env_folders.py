@@ -43,14 +43,14 @@ def folder() -> Iterator[Path]:
         folder.rmdir()
 
 
-@pytest.mark.parametrize("end", ["stop", "kill -9 of the keeper", "kill -9 of Triton"])
+@pytest.mark.parametrize("end", ["stop", "kill -9 of the guard", "kill -9 of Triton"])
 def test_no_end_leaves_a_folder(make_standin, end: str) -> None:
     server: ServerProcess = make_standin()
     folders = env_folders(server)
     assert folders
     if end == "stop":
         server.stop(0)
-    elif end == "kill -9 of the keeper":
+    elif end == "kill -9 of the guard":
         os.kill(server.pid, signal.SIGKILL)
     else:
         names = {pid: Path(f"/proc/{pid}/comm").read_text() for pid in

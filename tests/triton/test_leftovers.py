@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 from scripted_triton import assert_nothing_left
 
-from trtllm_truss.processes.leftovers import hold_folder, hold_segments, sweep, temporary_folder
+from trtllm_truss.processes.leftovers import lock_folder, lock_segments, sweep, temporary_folder
 from trtllm_truss.processes.process_guard import marked_processes
 
 PROGRAMS = Path(__file__).parent / "programs"
 HOLDER = """
 import sys, time
-from trtllm_truss.processes.leftovers import hold_segments, temporary_folder
-lock = hold_segments(sys.argv[1], "run")
+from trtllm_truss.processes.leftovers import lock_segments, temporary_folder
+lock = lock_segments(sys.argv[1], "run")
 with temporary_folder() as folder:
     (folder / "file").touch()
     print(folder, flush=True)
@@ -74,7 +74,7 @@ def test_what_is_not_ours_stays(temporary: Path, prefix: str) -> None:
     precious = temporary / "precious"
     precious.mkdir()
     (temporary / "trtllm-truss-link").symlink_to(precious)
-    os.close(hold_folder(precious) or 0)
+    os.close(lock_folder(precious) or 0)
     (temporary / "trtllm-truss-pipe").mkdir()
     os.mkfifo(temporary / "trtllm-truss-pipe/owner.lock")
     Path(f"/dev/shm/{prefix}0").touch()
@@ -89,16 +89,16 @@ def test_what_is_not_ours_stays(temporary: Path, prefix: str) -> None:
 def test_what_another_user_owns_stays(temporary: Path) -> None:
     folder = temporary / "trtllm-truss-other"
     folder.mkdir()
-    os.close(hold_folder(folder) or 0)
+    os.close(lock_folder(folder) or 0)
     os.chown(folder / "owner.lock", 65534, 65534)
     sweep()
     assert folder.exists()
 
 
 def test_a_lock_is_renewed_without_a_gap(temporary: Path) -> None:
-    """`serve` holds its folder, then hands it over to the keeper."""
+    """`serve` holds its folder, then hands it over to the guard."""
     with temporary_folder() as folder:
-        renewed = hold_folder(folder, "run")
+        renewed = lock_folder(folder, "run")
         assert renewed is not None
         sweep()
         assert folder.exists()
@@ -108,11 +108,11 @@ def test_a_lock_is_renewed_without_a_gap(temporary: Path) -> None:
 
 
 def test_where_nothing_can_be_locked_nothing_is_swept(temporary: Path) -> None:
-    assert hold_folder(temporary / "nowhere") is None
-    assert hold_segments("no/where", "run") is None
+    assert lock_folder(temporary / "nowhere") is None
+    assert lock_segments("no/where", "run") is None
 
 
-def test_owner_and_keeper_killed_at_once(temporary: Path) -> None:
+def test_owner_and_guard_killed_at_once(temporary: Path) -> None:
     owner = subprocess.Popen(
         [sys.executable, str(PROGRAMS / "owner.py"), "-", "stubborn", "family", "memory"],
         stdout=subprocess.PIPE,
@@ -120,13 +120,13 @@ def test_owner_and_keeper_killed_at_once(temporary: Path) -> None:
     )
     assert owner.stdout is not None
     with owner.stdout:
-        run_id, shm_prefix, keeper = owner.stdout.readline().split()
+        run_id, shm_prefix, guard = owner.stdout.readline().split()
     for number in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in (owner.pid, int(keeper)):
+        for pid in (owner.pid, int(guard)):
             os.kill(pid, number)
     owner.wait()
     deadline = time.monotonic() + 5
-    while Path(f"/proc/{keeper}").exists() and time.monotonic() < deadline:
+    while Path(f"/proc/{guard}").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert marked_processes(run_id)  # the family
     assert segments(shm_prefix)

@@ -179,13 +179,13 @@ def test_stop_is_no_death(pretend):
     assert told == []
 
 
-def test_killed_keeper_takes_everything_with_it(pretend):
+def test_killed_guard_takes_everything_with_it(pretend):
     server = started(pretend("stubborn", "family", "memory"))
     told = []
     server.on_exit(told.append)
     os.kill(server.pid, signal.SIGKILL)
     assert settles(lambda: told)
-    assert "keeper was killed by SIGKILL" in told[0].message
+    assert "process guard was killed by SIGKILL" in told[0].message
     assert_nothing_left(server.launch.run_id, server.launch.shm_prefix, within_s=0.5)
 
 
@@ -267,9 +267,9 @@ def own(*arguments):
     owner = subprocess.Popen(
         [sys.executable, str(PROGRAMS / "owner.py"), *arguments], stdout=subprocess.PIPE, text=True
     )
-    run_id, shm_prefix, keeper = owner.stdout.readline().split()
+    run_id, shm_prefix, guard = owner.stdout.readline().split()
     assert list(Path("/dev/shm").glob(f"{shm_prefix}*"))
-    return owner, run_id, shm_prefix, int(keeper)
+    return owner, run_id, shm_prefix, int(guard)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -282,7 +282,7 @@ def test_nothing_outlives_its_owner(number, fork):
     assert_nothing_left(run_id, shm_prefix)
 
 
-def test_keeper_below_a_keeper_cleans_up_first(tmp_path):
+def test_guard_below_a_guard_cleans_up_first(tmp_path):
     """What `serve` does: the server process is kept too, and all of it is killed."""
 
     def command(_):

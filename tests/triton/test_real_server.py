@@ -119,14 +119,14 @@ def test_slow_model_meets_the_deadline(make_triton):
     assert_nothing_left(slow.process.launch.run_id, slow.process.launch.shm_prefix, 0.5)
 
 
-@pytest.mark.parametrize("victim", ["keeper", "tritonserver", "stub"])
+@pytest.mark.parametrize("victim", ["guard", "tritonserver", "stub"])
 def test_kill_9_leaves_nothing(make_triton, victim):
     doomed = make_triton()
-    launch, keeper = doomed.process.launch, doomed.process.pid
+    launch, guard = doomed.process.launch, doomed.process.pid
     told = []
     doomed.process.on_exit(told.append)
-    pids = {keeper: "keeper"}
-    for pid in marked_processes(launch.run_id) - {keeper}:
+    pids = {guard: "guard"}
+    for pid in marked_processes(launch.run_id) - {guard}:
         executable = Path(f"/proc/{pid}/exe").readlink()
         pids[pid] = "stub" if executable.name.endswith("_stub") else "tritonserver"
     (target,) = [pid for pid, name in pids.items() if name == victim]

@@ -46,7 +46,7 @@ async def stream(server, **options):
 
 
 def processes(server: ServerProcess) -> Iterator[tuple[str, int]]:
-    """The run's processes as `mpirun`, `rank 1`, `stub 1` …, without the keeper."""
+    """The run's processes as `mpirun`, `rank 1`, `stub 1` …, without the guard."""
     for pid in marked_processes(server.launch.run_id) - {server.pid}:
         name = Path(f"/proc/{pid}/exe").readlink().name
         environment = Path(f"/proc/{pid}/environ").read_bytes().decode()
@@ -103,10 +103,10 @@ async def live_streams(server, max_tokens=1900):
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
-@pytest.mark.parametrize("victim", ["rank 0", "stub 0", "keeper", "rank 1", "stub 1", "mpirun"])
+@pytest.mark.parametrize("victim", ["rank 0", "stub 0", "guard", "rank 1", "stub 1", "mpirun"])
 async def test_kill_9_of_any_process_ends_every_stream(make_standin, victim, world_size):
     server = make_standin(tp=world_size, step_ms=10)
-    pids = {**dict(processes(server)), "keeper": server.pid}
+    pids = {**dict(processes(server)), "guard": server.pid}
     if victim not in pids:
         pytest.skip("one rank has no such process")
     client, tasks = await live_streams(server)

@@ -31,7 +31,7 @@ _RUN_ID_BYTES = 256
 def temporary_folder() -> Iterator[Path]:
     """Makes a folder for this user alone, and removes it in the end."""
     folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
-    lock = hold_folder(folder)
+    lock = lock_folder(folder)
     try:
         yield folder
     finally:
@@ -40,7 +40,7 @@ def temporary_folder() -> Iterator[Path]:
             os.close(lock)
 
 
-def hold_folder(folder: Path, run_id: str = "") -> int | None:
+def lock_folder(folder: Path, run_id: str = "") -> int | None:
     """Marks a folder as in use, until the descriptor is closed by all that have it.
 
     Args:
@@ -53,7 +53,7 @@ def hold_folder(folder: Path, run_id: str = "") -> int | None:
     return _hold(folder / _LOCK, run_id)
 
 
-def hold_segments(shm_prefix: str, run_id: str) -> int | None:
+def lock_segments(shm_prefix: str, run_id: str) -> int | None:
     """Does the same for the shared-memory segments of a run, whose names begin so."""
     return _hold(_SHARED_MEMORY / f"{shm_prefix}{_LOCK}", run_id)
 

@@ -11,13 +11,13 @@ library and starts in about 20 ms. It stops the command when
 However the command ends, every process it left behind is killed, its shared-memory segments are
 removed, and so are FOLDER (an empty argument means there is none) and what Triton's Python backend
 leaves in ``/tmp``. Processes are found by descent
-(the keeper is a subreaper, so orphans come to it) and by the mark ``TRTLLM_TRUSS_RUN=RUN_ID`` in
-their environment. Keepers among them are asked first, for they have segments of their own to
+(the guard is a subreaper, so orphans come to it) and by the mark ``TRTLLM_TRUSS_RUN=RUN_ID`` in
+their environment. Guards among them are asked first, for they have segments of their own to
 remove. The exit status is the command's, or 128 + the number of the signal that ended it, as shells
 have it.
 
-If the keeper itself is killed, the kernel kills the command (PDEATHSIG: it is bound to the thread
-that forks, and the keeper has one thread for all its life), and the parent sweeps up the rest with
+If the guard itself is killed, the kernel kills the command (PDEATHSIG: it is bound to the thread
+that forks, and the guard has one thread for all its life), and the parent sweeps up the rest with
 the same functions.
 """
 
@@ -40,7 +40,7 @@ RUN_MARKER = "TRTLLM_TRUSS_RUN"
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
-_NAME = b"truss-keeper"
+_NAME = b"truss-guard"
 _SHM_FOLDER = "/dev/shm"  # noqa: S108 - where Linux keeps POSIX shared memory
 _ENV_FOLDER = "/tmp"  # noqa: S108 - written into Triton's Python backend
 _ENV_PREFIX = "python_env_"
@@ -53,8 +53,8 @@ _KILL_LIMIT_S = 3.0
 _NESTED_LIMIT_S = 3.5
 
 
-def order_stop(stdin: IO[bytes], patience_s: float) -> None:
-    """Tells a keeper through its standard input to stop its command, unless that has ended."""
+def request_stop(stdin: IO[bytes], patience_s: float) -> None:
+    """Tells a guard through its standard input to stop its command, unless that has ended."""
     try:
         # Not through a buffer, which would keep what cannot be written and complain in the end.
         os.write(stdin.fileno(), f"stop {patience_s}\n".encode())
@@ -62,16 +62,16 @@ def order_stop(stdin: IO[bytes], patience_s: float) -> None:
         return
 
 
-def end_nested_keepers() -> None:
-    """Has the keepers below this process end what they keep, and waits for them a few seconds."""
+def stop_nested_guards() -> None:
+    """Has the guards below this process end what they keep, and waits for them a few seconds."""
     _signal_until_none(
-        lambda: {pid for pid in _descendants(os.getpid()) if _is_keeper(pid)},
+        lambda: {pid for pid in _descendants(os.getpid()) if _is_guard(pid)},
         signal.SIGTERM,
         _NESTED_LIMIT_S,
     )
 
 
-def kill_left_overs(run_id: str) -> None:
+def kill_leftovers(run_id: str) -> None:
     """Kills every process that descends from this one or carries the run's mark."""
     _signal_until_none(
         lambda: _descendants(os.getpid()) | marked_processes(run_id), signal.SIGKILL, _KILL_LIMIT_S
@@ -202,7 +202,7 @@ def _stat(pid: int) -> tuple[bytes, int, int] | None:
     return (fields[0], int(fields[1]), int(fields[19])) if fields else None
 
 
-def _is_keeper(pid: int) -> bool:
+def _is_guard(pid: int) -> bool:
     return _read(pid, "comm").rstrip() == _NAME
 
 
@@ -233,13 +233,13 @@ def _prctl(option: int, value: int | bytes) -> None:
 
 def _spawn(command: list[str]) -> int:
     """Starts the command in a session of its own; it dies with this process."""
-    keeper = os.getpid()
+    guard = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     try:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != keeper:
+        if os.getppid() != guard:
             os._exit(1)
         os.setsid()
         os.closerange(3, 4096)  # the locks of our parent's: they end with this process
@@ -250,7 +250,7 @@ def _spawn(command: list[str]) -> int:
     os._exit(127)
 
 
-class _Keeper:
+class _Guard:
     """The loop that waits for whatever comes first."""
 
     def __init__(self, parent: int, orphan_grace_s: float, command: list[str]) -> None:
@@ -312,9 +312,9 @@ def main(arguments: list[str]) -> int:
     parent, run_id, shm_prefix, folder, orphan_grace_s, *command = arguments
     _prctl(_PR_SET_NAME, _NAME)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    status = _Keeper(int(parent), float(orphan_grace_s), command).run()
-    end_nested_keepers()
-    kill_left_overs(run_id)
+    status = _Guard(int(parent), float(orphan_grace_s), command).run()
+    stop_nested_guards()
+    kill_leftovers(run_id)
     remove_segments(shm_prefix)
     remove_env_folders(begun_s)
     if folder:

@@ -5,8 +5,8 @@ A request's way through the modules: `triton_model` takes it from Triton, `reque
 `scheduler` queues it and steps the engine, `engine` (with `parameters`, `model_files`, `gguf` and
 `decoding`) owns OpenVINO GenAI's pipeline, `generation` turns its tokens into responses and
 `answer` gives those the shapes that TensorRT-LLM's C++ backend gives them. With a guide it is first
-with `guided`, which has the guide checked in a program, `guide_trial`, and compiled beside the
-engine's steps; `guide_compiler` compiles in both. `model` is where Triton comes in.
+with `guided`, which has the guide checked in a program, `grammar_compiler_worker`, and compiled
+beside the engine's steps; `guide_compiler` compiles in both. `model` is where Triton comes in.
 """
 
 import sys

@@ -19,7 +19,7 @@ from trtllm_truss.guides.check import GuideCheck
 from trtllm_truss.guides.guide import Guide, GuideFault
 from trtllm_truss.guides.trial import brief
 
-SIGN_INTERVAL_S = 0.5
+HEARTBEAT_INTERVAL_S = 0.5
 """Interval of empty responses to requests that wait for their guide."""
 
 _KEPT_GUIDES = 128  # at most `trial.KEPT_LIMIT_BYTES` each
@@ -54,7 +54,7 @@ class GuidedRequests:
         self._checked: deque[Arrival] = deque()
         self._compiled: set[Guide] = set()
         self._compiling: tuple[Guide, Future[None]] | None = None
-        self._next_sign = 0.0
+        self._next_heartbeat = 0.0
 
     def take(self, arrival: Arrival) -> None:
         """Queue a request with a guide."""
@@ -92,7 +92,7 @@ class GuidedRequests:
             self._checked.remove(arrival)
         if self._checked and may_compile and not ready and not self.is_compiling:
             self._compile(self._checked[0].request.guide)
-        self._give_signs()
+        self._send_heartbeats()
         return ready
 
     def remove(self, chosen: Callable[[Arrival], bool]) -> list[Arrival]:
@@ -160,12 +160,12 @@ class GuidedRequests:
         else:
             result.set_result(None)
 
-    def _give_signs(self) -> None:
+    def _send_heartbeats(self) -> None:
         """Send empty responses to the Truss, which takes silence for a hang."""
         now = time.monotonic()
-        if now < self._next_sign:
+        if now < self._next_heartbeat:
             return
-        self._next_sign = now + SIGN_INTERVAL_S
+        self._next_heartbeat = now + HEARTBEAT_INTERVAL_S
         for arrival in self._checked:
             if arrival.request.streaming and arrival.request.guide_is_checked:
                 send_empty(arrival.request, arrival.reply, final=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from trtllm_truss.backends.openvino_genai.refusal import Refusal
+from trtllm_truss.backends.openvino_genai.refusal import UnsupportedRequest
 from trtllm_truss.backends.openvino_genai.tensors import Tensors
 from trtllm_truss.guides.guide import Guide, Language
 
@@ -19,12 +19,12 @@ def read_guide(tensors: Tensors) -> Guide | None:
     """Read the guide of a request.
 
     Raises:
-        Refusal: its type is unknown, or its text is missing.
+        UnsupportedRequest: its type is unknown, or its text is missing.
     """
     kind, text = tensors.text(TYPE), tensors.text(TEXT)
     if not kind:
         if text:
-            raise Refusal(f"{TEXT} is given without {TYPE}; send {_names()}.")
+            raise UnsupportedRequest(f"{TEXT} is given without {TYPE}; send {_names()}.")
         return None
     if kind == "json":
         return Guide("json_schema", _ANY_JSON)
@@ -32,8 +32,8 @@ def read_guide(tensors: Tensors) -> Guide | None:
         if kind == language and text:
             return Guide(language, text)
         if kind == language:
-            raise Refusal(f"{TYPE} is {kind}, but {TEXT} is empty; send its text.")
-    raise Refusal(f"{TYPE} is {kind[:40]!r}; send {_names()}.")
+            raise UnsupportedRequest(f"{TYPE} is {kind}, but {TEXT} is empty; send its text.")
+    raise UnsupportedRequest(f"{TYPE} is {kind[:40]!r}; send {_names()}.")
 
 
 def _names() -> str:

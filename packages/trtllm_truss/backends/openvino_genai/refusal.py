@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Refusal(ValueError):
+class UnsupportedRequest(ValueError):
     """The caller asked for something this engine cannot do.
 
     The message names the tensor, its value and the remedy; it never holds a prompt.

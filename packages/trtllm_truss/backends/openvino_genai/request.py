@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtllm_truss.backends.openvino_genai.guides import TYPE, read_guide
-from trtllm_truss.backends.openvino_genai.refusal import Refusal
+from trtllm_truss.backends.openvino_genai.refusal import UnsupportedRequest
 from trtllm_truss.backends.openvino_genai.sampling import Sampling, read_sampling
 from trtllm_truss.backends.openvino_genai.tensors import Tensors
 from trtllm_truss.backends.openvino_genai.unsupported import refuse_unsupported
@@ -87,14 +87,16 @@ def read_request(
         guide_is_checked: see `GenerationRequest`.
 
     Raises:
-        Refusal: it cannot be served; the caller is at fault.
+        UnsupportedRequest: it cannot be served; the caller is at fault.
     """
     refuse_unsupported(tensors)
     prompt = _read_prompt(tensors, limits)
     sampling = read_sampling(tensors, limits.max_beam_width)
     streaming = tensors.flag("streaming", False)
     if streaming and sampling.beam_width > 1:
-        raise Refusal("Streaming mode is only supported with beam width of 1 by the CPU engine.")
+        raise UnsupportedRequest(
+            "Streaming mode is only supported with beam width of 1 by the CPU engine."
+        )
     end_id = tensors.integer("end_id", -1)
     exclude_prompt = tensors.flag("exclude_input_in_output", limits.exclude_input_in_output)
     request = GenerationRequest(
@@ -119,32 +121,34 @@ def read_request(
 def _read_prompt(tensors: Tensors, limits: Limits) -> NDArray[np.int64]:
     ids = tensors.array("input_ids")
     if ids is None:
-        raise Refusal("input_ids is not present in the request.")
+        raise UnsupportedRequest("input_ids is not present in the request.")
     if ids.ndim != 2 or ids.shape[0] != 1:
-        raise Refusal(f"input_ids has shape {list(ids.shape)}; send [1, n], one prompt a request.")
+        raise UnsupportedRequest(
+            f"input_ids has shape {list(ids.shape)}; send [1, n], one prompt a request."
+        )
     length = tensors.integer("input_lengths", ids.shape[1])
     if not 1 <= length <= ids.shape[1]:
-        raise Refusal(
+        raise UnsupportedRequest(
             f"input_lengths is {length}; with input_ids of {ids.shape[1]} tokens it must be from "
             f"1 to {ids.shape[1]}."
         )
     if length >= limits.context_length:
-        raise Refusal(
+        raise UnsupportedRequest(
             f"Prompt length ({length}) exceeds maximum input length ({limits.context_length - 1})."
         )
     prompt = ids[0, :length].astype(np.int64)
     # OpenVINO reads past its tables, without an error, for ids that the vocabulary lacks.
     if np.min(prompt) < 0 or np.max(prompt) >= limits.vocab_size:
-        raise Refusal(f"input_ids must be token ids from 0 to {limits.vocab_size - 1}.")
+        raise UnsupportedRequest(f"input_ids must be token ids from 0 to {limits.vocab_size - 1}.")
     return prompt
 
 
 def _read_output_len(tensors: Tensors, room: int) -> int:
     if tensors.array("request_output_len") is None:
-        raise Refusal("request_output_len is not present in the request.")
+        raise UnsupportedRequest("request_output_len is not present in the request.")
     length = tensors.integer("request_output_len", 0)
     if length < 1:
-        raise Refusal(f"request_output_len is {length}; send 1 or more.")
+        raise UnsupportedRequest(f"request_output_len is {length}; send 1 or more.")
     return min(length, room)
 
 
@@ -152,7 +156,7 @@ def _read_outputs(tensors: Tensors, requested: Collection[str]) -> frozenset[str
     mandatory: Sequence[str] = ("output_ids", "sequence_length")
     for name in mandatory:
         if name not in requested:
-            raise Refusal(f"{name} tensor must be present in list of output tensors")
+            raise UnsupportedRequest(f"{name} tensor must be present in list of output tensors")
     on_demand = {
         "cum_log_probs": "return_log_probs",
         "output_log_probs": "return_log_probs",
@@ -170,7 +174,7 @@ def _check_guided(request: GenerationRequest) -> None:
         ("min_tokens", request.sampling.min_tokens),
     ):
         if request.guide is not None and value > 1:
-            raise Refusal(
+            raise UnsupportedRequest(
                 f"{name} {value} is not supported with {TYPE} by the CPU engine; leave one of "
                 "them out."
             )
@@ -180,7 +184,7 @@ def _check_end(request: GenerationRequest) -> None:
     """Beams end with the model's own end token if there is no other, guides with none at all."""
     beams = request.sampling.beam_width > 1
     if request.end_id is None and (beams or request.guide is not None):
-        raise Refusal(
+        raise UnsupportedRequest(
             f"{'beam_width above 1' if beams else TYPE} needs end_id on the CPU engine; send the "
             "token that ends an answer."
         )
@@ -188,7 +192,7 @@ def _check_end(request: GenerationRequest) -> None:
 
 def _check_kv_cache(request: GenerationRequest, capacity: int | None) -> None:
     if capacity is not None and request.kv_cache_tokens > capacity:
-        raise Refusal(
+        raise UnsupportedRequest(
             f"A prompt of {len(request.prompt)} tokens, request_output_len "
             f"{request.max_new_tokens} and beam_width {request.sampling.beam_width} need "
             f"{request.kv_cache_tokens} tokens of KV cache, which holds {capacity}; ask for less "

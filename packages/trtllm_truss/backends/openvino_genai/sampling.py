@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trtllm_truss.backends.openvino_genai.refusal import Refusal
+from trtllm_truss.backends.openvino_genai.refusal import UnsupportedRequest
 from trtllm_truss.backends.openvino_genai.tensors import Tensors
 
 
@@ -45,7 +45,7 @@ def read_sampling(tensors: Tensors, max_beam_width: int) -> Sampling:
     """Read the sampling inputs, by their newest names or those before TensorRT-LLM 0.20.
 
     Raises:
-        Refusal: a value is out of range, or beam search cannot honour it.
+        UnsupportedRequest: a value is out of range, or beam search cannot honour it.
     """
     sampling = Sampling(
         temperature=tensors.number("temperature", 1.0),
@@ -77,14 +77,16 @@ def _check_ranges(sampling: Sampling) -> None:
     for name, value, low, high in within:
         if value < low or (high is not None and value > high):
             wanted = f"from {low} to {high}" if high is not None else f"of {low} or more"
-            raise Refusal(f"{name} is {value}; send a value {wanted}.")
+            raise UnsupportedRequest(f"{name} is {value}; send a value {wanted}.")
     if sampling.repetition_penalty <= 0:
-        raise Refusal(f"repetition_penalty is {sampling.repetition_penalty}; send a value above 0.")
+        raise UnsupportedRequest(
+            f"repetition_penalty is {sampling.repetition_penalty}; send a value above 0."
+        )
 
 
 def _check_beams(sampling: Sampling, max_beam_width: int) -> None:
     if not 1 <= sampling.beam_width <= max_beam_width:
-        raise Refusal(
+        raise UnsupportedRequest(
             f"Requested beam width {sampling.beam_width} is incorrect: beam_width must be from 1 "
             f"to max_beam_width, which is {max_beam_width}."
         )
@@ -99,7 +101,7 @@ def _check_beams(sampling: Sampling, max_beam_width: int) -> None:
     ]
     for name, value, neutral in ignored_by_beam_search:
         if value != neutral:
-            raise Refusal(
+            raise UnsupportedRequest(
                 f"{name} {value} is not supported with beam_width {sampling.beam_width} by the CPU "
                 "engine; leave one of them out."
             )

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 from trtllm_truss.backends.openvino_genai.engine import KV_BLOCK_TOKENS, Engine
 from trtllm_truss.backends.openvino_genai.generation import Generation, send_empty
 from trtllm_truss.backends.openvino_genai.guided import (
-    SIGN_INTERVAL_S,
+    HEARTBEAT_INTERVAL_S,
     Arrival,
     GuidedRequests,
 )
@@ -31,12 +31,12 @@ logger = logging.getLogger(__name__)
 # Python backend, as long as a tenth of a token. Both are therefore done less often the more
 # requests are running: the interval is multiplied by their number over the first figure, at most
 # by the second.
-_RESPONSE_REQUESTS, _RESPONSE_MOST = 5, 5
-_CHECK_REQUESTS, _CHECK_MOST = 6, 4
+_RESPONSE_REQUESTS, _RESPONSE_MAXIMUM = 5, 5
+_CHECK_REQUESTS, _CHECK_MAXIMUM = 6, 4
 # Requests of one moment reach an idle engine within milliseconds. Its first step waits for them as
 # long as one comes soon after the other.
 _GATHER_S, _GATHER_LIMIT_S = 0.002, 0.008
-_TRIAL = "trtllm_truss.backends.openvino_genai.guide_trial"
+_TRIAL = "trtllm_truss.backends.openvino_genai.grammar_compiler_worker"
 
 
 class _Wake(NamedTuple):
@@ -123,7 +123,7 @@ class Scheduler:
     def _read_inbox(self) -> None:
         """Take in all messages; wait for some if there is nothing else to do."""
         if not (self._running or self._long_prompts.are_waiting or self._next_admitted()):
-            timeout_s = SIGN_INTERVAL_S if self._guided.are_waiting else None
+            timeout_s = HEARTBEAT_INTERVAL_S if self._guided.are_waiting else None
             with suppress(queue.Empty):
                 self._handle(self._inbox.get(timeout=timeout_s))
                 self._gather()
@@ -156,7 +156,7 @@ class Scheduler:
         if now < self._next_check:
             return
         self._cancel_where(lambda _, reply: reply.is_cancelled())
-        times = _clamped(len(self._running) / _CHECK_REQUESTS, _CHECK_MOST)
+        times = _clamped(len(self._running) / _CHECK_REQUESTS, _CHECK_MAXIMUM)
         self._next_check = now + times * self._settings.cancellation_check_s
 
     def _cancel_where(self, chosen: Callable[[GenerationRequest, Reply], bool]) -> None:
@@ -237,7 +237,7 @@ class Scheduler:
             self._engine.reload()
             self._guided.engine_is_new()
             return
-        times = _clamped(len(self._running) / _RESPONSE_REQUESTS, _RESPONSE_MOST)
+        times = _clamped(len(self._running) / _RESPONSE_REQUESTS, _RESPONSE_MAXIMUM)
         interval_s = times * self._settings.response_interval_s
         self._running = [g for g in self._running if not g.collect(interval_s)]
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from trtllm_truss.backends.lifeline import Lifeline
 from trtllm_truss.backends.numpy_abi import readable_copy, repair_reading
 from trtllm_truss.backends.openvino_genai.answer import Outputs
 from trtllm_truss.backends.openvino_genai.engine import Engine
 from trtllm_truss.backends.openvino_genai.parameters import read_settings
-from trtllm_truss.backends.openvino_genai.refusal import Refusal
+from trtllm_truss.backends.openvino_genai.refusal import UnsupportedRequest
 from trtllm_truss.backends.openvino_genai.request import read_request
 from trtllm_truss.backends.openvino_genai.scheduler import Scheduler
 from trtllm_truss.backends.openvino_genai.tensors import Tensors
+from trtllm_truss.backends.parent_death_watch import ParentDeathWatch
 from trtllm_truss.guides.guide import GUIDE_IS_CHECKED
 
 logger = logging.getLogger(__package__)
@@ -52,7 +52,7 @@ class TritonPythonModel:
         self._limits = engine.limits
         self._scheduler = Scheduler(engine, settings, on_death=_end_server)
         self._scheduler.start()
-        self._lifeline = Lifeline()
+        self._death_watch = ParentDeathWatch()
 
     def execute(self, requests: list[Any]) -> None:
         """Hand requests over to the scheduler and return at once."""
@@ -60,7 +60,7 @@ class TritonPythonModel:
             reply = _TritonReply(request.get_response_sender())
             try:
                 self._take(request, reply)
-            except Refusal as refusal:
+            except UnsupportedRequest as refusal:
                 reply.fail(str(refusal), caller_at_fault=True)
             except Exception as error:
                 logger.exception("a request could not be read")
@@ -69,14 +69,14 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """Fail what still runs and let go of the model."""
         self._scheduler.close()
-        self._lifeline.let_go()
+        self._death_watch.let_go()
 
     def _take(self, request: Any, reply: _TritonReply) -> None:
         tensors = Tensors({tensor.name(): tensor.as_numpy() for tensor in request.inputs()})
         request_id = request.request_id()
         if tensors.flag("stop", False):
             if not request_id:
-                raise Refusal("Trying to stop a request but request ID is not provided")
+                raise UnsupportedRequest("Trying to stop a request but request ID is not provided")
             self._scheduler.stop_request(request_id)
             reply.finish()
             return

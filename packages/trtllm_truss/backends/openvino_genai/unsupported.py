@@ -6,7 +6,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from trtllm_truss.backends.openvino_genai.refusal import Refusal
+from trtllm_truss.backends.openvino_genai.refusal import UnsupportedRequest
 from trtllm_truss.backends.openvino_genai.tensors import Tensors
 from trtllm_truss.backends.openvino_genai.words import read_words
 
@@ -62,11 +62,11 @@ def refuse_unsupported(tensors: Tensors) -> None:
     """Refuse by name what the CPU engine cannot do.
 
     Raises:
-        Refusal: an input that this engine lacks was given with a value that asks for it.
+        UnsupportedRequest: an input that this engine lacks was given with a value that asks for it.
     """
     for name, array in tensors:
         if array.size and _asks_for_something(name, array):
-            raise Refusal(f"{name} is not supported by the CPU engine; leave it out.")
+            raise UnsupportedRequest(f"{name} is not supported by the CPU engine; leave it out.")
 
 
 def _asks_for_something(name: str, array: NDArray[Any]) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from trtllm_truss.backends.lifeline import Lifeline
+from trtllm_truss.backends.parent_death_watch import ParentDeathWatch
 from trtllm_truss.backends.triton_native.answer import beams
 from trtllm_truss.backends.triton_native.config import parameters, tokenizer
 from trtllm_truss.backends.triton_native.tensors import Inputs, from_texts, to_numpy
@@ -26,7 +26,7 @@ class TritonPythonModel:
             ArtifactError: `tokenizer_dir` holds none.
         """
         self._tokenizer = tokenizer(parameters(args))
-        self._lifeline = Lifeline()
+        self._death_watch = ParentDeathWatch()
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Answer each request by itself."""
@@ -34,7 +34,7 @@ class TritonPythonModel:
 
     def finalize(self) -> None:
         """End with Triton."""
-        self._lifeline.let_go()
+        self._death_watch.let_go()
 
     def _answer(self, request: Any) -> Any:
         tensors = Inputs(request.inputs()).tensors

@@ -11,7 +11,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from trtllm_truss.backends.lifeline import Lifeline
+from trtllm_truss.backends.parent_death_watch import ParentDeathWatch
 from trtllm_truss.backends.triton_native.config import flag, parameters, tokenizer
 from trtllm_truss.backends.triton_native.tensors import Inputs, from_ids, from_integer, from_numpy
 from trtllm_truss.backends.triton_native.words import bad_lists, pack, stop_lists
@@ -33,7 +33,7 @@ class TritonPythonModel:
         values = parameters(args)
         self._tokenizer = tokenizer(values)
         self._adds_special_tokens = flag(values, "add_special_tokens", default=True)
-        self._lifeline = Lifeline()
+        self._death_watch = ParentDeathWatch()
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Answer each request by itself."""
@@ -41,7 +41,7 @@ class TritonPythonModel:
 
     def finalize(self) -> None:
         """End with Triton."""
-        self._lifeline.let_go()
+        self._death_watch.let_go()
 
     def _answer(self, request: Any) -> Any:
         try:

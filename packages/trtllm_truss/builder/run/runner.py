@@ -1,4 +1,4 @@
-"""Runs one command of a build to its end, behind the keeper that lets nothing outlive us."""
+"""Runs one command of a build to its end, behind the process guard."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from trtllm_truss.builder.run.failures import describe_failure
 from trtllm_truss.errors import BuildError
 from trtllm_truss.processes import process_guard
-from trtllm_truss.processes.spawning import start_kept
+from trtllm_truss.processes.spawning import spawn_guarded
 
 _TAIL_LINES = 200
 _PROGRESS_S = 10.0
@@ -41,7 +41,7 @@ def run_command(
         BuildError: the command failed; the message says why, as far as its last lines tell.
     """
     run_id = f"truss-build-{secrets.token_hex(8)}"
-    child = start_kept(
+    child = spawn_guarded(
         command,
         {**environment, "PYTHONUNBUFFERED": "1"},
         run_id=run_id,
@@ -80,7 +80,7 @@ def _follow(child: subprocess.Popen[bytes], log: Path, say: Callable[[str], None
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:
-    """The keeper ends the command when its input does."""
+    """The process guard ends the command when its input does."""
     assert child.stdin is not None
     child.stdin.close()
     try:

@@ -59,7 +59,7 @@ class TritonClient:
         *,
         on_end: Callable[[], None] | None = None,
         on_stopped: Callable[[int], None] | None = None,
-        on_sign: Callable[[], None] | None = None,
+        on_heartbeat: Callable[[], None] | None = None,
     ) -> AsyncGenerator[Answer, None]:
         """Sends one generation; leaving the context before the end stops it.
 
@@ -68,13 +68,13 @@ class TritonClient:
             on_end: called once, as soon as the engine is done, however slowly the answer is read.
             on_stopped: called once the engine has stopped a request that was let go of before its
                 end, with the tokens that it gave and nobody read.
-            on_sign: called at each response without tokens, see `Answer`.
+            on_heartbeat: called at each response without tokens, see `Answer`.
 
         Raises:
             EngineUnavailable: the server cannot be reached.
         """
         connection = await self._connected()
-        answer = Answer(on_end, on_sign)
+        answer = Answer(on_end, on_heartbeat)
         message = encode_request(request, model_name=self._model_name, declared=self._declared)
         call = connection.call(_STREAM_INFER, message.SerializeToString(), answer)
         try:
@@ -137,9 +137,9 @@ class TritonClient:
         order = Answer()
         if connection.is_usable:
             stop_call = connection.call(_STREAM_INFER, stop.SerializeToString(), order)
-            if await order.comes_to_end(_ORDER_LIMIT_S):
+            if await order.wait_for_end(_ORDER_LIMIT_S):
                 self._knows_stop = not order.unread
-            if not await answer.comes_to_end(_STOP_LIMIT_S if self._knows_stop else 0):
+            if not await answer.wait_for_end(_STOP_LIMIT_S if self._knows_stop else 0):
                 connection.cancel(call)
-            if not await order.comes_to_end(_END_LIMIT_S):
+            if not await order.wait_for_end(_END_LIMIT_S):
                 connection.cancel(stop_call)

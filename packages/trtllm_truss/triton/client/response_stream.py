@@ -33,17 +33,17 @@ class Answer:
     def __init__(
         self,
         on_end: Callable[[], None] | None = None,
-        on_sign: Callable[[], None] | None = None,
+        on_heartbeat: Callable[[], None] | None = None,
     ) -> None:
-        """An answer of which nothing has come yet.
+        """Create a stream of a call without responses yet.
 
         Args:
-            on_end: called once, as soon as the engine is done with it, however slowly it is read.
-            on_sign: called at each response without tokens: an empty one, or an error other than
-                EngineUnavailable.
+            on_end: called once, when the engine is done, however slowly the stream is read.
+            on_heartbeat: called at each response without tokens: an empty one, or an error other
+                than EngineUnavailable.
         """
         self._on_end = on_end or _nothing
-        self._on_sign = on_sign or _nothing
+        self._on_heartbeat = on_heartbeat or _nothing
         self._loop = asyncio.get_running_loop()
         self._reader = ResponseReader()
         self._tokens = array("i")
@@ -90,7 +90,7 @@ class Answer:
         del self._tokens[:]
         return chunk
 
-    async def comes_to_end(self, within_s: float) -> bool:
+    async def wait_for_end(self, within_s: float) -> bool:
         """Waits until the server has ended the call, and tells whether it did so in time."""
         deadline = self._loop.time() + within_s
         while not self.over and self._loop.time() < deadline:
@@ -104,7 +104,7 @@ class Answer:
         if not self._reader.read_token(payload, self._tokens):
             self._read(payload)
             if not isinstance(self._failure, EngineUnavailable):
-                self._on_sign()
+                self._on_heartbeat()
         if self._is_decided():
             self._on_end()
             self._wake()

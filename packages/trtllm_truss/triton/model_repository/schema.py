@@ -45,7 +45,7 @@ class Parameter:
         default: what our ``config.pbtxt`` holds. Blank leaves the choice to the backend; None
             keeps the key out, because the backend would act on a blank value or knows no such key.
         choices: the only accepted words, if the backend has such a list.
-        least: the smallest number, of integers 0 if it is None. A fraction lies between 0 and 1,
+        minimum: the smallest number, of integers 0 if it is None. A fraction lies between 0 and 1,
             without both if it is None, from it to 1 otherwise.
         since: first release that has it.
         until: first release that no longer has it.
@@ -56,7 +56,7 @@ class Parameter:
     kind: ParameterKind
     default: str | None = ""
     choices: tuple[str, ...] = ()
-    least: int | None = None
+    minimum: int | None = None
     since: Release = (0, 7)
     until: Release | None = None
     instead: str = ""

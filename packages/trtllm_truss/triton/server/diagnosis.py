@@ -6,7 +6,7 @@ import re
 import signal
 from collections.abc import Sequence
 
-from trtllm_truss.triton.server.known_errors import find_cause
+from trtllm_truss.triton.server.known_errors import find_known_error
 
 # Triton begins a line with its severity, E for error and F for fatal, and puts text into quotes.
 _TRITON_ERROR = re.compile(r"^[EF]\d{4} ")
@@ -37,26 +37,26 @@ _BY_SIGNAL = {
 }
 
 
-def last_words(lines: Sequence[str], returncode: int | None = None) -> str:
+def explain_exit(lines: Sequence[str], returncode: int | None = None) -> str:
     """Says why a server failed, as far as its log and exit status tell.
 
     Args:
         lines: the last lines of its output.
-        returncode: the keeper's exit status; None while the server still runs.
+        returncode: the guard's exit status; None while the server still runs.
     """
     spoken = [line.strip() for line in lines if line.strip() and not _NOISE.search(line.strip())]
-    found = find_cause([line for line in spoken if not _HARMLESS.search(line)])
+    found = find_known_error([line for line in spoken if not _HARMLESS.search(line)])
     if found is not None:
         sentence, line = found
         return f"{sentence} Its log says: {_bare(line)}"
-    line_of_log = telling_line(lines)
+    line_of_log = last_error_line(lines)
     words = f"Its log says: {line_of_log}" if line_of_log else "It left no log."
     number = None if returncode is None else signal_of(returncode)
     hint = _BY_SIGNAL.get(number) if number is not None else None
     return f"{hint} {words}" if hint else words
 
 
-def telling_line(lines: Sequence[str]) -> str | None:
+def last_error_line(lines: Sequence[str]) -> str | None:
     """Gives the last error of Triton's own, or else of anyone's, or else simply the last line."""
     spoken = [line.strip() for line in lines if line.strip() and not _NOISE.search(line.strip())]
     for candidates in (
@@ -75,9 +75,9 @@ def is_port_conflict(lines: Sequence[str]) -> bool:
 
 
 def describe_exit(returncode: int) -> str:
-    """Puts a keeper's exit status into words: a negative one is the keeper's own death."""
+    """Puts a guard's exit status into words: a negative one is the guard's own death."""
     if returncode < 0:
-        return f"was lost: its keeper was killed by {signal.Signals(-returncode).name}"
+        return f"was lost: its process guard was killed by {signal.Signals(-returncode).name}"
     number = signal_of(returncode)
     return f"was killed by {number.name}" if number else f"exited with code {returncode}"
 

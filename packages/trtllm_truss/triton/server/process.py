@@ -1,6 +1,6 @@
 """The server as a supervised child: started, waited for, watched and stopped.
 
-Between this process and the server stands a :mod:`keeper`, which ends the server when this process
+Between this process and the server stands a :mod:`guard`, which ends the server when this process
 is gone, however it went. This module can therefore be used from any thread: nothing hangs on the
 thread that calls :meth:`ServerProcess.start`.
 """
@@ -19,10 +19,10 @@ from contextlib import ExitStack
 from trtllm_truss.errors import TritonError
 from trtllm_truss.processes import process_guard
 from trtllm_truss.processes.shared_memory import make_private
-from trtllm_truss.processes.spawning import end_at_once, start_kept
+from trtllm_truss.processes.spawning import kill_guard, spawn_guarded
 from trtllm_truss.triton.model_repository.contract import MODEL_NAME
 from trtllm_truss.triton.server.command import Launch, launch_environment, new_launch
-from trtllm_truss.triton.server.diagnosis import describe_exit, is_port_conflict, last_words
+from trtllm_truss.triton.server.diagnosis import describe_exit, explain_exit, is_port_conflict
 from trtllm_truss.triton.server.mpi import close_control_port
 from trtllm_truss.triton.server.output import Output
 from trtllm_truss.triton.server.readiness import is_ready
@@ -33,7 +33,7 @@ _UMASK = 0o077  # what Triton writes is for nobody else
 _TICK_S = 0.05
 _STARTS = 3
 _READER_LIMIT_S = 1.0
-_KEEPER_MARGIN_S = 5.0  # what the keeper needs to sweep after its patience has ended
+_GUARD_MARGIN_S = 5.0  # what the guard needs to sweep after its patience has ended
 
 
 class State(enum.Enum):
@@ -100,7 +100,7 @@ class ServerProcess:
 
     @property
     def pid(self) -> int | None:
-        """The keeper's process id; None before the start."""
+        """The guard's process id; None before the start."""
         return self._child.pid if self._child else None
 
     @property
@@ -157,7 +157,7 @@ class ServerProcess:
                 return
             elif time.monotonic() > deadline:
                 raise TritonError(
-                    f"Triton was not ready after {deadline_s:g} s. {last_words(self.tail)}"
+                    f"Triton was not ready after {deadline_s:g} s. {explain_exit(self.tail)}"
                 )
 
     def stop(self, timeout_s: float = 10.0) -> None:
@@ -174,20 +174,20 @@ class ServerProcess:
             child = self._child
             if not self._ended.is_set():
                 assert child.stdin is not None
-                process_guard.order_stop(child.stdin, timeout_s)
-        if not self._ended.wait(timeout_s + _KEEPER_MARGIN_S):
-            logger.warning("Triton's keeper did not end in time; killing it")
+                process_guard.request_stop(child.stdin, timeout_s)
+        if not self._ended.wait(timeout_s + _GUARD_MARGIN_S):
+            logger.warning("Triton's guard did not end in time; killing it")
             child.kill()
-            self._ended.wait(_KEEPER_MARGIN_S)
+            self._ended.wait(_GUARD_MARGIN_S)
 
     def _spawn(self) -> None:
-        """Starts the keeper and the threads that watch it, all of them or none."""
+        """Starts the guard and the threads that watch it, all of them or none."""
         begun_s = time.time()
         with ExitStack() as undo:
             try:
                 launch = new_launch(self._http_port)
                 undo.callback(_remove_traces, launch, begun_s)
-                child = start_kept(
+                child = spawn_guarded(
                     self._command(launch),
                     launch_environment(self._environment, launch),
                     run_id=launch.run_id,
@@ -196,7 +196,7 @@ class ServerProcess:
                     folder=launch.folder,
                     umask=_UMASK,
                 )
-                undo.callback(end_at_once, child)
+                undo.callback(kill_guard, child)
                 assert child.stdout is not None
                 watched = (child, launch, begun_s, self._output.drain(child.stdout))
                 threading.Thread(
@@ -218,7 +218,7 @@ class ServerProcess:
     ) -> None:
         child.wait()
         try:
-            _remove_traces(launch, begun_s)  # nothing is left, unless the keeper was killed
+            _remove_traces(launch, begun_s)  # nothing is left, unless the guard was killed
         except OSError:
             logger.exception("what Triton has left could not be removed")
         reader.join(_READER_LIMIT_S)
@@ -261,7 +261,7 @@ class ServerProcess:
         if self._state is State.STOPPED:
             return TritonError("Triton was stopped.")
         status = self._child.returncode if self._child else 0
-        return TritonError(f"Triton {describe_exit(status)}. {last_words(self.tail, status)}")
+        return TritonError(f"Triton {describe_exit(status)}. {explain_exit(self.tail, status)}")
 
 
 def _remove_traces(launch: Launch, begun_s: float) -> None:

@@ -8,7 +8,7 @@ import subprocess
 _WATCH = 'read -r word || kill -KILL "$1" 2>/dev/null'
 
 
-class Lifeline:
+class ParentDeathWatch:
     """A small process beside ours that kills Triton if ours ends before `let_go`.
 
     Triton does not notice the death of a backend's process (killed for memory, say): it stays
