@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from backend_requests import LIMITS, OUTPUTS, PROMPT, request, tensors, word_list
 
-from trtllm_truss.backends.openvino_genai.refusal import UnsupportedRequest
 from trtllm_truss.backends.openvino_genai.request import Limits, read_request
+from trtllm_truss.backends.openvino_genai.tensors import UnsupportedRequest
 from trtllm_truss.guides.guide import Guide
 
 

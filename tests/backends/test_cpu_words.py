@@ -8,7 +8,7 @@ from backend_requests import word_list
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtllm_truss.backends.openvino_genai.refusal import UnsupportedRequest
+from trtllm_truss.backends.openvino_genai.tensors import UnsupportedRequest
 from trtllm_truss.backends.openvino_genai.words import StopWords, read_words
 
 TOKENS = st.integers(0, 3)

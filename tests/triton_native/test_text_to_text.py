@@ -17,8 +17,9 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from waiting import settles
 
 from trtllm_truss.backends.triton_native.calls import Models
-from trtllm_truss.backends.triton_native.values import Value, integer, pack_texts, to_array
+from trtllm_truss.backends.triton_native.values import Value, integer, to_array
 from trtllm_truss.processes.process_guard import marked_processes
+from trtllm_truss.triton.client.tensors import pack_texts
 from trtllm_truss.triton.server.process import State
 
 ALL_TOKENS = 200

@@ -25,8 +25,8 @@ from typing import Any, Protocol
 
 from tokenizers import Tokenizer
 
-from trtllm_truss.text.panics import panics_as_errors
 from trtllm_truss.text.token_tables import ByteTable, TextTable, TokenKind, special_tokens
+from trtllm_truss.text.tokenizer_parts import panics_as_errors
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from enum import Enum
 
 from tokenizers import Tokenizer
 
-from trtllm_truss.text.panics import panics_as_errors
+from trtllm_truss.text.tokenizer_parts import panics_as_errors
 
 
 class TokenKind(Enum):

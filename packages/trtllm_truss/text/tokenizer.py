@@ -15,9 +15,8 @@ from trtllm_truss.text.chat_template import ChatTemplate
 from trtllm_truss.text.control_tokens import ControlTokens
 from trtllm_truss.text.decoding import Decoding, choose_decoding
 from trtllm_truss.text.gguf_tokenizer import read_gguf_tokenizer
-from trtllm_truss.text.panics import LibraryPanic, panics_as_errors
 from trtllm_truss.text.tokenizer_files import read_tokenizer_folder
-from trtllm_truss.text.tokenizer_parts import TokenizerParts
+from trtllm_truss.text.tokenizer_parts import LibraryPanic, TokenizerParts, panics_as_errors
 from trtllm_truss.text.tokenizer_selection import select_tokenizer
 
 _LONG_CHARACTERS = 1 << 15

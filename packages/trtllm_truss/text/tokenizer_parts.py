@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from tokenizers import Tokenizer
+
+_PYO3 = "pyo3_runtime"  # its PanicException can be imported from nowhere
 
 
 @dataclass(frozen=True)
@@ -31,3 +34,23 @@ class TokenizerParts:
     named_tokens: Mapping[str, str] = field(default_factory=dict)
     chat_templates: Mapping[str, str] = field(default_factory=dict)
     sampling: Mapping[str, Any] = field(default_factory=dict)
+
+
+class LibraryPanic(RuntimeError):
+    """A library has panicked: a defect of its own, or data that it does not expect."""
+
+
+@contextmanager
+def panics_as_errors() -> Iterator[None]:
+    """Raises `LibraryPanic` for a panic in the block, or in the function that it decorates.
+
+    PyO3 derives its exception from `BaseException`.
+    """
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException as panic:
+        if type(panic).__module__ != _PYO3:
+            raise
+        raise LibraryPanic(f"a library panicked: {panic}") from None

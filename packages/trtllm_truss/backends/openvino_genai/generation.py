@@ -8,9 +8,13 @@ from dataclasses import replace
 
 import openvino_genai
 
-from trtllm_truss.backends.openvino_genai.answer import Beam, Outputs, outputs
-from trtllm_truss.backends.openvino_genai.reply import Reply
 from trtllm_truss.backends.openvino_genai.request import GenerationRequest
+from trtllm_truss.backends.openvino_genai.responses import (
+    Beam,
+    Outputs,
+    ResponseSender,
+    build_outputs,
+)
 from trtllm_truss.backends.openvino_genai.words import StopWords
 
 _RUNNING = openvino_genai.GenerationFinishReason.NONE
@@ -22,21 +26,21 @@ class Generation:
 
     Args:
         request: what is asked for.
-        reply: where responses go.
+        sender: where responses go.
         handle: the pipeline's side of it.
-        normalize_log_probs: see `answer.outputs`.
+        normalize_log_probs: see `responses.build_outputs`.
     """
 
     def __init__(
         self,
         request: GenerationRequest,
-        reply: Reply,
+        sender: ResponseSender,
         handle: openvino_genai.GenerationHandle,
         *,
         normalize_log_probs: bool = True,
     ) -> None:
         self.request = request
-        self.reply = reply
+        self.sender = sender
         self._handle = handle
         self._normalize_log_probs = normalize_log_probs
         self._sent = 0
@@ -61,7 +65,7 @@ class Generation:
         ended = self._append(self._beams[0], result, self._stop_words)
         now = time.monotonic()
         if ended or (self.request.streaming and now >= self._sent_at + interval_s):
-            self.reply.send(self._outputs(self._sent), final=ended)
+            self.sender.send(self._outputs(self._sent), final=ended)
             self._sent, self._sent_at = self.generated, now
         if ended:
             self._handle.cancel()  # a stop word ended it, which the pipeline does not know
@@ -75,12 +79,12 @@ class Generation:
     def cancel(self) -> None:
         """Stop generating and end with an empty response."""
         self._handle.cancel()
-        send_empty(self.request, self.reply)
+        send_empty(self.request, self.sender)
 
     def fail(self, message: str) -> None:
         """End with an error that is not the caller's fault."""
         self._handle.cancel()
-        self.reply.fail(message, caller_at_fault=False)
+        self.sender.fail(message, caller_at_fault=False)
 
     def _append(
         self, beam: Beam, result: openvino_genai.GenerationOutput, stop_words: StopWords
@@ -103,7 +107,7 @@ class Generation:
         for beam, result in zip(self._beams, results, strict=True):
             stop_words = StopWords(self.request.stop_words, self.request.prompt.tolist())
             self._append(beam, result, stop_words)
-        self.reply.send(self._outputs(0), final=True)
+        self.sender.send(self._outputs(0), final=True)
         return True
 
     def _end_without_result(self) -> bool:
@@ -114,7 +118,7 @@ class Generation:
         return True
 
     def _outputs(self, sent: int) -> Outputs:
-        return outputs(
+        return build_outputs(
             self.request,
             self._beams,
             first_new=sent if self.request.streaming else 0,
@@ -122,7 +126,7 @@ class Generation:
         )
 
 
-def send_empty(request: GenerationRequest, reply: Reply, *, final: bool = True) -> None:
+def send_empty(request: GenerationRequest, sender: ResponseSender, *, final: bool = True) -> None:
     """Send a response without any token; by a final one the C++ backend ends what is cancelled."""
     beams = [Beam() for _ in range(request.sampling.beam_width)]
-    reply.send(outputs(replace(request, echo_prompt=False), beams), final=final)
+    sender.send(build_outputs(replace(request, echo_prompt=False), beams), final=final)

@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 from trtllm_truss.backends.openvino_genai.engine import Engine
 from trtllm_truss.backends.openvino_genai.generation import send_empty
-from trtllm_truss.backends.openvino_genai.guides import TEXT
-from trtllm_truss.backends.openvino_genai.reply import Reply
-from trtllm_truss.backends.openvino_genai.request import GenerationRequest
+from trtllm_truss.backends.openvino_genai.request import GUIDE_TEXT, GenerationRequest
+from trtllm_truss.backends.openvino_genai.responses import ResponseSender
 from trtllm_truss.guides.check import GuideCheck
 from trtllm_truss.guides.guide import Guide, GuideFault
 from trtllm_truss.guides.trial import brief
@@ -30,7 +29,7 @@ class Arrival(NamedTuple):
     """A request that has not begun."""
 
     request: GenerationRequest
-    reply: Reply
+    sender: ResponseSender
 
 
 class GuidedRequests:
@@ -123,7 +122,7 @@ class GuidedRequests:
             elif isinstance(error, GuideFault):
                 _refuse(arrival, str(error))
             else:
-                arrival.reply.fail(str(error), caller_at_fault=False)
+                arrival.sender.fail(str(error), caller_at_fault=False)
 
     def _finish_compiling(self) -> None:
         if self._compiling is None or not self._compiling[1].done():
@@ -137,7 +136,7 @@ class GuidedRequests:
             if isinstance(error, RuntimeError):
                 _refuse(arrival, brief(str(error)))
             else:
-                arrival.reply.fail(f"The guide was not compiled: {error}", caller_at_fault=False)
+                arrival.sender.fail(f"The guide was not compiled: {error}", caller_at_fault=False)
 
     def _compile(self, guide: Guide | None) -> None:
         assert guide is not None
@@ -168,8 +167,8 @@ class GuidedRequests:
         self._next_heartbeat = now + HEARTBEAT_INTERVAL_S
         for arrival in self._checked:
             if arrival.request.streaming and arrival.request.guide_is_checked:
-                send_empty(arrival.request, arrival.reply, final=False)
+                send_empty(arrival.request, arrival.sender, final=False)
 
 
 def _refuse(arrival: Arrival, fault: str) -> None:
-    arrival.reply.fail(f"{TEXT} cannot be followed: {fault}", caller_at_fault=True)
+    arrival.sender.fail(f"{GUIDE_TEXT} cannot be followed: {fault}", caller_at_fault=True)

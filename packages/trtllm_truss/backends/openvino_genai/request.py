@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_truss.backends.openvino_genai.guides import TYPE, read_guide
-from trtllm_truss.backends.openvino_genai.refusal import UnsupportedRequest
 from trtllm_truss.backends.openvino_genai.sampling import Sampling, read_sampling
-from trtllm_truss.backends.openvino_genai.tensors import Tensors
+from trtllm_truss.backends.openvino_genai.tensors import Tensors, UnsupportedRequest
 from trtllm_truss.backends.openvino_genai.unsupported import refuse_unsupported
 from trtllm_truss.backends.openvino_genai.words import Word, read_words
-from trtllm_truss.guides.guide import Guide
+from trtllm_truss.guides.guide import Guide, Language
+
+GUIDE_TYPE, GUIDE_TEXT = "guided_decoding_guide_type", "guided_decoding_guide"
+
+_LANGUAGES: tuple[Language, ...] = get_args(Language)
+_ANY_JSON = '{"anyOf": [{"type": "object"}, {"type": "array"}]}'
+"""XGrammar's, and so TensorRT-LLM's, meaning of the type `json`."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,7 @@ def read_request(
         end_id=end_id if end_id >= 0 else None,
         stop_words=read_words("stop_words_list", tensors.array("stop_words_list")),
         sampling=sampling,
-        guide=read_guide(tensors),
+        guide=_read_guide(tensors),
         guide_is_checked=guide_is_checked,
         streaming=streaming,
         echo_prompt=not (streaming or exclude_prompt),
@@ -167,6 +172,25 @@ def _read_outputs(tensors: Tensors, requested: Collection[str]) -> frozenset[str
     return frozenset(requested) & (demanded | {*mandatory, "batch_index", "sequence_index"})
 
 
+def _read_guide(tensors: Tensors) -> Guide | None:
+    kind, text = tensors.text(GUIDE_TYPE), tensors.text(GUIDE_TEXT)
+    names = ", ".join(["json", *_LANGUAGES])
+    if not kind:
+        if text:
+            raise UnsupportedRequest(f"{GUIDE_TEXT} is given without {GUIDE_TYPE}; send {names}.")
+        return None
+    if kind == "json":
+        return Guide("json_schema", _ANY_JSON)
+    for language in _LANGUAGES:
+        if kind == language and text:
+            return Guide(language, text)
+        if kind == language:
+            raise UnsupportedRequest(
+                f"{GUIDE_TYPE} is {kind}, but {GUIDE_TEXT} is empty; send its text."
+            )
+    raise UnsupportedRequest(f"{GUIDE_TYPE} is {kind[:40]!r}; send {names}.")
+
+
 def _check_guided(request: GenerationRequest) -> None:
     """Refuse what would lead out of the guide; all beams share one place in it, for example."""
     for name, value in (
@@ -175,8 +199,8 @@ def _check_guided(request: GenerationRequest) -> None:
     ):
         if request.guide is not None and value > 1:
             raise UnsupportedRequest(
-                f"{name} {value} is not supported with {TYPE} by the CPU engine; leave one of "
-                "them out."
+                f"{name} {value} is not supported with {GUIDE_TYPE} by the CPU engine; leave one "
+                "of them out."
             )
 
 
@@ -185,8 +209,8 @@ def _check_end(request: GenerationRequest) -> None:
     beams = request.sampling.beam_width > 1
     if request.end_id is None and (beams or request.guide is not None):
         raise UnsupportedRequest(
-            f"{'beam_width above 1' if beams else TYPE} needs end_id on the CPU engine; send the "
-            "token that ends an answer."
+            f"{'beam_width above 1' if beams else GUIDE_TYPE} needs end_id on the CPU engine; send "
+            "the token that ends an answer."
         )
 
 

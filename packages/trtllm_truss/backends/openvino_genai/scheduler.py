@@ -20,8 +20,8 @@ from trtllm_truss.backends.openvino_genai.guided import (
 )
 from trtllm_truss.backends.openvino_genai.long_prompts import LongPrompts
 from trtllm_truss.backends.openvino_genai.parameters import EngineSettings
-from trtllm_truss.backends.openvino_genai.reply import Reply
 from trtllm_truss.backends.openvino_genai.request import GenerationRequest
+from trtllm_truss.backends.openvino_genai.responses import ResponseSender
 from trtllm_truss.guides.check import GuideCheck
 
 logger = logging.getLogger(__name__)
@@ -90,9 +90,9 @@ class Scheduler:
         """Begin to serve."""
         self._thread.start()
 
-    def submit(self, request: GenerationRequest, reply: Reply) -> None:
-        """Queue a request and return at once; every answer goes to `reply`."""
-        self._inbox.put(Arrival(request, reply))
+    def submit(self, request: GenerationRequest, sender: ResponseSender) -> None:
+        """Queue a request and return at once; every answer goes to `sender`."""
+        self._inbox.put(Arrival(request, sender))
 
     def stop_request(self, request_id: str) -> None:
         """Cancel the requests of that id, if there are any."""
@@ -155,12 +155,12 @@ class Scheduler:
         now = time.monotonic()
         if now < self._next_check:
             return
-        self._cancel_where(lambda _, reply: reply.is_cancelled())
+        self._cancel_where(lambda _, sender: sender.is_cancelled())
         times = _clamped(len(self._running) / _CHECK_REQUESTS, _CHECK_MAXIMUM)
         self._next_check = now + times * self._settings.cancellation_check_s
 
-    def _cancel_where(self, chosen: Callable[[GenerationRequest, Reply], bool]) -> None:
-        for generation in [g for g in self._running if chosen(g.request, g.reply)]:
+    def _cancel_where(self, chosen: Callable[[GenerationRequest, ResponseSender], bool]) -> None:
+        for generation in [g for g in self._running if chosen(g.request, g.sender)]:
             self._running.remove(generation)
             _log_cancelled(generation.request, generation.generated)
             generation.cancel()
@@ -171,7 +171,7 @@ class Scheduler:
             with suppress(ValueError):
                 self._waiting.remove(arrival)
             _log_cancelled(arrival.request, 0)
-            send_empty(arrival.request, arrival.reply)
+            send_empty(arrival.request, arrival.sender)
 
     def _enqueue(self, arrival: Arrival) -> None:
         if self._long_prompts.takes(arrival.request):
@@ -207,14 +207,14 @@ class Scheduler:
     def _guide_comes(self) -> bool:
         return self._begins_with_guide or any(a.request.guide is not None for a in self._waiting)
 
-    def _begin(self, request: GenerationRequest, reply: Reply) -> None:
+    def _begin(self, request: GenerationRequest, sender: ResponseSender) -> None:
         try:
             handle = self._engine.add(request)
         except RuntimeError as error:
-            reply.fail(f"The engine refused the request: {error}", caller_at_fault=True)
+            sender.fail(f"The engine refused the request: {error}", caller_at_fault=True)
             return
         normalize = self._settings.normalize_log_probs
-        self._running.append(Generation(request, reply, handle, normalize_log_probs=normalize))
+        self._running.append(Generation(request, sender, handle, normalize_log_probs=normalize))
 
     def _fits(self, request: GenerationRequest) -> bool:
         capacity = self._engine.limits.kv_cache_tokens
@@ -246,7 +246,7 @@ class Scheduler:
             generation.fail(message)
         self._running.clear()
         for arrival in self._long_prompts.remove(lambda _: True):
-            arrival.reply.fail(message, caller_at_fault=False)
+            arrival.sender.fail(message, caller_at_fault=False)
 
     def _fail_all(self, message: str) -> None:
         self._fail_running(message)
@@ -255,7 +255,7 @@ class Scheduler:
             if isinstance(message_in, Arrival):
                 self._waiting.append(message_in)
         for arrival in (*self._guided.remove(lambda _: True), *self._waiting):
-            arrival.reply.fail(message, caller_at_fault=False)
+            arrival.sender.fail(message, caller_at_fault=False)
         self._waiting.clear()
 
 

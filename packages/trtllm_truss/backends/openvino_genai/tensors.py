@@ -9,7 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_truss.backends.openvino_genai.refusal import UnsupportedRequest
+
+class UnsupportedRequest(ValueError):
+    """A request that this engine cannot serve.
+
+    The message names the tensor, its value and the remedy; it never holds a prompt.
+    """
 
 
 class Tensors:

@@ -11,13 +11,12 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from trtllm_truss.backends.numpy_abi import readable_copy, repair_reading
-from trtllm_truss.backends.openvino_genai.answer import Outputs
 from trtllm_truss.backends.openvino_genai.engine import Engine
 from trtllm_truss.backends.openvino_genai.parameters import read_settings
-from trtllm_truss.backends.openvino_genai.refusal import UnsupportedRequest
 from trtllm_truss.backends.openvino_genai.request import read_request
+from trtllm_truss.backends.openvino_genai.responses import Outputs
 from trtllm_truss.backends.openvino_genai.scheduler import Scheduler
-from trtllm_truss.backends.openvino_genai.tensors import Tensors
+from trtllm_truss.backends.openvino_genai.tensors import Tensors, UnsupportedRequest
 from trtllm_truss.backends.parent_death_watch import ParentDeathWatch
 from trtllm_truss.guides.guide import GUIDE_IS_CHECKED
 
@@ -57,37 +56,37 @@ class TritonPythonModel:
     def execute(self, requests: list[Any]) -> None:
         """Hand requests over to the scheduler and return at once."""
         for request in requests:
-            reply = _TritonReply(request.get_response_sender())
+            sender = _TritonSender(request.get_response_sender())
             try:
-                self._take(request, reply)
+                self._take(request, sender)
             except UnsupportedRequest as refusal:
-                reply.fail(str(refusal), caller_at_fault=True)
+                sender.fail(str(refusal), caller_at_fault=True)
             except Exception as error:
                 logger.exception("a request could not be read")
-                reply.fail(f"The request could not be read: {error}", caller_at_fault=False)
+                sender.fail(f"The request could not be read: {error}", caller_at_fault=False)
 
     def finalize(self) -> None:
         """Fail what still runs and let go of the model."""
         self._scheduler.close()
         self._death_watch.let_go()
 
-    def _take(self, request: Any, reply: _TritonReply) -> None:
+    def _take(self, request: Any, sender: _TritonSender) -> None:
         tensors = Tensors({tensor.name(): tensor.as_numpy() for tensor in request.inputs()})
         request_id = request.request_id()
         if tensors.flag("stop", False):
             if not request_id:
                 raise UnsupportedRequest("Trying to stop a request but request ID is not provided")
             self._scheduler.stop_request(request_id)
-            reply.finish()
+            sender.finish()
             return
         outputs = request.requested_output_names()
         checked = bool(json.loads(request.parameters()).get(GUIDE_IS_CHECKED, False))
         read = read_request(request_id, tensors, outputs, self._limits, guide_is_checked=checked)
-        self._scheduler.submit(read, reply)
+        self._scheduler.submit(read, sender)
 
 
-class _TritonReply:
-    """A `Reply` through Triton's response sender."""
+class _TritonSender:
+    """A `ResponseSender` through Triton's response sender."""
 
     def __init__(self, sender: Any) -> None:
         self._sender = sender

@@ -6,8 +6,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from trtllm_truss.backends.openvino_genai.refusal import UnsupportedRequest
-from trtllm_truss.backends.openvino_genai.tensors import Tensors
+from trtllm_truss.backends.openvino_genai.tensors import Tensors, UnsupportedRequest
 from trtllm_truss.backends.openvino_genai.words import read_words
 
 _NEUTRAL: dict[str, tuple[float, ...]] = {

@@ -14,7 +14,7 @@ import triton_python_backend_utils as pb_utils
 from trtllm_truss.backends.parent_death_watch import ParentDeathWatch
 from trtllm_truss.backends.triton_native.config import flag, parameters, tokenizer
 from trtllm_truss.backends.triton_native.tensors import Inputs, from_ids, from_integer, from_numpy
-from trtllm_truss.backends.triton_native.words import bad_lists, pack, stop_lists
+from trtllm_truss.backends.triton_native.words import bad_lists, stop_lists, word_tensor
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.text.tokenizer import TextTokenizer
 
@@ -65,12 +65,13 @@ class TritonPythonModel:
         # The engine knows one end id; further ones travel as stop words.
         stops = [[each] for each in end_ids[1:]]
         stops += stop_lists(known, inputs.words("STOP_WORDS_DICT"), ids)
+        bads = bad_lists(known, inputs.words("BAD_WORDS_DICT"))
         return [
             from_ids("INPUT_ID", ids),
             from_integer("REQUEST_INPUT_LEN", len(ids)),
             from_integer("REQUEST_OUTPUT_LEN", _tokens_to_generate(inputs)),
-            from_numpy("BAD_WORDS_IDS", pack(bad_lists(known, inputs.words("BAD_WORDS_DICT")))),
-            from_numpy("STOP_WORDS_IDS", pack(stops)),
+            from_numpy("BAD_WORDS_IDS", word_tensor(bads)),
+            from_numpy("STOP_WORDS_IDS", word_tensor(stops)),
             from_integer("OUT_END_ID", end_id),
             from_integer("OUT_PAD_ID", pad_id),
         ]

@@ -10,8 +10,8 @@ import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
 from trtllm_truss.backends.numpy_abi import readable_copy, repair_reading
-from trtllm_truss.backends.triton_native.values import pack_texts
 from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.triton.client.tensors import pack_texts
 
 
 def _serialize(array: NDArray[Any]) -> NDArray[Any]:

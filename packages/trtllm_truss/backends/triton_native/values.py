@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from tritonclient.utils import np_to_triton_dtype, triton_to_np_dtype
+
+from trtllm_truss.triton.client.tensors import pack_texts
 
 
 class Value(NamedTuple):
@@ -35,11 +35,6 @@ def from_array(array: NDArray[Any]) -> Value:
 def to_array(value: Value) -> NDArray[Any]:
     """The array of a value that is not text."""
     return np.frombuffer(value.data, triton_to_np_dtype(value.datatype)).reshape(value.shape)
-
-
-def pack_texts(texts: Sequence[bytes]) -> bytes:
-    """Strings one after another, each after its length as a 32-bit number."""
-    return b"".join(struct.pack("<I", len(text)) + text for text in texts)
 
 
 def integer(number: int) -> Value:

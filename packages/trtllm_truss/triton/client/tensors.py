@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from tritonclient.grpc import service_pb2
 
@@ -126,10 +126,9 @@ def pack_words(words: Sequence[Sequence[int]]) -> bytes:
     return flat.tobytes() + ends.tobytes()
 
 
-def pack_text(text: str) -> bytes:
-    """Packs one string as an element of a BYTES tensor: its length in four bytes, then UTF-8."""
-    encoded = text.encode()
-    return struct.pack("<I", len(encoded)) + encoded
+def pack_texts(texts: Iterable[bytes]) -> bytes:
+    """Pack the elements of a BYTES tensor: each after its length in four bytes."""
+    return b"".join(struct.pack("<I", len(text)) + text for text in texts)
 
 
 def _scalars(request: EngineRequest) -> tuple[tuple[str, float | None], ...]:
@@ -161,9 +160,9 @@ def _scalars(request: EngineRequest) -> tuple[tuple[str, float | None], ...]:
 def _add_guide(message: service_pb2.ModelInferRequest, request: EngineRequest) -> None:
     if request.guide is None:
         return
-    _add(message, "guided_decoding_guide_type", [1, 1], pack_text(request.guide.kind))
+    _add(message, "guided_decoding_guide_type", [1, 1], pack_texts([request.guide.kind.encode()]))
     if request.guide.text:
-        _add(message, "guided_decoding_guide", [1, 1], pack_text(request.guide.text))
+        _add(message, "guided_decoding_guide", [1, 1], pack_texts([request.guide.text.encode()]))
     if request.guide_is_checked:
         message.parameters[GUIDE_IS_CHECKED].bool_param = True
 

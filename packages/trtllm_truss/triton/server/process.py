@@ -14,11 +14,11 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from pathlib import Path
 
 from trtllm_truss.errors import TritonError
 from trtllm_truss.processes import process_guard
-from trtllm_truss.processes.shared_memory import make_private
 from trtllm_truss.processes.spawning import kill_guard, spawn_guarded
 from trtllm_truss.triton.model_repository.contract import MODEL_NAME
 from trtllm_truss.triton.server.command import Launch, launch_environment, new_launch
@@ -29,6 +29,7 @@ from trtllm_truss.triton.server.readiness import is_ready
 
 logger = logging.getLogger(__name__)
 
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux keeps POSIX shared memory
 _UMASK = 0o077  # what Triton writes is for nobody else
 _TICK_S = 0.05
 _STARTS = 3
@@ -235,7 +236,7 @@ class ServerProcess:
     def _is_ready(self) -> bool:
         launch = self.launch
         assert launch is not None
-        make_private(launch.shm_prefix)  # early and often: who has opened a segment keeps it
+        _make_private(launch.shm_prefix)  # early and often: who has opened a segment keeps it
         if not is_ready(launch.ports, self._model_name, server_id=launch.run_id):
             return False
         if not close_control_port(launch.run_id, launch.ports.mpi):
@@ -269,3 +270,14 @@ def _remove_traces(launch: Launch, begun_s: float) -> None:
     process_guard.remove_segments(launch.shm_prefix)
     process_guard.remove_env_folders(begun_s)
     shutil.rmtree(launch.folder, ignore_errors=True)
+
+
+def _make_private(shm_prefix: str) -> None:
+    """Restrict the shared-memory segments of a run to their owner.
+
+    Triton's Python backend passes prompts and answers through them. It creates each with mode 0644,
+    whatever the umask (Boost's default).
+    """
+    for segment in _SHARED_MEMORY.glob(f"{shm_prefix}*"):
+        with suppress(OSError):  # it may just have been removed
+            segment.chmod(0o600)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,21 @@ _PADDING = -1
 """Fills up the ids of beams that are shorter than the longest."""
 
 
+class ResponseSender(Protocol):
+    """Send the responses to one request. Never raise: the client may disconnect at any time."""
+
+    def send(self, outputs: Outputs, *, final: bool) -> None:
+        """Send one response with data; nothing may follow the final one."""
+
+    def finish(self) -> None:
+        """End with a response without data."""
+
+    def fail(self, message: str, *, caller_at_fault: bool) -> None: ...
+
+    def is_cancelled(self) -> bool:
+        """Return True once the client has cancelled or disconnected."""
+
+
 @dataclass
 class Beam:
     """One sequence of generated tokens, without the end token, and their log probabilities."""
@@ -26,7 +41,7 @@ class Beam:
     log_probs: list[float] = field(default_factory=list)
 
 
-def outputs(
+def build_outputs(
     request: GenerationRequest,
     beams: Sequence[Beam],
     *,
