@@ -140,7 +140,7 @@ REAL_TEXTS = [
 def test_causes(name, text):
     (cause,) = [cause for cause in KNOWN_ERRORS if cause.name == name]
     words = explain_exit([*HARMLESS[:4], text, *HARMLESS[4:]], 1)
-    assert words.startswith(cause.explain(cause.pattern.search(text)) + " Its log says: ")
+    assert words.startswith(cause.explain(cause.pattern.search(text)) + " Its log: ")
 
 
 def test_every_cause_has_a_real_text():
@@ -204,11 +204,11 @@ def test_consequences_do_not_hide_their_cause():
 @pytest.mark.parametrize(
     ("returncode", "words"),
     [
-        (137, "no memory left; give the container more. It left no log."),
-        (135, "(Docker: --shm-size). It left no log."),
-        (139, "It left no log."),
-        (-9, "It left no log."),
-        (None, "It left no log."),
+        (137, "runs out of memory; give the container more. Its log is empty."),
+        (135, "(Docker: --shm-size). Its log is empty."),
+        (139, "Its log is empty."),
+        (-9, "Its log is empty."),
+        (None, "Its log is empty."),
     ],
 )
 def test_signals_are_causes_too(returncode, words):

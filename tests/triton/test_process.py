@@ -84,7 +84,7 @@ def test_crash_at_boot_is_told_at_once(pretend):
     with pytest.raises(TritonError) as failure:
         started(pretend("crash"), ready_s=60)
     assert failure.value.message == (
-        "Triton exited with code 3. Its log says: failed to load: no engine"
+        "Triton exited with code 3. Its log: failed to load: no engine"
     )
     assert time.monotonic() - begun < 30  # and not only when the time is over
 
@@ -164,7 +164,7 @@ def test_death_after_ready_is_told_once(pretend):
     os.kill(child, signal.SIGSEGV)
     assert settles(lambda: told)
     assert server.state is State.DEAD
-    assert [error.message for error in told] == ["Triton was killed by SIGSEGV. It left no log."]
+    assert [error.message for error in told] == ["Triton was killed by SIGSEGV. Its log is empty."]
     with pytest.raises(TritonError, match="SIGSEGV"):
         server.wait_until_ready(1)
     server.stop()

@@ -1,4 +1,4 @@
-"""Starts a command behind a :mod:`guard`, which ends it when this process is gone."""
+"""Start a command behind a `process_guard`, which ends it when this process is gone."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def spawn_guarded(
     cwd: Path | None = None,
     umask: int = -1,
 ) -> subprocess.Popen[bytes]:
-    """Starts the guard of a command; its standard input takes orders, its output is the command's.
+    """Start the guard of a command; its standard input takes orders, its output is the command's.
 
     Args:
         command: the argument vector.
         environment: of the command; the mark of the run is added.
         run_id: marks every process of the run in its environment.
-        orphan_grace_s: time to end by itself that the command gets once this process has died.
-        shm_prefix: begins the names of the run's shared-memory segments, which the guard removes.
-        folder: the run's own, which the guard removes.
-        cwd: where the command runs.
+        orphan_grace_s: time to end that the command gets once this process has died.
+        shm_prefix: of the names of the run's shared-memory segments, which the guard removes.
+        folder: the run's folder, which the guard removes.
+        cwd: of the command.
         umask: of the command; -1 for ours.
 
     Raises:
@@ -58,12 +58,12 @@ def spawn_guarded(
             pass_fds=locks,
         )
     finally:
-        for lock in locks:  # from here on the guard's
+        for lock in locks:  # the guard holds them now
             os.close(lock)
 
 
 def kill_guard(child: subprocess.Popen[bytes]) -> None:
-    """Kills a guard, which takes its command along, and waits until it is gone."""
+    """Kill a guard and with it its command, and wait until it is gone."""
     child.kill()
     child.wait()
     assert child.stdin is not None

@@ -2,9 +2,9 @@
 
 Source: ``triton_backend/all_models/inflight_batcher_llm/tensorrt_llm/config.pbtxt`` in
 NVIDIA/TensorRT-LLM (1.0 to 1.2), ``all_models/inflight_batcher_llm/tensorrt_llm/config.pbtxt`` in
-triton-inference-server/tensorrtllm_backend (up to 0.19), and what the C++ backend does with each
-parameter (``inflight_batcher_llm/src/model_instance_state.cc``). Rows without ``since`` are as old
-as 0.7; older releases used unsigned ids and are not covered.
+triton-inference-server/tensorrtllm_backend (up to 0.19), and the C++ backend's use of each
+parameter (``inflight_batcher_llm/src/model_instance_state.cc``). Rows without ``since`` exist since
+0.7 at the latest; older releases used unsigned ids and are not covered.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ PARAMETERS: tuple[Parameter, ...] = (
     Parameter("lora_cache_max_adapter_size", "int", minimum=1, since=(0, 9)),
     Parameter("lora_cache_gpu_memory_fraction", "float", since=(0, 9)),
     Parameter("lora_cache_host_memory_bytes", "int", minimum=1, since=(0, 9)),
-    # A blank folder would be read, not skipped.
+    # The backend reads a blank folder instead of skipping it.
     Parameter("lora_prefetch_dir", "path", None, since=(0, 19)),
     Parameter("decoding_mode", "text", "", _DECODING, since=(0, 9)),
     Parameter("executor_worker_path", "path", _WORKER, since=(0, 10)),

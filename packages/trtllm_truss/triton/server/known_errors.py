@@ -1,4 +1,4 @@
-"""Why engines do not start, as data: what a log says, and what that means for whoever reads it.
+"""Known errors of engines that do not start, as data: log pattern, reason and remedy.
 
 The texts are those of TensorRT-LLM 0.7 to 1.2, TensorRT 9 and 10, CUDA, NCCL, Open MPI 4 and 5 and
 Triton, taken from their sources, from their users' reports and from servers made to fail.
@@ -20,32 +20,32 @@ class KnownError:
     """One known reason.
 
     Attributes:
-        name: a word for tests and metrics.
-        pattern: what the telling line looks like.
-        sentence: the reason and the remedy; ``{name}`` is a group of the pattern.
-        beside: what some other line must hold, if the telling one alone can mean two things.
+        name: identifier for tests and metrics.
+        pattern: matches the error line.
+        sentence: reason and remedy; ``{name}`` is a group of the pattern.
+        context: must match another line, if the error line alone is ambiguous.
     """
 
     name: str
     pattern: re.Pattern[str]
     sentence: Sentence
-    beside: re.Pattern[str] | None = None
+    context: re.Pattern[str] | None = None
 
     def explain(self, match: re.Match[str]) -> str:
-        """The sentence for one line."""
+        """Return the sentence for one line."""
         if callable(self.sentence):
             return self.sentence(match)
         return self.sentence.format(**match.groupdict())
 
 
 def find_known_error(lines: Sequence[str]) -> tuple[str, str] | None:
-    """Finds the most basic cause that any of the lines tells of, and gives its sentence and line.
+    """Return the sentence and line of the most basic known error in a log; None if there is none.
 
-    What a server says of a failure goes from the cause to its consequences, and every rank says it;
-    so the order of :data:`KNOWN_ERRORS` decides, and among lines the first.
+    A log goes from the cause to its consequences, and every rank repeats it; so the order of
+    :data:`KNOWN_ERRORS` decides, then the order of lines.
     """
     for cause in KNOWN_ERRORS:
-        if cause.beside is not None and not any(cause.beside.search(line) for line in lines):
+        if cause.context is not None and not any(cause.context.search(line) for line in lines):
             continue
         for line in lines:
             if match := cause.pattern.search(line):
@@ -54,14 +54,14 @@ def find_known_error(lines: Sequence[str]) -> tuple[str, str] | None:
 
 
 def _known_error(
-    name: str, pattern: str, sentence: Sentence, beside: str | None = None
+    name: str, pattern: str, sentence: Sentence, context: str | None = None
 ) -> KnownError:
-    other = None if beside is None else re.compile(beside, re.I)
+    other = None if context is None else re.compile(context, re.I)
     return KnownError(name, re.compile(pattern, re.I), sentence, other)
 
 
 def _image_with_tensorrt(version: str) -> Image | None:
-    """The newest image whose TensorRT has the version's first three numbers."""
+    """Return the newest image whose TensorRT has the version's first three numbers."""
     wanted = version.split(".")[:3]
     images = [i for i in IMAGES if i.tensorrt is not None and i.tensorrt.split(".")[:3] == wanted]
     return images[-1] if images else None
@@ -108,7 +108,7 @@ KNOWN_ERRORS: tuple[KnownError, ...] = (
     _known_error(
         "backend_mismatch",
         r"(?P<library>[\w.+-]+\.so[\w.]*): undefined symbol",
-        "{library} and the TensorRT-LLM libraries beside it are of different versions; use one "
+        "{library} and the TensorRT-LLM libraries are of different versions; use one "
         f"image as it is, such as {PINNED_IMAGE.name}.",
     ),
     _known_error(
@@ -148,7 +148,7 @@ KNOWN_ERRORS: tuple[KnownError, ...] = (
         r" found",
         "This TensorRT-LLM does not understand the engine's config.json, which another version "
         "wrote; use the image that `trtllm-truss check` names.",
-        beside=r"\[(TensorRT-LLM)\]\[ERROR\]|failed to load",
+        context=r"\[(TensorRT-LLM)\]\[ERROR\]|failed to load",
     ),
     _known_error(
         "world_size",
@@ -185,7 +185,7 @@ KNOWN_ERRORS: tuple[KnownError, ...] = (
         _OUT_OF_MEMORY,
         "The GPU's memory has no room for the KV cache; lower kv_cache_free_gpu_mem_fraction or "
         "max_tokens_in_paged_kv_cache in model_metadata.runtime.",
-        beside=r"kv_?cache_?manager|allocatePools|createKvCache",
+        context=r"kv_?cache_?manager|allocatePools|createKvCache",
     ),
     _known_error(
         "gpu_memory",
@@ -238,7 +238,7 @@ KNOWN_ERRORS: tuple[KnownError, ...] = (
     _known_error(
         "rank_aborted",
         r"MPI_ABORT was invoked on rank (?P<rank>\d+)",
-        "Rank {rank} failed and ended the whole job; what it said is further up in the log.",
+        "Rank {rank} failed and ended the whole job; its error is further up in the log.",
     ),
 )
 """Most basic first."""
