@@ -94,5 +94,5 @@ def test_broken_text_in_a_message_is_the_callers_fault() -> None:
 
 def test_a_template_that_leaves_out_the_last_message_cannot_go_on_in_it() -> None:
     template = ChatTemplate("{{ messages[0]['content'] }}")
-    with pytest.raises(InvalidRequest, match="does not write the last"):
+    with pytest.raises(InvalidRequest, match="omits or changes the last"):
         template.render_open([*HELLO, {"role": "assistant", "content": "So"}], {})

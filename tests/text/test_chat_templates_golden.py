@@ -147,7 +147,7 @@ def test_going_on_in_the_last_message(name: str, begun: str) -> None:
 def test_there_must_be_a_text_to_go_on_in(content: str | None) -> None:
     ours, _ = pair("chatml")
     messages = [DIALOGUE[0], {"role": "assistant", "content": content}]
-    with pytest.raises(InvalidRequest, match="no text to go on") as refused:
+    with pytest.raises(InvalidRequest, match="no text to continue") as refused:
         ours.apply_chat_template(messages, continue_final_message=True)
     assert refused.value.param == "messages"
 

@@ -70,4 +70,4 @@ def test_a_decoder_that_cannot_stream_is_announced(caplog: pytest.LogCaptureFixt
     backend = tokenizer_of("word-ends")._backend
     with caplog.at_level(logging.WARNING):
         choose_decoding(backend)
-    assert "no text can be streamed" in caplog.text
+    assert "this tokenizer cannot stream" in caplog.text

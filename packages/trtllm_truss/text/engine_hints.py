@@ -1,7 +1,7 @@
 """Token ids of stop words, by which the engine may stop before the text is searched.
 
-An id list is only a hint: the text is searched in any case. It must therefore imply the stop word,
-whatever was generated before.
+An id list is only a hint, because the text is searched in any case. It must imply the stop word
+after any other tokens.
 """
 
 from __future__ import annotations
