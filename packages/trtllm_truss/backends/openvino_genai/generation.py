@@ -25,9 +25,9 @@ class Generation:
     """A request that takes part in the engine's steps.
 
     Args:
-        request: what is asked for.
-        sender: where responses go.
-        handle: the pipeline's side of it.
+        request: the request.
+        sender: sends the responses.
+        handle: the pipeline's handle of it.
         normalize_log_probs: see `responses.build_outputs`.
     """
 
@@ -49,10 +49,10 @@ class Generation:
         self._stop_words = StopWords(request.stop_words, request.prompt.tolist())
 
     def collect(self, interval_s: float = 0.0) -> bool:
-        """Take in what the last step generated; True if that was the end.
+        """Collect the tokens of the last step; return True if the request has ended.
 
         Args:
-            interval_s: for how long tokens are held back after a response, to be sent together.
+            interval_s: minimum time between responses; tokens are held back meanwhile.
         """
         if not self._handle.can_read():
             return False  # still reading the prompt, or waiting for room in the KV cache
@@ -68,12 +68,12 @@ class Generation:
             self.sender.send(self._outputs(self._sent), final=ended)
             self._sent, self._sent_at = self.generated, now
         if ended:
-            self._handle.cancel()  # a stop word ended it, which the pipeline does not know
+            self._handle.cancel()  # the pipeline does not know of stop words
         return ended
 
     @property
     def generated(self) -> int:
-        """The number of tokens so far; those of beams are known at the end only."""
+        """Return the number of tokens so far; for beams it is known at the end only."""
         return len(self._beams[0].tokens)
 
     def cancel(self) -> None:
@@ -89,7 +89,7 @@ class Generation:
     def _append(
         self, beam: Beam, result: openvino_genai.GenerationOutput, stop_words: StopWords
     ) -> bool:
-        """Take in new tokens up to the end token, which is left out, or a stop word's last one."""
+        """Add new tokens up to the end token (excluded) or a stop word's last one (included)."""
         log_probs = result.generated_log_probs
         for position, token in enumerate(result.generated_ids):
             if token == self.request.end_id:
@@ -114,7 +114,7 @@ class Generation:
         status = self._handle.get_status()
         if status == _STATUS.RUNNING:
             return False
-        self.fail(f"The engine gave this request up ({status.name}): its KV cache is full.")
+        self.fail(f"The engine dropped this request ({status.name}): its KV cache is full.")
         return True
 
     def _outputs(self, sent: int) -> Outputs:
@@ -127,6 +127,6 @@ class Generation:
 
 
 def send_empty(request: GenerationRequest, sender: ResponseSender, *, final: bool = True) -> None:
-    """Send a response without any token; by a final one the C++ backend ends what is cancelled."""
+    """Send a response without tokens; the C++ backend ends a cancelled request with a final one."""
     beams = [Beam() for _ in range(request.sampling.beam_width)]
     sender.send(build_outputs(replace(request, echo_prompt=False), beams), final=final)

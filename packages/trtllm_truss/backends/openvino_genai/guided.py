@@ -1,4 +1,4 @@
-"""Requests with a guide, until the guide is compiled."""
+"""Queue of requests with a guide, until the guide is compiled."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NICENESS = 19
 
 
 class Arrival(NamedTuple):
-    """A request that has not begun."""
+    """A queued request."""
 
     request: GenerationRequest
     sender: ResponseSender
@@ -67,22 +67,20 @@ class GuidedRequests:
 
     @property
     def are_waiting(self) -> bool:
-        """Whether requests are queued."""
         return bool(self._unchecked or self._checked)
 
     @property
     def is_compiling(self) -> bool:
-        """Whether a guide is being compiled."""
         return self._compiling is not None
 
     def advance(self, may_compile: bool) -> list[Arrival]:
         """Handle finished checks and compilations, and begin the next compilation.
 
         Args:
-            may_compile: whether no request with a guide is about to begin.
+            may_compile: True if no request with a guide is about to begin.
 
         Returns:
-            Requests with compiled guides, which leave the queue.
+            Requests with compiled guides, removed from the queue.
         """
         self._finish_checks()
         self._finish_compiling()
@@ -154,13 +152,13 @@ class GuidedRequests:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         try:
             self._engine.compile_guide(guide)
-        except Exception as error:  # noqa: BLE001 - the scheduler tells it
+        except Exception as error:  # noqa: BLE001 - reported by the scheduler
             result.set_exception(error)
         else:
             result.set_result(None)
 
     def _send_heartbeats(self) -> None:
-        """Send empty responses to the Truss, which takes silence for a hang."""
+        """Send empty responses to the Truss, which treats silence as a hang."""
         now = time.monotonic()
         if now < self._next_heartbeat:
             return

@@ -1,4 +1,4 @@
-"""Input tensors of `tensorrt_llm` -> one checked request."""
+"""Input tensors of `tensorrt_llm` -> one validated request."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _ANY_JSON = '{"anyOf": [{"type": "object"}, {"type": "array"}]}'
 
 @dataclass(frozen=True)
 class Limits:
-    """What the loaded model can take.
+    """Limits of the loaded model.
 
     Attributes:
-        context_length: tokens of prompt and answer together.
-        vocab_size: token ids run from 0 to this less one.
-        kv_cache_tokens: tokens that fit into the KV cache at one time; None if it grows.
-        max_beam_width: the widest beam search that settings allow.
-        exclude_input_in_output: answers in one piece leave out the prompt unless asked for.
+        context_length: maximum of tokens, prompt and answer together.
+        vocab_size: token ids range from 0 to this less one.
+        kv_cache_tokens: capacity of the KV cache; None if it grows.
+        max_beam_width: maximum of `beam_width`.
+        exclude_input_in_output: default of the request's flag of that name.
     """
 
     context_length: int
@@ -46,13 +46,13 @@ class GenerationRequest:
     """A request that the engine can serve.
 
     Attributes:
-        id: Triton's request id, by which a `stop` request finds it; empty if it has none.
+        id: Triton's request id, by which a `stop` request finds it; may be empty.
         prompt: token ids, INT64 [n], n > 0.
-        max_new_tokens: at most so many are generated; fits the context.
+        max_new_tokens: maximum of generated tokens; fits the context.
         end_id: the token that ends the answer; None if none does.
-        guide: what the answer matches; None if any text will do.
-        guide_is_checked: whether the sender has checked the guide, as the Truss does.
-        outputs: names of the output tensors to make.
+        guide: constraint on the answer; None for any text.
+        guide_is_checked: True if the sender has checked the guide, as the Truss does.
+        outputs: names of the output tensors to build.
     """
 
     id: str
@@ -69,7 +69,7 @@ class GenerationRequest:
 
     @property
     def kv_cache_tokens(self) -> int:
-        """Tokens it holds in the KV cache at most; the last one generated never gets there."""
+        """Return the maximum of tokens held in the KV cache; the last one is never cached."""
         beam_tokens = len(self.prompt) + self.max_new_tokens - 1
         return beam_tokens * self.sampling.beam_width
 
@@ -82,13 +82,13 @@ def read_request(
     *,
     guide_is_checked: bool = False,
 ) -> GenerationRequest:
-    """Read and check one request.
+    """Read and validate one request.
 
     Args:
         request_id: Triton's request id.
         tensors: its inputs, by the names of TensorRT-LLM's `tensorrt_llm` model.
-        requested_outputs: the output tensors that the caller wants.
-        limits: what the model can take.
+        requested_outputs: names of the output tensors that the caller wants.
+        limits: of the model.
         guide_is_checked: see `GenerationRequest`.
 
     Raises:
@@ -192,7 +192,7 @@ def _read_guide(tensors: Tensors) -> Guide | None:
 
 
 def _check_guided(request: GenerationRequest) -> None:
-    """Refuse what would lead out of the guide; all beams share one place in it, for example."""
+    """Refuse fields that would leave the guide; all beams share one position in it, for example."""
     for name, value in (
         ("beam_width", request.sampling.beam_width),
         ("min_tokens", request.sampling.min_tokens),
@@ -205,7 +205,7 @@ def _check_guided(request: GenerationRequest) -> None:
 
 
 def _check_end(request: GenerationRequest) -> None:
-    """Beams end with the model's own end token if there is no other, guides with none at all."""
+    """Require an end id: beams would end with the model's own, guides with none."""
     beams = request.sampling.beam_width > 1
     if request.end_id is None and (beams or request.guide is not None):
         raise UnsupportedRequest(

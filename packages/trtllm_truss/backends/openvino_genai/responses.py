@@ -1,4 +1,4 @@
-"""Generated tokens -> output tensors as TensorRT-LLM's C++ backend shapes them."""
+"""Responses to one request: output tensors in the shapes of TensorRT-LLM's C++ backend."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Outputs = Mapping[str, NDArray[Any]]
 """Output tensors by name, each with its batch dimension of 1."""
 
 _PADDING = -1
-"""Fills up the ids of beams that are shorter than the longest."""
+"""Pads the ids of shorter beams."""
 
 
 class ResponseSender(Protocol):
@@ -48,13 +48,13 @@ def build_outputs(
     first_new: int = 0,
     normalize_log_probs: bool = True,
 ) -> Outputs:
-    """Make the output tensors of one response.
+    """Build the output tensors of one response.
 
     Args:
-        request: says which tensors to make.
+        request: names the tensors to build.
         beams: the sequences so far, the best one first.
-        first_new: how many tokens of each were sent before. Log probabilities are always sent
-            in full, as the C++ backend does.
+        first_new: tokens of each that were sent before. Log probabilities are always sent in full,
+            as by the C++ backend.
         normalize_log_probs: divide a beam's sum by its length to the power of `len_penalty`.
 
     Returns:

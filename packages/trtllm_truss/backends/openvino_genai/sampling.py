@@ -1,4 +1,4 @@
-"""How the next token is chosen: the sampling inputs of one request."""
+"""Sampling inputs of one request."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class Sampling:
 
     Attributes:
         temperature: divides the logits; 0 means greedy.
-        top_k: how many of the likeliest tokens to draw from; 0 means not limited.
-        top_p: the share of probability to draw from; 0 means not set.
+        top_k: number of likeliest tokens to draw from; 0 means unlimited.
+        top_p: share of probability to draw from; 0 means unset.
         min_tokens: tokens to generate before the end token may be chosen.
-        seed: of the random numbers; left out it is 0, so equal requests give equal answers.
+        seed: of the random numbers; 0 by default, so equal requests get equal answers.
         length_penalty: beam search divides a beam's score by its length to this power.
         early_stopping: beam search ends as soon as `beam_width` beams have.
     """
@@ -35,7 +35,7 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        """True if the likeliest token always wins: without top_k and top_p, as in TensorRT-LLM."""
+        """Return True for greedy decoding, TensorRT-LLM's choice without top_k and top_p too."""
         unlimited = self.top_k == 0 and self.top_p == 0
         return unlimited or self.top_k == 1 or self.temperature == 0
 

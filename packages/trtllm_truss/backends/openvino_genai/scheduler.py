@@ -1,4 +1,4 @@
-"""In-flight batching: one thread that owns the engine and serves all requests."""
+"""In-flight batching: one thread owns the engine and serves all requests."""
 
 from __future__ import annotations
 
@@ -26,15 +26,14 @@ from trtllm_truss.guides.check import GuideCheck
 
 logger = logging.getLogger(__name__)
 
-# The pipeline's step holds the GIL and uses every core, so whatever else is done costs throughput.
-# A response, or the question whether a request was cancelled, takes 0.1 to 0.2 ms through Triton's
-# Python backend, as long as a tenth of a token. Both are therefore done less often the more
-# requests are running: the interval is multiplied by their number over the first figure, at most
-# by the second.
+# The pipeline's step holds the GIL and uses every core, so all other work costs throughput. A
+# response, or a check for cancellation, takes 0.1 to 0.2 ms through Triton's Python backend, as
+# long as a tenth of a token. Both are therefore done less often the more requests are running: the
+# interval is multiplied by their number over the first figure, at most by the second.
 _RESPONSE_REQUESTS, _RESPONSE_MAXIMUM = 5, 5
 _CHECK_REQUESTS, _CHECK_MAXIMUM = 6, 4
-# Requests of one moment reach an idle engine within milliseconds. Its first step waits for them as
-# long as one comes soon after the other.
+# Simultaneous requests reach an idle engine within milliseconds. Its first step waits for them
+# while one follows another closely.
 _GATHER_S, _GATHER_LIMIT_S = 0.002, 0.008
 _TRIAL = "trtllm_truss.backends.openvino_genai.grammar_compiler_worker"
 
@@ -61,13 +60,14 @@ class Scheduler:
     parses the guide of each. One with a long prompt waits in `LongPrompts` until it is read.
 
     With the policy `guaranteed_no_evict` a request waits until the KV cache has room for its
-    whole answer beside those that run; with `max_utilization` only `max_batch_size` limits.
+    whole answer in addition to the running requests; with `max_utilization` only `max_batch_size`
+    limits.
 
     Args:
         engine: used by this scheduler's thread only.
-        settings: what config.pbtxt sets.
-        on_death: called if the engine failed and could not be loaded again; every request has
-            been answered with an error before.
+        settings: from config.pbtxt.
+        on_death: called if the engine failed and could not be loaded again, after every request
+            was answered with an error.
     """
 
     def __init__(
@@ -87,19 +87,18 @@ class Scheduler:
         self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
 
     def start(self) -> None:
-        """Begin to serve."""
         self._thread.start()
 
     def submit(self, request: GenerationRequest, sender: ResponseSender) -> None:
-        """Queue a request and return at once; every answer goes to `sender`."""
+        """Queue a request and return at once; responses go to `sender`."""
         self._inbox.put(Arrival(request, sender))
 
     def stop_request(self, request_id: str) -> None:
-        """Cancel the requests of that id, if there are any."""
+        """Cancel all requests with that id."""
         self._inbox.put(_Stop(request_id))
 
     def close(self) -> None:
-        """Fail what is left and end the thread after the step it is in."""
+        """Fail the remaining requests and end the thread after its current step."""
         self._inbox.put(_Close())
         self._thread.join()
         self._guided.close()
@@ -116,12 +115,12 @@ class Scheduler:
                 self._step()
             self._fail_all("The engine is shutting down.")
         except Exception:
-            logger.exception("the engine is lost")
+            logger.exception("the engine failed and cannot be loaded again")
             self._fail_all("The engine failed and cannot be loaded again.")
             self._on_death()
 
     def _read_inbox(self) -> None:
-        """Take in all messages; wait for some if there is nothing else to do."""
+        """Handle all messages; wait for some if there is no other work."""
         if not (self._running or self._long_prompts.are_waiting or self._next_admitted()):
             timeout_s = HEARTBEAT_INTERVAL_S if self._guided.are_waiting else None
             with suppress(queue.Empty):
@@ -131,7 +130,7 @@ class Scheduler:
             self._handle(self._inbox.get())
 
     def _gather(self) -> None:
-        """Wait for what comes at the same time: a step that has begun without it makes it late."""
+        """Wait for simultaneous requests: a step that begins without them makes them late."""
         deadline = time.monotonic() + _GATHER_LIMIT_S
         with suppress(queue.Empty):
             while not self._closing and time.monotonic() < deadline:
@@ -193,14 +192,14 @@ class Scheduler:
             self._begin(*arrival)
 
     def _next_admitted(self) -> Arrival | None:
-        """The first one waiting, but one with a guide only if the engine reads no other guide."""
+        """Return the first one waiting, without a guide while the engine reads another guide."""
         must_wait = self._guided.is_compiling or self._begins_with_guide
         free = (a for a in self._waiting if a.request.guide is None or not must_wait)
         return next(free, None)
 
     @property
     def _begins_with_guide(self) -> bool:
-        """Whether the engine is about to read a guide."""
+        """Return True if the engine is about to read a guide."""
         return any(g.request.guide is not None and not g.generated for g in self._running)
 
     @property
@@ -232,7 +231,7 @@ class Scheduler:
         try:
             self._engine.step()
         except (RuntimeError, MemoryError) as error:
-            logger.exception("a step failed; the model is loaded again")
+            logger.exception("a step failed; loading the model again")
             self._fail_running(f"The engine failed: {error}")
             self._engine.reload()
             self._guided.engine_is_new()
@@ -263,5 +262,5 @@ def _log_cancelled(request: GenerationRequest, generated: int) -> None:
     logger.info("cancelled id=%s after=%d", request.id, generated)
 
 
-def _clamped(times: float, most: float) -> float:
-    return max(1.0, min(times, most))
+def _clamped(times: float, maximum: float) -> float:
+    return max(1.0, min(times, maximum))

@@ -1,4 +1,4 @@
-"""Triton on one side, the scheduler on the other: the backend `openvino_genai`."""
+"""The Triton backend `openvino_genai`: passes requests from Triton to the scheduler."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 class TritonPythonModel:
-    """One model with this backend. Triton calls each method from its own thread."""
+    """One model with this backend. Triton calls all methods from one thread."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the model and begin to serve.
 
         Raises:
             pb_utils.TritonModelException: config.pbtxt is not that of a decoupled model.
-            ParameterError: a parameter in it is wrong.
+            ParameterError: a parameter in it is invalid.
             ModelFilesError: the engine folder does not hold a model.
         """
         _log_through_triton()
@@ -46,7 +46,7 @@ class TritonPythonModel:
             )
         settings = read_settings(config)
         if settings.ignored:
-            logger.info("without meaning on a CPU, ignored: %s", ", ".join(settings.ignored))
+            logger.info("ignoring GPU-only parameters: %s", ", ".join(settings.ignored))
         engine = Engine(settings)
         self._limits = engine.limits
         self._scheduler = Scheduler(engine, settings, on_death=_end_server)
@@ -54,7 +54,7 @@ class TritonPythonModel:
         self._death_watch = ParentDeathWatch()
 
     def execute(self, requests: list[Any]) -> None:
-        """Hand requests over to the scheduler and return at once."""
+        """Queue requests and return at once."""
         for request in requests:
             sender = _TritonSender(request.get_response_sender())
             try:
@@ -62,13 +62,13 @@ class TritonPythonModel:
             except UnsupportedRequest as refusal:
                 sender.fail(str(refusal), caller_at_fault=True)
             except Exception as error:
-                logger.exception("a request could not be read")
-                sender.fail(f"The request could not be read: {error}", caller_at_fault=False)
+                logger.exception("cannot read a request")
+                sender.fail(f"The request cannot be read: {error}", caller_at_fault=False)
 
     def finalize(self) -> None:
-        """Fail what still runs and let go of the model."""
+        """Fail running requests and unload the model."""
         self._scheduler.close()
-        self._death_watch.let_go()
+        self._death_watch.stop()
 
     def _take(self, request: Any, sender: _TritonSender) -> None:
         tensors = Tensors({tensor.name(): tensor.as_numpy() for tensor in request.inputs()})
@@ -101,7 +101,7 @@ class _TritonSender:
 
     def fail(self, message: str, *, caller_at_fault: bool) -> None:
         kind = pb_utils.TritonError
-        if caller_at_fault:  # a stream carries the text alone, so that it must say whose fault
+        if caller_at_fault:  # a stream carries only the text, so the text holds the code
             error = kind(f"invalid argument: {message}", kind.INVALID_ARG)
         else:
             error = kind(message, kind.INTERNAL)
@@ -117,12 +117,12 @@ class _TritonSender:
             else:
                 self._sender.send(response, flags=flags)
         except pb_utils.TritonModelException as error:
-            logger.warning("a response could not be sent: %s", error)
+            logger.warning("cannot send a response: %s", error)
             self._broken = True
 
 
 class _TritonLog(logging.Handler):
-    """Writes log records to Triton's log."""
+    """Log handler that writes to Triton's log."""
 
     def emit(self, record: logging.LogRecord) -> None:
         line = f"[openvino_genai] {self.format(record)}"
@@ -141,5 +141,5 @@ def _log_through_triton() -> None:
 
 
 def _end_server() -> None:
-    """End Triton, whose child this process is, so that its supervisor starts it anew."""
+    """End Triton, our parent process, so that its supervisor restarts it."""
     os.kill(os.getppid(), signal.SIGTERM)

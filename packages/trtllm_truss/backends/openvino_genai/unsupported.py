@@ -1,4 +1,4 @@
-"""Inputs of `tensorrt_llm` that this engine does not have: neutral values pass, others do not."""
+"""Inputs of `tensorrt_llm` that this engine lacks: neutral values pass, others are refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NEUTRAL: dict[str, tuple[float, ...]] = {
     "lora_task_id": (0,),
     "embedding_bias": (0,),
 }
-"""Inputs whose values, if all are among these, change nothing."""
+"""Inputs and their values that change nothing."""
 
 _EMPTY = frozenset(
     {
@@ -54,14 +54,14 @@ _EMPTY = frozenset(
         "lookahead_verification_set_size",
     }
 )
-"""Inputs that change nothing only while they hold no value, or an empty string."""
+"""Inputs that change nothing only while empty, or an empty string."""
 
 
 def refuse_unsupported(tensors: Tensors) -> None:
-    """Refuse by name what the CPU engine cannot do.
+    """Refuse inputs that the CPU engine lacks, by name.
 
     Raises:
-        UnsupportedRequest: an input that this engine lacks was given with a value that asks for it.
+        UnsupportedRequest: such an input has a value that would have an effect.
     """
     for name, array in tensors:
         if array.size and _asks_for_something(name, array):

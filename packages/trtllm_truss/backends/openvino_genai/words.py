@@ -1,4 +1,4 @@
-"""Word lists as TensorRT-LLM takes them, and stopping at their words."""
+"""TensorRT-LLM's word lists, and the search for stop words in generated tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def read_words(name: str, array: NDArray[Any] | None) -> tuple[Word, ...]:
     Args:
         name: the tensor's name, for messages.
         array: INT32 [1, 2, n] or [2, n]. Row 0 holds the token ids of all words one after
-            another, padded with 0. Row 1 holds where each word ends, counted from the start,
+            another, padded with 0. Row 1 holds the end of each word, counted from the start,
             padded with -1: ``[[5, 7, 3, 9, 2], [3, 5, -1, -1, -1]]`` is {5, 7, 3} and {9, 2}.
             The format and the wording of its errors are those of TensorRT-LLM's C++ backend.
 
@@ -64,7 +64,7 @@ def _cut(name: str, tokens: list[int], ends: list[int]) -> list[Word]:
 
 
 class StopWords:
-    """Says at which generated token a sequence has just ended with one of some words.
+    """Finds the generated token that completes one of some words.
 
     A word may begin in the prompt, as in TensorRT-LLM, but ends with a generated token.
     """
@@ -77,7 +77,7 @@ class StopWords:
         self._tail = list(prompt[-self._longest :]) if words else []
 
     def complete(self, token: int) -> bool:
-        """Take in the next generated token; True if a word ends with it."""
+        """Add the next generated token; return True if a word ends with it."""
         if not self._by_last_token:
             return False
         self._tail.append(token)

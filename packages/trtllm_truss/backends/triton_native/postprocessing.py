@@ -1,7 +1,7 @@
-"""The model `postprocessing`: the tokens of whole answers become text.
+"""The model `postprocessing`: decodes the tokens of whole answers.
 
-Names, types and shapes are those of NVIDIA's model of this name. It keeps nothing between requests,
-so it is right for whole answers only; `tensorrt_llm_bls` turns tokens into text while they come.
+Names, types and shapes are those of NVIDIA's model of this name. It keeps no state between
+requests, so it is correct for whole answers only; `tensorrt_llm_bls` decodes while tokens arrive.
 """
 
 from __future__ import annotations
@@ -23,18 +23,16 @@ class TritonPythonModel:
         """Load the tokenizer.
 
         Raises:
-            ArtifactError: `tokenizer_dir` holds none.
+            ArtifactError: `tokenizer_dir` holds no tokenizer.
         """
         self._tokenizer = tokenizer(parameters(args))
         self._death_watch = ParentDeathWatch()
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Answer each request by itself."""
         return [self._answer(request) for request in requests]
 
     def finalize(self) -> None:
-        """End with Triton."""
-        self._death_watch.let_go()
+        self._death_watch.stop()
 
     def _answer(self, request: Any) -> Any:
         tensors = Inputs(request.inputs()).tensors

@@ -1,4 +1,4 @@
-"""The model `preprocessing`: a prompt and words become inputs of `tensorrt_llm`.
+"""The model `preprocessing`: converts a prompt and words to inputs of `tensorrt_llm`.
 
 Names, types and shapes are those of NVIDIA's model of this name (`all_models/inflight_batcher_llm/
 preprocessing` in triton-inference-server/tensorrtllm_backend), without the inputs for images and
@@ -28,7 +28,7 @@ class TritonPythonModel:
         """Load the tokenizer.
 
         Raises:
-            ArtifactError: `tokenizer_dir` holds none.
+            ArtifactError: `tokenizer_dir` holds no tokenizer.
         """
         values = parameters(args)
         self._tokenizer = tokenizer(values)
@@ -36,12 +36,10 @@ class TritonPythonModel:
         self._death_watch = ParentDeathWatch()
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Answer each request by itself."""
         return [self._answer(request) for request in requests]
 
     def finalize(self) -> None:
-        """End with Triton."""
-        self._death_watch.let_go()
+        self._death_watch.stop()
 
     def _answer(self, request: Any) -> Any:
         try:
@@ -78,7 +76,7 @@ class TritonPythonModel:
 
 
 def encode_prompt(tokenizer: TextTokenizer, prompt: str, adds_special_tokens: bool) -> list[int]:
-    """The ids of a prompt, with BOS once, even if the prompt writes it out."""
+    """Return the ids of a prompt, with BOS once, even if the prompt includes it."""
     ids = tokenizer.encode(prompt, adds_special_tokens)
     twice = ids[:2] == [tokenizer.bos_id] * 2
     return ids[1:] if adds_special_tokens and twice else ids

@@ -1,4 +1,4 @@
-"""Tensors outside any process: what Triton's protocol carries, and what becomes of the stub's."""
+"""Tensors independent of Triton's stub, as its protocol carries them."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ class Value(NamedTuple):
 
 
 def from_array(array: NDArray[Any]) -> Value:
-    """The value of an array; objects are bytes and become strings."""
+    """Convert an array; objects are bytes and become strings."""
     is_text = array.dtype == np.object_
     data = pack_texts(array.ravel().tolist()) if is_text else array.tobytes()
     return Value(np_to_triton_dtype(array.dtype), array.shape, data)
 
 
 def to_array(value: Value) -> NDArray[Any]:
-    """The array of a value that is not text."""
+    """Convert a value other than text."""
     return np.frombuffer(value.data, triton_to_np_dtype(value.datatype)).reshape(value.shape)
 
 
 def integer(number: int) -> Value:
-    """INT32 [1, 1]."""
+    """Return INT32 [1, 1]."""
     return from_array(np.array([[number]], np.int32))
 
 
 def flag(truth: bool) -> Value:
-    """BOOL [1, 1]."""
+    """Return BOOL [1, 1]."""
     return from_array(np.array([[truth]], np.bool_))

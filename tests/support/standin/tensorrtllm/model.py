@@ -60,7 +60,7 @@ class TritonPythonModel:
         behaviour = _read_rank_file(folder / f"rank{_RANK}.engine")
         _load(behaviour)
         self._death_watch = subprocess.Popen(
-            ["sh", "-c", _WATCH, "lifeline", str(os.getppid())], stdin=subprocess.PIPE
+            ["sh", "-c", _WATCH, "parent-death-watch", str(os.getppid())], stdin=subprocess.PIPE
         )
         _say(f"rank {_RANK} of {_WORLD_SIZE} loaded {folder}")
         _meet_the_others()
