@@ -169,7 +169,6 @@ def marked_processes(run_id: str) -> set[int]:
 
 
 def _descendants(root: int) -> set[int]:
-    """Return the living processes below ``root``."""
     stats = {pid: stat for pid in _all_pids() if (stat := _stat(pid))}
     parents = {pid: parent for pid, (state, parent, _) in stats.items() if state not in b"ZX"}
     found: set[int] = set()
@@ -250,8 +249,6 @@ def _spawn(command: list[str]) -> int:
 
 
 class _Guard:
-    """The event loop of the guard."""
-
     def __init__(self, parent: int, orphan_grace_s: float, command: list[str]) -> None:
         self._parent = parent
         self._orphan_grace_s = orphan_grace_s
@@ -306,7 +303,6 @@ class _Guard:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command to its end; see the module's docstring."""
     started_s = time.time()
     parent, run_id, shm_prefix, folder, orphan_grace_s, *command = arguments
     _prctl(_PR_SET_NAME, _NAME)

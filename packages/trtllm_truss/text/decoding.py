@@ -37,8 +37,7 @@ class Decoding(Protocol):
     def push(self, ids: Sequence[int]) -> str:
         """Take further ids, and return the text that has become certain."""
 
-    def flush(self) -> str:
-        """Return the rest, after the last id."""
+    def flush(self) -> str: ...
 
 
 def choose_decoding(
@@ -111,7 +110,6 @@ class TokenDecoding:
         return self._settle()
 
     def _settle(self) -> str:
-        """Return the text of the run, which is complete."""
         run, self._run = self._run, []
         text = self._table.text_after(self._context, self._context_text, run)
         if not self._context_text:
@@ -123,8 +121,6 @@ class TokenDecoding:
 
 
 class WholeDecoding:
-    """Decoding without certain parts: all text comes at the end."""
-
     def __init__(self, backend: Tokenizer, skip_special_tokens: bool) -> None:
         self._backend = backend
         self._skip_special_tokens = skip_special_tokens

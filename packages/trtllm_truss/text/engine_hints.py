@@ -47,7 +47,6 @@ class StopWordIds:
         self.special = lru_cache(_REMEMBERED_WORDS)(self._special)
 
     def _hint(self, word: str) -> int | None:
-        """Return the id that implies the word, if any."""
         ids = encode_word(self._tokenizer, word)
         return ids[0] if len(ids) == 1 and implies_word(self._tokenizer, ids, word) else None
 

@@ -44,7 +44,6 @@ class _PreTokenizer:
     Attributes:
         digits: make every digit a word, before words are found.
         words: the expression that finds words; None is GPT-2's.
-        nfc: compose the text first (NFC).
         whole_words: skip the merges for a word that is a token, and add BOS by default.
     """
 

@@ -82,8 +82,6 @@ class StopWordMatcher:
 
 
 class _Found(NamedTuple):
-    """Begin and end of a stop word."""
-
     start: int
     end: int
 

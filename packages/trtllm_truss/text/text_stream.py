@@ -65,12 +65,10 @@ class TextStream:
 
     @property
     def stopped(self) -> bool:
-        """Return True if a stop word has ended the answer."""
         return self._matcher.matched
 
     @property
     def stop_word(self) -> str | None:
-        """Return the stop word that has ended the answer, if any."""
         return self._matcher.word
 
     def push(self, ids: Sequence[int]) -> Piece:

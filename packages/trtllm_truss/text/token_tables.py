@@ -10,8 +10,6 @@ from trtllm_truss.text.tokenizer_parts import panics_as_errors
 
 
 class TokenKind(Enum):
-    """Tokens without text of their own."""
-
     DROPPED = "hidden or unknown: the decoder never sees it"
     BYTE = "one byte of a run"
 

@@ -107,15 +107,7 @@ class TextTokenizer:
 
     @panics_as_errors()
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """Decode ids with the tokenizer's own decoder.
-
-        Args:
-            ids: any ids from 0 on; those outside the vocabulary are skipped.
-            skip_special_tokens: omit special tokens.
-
-        Returns:
-            The text; bytes that are not UTF-8 become U+FFFD.
-        """
+        """Decode ids; skip those outside the vocabulary, replace invalid UTF-8 by U+FFFD."""
         return self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
     def start_decoding(self, skip_special_tokens: bool = True) -> Decoding:
@@ -209,11 +201,7 @@ class TextTokenizer:
             characters *= 2
 
     def _refuse_too_many(self, text: str, max_tokens: int) -> None:
-        """Count tokens part by part, up to the limit.
-
-        Raises:
-            TooManyTokens: the limit is exceeded.
-        """
+        """Raise TooManyTokens as soon as the tokens of the first parts exceed the limit."""
         count = 0
         for begin in range(0, len(text), _LONG_CHARACTERS):
             piece = text[begin : begin + _LONG_CHARACTERS]

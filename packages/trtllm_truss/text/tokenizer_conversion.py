@@ -22,10 +22,6 @@ _REMEDY = (
 def convert_tokenizer(folder: Path, *, trust_remote_code: bool) -> Tokenizer:
     """Build a fast tokenizer from `tokenizer.model`, `vocab.json` and similar files.
 
-    Args:
-        folder: holds the files.
-        trust_remote_code: allow a tokenizer that is a program to run.
-
     Raises:
         ArtifactError: `transformers` is not installed, or cannot build one.
     """

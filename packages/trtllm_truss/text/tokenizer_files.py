@@ -33,10 +33,6 @@ def read_tokenizer_folder(folder: Path, *, trust_remote_code: bool = False) -> T
     Truncation and padding of `tokenizer.json` are switched off: they are leftovers of training and
     would silently shorten prompts.
 
-    Args:
-        folder: holds the files.
-        trust_remote_code: allow a tokenizer that is a program to run.
-
     Raises:
         ArtifactError: one of the files cannot be read.
     """

@@ -28,15 +28,14 @@ _PROGRAMS = ("*.so", "*.pyd", "*.dll", "*.dylib", "*.exe", "*.sh", "*.bat")
 
 
 def select_tokenizer(sizes: Mapping[str, int], *, trust_remote_code: bool) -> list[str]:
-    """Return the files to fetch.
+    """Return the names of the files to fetch.
+
+    These are `tokenizer.json` and its companions; without it the files to build it from; without
+    those a GGUF file.
 
     Args:
         sizes: bytes of every file in the tokenizer's folder, by its name below it.
         trust_remote_code: allow a tokenizer that is a program to run.
-
-    Returns:
-        `tokenizer.json` and its companions; without it the files to build it from; without those a
-        GGUF file.
 
     Raises:
         ArtifactError: no tokenizer was found, or it is a pickle or a program.
@@ -69,11 +68,7 @@ def select_tokenizer(sizes: Mapping[str, int], *, trust_remote_code: bool) -> li
 
 
 def tokenizer_files(names: Iterable[str]) -> list[str]:
-    """Return a tokenizer's files among a model's, without the model's `config.json`.
-
-    Args:
-        names: files by their name below the folder.
-    """
+    """Return a tokenizer's files among a model's, without the model's `config.json`."""
     return _matching((name for name in names if name != "config.json"), (*_ALWAYS, *_SLOW))
 
 

@@ -39,9 +39,6 @@ class Engine:
 
     A step holds Python's global lock from beginning to end, so other threads run between steps.
 
-    Args:
-        settings: of the model.
-
     Attributes:
         limits: of requests.
         keeps_prompts: True if a later request reuses what `read_ahead` has read.

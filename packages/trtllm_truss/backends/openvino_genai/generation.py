@@ -22,15 +22,6 @@ _STATUS = openvino_genai.GenerationStatus
 
 
 class Generation:
-    """A request that takes part in the engine's steps.
-
-    Args:
-        request: the request.
-        sender: sends the responses.
-        handle: the pipeline's handle of it.
-        normalize_log_probs: see `responses.build_outputs`.
-    """
-
     def __init__(
         self,
         request: GenerationRequest,

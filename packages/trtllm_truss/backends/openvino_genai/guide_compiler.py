@@ -23,10 +23,6 @@ class GuideCompiler:
     GenAI caches compiled guides per tokenizer and number of logits, so another pipeline with the
     same tokenizer reuses them. Two pipelines must not compile at the same time: GenAI records
     compile times without a lock (2026.4). Compiling releases the GIL.
-
-    Args:
-        tokenizer: of the engine's model.
-        vocab_size: number of logits of the engine's model.
     """
 
     def __init__(self, tokenizer: openvino_genai.Tokenizer, vocab_size: int) -> None:

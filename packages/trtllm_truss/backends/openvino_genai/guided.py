@@ -26,8 +26,6 @@ _NICENESS = 19
 
 
 class Arrival(NamedTuple):
-    """A queued request."""
-
     request: GenerationRequest
     sender: ResponseSender
 
@@ -37,12 +35,8 @@ class GuidedRequests:
 
     A step that meets a new guide compiles it, and no request gets a token until then. A compiled
     guide costs a step milliseconds. While a guide compiles, no step may begin a request with a
-    guide. For the scheduler's thread only.
-
-    Args:
-        engine: compiles the guides.
-        check: checks the guides of requests without `guide_is_checked`.
-        wake: called by other threads when a check or a compilation ends.
+    guide. For the scheduler's thread only; other threads call `wake` when a check or a compilation
+    ends.
     """
 
     def __init__(self, engine: Engine, check: GuideCheck, wake: Callable[[], None]) -> None:
@@ -56,7 +50,6 @@ class GuidedRequests:
         self._next_heartbeat = 0.0
 
     def take(self, arrival: Arrival) -> None:
-        """Queue a request with a guide."""
         guide = arrival.request.guide
         assert guide is not None
         if arrival.request.guide_is_checked:
@@ -93,7 +86,6 @@ class GuidedRequests:
         return ready
 
     def remove(self, chosen: Callable[[Arrival], bool]) -> list[Arrival]:
-        """Remove and return the chosen requests."""
         removed = [arrival for arrival in (*self._unchecked, *self._checked) if chosen(arrival)]
         for arrival in removed:
             if (result := self._unchecked.pop(arrival, None)) is not None:
@@ -108,7 +100,6 @@ class GuidedRequests:
         self._compiling = None
 
     def close(self) -> None:
-        """End all checks."""
         self._check.close()
 
     def _finish_checks(self) -> None:

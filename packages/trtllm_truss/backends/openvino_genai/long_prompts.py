@@ -24,12 +24,7 @@ _MIN_PART_TOKENS, _MAX_PART_TOKENS = 2 * KV_BLOCK_TOKENS, 2 * PREFILL_TOKENS
 
 
 class LongPrompts:
-    """Queue of requests with unread prompts, first come, first served.
-
-    Args:
-        engine: used in the scheduler's thread only.
-        clock: seconds, monotonic.
-    """
+    """Queue of requests with unread prompts, first come, first served; for one thread."""
 
     def __init__(self, engine: Engine, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine
@@ -54,12 +49,10 @@ class LongPrompts:
 
     @property
     def is_reading(self) -> bool:
-        """Return True if the next step reads a part."""
         return self._part is not None
 
     @property
     def current(self) -> GenerationRequest | None:
-        """Return the request whose part the engine holds."""
         return self._arrivals[0].request if self.is_reading else None
 
     def advance(
@@ -90,7 +83,6 @@ class LongPrompts:
         return None
 
     def remove(self, chosen: Callable[[Arrival], bool]) -> list[Arrival]:
-        """Remove and return the chosen requests."""
         removed = [arrival for arrival in self._arrivals if chosen(arrival)]
         if self._arrivals and self._arrivals[0] in removed:
             self._restart()
@@ -112,7 +104,6 @@ class LongPrompts:
         return False
 
     def _restart(self) -> None:
-        """Begin with the next prompt."""
         if self._part is not None:
             self._part.cancel()
         self._part = None

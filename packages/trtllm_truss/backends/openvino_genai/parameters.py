@@ -16,7 +16,7 @@ _WITHOUT_EFFECT = frozenset({"gpt_model_type", "FORCE_CPU_ONLY_INPUT_TENSORS", "
 
 
 class ParameterError(ValueError):
-    """A parameter in config.pbtxt is missing or wrong."""
+    """A parameter in config.pbtxt is missing or invalid."""
 
 
 @dataclass(frozen=True)

@@ -82,14 +82,7 @@ def read_request(
     *,
     guide_is_checked: bool = False,
 ) -> GenerationRequest:
-    """Read and validate one request.
-
-    Args:
-        request_id: Triton's request id.
-        tensors: its inputs, by the names of TensorRT-LLM's `tensorrt_llm` model.
-        requested_outputs: names of the output tensors that the caller wants.
-        limits: of the model.
-        guide_is_checked: see `GenerationRequest`.
+    """Read and validate one request, by the names of TensorRT-LLM's `tensorrt_llm` model.
 
     Raises:
         UnsupportedRequest: it cannot be served; the caller is at fault.

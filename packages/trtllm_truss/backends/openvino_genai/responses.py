@@ -29,8 +29,7 @@ class ResponseSender(Protocol):
 
     def fail(self, message: str, *, caller_at_fault: bool) -> None: ...
 
-    def is_cancelled(self) -> bool:
-        """Return True once the client has cancelled or disconnected."""
+    def is_cancelled(self) -> bool: ...
 
 
 @dataclass

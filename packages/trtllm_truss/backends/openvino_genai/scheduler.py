@@ -94,7 +94,6 @@ class Scheduler:
         self._inbox.put(Arrival(request, sender))
 
     def stop_request(self, request_id: str) -> None:
-        """Cancel all requests with that id."""
         self._inbox.put(_Stop(request_id))
 
     def close(self) -> None:
@@ -199,7 +198,6 @@ class Scheduler:
 
     @property
     def _begins_with_guide(self) -> bool:
-        """Return True if the engine is about to read a guide."""
         return any(g.request.guide is not None and not g.generated for g in self._running)
 
     @property

@@ -32,7 +32,6 @@ class Tensors:
         return iter(self._arrays.items())
 
     def array(self, name: str) -> NDArray[Any] | None:
-        """Return the tensor as sent, or None."""
         return self._arrays.get(name)
 
     def integer(self, name: str, default: int) -> int:

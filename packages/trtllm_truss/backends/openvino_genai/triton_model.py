@@ -54,7 +54,6 @@ class TritonPythonModel:
         self._death_watch = ParentDeathWatch()
 
     def execute(self, requests: list[Any]) -> None:
-        """Queue requests and return at once."""
         for request in requests:
             sender = _TritonSender(request.get_response_sender())
             try:
@@ -66,7 +65,6 @@ class TritonPythonModel:
                 sender.fail(f"The request cannot be read: {error}", caller_at_fault=False)
 
     def finalize(self) -> None:
-        """Fail running requests and unload the model."""
         self._scheduler.close()
         self._death_watch.stop()
 
@@ -86,8 +84,6 @@ class TritonPythonModel:
 
 
 class _TritonSender:
-    """A `ResponseSender` through Triton's response sender."""
-
     def __init__(self, sender: Any) -> None:
         self._sender = sender
         self._broken = False
@@ -122,8 +118,6 @@ class _TritonSender:
 
 
 class _TritonLog(logging.Handler):
-    """Log handler that writes to Triton's log."""
-
     def emit(self, record: logging.LogRecord) -> None:
         line = f"[openvino_genai] {self.format(record)}"
         if record.levelno >= logging.ERROR:

@@ -26,34 +26,16 @@ _NEUTRAL: dict[str, tuple[float, ...]] = {
 }
 """Inputs and their values that change nothing."""
 
-_EMPTY = frozenset(
-    {
-        "encoder_input_features",
-        "encoder_output_lengths",
-        "decoder_input_ids",
-        "decoder_input_lengths",
-        "draft_input_ids",
-        "draft_logits",
-        "prompt_embedding_table",
-        "prompt_table_extra_ids",
-        "cross_attention_mask",
-        "skip_cross_attn_blocks",
-        "mrope_rotary_cos_sin",
-        "mrope_position_deltas",
-        "lora_weights",
-        "lora_config",
-        "context_phase_params",
-        "retention_token_range_starts",
-        "retention_token_range_ends",
-        "retention_token_range_priorities",
-        "retention_token_range_durations_ms",
-        "retention_decode_priority",
-        "retention_decode_duration_ms",
-        "lookahead_window_size",
-        "lookahead_ngram_size",
-        "lookahead_verification_set_size",
-    }
-)
+_EMPTY = frozenset((
+    "encoder_input_features", "encoder_output_lengths", "decoder_input_ids",
+    "decoder_input_lengths", "draft_input_ids", "draft_logits", "prompt_embedding_table",
+    "prompt_table_extra_ids", "cross_attention_mask", "skip_cross_attn_blocks",
+    "mrope_rotary_cos_sin", "mrope_position_deltas", "lora_weights", "lora_config",
+    "context_phase_params", "retention_token_range_starts", "retention_token_range_ends",
+    "retention_token_range_priorities", "retention_token_range_durations_ms",
+    "retention_decode_priority", "retention_decode_duration_ms", "lookahead_window_size",
+    "lookahead_ngram_size", "lookahead_verification_set_size",
+))  # fmt: skip
 """Inputs that change nothing only while empty, or an empty string."""
 
 

@@ -44,14 +44,7 @@ _ENGINE_INPUTS = {
 
 
 class TritonPythonModel:
-    """One process of the model."""
-
     def initialize(self, args: dict[str, str]) -> None:
-        """Load the tokenizer.
-
-        Raises:
-            ArtifactError: `tokenizer_dir` holds no tokenizer.
-        """
         values = parameters(args)
         self._engine = values["tensorrt_llm_model_name"]
         self._tokenizer = tokenizer(values)
@@ -63,7 +56,6 @@ class TritonPythonModel:
         self._answers: set[Future[None]] = set()
 
     def execute(self, requests: list[Any]) -> None:
-        """Start each request on the event loop and return at once."""
         for request in requests:
             reply = Reply(request.get_response_sender(), self._stub)
             try:

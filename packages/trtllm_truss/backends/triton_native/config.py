@@ -16,11 +16,6 @@ def parameters(args: Mapping[str, str]) -> dict[str, str]:
 
 
 def tokenizer(values: Mapping[str, str]) -> TextTokenizer:
-    """Load the tokenizer of the parameters.
-
-    Raises:
-        ArtifactError: `tokenizer_dir` holds no tokenizer.
-    """
     is_trusted = flag(values, "trust_remote_code", default=False)
     return load_tokenizer(Path(values["tokenizer_dir"]), trust_remote_code=is_trusted)
 

@@ -17,14 +17,7 @@ from trtllm_truss.backends.triton_native.tensors import Inputs, from_texts, to_n
 
 
 class TritonPythonModel:
-    """One process of the model."""
-
     def initialize(self, args: dict[str, str]) -> None:
-        """Load the tokenizer.
-
-        Raises:
-            ArtifactError: `tokenizer_dir` holds no tokenizer.
-        """
         self._tokenizer = tokenizer(parameters(args))
         self._death_watch = ParentDeathWatch()
 

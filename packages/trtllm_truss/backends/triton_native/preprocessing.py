@@ -22,14 +22,7 @@ _NO_ID = -1  # an end or padding id that does not exist
 
 
 class TritonPythonModel:
-    """One process of the model."""
-
     def initialize(self, args: dict[str, str]) -> None:
-        """Load the tokenizer.
-
-        Raises:
-            ArtifactError: `tokenizer_dir` holds no tokenizer.
-        """
         values = parameters(args)
         self._tokenizer = tokenizer(values)
         self._adds_special_tokens = flag(values, "add_special_tokens", default=True)

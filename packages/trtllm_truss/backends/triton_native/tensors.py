@@ -15,7 +15,6 @@ from trtllm_truss.triton.client.tensors import pack_texts
 
 
 def _serialize(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the bytes of a string tensor."""
     data = pack_texts(array.ravel().tolist())
     return readable_copy(np.frombuffer(data, np.uint8))
 

@@ -63,10 +63,10 @@ class TritonClient:
 
         Args:
             request: the generation.
-            on_end: called once, when the engine is done, however slowly the stream is read.
+            on_end: see `Answer`.
+            on_heartbeat: see `Answer`.
             on_stopped: called once the engine has stopped a request that was abandoned before its
                 end, with the number of tokens that nothing read.
-            on_heartbeat: called at each response without tokens, see `Answer`.
 
         Raises:
             EngineUnavailable: the server cannot be reached.
@@ -110,7 +110,6 @@ class TritonClient:
         request_id: str,
         on_stopped: Callable[[int], None] | None,
     ) -> None:
-        """End a call in the background."""
         if answer.is_final:  # the server is about to end it
             return
         if self._closed:

@@ -21,23 +21,14 @@ _MESSAGE_HEAD_BYTES = 5
 class Receiver(Protocol):
     """Receiver of one call's messages, called from the event loop; must not block."""
 
-    def message(self, payload: bytes) -> None:
-        """Receive one whole message."""
+    def message(self, payload: bytes) -> None: ...
 
     def ended(self, status: StatusCode, details: str) -> None:
         """Receive the end; called exactly once unless the call was cancelled on this side."""
 
 
 class Call:
-    """A call in flight.
-
-    Args:
-        receiver: receives what the server sends.
-        payload: the single message of the request.
-
-    Attributes:
-        unsent: bytes that the server's window had no room for yet.
-    """
+    """A call in flight, with the bytes that the server's window had no room for yet (`unsent`)."""
 
     __slots__ = ("_details", "_partial", "_receiver", "_status", "unsent")
 
@@ -71,9 +62,7 @@ class Call:
                 self._details = unquote(value)
 
     def end(self) -> None:
-        """Report the server's status to the receiver."""
         self._receiver.ended(self._status, self._details)
 
     def break_off(self, details: str) -> None:
-        """Report a lost call to the receiver, as UNAVAILABLE."""
         self._receiver.ended(StatusCode.UNAVAILABLE, details)

@@ -49,11 +49,7 @@ class _Http2(H2Connection):
 
 
 class GrpcConnection(asyncio.Protocol):
-    """A client's connection to one gRPC server, without TLS; belongs to the running event loop.
-
-    Args:
-        authority: ``host:port`` of the server.
-    """
+    """A client's connection to one gRPC server, without TLS; belongs to the running event loop."""
 
     def __init__(self, authority: str) -> None:
         configuration = H2Configuration(
@@ -74,7 +70,7 @@ class GrpcConnection(asyncio.Protocol):
 
     @classmethod
     async def connect(cls, authority: str) -> GrpcConnection:
-        """Open a connection.
+        """Open a connection to ``host:port``.
 
         Raises:
             OSError: the server cannot be reached.
@@ -86,7 +82,6 @@ class GrpcConnection(asyncio.Protocol):
 
     @property
     def is_usable(self) -> bool:
-        """Return True if another call can be made."""
         transport = self._transport
         return transport is not None and not transport.is_closing() and not self._going_away
 
@@ -136,7 +131,6 @@ class GrpcConnection(asyncio.Protocol):
         self._widen(_LARGEST_WINDOW - _FIRST_WINDOW)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End every call in flight."""
         calls, self._calls = self._calls, {}
         for call in calls.values():
             call.break_off("the connection was lost")

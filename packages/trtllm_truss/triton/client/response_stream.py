@@ -99,7 +99,6 @@ class Answer:
         return self.over
 
     def message(self, payload: bytes) -> None:
-        """Handle a response, as a `Receiver`."""
         if self._is_decided():
             return
         if not self._reader.read_token(payload, self._tokens):
@@ -113,7 +112,6 @@ class Answer:
             self._wake()
 
     def ended(self, status: StatusCode, details: str) -> None:
-        """Handle the end of the call, as a `Receiver`."""
         self.over = True
         if not self._is_decided():
             self._failure = (

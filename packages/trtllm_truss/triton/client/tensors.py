@@ -30,10 +30,10 @@ _FINAL = "triton_final_response"
 def encode_request(
     request: EngineRequest, *, model_name: str, declared: Collection[str]
 ) -> service_pb2.ModelInferRequest:
-    """Build the message for one generation.
+    """Build the message for one generation; fields that are None are left out.
 
     Args:
-        request: the generation; fields that are None are left out.
+        request: the generation.
         model_name: Triton's name of the model.
         declared: inputs that the server's ``config.pbtxt`` declares. Where a field has an older
             and a newer name, every declared one is sent: the backend reads the one it knows.

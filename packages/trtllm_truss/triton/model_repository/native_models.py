@@ -35,8 +35,6 @@ _ENGINE_NAMES = frozenset(row.name for row in (*INPUTS, *OUTPUTS))
 
 @dataclass(frozen=True, slots=True)
 class InstanceCounts:
-    """Number of processes of each model."""
-
     preprocessing: int = 1
     postprocessing: int = 1
     bls: int = 1
@@ -59,7 +57,7 @@ def render_native_models(
             ``1/model.py``.
         destination: the repository.
         tokenizer_dir: the tokenizer's files.
-        trust_remote_code: allow a tokenizer that is a program to run.
+        trust_remote_code: see `load_tokenizer`.
         max_batch_size: maximum of concurrent requests of the engine.
         counts: processes of each model.
         tensorrt_llm_version: selects the declared names; None declares those of every version.

@@ -79,15 +79,7 @@ def launcher(
 ) -> Callable[[Launch], list[str]]:
     """Return the command line of each start, as a function for :class:`ServerProcess`.
 
-    A single rank runs without ``mpirun``.
-
-    Args:
-        installation: the server.
-        repository: the rendered model repository.
-        backends: the one folder in which Triton looks for backends.
-        world_size: ranks, and so GPUs.
-        exit_timeout_s: time that a stopping server gives requests in flight.
-        environ: environment to read; this process's by default.
+    A single rank runs without ``mpirun``. The arguments are those of `server_command`.
 
     Raises:
         TritonError: there are several ranks and no ``mpirun``, or orchestrator mode is requested.
@@ -187,12 +179,8 @@ def server_environment(
 ) -> dict[str, str]:
     """Build the server's environment from ours: without secrets, with the server's paths.
 
-    The engine is on disk before Triton starts, so nothing in the child needs a token.
-
-    Args:
-        parent: our own environment.
-        installation: the server.
-        passed: names of further variables for the server.
+    The engine is on disk before Triton starts, so nothing in the child needs a token. `passed`
+    names further variables for the server.
     """
     environment = child_environment(parent, passed)
     if installation.program_path is not None:
@@ -203,7 +191,6 @@ def server_environment(
 
 
 def launch_environment(environment: Mapping[str, str], launch: Launch) -> dict[str, str]:
-    """Add the folder and addresses of one start."""
     return {
         **MPI_DEFAULTS,
         **environment,

@@ -53,9 +53,6 @@ class TritonInstallation:
 def find_installation(environ: Mapping[str, str] | None = None) -> TritonInstallation:
     """Find the server: ``TRITON_SERVER_EXECUTABLE``, ``PATH``, NVIDIA's image, then the wheel.
 
-    Args:
-        environ: environment to read; this process's by default.
-
     Raises:
         TritonError: no server was found, or the one named or found cannot run here.
     """
@@ -72,16 +69,9 @@ def assemble_backends(
 ) -> Path:
     """Fill one folder with links to every backend, since Triton accepts a single folder.
 
-    A backend of ``TRITON_BACKEND_DIRECTORY`` wins over one of ours with the same name, and ours
-    over the server's.
-
-    Args:
-        installation: its backends have the lowest priority.
-        folder: created, or emptied of earlier links.
-        environ: environment to read; this process's by default.
-
-    Returns:
-        ``folder``.
+    The folder is created, or emptied of earlier links, and returned. A backend of
+    ``TRITON_BACKEND_DIRECTORY`` wins over one of ours with the same name, and ours over the
+    server's.
 
     Raises:
         TritonError: ``TRITON_BACKEND_DIRECTORY`` is not a folder.

@@ -32,7 +32,6 @@ class KnownError:
     context: re.Pattern[str] | None = None
 
     def explain(self, match: re.Match[str]) -> str:
-        """Return the sentence for one line."""
         if callable(self.sentence):
             return self.sentence(match)
         return self.sentence.format(**match.groupdict())

@@ -59,7 +59,6 @@ class TritonMetrics(Collector):
         self._families = ()
 
     def collect(self) -> Iterable[Metric]:
-        """Return the last values, without waiting."""
         return self._families
 
     def describe(self) -> Iterable[Metric]:

@@ -62,13 +62,8 @@ def mpi_command(
 ) -> list[str]:
     """Join one command line per rank into one job.
 
-    No rank is bound to a core: Triton has many threads, and ranks above 0 wait in a busy loop.
-
-    Args:
-        mpirun: the launcher.
-        segments: argument vectors by rank.
-        as_root: this user is root, which Open MPI otherwise refuses.
-        oversubscribe: there may be more ranks than cores, which Open MPI otherwise refuses.
+    No rank is bound to a core: Triton has many threads, and ranks above 0 wait in a busy loop. Open
+    MPI refuses root and more ranks than cores unless `as_root` and `oversubscribe` are set.
     """
     command = [str(mpirun)]
     if as_root:
@@ -87,7 +82,6 @@ def needs_oversubscription(ranks: int, cpus: int) -> bool:
 
 
 def usable_cpus() -> int:
-    """Return the number of CPUs, threads included, that this process may run on."""
     return len(os.sched_getaffinity(0))
 
 

@@ -15,11 +15,7 @@ _LINE_BYTES = 8192
 
 
 class Output:
-    """The output of one server, over all its starts.
-
-    Args:
-        on_line: called with every line, from the reading thread.
-    """
+    """The last lines of one server, over all its starts; `on_line` receives every line."""
 
     def __init__(self, on_line: Callable[[str], None] | None = None) -> None:
         self._lines: deque[str] = deque(maxlen=_TAIL_LINES)
@@ -27,7 +23,6 @@ class Output:
 
     @property
     def tail(self) -> tuple[str, ...]:
-        """Return the last lines of the current start."""
         return tuple(self._lines.copy())
 
     def drain(self, stream: IO[bytes]) -> threading.Thread:

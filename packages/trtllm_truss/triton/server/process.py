@@ -103,12 +103,10 @@ class ServerProcess:
 
     @property
     def tail(self) -> tuple[str, ...]:
-        """Return the last lines of the server's output."""
         return self._output.tail
 
     @property
     def grpc_address(self) -> str:
-        """Return ``host:port`` of the gRPC endpoint."""
         assert self.launch is not None, "the server was not started"
         return f"127.0.0.1:{self.launch.ports.grpc}"
 

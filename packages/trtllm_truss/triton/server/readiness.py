@@ -64,8 +64,6 @@ async def _ask(
 
 
 class _Reply:
-    """Receiver of the one message of a unary call."""
-
     def __init__(self) -> None:
         self.payload: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._message = b""
