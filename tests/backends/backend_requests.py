@@ -57,7 +57,7 @@ def word_list(*words: list[int]) -> NDArray[np.int32]:
 
 
 class Caller:
-    """A `Reply` that keeps every response; `wait` returns once the final one has come."""
+    """A `ResponseSender` that keeps every response; `wait` returns after the final one."""
 
     def __init__(self) -> None:
         self.responses: list[Outputs] = []

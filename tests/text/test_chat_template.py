@@ -50,13 +50,13 @@ def test_a_template_for_tools_is_used_with_tools() -> None:
     assert tokenizer.decode(ids) == "search fast"
 
 
-def test_a_model_without_template_says_so() -> None:
+def test_a_model_without_template_is_an_error() -> None:
     with pytest.raises(InvalidRequest, match="no chat template") as refused:
         tokenizer_of("unigram").apply_chat_template(HELLO)
     assert refused.value.param == "messages"
 
 
-def test_what_templates_may_use() -> None:
+def test_names_that_templates_may_use() -> None:
     assert render("{{ strftime_now('%Y') }}") == str(datetime.now().year)
     assert render("{{ x | tojson }}", x={"ü<": 1}) == '{"ü<": 1}'
     assert render("{{ x | tojson(indent=2) }}", x=[1]) == json.dumps([1], indent=2)

@@ -190,7 +190,7 @@ def test_bos_is_there_as_often_as_the_template_writes_it(name: str) -> None:
         ("llama-2", DIALOGUE[1:], "Roles must alternate"),
     ],
 )
-def test_what_a_template_refuses_is_refused(
+def test_refusals_of_a_template_are_reported(
     name: str, messages: list[dict[str, Any]], reason: str
 ) -> None:
     ours, theirs = pair(name)

@@ -1,4 +1,4 @@
-"""Decoders as no model has them: whatever a tokenizer.json holds, the text must be exact."""
+"""Decoders of no known model: the text is exact for every valid tokenizer.json."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def test_a_fast_tokenizer_and_nothing_else() -> None:
     assert select(*files, *templates, *others) == sorted([*files, *templates])
 
 
-def test_without_one_what_it_is_made_from() -> None:
+def test_without_one_the_files_to_build_it_from() -> None:
     files = ["config.json", "tokenizer.model", "tokenizer_config.json"]
     assert select(*files, *WEIGHTS) == files
 
@@ -87,7 +87,7 @@ def test_a_slow_tokenizer_becomes_a_fast_one(tmp_path: Path) -> None:
     assert tokenizer.eos_ids == (0, 7)
 
 
-def test_what_cannot_be_converted_is_named(tmp_path: Path) -> None:
+def test_an_unconvertible_tokenizer_is_named(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.model").write_bytes(b"no sentencepiece")
     message = r"cannot build a fast tokenizer from .*save_pretrained"
     with pytest.raises(ArtifactError, match=message):

@@ -183,7 +183,7 @@ def test_sentences_name_both_sides(text, sentence):
     assert find_known_error([text])[0] == sentence
 
 
-def test_memory_for_the_kv_cache_is_told_from_memory_for_the_engine():
+def test_memory_of_the_kv_cache_and_of_the_engine_are_distinguished():
     line = "[TensorRT-LLM][ERROR] CUDA runtime error in ::cudaMallocAsync(ptr, n): out of memory"
     trace = "5  0x7f tensorrt_llm::batch_manager::kv_cache_manager::BlockManager::allocatePools()"
     assert "kv_cache_free_gpu_mem_fraction" in find_known_error([line, trace])[0]

@@ -1,4 +1,4 @@
-"""What killed runs leave is removed by the next start; what others use is not."""
+"""The next start removes leftovers of killed runs, and nothing in use."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ with temporary_folder() as folder:
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where this process and its children put temporary files."""
+    """The temporary folder of this process and its children."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     return tmp_path
@@ -50,7 +50,7 @@ def segments(prefix: str) -> list[Path]:
     return list(Path("/dev/shm").glob(f"{prefix}*"))
 
 
-def test_only_what_nobody_holds_is_removed(temporary: Path, prefix: str) -> None:
+def test_only_unlocked_runs_are_removed(temporary: Path, prefix: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, prefix], stdout=subprocess.PIPE, text=True
     ) as holder:
@@ -66,7 +66,7 @@ def test_only_what_nobody_holds_is_removed(temporary: Path, prefix: str) -> None
     assert not segments(prefix)
 
 
-def test_what_is_not_ours_stays(temporary: Path, prefix: str) -> None:
+def test_foreign_files_stay(temporary: Path, prefix: str) -> None:
     checkout = temporary / "trtllm-truss-checkout"
     checkout.mkdir()
     old = temporary / "trtllm_truss_1_00000000_x"  # of a version without locks; in use perhaps
@@ -86,7 +86,7 @@ def test_what_is_not_ours_stays(temporary: Path, prefix: str) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes the rights of root")
-def test_what_another_user_owns_stays(temporary: Path) -> None:
+def test_folders_of_another_user_stay(temporary: Path) -> None:
     folder = temporary / "trtllm-truss-other"
     folder.mkdir()
     os.close(lock_folder(folder) or 0)

@@ -79,7 +79,7 @@ def test_stop_before_start(pretend):
         server.start()
 
 
-def test_crash_at_boot_is_told_at_once(pretend):
+def test_crash_at_boot_is_reported_at_once(pretend):
     begun = time.monotonic()
     with pytest.raises(TritonError) as failure:
         started(pretend("crash"), ready_s=60)
@@ -89,7 +89,7 @@ def test_crash_at_boot_is_told_at_once(pretend):
     assert time.monotonic() - begun < 30  # and not only when the time is over
 
 
-def test_missing_program_is_told():
+def test_missing_program_is_reported():
     server = ServerProcess(lambda _: ["/nowhere/tritonserver"], os.environ)
     with pytest.raises(TritonError, match="cannot run /nowhere/tritonserver: No such file"):
         started(server)
@@ -156,7 +156,7 @@ def test_output_is_drained_and_the_tail_bounded(pretend):
     assert server.tail[-1].startswith("line 19999 x")
 
 
-def test_death_after_ready_is_told_once(pretend):
+def test_death_after_ready_is_reported_once(pretend):
     server = started(pretend("family", "memory"))
     told = []
     server.on_exit(told.append)
@@ -283,7 +283,7 @@ def test_nothing_outlives_its_owner(number, fork):
 
 
 def test_guard_below_a_guard_cleans_up_first(tmp_path):
-    """What `serve` does: the server process is kept too, and all of it is killed."""
+    """As under `serve`: the server process has a guard too, and all of it is killed."""
 
     def command(_):
         return [

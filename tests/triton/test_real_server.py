@@ -56,7 +56,7 @@ CLOSED_APIS = {
 
 
 @pytest.mark.parametrize("method", CLOSED_APIS)
-def test_apis_that_nobody_needs_are_closed(triton, method):
+def test_unneeded_apis_are_closed(triton, method):
     with grpc.insecure_channel(triton.process.grpc_address) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         with pytest.raises(grpc.RpcError, match="This protocol is restricted"):
@@ -64,7 +64,7 @@ def test_apis_that_nobody_needs_are_closed(triton, method):
 
 
 class Answer:
-    """How a gRPC call ended."""
+    """The status of a gRPC call."""
 
     def __init__(self):
         self.status = asyncio.get_running_loop().create_future()
@@ -96,14 +96,14 @@ async def test_no_header_opens_a_closed_api(triton, head, details):
     connection.close()
 
 
-def test_model_that_cannot_load_is_told(make_triton):
+def test_model_that_cannot_load_is_reported(make_triton):
     failed = make_triton(ready_s=None, load_error="no such engine file: rank0.engine")
     with pytest.raises(TritonError, match=r"exited with code 1.*no such engine file"):
         failed.process.wait_until_ready(PATIENCE_S)
     assert failed.process.state is State.DEAD
 
 
-def test_stub_that_dies_while_loading_is_told(make_triton):
+def test_stub_that_dies_while_loading_is_reported(make_triton):
     failed = make_triton(ready_s=None, load_exit=9)
     with pytest.raises(TritonError, match="Stub process"):
         failed.process.wait_until_ready(PATIENCE_S)
