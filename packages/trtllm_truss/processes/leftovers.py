@@ -22,7 +22,7 @@ from trtllm_truss.processes import process_guard
 logger = logging.getLogger(__name__)
 
 _LOCK = "owner.lock"
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux keeps POSIX shared memory
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux keeps POSIX shared memory
 RUN_PREFIX = "trtllm_truss_"
 FOLDER_PREFIX = "trtllm-truss-"
 _RUN_ID_BYTES = 256
@@ -56,14 +56,14 @@ def lock_folder(folder: Path, run_id: str = "") -> int | None:
 
 def lock_segments(shm_prefix: str, run_id: str) -> int | None:
     """Mark the shared-memory segments of a run as in use, like `lock_folder`."""
-    return _hold(_SHARED_MEMORY / f"{shm_prefix}{_LOCK}", run_id)
+    return _hold(SHARED_MEMORY / f"{shm_prefix}{_LOCK}", run_id)
 
 
 def sweep() -> None:
     """Remove processes, segments and folders of this user's runs whose owners are dead."""
     temporary = Path(tempfile.gettempdir())
     for lock in (
-        *_SHARED_MEMORY.glob(f"{RUN_PREFIX}*_{_LOCK}"),
+        *SHARED_MEMORY.glob(f"{RUN_PREFIX}*_{_LOCK}"),
         *temporary.glob(f"{RUN_PREFIX}*/{_LOCK}"),
         *temporary.glob(f"{FOLDER_PREFIX}*/{_LOCK}"),
     ):
@@ -81,7 +81,7 @@ def sweep() -> None:
 def _remove_run(lock: Path, run_id: str) -> None:
     if run_id:
         process_guard.kill_marked(run_id)
-    if lock.parent == _SHARED_MEMORY:
+    if lock.parent == SHARED_MEMORY:
         what = lock.name.removesuffix(_LOCK)
         process_guard.remove_segments(what)
     else:

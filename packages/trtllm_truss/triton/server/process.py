@@ -15,10 +15,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from pathlib import Path
 
 from trtllm_truss.errors import TritonError
 from trtllm_truss.processes import process_guard
+from trtllm_truss.processes.leftovers import SHARED_MEMORY
 from trtllm_truss.processes.spawning import kill_guard, spawn_guarded
 from trtllm_truss.triton.model_repository.contract import MODEL_NAME
 from trtllm_truss.triton.server.command import Launch, launch_environment, new_launch
@@ -29,7 +29,6 @@ from trtllm_truss.triton.server.readiness import is_ready
 
 logger = logging.getLogger(__name__)
 
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux keeps POSIX shared memory
 _UMASK = 0o077  # Triton's files are private
 _TICK_S = 0.05
 _STARTS = 3
@@ -273,6 +272,6 @@ def _make_private(shm_prefix: str) -> None:
     Triton's Python backend passes prompts and answers through them. It creates each with mode 0644,
     whatever the umask (Boost's default).
     """
-    for segment in _SHARED_MEMORY.glob(f"{shm_prefix}*"):
+    for segment in SHARED_MEMORY.glob(f"{shm_prefix}*"):
         with suppress(OSError):  # it may just have been removed
             segment.chmod(0o600)
