@@ -130,7 +130,7 @@ def _role(pid: int) -> str:
     program = Path(arguments[0]).name
     if program.startswith("python"):
         if any(argument.endswith("process_guard.py") for argument in arguments):
-            return "keeper"
+            return "process guard"
         if "main.py" in arguments:
             return "truss"
         return "serve" if "serve" in arguments else "worker"

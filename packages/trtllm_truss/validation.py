@@ -85,3 +85,12 @@ def shown_name(name: str) -> str:
         return shown(name)
     plain = name.replace("_", "").replace(".", "").isalnum() and name.isascii()
     return name if plain else shown(name)
+
+
+def is_unicode(text: str) -> bool:
+    """Return False for a string with a lone surrogate, which JSON allows."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -132,8 +132,8 @@ def test_an_engine_that_does_not_fit(
         ({"manifest": {"schema": 2}}, "use a newer release"),
         ({"removed": "rank1.engine"}, "missing: rank1.engine"),
         ({"removed": "config.json"}, "engine files but no config.json"),
-        ({"removed": "tokenizer.json"}, "there is no tokenizer"),
-        ({"added": {"tokenizer.pkl": b"x"}}, "tokenizer.pkl would run code"),
+        ({"removed": "tokenizer.json"}, "no tokenizer found"),
+        ({"added": {"tokenizer.pkl": b"x"}}, "tokenizer.pkl would run its author's code"),
         ({"added": {"a.gguf": b""}, "removed": "rank1.engine"}, "missing: rank1.engine"),
     ],
 )

@@ -56,7 +56,7 @@ def test_sigterm_lets_a_running_stream_finish(own_server: Served) -> None:
 def test_sigint_ends_with_status_0_and_leaves_nothing(own_server: Served) -> None:
     assert own_server.left_overs()
     pids = own_server.processes()
-    assert len(pids) >= 4  # two keepers, Truss's server, Triton, its Python stub
+    assert len(pids) >= 4  # two guards, Truss's server, Triton, its Python stub
     assert own_server.end(signal.SIGINT) == 0
     assert not alive(pids)
     assert not own_server.left_overs()
@@ -83,7 +83,7 @@ def test_connections_that_say_nothing_keep_nobody_out(tmp_path: Path) -> None:
         assert served.end() == 0
 
 
-@pytest.mark.parametrize("victim", ["trtllm-truss serve", "truss server", "keeper of triton"])
+@pytest.mark.parametrize("victim", ["trtllm-truss serve", "truss server", "guard of triton"])
 def test_kill_9_leaves_nothing(own_server: Served, victim: str) -> None:
     pids = own_server.processes()
     commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids}
@@ -91,12 +91,12 @@ def test_kill_9_leaves_nothing(own_server: Served, victim: str) -> None:
         "trtllm-truss serve": [own_server.process.pid],
         "truss server": [pid for pid, line in commands.items() if b"\0main.py\0" in line
                          and b"process_guard.py" not in line],
-        "keeper of triton": [pid for pid, line in commands.items() if b"process_guard.py" in line
+        "guard of triton": [pid for pid, line in commands.items() if b"process_guard.py" in line
                              and b"tritonserver" in line],
     }[victim]  # fmt: skip
     (target,) = targets
     subprocess.run(["kill", "-9", str(target)], check=True)
-    if victim == "keeper of triton":  # the engine is gone, the server says so and can be ended
+    if victim == "guard of triton":  # the engine is gone, the server says so and can be ended
         assert settles(lambda: not own_server.is_healthy())
         assert own_server.post({"prompt": "Hi"}).status_code == 503
         assert own_server.end() == 0

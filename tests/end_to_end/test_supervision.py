@@ -60,7 +60,7 @@ def named(served: Served, name: str) -> list[int]:
     return sorted(pid for pid, comm in served.processes().items() if comm == name)
 
 
-def keeper_of_the_job(served: Served) -> list[int]:
+def guard_of_the_job(served: Served) -> list[int]:
     lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in served.processes()}
     return [
         pid
@@ -75,7 +75,7 @@ VICTIMS: dict[str, Callable[[Served], list[int]]] = {
     "mpirun": lambda served: [*named(served, "mpirun"), *named(served, "prterun")],
     "a Python stub": lambda served: named(served, "triton_python_b")[:1],
     "the other Python stub": lambda served: named(served, "triton_python_b")[1:],
-    "the keeper": keeper_of_the_job,
+    "the process guard": guard_of_the_job,
 }
 
 
@@ -113,7 +113,7 @@ def command_line(pid: int) -> bytes:
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("killed", ["server and keeper", "all but the engine"])
+@pytest.mark.parametrize("killed", ["server and process guard", "all but the engine"])
 def test_all_that_would_clean_up_is_killed_at_once(tmp_path: Path, killed: str, ranks: int) -> None:
     """What is left then, ranks on their GPUs among it, the next start removes."""
     config = config_for(write_engine(tmp_path / "engine", tp=ranks, step_ms=20), tp=ranks)
@@ -123,7 +123,7 @@ def test_all_that_would_clean_up_is_killed_at_once(tmp_path: Path, killed: str, 
     served = Served(config, environment).wait_until_ready()
     pids = {**served.processes(), served.process.pid: "serve"}
     lines = {pid: command_line(pid) for pid in pids}
-    targets = keeper_of_the_job(served)
+    targets = guard_of_the_job(served)
     targets += [
         pid for pid, line in lines.items() if b"main.py" in line and b"process_guard" not in line
     ]

@@ -1,4 +1,4 @@
-"""What killed runs leave is removed by the next start; what others use is not."""
+"""The next start removes leftovers of killed runs, and nothing in use."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import pytest
 from tests.support.paths import PROGRAMS
 from tests.support.scripted_triton import assert_nothing_left
 
-from trtllm_truss.processes.leftovers import hold_folder, hold_segments, sweep, temporary_folder
+from trtllm_truss.processes.leftovers import lock_folder, lock_segments, sweep, temporary_folder
 from trtllm_truss.processes.process_guard import marked_processes
 
 HOLDER = """
 import sys, time
-from trtllm_truss.processes.leftovers import hold_segments, temporary_folder
-lock = hold_segments(sys.argv[1], "run")
+from trtllm_truss.processes.leftovers import lock_segments, temporary_folder
+lock = lock_segments(sys.argv[1], "run")
 with temporary_folder() as folder:
     (folder / "file").touch()
     print(folder, flush=True)
@@ -31,7 +31,7 @@ with temporary_folder() as folder:
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where this process and its children put temporary files."""
+    """The temporary folder of this process and its children."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     return tmp_path
@@ -50,7 +50,7 @@ def segments(prefix: str) -> list[Path]:
     return list(Path("/dev/shm").glob(f"{prefix}*"))
 
 
-def test_only_what_nobody_holds_is_removed(temporary: Path, prefix: str) -> None:
+def test_only_unlocked_runs_are_removed(temporary: Path, prefix: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, prefix], stdout=subprocess.PIPE, text=True
     ) as holder:
@@ -66,7 +66,7 @@ def test_only_what_nobody_holds_is_removed(temporary: Path, prefix: str) -> None
     assert not segments(prefix)
 
 
-def test_what_is_not_ours_stays(temporary: Path, prefix: str) -> None:
+def test_foreign_files_stay(temporary: Path, prefix: str) -> None:
     checkout = temporary / "trtllm-truss-checkout"
     checkout.mkdir()
     old = temporary / "trtllm_truss_1_00000000_x"  # of a version without locks; in use perhaps
@@ -74,7 +74,7 @@ def test_what_is_not_ours_stays(temporary: Path, prefix: str) -> None:
     precious = temporary / "precious"
     precious.mkdir()
     (temporary / "trtllm-truss-link").symlink_to(precious)
-    os.close(hold_folder(precious) or 0)
+    os.close(lock_folder(precious) or 0)
     (temporary / "trtllm-truss-pipe").mkdir()
     os.mkfifo(temporary / "trtllm-truss-pipe/owner.lock")
     Path(f"/dev/shm/{prefix}0").touch()
@@ -86,19 +86,19 @@ def test_what_is_not_ours_stays(temporary: Path, prefix: str) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes the rights of root")
-def test_what_another_user_owns_stays(temporary: Path) -> None:
+def test_folders_of_another_user_stay(temporary: Path) -> None:
     folder = temporary / "trtllm-truss-other"
     folder.mkdir()
-    os.close(hold_folder(folder) or 0)
+    os.close(lock_folder(folder) or 0)
     os.chown(folder / "owner.lock", 65534, 65534)
     sweep()
     assert folder.exists()
 
 
 def test_a_lock_is_renewed_without_a_gap(temporary: Path) -> None:
-    """`serve` holds its folder, then hands it over to the keeper."""
+    """`serve` holds its folder, then hands it over to the guard."""
     with temporary_folder() as folder:
-        renewed = hold_folder(folder, "run")
+        renewed = lock_folder(folder, "run")
         assert renewed is not None
         sweep()
         assert folder.exists()
@@ -108,11 +108,11 @@ def test_a_lock_is_renewed_without_a_gap(temporary: Path) -> None:
 
 
 def test_where_nothing_can_be_locked_nothing_is_swept(temporary: Path) -> None:
-    assert hold_folder(temporary / "nowhere") is None
-    assert hold_segments("no/where", "run") is None
+    assert lock_folder(temporary / "nowhere") is None
+    assert lock_segments("no/where", "run") is None
 
 
-def test_owner_and_keeper_killed_at_once(temporary: Path) -> None:
+def test_owner_and_guard_killed_at_once(temporary: Path) -> None:
     owner = subprocess.Popen(
         [sys.executable, str(PROGRAMS / "owner.py"), "-", "stubborn", "family", "memory"],
         stdout=subprocess.PIPE,
@@ -120,13 +120,13 @@ def test_owner_and_keeper_killed_at_once(temporary: Path) -> None:
     )
     assert owner.stdout is not None
     with owner.stdout:
-        run_id, shm_prefix, keeper = owner.stdout.readline().split()
+        run_id, shm_prefix, guard = owner.stdout.readline().split()
     for number in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in (owner.pid, int(keeper)):
+        for pid in (owner.pid, int(guard)):
             os.kill(pid, number)
     owner.wait()
     deadline = time.monotonic() + 5
-    while Path(f"/proc/{keeper}").exists() and time.monotonic() < deadline:
+    while Path(f"/proc/{guard}").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert marked_processes(run_id)  # the family
     assert segments(shm_prefix)

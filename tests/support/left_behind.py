@@ -22,7 +22,7 @@ from tests.support.waiting import settles
 from trtllm_truss.processes.process_guard import _env_makers
 
 _TICK_S = 0.1
-_PATIENCE_S = 15.0  # for keepers that are still cleaning up
+_PATIENCE_S = 15.0  # for guards that are still cleaning up
 _PATTERNS = ("python_env_*", "trtllm*", "truss-*", "ompi.*", "prte.*", "pmix*")
 
 

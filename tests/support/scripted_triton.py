@@ -27,7 +27,7 @@ class ScriptedTriton:
     engine_dir: Path
 
     def script(self, request_id: str, **answer: Any) -> None:
-        """Says how one request is answered; keys: see the backend."""
+        """Set the script of one request; keys: see the backend."""
         (self.engine_dir / f"{request_id}.json").write_text(json.dumps(answer))
 
     def seen(self, request_id: str, event: str, within_s: float = PATIENCE_S) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def left_alone(folders: Iterable[Path]) -> list[Path]:
 
 
 async def chunks_of(client: TritonClient, request: EngineRequest) -> AsyncIterator[EngineChunk]:
-    """Everything that one request gives, as it comes."""
+    """Yield all chunks of one request."""
     async with client.answer(request) as answer:
         while True:
             chunk = await answer.next()

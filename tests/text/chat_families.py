@@ -14,14 +14,14 @@ DIALOGUE = [
     {"role": "assistant", "content": "Hello!"},
     {"role": "user", "content": "2 + 2?"},
 ]
-"""What every family can hold: no system message, and turns that alternate."""
+"""A dialogue for every family: no system message, alternating turns."""
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 
 
 @dataclass(frozen=True)
 class Family:
-    """How one family writes conversations.
+    """The conversation format of one family.
 
     Attributes:
         template: the Jinja source.

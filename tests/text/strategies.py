@@ -1,4 +1,4 @@
-"""What the properties of this folder are tried on."""
+"""Inputs of the property tests in this folder."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def pieces(whole: Item, lengths: list[int]) -> Iterator[Item]:
 
 
 def common_start(texts: Sequence[str]) -> str:
-    """What all texts begin with."""
+    """The common beginning of all texts."""
     return "".join(
         column[0]
         for column in takewhile(lambda column: len({*column}) == 1, zip(*texts, strict=False))

@@ -50,13 +50,13 @@ def test_a_template_for_tools_is_used_with_tools() -> None:
     assert tokenizer.decode(ids) == "search fast"
 
 
-def test_a_model_without_template_says_so() -> None:
+def test_a_model_without_template_is_an_error() -> None:
     with pytest.raises(InvalidRequest, match="no chat template") as refused:
         tokenizer_of("unigram").apply_chat_template(HELLO)
     assert refused.value.param == "messages"
 
 
-def test_what_templates_may_use() -> None:
+def test_names_that_templates_may_use() -> None:
     assert render("{{ strftime_now('%Y') }}") == str(datetime.now().year)
     assert render("{{ x | tojson }}", x={"ü<": 1}) == '{"ü<": 1}'
     assert render("{{ x | tojson(indent=2) }}", x=[1]) == json.dumps([1], indent=2)
@@ -94,5 +94,5 @@ def test_broken_text_in_a_message_is_the_callers_fault() -> None:
 
 def test_a_template_that_leaves_out_the_last_message_cannot_go_on_in_it() -> None:
     template = ChatTemplate("{{ messages[0]['content'] }}")
-    with pytest.raises(InvalidRequest, match="does not write the last"):
+    with pytest.raises(InvalidRequest, match="omits or changes the last"):
         template.render_open([*HELLO, {"role": "assistant", "content": "So"}], {})

@@ -147,7 +147,7 @@ def test_going_on_in_the_last_message(name: str, begun: str) -> None:
 def test_there_must_be_a_text_to_go_on_in(content: str | None) -> None:
     ours, _ = pair("chatml")
     messages = [DIALOGUE[0], {"role": "assistant", "content": content}]
-    with pytest.raises(InvalidRequest, match="no text to go on") as refused:
+    with pytest.raises(InvalidRequest, match="no text to continue") as refused:
         ours.apply_chat_template(messages, continue_final_message=True)
     assert refused.value.param == "messages"
 
@@ -190,7 +190,7 @@ def test_bos_is_there_as_often_as_the_template_writes_it(name: str) -> None:
         ("llama-2", DIALOGUE[1:], "Roles must alternate"),
     ],
 )
-def test_what_a_template_refuses_is_refused(
+def test_refusals_of_a_template_are_reported(
     name: str, messages: list[dict[str, Any]], reason: str
 ) -> None:
     ours, theirs = pair(name)

@@ -1,4 +1,4 @@
-"""Decoders as no model has them: whatever a tokenizer.json holds, the text must be exact."""
+"""Decoders of no known model: the text is exact for every valid tokenizer.json."""
 
 from __future__ import annotations
 
@@ -70,4 +70,4 @@ def test_a_decoder_that_cannot_stream_is_announced(caplog: pytest.LogCaptureFixt
     backend = tokenizer_of("word-ends")._backend
     with caplog.at_level(logging.WARNING):
         choose_decoding(backend)
-    assert "no text can be streamed" in caplog.text
+    assert "this tokenizer cannot stream" in caplog.text

@@ -92,7 +92,7 @@ def test_llama_takes_whole_words_before_merges(tmp_path: Path) -> None:
     assert texts_of(load(tmp_path, pre="gpt-2", **changes), "hello") == ["he", "l", "l", "o"]
 
 
-def test_bos_is_added_where_the_file_or_the_kind_says_so(tmp_path: Path) -> None:
+def test_bos_is_added_by_the_flag_or_by_the_kind(tmp_path: Path) -> None:
     assert load(tmp_path).encode("he")[0] != 0
     assert load(tmp_path, add_bos_token=Typed("?", True)).encode("he")[0] == 0
     assert load(tmp_path, pre="llama-bpe").encode("he")[0] == 0
@@ -112,7 +112,7 @@ def test_bos_is_added_where_the_file_or_the_kind_says_so(tmp_path: Path) -> None
         ({"bos_token_id": Typed("I", 9999)}, "completely"),
     ],
 )
-def test_what_cannot_be_rebuilt_is_refused_with_the_remedy(
+def test_unsupported_tokenizers_are_refused_with_the_remedy(
     tmp_path: Path, changes: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(ArtifactError, match=named) as refused:

@@ -101,7 +101,7 @@ def test_a_stop_word_across_tokens_and_pieces() -> None:
     assert stream.finish() == ""
 
 
-def test_the_end_releases_what_was_held_back_in_order() -> None:
+def test_the_end_releases_held_back_text_in_order() -> None:
     tokenizer = tokenizer_of("smollm2")
     emoji = tokenizer.encode("<|en🤖")
     stream = TextStream(tokenizer, StopWords(["<|en\ufffd!"]))
@@ -123,7 +123,7 @@ def test_special_tokens_show_if_they_are_to() -> None:
     assert stream.push([*tokenizer.encode("one"), 1]).text == "one<|im_start|>"
 
 
-def test_the_stop_word_that_ended_it_is_told() -> None:
+def test_the_stop_word_that_ended_it_is_reported() -> None:
     tokenizer = tokenizer_of("smollm2")
     stream = TextStream(tokenizer, StopWords(["three", " two"]))
     stream.push(tokenizer.encode("one two three"))
@@ -140,7 +140,7 @@ def test_tokens_tell_the_text_that_each_adds() -> None:
     assert len(ids) > 3
 
 
-def test_a_token_that_a_stop_word_cuts_is_told_with_what_is_left() -> None:
+def test_a_token_cut_by_a_stop_word_is_reported_with_the_rest_of_its_text() -> None:
     tokenizer = tokenizer_of("smollm2")
     ids = tokenizer.encode("one two three")
     stream = TokenStream(tokenizer, StopWords(["wo th"]))

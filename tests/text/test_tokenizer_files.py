@@ -10,8 +10,8 @@ from tests.text.tokenizer_zoo import tokenizer_of
 from tokenizers import Tokenizer
 
 from trtllm_truss.errors import ArtifactError, InvalidRequest
-from trtllm_truss.text.panics import LibraryPanic
 from trtllm_truss.text.tokenizer import load_tokenizer
+from trtllm_truss.text.tokenizer_parts import LibraryPanic
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ def test_a_fast_tokenizer_and_nothing_else() -> None:
     assert select(*files, *templates, *others) == sorted([*files, *templates])
 
 
-def test_without_one_what_it_is_made_from() -> None:
+def test_without_one_the_files_to_build_it_from() -> None:
     files = ["config.json", "tokenizer.model", "tokenizer_config.json"]
     assert select(*files, *WEIGHTS) == files
 
@@ -40,14 +40,14 @@ def test_a_gguf_file_comes_last() -> None:
 
 @pytest.mark.parametrize("names", [(), ("README.md",), ("a.gguf", "b.gguf"), ("config.json",)])
 def test_none(names: tuple[str, ...]) -> None:
-    with pytest.raises(ArtifactError, match="there is no tokenizer"):
+    with pytest.raises(ArtifactError, match="no tokenizer found"):
         select(*names)
 
 
 @pytest.mark.parametrize("name", ["tokenizer.pkl", "vocab.pickle", "x.so", "setup.sh", "a.joblib"])
 @pytest.mark.parametrize("trust", [False, True])
 def test_pickles_and_programs_are_refused(name: str, trust: bool) -> None:
-    with pytest.raises(ArtifactError, match=f"^{name} would run code"):
+    with pytest.raises(ArtifactError, match=f"^{name} would run its author's code"):
         select("tokenizer.json", name, trust=trust)
 
 
@@ -87,9 +87,10 @@ def test_a_slow_tokenizer_becomes_a_fast_one(tmp_path: Path) -> None:
     assert tokenizer.eos_ids == (0, 7)
 
 
-def test_what_cannot_be_converted_is_named(tmp_path: Path) -> None:
+def test_an_unconvertible_tokenizer_is_named(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.model").write_bytes(b"no sentencepiece")
-    with pytest.raises(ArtifactError, match=r"cannot make a fast tokenizer from .*save_pretrained"):
+    message = r"cannot build a fast tokenizer from .*save_pretrained"
+    with pytest.raises(ArtifactError, match=message):
         load_tokenizer(tmp_path)
 
 
@@ -103,7 +104,7 @@ def test_without_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         return real(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ArtifactError, match="takes transformers, which is not installed"):
+    with pytest.raises(ArtifactError, match="requires transformers, which is not installed"):
         load_tokenizer(tmp_path)
 
 

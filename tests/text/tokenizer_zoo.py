@@ -150,7 +150,7 @@ def _word_ends() -> TextTokenizer:
 
 
 def _awkward() -> TextTokenizer:
-    """What the kinds above rule out only by habit: empty tokens, much to strip, odd bytes."""
+    """Cases that the kinds above do not cover: empty tokens, long strips, odd bytes."""
     tokens = [*SPECIAL, "", "▁", "▁▁", "▁a", "a", "b▁", "\ufffd", "<0x+1>", "<0xZZ>", "x<0x41>"]
     tokens += [f"<0x{byte:02X}>" for byte in (0x20, 0x41, 0x80, 0x82, 0xAC, 0xC3, 0xE2, 0xF0, 0xFF)]
     vocabulary = {token: token_id for token_id, token in enumerate(tokens)}

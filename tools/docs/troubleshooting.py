@@ -7,7 +7,7 @@ from pathlib import Path
 from tools.docs.tables import table
 
 from trtllm_truss.builder.run.failures import describe_failure
-from trtllm_truss.triton.server.known_errors import CAUSES, find_cause
+from trtllm_truss.triton.server.known_errors import KNOWN_ERRORS, find_known_error
 
 _KV_CACHE_FRAME = "tensorrt_llm::batch_manager::kv_cache_manager::BlockManager::allocatePools()"
 
@@ -69,11 +69,11 @@ def troubleshooting_tables() -> dict[str, str]:
 
 def _by_cause() -> dict[str, tuple[str, ...]]:
     """Order the lines like the causes; raise KeyError for a cause without a line."""
-    return {cause.name: ENGINE_LINES[cause.name] for cause in CAUSES}
+    return {cause.name: ENGINE_LINES[cause.name] for cause in KNOWN_ERRORS}
 
 
 def _engine_sentence(name: str) -> str:
-    found = find_cause(ENGINE_LINES[name])
+    found = find_known_error(ENGINE_LINES[name])
     assert found is not None, f"no cause explains the line of {name}"
     return found[0]
 

@@ -1,12 +1,11 @@
 """NumPy 2 under a stub of Triton's Python backend that was built for NumPy 1.
 
-Such is the stub of the `nvidia-pytriton` wheel (Triton 24.10, pybind11 before 2.12). It looks for
-an array's item size where NumPy 1 keeps it and finds flags that NumPy 2 keeps there, mostly zero.
-What it reads is then one byte over and over, which ends the process where it reads the length of a
-string; what it sends has no bytes.
+The `nvidia-pytriton` wheel has such a stub (Triton 24.10, pybind11 before 2.12). It looks for an
+array's item size at NumPy 1's offset, where NumPy 2 keeps flags, mostly zero. It then reads one
+byte over and over, which ends the process at the length of a string, and it sends no bytes.
 
-Both are put right here. Where stub and NumPy fit together, as in NVIDIA's images, that changes
-nothing.
+Both directions are repaired here. Where stub and NumPy match, as in NVIDIA's images, the repair
+changes nothing.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ _pointer, _integer = ctypes.c_void_p, ctypes.c_int
 _NewFromDescr = ctypes.PYFUNCTYPE(
     *(_pointer, _pointer, _pointer, _integer, _pointer, _pointer, _pointer, _integer, _pointer)
 )
-_kept: list[Any] = []  # what C code points to
+_kept: list[Any] = []  # C code points to these
 
 
 def repair_reading() -> None:
-    """Has arrays that an old stub makes laid out by NumPy, not by the stub's wrong item size.
+    """Let NumPy lay out the arrays that an old stub makes, instead of the stub's wrong item size.
 
-    Call it before the stub makes its first array. pybind11 from 2.12 on takes NumPy 2's functions
-    from another place, which stays as it is.
+    Call it before the stub makes its first array. pybind11 2.12 and later take NumPy 2's functions
+    from another table, which is left unchanged.
     """
     if int(np.__version__.split(".")[0]) < 2 or _kept:
         return
@@ -66,12 +65,8 @@ def repair_reading() -> None:
 def readable_copy(array: NDArray[Any]) -> NDArray[Any]:
     """Copy an array so that an old stub sees its size.
 
-    Give it to the stub and to nothing else: its dtype, which no other array shares, has lost its
-    flags.
-
-    Args:
-        array: of anything; an empty one, or one of objects, has no size to be seen and comes back
-            as it is.
+    Pass it to the stub and to nothing else: its dtype, which no other array shares, has lost its
+    flags. An empty array, or one of objects, is returned unchanged.
     """
     if not array.size or array.dtype.hasobject:
         return array

@@ -22,8 +22,8 @@ from trtllm_truss.cli import local_main
 from trtllm_truss.cli.layout import lay_out
 from trtllm_truss.errors import SettingsError, StartupError
 from trtllm_truss.processes import process_guard
-from trtllm_truss.processes.leftovers import FOLDER_PREFIX, hold_folder, sweep
-from trtllm_truss.processes.spawning import start_kept
+from trtllm_truss.processes.leftovers import FOLDER_PREFIX, lock_folder, sweep
+from trtllm_truss.processes.spawning import spawn_guarded
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.triton.server.installation import BACKENDS_VARIABLE, EXECUTABLE_VARIABLE
 from trtllm_truss.triton.server.ports import LOOPBACK
@@ -75,7 +75,7 @@ class TrussServer:
         lock = None
         try:  # the name is known before the folder exists: a signal may come at any moment
             self._root.mkdir(mode=0o700)
-            lock = hold_folder(self._root)
+            lock = lock_folder(self._root)
             lay_out(self._truss, self._config, self._root)
             self._start()
         except BaseException:
@@ -134,7 +134,7 @@ class TrussServer:
         """
         assert self._child is not None
         assert self._child.stdin is not None
-        process_guard.order_stop(self._child.stdin, patience_s)
+        process_guard.request_stop(self._child.stdin, patience_s)
 
     def _start(self) -> None:
         temporary = self._root / "tmp"  # removed with the rest
@@ -152,7 +152,7 @@ class TrussServer:
         for name in (BACKENDS_VARIABLE, EXECUTABLE_VARIABLE):  # the server runs in another folder
             if os.sep in environment.get(name, ""):
                 environment[name] = str(Path(environment[name]).absolute())
-        self._child = start_kept(
+        self._child = spawn_guarded(
             [
                 *(sys.executable, local_main.__file__, self.host),
                 *(str(self._max_body_bytes), "main.py"),

@@ -2,6 +2,6 @@
 
 XGrammar compiles a guide inside the engine and cannot be interrupted there. `check` has the guide
 compiled before that by a program, `trial`, which forks a process with limits for each guide. The
-engine supplies the compiler: `backends.openvino_genai.guide_trial` on the CPU, `xgrammar_trial` for
-TensorRT-LLM. `size` and `misreading` read the text alone.
+engine supplies the compiler: `backends.openvino_genai.grammar_compiler_worker` on the CPU,
+`xgrammar_trial` for TensorRT-LLM. `size` and `misreading` read the text alone.
 """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from trtllm_truss.engines.inspection import Engine, EngineKind
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.requests import GenerationRequest
-from trtllm_truss.text.unicode import is_unicode
+from trtllm_truss.validation import is_unicode
 
 _GUIDE_TENSORS = re.compile(r"guided_decoding_guide(_type)?")
 

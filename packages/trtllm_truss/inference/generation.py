@@ -143,7 +143,7 @@ class Generator:
                 plan.engine_request,
                 on_end=ticket.release,
                 on_stopped=record.tokens_wasted,
-                on_sign=self._activity.sign_of_life,
+                on_heartbeat=self._activity.sign_of_life,
             ) as answer:
                 record.sent(len(plan.prompt.ids))
                 pieces = read_answer(

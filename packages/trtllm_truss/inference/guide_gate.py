@@ -17,7 +17,7 @@ from trtllm_truss.triton.client.failures import RETRY_AFTER_S, unavailable
 
 logger = logging.getLogger(__name__)
 
-_CPU_TRIAL = "trtllm_truss.backends.openvino_genai.guide_trial"
+_CPU_TRIAL = "trtllm_truss.backends.openvino_genai.grammar_compiler_worker"
 _GPU_TRIAL = "trtllm_truss.guides.xgrammar_trial"
 
 

@@ -1,24 +1,23 @@
-"""Keeps one command from outliving the process that asked for it.
+"""Keep one command from outliving the process that started it.
 
-Runs as a process of its own, ``python -I -S process_guard.py PARENT_PID RUN_ID SHM_PREFIX FOLDER
+Runs as a program, ``python -I -S process_guard.py PARENT_PID RUN_ID SHM_PREFIX FOLDER
 ORPHAN_GRACE_S COMMAND…``, between the serving process and the server; imports only the standard
 library and starts in about 20 ms. It stops the command when
 
-* its standard input says ``stop SECONDS``: SIGTERM, so many seconds of patience, then SIGKILL;
+* its standard input receives ``stop SECONDS``: SIGTERM, then SIGKILL after SECONDS;
 * its standard input ends or its parent changes: the parent is gone, even by SIGKILL;
-* it gets SIGTERM, SIGINT or SIGHUP itself.
+* it receives SIGTERM, SIGINT or SIGHUP itself.
 
-However the command ends, every process it left behind is killed, its shared-memory segments are
-removed, and so are FOLDER (an empty argument means there is none) and what Triton's Python backend
-leaves in ``/tmp``. Processes are found by descent
-(the keeper is a subreaper, so orphans come to it) and by the mark ``TRTLLM_TRUSS_RUN=RUN_ID`` in
-their environment. Keepers among them are asked first, for they have segments of their own to
-remove. The exit status is the command's, or 128 + the number of the signal that ended it, as shells
-have it.
+However the command ends, the guard kills every process left, removes their shared-memory segments,
+FOLDER (unless empty), and what Triton's Python backend leaves in ``/tmp``. It finds processes by
+descent (the guard is a subreaper, so orphans are reparented to it) and by the mark
+``TRTLLM_TRUSS_RUN=RUN_ID`` in their environment. Guards among them receive SIGTERM first, because
+they have segments to remove. The exit status is the command's, or 128 + the number of the signal
+that ended it, as in a shell.
 
-If the keeper itself is killed, the kernel kills the command (PDEATHSIG: it is bound to the thread
-that forks, and the keeper has one thread for all its life), and the parent sweeps up the rest with
-the same functions.
+If the guard itself is killed, the kernel kills the command (PDEATHSIG: it is bound to the thread
+that forks, and the guard has a single thread), and the parent removes the rest with the same
+functions.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ RUN_MARKER = "TRTLLM_TRUSS_RUN"
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
-_NAME = b"truss-keeper"
+_NAME = b"truss-guard"
 _SHM_FOLDER = "/dev/shm"  # noqa: S108 - where Linux keeps POSIX shared memory
 _ENV_FOLDER = "/tmp"  # noqa: S108 - written into Triton's Python backend
 _ENV_PREFIX = "python_env_"
@@ -53,8 +52,8 @@ _KILL_LIMIT_S = 3.0
 _NESTED_LIMIT_S = 3.5
 
 
-def order_stop(stdin: IO[bytes], patience_s: float) -> None:
-    """Tells a keeper through its standard input to stop its command, unless that has ended."""
+def request_stop(stdin: IO[bytes], patience_s: float) -> None:
+    """Ask a guard through its standard input to stop its command; ignore one that has ended."""
     try:
         # Not through a buffer, which would keep what cannot be written and complain in the end.
         os.write(stdin.fileno(), f"stop {patience_s}\n".encode())
@@ -62,29 +61,29 @@ def order_stop(stdin: IO[bytes], patience_s: float) -> None:
         return
 
 
-def end_nested_keepers() -> None:
-    """Has the keepers below this process end what they keep, and waits for them a few seconds."""
+def stop_nested_guards() -> None:
+    """Stop the guards below this process, and wait a few seconds for them."""
     _signal_until_none(
-        lambda: {pid for pid in _descendants(os.getpid()) if _is_keeper(pid)},
+        lambda: {pid for pid in _descendants(os.getpid()) if _is_guard(pid)},
         signal.SIGTERM,
         _NESTED_LIMIT_S,
     )
 
 
-def kill_left_overs(run_id: str) -> None:
-    """Kills every process that descends from this one or carries the run's mark."""
+def kill_leftovers(run_id: str) -> None:
+    """Kill every process that descends from this one or carries the run's mark."""
     _signal_until_none(
         lambda: _descendants(os.getpid()) | marked_processes(run_id), signal.SIGKILL, _KILL_LIMIT_S
     )
 
 
 def kill_marked(run_id: str) -> None:
-    """Kills every process that carries the run's mark; for a parent that has other children."""
+    """Kill every process that carries the run's mark; for a parent that has other children."""
     _signal_until_none(lambda: marked_processes(run_id), signal.SIGKILL, _KILL_LIMIT_S)
 
 
 def _signal_until_none(find: Callable[[], set[int]], number: int, limit_s: float) -> None:
-    """Signals what is found until nothing is, or for so long: some processes cannot be ended."""
+    """Signal matching processes until none remain or `limit_s` passes."""
     deadline = time.monotonic() + limit_s
     while (pids := find()) and time.monotonic() < deadline:
         for pid in pids:
@@ -93,7 +92,7 @@ def _signal_until_none(find: Callable[[], set[int]], number: int, limit_s: float
 
 
 def remove_segments(prefix: str) -> None:
-    """Removes the shared-memory segments whose names begin with ``prefix``."""
+    """Remove the shared-memory segments whose names begin with ``prefix``."""
     if not prefix or not os.path.isdir(_SHM_FOLDER):  # noqa: PTH112 - pathlib costs 10 ms here
         return
     for entry in os.scandir(_SHM_FOLDER):
@@ -105,12 +104,12 @@ def remove_segments(prefix: str) -> None:
 
 
 def remove_env_folders(since_s: float) -> None:
-    """Removes the empty folders that the Python backends of dead Tritons have left since then.
+    """Remove the empty folders that the Python backends of dead Tritons have left since then.
 
-    The backend makes ``/tmp/python_env_XXXXXX`` before it starts its first stub, and leaves it if
-    Triton does not end by itself. Neither name nor contents tell whose it is, and a Triton that
-    loses its folder aborts at its end: a folder stays as long as any process is alive that may have
-    made it. Of runs that began together the last one to end removes the folders of all.
+    The backend creates ``/tmp/python_env_XXXXXX`` before it starts its first stub, and leaves it if
+    Triton is killed. Neither name nor contents identify the owner, and a Triton that loses its
+    folder aborts at its end: a folder stays while any process that may have created it is alive.
+    Of concurrent runs, the last one to end removes the folders of all.
 
     Args:
         since_s: the start of the run, in seconds since the epoch.
@@ -141,7 +140,7 @@ def _made_by_this_user_s(path: str) -> float:
 
 
 def _env_makers() -> dict[int, tuple[float, float]]:
-    """When the living processes that have the Python backend may have made their folders."""
+    """Return when each living process with the Python backend may have created its folder."""
     started_s: dict[int, float] = {}
     stubs_s: dict[int, float] = {}
     booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -163,14 +162,13 @@ def _env_makers() -> dict[int, tuple[float, float]]:
 
 
 def marked_processes(run_id: str) -> set[int]:
-    """Finds the living processes, other than this one, that were started with the run's mark."""
+    """Return the living processes, other than this one, that were started with the run's mark."""
     mark = f"{RUN_MARKER}={run_id}".encode()
     found = {pid for pid in _all_pids() if mark in _read(pid, "environ").split(b"\0")}
     return found - {os.getpid()}
 
 
 def _descendants(root: int) -> set[int]:
-    """Finds the living processes below ``root``."""
     stats = {pid: stat for pid in _all_pids() if (stat := _stat(pid))}
     parents = {pid: parent for pid, (state, parent, _) in stats.items() if state not in b"ZX"}
     found: set[int] = set()
@@ -194,15 +192,15 @@ def _read(pid: int, name: str) -> bytes:
 
 
 def _stat(pid: int) -> tuple[bytes, int, int] | None:
-    """State, parent, and start in ticks since boot; None if the process is gone.
+    """Return state, parent, and start in ticks since boot; None if the process is gone.
 
-    In /proc/PID/stat they follow the name, which may hold anything.
+    In /proc/PID/stat they follow the name, which may contain any character.
     """
     fields = _read(pid, "stat").rpartition(b")")[2].split()
     return (fields[0], int(fields[1]), int(fields[19])) if fields else None
 
 
-def _is_keeper(pid: int) -> bool:
+def _is_guard(pid: int) -> bool:
     return _read(pid, "comm").rstrip() == _NAME
 
 
@@ -214,7 +212,7 @@ def _signal(pid: int, number: int) -> None:
 
 
 def _reap(child: int = 0) -> int | None:
-    """Reaps whatever has ended; gives the wait status of ``child`` if it was among them."""
+    """Reap all ended processes; return the wait status of ``child`` if it was among them."""
     found = None
     while True:
         try:
@@ -232,14 +230,14 @@ def _prctl(option: int, value: int | bytes) -> None:
 
 
 def _spawn(command: list[str]) -> int:
-    """Starts the command in a session of its own; it dies with this process."""
-    keeper = os.getpid()
+    """Start the command in a new session; it dies with this process."""
+    guard = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     try:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != keeper:
+        if os.getppid() != guard:
             os._exit(1)
         os.setsid()
         os.closerange(3, 4096)  # the locks of our parent's: they end with this process
@@ -250,9 +248,7 @@ def _spawn(command: list[str]) -> int:
     os._exit(127)
 
 
-class _Keeper:
-    """The loop that waits for whatever comes first."""
-
+class _Guard:
     def __init__(self, parent: int, orphan_grace_s: float, command: list[str]) -> None:
         self._parent = parent
         self._orphan_grace_s = orphan_grace_s
@@ -266,7 +262,7 @@ class _Keeper:
             signal.signal(number, lambda *_: self._stop(self._orphan_grace_s))
 
     def run(self) -> int:
-        """Returns the command's wait status once it has ended."""
+        """Return the command's wait status once it has ended."""
         while (status := _reap(self._child)) is None:
             self._look_at_parent()
             if self._kill_at is not None and time.monotonic() >= self._kill_at:
@@ -298,7 +294,7 @@ class _Keeper:
             self._stop(float(line.split()[1]))
 
     def _stop(self, grace_s: float) -> None:
-        """Asks the command to end; called again it can only shorten the patience."""
+        """Ask the command to end; further calls can only shorten the grace period."""
         kill_at = time.monotonic() + grace_s
         if self._kill_at is None:
             self._kill_at = kill_at
@@ -307,16 +303,15 @@ class _Keeper:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the command to its end; see the module's description."""
-    begun_s = time.time()
+    started_s = time.time()
     parent, run_id, shm_prefix, folder, orphan_grace_s, *command = arguments
     _prctl(_PR_SET_NAME, _NAME)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    status = _Keeper(int(parent), float(orphan_grace_s), command).run()
-    end_nested_keepers()
-    kill_left_overs(run_id)
+    status = _Guard(int(parent), float(orphan_grace_s), command).run()
+    stop_nested_guards()
+    kill_leftovers(run_id)
     remove_segments(shm_prefix)
-    remove_env_folders(begun_s)
+    remove_env_folders(started_s)
     if folder:
         import shutil  # takes as long as all the rest of the start
 

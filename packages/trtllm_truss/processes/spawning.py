@@ -1,4 +1,4 @@
-"""Starts a command behind a :mod:`keeper`, which ends it when this process is gone."""
+"""Start a command behind a `process_guard`, which ends it when this process is gone."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trtllm_truss.processes import process_guard
-from trtllm_truss.processes.leftovers import hold_folder, hold_segments
+from trtllm_truss.processes.leftovers import lock_folder, lock_segments
 
 
-def start_kept(
+def spawn_guarded(
     command: Sequence[str],
     environment: Mapping[str, str],
     *,
@@ -23,16 +23,16 @@ def start_kept(
     cwd: Path | None = None,
     umask: int = -1,
 ) -> subprocess.Popen[bytes]:
-    """Starts the keeper of a command; its standard input takes orders, its output is the command's.
+    """Start the guard of a command; its standard input takes orders, its output is the command's.
 
     Args:
         command: the argument vector.
         environment: of the command; the mark of the run is added.
         run_id: marks every process of the run in its environment.
-        orphan_grace_s: time to end by itself that the command gets once this process has died.
-        shm_prefix: begins the names of the run's shared-memory segments, which the keeper removes.
-        folder: the run's own, which the keeper removes.
-        cwd: where the command runs.
+        orphan_grace_s: time to end that the command gets once this process has died.
+        shm_prefix: of the names of the run's shared-memory segments, which the guard removes.
+        folder: the run's folder, which the guard removes.
+        cwd: of the command.
         umask: of the command; -1 for ours.
 
     Raises:
@@ -41,8 +41,8 @@ def start_kept(
     names = (run_id, shm_prefix, str(folder or ""), str(orphan_grace_s))
     interpreter = (sys.executable, "-I", "-S")
     held = (
-        hold_folder(folder, run_id) if folder else None,
-        hold_segments(shm_prefix, run_id) if shm_prefix else None,
+        lock_folder(folder, run_id) if folder else None,
+        lock_segments(shm_prefix, run_id) if shm_prefix else None,
     )
     locks = [lock for lock in held if lock is not None]
     try:
@@ -58,12 +58,12 @@ def start_kept(
             pass_fds=locks,
         )
     finally:
-        for lock in locks:  # from here on the keeper's
+        for lock in locks:  # the guard holds them now
             os.close(lock)
 
 
-def end_at_once(child: subprocess.Popen[bytes]) -> None:
-    """Kills a keeper, which takes its command along, and waits until it is gone."""
+def kill_guard(child: subprocess.Popen[bytes]) -> None:
+    """Kill a guard and with it its command, and wait until it is gone."""
     child.kill()
     child.wait()
     assert child.stdin is not None

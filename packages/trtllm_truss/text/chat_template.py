@@ -1,10 +1,10 @@
 """Chat templates: the Jinja program, shipped with a model, that turns messages into its prompt.
 
-What a template may use is set by the `transformers` library
+The `transformers` library defines what a template may use
 (https://huggingface.co/docs/transformers/chat_templating_writing): the names given to `render`, the
 functions `raise_exception` and `strftime_now`, a `tojson` that leaves non-ASCII text alone, loop
-controls, and `{% generation %}` blocks, which mark the assistant's words for training and show
-their content here. Templates come with a download, so they run in Jinja's sandbox.
+controls, and `{% generation %}` blocks, which mark the assistant's words for training and render
+their content here. Templates are downloaded, so they run in Jinja's sandbox.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from trtllm_truss.errors import InvalidRequest
 
 _END_MARK = "\ue000end of the last message\ue000 "
-"""Private characters, so that no message holds it; the space at its end shows who trims."""
+"""Private characters, which no message holds; a template that trims removes the last space."""
 
 
 class ChatTemplate:
@@ -32,7 +32,7 @@ class ChatTemplate:
         source: the template's text.
 
     Raises:
-        jinja2.TemplateSyntaxError: it is not a template.
+        jinja2.TemplateSyntaxError: the source is invalid.
     """
 
     def __init__(self, source: str) -> None:
@@ -45,17 +45,14 @@ class ChatTemplate:
         self._template = environment.from_string(source)
 
     def render(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> str:
-        """Write the prompt.
+        """Render the prompt, with special tokens written out.
 
         Args:
             messages: the conversation, oldest first, each with `role` and `content`.
-            variables: everything else the template may look at.
-
-        Returns:
-            The prompt, special tokens written out.
+            variables: all other names of the template.
 
         Raises:
-            InvalidRequest: the template refuses these messages, or cannot make sense of them.
+            InvalidRequest: the template rejects these messages, or fails on them.
         """
         try:
             return self._template.render({**variables, "messages": messages})
@@ -71,24 +68,24 @@ class ChatTemplate:
     def render_open(
         self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]
     ) -> str:
-        """Write the prompt up to the end of the last message's text, which is to go on.
+        """Render the prompt up to the end of the last message's text, for the model to continue.
 
-        What follows that text is found by marking its end. A template that trims messages trims
-        the mark, and would have trimmed the space before it.
+        A mark finds the end of that text. A template that trims messages trims the mark's space,
+        and would have trimmed trailing space of the text.
 
         Args:
             messages: as for `render`; the last one has a text.
             variables: as for `render`.
 
         Raises:
-            InvalidRequest: the last message has no text, or the template does not write it; or
-                as `render` does.
+            InvalidRequest: the last message has no text, the template does not render it unchanged,
+                or as for `render`.
         """
         *before, last = messages
         text = last.get("content")
         if not isinstance(text, str) or not text.strip():
             raise InvalidRequest(
-                "the last of messages has no text to go on from; give it one, or set "
+                "the last of messages has no text to continue; add one, or set "
                 "continue_final_message to false.",
                 param="messages",
             )
@@ -96,8 +93,8 @@ class ChatTemplate:
         end = prompt.rfind(_END_MARK.strip())
         if end < 0:
             raise InvalidRequest(
-                "the model's chat template does not write the last of messages as it is, so it "
-                "cannot be gone on from; set continue_final_message to false.",
+                "the model's chat template omits or changes the last of messages, so it cannot be "
+                "continued; set continue_final_message to false.",
                 param="messages",
             )
         opened = prompt[:end]
@@ -105,7 +102,7 @@ class ChatTemplate:
 
 
 class _GenerationBlock(Extension):
-    """`{% generation %}…{% endgeneration %}`: shows its content."""
+    """`{% generation %}…{% endgeneration %}`: renders its content."""
 
     tags = {"generation"}  # noqa: RUF012 - Jinja's own declaration
 

@@ -1,8 +1,8 @@
-"""Special tokens that are written out in messages, kept from acting as such.
+"""Keep special tokens in messages from acting as control tokens.
 
-A user who writes `<|im_end|>` would otherwise end their turn and could begin the system's. Each
-occurrence is masked before the chat template runs, and put back where the prompt is cut in two for
-encoding, so that the tokenizer sees no half of it as a special token.
+A user who writes `<|im_end|>` could otherwise end their turn and begin the system's. Each
+occurrence is masked before the chat template runs. Afterwards the prompt is cut within each
+restored token, so that the tokenizer encodes no part of it as a special token.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class ControlTokens:
 
     Args:
         contents: the text of each special token.
-        template: the template's source. The special tokens that it looks for in messages are left
-            alone in the assistant's: they are how it finds reasoning there.
+        template: the template's source. Special tokens that it searches for in messages stay
+            unmasked in the assistant's: templates find reasoning by them.
     """
 
     def __init__(self, contents: Collection[str], template: str) -> None:
@@ -36,7 +36,7 @@ class ControlTokens:
             text for match in re.finditer(_PARSED, template) for text in match.group("text", "cut")
         }
         self._unparsed = [text for text in self._contents if text not in parsed]
-        # Letters and digits pass through every filter of a template; nobody can guess these.
+        # Letters and digits pass through every filter of a template; the nonce is unguessable.
         nonce = secrets.token_hex(8)
         self._marks = {text: f"x{nonce}n{n}x" for n, text in enumerate(self._contents)}
         self._cut = cache(self._find_cut)
@@ -50,7 +50,7 @@ class ControlTokens:
         return masked
 
     def split(self, prompt: str) -> Iterator[str]:
-        """Put masked tokens back and cut the prompt within each of them.
+        """Restore masked tokens and cut the prompt within each of them.
 
         Yields:
             The prompt in parts. Encoded one by one, they hold only the special tokens that the
@@ -74,7 +74,7 @@ class ControlTokens:
         yield begin + prompt[end:]
 
     def _find_cut(self, token: str) -> int | None:
-        """Find where to cut a token, so that neither half holds a special token."""
+        """Find a cut of a token such that neither half holds a special token."""
         for cut in range(1, len(token)):
             if not any(text in half for half in (token[:cut], token[cut:]) for text in self._marks):
                 return cut

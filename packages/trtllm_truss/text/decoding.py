@@ -1,14 +1,14 @@
-"""How tokenizers turn ids into text, bit by bit and yet exactly as they would all at once.
+"""Incremental decoding of ids to text, exactly equal to decoding all ids at once.
 
 The `tokenizers` library first drops ids that it does not know, and special tokens unless they are
-to show, then hands the remaining tokens to its decoder. Three ways cover every decoder:
+to show, then passes the remaining tokens to its decoder. Three classes cover every decoder:
 
 * `ByteDecoding`: byte-level BPE. A token is a few bytes, the text is their UTF-8. Exact because
   Python and Rust replace invalid UTF-8 alike, by the Unicode standard's "maximal subparts".
-* `TokenDecoding`: what SentencePiece, Unigram and WordPiece models become. A token's text depends
-  on whether it comes first, and tokens like `<0xE6>` depend on the run of such tokens around them:
+* `TokenDecoding`: the decoders of SentencePiece, Unigram and WordPiece models. A token's text
+  depends on being first, and tokens like `<0xE6>` depend on the run of such tokens around them:
   the run is one string if all of it is valid UTF-8, else one U+FFFD for each.
-* `WholeDecoding`: any other decoder. Nothing is certain before the end, so nothing is shown.
+* `WholeDecoding`: any other decoder. Nothing is certain before the end, so all text comes then.
 
 The library's own `DecodeStream` is not used: it keeps back text that ends in a genuine U+FFFD,
 cannot be flushed, and fails on some runs of byte tokens.
@@ -25,30 +25,29 @@ from typing import Any, Protocol
 
 from tokenizers import Tokenizer
 
-from trtllm_truss.text.panics import panics_as_errors
 from trtllm_truss.text.token_tables import ByteTable, TextTable, TokenKind, special_tokens
+from trtllm_truss.text.tokenizer_parts import panics_as_errors
 
 logger = logging.getLogger(__name__)
 
 
 class Decoding(Protocol):
-    """One text in the making. Joined, what `push` and `flush` return is the whole decoding."""
+    """Decoding of one text. Joined, the results of `push` and `flush` are the whole decoding."""
 
     def push(self, ids: Sequence[int]) -> str:
         """Take further ids, and return the text that has become certain."""
 
-    def flush(self) -> str:
-        """Return the rest, now that no more ids will come."""
+    def flush(self) -> str: ...
 
 
 def choose_decoding(
     backend: Tokenizer, *, skip_special_tokens: bool = True
 ) -> Callable[[], Decoding]:
-    """Find the way that is exact for a tokenizer.
+    """Choose the exact decoding for a tokenizer.
 
     Args:
-        backend: the tokenizer, which must not change any more.
-        skip_special_tokens: whether special tokens do not show.
+        backend: the tokenizer; it must not change afterwards.
+        skip_special_tokens: omit special tokens from the text.
 
     Returns:
         A function that begins a text. All texts share the tables behind it.
@@ -61,7 +60,7 @@ def choose_decoding(
     if anchor is not None and _is_local(stages):
         has_bytes = any(stage["type"] == "ByteFallback" for stage in stages)
         return partial(TokenDecoding, TextTable(backend, hidden, anchor, has_bytes))
-    logger.warning("no text can be streamed with this tokenizer's decoder, it comes at the end")
+    logger.warning("this tokenizer cannot stream; text is sent when generation ends")
     return partial(WholeDecoding, backend, skip_special_tokens)
 
 
@@ -73,12 +72,10 @@ class ByteDecoding:
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, ids: Sequence[int]) -> str:
-        """Take further ids, and return the text that has become certain."""
         table = self._table
         return self._utf8.decode(b"".join([table[token_id] for token_id in ids]))
 
     def flush(self) -> str:
-        """Return the rest, now that no more ids will come."""
         return self._utf8.decode(b"", final=True)
 
 
@@ -94,7 +91,6 @@ class TokenDecoding:
         self._context_text = ""
 
     def push(self, ids: Sequence[int]) -> str:
-        """Take further ids, and return the text that has become certain."""
         table = self._table
         pieces = []
         for token_id in ids:
@@ -111,11 +107,9 @@ class TokenDecoding:
         return "".join(pieces)
 
     def flush(self) -> str:
-        """Return the rest, now that no more ids will come."""
         return self._settle()
 
     def _settle(self) -> str:
-        """The text of the run, which is complete."""
         run, self._run = self._run, []
         text = self._table.text_after(self._context, self._context_text, run)
         if not self._context_text:
@@ -127,27 +121,23 @@ class TokenDecoding:
 
 
 class WholeDecoding:
-    """Decoding of what cannot be cut: everything comes at the end."""
-
     def __init__(self, backend: Tokenizer, skip_special_tokens: bool) -> None:
         self._backend = backend
         self._skip_special_tokens = skip_special_tokens
         self._ids: list[int] = []
 
     def push(self, ids: Sequence[int]) -> str:
-        """Take further ids."""
         self._ids += ids
         return ""
 
     @panics_as_errors()
     def flush(self) -> str:
-        """Return the whole text, now that no more ids will come."""
         ids, self._ids = self._ids, []
         return self._backend.decode(ids, skip_special_tokens=self._skip_special_tokens)
 
 
 def _decoder_stages(backend: Tokenizer) -> list[dict[str, Any]]:
-    """The decoder as a flat list of its stages in the form of `tokenizer.json`."""
+    """Return the decoder as a flat list of its stages in the form of `tokenizer.json`."""
     if backend.decoder is None:
         return []
     stages = _flatten(json.loads(backend.decoder.__getstate__()))
@@ -164,7 +154,7 @@ def _flatten(stage: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _is_local(stages: list[dict[str, Any]]) -> bool:
-    """Whether a token's text depends on nothing but being first and on its run of byte tokens."""
+    """Return True if a token's text depends only on being first and on its run of byte tokens."""
     is_fused = False
     for stage in stages:
         kind = stage["type"]
@@ -183,7 +173,7 @@ def _is_local(stages: list[dict[str, Any]]) -> bool:
 
 
 def _plain_token(backend: Tokenizer) -> int | None:
-    """A token that decodes to itself, to stand for the text before other tokens."""
+    """Return a token that decodes to itself, to stand for the text before other tokens."""
     special = special_tokens(backend)
     letters = sorted(
         token_id

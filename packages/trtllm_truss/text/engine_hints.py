@@ -1,27 +1,44 @@
-"""What the ids of a stop word can tell the engine, so that it does not generate in vain."""
+"""Token ids of stop words, by which the engine may stop before the text is searched.
+
+An id list is only a hint, because the text is searched in any case. It must imply the stop word
+after any other tokens.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.text.detokenizer import IncrementalDetokenizer
 from trtllm_truss.text.tokenizer import TextTokenizer
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _REMEMBERED_WORDS = 1024
 
 
+def encode_word(tokenizer: TextTokenizer, word: str) -> list[int]:
+    """Return the ids of a word; none for invalid Unicode, which no text can hold."""
+    try:
+        return tokenizer.encode(word, add_special_tokens=False)
+    except InvalidRequest:
+        return []
+
+
+def implies_word(tokenizer: TextTokenizer, ids: Sequence[int], word: str) -> bool:
+    """Return True if any text with these ids holds the word."""
+    if _REPLACEMENT in word:  # could come from bytes that an earlier token would complete
+        return False
+    # Twice: a token at the beginning of a text can differ from the same one further on.
+    # Never flushed: text that only the end makes certain is not certain.
+    decoding = tokenizer.start_decoding()
+    return all(word in decoding.push(ids) for _ in range(2))
+
+
 class StopWordIds:
-    """Stop words as single ids of one tokenizer.
+    """Stop words as single ids of one tokenizer; remembers the most recent words.
 
-    Callers use the same few words again and again, so those are remembered. An id is only an
-    accelerator: the text is searched in any case. So it must be certain to mean that the text
-    holds the stop word, whatever was generated before. Words of several tokens give none: the
-    engine also matches such a list when it begins in the prompt.
-
-    Args:
-        tokenizer: the model's tokenizer.
+    Words of several tokens have no id here: the engine would also match a list that begins in the
+    prompt.
     """
 
     def __init__(self, tokenizer: TextTokenizer) -> None:
@@ -30,24 +47,10 @@ class StopWordIds:
         self.special = lru_cache(_REMEMBERED_WORDS)(self._special)
 
     def _hint(self, word: str) -> int | None:
-        """The id whose text holds the word wherever it stands, if there is one."""
-        # A U+FFFD can come from bytes that an earlier token would complete.
-        token_id = None if _REPLACEMENT in word else self._only_id(word)
-        if token_id is None:
-            return None
-        # Twice, for a token at the beginning of a text can differ from the same one further on.
-        # Never flushed, for what only the end of a text makes certain is not certain.
-        detokenizer = IncrementalDetokenizer(self._tokenizer)
-        return token_id if all(word in detokenizer.push([token_id]) for _ in range(2)) else None
+        ids = encode_word(self._tokenizer, word)
+        return ids[0] if len(ids) == 1 and implies_word(self._tokenizer, ids, word) else None
 
     def _special(self, word: str) -> int | None:
-        """The id of a special token that is written so; it never shows in a text."""
-        token_id = self._only_id(word)
-        return token_id if token_id in self._tokenizer.special_ids else None
-
-    def _only_id(self, word: str) -> int | None:
-        try:
-            ids = self._tokenizer.encode(word, add_special_tokens=False)
-        except InvalidRequest:  # what is not text is in no text
-            return None
-        return ids[0] if len(ids) == 1 else None
+        """Return the id of the special token spelled like the word; it never shows in a text."""
+        ids = encode_word(self._tokenizer, word)
+        return ids[0] if len(ids) == 1 and ids[0] in self._tokenizer.special_ids else None

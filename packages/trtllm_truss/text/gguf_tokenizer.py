@@ -1,8 +1,8 @@
-"""A tokenizer rebuilt from the metadata of a GGUF file.
+"""Rebuild a tokenizer from the metadata of a GGUF file.
 
 Converters store a byte-level BPE tokenizer as model `gpt2`: its tokens, their types and merges, and
-in `tokenizer.ggml.pre` the *name* of its pre-tokenizer, whose rules live in the readers of the
-format (https://github.com/ggml-org/llama.cpp, `src/llama-vocab.cpp`). The names known here are
+in `tokenizer.ggml.pre` the *name* of its pre-tokenizer, whose rules are built into the readers of
+the format (https://github.com/ggml-org/llama.cpp, `src/llama-vocab.cpp`). The names known here are
 those of the models that OpenVINO GenAI reads from GGUF.
 """
 
@@ -29,7 +29,7 @@ from trtllm_truss.text.tokenizer_parts import TokenizerParts
 
 _CONTROL = 3  # token_type of a special token
 _USER_DEFINED = 4  # token_type of a token that is matched before BPE, but is ordinary text
-_REMEDY = "put the model's tokenizer.json beside it, or name a tokenizer_repository"
+_REMEDY = "put the model's tokenizer.json into its folder, or name a tokenizer_repository"
 
 _WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|%s"
@@ -39,13 +39,12 @@ _WORDS = (
 
 @dataclass(frozen=True)
 class _PreTokenizer:
-    """How text is cut into words before BPE.
+    """Rules that cut text into words before BPE.
 
     Attributes:
-        digits: whether every digit is a word of its own, before the words are found.
+        digits: make every digit a word, before words are found.
         words: the expression that finds words; None is GPT-2's.
-        nfc: whether text is composed first.
-        whole_words: whether a word that is a token skips the merges, and BOS is the default.
+        whole_words: skip the merges for a word that is a token, and add BOS by default.
     """
 
     digits: bool = False
@@ -74,15 +73,9 @@ _PRE_TOKENIZERS = {
 def read_gguf_tokenizer(path: Path) -> TokenizerParts:
     """Rebuild the tokenizer that a GGUF file describes.
 
-    Args:
-        path: the file.
-
-    Returns:
-        Its parts.
-
     Raises:
-        ArtifactError: the file cannot be read, holds no tokenizer, or one of a kind that is not
-            rebuilt here; the message names it and the remedy.
+        ArtifactError: the file cannot be read, or holds no tokenizer of a supported kind; the
+            message names it and the remedy.
     """
     metadata = read_metadata(path)
     try:

@@ -1,8 +1,8 @@
-"""Stop words, found in text that arrives in pieces.
+"""Stop words, found in text that arrives in parts.
 
 All words are followed at once (Aho and Corasick, "Efficient string matching", CACM 18(6), 1975):
 a state of the automaton is the longest end of the text that can still become a stop word, which is
-just what has to be held back. The work is linear in the text, however many words there are.
+exactly the text to hold back. The work is linear in the text, for any number of words.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class StopWordMatcher:
     before it and may still be completed ("c" for "bcd"); it decides as soon as that one fails, or
     at the end. Of words that begin at the same place the shortest decides.
 
-    Attributes:
-        word: the stop word that has ended the text; final after `flush`.
-
     Args:
         stop_words: the words, shared by all texts that they end.
-        shown: whether the stop word that ends the text is part of it.
+        shown: include the stop word that ends the text.
+
+    Attributes:
+        word: the stop word that has ended the text; final after `flush`.
     """
 
     def __init__(self, stop_words: StopWords, *, shown: bool = False) -> None:
@@ -40,18 +40,14 @@ class StopWordMatcher:
 
     @property
     def matched(self) -> bool:
-        """Whether a stop word has ended the text."""
         return self.word is not None
 
     def push(self, text: str) -> tuple[str, bool]:
-        """Take the next piece of text.
-
-        Args:
-            text: any piece, cut anywhere.
+        """Take the next part of the text, cut anywhere.
 
         Returns:
-            The text that is safe to show, and whether a stop word has ended it. From then on
-            nothing more is shown.
+            The text that is safe to show, and True if a stop word has ended it. Later calls return
+            no text.
         """
         if self.word is not None:
             return "", True
@@ -74,11 +70,7 @@ class StopWordMatcher:
         return held[:safe], False
 
     def flush(self) -> str:
-        """End the text.
-
-        Returns:
-            What was held back and is to be shown.
-        """
+        """End the text, and return the held-back text to show."""
         held, self._held = self._held, ""
         if self._found is None or self.word is not None:
             return held
@@ -90,8 +82,6 @@ class StopWordMatcher:
 
 
 class _Found(NamedTuple):
-    """Where a stop word begins and ends."""
-
     start: int
     end: int
 
@@ -127,7 +117,7 @@ class StopWords:
         return len(self._children) > 1
 
     def step(self, node: int, character: str) -> int:
-        """The node for the longest end of the text, once a character is added to it."""
+        """Return the node for the longest end of the text after adding a character."""
         children = self._children[node]
         while node and character not in children:
             node = self._fallback[node]

@@ -1,4 +1,4 @@
-"""The text of one answer and the tokens that it is made of."""
+"""Text of one answer together with its tokens."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from trtllm_truss.text.tokenizer import TextTokenizer
 
 
 class TokenStream(TextStream):
-    """A `TextStream` that tells its tokens.
+    """A `TextStream` that reports its tokens.
 
-    Text is shown in whole tokens, so it can come later than a `TextStream` shows it. Tokens of a
-    stop word that is not shown are not told; one that it cuts is told with the text that is left.
+    Text is shown in whole tokens, so it can come later than from a `TextStream`. Tokens of a hidden
+    stop word are not reported; one that it cuts is reported with the text that is left.
 
     Attributes:
-        tokens: what the text of the last `push` or `finish` is made of, but for a character that
-            the answer's last token has begun and nothing completes.
+        tokens: tokens of the text of the last `push` or `finish`, except for a character that the
+            answer's last token begins and nothing completes.
     """
 
     def __init__(
@@ -40,12 +40,12 @@ class TokenStream(TextStream):
         self._certain = 0
 
     def push(self, ids: Sequence[int]) -> Piece:
-        """Take the next ids, and return the text of the tokens that are certain now."""
+        """Take the next ids, and return the text of the tokens that are now certain."""
         used, stopped = 0, self.stopped
         for token_id in ids:
             if stopped:
                 break
-            text = self._detokenizer.push((token_id,))
+            text = self._decoding.push((token_id,))
             self._held.append(TokenText(token_id, text))
             certain, stopped = self._matcher.push(text)
             self._certain += len(certain)
@@ -54,8 +54,7 @@ class TokenStream(TextStream):
         return Piece(self._text(), stopped, used)
 
     def finish(self) -> str:
-        """End the answer, and return the text that was held back."""
-        tail = self._detokenizer.flush()
+        tail = self._decoding.flush()
         if self._held:
             token_id, text = self._held.pop()
             self._held.append(TokenText(token_id, text + tail))
@@ -68,7 +67,7 @@ class TokenStream(TextStream):
         return "".join([token.text for token in self.tokens])
 
     def _release(self, *, over: bool) -> None:
-        """Gives out the tokens whose text is certain; once all is over, the beginning of one too.
+        """Report the tokens whose text is certain; once all is over, also the beginning of one.
 
         Tokens without text wait for the one that completes their character.
         """

@@ -1,4 +1,4 @@
-"""What each token contributes to a text, looked up once and shared by all texts."""
+"""Text of each token, looked up once and shared by all texts."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ from enum import Enum
 
 from tokenizers import Tokenizer
 
-from trtllm_truss.text.panics import panics_as_errors
+from trtllm_truss.text.tokenizer_parts import panics_as_errors
 
 
 class TokenKind(Enum):
-    """Tokens that have no text of their own."""
-
     DROPPED = "hidden or unknown: the decoder never sees it"
     BYTE = "one byte of a run"
 
 
 class ByteTable(dict[int, bytes]):
-    """The bytes of each token but the hidden ones, filled as tokens are met."""
+    """The bytes of each visible token, filled as tokens occur."""
 
     def __init__(self, backend: Tokenizer, hidden: frozenset[str]) -> None:
         super().__init__()
@@ -31,14 +29,14 @@ class ByteTable(dict[int, bytes]):
         try:
             value = bytes([_BYTE_OF[character] for character in token])
         except KeyError:
-            # An added token in plain writing: the decoder takes it as it stands.
+            # An added token in plain text: the decoder copies it.
             value = token.encode()
         self[token_id] = value
         return value
 
 
 class TextTable(dict[int, str | TokenKind]):
-    """The text of each token that is not hidden, when it is not the first; filled as they come."""
+    """The text of each visible token after another one, filled as tokens occur."""
 
     def __init__(
         self, backend: Tokenizer, hidden: frozenset[str], anchor: int, has_bytes: bool
@@ -62,12 +60,12 @@ class TextTable(dict[int, str | TokenKind]):
 
     @panics_as_errors()
     def text_after(self, context: list[int], context_text: str, ids: list[int]) -> str:
-        """The text of ids that follow others whose text is known."""
+        """Return the text of ids that follow others with known text."""
         whole = self._backend.decode([*context, *ids], skip_special_tokens=bool(self._hidden))
         return whole[len(context_text) :]
 
     def is_empty(self, ids: list[int]) -> bool:
-        """Whether ids add nothing to a text that has begun."""
+        """Return True if ids add nothing to a text that has begun."""
         return not self._after_anchor(ids)
 
     def _after_anchor(self, ids: list[int]) -> str:
@@ -75,13 +73,13 @@ class TextTable(dict[int, str | TokenKind]):
 
 
 def special_tokens(backend: Tokenizer) -> frozenset[str]:
-    """The contents that never show in decoded text."""
+    """Return the contents that never show in decoded text."""
     added = backend.get_added_tokens_decoder().values()
     return frozenset(token.content for token in added if token.special)
 
 
 def _byte_of() -> dict[str, int]:
-    """GPT-2's alphabet: printable Latin-1 stands for itself, other bytes for U+0100 onwards."""
+    """Return GPT-2's alphabet: printable Latin-1 is itself, other bytes are U+0100 onwards."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(0x100) if byte not in printable]
     return {

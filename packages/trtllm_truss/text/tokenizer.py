@@ -1,4 +1,4 @@
-"""The tokenizer of the model being served."""
+"""The tokenizer of the served model."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from trtllm_truss.text.chat_template import ChatTemplate
 from trtllm_truss.text.control_tokens import ControlTokens
 from trtllm_truss.text.decoding import Decoding, choose_decoding
 from trtllm_truss.text.gguf_tokenizer import read_gguf_tokenizer
-from trtllm_truss.text.panics import LibraryPanic, panics_as_errors
 from trtllm_truss.text.tokenizer_files import read_tokenizer_folder
-from trtllm_truss.text.tokenizer_parts import TokenizerParts
+from trtllm_truss.text.tokenizer_parts import LibraryPanic, TokenizerParts, panics_as_errors
 from trtllm_truss.text.tokenizer_selection import select_tokenizer
 
 _LONG_CHARACTERS = 1 << 15
-"""From here on a text is encoded only if it may fit: a token takes microseconds and a kilobyte."""
+"""Longer texts are encoded only if they may fit: a token takes microseconds and a kilobyte."""
 
 _CHARACTERS_PER_TOKEN = 8
 _TAIL_MARGIN_TOKENS = 64
@@ -40,12 +39,11 @@ class TextTokenizer:
 
     Attributes:
         eos_ids: every id that ends a text, the tokenizer's own first; may be empty.
-        bos_id: the id that begins a text, if there is one.
-        pad_id: the id that fills up a batch, if there is one.
-        vocab_size: the number of tokens, added ones included.
-        special_ids: ids of special tokens, which do not show in decoded text unless asked for.
-        sampling: how the model's authors would draw tokens, as they say it themselves; see
-            `TokenizerParts`.
+        bos_id: the id that begins a text, if any.
+        pad_id: the id that fills up a batch, if any.
+        vocab_size: number of tokens, added ones included.
+        special_ids: ids of special tokens, hidden in decoded text by default.
+        sampling: the authors' sampling defaults; see `TokenizerParts`.
     """
 
     def __init__(self, parts: TokenizerParts) -> None:
@@ -74,16 +72,16 @@ class TextTokenizer:
         keep_last: int | None = None,
         field: str = "prompt",
     ) -> list[int]:
-        """Turn a prompt into ids.
+        """Encode a prompt.
 
-        Special tokens that are written out in the text become their ids. The interpreter's lock is
-        free meanwhile. Time and memory are in proportion to `max_tokens` or `keep_last`.
+        Special tokens that are written out in the text become their ids. Encoding releases the
+        interpreter's lock. Time and memory are proportional to `max_tokens` or `keep_last`.
 
         Args:
             text: the prompt.
-            add_special_tokens: whether to add what the model expects around a text, such as BOS.
+            add_special_tokens: add the model's special tokens around the text, such as BOS.
             max_tokens: raise `TooManyTokens` for a long text with more.
-            keep_last: encode no more of a long text than gives as many ids at its end.
+            keep_last: encode only the end of a long text, for at least so many ids.
             field: names the text in errors.
 
         Returns:
@@ -91,7 +89,7 @@ class TextTokenizer:
 
         Raises:
             InvalidRequest: the text holds half of a surrogate pair.
-            TooManyTokens: it is long and has more tokens than `max_tokens`.
+            TooManyTokens: the text is long and has more tokens than `max_tokens`.
         """
         try:
             if len(text) > _LONG_CHARACTERS:
@@ -109,22 +107,15 @@ class TextTokenizer:
 
     @panics_as_errors()
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """Turn ids into text, as the tokenizer's own decoder does.
-
-        Args:
-            ids: any ids from 0 on; those outside the vocabulary are skipped.
-            skip_special_tokens: whether special tokens do not show.
-
-        Returns:
-            The text; bytes that are not UTF-8 show as U+FFFD.
-        """
+        """Decode ids; skip those outside the vocabulary, replace invalid UTF-8 by U+FFFD."""
         return self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
     def start_decoding(self, skip_special_tokens: bool = True) -> Decoding:
-        """Begin the decoding of one text; see `detokenizer.IncrementalDetokenizer`.
+        """Begin the incremental decoding of one text.
 
-        Args:
-            skip_special_tokens: whether special tokens do not show.
+        Text is returned as soon as no further id can change it, so a U+FFFD in it is one of the
+        whole text. Joined, it equals `decode` of all ids, to the byte. The cost of a token does not
+        grow with the length of the text.
         """
         return self._start_decoding() if skip_special_tokens else self._start_literal_decoding()
 
@@ -145,27 +136,24 @@ class TextTokenizer:
         max_tokens: int | None = None,
         keep_last: int | None = None,
     ) -> list[int]:
-        """Turn a conversation into the ids of the prompt that the model was trained on.
+        """Encode a conversation in the model's prompt format.
 
         The template writes BOS itself where the model wants it, so none is added here.
 
         Args:
             messages: the conversation, oldest first, each with `role` and `content`.
-            add_generation_prompt: whether to begin the assistant's answer.
-            continue_final_message: whether the prompt ends with the last message's text, so that
-                the answer goes on in it.
+            add_generation_prompt: begin the assistant's answer.
+            continue_final_message: end the prompt with the last message's text, for the answer to
+                continue it.
             tools: JSON schemas of the functions that the model may call.
             variables: further names for the template, such as `enable_thinking`.
-            control_tokens: whether special tokens that are written out in messages and tools act
-                as such.
+            control_tokens: let special tokens that are written out in messages and tools act as
+                such.
             max_tokens: as for `encode`.
             keep_last: as for `encode`.
 
-        Returns:
-            The ids.
-
         Raises:
-            InvalidRequest: the model has no chat template, or it refuses the messages.
+            InvalidRequest: the model has no chat template, or it rejects the messages.
             TooManyTokens: as for `encode`.
         """
         name = "tool_use" if tools and "tool_use" in self._chat_templates else "default"
@@ -213,11 +201,7 @@ class TextTokenizer:
             characters *= 2
 
     def _refuse_too_many(self, text: str, max_tokens: int) -> None:
-        """Count the tokens piece by piece, up to the limit.
-
-        Raises:
-            TooManyTokens: there are more.
-        """
+        """Raise TooManyTokens as soon as the tokens of the first parts exceed the limit."""
         count = 0
         for begin in range(0, len(text), _LONG_CHARACTERS):
             piece = text[begin : begin + _LONG_CHARACTERS]
@@ -230,15 +214,12 @@ def load_tokenizer(path: Path, *, trust_remote_code: bool = False) -> TextTokeni
     """Load the tokenizer of a model.
 
     Args:
-        path: a folder with a `tokenizer.json`, with what one can be made from, or with one
-            `.gguf` file, in this order; or such a file, beside which the order is the same.
-        trust_remote_code: whether a tokenizer that is a program may run.
-
-    Returns:
-        The tokenizer.
+        path: a folder with a `tokenizer.json`, with files to build one from, or with one `.gguf`
+            file, in this order; or such a file, whose folder is searched in the same order.
+        trust_remote_code: allow a tokenizer that is a program to run.
 
     Raises:
-        ArtifactError: nothing usable is there; the message names the file and the remedy.
+        ArtifactError: no usable tokenizer was found; the message names the file and the remedy.
     """
     try:
         with panics_as_errors():

@@ -1,7 +1,7 @@
-"""A tokenizer that is not stored as a fast one becomes one, once, by `transformers`.
+"""Conversion of slow tokenizers to fast ones by `transformers`.
 
-It is part of NVIDIA's image. Elsewhere it is only needed for such tokenizers, and never imported
-for others: that alone takes seconds.
+NVIDIA's image contains it. Elsewhere only such tokenizers need it, and it is imported for no
+others: the import alone takes seconds.
 """
 
 from __future__ import annotations
@@ -20,32 +20,28 @@ _REMEDY = (
 
 
 def convert_tokenizer(folder: Path, *, trust_remote_code: bool) -> Tokenizer:
-    """Makes a fast tokenizer from `tokenizer.model`, `vocab.json` and the like.
-
-    Args:
-        folder: where they are.
-        trust_remote_code: whether a tokenizer that is a program may run.
+    """Build a fast tokenizer from `tokenizer.model`, `vocab.json` and similar files.
 
     Raises:
-        ArtifactError: `transformers` is not installed, or it cannot make one.
+        ArtifactError: `transformers` is not installed, or cannot build one.
     """
-    # tiktoken keeps what it reads under the file's name in /tmp, where anybody may have put it.
+    # tiktoken caches files by name in /tmp, where any user may have put another file.
     os.environ.setdefault("TIKTOKEN_CACHE_DIR", "")
     try:
         from transformers import AutoTokenizer
     except ImportError as error:
         raise ArtifactError(
-            f"{folder} has no tokenizer.json, and to make one takes transformers, which is not "
+            f"{folder} has no tokenizer.json, and building one requires transformers, which is not "
             f"installed here; {_REMEDY}."
         ) from error
     try:
         converted = AutoTokenizer.from_pretrained(
             folder, trust_remote_code=trust_remote_code, local_files_only=True
         )
-    except Exception as error:  # it raises whatever its parts raise
+    except Exception as error:  # of any type
         reason = str(error).strip().split("\n")[0]
         raise ArtifactError(
-            f"transformers cannot make a fast tokenizer from {folder} ({reason}); {_REMEDY}."
+            f"transformers cannot build a fast tokenizer from {folder} ({reason}); {_REMEDY}."
         ) from error
     backend = getattr(converted, "backend_tokenizer", None)
     if backend is None:

@@ -1,10 +1,10 @@
-"""A tokenizer stored the way of Hugging Face: `tokenizer.json` and the files around it.
+"""Reader of tokenizers stored in Hugging Face's layout: `tokenizer.json` and optional files.
 
-`tokenizer.json` is the tokenizer; where it is missing it is made from what there is. The others,
-each optional, say what its tokens are for: `tokenizer_config.json` and `special_tokens_map.json`
-name the special tokens, `generation_config.json` (or else a model's `config.json`) lists the ids
-that end a text and may say how to draw tokens, and the chat template is in `chat_template.jinja` or
-in `tokenizer_config.json`, further ones in `additional_chat_templates/`.
+`tokenizer.json` is the tokenizer; if it is missing, it is built from the other files.
+`tokenizer_config.json` and `special_tokens_map.json` name the special tokens,
+`generation_config.json` (or else a model's `config.json`) lists the ids that end a text and may set
+sampling defaults, and the chat template is in `chat_template.jinja` or in `tokenizer_config.json`,
+further ones in `additional_chat_templates/`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,8 @@ _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 def read_tokenizer_folder(folder: Path, *, trust_remote_code: bool = False) -> TokenizerParts:
     """Read the tokenizer of a folder.
 
-    Args:
-        folder: the folder.
-        trust_remote_code: whether a tokenizer that is a program may run.
-
-    Returns:
-        Its parts. Truncation and padding that `tokenizer.json` may ask for are switched off: they
-        are leftovers of training and would shorten prompts without a word.
+    Truncation and padding of `tokenizer.json` are switched off: they are leftovers of training and
+    would silently shorten prompts.
 
     Raises:
         ArtifactError: one of the files cannot be read.
@@ -52,8 +47,8 @@ def read_tokenizer_folder(folder: Path, *, trust_remote_code: bool = False) -> T
         return _assemble(folder, backend)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ArtifactError(
-            f"the tokenizer's configuration in {folder} is not as expected ({error!r}); download "
-            "tokenizer_config.json and the files beside it again."
+            f"the tokenizer's configuration in {folder} is malformed ({error!r}); download "
+            "tokenizer_config.json and the other tokenizer files again."
         ) from error
 
 
@@ -93,7 +88,7 @@ def _read_backend(path: Path) -> Tokenizer:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object; a file that is not there is an empty one."""
+    """Read a JSON object; a missing file is an empty one."""
     if not path.exists():
         return {}
     try:
@@ -108,7 +103,7 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 def _read_chat_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
-    """Chat templates by name; files win over `tokenizer_config.json`."""
+    """Return chat templates by name; files win over `tokenizer_config.json`."""
     declared = config.get("chat_template")
     if isinstance(declared, str):
         declared = [{"name": "default", "template": declared}]
@@ -127,7 +122,7 @@ def _read_chat_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, s
 
 
 def _complete_vocabulary(backend: Tokenizer, declared: Mapping[str, Any]) -> list[str]:
-    """Add tokens that only `tokenizer_config.json` knows, if they get the id that it says.
+    """Add tokens that only `tokenizer_config.json` lists, if they get the id stated there.
 
     Returns:
         The contents of all declared tokens that are special.
@@ -140,7 +135,7 @@ def _complete_vocabulary(backend: Tokenizer, declared: Mapping[str, Any]) -> lis
 
 
 def _mark_special(backend: Tokenizer, contents: Iterable[str]) -> None:
-    """Make tokens special that the vocabulary has; it is never extended beyond the engine's."""
+    """Mark tokens of the vocabulary as special; never extend it beyond the engine's."""
     added = backend.get_added_tokens_decoder().values()
     special = {token.content for token in added if token.special}
     backend.add_special_tokens(
@@ -158,7 +153,7 @@ def _additional_tokens(declared: Mapping[str, Any]) -> list[str]:
 
 
 def _content(token: Any) -> str | None:
-    """The text of a token, written as a plain string or as the fields of an `AddedToken`."""
+    """Return the text of a token, stored as a string or as the fields of an `AddedToken`."""
     content = token.get("content") if isinstance(token, dict) else token
     return content if isinstance(content, str) else None
 

@@ -1,27 +1,30 @@
-"""What the two stored forms of a tokenizer have in common."""
+"""Parts of a stored tokenizer, and panics of the Rust library behind it as errors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from tokenizers import Tokenizer
 
+_PYO3 = "pyo3_runtime"  # its PanicException cannot be imported
+
 
 @dataclass(frozen=True)
 class TokenizerParts:
-    """A tokenizer as it was found on disk.
+    """A tokenizer as stored on disk.
 
     Attributes:
-        backend: the tokenizer itself, its special tokens marked as such.
+        backend: the tokenizer of the `tokenizers` library, its special tokens marked.
         eos_ids: every id that ends a text, the tokenizer's own first.
-        bos_id: the id that begins a text, if there is one.
-        pad_id: the id that fills up a batch, if there is one.
-        named_tokens: contents by role (`bos_token`, `eos_token` …), as chat templates use them.
+        bos_id: the id that begins a text, if any.
+        pad_id: the id that fills up a batch, if any.
+        named_tokens: contents by role (`bos_token`, `eos_token` …), for chat templates.
         chat_templates: Jinja sources by name; the usual one is called `default`.
-        sampling: how the model's authors would draw tokens, by the names of `transformers`
-            (`temperature`, `top_p` …); values as they were found.
+        sampling: the authors' sampling defaults, by the names of `transformers` (`temperature`,
+            `top_p` …); values unchecked.
     """
 
     backend: Tokenizer
@@ -31,3 +34,23 @@ class TokenizerParts:
     named_tokens: Mapping[str, str] = field(default_factory=dict)
     chat_templates: Mapping[str, str] = field(default_factory=dict)
     sampling: Mapping[str, Any] = field(default_factory=dict)
+
+
+class LibraryPanic(RuntimeError):
+    """A panic in a Rust library: a defect of the library, or unexpected data."""
+
+
+@contextmanager
+def panics_as_errors() -> Iterator[None]:
+    """Raise `LibraryPanic` for a panic in the block or the decorated function.
+
+    PyO3 derives its exception from `BaseException`.
+    """
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException as panic:
+        if type(panic).__module__ != _PYO3:
+            raise
+        raise LibraryPanic(f"a library panicked: {panic}") from None

@@ -1,9 +1,8 @@
-"""Which files of a repository are its tokenizer, and which of them must not be touched.
+"""Selection of a repository's tokenizer files.
 
-Only files that are data are ever fetched. A tokenizer that is a program (``tokenization_*.py``,
-named by ``auto_map``) or a pickle would run whatever its author wrote: the first needs
-`trust_remote_code`, the second is refused always. A model's own weights and code in the same
-repository are of no concern here and left where they are.
+Only data files are fetched. A tokenizer that is a program (``tokenization_*.py``, named by
+``auto_map``) or a pickle would run its author's code: the first needs `trust_remote_code`, the
+second is always refused. A model's own weights and code in the same repository are ignored.
 """
 
 from __future__ import annotations
@@ -29,24 +28,23 @@ _PROGRAMS = ("*.so", "*.pyd", "*.dll", "*.dylib", "*.exe", "*.sh", "*.bat")
 
 
 def select_tokenizer(sizes: Mapping[str, int], *, trust_remote_code: bool) -> list[str]:
-    """The files to fetch.
+    """Return the names of the files to fetch.
+
+    These are `tokenizer.json` and its companions; without it the files to build it from; without
+    those a GGUF file.
 
     Args:
         sizes: bytes of every file in the tokenizer's folder, by its name below it.
-        trust_remote_code: whether a tokenizer that is a program may run here.
-
-    Returns:
-        Their names: `tokenizer.json` and what goes with it; without that what it can be made
-        from; without that a GGUF file.
+        trust_remote_code: allow a tokenizer that is a program to run.
 
     Raises:
-        ArtifactError: there is none, or it comes as a pickle or a program.
+        ArtifactError: no tokenizer was found, or it is a pickle or a program.
     """
     dangerous = _matching(sizes, (*_PICKLES, *_PROGRAMS))
     if dangerous:
         raise ArtifactError(
-            f"{', '.join(dangerous)} would run code of its author's when loaded and belongs in no "
-            "tokenizer repository; remove it, or name another tokenizer_repository."
+            f"{', '.join(dangerous)} would run its author's code when loaded; remove it, or name "
+            "another tokenizer_repository."
         )
     programs = _matching(sizes, _CODE[:1])
     if programs and not trust_remote_code:
@@ -63,23 +61,19 @@ def select_tokenizer(sizes: Mapping[str, int], *, trust_remote_code: bool) -> li
     if len(ggufs) == 1:
         return ggufs
     raise ArtifactError(
-        f"there is no tokenizer: no {FAST}, no vocabulary that one could be made from, and "
+        f"no tokenizer found: no {FAST}, no vocabulary to build one from, and "
         f"{len(ggufs)} .gguf files; name a tokenizer_repository that holds one "
         "(`AutoTokenizer.from_pretrained(…).save_pretrained(…)` of transformers writes it)."
     )
 
 
 def tokenizer_files(names: Iterable[str]) -> list[str]:
-    """Return the files of a tokenizer among those of a model, without the model's `config.json`.
-
-    Args:
-        names: files by their name below the folder.
-    """
+    """Return a tokenizer's files among a model's, without the model's `config.json`."""
     return _matching((name for name in names if name != "config.json"), (*_ALWAYS, *_SLOW))
 
 
 def _matching(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
-    """The names right in the folder that match a pattern; one with a folder needs that folder."""
+    """Return the names that match a pattern; a pattern with a folder matches only inside it."""
     return [
         name
         for name in sorted(names)

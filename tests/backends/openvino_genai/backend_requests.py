@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_truss.backends.openvino_genai.answer import Outputs
 from trtllm_truss.backends.openvino_genai.request import GenerationRequest, Limits, read_request
+from trtllm_truss.backends.openvino_genai.responses import Outputs
 from trtllm_truss.backends.openvino_genai.scheduler import Scheduler
 from trtllm_truss.backends.openvino_genai.tensors import Tensors
 
@@ -57,7 +57,7 @@ def word_list(*words: list[int]) -> NDArray[np.int32]:
 
 
 class Caller:
-    """A `Reply` that keeps every response; `wait` returns once the final one has come."""
+    """A `ResponseSender` that keeps every response; `wait` returns after the final one."""
 
     def __init__(self) -> None:
         self.responses: list[Outputs] = []

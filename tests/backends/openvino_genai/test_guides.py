@@ -181,7 +181,7 @@ def test_a_guide_is_compiled_while_others_get_tokens(guided: Scheduler) -> None:
 
 
 def test_a_step_finds_what_was_compiled(model_folder: Path) -> None:
-    """Its own engine, whose guides nobody else has had compiled."""
+    """A separate engine, without compiled guides."""
     engine = Engine(EngineSettings(model_folder, max_batch_size=8))
     guides = [Guide("json_schema", EXPENSIVE % length) for length in (60, 61)]
 

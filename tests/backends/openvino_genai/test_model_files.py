@@ -1,4 +1,4 @@
-"""What an engine folder holds."""
+"""Files of an engine folder."""
 
 from __future__ import annotations
 

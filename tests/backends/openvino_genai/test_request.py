@@ -16,8 +16,8 @@ from tests.backends.openvino_genai.backend_requests import (
     word_list,
 )
 
-from trtllm_truss.backends.openvino_genai.refusal import Refusal
 from trtllm_truss.backends.openvino_genai.request import Limits, read_request
+from trtllm_truss.backends.openvino_genai.tensors import UnsupportedRequest
 from trtllm_truss.guides.guide import Guide
 
 
@@ -127,7 +127,7 @@ def test_outputs_are_made_only_if_requested_and_asked_for() -> None:
     ],
 )
 def test_what_is_wrong_is_named(inputs: dict[str, Any], message: str) -> None:
-    with pytest.raises(Refusal, match=message):
+    with pytest.raises(UnsupportedRequest, match=message):
         request(**inputs)
 
 
@@ -177,21 +177,23 @@ def test_the_guide_type_json_is_any_object_or_array() -> None:
     ],
 )
 def test_guides_that_are_refused_unseen(inputs: dict[str, Any], message: str) -> None:
-    with pytest.raises(Refusal, match=message):
+    with pytest.raises(UnsupportedRequest, match=message):
         request(**inputs)
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_mandatory_outputs(name: str) -> None:
     others = tuple(output for output in OUTPUTS if output != name)
-    with pytest.raises(Refusal, match=f"{name} tensor must be present in list of output tensors"):
+    with pytest.raises(
+        UnsupportedRequest, match=f"{name} tensor must be present in list of output tensors"
+    ):
         request(outputs=others)
 
 
 @pytest.mark.parametrize("name", ["input_ids", "request_output_len"])
 def test_mandatory_inputs(name: str) -> None:
     given = type(tensors())({key: array for key, array in tensors() if key != name})
-    with pytest.raises(Refusal, match=f"{name} is not present in the request"):
+    with pytest.raises(UnsupportedRequest, match=f"{name} is not present in the request"):
         read_request("", given, OUTPUTS, LIMITS)
 
 
@@ -214,7 +216,9 @@ UNSUPPORTED = {
 
 @pytest.mark.parametrize("name", UNSUPPORTED)
 def test_what_the_engine_cannot_do_is_refused_by_name(name: str) -> None:
-    with pytest.raises(Refusal, match=f"{name} is not supported by the CPU engine; leave it out"):
+    with pytest.raises(
+        UnsupportedRequest, match=f"{name} is not supported by the CPU engine; leave it out"
+    ):
         request(**{name: UNSUPPORTED[name][0]})
 
 
@@ -232,7 +236,7 @@ def test_what_can_never_fit_into_the_kv_cache_is_refused_with_numbers() -> None:
     most = 320 - len(PROMPT) + 1
 
     assert request(output_len=most, limits=limits).kv_cache_tokens == 320
-    with pytest.raises(Refusal, match="need 321 tokens of KV cache, which holds 320"):
+    with pytest.raises(UnsupportedRequest, match="need 321 tokens of KV cache, which holds 320"):
         request(output_len=most + 1, limits=limits)
-    with pytest.raises(Refusal, match="beam_width 2"):
+    with pytest.raises(UnsupportedRequest, match="beam_width 2"):
         request(output_len=most, limits=limits, beam_width=2, end_id=2)

@@ -333,7 +333,7 @@ def test_closing_fails_what_still_runs(engine: Engine, model_folder: Path) -> No
 
 
 class BreakingEngine:
-    """The real engine, with steps that fail as told."""
+    """The real engine, with failing steps."""
 
     def __init__(self, engine: Engine, failures: int, *, loads: bool = True) -> None:
         self._engine = engine

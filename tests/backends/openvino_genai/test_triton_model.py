@@ -1,4 +1,4 @@
-"""The CPU engine behind real Triton: what is asked for arrives, and what is told comes back."""
+"""The CPU engine behind real Triton: requests and responses arrive unchanged."""
 
 from __future__ import annotations
 

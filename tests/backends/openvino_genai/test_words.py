@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.backends.openvino_genai.backend_requests import word_list
 
-from trtllm_truss.backends.openvino_genai.refusal import Refusal
+from trtllm_truss.backends.openvino_genai.tensors import UnsupportedRequest
 from trtllm_truss.backends.openvino_genai.words import StopWords, read_words
 
 TOKENS = st.integers(0, 3)
@@ -44,7 +44,7 @@ def test_reading_gives_back_what_was_written(words: list[list[int]]) -> None:
     ],
 )
 def test_malformed_lists_are_refused(rows: list[list[list[int]]], message: str) -> None:
-    with pytest.raises(Refusal, match=f"^stop_words_list.*{message}"):
+    with pytest.raises(UnsupportedRequest, match=f"^stop_words_list.*{message}"):
         read_words("stop_words_list", np.array(rows, np.int32))
 
 

@@ -35,7 +35,7 @@ GUIDE = {
 
 
 class NativeTriton:
-    """One server; `text` is what its engine answers, if that is the stand-in."""
+    """One server; `text` is the answer of the stand-in engine."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class NativeTriton:
         self.process.start()
 
     def decoded(self, max_tokens: int) -> str:
-        """What the tokenizers library makes of the first so many tokens of the answer."""
+        """The `tokenizers` library's decoding of the first tokens of the answer."""
         return str(self.tokenizer.decode(self.ids[:max_tokens]))
 
     def url(self, path: str) -> str:
@@ -126,7 +126,7 @@ class NativeTriton:
     def infer(
         self, model: str, inputs: Mapping[str, tuple[str, list[int], list[Any]]], *outputs: str
     ) -> Any:
-        """Asks a model directly for these outputs, or all; gives them by name."""
+        """Request these outputs of a model, or all; return them by name."""
         body: dict[str, Any] = {
             "inputs": [
                 {"name": name, "datatype": datatype, "shape": shape, "data": data}

@@ -1,4 +1,4 @@
-"""What clients of Triton's own API get from `ensemble` and `tensorrt_llm_bls`."""
+"""Responses of `ensemble` and `tensorrt_llm_bls` to clients of Triton's own API."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from tests.support.waiting import settles
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from trtllm_truss.backends.triton_native.calls import Models
-from trtllm_truss.backends.triton_native.values import Value, integer, pack_texts, to_array
+from trtllm_truss.backends.triton_native.values import Value, integer, to_array
 from trtllm_truss.processes.process_guard import marked_processes
+from trtllm_truss.triton.client.tensors import pack_texts
 from trtllm_truss.triton.server.process import State
 
 ALL_TOKENS = 200
@@ -31,7 +32,7 @@ def model(request):
 
 
 def seen(server, words):
-    """Waits until the engine has said something."""
+    """Wait until the engine has sent a response."""
     return settles(lambda: any(words in line for line in tuple(server.lines)))
 
 
@@ -173,7 +174,7 @@ def test_the_http_port_can_be_pinned(make_native):
     "path", ["logging", "trace/setting", "systemsharedmemory/status", "cudasharedmemory/status"]
 )
 @pytest.mark.parametrize("head", ["", "closed:to:all: x\r\n", "closed: to:all: x\r\n"])
-def test_apis_that_nobody_needs_are_closed(native, path, head):
+def test_unneeded_apis_are_closed(native, path, head):
     """No header opens them: a colon ends its name."""
     url = httpx.URL(native.url(path))
     with socket.create_connection((url.host, url.port), timeout=5) as connection:

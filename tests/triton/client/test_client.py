@@ -202,7 +202,7 @@ async def test_fifty_at_once(triton, client):
     assert [ids(chunks) for chunks in got] == list(wanted.values())
 
 
-async def test_nobody_there():
+async def test_unreachable_server():
     client = TritonClient("127.0.0.1:9", tensorrt_llm_version=PINNED_VERSION)
     with pytest.raises(errors.EngineUnavailable) as failure:
         await collect(client, request("x"))

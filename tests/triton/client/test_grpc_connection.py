@@ -7,9 +7,9 @@ import os
 
 import grpc
 import pytest
+from grpc import StatusCode
 
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
-from trtllm_truss.triton.client.grpc_status import StatusCode
 
 METHOD = "/test.Service/Answer"
 
@@ -29,7 +29,7 @@ class Received:
 
 
 async def behave(request, context):
-    """What the request's first word says."""
+    """The first word of the request."""
     word, _, rest = request.partition(b" ")
     if word == b"echo":
         yield rest
@@ -129,7 +129,7 @@ async def test_errors_carry_status_and_details(connection):
     assert status is StatusCode.UNIMPLEMENTED
 
 
-async def test_a_cancelled_call_ends_on_the_server_and_says_nothing_more(connection):
+async def test_a_cancelled_call_ends_on_the_server_without_further_messages(connection):
     received = Received()
     number = connection.call(METHOD, b"wait for me", received)
     await ask(connection, b"echo there")
@@ -166,7 +166,7 @@ async def test_closing_ends_every_call(connection):
     assert not connection.is_usable
 
 
-async def test_nobody_listens():
+async def test_a_closed_port_is_an_error():
     with pytest.raises(OSError, match="9"):
         await GrpcConnection.connect("127.0.0.1:9")
 

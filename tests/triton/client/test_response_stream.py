@@ -7,10 +7,10 @@ import struct
 import weakref
 
 import pytest
+from grpc import StatusCode
 from tritonclient.grpc import service_pb2
 
 from trtllm_truss.errors import EngineUnavailable
-from trtllm_truss.triton.client.grpc_status import StatusCode
 from trtllm_truss.triton.client.response_stream import Answer
 
 
@@ -91,7 +91,7 @@ def error(text):
 )
 async def test_signs_of_life_without_a_token(said, signs):
     seen = []
-    answer = Answer(on_sign=lambda: seen.append(1))
+    answer = Answer(on_heartbeat=lambda: seen.append(1))
     answer.message(said)
     assert len(seen) == signs
 
@@ -99,6 +99,6 @@ async def test_signs_of_life_without_a_token(said, signs):
 @pytest.mark.parametrize("status", [StatusCode.UNAVAILABLE, StatusCode.OK, StatusCode.CANCELLED])
 async def test_the_end_of_a_connection_is_no_sign_of_life(status):
     seen = []
-    answer = Answer(on_sign=lambda: seen.append(1))
+    answer = Answer(on_heartbeat=lambda: seen.append(1))
     answer.ended(status, "connection reset")
     assert not seen

@@ -116,7 +116,7 @@ def test_a_guide_of_the_kind_json_has_no_text():
     assert "guided_decoding_guide" not in names
 
 
-def test_who_vouches_for_a_guide_says_so_in_a_parameter():
+def test_a_checked_guide_is_marked_by_a_parameter():
     message = encode(guide=Guide("regex", "a"), guide_is_checked=True)
     assert message.parameters["guide_is_checked"].bool_param
     assert "guide_is_checked" not in encode(guide=Guide("regex", "a")).parameters
@@ -190,7 +190,7 @@ def test_decode_no_new_token():
     assert decode_response(message) == EngineChunk((), final=True)
 
 
-def test_stop_names_its_request_and_brings_what_must_be_there():
+def test_stop_names_its_request_and_has_the_mandatory_inputs():
     message = encode_stop("r1", model_name="tensorrt_llm")
     assert (message.model_name, message.id) == ("tensorrt_llm", "r1")
     assert {

@@ -43,6 +43,6 @@ def test_parse_release(version, release):
     assert parse_release(version) == release
 
 
-def test_parse_release_refuses_what_is_no_version():
+def test_parse_release_refuses_other_text():
     with pytest.raises(ValueError):
         parse_release("main")

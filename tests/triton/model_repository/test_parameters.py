@@ -70,7 +70,7 @@ def test_refused_values(name, value, wanted):
     assert failure.value.param == name
 
 
-def test_what_is_not_set_stays_unset():
+def test_unset_parameters_stay_unset():
     assert check_parameters({"max_beam_width": None, "gpu_device_ids": ""}, PINNED_VERSION) == {}
 
 

@@ -67,7 +67,7 @@ def test_every_version_gets_exactly_its_tensors(tmp_path, version):
     assert set(config.parameters) <= {r.name for r in rows_for(PARAMETERS, version)}
 
 
-def test_rendering_changes_only_what_it_was_told(tmp_path):
+def test_rendering_changes_only_the_given_fields(tmp_path):
     config = render(
         tmp_path,
         engine_dir=Path('/a "quoted" folder/ü'),

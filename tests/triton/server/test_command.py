@@ -109,7 +109,7 @@ def test_environment_of_a_complete_installation_is_ours():
     assert server_environment({"TZ": "UTC"}, plain) == {"TZ": "UTC"}
 
 
-def test_what_belongs_to_a_launch_leaves_the_original_alone():
+def test_launch_environment_leaves_the_original_unchanged():
     environment = {"A": "1", "TMPDIR": "/tmp"}
     added = launch_environment(environment, LAUNCH)
     assert environment == {"A": "1", "TMPDIR": "/tmp"}

@@ -4,11 +4,11 @@ import pytest
 
 from trtllm_truss.triton.server.diagnosis import (
     describe_exit,
+    explain_exit,
     is_port_conflict,
-    last_words,
-    telling_line,
+    last_error_line,
 )
-from trtllm_truss.triton.server.known_errors import CAUSES, find_cause
+from trtllm_truss.triton.server.known_errors import KNOWN_ERRORS, find_known_error
 
 LOAD_FAILURE = (
     "E1121 08:45:15.576576 7594 model_lifecycle.cc:642] \"failed to load 'tensorrt_llm' version 1: "
@@ -58,8 +58,8 @@ HARMLESS = [
         ),
     ],
 )
-def test_telling_line(lines, line):
-    assert telling_line(lines) == line
+def test_last_error_line(lines, line):
+    assert last_error_line(lines) == line
 
 
 REAL_TEXTS = [
@@ -138,18 +138,18 @@ REAL_TEXTS = [
 
 @pytest.mark.parametrize(("name", "text"), REAL_TEXTS)
 def test_causes(name, text):
-    (cause,) = [cause for cause in CAUSES if cause.name == name]
-    words = last_words([*HARMLESS[:4], text, *HARMLESS[4:]], 1)
-    assert words.startswith(cause.explain(cause.pattern.search(text)) + " Its log says: ")
+    (cause,) = [cause for cause in KNOWN_ERRORS if cause.name == name]
+    words = explain_exit([*HARMLESS[:4], text, *HARMLESS[4:]], 1)
+    assert words.startswith(cause.explain(cause.pattern.search(text)) + " Its log: ")
 
 
 def test_every_cause_has_a_real_text():
-    assert {name for name, _ in REAL_TEXTS} | {"kv_cache_memory"} == {c.name for c in CAUSES}
+    assert {name for name, _ in REAL_TEXTS} | {"kv_cache_memory"} == {c.name for c in KNOWN_ERRORS}
 
 
 def test_a_host_without_gpu_alone_is_no_cause():
-    assert find_cause([]) is None
-    assert last_words(HARMLESS[2:], 1).endswith("in-flight")
+    assert find_known_error([]) is None
+    assert explain_exit(HARMLESS[2:], 1).endswith("in-flight")
 
 
 @pytest.mark.parametrize(
@@ -180,14 +180,14 @@ def test_a_host_without_gpu_alone_is_no_cause():
     ],
 )
 def test_sentences_name_both_sides(text, sentence):
-    assert find_cause([text])[0] == sentence
+    assert find_known_error([text])[0] == sentence
 
 
-def test_memory_for_the_kv_cache_is_told_from_memory_for_the_engine():
+def test_memory_of_the_kv_cache_and_of_the_engine_are_distinguished():
     line = "[TensorRT-LLM][ERROR] CUDA runtime error in ::cudaMallocAsync(ptr, n): out of memory"
     trace = "5  0x7f tensorrt_llm::batch_manager::kv_cache_manager::BlockManager::allocatePools()"
-    assert "kv_cache_free_gpu_mem_fraction" in find_cause([line, trace])[0]
-    assert "does not fit" in find_cause([line])[0]
+    assert "kv_cache_free_gpu_mem_fraction" in find_known_error([line, trace])[0]
+    assert "does not fit" in find_known_error([line])[0]
 
 
 def test_consequences_do_not_hide_their_cause():
@@ -197,22 +197,22 @@ def test_consequences_do_not_hide_their_cause():
         LOAD_FAILURE.format("Assertion failed: Failed to deserialize cuda engine."),
         "MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD",
     ]
-    assert "24.08" in last_words(lines, 1)
-    assert "24.08" in last_words(lines[::-1], 1)
+    assert "24.08" in explain_exit(lines, 1)
+    assert "24.08" in explain_exit(lines[::-1], 1)
 
 
 @pytest.mark.parametrize(
     ("returncode", "words"),
     [
-        (137, "no memory left; give the container more. It left no log."),
-        (135, "(Docker: --shm-size). It left no log."),
-        (139, "It left no log."),
-        (-9, "It left no log."),
-        (None, "It left no log."),
+        (137, "runs out of memory; give the container more. Its log is empty."),
+        (135, "(Docker: --shm-size). Its log is empty."),
+        (139, "Its log is empty."),
+        (-9, "Its log is empty."),
+        (None, "Its log is empty."),
     ],
 )
 def test_signals_are_causes_too(returncode, words):
-    assert last_words([], returncode).endswith(words)
+    assert explain_exit([], returncode).endswith(words)
 
 
 def test_port_conflict():
@@ -226,7 +226,7 @@ def test_port_conflict():
         (0, "exited with code 0"),
         (1, "exited with code 1"),
         (137, "was killed by SIGKILL"),
-        (-9, "was lost: its keeper was killed by SIGKILL"),
+        (-9, "was lost: its process guard was killed by SIGKILL"),
         (255, "exited with code 255"),
     ],
 )

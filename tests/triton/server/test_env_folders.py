@@ -1,4 +1,4 @@
-"""What Triton's Python backend leaves in /tmp: a run removes its own and nobody else's."""
+"""Folders of Triton's Python backend in /tmp: a run removes only its own."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def folder() -> Iterator[Path]:
         folder.rmdir()
 
 
-@pytest.mark.parametrize("end", ["stop", "kill -9 of the keeper", "kill -9 of Triton"])
+@pytest.mark.parametrize("end", ["stop", "kill -9 of the guard", "kill -9 of Triton"])
 def test_no_end_leaves_a_folder(make_standin, end: str) -> None:
     server: ServerProcess = make_standin()
     folders = env_folders(server)
     assert folders
     if end == "stop":
         server.stop(0)
-    elif end == "kill -9 of the keeper":
+    elif end == "kill -9 of the guard":
         os.kill(server.pid, signal.SIGKILL)
     else:
         names = {pid: Path(f"/proc/{pid}/comm").read_text() for pid in
@@ -73,7 +73,7 @@ def test_a_living_triton_keeps_its_folder(make_standin) -> None:
     assert not left_alone(of_first | of_second)
 
 
-def test_what_is_in_use_or_older_stays(folder: Path) -> None:
+def test_folders_in_use_or_older_stay(folder: Path) -> None:
     now_s = time.time()
     remove_env_folders(now_s + 60)
     assert folder.exists()
@@ -86,7 +86,7 @@ def test_what_is_in_use_or_older_stays(folder: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes the rights of root")
-def test_what_another_user_owns_stays(folder: Path) -> None:
+def test_folders_of_another_user_stay(folder: Path) -> None:
     os.chown(folder, 65534, 65534)
     remove_env_folders(time.time() - 60)
     assert folder.exists()

@@ -107,7 +107,7 @@ def test_nothing_without_a_server() -> None:
 
 @contextmanager
 def stranger(answer: bytes | None) -> Iterator[int]:
-    """The port of a server that gives one answer, or none at all."""
+    """The port of a server that sends one response, or none."""
     leaving = threading.Event()
 
     class Handler(socketserver.BaseRequestHandler):
@@ -155,7 +155,7 @@ def test_a_proper_answer_of_that_server_is_read() -> None:
 
 
 def test_the_reading_goes_on_after_an_error(monkeypatch):
-    """What no server is known to send must not end the thread either."""
+    """A response that no known server sends must not end the thread either."""
     monkeypatch.setattr("trtllm_truss.triton.server.metrics._REFRESH_S", 0.01)
     asked = threading.Semaphore(0)
 

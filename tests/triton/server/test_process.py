@@ -78,17 +78,17 @@ def test_stop_before_start(pretend):
         server.start()
 
 
-def test_crash_at_boot_is_told_at_once(pretend):
+def test_crash_at_boot_is_reported_at_once(pretend):
     begun = time.monotonic()
     with pytest.raises(TritonError) as failure:
         started(pretend("crash"), ready_s=60)
     assert failure.value.message == (
-        "Triton exited with code 3. Its log says: failed to load: no engine"
+        "Triton exited with code 3. Its log: failed to load: no engine"
     )
     assert time.monotonic() - begun < 30  # and not only when the time is over
 
 
-def test_missing_program_is_told():
+def test_missing_program_is_reported():
     server = ServerProcess(lambda _: ["/nowhere/tritonserver"], os.environ)
     with pytest.raises(TritonError, match="cannot run /nowhere/tritonserver: No such file"):
         started(server)
@@ -155,7 +155,7 @@ def test_output_is_drained_and_the_tail_bounded(pretend):
     assert server.tail[-1].startswith("line 19999 x")
 
 
-def test_death_after_ready_is_told_once(pretend):
+def test_death_after_ready_is_reported_once(pretend):
     server = started(pretend("family", "memory"))
     told = []
     server.on_exit(told.append)
@@ -163,7 +163,7 @@ def test_death_after_ready_is_told_once(pretend):
     os.kill(child, signal.SIGSEGV)
     assert settles(lambda: told)
     assert server.state is State.DEAD
-    assert [error.message for error in told] == ["Triton was killed by SIGSEGV. It left no log."]
+    assert [error.message for error in told] == ["Triton was killed by SIGSEGV. Its log is empty."]
     with pytest.raises(TritonError, match="SIGSEGV"):
         server.wait_until_ready(1)
     server.stop()
@@ -178,13 +178,13 @@ def test_stop_is_no_death(pretend):
     assert told == []
 
 
-def test_killed_keeper_takes_everything_with_it(pretend):
+def test_killed_guard_takes_everything_with_it(pretend):
     server = started(pretend("stubborn", "family", "memory"))
     told = []
     server.on_exit(told.append)
     os.kill(server.pid, signal.SIGKILL)
     assert settles(lambda: told)
-    assert "keeper was killed by SIGKILL" in told[0].message
+    assert "process guard was killed by SIGKILL" in told[0].message
     assert_nothing_left(server.launch.run_id, server.launch.shm_prefix, within_s=0.5)
 
 
@@ -266,9 +266,9 @@ def own(*arguments):
     owner = subprocess.Popen(
         [sys.executable, str(PROGRAMS / "owner.py"), *arguments], stdout=subprocess.PIPE, text=True
     )
-    run_id, shm_prefix, keeper = owner.stdout.readline().split()
+    run_id, shm_prefix, guard = owner.stdout.readline().split()
     assert list(Path("/dev/shm").glob(f"{shm_prefix}*"))
-    return owner, run_id, shm_prefix, int(keeper)
+    return owner, run_id, shm_prefix, int(guard)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -281,8 +281,8 @@ def test_nothing_outlives_its_owner(number, fork):
     assert_nothing_left(run_id, shm_prefix)
 
 
-def test_keeper_below_a_keeper_cleans_up_first(tmp_path):
-    """What `serve` does: the server process is kept too, and all of it is killed."""
+def test_guard_below_a_guard_cleans_up_first(tmp_path):
+    """As under `serve`: the server process has a guard too, and all of it is killed."""
 
     def command(_):
         return [

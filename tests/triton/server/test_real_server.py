@@ -56,7 +56,7 @@ CLOSED_APIS = {
 
 
 @pytest.mark.parametrize("method", CLOSED_APIS)
-def test_apis_that_nobody_needs_are_closed(triton, method):
+def test_unneeded_apis_are_closed(triton, method):
     with grpc.insecure_channel(triton.process.grpc_address) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         with pytest.raises(grpc.RpcError, match="This protocol is restricted"):
@@ -64,7 +64,7 @@ def test_apis_that_nobody_needs_are_closed(triton, method):
 
 
 class Answer:
-    """How a gRPC call ended."""
+    """The status of a gRPC call."""
 
     def __init__(self):
         self.status = asyncio.get_running_loop().create_future()
@@ -96,14 +96,14 @@ async def test_no_header_opens_a_closed_api(triton, head, details):
     connection.close()
 
 
-def test_model_that_cannot_load_is_told(make_triton):
+def test_model_that_cannot_load_is_reported(make_triton):
     failed = make_triton(ready_s=None, load_error="no such engine file: rank0.engine")
     with pytest.raises(TritonError, match=r"exited with code 1.*no such engine file"):
         failed.process.wait_until_ready(PATIENCE_S)
     assert failed.process.state is State.DEAD
 
 
-def test_stub_that_dies_while_loading_is_told(make_triton):
+def test_stub_that_dies_while_loading_is_reported(make_triton):
     failed = make_triton(ready_s=None, load_exit=9)
     with pytest.raises(TritonError, match="Stub process"):
         failed.process.wait_until_ready(PATIENCE_S)
@@ -119,14 +119,14 @@ def test_slow_model_meets_the_deadline(make_triton):
     assert_nothing_left(slow.process.launch.run_id, slow.process.launch.shm_prefix, 0.5)
 
 
-@pytest.mark.parametrize("victim", ["keeper", "tritonserver", "stub"])
+@pytest.mark.parametrize("victim", ["guard", "tritonserver", "stub"])
 def test_kill_9_leaves_nothing(make_triton, victim):
     doomed = make_triton()
-    launch, keeper = doomed.process.launch, doomed.process.pid
+    launch, guard = doomed.process.launch, doomed.process.pid
     told = []
     doomed.process.on_exit(told.append)
-    pids = {keeper: "keeper"}
-    for pid in marked_processes(launch.run_id) - {keeper}:
+    pids = {guard: "guard"}
+    for pid in marked_processes(launch.run_id) - {guard}:
         executable = Path(f"/proc/{pid}/exe").readlink()
         pids[pid] = "stub" if executable.name.endswith("_stub") else "tritonserver"
     (target,) = [pid for pid, name in pids.items() if name == victim]

@@ -46,7 +46,7 @@ async def stream(server, **options):
 
 
 def processes(server: ServerProcess) -> Iterator[tuple[str, int]]:
-    """The run's processes as `mpirun`, `rank 1`, `stub 1` …, without the keeper."""
+    """The run's processes as `mpirun`, `rank 1`, `stub 1` …, without the guard."""
     for pid in marked_processes(server.launch.run_id) - {server.pid}:
         name = Path(f"/proc/{pid}/exe").readlink().name
         environment = Path(f"/proc/{pid}/environ").read_bytes().decode()
@@ -89,7 +89,7 @@ def test_engine_folder_is_one_that_inspection_reads(make_standin, tmp_path):
 
 
 async def live_streams(server, max_tokens=1900):
-    """Streams of which each has given its first tokens."""
+    """Streams that have returned their first tokens."""
     client = TritonClient(server.grpc_address, tensorrt_llm_version=PINNED_VERSION)
     given = [0] * STREAMS
 
@@ -103,10 +103,10 @@ async def live_streams(server, max_tokens=1900):
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
-@pytest.mark.parametrize("victim", ["rank 0", "stub 0", "keeper", "rank 1", "stub 1", "mpirun"])
+@pytest.mark.parametrize("victim", ["rank 0", "stub 0", "guard", "rank 1", "stub 1", "mpirun"])
 async def test_kill_9_of_any_process_ends_every_stream(make_standin, victim, world_size):
     server = make_standin(tp=world_size, step_ms=10)
-    pids = {**dict(processes(server)), "keeper": server.pid}
+    pids = {**dict(processes(server)), "guard": server.pid}
     if victim not in pids:
         pytest.skip("one rank has no such process")
     client, tasks = await live_streams(server)
@@ -119,7 +119,7 @@ async def test_kill_9_of_any_process_ends_every_stream(make_standin, victim, wor
     await client.close()
 
 
-async def test_nobody_holds_up_mpirun(make_standin):
+async def test_a_connection_does_not_block_mpirun(make_standin):
     """One idle connection did: no death of a rank was noticed while it was there."""
     server = make_standin(tp=2)
     listening = {
@@ -222,19 +222,19 @@ def rejected(server):
 
 
 @pytest.mark.parametrize(("tp", "world_size"), [(2, 1), (1, 2), (4, 2)])
-def test_wrong_world_size_is_told(make_standin, tp, world_size):
+def test_wrong_world_size_is_reported(make_standin, tp, world_size):
     server = make_standin(tp=tp, world_size=world_size, ready_s=None)
     assert "tp*pp*cp" in rejected(server)
 
 
-def test_missing_rank_file_is_told(make_standin):
+def test_missing_rank_file_is_reported(make_standin):
     server = make_standin(
         tp=2, ready_s=None, spoil=lambda folder: (folder / "rank1.engine").unlink()
     )
     assert "rank1.engine" in rejected(server)
 
 
-def test_engine_of_another_version_is_told(make_standin):
+def test_engine_of_another_version_is_reported(make_standin):
     def spoil(folder):
         for file in folder.glob("*.engine"):
             file.write_bytes(b"ftrt\x00\x01")
@@ -242,7 +242,7 @@ def test_engine_of_another_version_is_told(make_standin):
     assert "10.11.0.33 got 10.3.0.26" in rejected(make_standin(tp=2, ready_s=None, spoil=spoil))
 
 
-def test_crash_while_loading_is_told(make_standin):
+def test_crash_while_loading_is_reported(make_standin):
     server = make_standin(tp=2, ready_s=None, ranks={1: {"load_crash": 1}})
     assert "SIGABRT" in rejected(server)
 

@@ -1,4 +1,4 @@
-"""One request's sampling in OpenVINO GenAI's words."""
+"""Conversion of one request's sampling to OpenVINO GenAI."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _LANGUAGES: dict[Language, str] = {
 
 
 def generation_config(request: GenerationRequest) -> openvino_genai.GenerationConfig:
-    """Translate a request; what it leaves out keeps GenAI's neutral defaults.
+    """Convert a request; absent fields keep GenAI's neutral defaults.
 
     Log probabilities are those of the model before temperature and top_k or top_p. A seed repeats
-    an answer, except that with prefix caching GenAI 2026.4 draws once more for a prompt that lies
-    wholly in the cache. It then also computes less of a prompt that begins like that of a request
-    in flight, and OpenVINO, which rounds activations to 8 bits, gives slightly other logits (not
-    to do so would halve the throughput). Without prefix caching (`enable_kv_cache_reuse: false`)
-    there is no exception.
+    an answer, except that with prefix caching GenAI 2026.4 draws once more for a prompt that is
+    entirely cached. It then also computes less of a prompt that begins like that of a request in
+    flight, and OpenVINO, which rounds activations to 8 bits, returns slightly different logits (to
+    avoid it would halve the throughput). Without prefix caching (`enable_kv_cache_reuse: false`) a
+    seed always repeats an answer.
     """
     config = openvino_genai.GenerationConfig()
     config.max_new_tokens = request.max_new_tokens
@@ -36,7 +36,7 @@ def generation_config(request: GenerationRequest) -> openvino_genai.GenerationCo
         config.min_new_tokens = min(request.sampling.min_tokens, request.max_new_tokens)
     if request.guide is not None:
         config.structured_output_config = structured_output(request.guide)
-        config.min_new_tokens = 0  # the guide says where the end may be
+        config.min_new_tokens = 0  # the guide decides
     config.logprobs = int(
         "output_log_probs" in request.outputs or "cum_log_probs" in request.outputs
     )
@@ -48,7 +48,6 @@ def generation_config(request: GenerationRequest) -> openvino_genai.GenerationCo
 
 
 def structured_output(guide: Guide) -> openvino_genai.StructuredOutputConfig:
-    """Translate a guide."""
     config = openvino_genai.StructuredOutputConfig()
     setattr(config, _LANGUAGES[guide.language], guide.text)
     return config
@@ -77,5 +76,5 @@ def _search_beams(config: openvino_genai.GenerationConfig, sampling: Sampling) -
 
 
 def _fold(seed: int) -> int:
-    """Make all 64 bits of a seed count: GenAI's generator looks at the lower 32 only."""
+    """Fold all 64 bits of a seed into the lower 32: GenAI's generator ignores the others."""
     return (seed ^ (seed >> 32)) & 0xFFFFFFFF

@@ -22,12 +22,12 @@ KV_BLOCK_TOKENS = 32
 """Tokens in one block of the KV cache of OpenVINO's CPU plugin."""
 
 PREFILL_TOKENS = 256
-"""Prompt tokens that one step reads at most with chunked context: bounds how long it lasts."""
+"""Maximum of prompt tokens that one step reads with chunked context; bounds its duration."""
 
 PLUGIN_PROPERTIES = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
-"""OpenVINO would compute in bf16 where the CPU has it and keep the KV cache in 8 bits. Rounding
-would then depend on which requests run beside one and on what is cached, and both a seed and greedy
-decoding would give different answers from time to time. It is no slower here."""
+"""OpenVINO's default is bf16 where the CPU has it, with a KV cache of 8 bits. Rounding would then
+depend on concurrent requests and on the cache, and answers to one seed, or of greedy decoding,
+would vary. f32 is as fast here."""
 
 logger = logging.getLogger(__name__)
 
@@ -35,22 +35,20 @@ _SOME_GUIDE = Guide("regex", "a")
 
 
 class Engine:
-    """A loaded model. Its methods but `compile_guide` belong to the scheduler's thread.
+    """A loaded model. All methods except `compile_guide` belong to the scheduler's thread.
 
     A step holds Python's global lock from beginning to end, so other threads run between steps.
 
     Attributes:
-        limits: what requests may ask of it.
-        keeps_prompts: whether a later request finds what `read_ahead` has read.
+        limits: of requests.
+        keeps_prompts: True if a later request reuses what `read_ahead` has read.
+
+    Raises:
+        ModelFilesError: the engine folder does not hold a model.
+        RuntimeError: OpenVINO cannot load it.
     """
 
     def __init__(self, settings: EngineSettings) -> None:
-        """Load the model.
-
-        Raises:
-            ModelFilesError: the engine folder does not hold a model.
-            RuntimeError: OpenVINO cannot load it.
-        """
         self._settings = settings
         self._files = find_model(settings.model_folder)
         self._ids = itertools.count()
@@ -66,15 +64,15 @@ class Engine:
         self._load()
 
     def add(self, request: GenerationRequest) -> openvino_genai.GenerationHandle:
-        """Let a request take part from the next step on.
+        """Add a request to the next step.
 
-        The id is our own: two live requests of one id would break the pipeline.
+        The pipeline's id is a counter: two live requests of one id would break the pipeline.
         """
         prompt = openvino.Tensor(request.prompt.reshape(1, -1))
         return self._pipeline.add_request(next(self._ids), prompt, generation_config(request))
 
     def read_ahead(self, prompt: NDArray[np.int64]) -> openvino_genai.GenerationHandle:
-        """Let the beginning of a prompt be read into the prefix cache from the next step on.
+        """Read the beginning of a prompt into the prefix cache, from the next step on.
 
         Args:
             prompt: token ids, INT64 [n], n > 0.
@@ -84,7 +82,7 @@ class Engine:
         return self._pipeline.add_request(next(self._ids), tensor, config)
 
     def step(self) -> None:
-        """Generate one token for every request, or read a piece of some prompts.
+        """Generate one token for every request, or read a part of some prompts.
 
         Raises:
             RuntimeError: the pipeline failed; `reload` before the next step.
@@ -92,16 +90,16 @@ class Engine:
         self._pipeline.step()
 
     def reload(self) -> None:
-        """Replace a pipeline that failed by a new one; handles of the old one are dead.
+        """Replace a failed pipeline; handles of the old one are dead.
 
         Raises:
-            RuntimeError: OpenVINO cannot load the model any more.
+            RuntimeError: OpenVINO cannot load the model again.
         """
         del self._pipeline
         self._load()
 
     def compile_guide(self, guide: Guide) -> None:
-        """Compile a checked guide into the cache of the pipeline; for any thread.
+        """Compile a checked guide into the pipeline's cache; for any thread.
 
         No request with a guide may reach its first token meanwhile, see `GuideCompiler`.
 
@@ -124,7 +122,7 @@ class Engine:
             compile_guide(_SOME_GUIDE, 1, lambda: None)
 
     def kv_blocks(self, request: GenerationRequest) -> int:
-        """Blocks of the KV cache that a request can come to hold."""
+        """Return the maximum of KV cache blocks that a request can hold."""
         beams = request.sampling.beam_width
         return beams * _kv_blocks(request.kv_cache_tokens // beams)
 

@@ -8,9 +8,13 @@ from dataclasses import replace
 
 import openvino_genai
 
-from trtllm_truss.backends.openvino_genai.answer import Beam, Outputs, outputs
-from trtllm_truss.backends.openvino_genai.reply import Reply
 from trtllm_truss.backends.openvino_genai.request import GenerationRequest
+from trtllm_truss.backends.openvino_genai.responses import (
+    Beam,
+    Outputs,
+    ResponseSender,
+    build_outputs,
+)
 from trtllm_truss.backends.openvino_genai.words import StopWords
 
 _RUNNING = openvino_genai.GenerationFinishReason.NONE
@@ -18,25 +22,16 @@ _STATUS = openvino_genai.GenerationStatus
 
 
 class Generation:
-    """A request that takes part in the engine's steps.
-
-    Args:
-        request: what is asked for.
-        reply: where responses go.
-        handle: the pipeline's side of it.
-        normalize_log_probs: see `answer.outputs`.
-    """
-
     def __init__(
         self,
         request: GenerationRequest,
-        reply: Reply,
+        sender: ResponseSender,
         handle: openvino_genai.GenerationHandle,
         *,
         normalize_log_probs: bool = True,
     ) -> None:
         self.request = request
-        self.reply = reply
+        self.sender = sender
         self._handle = handle
         self._normalize_log_probs = normalize_log_probs
         self._sent = 0
@@ -45,10 +40,10 @@ class Generation:
         self._stop_words = StopWords(request.stop_words, request.prompt.tolist())
 
     def collect(self, interval_s: float = 0.0) -> bool:
-        """Take in what the last step generated; True if that was the end.
+        """Collect the tokens of the last step; return True if the request has ended.
 
         Args:
-            interval_s: for how long tokens are held back after a response, to be sent together.
+            interval_s: minimum time between responses; tokens are held back meanwhile.
         """
         if not self._handle.can_read():
             return False  # still reading the prompt, or waiting for room in the KV cache
@@ -61,31 +56,31 @@ class Generation:
         ended = self._append(self._beams[0], result, self._stop_words)
         now = time.monotonic()
         if ended or (self.request.streaming and now >= self._sent_at + interval_s):
-            self.reply.send(self._outputs(self._sent), final=ended)
+            self.sender.send(self._outputs(self._sent), final=ended)
             self._sent, self._sent_at = self.generated, now
         if ended:
-            self._handle.cancel()  # a stop word ended it, which the pipeline does not know
+            self._handle.cancel()  # the pipeline does not know of stop words
         return ended
 
     @property
     def generated(self) -> int:
-        """The number of tokens so far; those of beams are known at the end only."""
+        """Return the number of tokens so far; for beams it is known at the end only."""
         return len(self._beams[0].tokens)
 
     def cancel(self) -> None:
         """Stop generating and end with an empty response."""
         self._handle.cancel()
-        send_empty(self.request, self.reply)
+        send_empty(self.request, self.sender)
 
     def fail(self, message: str) -> None:
         """End with an error that is not the caller's fault."""
         self._handle.cancel()
-        self.reply.fail(message, caller_at_fault=False)
+        self.sender.fail(message, caller_at_fault=False)
 
     def _append(
         self, beam: Beam, result: openvino_genai.GenerationOutput, stop_words: StopWords
     ) -> bool:
-        """Take in new tokens up to the end token, which is left out, or a stop word's last one."""
+        """Add new tokens up to the end token (excluded) or a stop word's last one (included)."""
         log_probs = result.generated_log_probs
         for position, token in enumerate(result.generated_ids):
             if token == self.request.end_id:
@@ -103,18 +98,18 @@ class Generation:
         for beam, result in zip(self._beams, results, strict=True):
             stop_words = StopWords(self.request.stop_words, self.request.prompt.tolist())
             self._append(beam, result, stop_words)
-        self.reply.send(self._outputs(0), final=True)
+        self.sender.send(self._outputs(0), final=True)
         return True
 
     def _end_without_result(self) -> bool:
         status = self._handle.get_status()
         if status == _STATUS.RUNNING:
             return False
-        self.fail(f"The engine gave this request up ({status.name}): its KV cache is full.")
+        self.fail(f"The engine dropped this request ({status.name}): its KV cache is full.")
         return True
 
     def _outputs(self, sent: int) -> Outputs:
-        return outputs(
+        return build_outputs(
             self.request,
             self._beams,
             first_new=sent if self.request.streaming else 0,
@@ -122,7 +117,7 @@ class Generation:
         )
 
 
-def send_empty(request: GenerationRequest, reply: Reply, *, final: bool = True) -> None:
-    """Send a response without any token; by a final one the C++ backend ends what is cancelled."""
+def send_empty(request: GenerationRequest, sender: ResponseSender, *, final: bool = True) -> None:
+    """Send a response without tokens; the C++ backend ends a cancelled request with a final one."""
     beams = [Beam() for _ in range(request.sampling.beam_width)]
-    reply.send(outputs(replace(request, echo_prompt=False), beams), final=final)
+    sender.send(build_outputs(replace(request, echo_prompt=False), beams), final=final)

@@ -1,4 +1,4 @@
-"""Compiles guides with OpenVINO GenAI's XGrammar, without the engine's model."""
+"""Compilation of guides with OpenVINO GenAI's XGrammar, without the engine's model."""
 
 from __future__ import annotations
 
@@ -21,12 +21,8 @@ class GuideCompiler:
     """A pipeline with a trivial model, for the vocabulary of a tokenizer.
 
     GenAI caches compiled guides per tokenizer and number of logits, so another pipeline with the
-    same tokenizer does not compile them again. Two pipelines must not compile at the same time:
-    GenAI records compile times without a lock (2026.4). Compiling releases the GIL.
-
-    Args:
-        tokenizer: the tokenizer.
-        vocab_size: the number of logits of the engine's model.
+    same tokenizer reuses them. Two pipelines must not compile at the same time: GenAI records
+    compile times without a lock (2026.4). Compiling releases the GIL.
     """
 
     def __init__(self, tokenizer: openvino_genai.Tokenizer, vocab_size: int) -> None:
@@ -44,7 +40,7 @@ class GuideCompiler:
         self._started().generate(openvino.Tensor(np.zeros((1, 1), np.int64)), config, listener)
 
     def _started(self) -> openvino_genai.LLMPipeline:
-        """Build the pipeline at first use: its threads must start in the forked trial."""
+        """Return the pipeline, built at first use: its threads must start in the forked trial."""
         if self._pipeline is None:
             self._pipeline = openvino_genai.LLMPipeline(
                 *self._model, self._tokenizer, "CPU", ATTENTION_BACKEND="SDPA"
@@ -61,12 +57,11 @@ class _Listener(openvino_genai.StreamerBase):  # type: ignore[misc]
         self._on_token()
         return openvino_genai.StreamingStatus.RUNNING
 
-    def end(self) -> None:
-        """Do nothing."""
+    def end(self) -> None: ...
 
 
 def _chances(tokenizer: openvino_genai.Tokenizer, vocab_size: int) -> np.ndarray:
-    """Make logits, FP32 [vocab_size]: equal, but lowest for blank tokens and the end token."""
+    """Return logits, FP32 [vocab_size]: equal, but lowest for blank tokens and the end token."""
     logits = np.zeros(vocab_size, np.float32)
     for token, token_id in tokenizer.get_vocab().items():
         if not token.strip():
@@ -76,7 +71,7 @@ def _chances(tokenizer: openvino_genai.Tokenizer, vocab_size: int) -> np.ndarray
 
 
 def _indifferent(logits: np.ndarray) -> openvino.Model:
-    """Make a model with GenAI's inputs and constant logits."""
+    """Return a model with GenAI's inputs and constant logits."""
     inputs = {
         "input_ids": opset13.parameter([-1, -1], np.int64),
         "attention_mask": opset13.parameter([-1, -1], np.int64),
@@ -92,7 +87,7 @@ def _indifferent(logits: np.ndarray) -> openvino.Model:
 
 
 def _serialized(model: openvino.Model) -> tuple[str, openvino.Tensor]:
-    """Make LLMPipeline's arguments of a model: XML, and weights UINT8 [bytes]."""
+    """Return LLMPipeline's arguments for a model: XML, and weights UINT8 [bytes]."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "openvino_model.xml"
         openvino.save_model(model, path, compress_to_fp16=False)

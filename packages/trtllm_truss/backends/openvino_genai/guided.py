@@ -1,4 +1,4 @@
-"""Requests with a guide, until the guide is compiled."""
+"""Queue of requests with a guide, until the guide is compiled."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from typing import NamedTuple
 
 from trtllm_truss.backends.openvino_genai.engine import Engine
 from trtllm_truss.backends.openvino_genai.generation import send_empty
-from trtllm_truss.backends.openvino_genai.guides import TEXT
-from trtllm_truss.backends.openvino_genai.reply import Reply
-from trtllm_truss.backends.openvino_genai.request import GenerationRequest
+from trtllm_truss.backends.openvino_genai.request import GUIDE_TEXT, GenerationRequest
+from trtllm_truss.backends.openvino_genai.responses import ResponseSender
 from trtllm_truss.guides.check import GuideCheck
 from trtllm_truss.guides.guide import Guide, GuideFault
 from trtllm_truss.guides.trial import brief
 
-SIGN_INTERVAL_S = 0.5
+HEARTBEAT_INTERVAL_S = 0.5
 """Interval of empty responses to requests that wait for their guide."""
 
 _KEPT_GUIDES = 128  # at most `trial.KEPT_LIMIT_BYTES` each
@@ -27,10 +26,8 @@ _NICENESS = 19
 
 
 class Arrival(NamedTuple):
-    """A request that has not begun."""
-
     request: GenerationRequest
-    reply: Reply
+    sender: ResponseSender
 
 
 class GuidedRequests:
@@ -38,12 +35,8 @@ class GuidedRequests:
 
     A step that meets a new guide compiles it, and no request gets a token until then. A compiled
     guide costs a step milliseconds. While a guide compiles, no step may begin a request with a
-    guide. For the scheduler's thread only.
-
-    Args:
-        engine: compiles the guides.
-        check: checks the guides of requests without `guide_is_checked`.
-        wake: called by other threads when a check or a compilation ends.
+    guide. For the scheduler's thread only; other threads call `wake` when a check or a compilation
+    ends.
     """
 
     def __init__(self, engine: Engine, check: GuideCheck, wake: Callable[[], None]) -> None:
@@ -54,10 +47,9 @@ class GuidedRequests:
         self._checked: deque[Arrival] = deque()
         self._compiled: set[Guide] = set()
         self._compiling: tuple[Guide, Future[None]] | None = None
-        self._next_sign = 0.0
+        self._next_heartbeat = 0.0
 
     def take(self, arrival: Arrival) -> None:
-        """Queue a request with a guide."""
         guide = arrival.request.guide
         assert guide is not None
         if arrival.request.guide_is_checked:
@@ -68,22 +60,20 @@ class GuidedRequests:
 
     @property
     def are_waiting(self) -> bool:
-        """Whether requests are queued."""
         return bool(self._unchecked or self._checked)
 
     @property
     def is_compiling(self) -> bool:
-        """Whether a guide is being compiled."""
         return self._compiling is not None
 
     def advance(self, may_compile: bool) -> list[Arrival]:
         """Handle finished checks and compilations, and begin the next compilation.
 
         Args:
-            may_compile: whether no request with a guide is about to begin.
+            may_compile: True if no request with a guide is about to begin.
 
         Returns:
-            Requests with compiled guides, which leave the queue.
+            Requests with compiled guides, removed from the queue.
         """
         self._finish_checks()
         self._finish_compiling()
@@ -92,11 +82,10 @@ class GuidedRequests:
             self._checked.remove(arrival)
         if self._checked and may_compile and not ready and not self.is_compiling:
             self._compile(self._checked[0].request.guide)
-        self._give_signs()
+        self._send_heartbeats()
         return ready
 
     def remove(self, chosen: Callable[[Arrival], bool]) -> list[Arrival]:
-        """Remove and return the chosen requests."""
         removed = [arrival for arrival in (*self._unchecked, *self._checked) if chosen(arrival)]
         for arrival in removed:
             if (result := self._unchecked.pop(arrival, None)) is not None:
@@ -111,7 +100,6 @@ class GuidedRequests:
         self._compiling = None
 
     def close(self) -> None:
-        """End all checks."""
         self._check.close()
 
     def _finish_checks(self) -> None:
@@ -123,7 +111,7 @@ class GuidedRequests:
             elif isinstance(error, GuideFault):
                 _refuse(arrival, str(error))
             else:
-                arrival.reply.fail(str(error), caller_at_fault=False)
+                arrival.sender.fail(str(error), caller_at_fault=False)
 
     def _finish_compiling(self) -> None:
         if self._compiling is None or not self._compiling[1].done():
@@ -137,7 +125,7 @@ class GuidedRequests:
             if isinstance(error, RuntimeError):
                 _refuse(arrival, brief(str(error)))
             else:
-                arrival.reply.fail(f"The guide was not compiled: {error}", caller_at_fault=False)
+                arrival.sender.fail(f"The guide was not compiled: {error}", caller_at_fault=False)
 
     def _compile(self, guide: Guide | None) -> None:
         assert guide is not None
@@ -155,21 +143,21 @@ class GuidedRequests:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         try:
             self._engine.compile_guide(guide)
-        except Exception as error:  # noqa: BLE001 - the scheduler tells it
+        except Exception as error:  # noqa: BLE001 - reported by the scheduler
             result.set_exception(error)
         else:
             result.set_result(None)
 
-    def _give_signs(self) -> None:
-        """Send empty responses to the Truss, which takes silence for a hang."""
+    def _send_heartbeats(self) -> None:
+        """Send empty responses to the Truss, which treats silence as a hang."""
         now = time.monotonic()
-        if now < self._next_sign:
+        if now < self._next_heartbeat:
             return
-        self._next_sign = now + SIGN_INTERVAL_S
+        self._next_heartbeat = now + HEARTBEAT_INTERVAL_S
         for arrival in self._checked:
             if arrival.request.streaming and arrival.request.guide_is_checked:
-                send_empty(arrival.request, arrival.reply, final=False)
+                send_empty(arrival.request, arrival.sender, final=False)
 
 
 def _refuse(arrival: Arrival, fault: str) -> None:
-    arrival.reply.fail(f"{TEXT} cannot be followed: {fault}", caller_at_fault=True)
+    arrival.sender.fail(f"{GUIDE_TEXT} cannot be followed: {fault}", caller_at_fault=True)

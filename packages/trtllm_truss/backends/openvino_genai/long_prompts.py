@@ -1,8 +1,8 @@
-"""Long prompts: read into the KV cache in pieces, in turns with running requests.
+"""Read long prompts into the KV cache in parts, in turns with running requests.
 
 The pipeline reads prompts one after the other, and a step that reads one delays every running
-request: a long prompt would hold up the first token of each later request. It is therefore read
-ahead. Each piece is a request for one token, and its blocks stay in the prefix cache.
+request: a long prompt would delay the first token of each later request. It is therefore read
+ahead. Each part is a request for one token, and its blocks stay in the prefix cache.
 """
 
 from __future__ import annotations
@@ -17,27 +17,22 @@ from trtllm_truss.backends.openvino_genai.engine import KV_BLOCK_TOKENS, PREFILL
 from trtllm_truss.backends.openvino_genai.guided import Arrival
 from trtllm_truss.backends.openvino_genai.request import GenerationRequest
 
-_PIECE_S = 0.2
-"""Duration of a piece that the next one's size aims at."""
-_FIRST_PIECE_TOKENS = PREFILL_TOKENS // 2
-_MIN_PIECE_TOKENS, _MAX_PIECE_TOKENS = 2 * KV_BLOCK_TOKENS, 2 * PREFILL_TOKENS
+_PART_S = 0.2
+"""Target duration of a part; sizes the next one."""
+_FIRST_PART_TOKENS = PREFILL_TOKENS // 2
+_MIN_PART_TOKENS, _MAX_PART_TOKENS = 2 * KV_BLOCK_TOKENS, 2 * PREFILL_TOKENS
 
 
 class LongPrompts:
-    """Requests whose prompt is not read yet, first come, first served.
-
-    Args:
-        engine: used in the scheduler's thread only.
-        clock: seconds, monotonic.
-    """
+    """Queue of requests with unread prompts, first come, first served; for one thread."""
 
     def __init__(self, engine: Engine, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine
         self._clock = clock
         self._arrivals: deque[Arrival] = deque()
-        self._piece: openvino_genai.GenerationHandle | None = None
-        self._piece_tokens = _FIRST_PIECE_TOKENS
-        self._piece_began = 0.0
+        self._part: openvino_genai.GenerationHandle | None = None
+        self._part_tokens = _FIRST_PART_TOKENS
+        self._part_began = 0.0
         self._rests_until = 0.0
         self._read_tokens = 0
 
@@ -46,53 +41,48 @@ class LongPrompts:
         return self._engine.keeps_prompts and len(request.prompt) > PREFILL_TOKENS
 
     def add(self, arrival: Arrival) -> None:
-        """Queue a request."""
         self._arrivals.append(arrival)
 
     @property
     def are_waiting(self) -> bool:
-        """Whether any prompt is still to be read."""
         return bool(self._arrivals)
 
     @property
     def is_reading(self) -> bool:
-        """Whether the next step reads a piece."""
-        return self._piece is not None
+        return self._part is not None
 
     @property
     def current(self) -> GenerationRequest | None:
-        """The request whose piece the engine holds."""
         return self._arrivals[0].request if self.is_reading else None
 
     def advance(
         self, *, others_run: bool, fits: Callable[[GenerationRequest], bool]
     ) -> Arrival | None:
-        """Start the next piece if the last one has ended; call it before each step.
+        """Start the next part if the last one has ended; call it before each step.
 
-        While others run, they get as long without a piece as the last piece took.
+        While other requests run, they get as much time without a part as the last part took.
 
         Args:
-            others_run: whether the engine has anything else to do.
-            fits: whether the KV cache has room for a request.
+            others_run: True if other requests run.
+            fits: returns True if the KV cache has room for a request.
 
         Returns:
-            A request whose prompt is in the cache but for its last piece, ready for admission.
+            A request whose prompt is cached except for its last part, ready for admission.
         """
         if not self._arrivals or self._is_busy():
             return None
         prompt = self._arrivals[0].request.prompt
-        if len(prompt) - self._read_tokens <= self._piece_tokens:
+        if len(prompt) - self._read_tokens <= self._part_tokens:
             self._restart()
             return self._arrivals.popleft()
         now = self._clock()
         if fits(self._arrivals[0].request) and not (others_run and now < self._rests_until):
-            self._read_tokens += self._piece_tokens
-            self._piece = self._engine.read_ahead(prompt[: self._read_tokens])
-            self._piece_began = now
+            self._read_tokens += self._part_tokens
+            self._part = self._engine.read_ahead(prompt[: self._read_tokens])
+            self._part_began = now
         return None
 
     def remove(self, chosen: Callable[[Arrival], bool]) -> list[Arrival]:
-        """Take out requests."""
         removed = [arrival for arrival in self._arrivals if chosen(arrival)]
         if self._arrivals and self._arrivals[0] in removed:
             self._restart()
@@ -100,23 +90,22 @@ class LongPrompts:
         return removed
 
     def _is_busy(self) -> bool:
-        if self._piece is None:
+        if self._part is None:
             return False
-        if self._piece.get_status() == openvino_genai.GenerationStatus.RUNNING:
+        if self._part.get_status() == openvino_genai.GenerationStatus.RUNNING:
             return True
         now = self._clock()
-        took_s = max(now - self._piece_began, 1e-3)
-        blocks = int(self._piece_tokens * _PIECE_S / took_s) // KV_BLOCK_TOKENS
-        tokens = max(blocks * KV_BLOCK_TOKENS, _MIN_PIECE_TOKENS)
-        self._piece_tokens = min(tokens, _MAX_PIECE_TOKENS)
+        took_s = max(now - self._part_began, 1e-3)
+        blocks = int(self._part_tokens * _PART_S / took_s) // KV_BLOCK_TOKENS
+        tokens = max(blocks * KV_BLOCK_TOKENS, _MIN_PART_TOKENS)
+        self._part_tokens = min(tokens, _MAX_PART_TOKENS)
         self._rests_until = now + took_s
-        self._piece = None
+        self._part = None
         return False
 
     def _restart(self) -> None:
-        """Begin with the next prompt."""
-        if self._piece is not None:
-            self._piece.cancel()
-        self._piece = None
-        self._piece_tokens = _FIRST_PIECE_TOKENS
+        if self._part is not None:
+            self._part.cancel()
+        self._part = None
+        self._part_tokens = _FIRST_PART_TOKENS
         self._read_tokens = 0

@@ -1,8 +1,8 @@
-"""What Triton loads: the class `TritonPythonModel`, found without any help of the environment.
+"""Entry module of the backend: the class `TritonPythonModel`.
 
 Triton runs this file as the top-level module `model` in an interpreter that may be isolated
-(``sys.flags.isolated``): it then reads no ``PYTHONPATH``, and relative imports fail in any case.
-This file's folder may be a link, so its real place says where our own package is.
+(``sys.flags.isolated``): it then ignores ``PYTHONPATH``, and relative imports fail in any case. The
+folder may be a link, so the package is found from the file's real path.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an engine folder for the CPU holds."""
+"""Files of an engine folder for the CPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trtllm_truss.errors import ArtifactError
 
 
 class ModelFilesError(ValueError):
-    """The engine folder does not hold a model that can be loaded."""
+    """The engine folder does not hold a loadable model."""
 
 
 @dataclass(frozen=True)
@@ -20,9 +20,9 @@ class ModelFiles:
     """A model on disk.
 
     Attributes:
-        path: what OpenVINO GenAI is to load: a GGUF file, or a folder with an OpenVINO IR.
-        context_length: tokens of prompt and answer together that the model was made for.
-        vocab_size: the number of its token ids.
+        path: a GGUF file, or a folder with an OpenVINO IR.
+        context_length: maximum of tokens, prompt and answer together.
+        vocab_size: number of token ids.
     """
 
     path: Path
@@ -34,7 +34,7 @@ def find_model(folder: Path) -> ModelFiles:
     """Find the model in an engine folder.
 
     Raises:
-        ModelFilesError: there is none, more than one, or it does not say what it is.
+        ModelFilesError: there is not exactly one model, or its metadata is incomplete.
     """
     if (folder / "openvino_model.xml").is_file():
         return _openvino_ir(folder)

@@ -12,26 +12,26 @@ from trtllm_truss.engines.runtime_values import BOOLEANS
 T = TypeVar("T")
 
 _WITHOUT_EFFECT = frozenset({"gpt_model_type", "FORCE_CPU_ONLY_INPUT_TENSORS", "triton_backend"})
-"""Keys that every config.pbtxt carries and that change nothing here."""
+"""Keys of every config.pbtxt that have no effect here."""
 
 
 class ParameterError(ValueError):
-    """A parameter in config.pbtxt is missing or wrong."""
+    """A parameter in config.pbtxt is missing or invalid."""
 
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """What config.pbtxt sets, by the meaning TensorRT-LLM gives it.
+    """Settings from config.pbtxt, with TensorRT-LLM's meanings.
 
     Attributes:
         model_folder: the engine folder.
-        max_batch_size: requests that run at one time; others wait.
-        kv_cache_tokens: the size of the KV cache; None lets it grow as needed.
-        prefix_caching: keep the KV cache of earlier prompts for new ones that begin alike.
-        chunked_context: read long prompts in pieces, between the steps of running requests.
+        max_batch_size: maximum of running requests; others wait.
+        kv_cache_tokens: size of the KV cache; None lets it grow as needed.
+        prefix_caching: reuse the KV cache of earlier prompts with the same beginning.
+        chunked_context: read long prompts in parts, between the steps of running requests.
         evict: admit requests that may not fit together; some are then recomputed later.
-        cancellation_check_s: how often to ask whether callers have left, while few are served.
-        response_interval_s: how long tokens of a stream are collected, while few are served.
+        cancellation_check_s: interval of checks for cancelled requests, with few requests.
+        response_interval_s: time to collect tokens of a stream, with few requests.
         ignored: keys that were set and have no meaning on a CPU.
     """
 
@@ -50,7 +50,7 @@ class EngineSettings:
 
 
 class _Parameters:
-    """Parameters that are set; an empty value or an unfilled `${name}` counts as not set."""
+    """The parameters that are set; an empty value or an unfilled `${name}` counts as unset."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         given = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
@@ -72,10 +72,10 @@ class _Parameters:
 
 
 def read_settings(config: Mapping[str, Any]) -> EngineSettings:
-    """Read a model's configuration as Triton gives it to Python backends, from JSON.
+    """Read a model's configuration, the JSON that Triton passes to Python backends.
 
     Raises:
-        ParameterError: a parameter is missing or cannot have the value it has.
+        ParameterError: a parameter is missing or has an invalid value.
     """
     parameters = _Parameters(config)
     folder = parameters.get("gpt_model_path", Path, Path())
@@ -92,7 +92,7 @@ def read_settings(config: Mapping[str, Any]) -> EngineSettings:
         exclude_input_in_output=parameters.get("exclude_input_in_output", _boolean, False),
         normalize_log_probs=parameters.get("normalize_log_probs", _boolean, True),
         cancellation_check_s=parameters.get("cancellation_check_period_ms", _positive, 100) / 1000,
-        ignored=parameters.unread,  # stays last: what nobody has read by now
+        ignored=parameters.unread,  # must stay last: lists the keys not read above
     )
 
 

@@ -1,32 +1,37 @@
-"""Input tensors of `tensorrt_llm` -> one checked request."""
+"""Input tensors of `tensorrt_llm` -> one validated request."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_truss.backends.openvino_genai.guides import TYPE, read_guide
-from trtllm_truss.backends.openvino_genai.refusal import Refusal
 from trtllm_truss.backends.openvino_genai.sampling import Sampling, read_sampling
-from trtllm_truss.backends.openvino_genai.tensors import Tensors
+from trtllm_truss.backends.openvino_genai.tensors import Tensors, UnsupportedRequest
 from trtllm_truss.backends.openvino_genai.unsupported import refuse_unsupported
 from trtllm_truss.backends.openvino_genai.words import Word, read_words
-from trtllm_truss.guides.guide import Guide
+from trtllm_truss.guides.guide import Guide, Language
+
+GUIDE_TYPE, GUIDE_TEXT = "guided_decoding_guide_type", "guided_decoding_guide"
+
+_LANGUAGES: tuple[Language, ...] = get_args(Language)
+_ANY_JSON = '{"anyOf": [{"type": "object"}, {"type": "array"}]}'
+"""XGrammar's, and so TensorRT-LLM's, meaning of the type `json`."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the loaded model can take.
+    """Limits of the loaded model.
 
     Attributes:
-        context_length: tokens of prompt and answer together.
-        vocab_size: token ids run from 0 to this less one.
-        kv_cache_tokens: tokens that fit into the KV cache at one time; None if it grows.
-        max_beam_width: the widest beam search that settings allow.
-        exclude_input_in_output: answers in one piece leave out the prompt unless asked for.
+        context_length: maximum of tokens, prompt and answer together.
+        vocab_size: token ids range from 0 to this less one.
+        kv_cache_tokens: capacity of the KV cache; None if it grows.
+        max_beam_width: maximum of `beam_width`.
+        exclude_input_in_output: default of the request's flag of that name.
     """
 
     context_length: int
@@ -41,13 +46,13 @@ class GenerationRequest:
     """A request that the engine can serve.
 
     Attributes:
-        id: Triton's request id, by which a `stop` request finds it; empty if it has none.
+        id: Triton's request id, by which a `stop` request finds it; may be empty.
         prompt: token ids, INT64 [n], n > 0.
-        max_new_tokens: at most so many are generated; fits the context.
+        max_new_tokens: maximum of generated tokens; fits the context.
         end_id: the token that ends the answer; None if none does.
-        guide: what the answer matches; None if any text will do.
-        guide_is_checked: whether the sender has checked the guide, as the Truss does.
-        outputs: names of the output tensors to make.
+        guide: constraint on the answer; None for any text.
+        guide_is_checked: True if the sender has checked the guide, as the Truss does.
+        outputs: names of the output tensors to build.
     """
 
     id: str
@@ -64,7 +69,7 @@ class GenerationRequest:
 
     @property
     def kv_cache_tokens(self) -> int:
-        """Tokens it holds in the KV cache at most; the last one generated never gets there."""
+        """Return the maximum of tokens held in the KV cache; the last one is never cached."""
         beam_tokens = len(self.prompt) + self.max_new_tokens - 1
         return beam_tokens * self.sampling.beam_width
 
@@ -77,24 +82,19 @@ def read_request(
     *,
     guide_is_checked: bool = False,
 ) -> GenerationRequest:
-    """Read and check one request.
-
-    Args:
-        request_id: Triton's request id.
-        tensors: its inputs, by the names of TensorRT-LLM's `tensorrt_llm` model.
-        requested_outputs: the output tensors that the caller wants.
-        limits: what the model can take.
-        guide_is_checked: see `GenerationRequest`.
+    """Read and validate one request, by the names of TensorRT-LLM's `tensorrt_llm` model.
 
     Raises:
-        Refusal: it cannot be served; the caller is at fault.
+        UnsupportedRequest: it cannot be served; the caller is at fault.
     """
     refuse_unsupported(tensors)
     prompt = _read_prompt(tensors, limits)
     sampling = read_sampling(tensors, limits.max_beam_width)
     streaming = tensors.flag("streaming", False)
     if streaming and sampling.beam_width > 1:
-        raise Refusal("Streaming mode is only supported with beam width of 1 by the CPU engine.")
+        raise UnsupportedRequest(
+            "Streaming mode is only supported with beam width of 1 by the CPU engine."
+        )
     end_id = tensors.integer("end_id", -1)
     exclude_prompt = tensors.flag("exclude_input_in_output", limits.exclude_input_in_output)
     request = GenerationRequest(
@@ -104,7 +104,7 @@ def read_request(
         end_id=end_id if end_id >= 0 else None,
         stop_words=read_words("stop_words_list", tensors.array("stop_words_list")),
         sampling=sampling,
-        guide=read_guide(tensors),
+        guide=_read_guide(tensors),
         guide_is_checked=guide_is_checked,
         streaming=streaming,
         echo_prompt=not (streaming or exclude_prompt),
@@ -119,32 +119,34 @@ def read_request(
 def _read_prompt(tensors: Tensors, limits: Limits) -> NDArray[np.int64]:
     ids = tensors.array("input_ids")
     if ids is None:
-        raise Refusal("input_ids is not present in the request.")
+        raise UnsupportedRequest("input_ids is not present in the request.")
     if ids.ndim != 2 or ids.shape[0] != 1:
-        raise Refusal(f"input_ids has shape {list(ids.shape)}; send [1, n], one prompt a request.")
+        raise UnsupportedRequest(
+            f"input_ids has shape {list(ids.shape)}; send [1, n], one prompt a request."
+        )
     length = tensors.integer("input_lengths", ids.shape[1])
     if not 1 <= length <= ids.shape[1]:
-        raise Refusal(
+        raise UnsupportedRequest(
             f"input_lengths is {length}; with input_ids of {ids.shape[1]} tokens it must be from "
             f"1 to {ids.shape[1]}."
         )
     if length >= limits.context_length:
-        raise Refusal(
+        raise UnsupportedRequest(
             f"Prompt length ({length}) exceeds maximum input length ({limits.context_length - 1})."
         )
     prompt = ids[0, :length].astype(np.int64)
     # OpenVINO reads past its tables, without an error, for ids that the vocabulary lacks.
     if np.min(prompt) < 0 or np.max(prompt) >= limits.vocab_size:
-        raise Refusal(f"input_ids must be token ids from 0 to {limits.vocab_size - 1}.")
+        raise UnsupportedRequest(f"input_ids must be token ids from 0 to {limits.vocab_size - 1}.")
     return prompt
 
 
 def _read_output_len(tensors: Tensors, room: int) -> int:
     if tensors.array("request_output_len") is None:
-        raise Refusal("request_output_len is not present in the request.")
+        raise UnsupportedRequest("request_output_len is not present in the request.")
     length = tensors.integer("request_output_len", 0)
     if length < 1:
-        raise Refusal(f"request_output_len is {length}; send 1 or more.")
+        raise UnsupportedRequest(f"request_output_len is {length}; send 1 or more.")
     return min(length, room)
 
 
@@ -152,7 +154,7 @@ def _read_outputs(tensors: Tensors, requested: Collection[str]) -> frozenset[str
     mandatory: Sequence[str] = ("output_ids", "sequence_length")
     for name in mandatory:
         if name not in requested:
-            raise Refusal(f"{name} tensor must be present in list of output tensors")
+            raise UnsupportedRequest(f"{name} tensor must be present in list of output tensors")
     on_demand = {
         "cum_log_probs": "return_log_probs",
         "output_log_probs": "return_log_probs",
@@ -163,32 +165,51 @@ def _read_outputs(tensors: Tensors, requested: Collection[str]) -> frozenset[str
     return frozenset(requested) & (demanded | {*mandatory, "batch_index", "sequence_index"})
 
 
+def _read_guide(tensors: Tensors) -> Guide | None:
+    kind, text = tensors.text(GUIDE_TYPE), tensors.text(GUIDE_TEXT)
+    names = ", ".join(["json", *_LANGUAGES])
+    if not kind:
+        if text:
+            raise UnsupportedRequest(f"{GUIDE_TEXT} is given without {GUIDE_TYPE}; send {names}.")
+        return None
+    if kind == "json":
+        return Guide("json_schema", _ANY_JSON)
+    for language in _LANGUAGES:
+        if kind == language and text:
+            return Guide(language, text)
+        if kind == language:
+            raise UnsupportedRequest(
+                f"{GUIDE_TYPE} is {kind}, but {GUIDE_TEXT} is empty; send its text."
+            )
+    raise UnsupportedRequest(f"{GUIDE_TYPE} is {kind[:40]!r}; send {names}.")
+
+
 def _check_guided(request: GenerationRequest) -> None:
-    """Refuse what would lead out of the guide; all beams share one place in it, for example."""
+    """Refuse fields that would leave the guide; all beams share one position in it, for example."""
     for name, value in (
         ("beam_width", request.sampling.beam_width),
         ("min_tokens", request.sampling.min_tokens),
     ):
         if request.guide is not None and value > 1:
-            raise Refusal(
-                f"{name} {value} is not supported with {TYPE} by the CPU engine; leave one of "
-                "them out."
+            raise UnsupportedRequest(
+                f"{name} {value} is not supported with {GUIDE_TYPE} by the CPU engine; leave one "
+                "of them out."
             )
 
 
 def _check_end(request: GenerationRequest) -> None:
-    """Beams end with the model's own end token if there is no other, guides with none at all."""
+    """Require an end id: beams would end with the model's own, guides with none."""
     beams = request.sampling.beam_width > 1
     if request.end_id is None and (beams or request.guide is not None):
-        raise Refusal(
-            f"{'beam_width above 1' if beams else TYPE} needs end_id on the CPU engine; send the "
-            "token that ends an answer."
+        raise UnsupportedRequest(
+            f"{'beam_width above 1' if beams else GUIDE_TYPE} needs end_id on the CPU engine; send "
+            "the token that ends an answer."
         )
 
 
 def _check_kv_cache(request: GenerationRequest, capacity: int | None) -> None:
     if capacity is not None and request.kv_cache_tokens > capacity:
-        raise Refusal(
+        raise UnsupportedRequest(
             f"A prompt of {len(request.prompt)} tokens, request_output_len "
             f"{request.max_new_tokens} and beam_width {request.sampling.beam_width} need "
             f"{request.kv_cache_tokens} tokens of KV cache, which holds {capacity}; ask for less "

@@ -1,11 +1,10 @@
-"""How the next token is chosen: the sampling inputs of one request."""
+"""Sampling inputs of one request."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trtllm_truss.backends.openvino_genai.refusal import Refusal
-from trtllm_truss.backends.openvino_genai.tensors import Tensors
+from trtllm_truss.backends.openvino_genai.tensors import Tensors, UnsupportedRequest
 
 
 @dataclass(frozen=True)
@@ -14,10 +13,10 @@ class Sampling:
 
     Attributes:
         temperature: divides the logits; 0 means greedy.
-        top_k: how many of the likeliest tokens to draw from; 0 means not limited.
-        top_p: the share of probability to draw from; 0 means not set.
+        top_k: number of likeliest tokens to draw from; 0 means unlimited.
+        top_p: share of probability to draw from; 0 means unset.
         min_tokens: tokens to generate before the end token may be chosen.
-        seed: of the random numbers; left out it is 0, so equal requests give equal answers.
+        seed: of the random numbers; 0 by default, so equal requests get equal answers.
         length_penalty: beam search divides a beam's score by its length to this power.
         early_stopping: beam search ends as soon as `beam_width` beams have.
     """
@@ -36,7 +35,7 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        """True if the likeliest token always wins: without top_k and top_p, as in TensorRT-LLM."""
+        """Return True for greedy decoding, TensorRT-LLM's choice without top_k and top_p too."""
         unlimited = self.top_k == 0 and self.top_p == 0
         return unlimited or self.top_k == 1 or self.temperature == 0
 
@@ -45,7 +44,7 @@ def read_sampling(tensors: Tensors, max_beam_width: int) -> Sampling:
     """Read the sampling inputs, by their newest names or those before TensorRT-LLM 0.20.
 
     Raises:
-        Refusal: a value is out of range, or beam search cannot honour it.
+        UnsupportedRequest: a value is out of range, or beam search cannot honour it.
     """
     sampling = Sampling(
         temperature=tensors.number("temperature", 1.0),
@@ -77,14 +76,16 @@ def _check_ranges(sampling: Sampling) -> None:
     for name, value, low, high in within:
         if value < low or (high is not None and value > high):
             wanted = f"from {low} to {high}" if high is not None else f"of {low} or more"
-            raise Refusal(f"{name} is {value}; send a value {wanted}.")
+            raise UnsupportedRequest(f"{name} is {value}; send a value {wanted}.")
     if sampling.repetition_penalty <= 0:
-        raise Refusal(f"repetition_penalty is {sampling.repetition_penalty}; send a value above 0.")
+        raise UnsupportedRequest(
+            f"repetition_penalty is {sampling.repetition_penalty}; send a value above 0."
+        )
 
 
 def _check_beams(sampling: Sampling, max_beam_width: int) -> None:
     if not 1 <= sampling.beam_width <= max_beam_width:
-        raise Refusal(
+        raise UnsupportedRequest(
             f"Requested beam width {sampling.beam_width} is incorrect: beam_width must be from 1 "
             f"to max_beam_width, which is {max_beam_width}."
         )
@@ -99,7 +100,7 @@ def _check_beams(sampling: Sampling, max_beam_width: int) -> None:
     ]
     for name, value, neutral in ignored_by_beam_search:
         if value != neutral:
-            raise Refusal(
+            raise UnsupportedRequest(
                 f"{name} {value} is not supported with beam_width {sampling.beam_width} by the CPU "
                 "engine; leave one of them out."
             )

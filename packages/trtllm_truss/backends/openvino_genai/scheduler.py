@@ -1,4 +1,4 @@
-"""In-flight batching: one thread that owns the engine and serves all requests."""
+"""In-flight batching: one thread owns the engine and serves all requests."""
 
 from __future__ import annotations
 
@@ -14,29 +14,28 @@ from typing import NamedTuple, TypeAlias
 from trtllm_truss.backends.openvino_genai.engine import KV_BLOCK_TOKENS, Engine
 from trtllm_truss.backends.openvino_genai.generation import Generation, send_empty
 from trtllm_truss.backends.openvino_genai.guided import (
-    SIGN_INTERVAL_S,
+    HEARTBEAT_INTERVAL_S,
     Arrival,
     GuidedRequests,
 )
 from trtllm_truss.backends.openvino_genai.long_prompts import LongPrompts
 from trtllm_truss.backends.openvino_genai.parameters import EngineSettings
-from trtllm_truss.backends.openvino_genai.reply import Reply
 from trtllm_truss.backends.openvino_genai.request import GenerationRequest
+from trtllm_truss.backends.openvino_genai.responses import ResponseSender
 from trtllm_truss.guides.check import GuideCheck
 
 logger = logging.getLogger(__name__)
 
-# The pipeline's step holds the GIL and uses every core, so whatever else is done costs throughput.
-# A response, or the question whether a request was cancelled, takes 0.1 to 0.2 ms through Triton's
-# Python backend, as long as a tenth of a token. Both are therefore done less often the more
-# requests are running: the interval is multiplied by their number over the first figure, at most
-# by the second.
-_RESPONSE_REQUESTS, _RESPONSE_MOST = 5, 5
-_CHECK_REQUESTS, _CHECK_MOST = 6, 4
-# Requests of one moment reach an idle engine within milliseconds. Its first step waits for them as
-# long as one comes soon after the other.
+# The pipeline's step holds the GIL and uses every core, so all other work costs throughput. A
+# response, or a check for cancellation, takes 0.1 to 0.2 ms through Triton's Python backend, as
+# long as a tenth of a token. Both are therefore done less often the more requests are running: the
+# interval is multiplied by their number over the first figure, at most by the second.
+_RESPONSE_REQUESTS, _RESPONSE_MAXIMUM = 5, 5
+_CHECK_REQUESTS, _CHECK_MAXIMUM = 6, 4
+# Simultaneous requests reach an idle engine within milliseconds. Its first step waits for them
+# while one follows another closely.
 _GATHER_S, _GATHER_LIMIT_S = 0.002, 0.008
-_TRIAL = "trtllm_truss.backends.openvino_genai.guide_trial"
+_TRIAL = "trtllm_truss.backends.openvino_genai.grammar_compiler_worker"
 
 
 class _Wake(NamedTuple):
@@ -61,13 +60,14 @@ class Scheduler:
     parses the guide of each. One with a long prompt waits in `LongPrompts` until it is read.
 
     With the policy `guaranteed_no_evict` a request waits until the KV cache has room for its
-    whole answer beside those that run; with `max_utilization` only `max_batch_size` limits.
+    whole answer in addition to the running requests; with `max_utilization` only `max_batch_size`
+    limits.
 
     Args:
         engine: used by this scheduler's thread only.
-        settings: what config.pbtxt sets.
-        on_death: called if the engine failed and could not be loaded again; every request has
-            been answered with an error before.
+        settings: from config.pbtxt.
+        on_death: called if the engine failed and could not be loaded again, after every request
+            was answered with an error.
     """
 
     def __init__(
@@ -87,19 +87,17 @@ class Scheduler:
         self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
 
     def start(self) -> None:
-        """Begin to serve."""
         self._thread.start()
 
-    def submit(self, request: GenerationRequest, reply: Reply) -> None:
-        """Queue a request and return at once; every answer goes to `reply`."""
-        self._inbox.put(Arrival(request, reply))
+    def submit(self, request: GenerationRequest, sender: ResponseSender) -> None:
+        """Queue a request and return at once; responses go to `sender`."""
+        self._inbox.put(Arrival(request, sender))
 
     def stop_request(self, request_id: str) -> None:
-        """Cancel the requests of that id, if there are any."""
         self._inbox.put(_Stop(request_id))
 
     def close(self) -> None:
-        """Fail what is left and end the thread after the step it is in."""
+        """Fail the remaining requests and end the thread after its current step."""
         self._inbox.put(_Close())
         self._thread.join()
         self._guided.close()
@@ -116,14 +114,14 @@ class Scheduler:
                 self._step()
             self._fail_all("The engine is shutting down.")
         except Exception:
-            logger.exception("the engine is lost")
+            logger.exception("the engine failed and cannot be loaded again")
             self._fail_all("The engine failed and cannot be loaded again.")
             self._on_death()
 
     def _read_inbox(self) -> None:
-        """Take in all messages; wait for some if there is nothing else to do."""
+        """Handle all messages; wait for some if there is no other work."""
         if not (self._running or self._long_prompts.are_waiting or self._next_admitted()):
-            timeout_s = SIGN_INTERVAL_S if self._guided.are_waiting else None
+            timeout_s = HEARTBEAT_INTERVAL_S if self._guided.are_waiting else None
             with suppress(queue.Empty):
                 self._handle(self._inbox.get(timeout=timeout_s))
                 self._gather()
@@ -131,7 +129,7 @@ class Scheduler:
             self._handle(self._inbox.get())
 
     def _gather(self) -> None:
-        """Wait for what comes at the same time: a step that has begun without it makes it late."""
+        """Wait for simultaneous requests: a step that begins without them makes them late."""
         deadline = time.monotonic() + _GATHER_LIMIT_S
         with suppress(queue.Empty):
             while not self._closing and time.monotonic() < deadline:
@@ -155,12 +153,12 @@ class Scheduler:
         now = time.monotonic()
         if now < self._next_check:
             return
-        self._cancel_where(lambda _, reply: reply.is_cancelled())
-        times = _clamped(len(self._running) / _CHECK_REQUESTS, _CHECK_MOST)
+        self._cancel_where(lambda _, sender: sender.is_cancelled())
+        times = _clamped(len(self._running) / _CHECK_REQUESTS, _CHECK_MAXIMUM)
         self._next_check = now + times * self._settings.cancellation_check_s
 
-    def _cancel_where(self, chosen: Callable[[GenerationRequest, Reply], bool]) -> None:
-        for generation in [g for g in self._running if chosen(g.request, g.reply)]:
+    def _cancel_where(self, chosen: Callable[[GenerationRequest, ResponseSender], bool]) -> None:
+        for generation in [g for g in self._running if chosen(g.request, g.sender)]:
             self._running.remove(generation)
             _log_cancelled(generation.request, generation.generated)
             generation.cancel()
@@ -171,7 +169,7 @@ class Scheduler:
             with suppress(ValueError):
                 self._waiting.remove(arrival)
             _log_cancelled(arrival.request, 0)
-            send_empty(arrival.request, arrival.reply)
+            send_empty(arrival.request, arrival.sender)
 
     def _enqueue(self, arrival: Arrival) -> None:
         if self._long_prompts.takes(arrival.request):
@@ -193,28 +191,27 @@ class Scheduler:
             self._begin(*arrival)
 
     def _next_admitted(self) -> Arrival | None:
-        """The first one waiting, but one with a guide only if the engine reads no other guide."""
+        """Return the first one waiting, without a guide while the engine reads another guide."""
         must_wait = self._guided.is_compiling or self._begins_with_guide
         free = (a for a in self._waiting if a.request.guide is None or not must_wait)
         return next(free, None)
 
     @property
     def _begins_with_guide(self) -> bool:
-        """Whether the engine is about to read a guide."""
         return any(g.request.guide is not None and not g.generated for g in self._running)
 
     @property
     def _guide_comes(self) -> bool:
         return self._begins_with_guide or any(a.request.guide is not None for a in self._waiting)
 
-    def _begin(self, request: GenerationRequest, reply: Reply) -> None:
+    def _begin(self, request: GenerationRequest, sender: ResponseSender) -> None:
         try:
             handle = self._engine.add(request)
         except RuntimeError as error:
-            reply.fail(f"The engine refused the request: {error}", caller_at_fault=True)
+            sender.fail(f"The engine refused the request: {error}", caller_at_fault=True)
             return
         normalize = self._settings.normalize_log_probs
-        self._running.append(Generation(request, reply, handle, normalize_log_probs=normalize))
+        self._running.append(Generation(request, sender, handle, normalize_log_probs=normalize))
 
     def _fits(self, request: GenerationRequest) -> bool:
         capacity = self._engine.limits.kv_cache_tokens
@@ -232,12 +229,12 @@ class Scheduler:
         try:
             self._engine.step()
         except (RuntimeError, MemoryError) as error:
-            logger.exception("a step failed; the model is loaded again")
+            logger.exception("a step failed; loading the model again")
             self._fail_running(f"The engine failed: {error}")
             self._engine.reload()
             self._guided.engine_is_new()
             return
-        times = _clamped(len(self._running) / _RESPONSE_REQUESTS, _RESPONSE_MOST)
+        times = _clamped(len(self._running) / _RESPONSE_REQUESTS, _RESPONSE_MAXIMUM)
         interval_s = times * self._settings.response_interval_s
         self._running = [g for g in self._running if not g.collect(interval_s)]
 
@@ -246,7 +243,7 @@ class Scheduler:
             generation.fail(message)
         self._running.clear()
         for arrival in self._long_prompts.remove(lambda _: True):
-            arrival.reply.fail(message, caller_at_fault=False)
+            arrival.sender.fail(message, caller_at_fault=False)
 
     def _fail_all(self, message: str) -> None:
         self._fail_running(message)
@@ -255,7 +252,7 @@ class Scheduler:
             if isinstance(message_in, Arrival):
                 self._waiting.append(message_in)
         for arrival in (*self._guided.remove(lambda _: True), *self._waiting):
-            arrival.reply.fail(message, caller_at_fault=False)
+            arrival.sender.fail(message, caller_at_fault=False)
         self._waiting.clear()
 
 
@@ -263,5 +260,5 @@ def _log_cancelled(request: GenerationRequest, generated: int) -> None:
     logger.info("cancelled id=%s after=%d", request.id, generated)
 
 
-def _clamped(times: float, most: float) -> float:
-    return max(1.0, min(times, most))
+def _clamped(times: float, maximum: float) -> float:
+    return max(1.0, min(times, maximum))

@@ -1,4 +1,4 @@
-"""Triton on one side, the scheduler on the other: the backend `openvino_genai`."""
+"""The Triton backend `openvino_genai`: passes requests from Triton to the scheduler."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from trtllm_truss.backends.lifeline import Lifeline
 from trtllm_truss.backends.numpy_abi import readable_copy, repair_reading
-from trtllm_truss.backends.openvino_genai.answer import Outputs
 from trtllm_truss.backends.openvino_genai.engine import Engine
 from trtllm_truss.backends.openvino_genai.parameters import read_settings
-from trtllm_truss.backends.openvino_genai.refusal import Refusal
 from trtllm_truss.backends.openvino_genai.request import read_request
+from trtllm_truss.backends.openvino_genai.responses import Outputs
 from trtllm_truss.backends.openvino_genai.scheduler import Scheduler
-from trtllm_truss.backends.openvino_genai.tensors import Tensors
+from trtllm_truss.backends.openvino_genai.tensors import Tensors, UnsupportedRequest
+from trtllm_truss.backends.parent_death_watch import ParentDeathWatch
 from trtllm_truss.guides.guide import GUIDE_IS_CHECKED
 
 logger = logging.getLogger(__package__)
@@ -29,14 +28,14 @@ _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 class TritonPythonModel:
-    """One model with this backend. Triton calls each method from its own thread."""
+    """One model with this backend. Triton calls all methods from one thread."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the model and begin to serve.
 
         Raises:
             pb_utils.TritonModelException: config.pbtxt is not that of a decoupled model.
-            ParameterError: a parameter in it is wrong.
+            ParameterError: a parameter in it is invalid.
             ModelFilesError: the engine folder does not hold a model.
         """
         _log_through_triton()
@@ -47,48 +46,44 @@ class TritonPythonModel:
             )
         settings = read_settings(config)
         if settings.ignored:
-            logger.info("without meaning on a CPU, ignored: %s", ", ".join(settings.ignored))
+            logger.info("ignoring GPU-only parameters: %s", ", ".join(settings.ignored))
         engine = Engine(settings)
         self._limits = engine.limits
         self._scheduler = Scheduler(engine, settings, on_death=_end_server)
         self._scheduler.start()
-        self._lifeline = Lifeline()
+        self._death_watch = ParentDeathWatch()
 
     def execute(self, requests: list[Any]) -> None:
-        """Hand requests over to the scheduler and return at once."""
         for request in requests:
-            reply = _TritonReply(request.get_response_sender())
+            sender = _TritonSender(request.get_response_sender())
             try:
-                self._take(request, reply)
-            except Refusal as refusal:
-                reply.fail(str(refusal), caller_at_fault=True)
+                self._take(request, sender)
+            except UnsupportedRequest as refusal:
+                sender.fail(str(refusal), caller_at_fault=True)
             except Exception as error:
-                logger.exception("a request could not be read")
-                reply.fail(f"The request could not be read: {error}", caller_at_fault=False)
+                logger.exception("cannot read a request")
+                sender.fail(f"The request cannot be read: {error}", caller_at_fault=False)
 
     def finalize(self) -> None:
-        """Fail what still runs and let go of the model."""
         self._scheduler.close()
-        self._lifeline.let_go()
+        self._death_watch.stop()
 
-    def _take(self, request: Any, reply: _TritonReply) -> None:
+    def _take(self, request: Any, sender: _TritonSender) -> None:
         tensors = Tensors({tensor.name(): tensor.as_numpy() for tensor in request.inputs()})
         request_id = request.request_id()
         if tensors.flag("stop", False):
             if not request_id:
-                raise Refusal("Trying to stop a request but request ID is not provided")
+                raise UnsupportedRequest("Trying to stop a request but request ID is not provided")
             self._scheduler.stop_request(request_id)
-            reply.finish()
+            sender.finish()
             return
         outputs = request.requested_output_names()
         checked = bool(json.loads(request.parameters()).get(GUIDE_IS_CHECKED, False))
         read = read_request(request_id, tensors, outputs, self._limits, guide_is_checked=checked)
-        self._scheduler.submit(read, reply)
+        self._scheduler.submit(read, sender)
 
 
-class _TritonReply:
-    """A `Reply` through Triton's response sender."""
-
+class _TritonSender:
     def __init__(self, sender: Any) -> None:
         self._sender = sender
         self._broken = False
@@ -102,7 +97,7 @@ class _TritonReply:
 
     def fail(self, message: str, *, caller_at_fault: bool) -> None:
         kind = pb_utils.TritonError
-        if caller_at_fault:  # a stream carries the text alone, so that it must say whose fault
+        if caller_at_fault:  # a stream carries only the text, so the text holds the code
             error = kind(f"invalid argument: {message}", kind.INVALID_ARG)
         else:
             error = kind(message, kind.INTERNAL)
@@ -118,13 +113,11 @@ class _TritonReply:
             else:
                 self._sender.send(response, flags=flags)
         except pb_utils.TritonModelException as error:
-            logger.warning("a response could not be sent: %s", error)
+            logger.warning("cannot send a response: %s", error)
             self._broken = True
 
 
 class _TritonLog(logging.Handler):
-    """Writes log records to Triton's log."""
-
     def emit(self, record: logging.LogRecord) -> None:
         line = f"[openvino_genai] {self.format(record)}"
         if record.levelno >= logging.ERROR:
@@ -142,5 +135,5 @@ def _log_through_triton() -> None:
 
 
 def _end_server() -> None:
-    """End Triton, whose child this process is, so that its supervisor starts it anew."""
+    """End Triton, our parent process, so that its supervisor restarts it."""
     os.kill(os.getppid(), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Inputs of `tensorrt_llm` that this engine does not have: neutral values pass, others do not."""
+"""Inputs of `tensorrt_llm` that this engine lacks: neutral values pass, others are refused."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from trtllm_truss.backends.openvino_genai.refusal import Refusal
-from trtllm_truss.backends.openvino_genai.tensors import Tensors
+from trtllm_truss.backends.openvino_genai.tensors import Tensors, UnsupportedRequest
 from trtllm_truss.backends.openvino_genai.words import read_words
 
 _NEUTRAL: dict[str, tuple[float, ...]] = {
@@ -25,48 +24,30 @@ _NEUTRAL: dict[str, tuple[float, ...]] = {
     "lora_task_id": (0,),
     "embedding_bias": (0,),
 }
-"""Inputs whose values, if all are among these, change nothing."""
+"""Inputs and their values that change nothing."""
 
-_EMPTY = frozenset(
-    {
-        "encoder_input_features",
-        "encoder_output_lengths",
-        "decoder_input_ids",
-        "decoder_input_lengths",
-        "draft_input_ids",
-        "draft_logits",
-        "prompt_embedding_table",
-        "prompt_table_extra_ids",
-        "cross_attention_mask",
-        "skip_cross_attn_blocks",
-        "mrope_rotary_cos_sin",
-        "mrope_position_deltas",
-        "lora_weights",
-        "lora_config",
-        "context_phase_params",
-        "retention_token_range_starts",
-        "retention_token_range_ends",
-        "retention_token_range_priorities",
-        "retention_token_range_durations_ms",
-        "retention_decode_priority",
-        "retention_decode_duration_ms",
-        "lookahead_window_size",
-        "lookahead_ngram_size",
-        "lookahead_verification_set_size",
-    }
-)
-"""Inputs that change nothing only while they hold no value, or an empty string."""
+_EMPTY = frozenset((
+    "encoder_input_features", "encoder_output_lengths", "decoder_input_ids",
+    "decoder_input_lengths", "draft_input_ids", "draft_logits", "prompt_embedding_table",
+    "prompt_table_extra_ids", "cross_attention_mask", "skip_cross_attn_blocks",
+    "mrope_rotary_cos_sin", "mrope_position_deltas", "lora_weights", "lora_config",
+    "context_phase_params", "retention_token_range_starts", "retention_token_range_ends",
+    "retention_token_range_priorities", "retention_token_range_durations_ms",
+    "retention_decode_priority", "retention_decode_duration_ms", "lookahead_window_size",
+    "lookahead_ngram_size", "lookahead_verification_set_size",
+))  # fmt: skip
+"""Inputs that change nothing only while empty, or an empty string."""
 
 
 def refuse_unsupported(tensors: Tensors) -> None:
-    """Refuse by name what the CPU engine cannot do.
+    """Refuse inputs that the CPU engine lacks, by name.
 
     Raises:
-        Refusal: an input that this engine lacks was given with a value that asks for it.
+        UnsupportedRequest: such an input has a value that would have an effect.
     """
     for name, array in tensors:
         if array.size and _asks_for_something(name, array):
-            raise Refusal(f"{name} is not supported by the CPU engine; leave it out.")
+            raise UnsupportedRequest(f"{name} is not supported by the CPU engine; leave it out.")
 
 
 def _asks_for_something(name: str, array: NDArray[Any]) -> bool:

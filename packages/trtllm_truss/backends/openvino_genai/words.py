@@ -1,4 +1,4 @@
-"""Word lists as TensorRT-LLM takes them, and stopping at their words."""
+"""TensorRT-LLM's word lists, and the search for stop words in generated tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_truss.backends.openvino_genai.refusal import Refusal
+from trtllm_truss.backends.openvino_genai.tensors import UnsupportedRequest
 
 Word = tuple[int, ...]
 """The token ids of one word."""
@@ -21,19 +21,21 @@ def read_words(name: str, array: NDArray[Any] | None) -> tuple[Word, ...]:
     Args:
         name: the tensor's name, for messages.
         array: INT32 [1, 2, n] or [2, n]. Row 0 holds the token ids of all words one after
-            another, padded with 0. Row 1 holds where each word ends, counted from the start,
+            another, padded with 0. Row 1 holds the end of each word, counted from the start,
             padded with -1: ``[[5, 7, 3, 9, 2], [3, 5, -1, -1, -1]]`` is {5, 7, 3} and {9, 2}.
             The format and the wording of its errors are those of TensorRT-LLM's C++ backend.
 
     Raises:
-        Refusal: the list is malformed.
+        UnsupportedRequest: the list is malformed.
     """
     if array is None or array.size == 0:
         return ()
     if array.size % 2:
-        raise Refusal(f"{name}: Sparse list must not have odd length: {array.size} values came.")
+        raise UnsupportedRequest(
+            f"{name}: Sparse list must not have odd length: {array.size} values came."
+        )
     if array.shape[-2:-1] != (2,) or array.size != 2 * array.shape[-1]:
-        raise Refusal(f"{name} has shape {list(np.shape(array))}; send [1, 2, n].")
+        raise UnsupportedRequest(f"{name} has shape {list(np.shape(array))}; send [1, 2, n].")
     tokens, ends = (row.tolist() for row in array.reshape(2, -1))
     while ends and ends[-1] == -1:
         ends.pop()
@@ -45,20 +47,24 @@ def _cut(name: str, tokens: list[int], ends: list[int]) -> list[Word]:
     start = 0
     for end in ends:
         if end == -1:
-            raise Refusal(f"{name}: Sparse list must not have additional -1s between offsets.")
+            raise UnsupportedRequest(
+                f"{name}: Sparse list must not have additional -1s between offsets."
+            )
         if not 0 <= end <= len(tokens):
-            raise Refusal(
+            raise UnsupportedRequest(
                 f"{name}: Sparse list must not have out-of-bound offsets: {end} of {len(tokens)}."
             )
         if end <= start:
-            raise Refusal(f"{name}: Sparse list must not have non-increasing offsets: {end}.")
+            raise UnsupportedRequest(
+                f"{name}: Sparse list must not have non-increasing offsets: {end}."
+            )
         words.append(tuple(tokens[start:end]))
         start = end
     return words
 
 
 class StopWords:
-    """Says at which generated token a sequence has just ended with one of some words.
+    """Finds the generated token that completes one of some words.
 
     A word may begin in the prompt, as in TensorRT-LLM, but ends with a generated token.
     """
@@ -71,7 +77,7 @@ class StopWords:
         self._tail = list(prompt[-self._longest :]) if words else []
 
     def complete(self, token: int) -> bool:
-        """Take in the next generated token; True if a word ends with it."""
+        """Add the next generated token; return True if a word ends with it."""
         if not self._by_last_token:
             return False
         self._tail.append(token)

@@ -1,17 +1,17 @@
-"""Text models beside the engine, for clients that speak to Triton itself.
+"""Text models next to the engine, for clients of Triton itself.
 
-Triton runs each module that has a `TritonPythonModel` as a Python model of its own:
-`preprocessing` turns a prompt and words into tensors of `tensorrt_llm`, `postprocessing` turns the
-tokens of whole answers into text, and `bls` (`tensorrt_llm_bls`) takes a request from text to text.
-The model `ensemble` is a pipeline of one step, `tensorrt_llm_bls`.
+Triton runs each module that has a `TritonPythonModel` as a separate Python model: `preprocessing`
+turns a prompt and words into tensors of `tensorrt_llm`, `postprocessing` decodes the tokens of
+whole answers, and `bls` (`tensorrt_llm_bls`) serves a request from text to text. The model
+`ensemble` is a pipeline of one step, `tensorrt_llm_bls`.
 
-That is so because text needs state and order: what a token shows as depends on the tokens before
-it, and only the end shows what had to be held back. Triton gives an ensemble's postprocessing
-neither: it sees the tokens of one response, in any of its processes, and never learns which
+The ensemble has one step because text needs state and order: the text of a token depends on the
+tokens before it, and only the end releases held-back text. An ensemble's postprocessing has
+neither: it receives the tokens of one response, in any of its processes, and never learns which
 response is the last. `bls` owns its request from the first token to the last, so its text is exact
-however many instances of whatever model there are.
+for any number of instances.
 
-`query` reads a request of `bls`, `calls` asks other models, `answer` makes text of what the engine
-says and `reply` sends it; `words` makes token lists of words, `config` reads parameters, and
-`tensors` and `values` turn tensors into Python values and back.
+`query` reads a request of `bls`, `calls` calls other models, `answer` decodes the engine's
+responses and `reply` sends the text; `words` builds token lists of words, `config` reads
+parameters, and `tensors` and `values` convert tensors to Python values and back.
 """

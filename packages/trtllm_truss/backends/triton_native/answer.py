@@ -13,12 +13,12 @@ from trtllm_truss.text.tokenizer import TextTokenizer
 
 
 class TextAnswer:
-    """One answer, of one beam or several, from its first response to its end.
+    """Text of one answer, of one beam or several.
 
     Args:
         tokenizer: the model's tokenizer.
         stop_words: words that end the answer and are not part of it.
-        end_ids: ids that end the answer and do not show.
+        end_ids: ids that end the answer and are hidden.
 
     Attributes:
         lengths: tokens of each beam so far.
@@ -35,11 +35,11 @@ class TextAnswer:
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop word has ended every beam, so that the engine can stop."""
+        """Return True if a stop word has ended every beam, so that the engine can stop."""
         return bool(self._streams) and all(stream.stopped for stream in self._streams)
 
     def push(self, lists: Sequence[Sequence[int]]) -> list[str]:
-        """Take the next ids of each beam, and return the text of each that is certain now."""
+        """Take the next ids of each beam, and return each beam's text that is now certain."""
         if not self._streams:
             self._streams = [TextStream(self._tokenizer, self._stop_words) for _ in lists]
             self.lengths = [0] * len(lists)
@@ -50,7 +50,7 @@ class TextAnswer:
         ]
 
     def finish(self) -> list[str]:
-        """End the answer, and return the text of each beam that was held back."""
+        """End the answer, and return each beam's text that was held back."""
         return [stream.finish() for stream in self._streams]
 
     def _shown(self, ids: Sequence[int]) -> Sequence[int]:
@@ -58,7 +58,7 @@ class TextAnswer:
 
 
 def beams(tokens: NDArray[Any], lengths: NDArray[Any]) -> list[list[int]]:
-    """The ids of each beam, of which shorter ones are padded.
+    """Return the ids of each beam, without padding.
 
     Args:
         tokens: INT32 [beams, tokens].

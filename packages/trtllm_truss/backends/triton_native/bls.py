@@ -1,7 +1,7 @@
 """The model `tensorrt_llm_bls`: text in, text out.
 
 Names, types and shapes are those of NVIDIA's model of this name. One event loop in one thread
-serves all requests of a process, so that they run in the engine side by side.
+serves all requests of a process, so that they run in the engine concurrently.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from trtllm_truss.backends.lifeline import Lifeline
+from trtllm_truss.backends.parent_death_watch import ParentDeathWatch
 from trtllm_truss.backends.triton_native.answer import TextAnswer, beams
 from trtllm_truss.backends.triton_native.calls import ENGINE_OUTPUTS, Models
 from trtllm_truss.backends.triton_native.config import parameters, tokenizer
@@ -44,26 +44,18 @@ _ENGINE_INPUTS = {
 
 
 class TritonPythonModel:
-    """One process of the model."""
-
     def initialize(self, args: dict[str, str]) -> None:
-        """Load the tokenizer.
-
-        Raises:
-            ArtifactError: `tokenizer_dir` holds none.
-        """
         values = parameters(args)
         self._engine = values["tensorrt_llm_model_name"]
         self._tokenizer = tokenizer(values)
         self._stub = threading.Lock()
-        self._lifeline = Lifeline()
+        self._death_watch = ParentDeathWatch()
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="answers", daemon=True).start()
         self._models = self._start(_connect(os.environ[GRPC_ADDRESS_VARIABLE])).result()
         self._answers: set[Future[None]] = set()
 
     def execute(self, requests: list[Any]) -> None:
-        """Hand each request to the event loop and return at once."""
         for request in requests:
             reply = Reply(request.get_response_sender(), self._stub)
             try:
@@ -77,9 +69,8 @@ class TritonPythonModel:
                 answer.add_done_callback(self._answers.discard)
 
     def finalize(self) -> None:
-        """End with Triton."""
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._lifeline.let_go()
+        self._death_watch.stop()
 
     def _start(self, work: Coroutine[Any, Any, _Result]) -> Future[_Result]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -89,7 +80,7 @@ class TritonPythonModel:
             await self._answer(query, reply)
         except TrussError as error:
             reply.fail(error)
-        except Exception as error:  # noqa: BLE001 - nobody else would tell the client
+        except Exception as error:  # noqa: BLE001 - reported to the client
             pb_utils.Logger.log_error(traceback.format_exc())
             reply.fail(InternalError(f"The request could not be answered: {error}"))
 
@@ -100,7 +91,7 @@ class TritonPythonModel:
         inputs, outputs = await self._engine_inputs(query), (*ENGINE_OUTPUTS, *query.outputs)
         ended = False
         async for values in self._models.generate(self._engine, request_id, inputs, outputs):
-            if ended:  # read to the end: Triton can die of a call that is broken off
+            if ended:  # read to the end: an aborted call can crash Triton
                 continue
             tokens, lengths = (to_array(values.pop(name))[0] for name in ENGINE_OUTPUTS)
             reply.add(answer.push(beams(tokens, lengths)), values)
@@ -115,7 +106,7 @@ class TritonPythonModel:
         reply.end()
 
     async def _engine_inputs(self, query: Query) -> dict[str, Value]:
-        """What the engine gets: streaming, so that it can be stopped, unless there are beams."""
+        """Return the engine's inputs; without beams it streams, so that it can be stopped."""
         prepared = await self._models.ask(_PREPROCESSING, query.prepared, _ENGINE_INPUTS)
         inputs = {_ENGINE_INPUTS[name]: value for name, value in prepared.items() if value.data}
         return {**inputs, "streaming": flag(query.one_beam), **query.forwarded}
@@ -126,7 +117,7 @@ async def _connect(address: str) -> Models:
 
 
 def _blank_log_probs(outputs: Collection[str], lengths: Sequence[int]) -> dict[str, Value]:
-    """What TensorRT-LLM up to 0.9 gave without being asked, and clients may look for: zeros."""
+    """Return zeros; TensorRT-LLM up to 0.9 sent them unasked, and clients may expect them."""
     shapes = {
         "cum_log_probs": (1, len(lengths)),
         "output_log_probs": (1, len(lengths), max(lengths, default=0)),

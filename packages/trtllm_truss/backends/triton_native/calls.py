@@ -1,8 +1,8 @@
 """Requests to other models of the server in which this process runs.
 
-They go over the server's own gRPC port and not through `pb_utils.InferenceRequest`: with several of
-those at once the stub of Triton 24.10 corrupts its memory within minutes, and with one at a time
-requests would wait for each other.
+They use the server's gRPC port and not `pb_utils.InferenceRequest`: with several of those at once
+the stub of Triton 24.10 corrupts its memory within minutes, and one at a time would serialize
+requests.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from trtllm_truss.errors import InvalidRequest, TrussError
 from trtllm_truss.triton.client.failures import from_stream_text
 
 ENGINE_OUTPUTS = ("output_ids", "sequence_length")
-"""Without these, `tensorrt_llm` answers nothing."""
+"""`tensorrt_llm` requires these to be requested."""
 
 _ALL_MESSAGES = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
 """Logits and prompt tables are large."""
 
 
 class Models:
-    """The models of one server. To be used inside one event loop.
+    """Client of the models of one server, for use inside one event loop.
 
     Args:
         address: ``host:port`` of the server's gRPC endpoint.
@@ -37,10 +37,10 @@ class Models:
     async def ask(
         self, model: str, inputs: Mapping[str, Value], outputs: Iterable[str]
     ) -> dict[str, Value]:
-        """Asks a model that gives one response.
+        """Call a model that sends one response.
 
         Raises:
-            InvalidRequest: the model refused it.
+            InvalidRequest: the model refused the request.
             TrussError: it failed.
         """
         try:
@@ -51,10 +51,10 @@ class Models:
     async def generate(
         self, model: str, request_id: str, inputs: Mapping[str, Value], outputs: Iterable[str]
     ) -> AsyncGenerator[dict[str, Value]]:
-        """Asks the engine; gives the tensors of each response that has any.
+        """Call the engine, and yield the tensors of each response that has any.
 
         Raises:
-            InvalidRequest: the engine refused it.
+            InvalidRequest: the engine refused the request.
             TrussError: the engine failed.
         """
         message = _message(model, request_id, inputs, outputs)
@@ -68,7 +68,7 @@ class Models:
             raise _error(error) from error
 
     async def stop(self, model: str, request_id: str) -> None:
-        """Has the engine end the request of that id, whose last response is still to come."""
+        """Stop the request of that id in the engine; its last response is still to come."""
         inputs = {
             "input_ids": integer(0),
             "input_lengths": integer(1),

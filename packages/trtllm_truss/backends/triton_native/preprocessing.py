@@ -1,4 +1,4 @@
-"""The model `preprocessing`: a prompt and words become inputs of `tensorrt_llm`.
+"""The model `preprocessing`: converts a prompt and words to inputs of `tensorrt_llm`.
 
 Names, types and shapes are those of NVIDIA's model of this name (`all_models/inflight_batcher_llm/
 preprocessing` in triton-inference-server/tensorrtllm_backend), without the inputs for images and
@@ -11,10 +11,10 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from trtllm_truss.backends.lifeline import Lifeline
+from trtllm_truss.backends.parent_death_watch import ParentDeathWatch
 from trtllm_truss.backends.triton_native.config import flag, parameters, tokenizer
 from trtllm_truss.backends.triton_native.tensors import Inputs, from_ids, from_integer, from_numpy
-from trtllm_truss.backends.triton_native.words import bad_lists, pack, stop_lists
+from trtllm_truss.backends.triton_native.words import bad_lists, stop_lists, word_tensor
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.text.tokenizer import TextTokenizer
 
@@ -22,26 +22,17 @@ _NO_ID = -1  # an end or padding id that does not exist
 
 
 class TritonPythonModel:
-    """One process of the model."""
-
     def initialize(self, args: dict[str, str]) -> None:
-        """Load the tokenizer.
-
-        Raises:
-            ArtifactError: `tokenizer_dir` holds none.
-        """
         values = parameters(args)
         self._tokenizer = tokenizer(values)
         self._adds_special_tokens = flag(values, "add_special_tokens", default=True)
-        self._lifeline = Lifeline()
+        self._death_watch = ParentDeathWatch()
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Answer each request by itself."""
         return [self._answer(request) for request in requests]
 
     def finalize(self) -> None:
-        """End with Triton."""
-        self._lifeline.let_go()
+        self._death_watch.stop()
 
     def _answer(self, request: Any) -> Any:
         try:
@@ -65,19 +56,20 @@ class TritonPythonModel:
         # The engine knows one end id; further ones travel as stop words.
         stops = [[each] for each in end_ids[1:]]
         stops += stop_lists(known, inputs.words("STOP_WORDS_DICT"), ids)
+        bads = bad_lists(known, inputs.words("BAD_WORDS_DICT"))
         return [
             from_ids("INPUT_ID", ids),
             from_integer("REQUEST_INPUT_LEN", len(ids)),
             from_integer("REQUEST_OUTPUT_LEN", _tokens_to_generate(inputs)),
-            from_numpy("BAD_WORDS_IDS", pack(bad_lists(known, inputs.words("BAD_WORDS_DICT")))),
-            from_numpy("STOP_WORDS_IDS", pack(stops)),
+            from_numpy("BAD_WORDS_IDS", word_tensor(bads)),
+            from_numpy("STOP_WORDS_IDS", word_tensor(stops)),
             from_integer("OUT_END_ID", end_id),
             from_integer("OUT_PAD_ID", pad_id),
         ]
 
 
 def encode_prompt(tokenizer: TextTokenizer, prompt: str, adds_special_tokens: bool) -> list[int]:
-    """The ids of a prompt, with BOS once, even if the prompt writes it out."""
+    """Return the ids of a prompt, with BOS once, even if the prompt includes it."""
     ids = tokenizer.encode(prompt, adds_special_tokens)
     twice = ids[:2] == [tokenizer.bos_id] * 2
     return ids[1:] if adds_special_tokens and twice else ids

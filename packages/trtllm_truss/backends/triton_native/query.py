@@ -1,4 +1,4 @@
-"""A request of `tensorrt_llm_bls`, read."""
+"""Reader of requests to `tensorrt_llm_bls`."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _OUR_OUTPUT = "text_output"
 
 @dataclass(frozen=True)
 class Query:
-    """What a client asks for.
+    """A validated request.
 
     Attributes:
         prepared: inputs of `preprocessing` by name.
         forwarded: inputs of the engine by name.
         stop_words: words that end the answer and are not part of it.
-        end_id: the id that ends the answer; None leaves it to the tokenizer.
-        stream: whether the client wants the text as it comes.
-        one_beam: whether the engine makes one answer, which can be streamed.
-        log_probs: whether the engine is to give log probabilities.
-        outputs: what the client wants beside the text.
+        end_id: the id that ends the answer; None for the tokenizer's.
+        stream: send text as it arrives.
+        one_beam: True for a single beam, which can be streamed.
+        log_probs: return log probabilities.
+        outputs: requested outputs other than the text.
     """
 
     prepared: dict[str, Value]
@@ -48,7 +48,7 @@ class Query:
 
 
 def read_query(inputs: Inputs, requested_outputs: Collection[str]) -> Query:
-    """Reads and checks a request.
+    """Read and validate a request.
 
     Raises:
         InvalidRequest: it cannot be served.

@@ -1,4 +1,4 @@
-"""What a client of `tensorrt_llm_bls` gets: one response, or one for each piece of text."""
+"""Responses of `tensorrt_llm_bls`: one, or one for each part of the text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Reply:
 
     Args:
         sender: Triton's response sender.
-        stub: held while Triton is spoken to; its stub dies at times when two threads do so.
+        stub: lock held during calls of Triton; its stub can crash when two threads make them.
     """
 
     def __init__(self, sender: Any, stub: threading.Lock) -> None:
@@ -35,7 +35,7 @@ class Reply:
         self._checked_s = 0.0
 
     def add(self, texts: Sequence[str], extras: Mapping[str, Value]) -> None:
-        """Take what came from the engine.
+        """Add values from the engine.
 
         Args:
             texts: the next text of each beam.
@@ -45,12 +45,12 @@ class Reply:
         self._extras.update(extras)
 
     def flush(self) -> None:
-        """Send what there is, if there is text."""
+        """Send the collected values, if there is text."""
         if any(self._texts):
             self._send(0)
 
     def end(self) -> None:
-        """Send the rest; a response without text only if there was none before."""
+        """Send the rest; without text only if no response was sent before."""
         if self._begun and not any(self._texts):
             with self._stub:
                 self._sender.send(flags=_FINAL)
@@ -58,7 +58,6 @@ class Reply:
             self._send(_FINAL)
 
     def fail(self, error: TrussError) -> None:
-        """End with an error."""
         kinds = {400: pb_utils.TritonError.INVALID_ARG, 503: pb_utils.TritonError.UNAVAILABLE}
         kind = kinds.get(error.status, pb_utils.TritonError.INTERNAL)
         with self._stub:
@@ -66,7 +65,7 @@ class Reply:
             self._sender.send(pb_utils.InferenceResponse(error=failure), _FINAL)
 
     def is_cancelled(self) -> bool:
-        """Whether the client has left; found out ten times a second, for it takes time to ask."""
+        """Return True if the client has left; asks Triton ten times a second at most."""
         now_s = time.monotonic()
         if now_s - self._checked_s < _CANCELLATION_CHECK_S:
             return False

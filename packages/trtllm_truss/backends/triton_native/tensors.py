@@ -10,33 +10,31 @@ import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
 from trtllm_truss.backends.numpy_abi import readable_copy, repair_reading
-from trtllm_truss.backends.triton_native.values import pack_texts
 from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.triton.client.tensors import pack_texts
 
 
 def _serialize(array: NDArray[Any]) -> NDArray[Any]:
-    """The bytes of a string tensor."""
     data = pack_texts(array.ravel().tolist())
     return readable_copy(np.frombuffer(data, np.uint8))
 
 
 repair_reading()
-pb_utils.serialize_byte_tensor = _serialize  # what the stub calls for every string tensor it makes
+pb_utils.serialize_byte_tensor = _serialize  # the stub calls it for every string tensor
 
 
 class Inputs:
     """The input tensors of one request by name.
 
     Raises:
-        InvalidRequest: from every method, when a tensor is missing or does not hold what is asked
-            for.
+        InvalidRequest: from every method, if a tensor is missing or holds other values.
     """
 
     def __init__(self, tensors: Sequence[Any]) -> None:
         self.tensors = {tensor.name(): tensor for tensor in tensors}
 
     def text(self, name: str) -> str:
-        """The only string of a mandatory tensor [1, 1]."""
+        """Return the only string of a mandatory tensor [1, 1]."""
         values = self.texts(name)
         if len(values) != 1:
             raise InvalidRequest(
@@ -45,23 +43,22 @@ class Inputs:
         return values[0]
 
     def texts(self, name: str) -> list[str]:
-        """All strings of a tensor, in order; none if it is absent."""
+        """Return all strings of a tensor, in order; none if it is absent."""
         try:
             return [value.decode() for value in self._values(name)]
         except UnicodeDecodeError as error:
             raise InvalidRequest(f"{name} is not UTF-8; send text.", param=name) from error
 
     def words(self, name: str) -> list[str]:
-        """The strings of a tensor that are not empty: an empty one is how clients send none."""
+        """Return the non-empty strings of a tensor: clients send an empty one for none."""
         return [word for word in self.texts(name) if word]
 
     def integer(self, name: str) -> int | None:
-        """The only integer of a tensor; None if it is absent."""
+        """Return the only integer of a tensor; None if it is absent."""
         value = self._only_value(name)
         return None if value is None else int(value)
 
     def flag(self, name: str, default: bool) -> bool:
-        """The only boolean of a tensor."""
         value = self._only_value(name)
         return default if value is None else bool(value)
 
@@ -79,25 +76,25 @@ class Inputs:
 
 
 def to_numpy(tensor: Any) -> NDArray[Any]:
-    """The values of a Triton tensor; strings are bytes in an array of objects."""
+    """Return the values of a Triton tensor; strings are bytes in an array of objects."""
     return np.asarray(tensor.as_numpy())
 
 
 def from_numpy(name: str, array: NDArray[Any]) -> Any:
-    """A Triton tensor; an array of objects holds bytes and becomes strings."""
+    """Return a Triton tensor; an array of objects holds bytes and becomes strings."""
     return pb_utils.Tensor(name, readable_copy(array))
 
 
 def from_integer(name: str, value: int) -> Any:
-    """An INT32 tensor [1, 1]."""
+    """Return an INT32 tensor [1, 1]."""
     return from_numpy(name, np.array([[value]], np.int32))
 
 
 def from_ids(name: str, ids: Sequence[int]) -> Any:
-    """An INT32 tensor [1, n]."""
+    """Return an INT32 tensor [1, n]."""
     return from_numpy(name, np.array([ids], np.int32))
 
 
 def from_texts(name: str, rows: Sequence[Sequence[str]]) -> Any:
-    """A STRING tensor of as many rows, all of one length."""
+    """Return a STRING tensor of rows of equal length."""
     return from_numpy(name, np.array([[text.encode() for text in row] for row in rows], np.object_))

@@ -1,14 +1,14 @@
-"""Tensors outside any process: what Triton's protocol carries, and what becomes of the stub's."""
+"""Tensors independent of Triton's stub, as its protocol carries them."""
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from tritonclient.utils import np_to_triton_dtype, triton_to_np_dtype
+
+from trtllm_truss.triton.client.tensors import pack_texts
 
 
 class Value(NamedTuple):
@@ -26,27 +26,22 @@ class Value(NamedTuple):
 
 
 def from_array(array: NDArray[Any]) -> Value:
-    """The value of an array; objects are bytes and become strings."""
+    """Convert an array; objects are bytes and become strings."""
     is_text = array.dtype == np.object_
     data = pack_texts(array.ravel().tolist()) if is_text else array.tobytes()
     return Value(np_to_triton_dtype(array.dtype), array.shape, data)
 
 
 def to_array(value: Value) -> NDArray[Any]:
-    """The array of a value that is not text."""
+    """Convert a value other than text."""
     return np.frombuffer(value.data, triton_to_np_dtype(value.datatype)).reshape(value.shape)
 
 
-def pack_texts(texts: Sequence[bytes]) -> bytes:
-    """Strings one after another, each after its length as a 32-bit number."""
-    return b"".join(struct.pack("<I", len(text)) + text for text in texts)
-
-
 def integer(number: int) -> Value:
-    """INT32 [1, 1]."""
+    """Return INT32 [1, 1]."""
     return from_array(np.array([[number]], np.int32))
 
 
 def flag(truth: bool) -> Value:
-    """BOOL [1, 1]."""
+    """Return BOOL [1, 1]."""
     return from_array(np.array([[truth]], np.bool_))

@@ -7,74 +7,50 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.text.detokenizer import IncrementalDetokenizer
+from trtllm_truss.text.engine_hints import encode_word, implies_word
 from trtllm_truss.text.tokenizer import TextTokenizer
-
-_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+from trtllm_truss.triton.client.tensors import pack_words
 
 
 def stop_lists(
     tokenizer: TextTokenizer, words: Sequence[str], prompt: Sequence[int]
 ) -> list[list[int]]:
-    """Token lists at which the engine may end an answer.
+    """Return token lists at which the engine may end an answer, see `engine_hints`.
 
-    The text decides; a list only saves the engine from generating in vain. It is left out where it
-    could end an answer whose text does not hold the word: when the prompt ends with its beginning,
-    for the engine matches across that border, and when its tokens do not show the word.
+    A word is left out if its list could end an answer without the word: when the prompt ends with
+    the beginning of the list, since the engine matches across that border, and when its tokens do
+    not imply the word. A special token never shows and always ends the answer.
 
     Args:
         tokenizer: the model's tokenizer.
-        words: as the client wrote them.
+        words: stop words of the request.
         prompt: ids of the prompt.
     """
-    lists = (_encode(tokenizer, word) for word in words)
+    lists = (encode_word(tokenizer, word) for word in words)
     return _distinct(
         ids
         for word, ids in zip(words, lists, strict=True)
-        if ids and not _straddles(prompt, ids) and _shows(tokenizer, word, ids)
+        if not _straddles(prompt, ids)
+        and (
+            (len(ids) == 1 and ids[0] in tokenizer.special_ids)
+            or implies_word(tokenizer, ids, word)
+        )
     )
 
 
 def bad_lists(tokenizer: TextTokenizer, words: Sequence[str]) -> list[list[int]]:
-    """Token lists that the engine must not generate: each word, also as it follows a space."""
+    """Return token lists that the engine must not generate: each word, with and without a space."""
     spellings = (spelling for word in words for spelling in (word, f" {word}"))
-    return _distinct(_encode(tokenizer, spelling) for spelling in spellings)
+    return _distinct(encode_word(tokenizer, spelling) for spelling in spellings)
 
 
-def pack(lists: Sequence[Sequence[int]]) -> NDArray[np.int32]:
-    """Token lists as the engine takes them.
-
-    Returns:
-        INT32 [1, 2, n]: all ids one after another, and below them where each list ends, padded
-        with -1. [[5, 7, 3], [9, 2]] gives [[[5, 7, 3, 9, 2], [3, 5, -1, -1, -1]]].
-    """
-    ids = [token_id for each in lists for token_id in each]
-    packed = np.full((1, 2, len(ids)), -1, np.int32)
-    packed[0, 0] = ids
-    packed[0, 1, : len(lists)] = np.cumsum([len(each) for each in lists])
-    return packed
-
-
-def _encode(tokenizer: TextTokenizer, word: str) -> list[int]:
-    try:
-        return tokenizer.encode(word, add_special_tokens=False)
-    except InvalidRequest:  # what is not text is in no text
-        return []
+def word_tensor(lists: Sequence[Sequence[int]]) -> NDArray[np.int32]:
+    """Return token lists as the engine takes them, INT32 [1, 2, n]; see `pack_words`."""
+    return np.frombuffer(pack_words(lists), np.int32).reshape(1, 2, sum(map(len, lists)))
 
 
 def _straddles(prompt: Sequence[int], ids: Sequence[int]) -> bool:
     return any(list(prompt[-cut:]) == list(ids[:cut]) for cut in range(1, len(ids)))
-
-
-def _shows(tokenizer: TextTokenizer, word: str, ids: list[int]) -> bool:
-    if len(ids) == 1 and ids[0] in tokenizer.special_ids:
-        return True  # it never shows, and ends the answer all the same
-    if _REPLACEMENT in word:  # could come from bytes that an earlier token would complete
-        return False
-    # Twice, for tokens at the beginning of a text can differ from the same ones further on.
-    detokenizer = IncrementalDetokenizer(tokenizer)
-    return all(word in detokenizer.push(ids) for _ in range(2))
 
 
 def _distinct(lists: Iterable[list[int]]) -> list[list[int]]:

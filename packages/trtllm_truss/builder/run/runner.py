@@ -13,7 +13,7 @@ from pathlib import Path
 from trtllm_truss.builder.run.failures import describe_failure
 from trtllm_truss.errors import BuildError
 from trtllm_truss.processes import process_guard
-from trtllm_truss.processes.spawning import start_kept
+from trtllm_truss.processes.spawning import spawn_guarded
 
 _TAIL_LINES = 200
 _PROGRESS_S = 10.0
@@ -36,7 +36,7 @@ def run_command(
         BuildError: the command failed; the message explains it by the last lines.
     """
     run_id = f"truss-build-{secrets.token_hex(8)}"
-    child = start_kept(
+    child = spawn_guarded(
         command,
         {**environment, "PYTHONUNBUFFERED": "1"},
         run_id=run_id,

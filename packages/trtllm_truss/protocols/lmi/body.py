@@ -13,8 +13,7 @@ from trtllm_truss.protocols.lmi.parameters import ALIASES, Parameters, read_para
 from trtllm_truss.protocols.lmi.sampling import sampling_from
 from trtllm_truss.protocols.validation import check_length, unknown_field
 from trtllm_truss.requests import GenerationRequest
-from trtllm_truss.text.unicode import is_unicode
-from trtllm_truss.validation import shown
+from trtllm_truss.validation import is_unicode, shown
 
 FIELDS = {
     "inputs": "The text to continue, or a list of texts; a list is not streamed.",

@@ -16,8 +16,7 @@ from trtllm_truss.protocols.openai.generation import generation_arguments, inclu
 from trtllm_truss.protocols.openai.shapes import CompletionShape
 from trtllm_truss.protocols.validation import check_length
 from trtllm_truss.requests import GenerationRequest
-from trtllm_truss.text.unicode import is_unicode
-from trtllm_truss.validation import shown
+from trtllm_truss.validation import is_unicode, shown
 
 Prompt = str | tuple[int, ...]
 

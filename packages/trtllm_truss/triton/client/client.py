@@ -16,17 +16,22 @@ from trtllm_truss.triton.model_repository.schema import rows_for
 
 _STREAM_INFER = "/inference.GRPCInferenceService/ModelStreamInfer"
 _ORDER_LIMIT_S = 0.3
-"""For the answer to `stop`; with what it takes to notice a cancellation, below half a second."""
+"""For the response to `stop`; with the time to notice a disconnect, below half a second."""
 _STOP_LIMIT_S = 2.0
-"""For the end of a request that the engine has been told to stop: an iteration and more."""
+"""For the end of a stopped request: more than an iteration of the engine."""
 _END_LIMIT_S = 1.0
 
 
 class TritonClient:
-    """Requests to one model of one server, over one connection.
+    """Client of one model of one server, over one connection.
 
     The connection is opened at first use, inside the running event loop; a client belongs to that
-    loop. A request is stopped in the engine as soon as its answer is let go of, however that is.
+    loop. A request is stopped in the engine as soon as the context of its response stream is left.
+
+    Args:
+        address: ``host:port`` of Triton's gRPC endpoint.
+        model_name: the model to ask.
+        tensorrt_llm_version: the version that the server's repository was rendered for.
     """
 
     def __init__(
@@ -36,20 +41,13 @@ class TritonClient:
         model_name: str = MODEL_NAME,
         tensorrt_llm_version: str | None,
     ) -> None:
-        """Names the server; nothing is opened.
-
-        Args:
-            address: ``host:port`` of Triton's gRPC endpoint.
-            model_name: the model to ask.
-            tensorrt_llm_version: the version that the server's repository was rendered for.
-        """
         self._address = address
         self._model_name = model_name
         self._declared = frozenset(row.name for row in rows_for(INPUTS, tensorrt_llm_version))
         self._connection: GrpcConnection | None = None
         self._connecting = asyncio.Lock()
         self._closed = False
-        self._knows_stop = False  # other backends take it for one more request, with tokens
+        self._knows_stop = False  # other backends treat `stop` as a request, and send tokens
         self._endings: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
@@ -59,32 +57,32 @@ class TritonClient:
         *,
         on_end: Callable[[], None] | None = None,
         on_stopped: Callable[[int], None] | None = None,
-        on_sign: Callable[[], None] | None = None,
+        on_heartbeat: Callable[[], None] | None = None,
     ) -> AsyncGenerator[Answer, None]:
-        """Sends one generation; leaving the context before the end stops it.
+        """Send one generation; leaving the context before the end stops it.
 
         Args:
-            request: what to generate.
-            on_end: called once, as soon as the engine is done, however slowly the answer is read.
-            on_stopped: called once the engine has stopped a request that was let go of before its
-                end, with the tokens that it gave and nobody read.
-            on_sign: called at each response without tokens, see `Answer`.
+            request: the generation.
+            on_end: see `Answer`.
+            on_heartbeat: see `Answer`.
+            on_stopped: called once the engine has stopped a request that was abandoned before its
+                end, with the number of tokens that nothing read.
 
         Raises:
             EngineUnavailable: the server cannot be reached.
         """
         connection = await self._connected()
-        answer = Answer(on_end, on_sign)
+        answer = Answer(on_end, on_heartbeat)
         message = encode_request(request, model_name=self._model_name, declared=self._declared)
         call = connection.call(_STREAM_INFER, message.SerializeToString(), answer)
         try:
             yield answer
         finally:
             if not answer.over:
-                self._let_go(connection, call, answer, request.request_id, on_stopped)
+                self._end_in_background(connection, call, answer, request.request_id, on_stopped)
 
     async def close(self) -> None:
-        """Closes the connection; answers in flight end with EngineUnavailable."""
+        """Close the connection; streams in flight end with EngineUnavailable."""
         self._closed = True
         if self._endings:
             await asyncio.wait(self._endings, timeout=_END_LIMIT_S)
@@ -104,7 +102,7 @@ class TritonClient:
                     raise unavailable(f"The engine cannot be reached: {error}.") from error
             return self._connection
 
-    def _let_go(
+    def _end_in_background(
         self,
         connection: GrpcConnection,
         call: int,
@@ -112,7 +110,6 @@ class TritonClient:
         request_id: str,
         on_stopped: Callable[[int], None] | None,
     ) -> None:
-        """Sees to it that a call ends, without waiting for that."""
         if answer.is_final:  # the server is about to end it
             return
         if self._closed:
@@ -127,7 +124,7 @@ class TritonClient:
     async def _end(
         self, connection: GrpcConnection, call: int, answer: Answer, request_id: str
     ) -> None:
-        """Has the engine end a request, and cancels its call only if it does not.
+        """Stop a request in the engine; cancel its call only if the engine does not stop.
 
         A cancellation that meets a response on its way can abort the whole of Triton (2.51 under
         load, up to once in a thousand: ``sync.cc:105 ASSERTION FAILED: prior > 0``, or a
@@ -137,9 +134,9 @@ class TritonClient:
         order = Answer()
         if connection.is_usable:
             stop_call = connection.call(_STREAM_INFER, stop.SerializeToString(), order)
-            if await order.comes_to_end(_ORDER_LIMIT_S):
+            if await order.wait_for_end(_ORDER_LIMIT_S):
                 self._knows_stop = not order.unread
-            if not await answer.comes_to_end(_STOP_LIMIT_S if self._knows_stop else 0):
+            if not await answer.wait_for_end(_STOP_LIMIT_S if self._knows_stop else 0):
                 connection.cancel(call)
-            if not await order.comes_to_end(_END_LIMIT_S):
+            if not await order.wait_for_end(_END_LIMIT_S):
                 connection.cancel(stop_call)

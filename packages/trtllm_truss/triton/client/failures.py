@@ -1,13 +1,15 @@
-"""What Triton and its backends say when they fail, turned into this project's errors.
+"""Error texts of Triton and its backends, mapped to this project's errors.
 
-The one place where a foreign error becomes ours. A stream carries its errors as text without a
-code, so the text decides; the texts are those of TensorRT-LLM 0.5 to 1.2 (``utils.cc``,
-``model_instance_state.cc``, ``executor``), of Triton's core and of our own CPU backend.
+A stream carries its errors as text without a code, so the text decides. The texts are those of
+TensorRT-LLM 0.5 to 1.2 (``utils.cc``, ``model_instance_state.cc``, ``executor``), of Triton's core
+and of our CPU backend.
 """
 
 from __future__ import annotations
 
 import re
+
+from grpc import StatusCode
 
 from trtllm_truss.errors import (
     ContextLengthExceeded,
@@ -18,7 +20,6 @@ from trtllm_truss.errors import (
     QueueFull,
     TrussError,
 )
-from trtllm_truss.triton.client.grpc_status import StatusCode
 
 RETRY_AFTER_S = 5
 
@@ -81,7 +82,7 @@ _MAY_RETRY = (EngineUnavailable, QueueFull)
 
 
 def from_stream_text(text: str) -> TrussError:
-    """Maps the error text inside a response stream; a text never seen is an internal error."""
+    """Map the error text inside a response stream; an unknown text is an internal error."""
     for pattern, error in _STREAM_RULES:
         if pattern.search(text):
             return _build(error, _clean(text))
@@ -89,7 +90,7 @@ def from_stream_text(text: str) -> TrussError:
 
 
 def from_status(status: StatusCode, details: str) -> TrussError:
-    """Maps a failed call: by its status, or by its text where the status says nothing."""
+    """Map a failed call by its status, or by its text where the status is too general."""
     error = _STATUS_RULES.get(status)
     if error is None:
         return from_stream_text(details)
@@ -101,7 +102,7 @@ def from_status(status: StatusCode, details: str) -> TrussError:
 
 
 def unavailable(message: str) -> EngineUnavailable:
-    """Builds the error of an engine that is gone or going; trying again later makes sense."""
+    """Build the error of an engine that is gone or going; a later retry can succeed."""
     return EngineUnavailable(message, retry_after_s=RETRY_AFTER_S)
 
 
@@ -110,6 +111,6 @@ def _build(error: type[TrussError], message: str) -> TrussError:
 
 
 def _clean(text: str) -> str:
-    """Takes off the layers' prefixes, source places and stack traces."""
+    """Remove the layers' prefixes, source locations and stack traces."""
     first_line = _SOURCE_PLACE.sub("", _PREFIXES.sub("", text.strip())).partition("\n")[0]
     return first_line.strip() or "no reason was given"

@@ -1,4 +1,4 @@
-"""What the engine is asked for and what it gives back, in token ids."""
+"""Requests to the engine and its responses, in token ids."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ class EngineRequest:
     Attributes:
         request_id: shown in Triton's log; unique among the requests in flight.
         input_ids: the prompt, at least one id.
-        max_tokens: tokens to generate at most; the prompt does not count.
-        end_id: generation ends before this id. The engine never stops by itself without it.
+        max_tokens: maximum of generated tokens; the prompt does not count.
+        end_id: generation ends before this id; without it only `max_tokens` ends it.
         pad_id: fills up shorter beams.
         stop_words: generation ends after any of these id sequences, which stay in the output.
         bad_words: id sequences that are never generated.
         streaming: one chunk per step; otherwise a single chunk at the end.
-        beam_width: beams; only the best one is given back.
-        sampling: how tokens are chosen.
-        return_log_probs: chunks carry log probabilities.
-        guide: what the answer must match. It needs an `end_id`, by which it ends.
-        guide_is_checked: skips the CPU engine's own check; it then also sends empty chunks while
-            the guide compiles.
+        beam_width: beams; only the best one is returned.
+        sampling: sampling parameters.
+        return_log_probs: include log probabilities in chunks.
+        guide: constraint on the answer; requires an `end_id`.
+        guide_is_checked: skip the CPU engine's check of the guide; it then also sends empty chunks
+            while the guide compiles.
         lora_task_id: the adapter to generate with, which the engine has loaded before.
     """
 
@@ -52,9 +52,9 @@ class EngineChunk:
 
     Attributes:
         token_ids: tokens new since the last chunk, possibly none.
-        final: nothing follows; exactly one chunk of a complete stream has it.
-        cum_log_prob: log probability of everything generated so far, if asked for.
-        log_probs: one per token generated so far (not only the new ones), if asked for.
+        final: the last chunk; a complete stream has exactly one.
+        cum_log_prob: log probability of everything generated so far, if requested.
+        log_probs: one per token generated so far (not only the new ones), if requested.
     """
 
     token_ids: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Requests and responses of the ``tensorrt_llm`` model as the protobuf messages Triton speaks.
+"""Requests and responses of the ``tensorrt_llm`` model as Triton's protobuf messages.
 
 Tensors travel as ``raw_input_contents`` and ``raw_output_contents``: little-endian bytes in the
 order of ``inputs`` and ``outputs``. Shapes include the batch dimension, which is always 1.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from tritonclient.grpc import service_pb2
 
@@ -30,10 +30,10 @@ _FINAL = "triton_final_response"
 def encode_request(
     request: EngineRequest, *, model_name: str, declared: Collection[str]
 ) -> service_pb2.ModelInferRequest:
-    """Builds the message for one generation.
+    """Build the message for one generation; fields that are None are left out.
 
     Args:
-        request: what to generate; fields that are None are left out.
+        request: the generation.
         model_name: Triton's name of the model.
         declared: inputs that the server's ``config.pbtxt`` declares. Where a field has an older
             and a newer name, every declared one is sent: the backend reads the one it knows.
@@ -60,10 +60,10 @@ def encode_request(
 
 
 def encode_stop(request_id: str, *, model_name: str) -> service_pb2.ModelInferRequest:
-    """Builds the message that ends the request in flight with the same id.
+    """Build the message that ends the request in flight with the same id.
 
-    What it stops ends with an empty final response. The mandatory inputs must be there and are not
-    looked at.
+    The stopped request ends with an empty final response. The mandatory inputs must be present;
+    their values are not read.
     """
     message = service_pb2.ModelInferRequest(model_name=model_name, id=request_id)
     message.parameters["triton_enable_empty_final_response"].bool_param = True
@@ -76,7 +76,7 @@ def encode_stop(request_id: str, *, model_name: str) -> service_pb2.ModelInferRe
 
 
 def decode_response(response: service_pb2.ModelInferResponse) -> EngineChunk:
-    """Reads one response; of several beams, the first (best) one.
+    """Read one response; of several beams, the first (best) one.
 
     Raises:
         ValueError: the tensors do not fit together.
@@ -96,7 +96,7 @@ def decode_response(response: service_pb2.ModelInferResponse) -> EngineChunk:
         elif output.name == "output_log_probs":  # [1, beams, tokens]
             log_probs = struct.unpack_from(f"<{output.shape[2]}f", raw)
             beams = output.shape[1]
-    # Shorter beams are padded; only sequence_length tells where they end. Of a single one, streamed
+    # Shorter beams are padded, and sequence_length is where they end. For a single one, streamed
     # with the log probabilities of all its tokens, it counts the new tokens.
     return EngineChunk(
         token_ids=tokens if length is None else tokens[:length],
@@ -107,15 +107,14 @@ def decode_response(response: service_pb2.ModelInferResponse) -> EngineChunk:
 
 
 def pack_ids(ids: Sequence[int]) -> bytes:
-    """Packs ids as INT32."""
     return array("i", ids).tobytes()
 
 
 def pack_words(words: Sequence[Sequence[int]]) -> bytes:
-    """Packs word lists as the [2, N] tensor of the backend.
+    """Pack word lists as the backend's tensor INT32 [2, n].
 
-    Row 0 is all ids one after the other, row 1 the offset behind each word's last id, padded with
-    -1: ``[[5, 7, 3], [9, 2]]`` becomes ``[[5, 7, 3, 9, 2], [3, 5, -1, -1, -1]]``.
+    Row 0 holds all ids one after the other, row 1 the offset behind each word's last id, padded
+    with -1: ``[[5, 7, 3], [9, 2]]`` becomes ``[[5, 7, 3, 9, 2], [3, 5, -1, -1, -1]]``.
     """
     flat = array("i")
     ends = array("i")
@@ -126,10 +125,9 @@ def pack_words(words: Sequence[Sequence[int]]) -> bytes:
     return flat.tobytes() + ends.tobytes()
 
 
-def pack_text(text: str) -> bytes:
-    """Packs one string as an element of a BYTES tensor: its length in four bytes, then UTF-8."""
-    encoded = text.encode()
-    return struct.pack("<I", len(encoded)) + encoded
+def pack_texts(texts: Iterable[bytes]) -> bytes:
+    """Pack the elements of a BYTES tensor: each after its length in four bytes."""
+    return b"".join(struct.pack("<I", len(text)) + text for text in texts)
 
 
 def _scalars(request: EngineRequest) -> tuple[tuple[str, float | None], ...]:
@@ -161,9 +159,9 @@ def _scalars(request: EngineRequest) -> tuple[tuple[str, float | None], ...]:
 def _add_guide(message: service_pb2.ModelInferRequest, request: EngineRequest) -> None:
     if request.guide is None:
         return
-    _add(message, "guided_decoding_guide_type", [1, 1], pack_text(request.guide.kind))
+    _add(message, "guided_decoding_guide_type", [1, 1], pack_texts([request.guide.kind.encode()]))
     if request.guide.text:
-        _add(message, "guided_decoding_guide", [1, 1], pack_text(request.guide.text))
+        _add(message, "guided_decoding_guide", [1, 1], pack_texts([request.guide.text.encode()]))
     if request.guide_is_checked:
         message.parameters[GUIDE_IS_CHECKED].bool_param = True
 

@@ -1,4 +1,4 @@
-"""One token from a server that has just become ready: ready means more than loaded."""
+"""First request to a server: one token shows that the engine generates."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from trtllm_truss.triton.client.request import EngineRequest
 
 
 def warm_up(address: str, token_id: int, timeout_s: float, version: str) -> None:
-    """Has the engine generate one token; blocks, even where an event loop runs, as in a notebook.
+    """Generate one token; block, even where an event loop runs, as in a notebook.
 
     Args:
         address: ``host:port`` of Triton's gRPC endpoint.
         token_id: the whole prompt; any id that the engine knows.
-        timeout_s: how long it may take.
+        timeout_s: for the whole request.
         version: the TensorRT-LLM version that the server's repository was rendered for.
 
     Raises:
-        TritonError: the engine failed, or gave no answer in time.
+        TritonError: the engine failed, or did not respond in time.
     """
     client = TritonClient(address, tensorrt_llm_version=version)
     request = EngineRequest(request_id="warm-up", input_ids=[token_id], max_tokens=1)

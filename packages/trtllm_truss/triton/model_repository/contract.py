@@ -2,9 +2,9 @@
 
 Source: ``triton_backend/all_models/inflight_batcher_llm/tensorrt_llm/config.pbtxt`` in
 NVIDIA/TensorRT-LLM (1.0 to 1.2), ``all_models/inflight_batcher_llm/tensorrt_llm/config.pbtxt`` in
-triton-inference-server/tensorrtllm_backend (up to 0.19), and what the C++ backend does with each
-parameter (``inflight_batcher_llm/src/model_instance_state.cc``). Rows without ``since`` are as old
-as 0.7; older releases used unsigned ids and are not covered.
+triton-inference-server/tensorrtllm_backend (up to 0.19), and the C++ backend's use of each
+parameter (``inflight_batcher_llm/src/model_instance_state.cc``). Rows without ``since`` exist since
+0.7 at the latest; older releases used unsigned ids and are not covered.
 """
 
 from __future__ import annotations
@@ -129,13 +129,13 @@ _DECODING = (
 _WORKER = "/opt/tritonserver/backends/tensorrtllm/trtllmExecutorWorker"
 
 PARAMETERS: tuple[Parameter, ...] = (
-    Parameter("max_beam_width", "int", least=1),
+    Parameter("max_beam_width", "int", minimum=1),
     Parameter("FORCE_CPU_ONLY_INPUT_TENSORS", "text", "no", ("no", "yes")),
     Parameter("gpt_model_type", "text", "inflight_fused_batching", _BATCHING),
     Parameter("gpt_model_path", "path"),
     Parameter("encoder_model_path", "path", since=(0, 11)),
-    Parameter("max_tokens_in_paged_kv_cache", "int", least=1),
-    Parameter("max_attention_window_size", "ints", least=1),
+    Parameter("max_tokens_in_paged_kv_cache", "int", minimum=1),
+    Parameter("max_attention_window_size", "ints", minimum=1),
     Parameter("sink_token_length", "int", since=(0, 10)),
     Parameter("batch_scheduler_policy", "text", "max_utilization", _SCHEDULING),
     Parameter("kv_cache_free_gpu_mem_fraction", "float"),
@@ -144,8 +144,8 @@ PARAMETERS: tuple[Parameter, ...] = (
     Parameter("kv_cache_onboard_blocks", "bool", since=(0, 10)),
     Parameter("enable_trt_overlap", "bool"),
     Parameter("exclude_input_in_output", "bool", "true"),
-    Parameter("cancellation_check_period_ms", "int", "100", least=1, since=(0, 10)),
-    Parameter("stats_check_period_ms", "int", least=1, since=(0, 10)),
+    Parameter("cancellation_check_period_ms", "int", "100", minimum=1, since=(0, 10)),
+    Parameter("stats_check_period_ms", "int", minimum=1, since=(0, 10)),
     Parameter("iter_stats_max_iterations", "int", since=(0, 10)),
     Parameter("request_stats_max_iterations", "int", since=(0, 10)),
     Parameter("enable_kv_cache_reuse", "bool"),
@@ -153,21 +153,21 @@ PARAMETERS: tuple[Parameter, ...] = (
     Parameter("enable_chunked_context", "bool", since=(0, 8)),
     Parameter("gpu_device_ids", "ints", since=(0, 8)),
     Parameter("participant_ids", "ints", since=(0, 13)),
-    Parameter("num_nodes", "int", least=1, since=(0, 19)),
-    Parameter("lora_cache_optimal_adapter_size", "int", least=1, since=(0, 9)),
-    Parameter("lora_cache_max_adapter_size", "int", least=1, since=(0, 9)),
+    Parameter("num_nodes", "int", minimum=1, since=(0, 19)),
+    Parameter("lora_cache_optimal_adapter_size", "int", minimum=1, since=(0, 9)),
+    Parameter("lora_cache_max_adapter_size", "int", minimum=1, since=(0, 9)),
     Parameter("lora_cache_gpu_memory_fraction", "float", since=(0, 9)),
-    Parameter("lora_cache_host_memory_bytes", "int", least=1, since=(0, 9)),
-    # A blank folder would be read, not skipped.
+    Parameter("lora_cache_host_memory_bytes", "int", minimum=1, since=(0, 9)),
+    # The backend reads a blank folder instead of skipping it.
     Parameter("lora_prefetch_dir", "path", None, since=(0, 19)),
     Parameter("decoding_mode", "text", "", _DECODING, since=(0, 9)),
     Parameter("executor_worker_path", "path", _WORKER, since=(0, 10)),
-    Parameter("lookahead_window_size", "int", least=1, since=(0, 19)),
-    Parameter("lookahead_ngram_size", "int", least=1, since=(0, 19)),
-    Parameter("lookahead_verification_set_size", "int", least=1, since=(0, 19)),
+    Parameter("lookahead_window_size", "int", minimum=1, since=(0, 19)),
+    Parameter("lookahead_ngram_size", "int", minimum=1, since=(0, 19)),
+    Parameter("lookahead_verification_set_size", "int", minimum=1, since=(0, 19)),
     Parameter("medusa_choices", "text", since=(0, 9)),
     Parameter("eagle_choices", "text", since=(0, 16)),
-    Parameter("gpu_weights_percent", "float", least=0, since=(0, 10)),
+    Parameter("gpu_weights_percent", "float", minimum=0, since=(0, 10)),
     Parameter("enable_context_fmha_fp32_acc", "bool", since=(0, 12)),
     Parameter("multi_block_mode", "bool", since=(0, 12)),
     Parameter("cuda_graph_mode", "bool", since=(0, 15)),
@@ -182,13 +182,13 @@ PARAMETERS: tuple[Parameter, ...] = (
     # Keys of older eras.
     Parameter(
         *("max_num_sequences", "int", None),
-        least=1,
+        minimum=1,
         until=(0, 8),
         instead="Set max_batch_size.",
     ),
     Parameter(
         *("max_kv_cache_length", "int", None),
-        least=1,
+        minimum=1,
         until=(0, 8),
         instead="Set max_attention_window_size.",
     ),

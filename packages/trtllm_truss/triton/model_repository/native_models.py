@@ -1,9 +1,9 @@
-"""The models beside ``tensorrt_llm`` that clients of Triton's own API ask for.
+"""Text models of the repository, for clients of Triton's own API.
 
 Source of names, types and shapes: the models of the same names in
 ``triton_backend/all_models/inflight_batcher_llm`` of NVIDIA/TensorRT-LLM (1.0) and
 ``all_models/inflight_batcher_llm`` of triton-inference-server/tensorrtllm_backend (up to 0.19).
-What they do is in :mod:`trtllm_truss.backends.triton_native`.
+:mod:`trtllm_truss.backends.triton_native` implements them.
 """
 
 from __future__ import annotations
@@ -35,8 +35,6 @@ _ENGINE_NAMES = frozenset(row.name for row in (*INPUTS, *OUTPUTS))
 
 @dataclass(frozen=True, slots=True)
 class InstanceCounts:
-    """Processes of each model."""
-
     preprocessing: int = 1
     postprocessing: int = 1
     bls: int = 1
@@ -52,20 +50,20 @@ def render_native_models(
     counts: InstanceCounts,
     tensorrt_llm_version: str | None,
 ) -> None:
-    """Writes the four models into a repository, in place of earlier ones.
+    """Write the four models into a repository; replace earlier ones.
 
     Args:
-        template_dir: holds each model's ``config.pbtxt`` and, but for the ensemble, ``1/model.py``.
+        template_dir: holds each model's ``config.pbtxt`` and, except for the ensemble,
+            ``1/model.py``.
         destination: the repository.
         tokenizer_dir: the tokenizer's files.
-        trust_remote_code: whether a tokenizer that is a program may run.
-        max_batch_size: requests that the engine runs at once.
+        trust_remote_code: see `load_tokenizer`.
+        max_batch_size: maximum of concurrent requests of the engine.
         counts: processes of each model.
-        tensorrt_llm_version: decides which names are declared; None declares those of every
-            version.
+        tensorrt_llm_version: selects the declared names; None declares those of every version.
 
     Raises:
-        SettingsError: a template is missing or not valid.
+        SettingsError: a template is missing or invalid.
     """
     instances = {
         PREPROCESSING: counts.preprocessing,
@@ -88,7 +86,7 @@ def render_native_models(
 
 
 def _fit(config: model_config_pb2.ModelConfig, version: str | None) -> None:
-    """Has a model that passes tensors on declare those that the engine declares."""
+    """Declare the engine's tensors on a pass-through model."""
     known = {row.name for row in (*rows_for(INPUTS, version), *rows_for(OUTPUTS, version))}
     for fields in (config.input, config.output):
         _rename(fields, known)

@@ -124,7 +124,7 @@ def _as_text(row: Parameter, value: Value) -> str | None:
 
 def _whole(row: Parameter, text: str) -> bool:
     digits = text.removeprefix("-")
-    return digits.isascii() and digits.isdigit() and int(text) >= (row.least or 0)
+    return digits.isascii() and digits.isdigit() and int(text) >= (row.minimum or 0)
 
 
 def _fraction(row: Parameter, text: str) -> bool:
@@ -132,25 +132,25 @@ def _fraction(row: Parameter, text: str) -> bool:
         number = float(text)
     except ValueError:
         return False
-    if row.least is None:
+    if row.minimum is None:
         return 0 < number < 1
-    return math.isfinite(number) and row.least <= number <= 1
+    return math.isfinite(number) and row.minimum <= number <= 1
 
 
 def _wanted(row: Parameter) -> str:
-    least = row.least or 0
+    minimum = row.minimum or 0
     if row.choices:
         return f"one of {', '.join(row.choices)}"
     if row.name in _PER_INSTANCE:
         return (
-            f"whole numbers, at least {least}, with commas between them (`;` parts several "
+            f"whole numbers, at least {minimum}, with commas between them (`;` parts several "
             "instances in one server: orchestrator mode, which is not offered)"
         )
     return {
         "bool": "true or false",
-        "int": f"a whole number, at least {least}",
-        "ints": f"whole numbers, at least {least}, with commas between them",
-        "float": "above 0 and below 1" if row.least is None else f"from {row.least} to 1",
+        "int": f"a whole number, at least {minimum}",
+        "ints": f"whole numbers, at least {minimum}, with commas between them",
+        "float": "above 0 and below 1" if row.minimum is None else f"from {row.minimum} to 1",
         "text": "a text",
         "path": "a path",
     }[row.kind]

@@ -1,4 +1,4 @@
-"""Renders the Triton model repository of one engine from the template in ``data/``.
+"""Render the Triton model repository of one engine from the template in ``data/``.
 
 The template is valid ``config.pbtxt``, read and written through protobuf's text format, so a value
 can never break the file's syntax.
@@ -37,19 +37,19 @@ def render_repository(
     tensorrt_llm_version: str | None,
     instance_count: int = 1,
 ) -> Path:
-    """Writes ``destination/tensorrt_llm`` with its ``config.pbtxt`` and empty version folder.
+    """Write ``destination/tensorrt_llm`` with its ``config.pbtxt`` and empty version folder.
 
     Args:
         template_dir: holds ``tensorrt_llm/config.pbtxt``, the configuration of the pinned version.
-        destination: the repository; its ``tensorrt_llm`` is replaced if there is one.
-        engine_dir: the engine's folder, given to the backend as ``gpt_model_path``.
+        destination: the repository; an existing ``tensorrt_llm`` is replaced.
+        engine_dir: the engine's folder, passed to the backend as ``gpt_model_path``.
         backend: the Triton backend that loads the engine.
-        max_batch_size: requests that the engine runs at once.
+        max_batch_size: maximum of concurrent requests of the engine.
         parameters: executor parameters by their ``config.pbtxt`` names.
-        tensorrt_llm_version: decides which names are declared; None declares those of every
-            version. Give :class:`TritonClient` the same.
-        instance_count: engines side by side on one GPU, each with weights and KV cache of its own;
-            for an engine of one rank only.
+        tensorrt_llm_version: selects the declared names; None declares those of every version.
+            Pass the same to :class:`TritonClient`.
+        instance_count: engines on one GPU, each with its weights and KV cache; for an engine of one
+            rank only.
 
     Returns:
         ``destination``.
@@ -73,7 +73,7 @@ def render_repository(
 
 
 def write_config(config: model_config_pb2.ModelConfig, destination: Path) -> Path:
-    """Writes a model's ``config.pbtxt`` into a repository, in place of an earlier model.
+    """Write a model's ``config.pbtxt`` into a repository; replace an earlier model.
 
     Returns:
         The model's version folder, which is empty.
@@ -88,10 +88,10 @@ def write_config(config: model_config_pb2.ModelConfig, destination: Path) -> Pat
 
 
 def read_config(path: Path) -> model_config_pb2.ModelConfig:
-    """Parses a ``config.pbtxt``.
+    """Parse a ``config.pbtxt``.
 
     Raises:
-        SettingsError: the file is missing or not valid.
+        SettingsError: the file is missing or invalid.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -111,7 +111,7 @@ def _set_parameters(
 
 
 def _declare(fields: Any, rows: Iterable[Tensor]) -> None:
-    """Makes the declared tensors those of ``rows``, keeping what the template says of each."""
+    """Declare exactly the tensors of ``rows``; keep the template's fields of each."""
     wanted = {row.name: row for row in rows}
     for index in reversed(range(len(fields))):
         if wanted.pop(fields[index].name, None) is None:

@@ -1,4 +1,4 @@
-"""What a row of the model's contract is, and which rows a TensorRT-LLM version knows."""
+"""Rows of the model's contract, and the rows of one TensorRT-LLM version."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ class Parameter:
 
     Attributes:
         name: the key.
-        kind: how the backend reads the string; ``ints`` are comma-separated.
-        default: what our ``config.pbtxt`` holds. Blank leaves the choice to the backend; None
-            keeps the key out, because the backend would act on a blank value or knows no such key.
+        kind: type as which the backend parses the string; ``ints`` are comma-separated.
+        default: value in our ``config.pbtxt``. Blank leaves the choice to the backend; None omits
+            the key, because the backend would act on a blank value or does not know the key.
         choices: the only accepted words, if the backend has such a list.
-        least: the smallest number, of integers 0 if it is None. A fraction lies between 0 and 1,
-            without both if it is None, from it to 1 otherwise.
+        minimum: the smallest number; None means 0 for integers. A fraction lies strictly between 0
+            and 1 if it is None, else from it to 1 inclusive.
         since: first release that has it.
         until: first release that no longer has it.
-        instead: what replaced it then, as a sentence.
+        instead: replacement in later releases, as a sentence.
     """
 
     name: str
     kind: ParameterKind
     default: str | None = ""
     choices: tuple[str, ...] = ()
-    least: int | None = None
+    minimum: int | None = None
     since: Release = (0, 7)
     until: Release | None = None
     instead: str = ""
@@ -66,7 +66,7 @@ Row = TypeVar("Row", Tensor, Parameter)
 
 
 def rows_for(rows: Iterable[Row], version: str | None) -> tuple[Row, ...]:
-    """Selects the rows that a TensorRT-LLM version knows; None, an unknown version, selects all.
+    """Return the rows that a TensorRT-LLM version knows; all rows for None, an unknown version.
 
     The rendered ``config.pbtxt`` and the requests both follow this one function, since Triton
     refuses an input that its ``config.pbtxt`` does not declare.
@@ -78,7 +78,7 @@ def rows_for(rows: Iterable[Row], version: str | None) -> tuple[Row, ...]:
 
 
 def parse_release(version: str) -> Release:
-    """Reads ``(major, minor)`` from a version such as ``0.17.0.post1`` or ``1.2.0rc3``.
+    """Parse ``(major, minor)`` of a version such as ``0.17.0.post1`` or ``1.2.0rc3``.
 
     Raises:
         ValueError: the version does not begin with two numbers.

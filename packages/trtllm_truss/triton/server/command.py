@@ -29,23 +29,23 @@ from trtllm_truss.triton.server.mpi import (
 from trtllm_truss.triton.server.ports import GRPC_ADDRESS_VARIABLE, LOOPBACK, Ports, free_ports
 
 _CLOSED_TO_ALL = "shared-memory,trace,logging:closed:to:all=x"
-"""APIs that Triton opens to whoever sends the header `closed:to:all`.
+"""APIs that Triton opens to clients that send the header `closed:to:all`.
 
-Nobody can: a colon ends the name of a header in HTTP/1, and gRPC resets a call whose header's name
-holds one. No secret is needed, which would stand in the argument vector for all users to read.
+No client can: a colon ends the name of a header in HTTP/1, and gRPC resets a call whose header's
+name holds one. A secret instead would be visible in the argument vector to all users.
 """
 _ORCHESTRATOR = "TRTLLM_ORCHESTRATOR"
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What belongs to one start of the server and to no other.
+    """Values unique to one start of the server.
 
     Attributes:
-        run_id: marks every process of this run in its environment, and is the server's name.
-        ports: of rank 0; the other ranks are given the same and never open them.
-        shm_prefix: begins the name of every shared-memory segment of this run.
-        folder: for temporary files; it ends with the run.
+        run_id: marks every process of this run in its environment; also the server's name.
+        ports: of rank 0; other ranks receive the same and never open them.
+        shm_prefix: of the name of every shared-memory segment of this run.
+        folder: for temporary files; removed with the run.
     """
 
     run_id: str
@@ -55,7 +55,7 @@ class Launch:
 
 
 def new_launch(http_port: int | None = None) -> Launch:
-    """Chooses names and ports, and makes the folder.
+    """Choose names and ports, and create the folder.
 
     Args:
         http_port: of Triton; 0 for any free one, None to keep its HTTP endpoint closed.
@@ -77,20 +77,12 @@ def launcher(
     exit_timeout_s: int = 5,
     environ: Mapping[str, str] | None = None,
 ) -> Callable[[Launch], list[str]]:
-    """Gives what :class:`ServerProcess` asks for the command line of each start.
+    """Return the command line of each start, as a function for :class:`ServerProcess`.
 
-    A single rank is run plainly, without ``mpirun``.
-
-    Args:
-        installation: the server.
-        repository: the rendered model repository.
-        backends: the one folder in which Triton looks for backends.
-        world_size: ranks, and so GPUs.
-        exit_timeout_s: how long a stopping server waits for requests in flight.
-        environ: environment to read instead of this process's.
+    A single rank runs without ``mpirun``. The arguments are those of `server_command`.
 
     Raises:
-        TritonError: there are several ranks and no ``mpirun``, or orchestrator mode is asked for.
+        TritonError: there are several ranks and no ``mpirun``, or orchestrator mode is requested.
     """
     environ = os.environ if environ is None else environ
     if environ.get(_ORCHESTRATOR, "0") not in ("", "0"):
@@ -135,17 +127,17 @@ def server_command(
     log_verbose: int = 0,
     rank: int = 0,
 ) -> list[str]:
-    """Builds one rank's command line.
+    """Build one rank's command line.
 
-    Rank 0 loads the whole repository and cannot be told to load or unload anything later; a rank
-    above 0 loads the engine alone.
+    Rank 0 loads the whole repository and accepts no later load or unload; a rank above 0 loads the
+    engine alone.
 
     Args:
         executable: ``tritonserver``.
-        launch: what is unique to this start.
+        launch: values unique to this start.
         repository: the rendered model repository.
         backends: the one folder in which Triton looks for backends.
-        exit_timeout_s: how long a stopping server waits for requests in flight.
+        exit_timeout_s: time that a stopping server gives requests in flight.
         log_verbose: Triton's verbosity, 0 to 3.
         rank: MPI rank.
     """
@@ -185,14 +177,10 @@ def _http_options(port: int | None) -> list[str]:
 def server_environment(
     parent: Mapping[str, str], installation: TritonInstallation, passed: Collection[str] = ()
 ) -> dict[str, str]:
-    """Builds the server's environment from ours: without secrets, with what the server needs.
+    """Build the server's environment from ours: without secrets, with the server's paths.
 
-    The engine is on disk before Triton starts, so nothing in the child needs a token.
-
-    Args:
-        parent: our own environment.
-        installation: the server.
-        passed: names of further variables for the server.
+    The engine is on disk before Triton starts, so nothing in the child needs a token. `passed`
+    names further variables for the server.
     """
     environment = child_environment(parent, passed)
     if installation.program_path is not None:
@@ -203,7 +191,6 @@ def server_environment(
 
 
 def launch_environment(environment: Mapping[str, str], launch: Launch) -> dict[str, str]:
-    """Adds what belongs to one start: its folder and address."""
     return {
         **MPI_DEFAULTS,
         **environment,

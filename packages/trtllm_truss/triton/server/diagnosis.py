@@ -1,4 +1,4 @@
-"""Puts a server's end into words: its exit status, its cause, its most telling line of log."""
+"""Explain a server's exit by its exit status and its log."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import re
 import signal
 from collections.abc import Sequence
 
-from trtllm_truss.triton.server.known_errors import find_cause
+from trtllm_truss.triton.server.known_errors import find_known_error
 
 # Triton begins a line with its severity, E for error and F for fatal, and puts text into quotes.
 _TRITON_ERROR = re.compile(r"^[EF]\d{4} ")
 _TRITON_HEADER = re.compile(r"^[EWIF]\d{4} [\d:.]+ \d+ (\S+:\d+\] )?")
 _OTHER_ERROR = re.compile(r"\berror\b|\bfail(ed|ure)?\b|assert|exception|abort|cannot", re.I)
-# Said by every server without a GPU, by every server that ends, or in other words before; what
-# mpirun puts around its own words; and what it says when it stops listening (mpi.py).
+# Logged by every server without a GPU or by every server that ends, or repeating an earlier line;
+# mpirun's frame around its messages; and its message when it stops listening (mpi.py).
 _NOISE = re.compile(
     r"CudaDriverHelper|DCGM|NVML|failed to stop server|error: creating server|pinned system memory"
     r"|^-{20,}$|^\s*(At:$|<frozen |File \")|^[+|]|(prterun|mpirun) (noticed|detected) that"
@@ -30,34 +30,34 @@ _PORT_TAKEN = re.compile(
     r"already in use|failed to start \S+ service|^No sockets were able to be opened", re.I
 )
 _BY_SIGNAL = {
-    signal.SIGKILL: "The kernel does that to a process for which the host has no memory left; "
-    "give the container more.",
-    signal.SIGBUS: "Too little shared memory (/dev/shm) does that; give the container 1 GiB or "
-    "more for each GPU (Docker: --shm-size).",
+    signal.SIGKILL: "The kernel kills a process when the host runs out of memory; give the "
+    "container more.",
+    signal.SIGBUS: "A common reason is too little shared memory (/dev/shm); give the container "
+    "1 GiB or more for each GPU (Docker: --shm-size).",
 }
 
 
-def last_words(lines: Sequence[str], returncode: int | None = None) -> str:
-    """Says why a server failed, as far as its log and exit status tell.
+def explain_exit(lines: Sequence[str], returncode: int | None = None) -> str:
+    """Return the known error in a server's log, or its last error line, as one or two sentences.
 
     Args:
         lines: the last lines of its output.
-        returncode: the keeper's exit status; None while the server still runs.
+        returncode: the process guard's exit status; None while the server still runs.
     """
     spoken = [line.strip() for line in lines if line.strip() and not _NOISE.search(line.strip())]
-    found = find_cause([line for line in spoken if not _HARMLESS.search(line)])
+    found = find_known_error([line for line in spoken if not _HARMLESS.search(line)])
     if found is not None:
         sentence, line = found
-        return f"{sentence} Its log says: {_bare(line)}"
-    line_of_log = telling_line(lines)
-    words = f"Its log says: {line_of_log}" if line_of_log else "It left no log."
+        return f"{sentence} Its log: {_bare(line)}"
+    error_line = last_error_line(lines)
+    log = f"Its log: {error_line}" if error_line else "Its log is empty."
     number = None if returncode is None else signal_of(returncode)
     hint = _BY_SIGNAL.get(number) if number is not None else None
-    return f"{hint} {words}" if hint else words
+    return f"{hint} {log}" if hint else log
 
 
-def telling_line(lines: Sequence[str]) -> str | None:
-    """Gives the last error of Triton's own, or else of anyone's, or else simply the last line."""
+def last_error_line(lines: Sequence[str]) -> str | None:
+    """Return Triton's last error line, else anyone's, else the last line; None for an empty log."""
     spoken = [line.strip() for line in lines if line.strip() and not _NOISE.search(line.strip())]
     for candidates in (
         [line for line in spoken if _TRITON_ERROR.match(line)],
@@ -70,20 +70,20 @@ def telling_line(lines: Sequence[str]) -> str | None:
 
 
 def is_port_conflict(lines: Sequence[str]) -> bool:
-    """Tells whether the server ended because a port was taken after it had been chosen."""
+    """Return True if the server ended because a port was taken after it had been chosen."""
     return any(_PORT_TAKEN.search(line) for line in lines)
 
 
 def describe_exit(returncode: int) -> str:
-    """Puts a keeper's exit status into words: a negative one is the keeper's own death."""
+    """Describe a process guard's exit status; a negative one is the guard's own death."""
     if returncode < 0:
-        return f"was lost: its keeper was killed by {signal.Signals(-returncode).name}"
+        return f"was lost: its process guard was killed by {signal.Signals(-returncode).name}"
     number = signal_of(returncode)
     return f"was killed by {number.name}" if number else f"exited with code {returncode}"
 
 
 def signal_of(returncode: int) -> signal.Signals | None:
-    """The signal that ended the server, as a shell's exit status has it."""
+    """Return the signal that ended the server, from a shell-style exit status."""
     number = returncode - 128
     return signal.Signals(number) if number in set(signal.Signals) else None
 

@@ -1,9 +1,9 @@
-"""Finds the Triton server on this machine and says what it needs to run.
+"""Find the Triton server on this machine and the paths that it needs.
 
 Two layouts are known. In NVIDIA's images ``/opt/tritonserver`` is complete and nothing is added.
-The ``nvidia-pytriton`` wheel holds the same server, but its libraries lie beside the package, its
-Python backend comes with one stub executable per Python version, and that stub looks for libpython
-and for the environment's packages on its own.
+The ``nvidia-pytriton`` wheel holds the same server, but its libraries are in a sibling folder of
+the package, its Python backend comes with one stub executable per Python version, and that stub
+finds neither libpython nor the environment's packages without help.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class TritonInstallation:
     Attributes:
         executable: ``tritonserver``.
         backends: the folder with the server's own backends.
-        stub: the Python backend's stub for the running Python, where the server has none itself.
-        library_paths: go in front of ``LD_LIBRARY_PATH``.
-        python_paths: go in front of ``PYTHONPATH``.
-        program_path: goes in front of ``PATH``.
+        stub: the Python backend's stub for the running Python, where the backend has none itself.
+        library_paths: prepended to ``LD_LIBRARY_PATH``.
+        python_paths: prepended to ``PYTHONPATH``.
+        program_path: prepended to ``PATH``.
     """
 
     executable: Path
@@ -51,13 +51,10 @@ class TritonInstallation:
 
 
 def find_installation(environ: Mapping[str, str] | None = None) -> TritonInstallation:
-    """Finds the server: ``TRITON_SERVER_EXECUTABLE``, ``PATH``, NVIDIA's image, then the wheel.
-
-    Args:
-        environ: environment to read instead of this process's.
+    """Find the server: ``TRITON_SERVER_EXECUTABLE``, ``PATH``, NVIDIA's image, then the wheel.
 
     Raises:
-        TritonError: there is no server, or the one named or found cannot run here.
+        TritonError: no server was found, or the one named or found cannot run here.
     """
     environ = os.environ if environ is None else environ
     executable = _find_executable(environ)
@@ -70,18 +67,11 @@ def find_installation(environ: Mapping[str, str] | None = None) -> TritonInstall
 def assemble_backends(
     installation: TritonInstallation, folder: Path, environ: Mapping[str, str] | None = None
 ) -> Path:
-    """Fills one folder with links to every backend, for Triton accepts a single one.
+    """Fill one folder with links to every backend, since Triton accepts a single folder.
 
-    A backend of ``TRITON_BACKEND_DIRECTORY`` wins over one of ours with the same name, and ours
-    over the server's.
-
-    Args:
-        installation: whose backends come last.
-        folder: created, or emptied of earlier links.
-        environ: environment to read instead of this process's.
-
-    Returns:
-        ``folder``.
+    The folder is created, or emptied of earlier links, and returned. A backend of
+    ``TRITON_BACKEND_DIRECTORY`` wins over one of ours with the same name, and ours over the
+    server's.
 
     Raises:
         TritonError: ``TRITON_BACKEND_DIRECTORY`` is not a folder.
@@ -128,7 +118,7 @@ def _find_executable(environ: Mapping[str, str]) -> Path:
 
 
 def _wheel_executables() -> list[Path]:
-    """Where the wheel's server would be; the package is located, never imported."""
+    """Return the path of the wheel's server; the package is located, never imported."""
     spec = importlib.util.find_spec("pytriton")
     folders = spec.submodule_search_locations if spec is not None else None
     return [Path(folder) / "tritonserver/bin/tritonserver" for folder in folders or ()]
@@ -156,10 +146,10 @@ def _wheel_installation(executable: Path, root: Path) -> TritonInstallation:
 
 
 def _libpython_folder(version: str) -> Path:
-    """Finds the folder of the shared library that the stub is linked against.
+    """Return the folder of the shared library that the stub is linked against.
 
     Raises:
-        TritonError: this Python was built without it and the system has none either.
+        TritonError: neither this Python nor the system has it.
     """
     name = f"libpython{version}.so.1.0"
     base, machine = Path(sys.base_prefix), platform.machine()
@@ -179,7 +169,7 @@ def _libpython_folder(version: str) -> Path:
 
 
 def _site_folders() -> tuple[Path, ...]:
-    """The package folders that this very process imports from, virtual environment included."""
+    """Return the package folders that this process imports from, virtual environment included."""
     return tuple(Path(p) for p in sys.path if Path(p).name in ("site-packages", "dist-packages"))
 
 

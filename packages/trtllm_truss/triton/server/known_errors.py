@@ -1,4 +1,4 @@
-"""Why engines do not start, as data: what a log says, and what that means for whoever reads it.
+"""Known errors of engines that do not start, as data: log pattern, reason and remedy.
 
 The texts are those of TensorRT-LLM 0.7 to 1.2, TensorRT 9 and 10, CUDA, NCCL, Open MPI 4 and 5 and
 Triton, taken from their sources, from their users' reports and from servers made to fail.
@@ -16,36 +16,35 @@ Sentence = str | Callable[[re.Match[str]], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class KnownError:
     """One known reason.
 
     Attributes:
-        name: a word for tests and metrics.
-        pattern: what the telling line looks like.
-        sentence: the reason and the remedy; ``{name}`` is a group of the pattern.
-        beside: what some other line must hold, if the telling one alone can mean two things.
+        name: identifier for tests and metrics.
+        pattern: matches the error line.
+        sentence: reason and remedy; ``{name}`` is a group of the pattern.
+        context: must match another line, if the error line alone is ambiguous.
     """
 
     name: str
     pattern: re.Pattern[str]
     sentence: Sentence
-    beside: re.Pattern[str] | None = None
+    context: re.Pattern[str] | None = None
 
     def explain(self, match: re.Match[str]) -> str:
-        """The sentence for one line."""
         if callable(self.sentence):
             return self.sentence(match)
         return self.sentence.format(**match.groupdict())
 
 
-def find_cause(lines: Sequence[str]) -> tuple[str, str] | None:
-    """Finds the most basic cause that any of the lines tells of, and gives its sentence and line.
+def find_known_error(lines: Sequence[str]) -> tuple[str, str] | None:
+    """Return the sentence and line of the most basic known error in a log; None if there is none.
 
-    What a server says of a failure goes from the cause to its consequences, and every rank says it;
-    so the order of :data:`CAUSES` decides, and among lines the first.
+    A log goes from the cause to its consequences, and every rank repeats it; so the order of
+    :data:`KNOWN_ERRORS` decides, then the order of lines.
     """
-    for cause in CAUSES:
-        if cause.beside is not None and not any(cause.beside.search(line) for line in lines):
+    for cause in KNOWN_ERRORS:
+        if cause.context is not None and not any(cause.context.search(line) for line in lines):
             continue
         for line in lines:
             if match := cause.pattern.search(line):
@@ -53,13 +52,15 @@ def find_cause(lines: Sequence[str]) -> tuple[str, str] | None:
     return None
 
 
-def _cause(name: str, pattern: str, sentence: Sentence, beside: str | None = None) -> Cause:
-    other = None if beside is None else re.compile(beside, re.I)
-    return Cause(name, re.compile(pattern, re.I), sentence, other)
+def _known_error(
+    name: str, pattern: str, sentence: Sentence, context: str | None = None
+) -> KnownError:
+    other = None if context is None else re.compile(context, re.I)
+    return KnownError(name, re.compile(pattern, re.I), sentence, other)
 
 
 def _image_with_tensorrt(version: str) -> Image | None:
-    """The newest image whose TensorRT has the version's first three numbers."""
+    """Return the newest image whose TensorRT has the version's first three numbers."""
     wanted = version.split(".")[:3]
     images = [i for i in IMAGES if i.tensorrt is not None and i.tensorrt.split(".")[:3] == wanted]
     return images[-1] if images else None
@@ -91,48 +92,48 @@ _OUT_OF_MEMORY = (
     r"|cudaErrorMemoryAllocation"
 )
 
-CAUSES: tuple[Cause, ...] = (
-    _cause(
+KNOWN_ERRORS: tuple[KnownError, ...] = (
+    _known_error(
         "config_placeholder",
         r"(expected \w+, got: \$|placeholder (?P<name>\$\{\w*\})|unfilled \$\{)",
         "config.pbtxt still holds a placeholder ${{…}}; fill it in, or have the repository "
         "rendered.",
     ),
-    _cause(
+    _known_error(
         "backend_missing",
         r"unable to find backend library for backend '(?P<backend>[^']*)'",
         _missing_backend,
     ),
-    _cause(
+    _known_error(
         "backend_mismatch",
         r"(?P<library>[\w.+-]+\.so[\w.]*): undefined symbol",
-        "{library} and the TensorRT-LLM libraries beside it are of different versions; use one "
+        "{library} and the TensorRT-LLM libraries are of different versions; use one "
         f"image as it is, such as {PINNED_IMAGE.name}.",
     ),
-    _cause(
+    _known_error(
         "library_missing",
         r"(?P<library>[\w.+-]+\.so[\w.]*): cannot open shared object file",
         f"The library {{library}} is not here; run inside {PINNED_IMAGE.name}, with its GPU "
         "driver if that is what is missing (libcuda, libnvidia-ml).",
     ),
-    _cause(
+    _known_error(
         "module_missing",
         r"(ModuleNotFoundError: No module|ImportError: cannot import name)[^']*'(?P<module>[^']+)",
         "A Python backend needs {module}, which is not installed for the Python that runs it; "
         "add its package to the requirements.",
     ),
-    _cause(
+    _known_error(
         "wrong_gpu",
         r"incompatible device, expecting compute (?P<here>[\d.]+) got compute (?P<engine>[\d.]+)",
         "The engine was built for GPUs of compute capability {engine}, and this one has {here}; "
         "choose that GPU in resources.accelerator, or build the engine on this one.",
     ),
-    _cause(
+    _known_error(
         "tensorrt_mismatch",
         r"expecting library version (?P<here>[\d.]*\d) got (?P<engine>[\d.]*\d)",
         _other_tensorrt,
     ),
-    _cause(
+    _known_error(
         "engine_unreadable",
         r"version tag does not match|plan file is not compatible|failed to deserialize cuda engine"
         r"|deserializeCudaEngine.*(error|failed)|magic tag does not match",
@@ -140,58 +141,58 @@ CAUSES: tuple[Cause, ...] = (
         "use the image that its config.json calls for (`trtllm-truss check` names it), or fetch "
         "or build it again.",
     ),
-    _cause(
+    _known_error(
         "engine_too_new",
         r"\[json\.exception\.\S+\] key '(?P<key>\w+)' not found\s*$|unexpected error.*key '\w+' not"
         r" found",
         "This TensorRT-LLM does not understand the engine's config.json, which another version "
         "wrote; use the image that `trtllm-truss check` names.",
-        beside=r"\[(TensorRT-LLM)\]\[ERROR\]|failed to load",
+        context=r"\[(TensorRT-LLM)\]\[ERROR\]|failed to load",
     ),
-    _cause(
+    _known_error(
         "world_size",
         r"MPI worldSize is expected to be equal|mpiSize == tp|parallelism mismatch",
         "The number of MPI ranks is not the engine's tensor_parallelism × pipeline_parallelism; "
         "set both to what its config.json says.",
     ),
-    _cause(
+    _known_error(
         "rank_file_missing",
         r"error opening engine file:? (?P<file>\S+)",
         "The engine file {file} is missing or cannot be read; put every rank's file into the "
         "engine repository.",
     ),
-    _cause(
+    _known_error(
         "engine_folder_missing",
         r"cannot (find|open) .*config\.json|model path at \S+ does not exist"
         r"|encoder and decoder model paths are empty",
         "The engine's folder or its config.json is not where config.pbtxt says; fetch it again.",
     ),
-    _cause(
+    _known_error(
         "too_few_gpus",
         r"invalid device ordinal|no CUDA-capable device|duplicate GPU detected",
         "The engine's ranks do not find one GPU each; ask for as many in resources.accelerator "
         "(tensor × pipeline parallelism), and check gpu_device_ids and CUDA_VISIBLE_DEVICES.",
     ),
-    _cause(
+    _known_error(
         "driver",
         r"CUDA driver version is insufficient",
         f"The NVIDIA driver is too old for this image, or no GPU is visible; {PINNED_IMAGE.name} "
         f"was made for driver {PINNED_IMAGE.driver}.",
     ),
-    _cause(
+    _known_error(
         "kv_cache_memory",
         _OUT_OF_MEMORY,
         "The GPU's memory has no room for the KV cache; lower kv_cache_free_gpu_mem_fraction or "
         "max_tokens_in_paged_kv_cache in model_metadata.runtime.",
-        beside=r"kv_?cache_?manager|allocatePools|createKvCache",
+        context=r"kv_?cache_?manager|allocatePools|createKvCache",
     ),
-    _cause(
+    _known_error(
         "gpu_memory",
         _OUT_OF_MEMORY,
         "The engine does not fit into the GPU's memory; use a GPU with more, build it for more "
         "GPUs, quantized or with a smaller max_batch_size, and see that nothing else runs there.",
     ),
-    _cause(
+    _known_error(
         "shared_memory",
         r"bus error|(/dev/shm|shared memory|shm_region|posix_fallocate).*"
         r"(no space left|failed to extend|--shm-size|error while creating)"
@@ -199,44 +200,44 @@ CAUSES: tuple[Cause, ...] = (
         "The container's shared memory (/dev/shm) is too small; give it 1 GiB or more for each "
         "GPU (Docker: --shm-size).",
     ),
-    _cause(
+    _known_error(
         "disk_full",
         r"no space left on device",
         "The disk is full; free some space, or give the container more.",
     ),
-    _cause(
+    _known_error(
         "port",
         r"failed to start \S+ service|address already in use|socket .*already in use",
         "Other programs took Triton's ports while it started; start again.",
     ),
-    _cause(
+    _known_error(
         "paged_context_fmha",
         r"built with paged context FMHA|requires paged context FMHA",
         "The engine was built without paged context FMHA; set enable_kv_cache_reuse and "
         "enable_chunked_context to false in model_metadata.runtime, or build it with "
         "--use_paged_context_fmha enable.",
     ),
-    _cause(
+    _known_error(
         "beam_width",
         r"max_beam_width \d+ is larger|max beam ?width .*(exceed|larger|greater)",
         "max_beam_width in model_metadata.runtime is more than the engine was built for; lower it.",
     ),
-    _cause(
+    _known_error(
         "setting_refused",
         r"invalid gpt_model_type|batch_scheduler_policy parameter was not found or is invalid"
         r"|freeGpuMemoryFraction|cannot find parameter with name|failed to read text proto",
         "The backend refuses a value of config.pbtxt; correct it in model_metadata.runtime.",
     ),
-    _cause(
+    _known_error(
         "cuda",
         r"CUDA (runtime |driver )?error|illegal memory access|NCCL error|\bXid\b",
         "The GPU failed while the engine ran; if it happens again, see the GPU's health "
         "(nvidia-smi -q) and whether another engine of this version runs.",
     ),
-    _cause(
+    _known_error(
         "rank_aborted",
         r"MPI_ABORT was invoked on rank (?P<rank>\d+)",
-        "Rank {rank} failed and ended the whole job; what it said is further up in the log.",
+        "Rank {rank} failed and ended the whole job; its error is further up in the log.",
     ),
 )
 """Most basic first."""

@@ -1,8 +1,9 @@
-"""Triton's own metrics and its backends', re-exported beside ours.
+"""Metrics of Triton and its backends, re-exported with ours.
 
 A scrape of Truss's `/metrics` runs inside the event loop that carries every stream, so it must not
-ask Triton: a thread asks every few seconds, and a scrape shows what it heard last. Asking costs a
-millisecond or two; when Triton does not answer, nothing is shown rather than what it said before.
+wait for Triton: a thread fetches the values every few seconds (one or two milliseconds), and a
+scrape returns the last ones. When Triton does not respond, nothing is exported rather than stale
+values.
 
 Format: prometheus.io/docs/instrumenting/exposition_formats, "Text-based format".
 """
@@ -30,14 +31,13 @@ _MISNAMED_COUNTER = re.compile(r"^(# TYPE \S+(?<!_total)) counter$", re.MULTILIN
 
 
 class TritonMetrics(Collector):
-    """A context manager, entered once; while inside, a thread keeps the values fresh."""
+    """Collector whose values a thread refreshes; a context manager, entered once.
+
+    Args:
+        port: returns the metrics port of the running server; None while none runs.
+    """
 
     def __init__(self, port: Callable[[], int | None]) -> None:
-        """Nothing is asked yet.
-
-        Args:
-            port: the metrics port of the server that runs now; None while none does.
-        """
         self._port = port
         self._families: tuple[Metric, ...] = ()
         self._leaving = threading.Event()
@@ -59,15 +59,14 @@ class TritonMetrics(Collector):
         self._families = ()
 
     def collect(self) -> Iterable[Metric]:
-        """What Triton said last; at once."""
         return self._families
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: which metrics there are is Triton's affair."""
+        """Return nothing, so registration does not trigger a collect."""
         return ()
 
     def refresh(self) -> None:
-        """Asks Triton now; takes half a second at most for each part of a slow answer."""
+        """Fetch the values now; blocks for up to half a second per part of a slow response."""
         port = self._port()
         self._families = () if port is None else fetch_metrics(port)
 
@@ -76,12 +75,12 @@ class TritonMetrics(Collector):
             try:
                 self.refresh()
             except Exception:
-                logger.exception("Triton's metrics could not be read")
+                logger.exception("cannot read Triton's metrics")
                 self._families = ()
 
 
 def fetch_metrics(port: int, timeout_s: float = _TIMEOUT_S) -> tuple[Metric, ...]:
-    """The families that a server shows on its metrics port; none if it gives no proper answer."""
+    """Return the metric families on a server's metrics port; none after any error."""
     connection = http.client.HTTPConnection(LOOPBACK, port, timeout=timeout_s)
     try:
         connection.request("GET", "/metrics")
@@ -89,17 +88,17 @@ def fetch_metrics(port: int, timeout_s: float = _TIMEOUT_S) -> tuple[Metric, ...
         body = response.read()
         return parse_metrics(body.decode()) if response.status == http.client.OK else ()
     except (OSError, http.client.HTTPException, ValueError) as error:
-        logger.debug("Triton's metrics could not be read: %s", error)
+        logger.debug("cannot read Triton's metrics: %s", error)
         return ()
     finally:
         connection.close()
 
 
 def parse_metrics(text: str) -> tuple[Metric, ...]:
-    """The families of a text, every sample under its own name.
+    """Parse metric families, every sample under its own name.
 
-    Most of Triton's counters do not end in `_total`. prometheus_client would add that, and
-    OpenMetrics forbids counters without it, so these are shown as untyped; PromQL does not mind.
+    Most of Triton's counters do not end in `_total`. prometheus_client would append that, and
+    OpenMetrics forbids counters without it, so these become untyped; PromQL treats them alike.
 
     Raises:
         ValueError: the text is not in the format.

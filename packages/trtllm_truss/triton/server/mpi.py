@@ -1,9 +1,9 @@
-"""One process per GPU: the ``mpirun`` command line and the environment that keeps a job to itself.
+"""One process per GPU: the ``mpirun`` command line and the environment that isolates a job.
 
-The ranks talk to each other through MPI, so an engine for N GPUs is a job of N servers, each a
-segment of its own: ``mpirun -n 1 <segment 0> : -n 1 <segment 1> : …``, as NVIDIA's
-``launch_triton_server.py`` builds it. Only options and variables are used that Open MPI 4 (in
-NVIDIA's images up to 2025) and Open MPI 5 read alike, or that the other of them ignores.
+The ranks communicate through MPI, so an engine for N GPUs is a job of N servers:
+``mpirun -n 1 <segment 0> : -n 1 <segment 1> : …``, as NVIDIA's ``launch_triton_server.py`` builds
+it. Only options and variables are used that Open MPI 4 (in NVIDIA's images up to 2025) and Open
+MPI 5 read alike, or that one of them ignores.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ _CONTROL_PORT_VARIABLES = tuple(
     for version in (4, 6)
 )
 MPI_DEFAULTS = {"OMPI_MCA_btl": "^tcp"}
-"""Has no rank listen for messages from other hosts, on every address; a setting wins over it."""
+"""Keep ranks from listening for other hosts on every address; the environment may override it."""
 
 _CLOSING_LIMIT_S = 1.0
 _CLOSING_TICK_S = 0.02
 
 
 def find_mpirun(environ: Mapping[str, str]) -> Path:
-    """Finds ``mpirun``: NVIDIA's image's, which its backend is linked to, ``PATH``, beside Python.
+    """Find ``mpirun``: NVIDIA's image's, which its backend is linked to, ``PATH``, next to Python.
 
     Raises:
-        TritonError: there is none.
+        TritonError: none was found.
     """
     beside_python = str(Path(sys.executable).parent)
     for folder in (str(_IMAGE_MPIRUN.parent), environ.get("PATH", ""), beside_python):
@@ -60,15 +60,10 @@ def find_mpirun(environ: Mapping[str, str]) -> Path:
 def mpi_command(
     mpirun: Path, segments: Sequence[Sequence[str]], *, as_root: bool, oversubscribe: bool
 ) -> list[str]:
-    """Joins one command line per rank into one job.
+    """Join one command line per rank into one job.
 
-    No rank is bound to a core: Triton has many threads, and ranks above 0 wait in a busy loop.
-
-    Args:
-        mpirun: the launcher.
-        segments: argument vectors by rank.
-        as_root: this user is root, whom Open MPI otherwise turns away.
-        oversubscribe: there may be more ranks than cores, which Open MPI otherwise refuses.
+    No rank is bound to a core: Triton has many threads, and ranks above 0 wait in a busy loop. Open
+    MPI refuses root and more ranks than cores unless `as_root` and `oversubscribe` are set.
     """
     command = [str(mpirun)]
     if as_root:
@@ -82,26 +77,25 @@ def mpi_command(
 
 
 def needs_oversubscription(ranks: int, cpus: int) -> bool:
-    """Tells whether ranks may outnumber cores, of which Open MPI sees one for two threads."""
+    """Return True if ranks may outnumber cores; Open MPI counts two threads as one core."""
     return 2 * ranks > cpus
 
 
 def usable_cpus() -> int:
-    """Counts the CPUs, threads included, that this process may run on."""
     return len(os.sched_getaffinity(0))
 
 
 def mpi_environment(folder: Path, control_port: int) -> dict[str, str]:
-    """Keeps all that MPI puts on disk and into shared memory in one start's own folder.
+    """Keep MPI's files and shared memory in the folder of one start.
 
-    A job that is killed leaves its session's folder and its memory behind, under names that say
-    nothing of us and that a second job of the same user may share. A server of one rank starts MPI
-    too, without ``mpirun``.
+    A killed job leaves its session's folder and its memory behind, under names that do not identify
+    us and that a second job of the same user may share. A server of one rank starts MPI too,
+    without ``mpirun``.
 
     Args:
         folder: of this start.
-        control_port: where ``mpirun`` listens; one number for IPv4 and IPv6, so that only one of
-            the two finds it free.
+        control_port: of ``mpirun``; one number for IPv4 and IPv6, so that only one of the two finds
+            it free.
     """
     variables = ("TMPDIR", *_SESSION_VARIABLES, *_BACKING_VARIABLES)
     return {
@@ -111,20 +105,20 @@ def mpi_environment(folder: Path, control_port: int) -> dict[str, str]:
 
 
 def close_control_port(run_id: str, port: int) -> bool:
-    """Has ``mpirun`` stop listening once its ranks run; nobody else has to reach it on one host.
+    """Make ``mpirun`` stop listening once its ranks run; on one host no client needs the port.
 
-    It listens on every address, whatever it is told, as does the daemon that Open MPI 4 starts
-    beside a single rank. What connects holds it up until it has said who it is, or leaves: no rank
-    that dies is noticed meanwhile, and no order to stop. But without a file descriptor for a
-    connection it stops listening for good. So its limit is lowered to what it has open, a
-    connection is made, and the limit is put back.
+    It listens on every address, regardless of options, as does the daemon that Open MPI 4 starts
+    for a single rank. A connection blocks it until the peer has identified itself or left:
+    meanwhile it notices neither a dead rank nor an order to stop. But without a file descriptor for
+    a connection it stops listening for good. So its limit is lowered to its open files, a
+    connection is made, and the limit is restored.
 
     Args:
         run_id: marks the job's processes.
-        port: that of :func:`mpi_environment`.
+        port: as for :func:`mpi_environment`.
 
     Returns:
-        Whether nothing listens there, as without ``mpirun``.
+        True if nothing listens there, as without ``mpirun``.
     """
     deadline = time.monotonic() + _CLOSING_LIMIT_S
     while (pid := _listening_process(run_id, port)) is not None:
@@ -150,7 +144,7 @@ def _refuse_a_connection(pid: int, port: int) -> None:
 
 
 def _listening_process(run_id: str, port: int) -> int | None:
-    """Which of the job's processes listens on a port; another program may have taken it."""
+    """Return the job's process that listens on a port; another program may have taken it."""
     inode = _listening_socket(port)
     if inode is not None:
         for pid in marked_processes(run_id):
@@ -161,7 +155,7 @@ def _listening_process(run_id: str, port: int) -> int | None:
 
 
 def _listening_socket(port: int) -> str | None:
-    """The inode of the TCP socket that listens on a port, as proc(5) net/tcp has it."""
+    """Return the inode of the TCP socket that listens on a port, from proc(5) net/tcp."""
     for table in ("tcp", "tcp6"):
         with suppress(OSError):
             for line in Path(f"/proc/net/{table}").read_text(encoding="ascii").splitlines()[1:]:

@@ -1,4 +1,4 @@
-"""The server's output: read without pause, kept as a bounded tail, passed on line by line."""
+"""The server's output: read without pause, kept as a bounded tail, forwarded line by line."""
 
 from __future__ import annotations
 
@@ -15,22 +15,20 @@ _LINE_BYTES = 8192
 
 
 class Output:
-    """The output of one server, over all its starts."""
+    """The last lines of one server, over all its starts; `on_line` receives every line."""
 
     def __init__(self, on_line: Callable[[str], None] | None = None) -> None:
-        """Makes an empty tail; ``on_line`` gets every line from the reading thread."""
         self._lines: deque[str] = deque(maxlen=_TAIL_LINES)
         self._on_line = on_line
 
     @property
     def tail(self) -> tuple[str, ...]:
-        """The last lines of the current start."""
         return tuple(self._lines.copy())
 
     def drain(self, stream: IO[bytes]) -> threading.Thread:
-        """Reads a new start's output to its end in a thread, and closes it.
+        """Read a new start's output to its end in a thread, and close it.
 
-        A child whose pipe is full stands still, so nothing here waits but ``on_line``.
+        A child whose pipe is full blocks, so the thread waits for nothing but ``on_line``.
 
         Raises:
             RuntimeError: no thread can be started; the stream is closed.
@@ -58,4 +56,4 @@ class Output:
         try:
             self._on_line(line)
         except Exception:
-            logger.exception("a line of the server's output was not passed on")
+            logger.exception("cannot forward a line of the server's output")

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 LOOPBACK = "127.0.0.1"
 GRPC_ADDRESS_VARIABLE = "TRTLLM_TRUSS_TRITON_GRPC"
-"""Tells models inside the server, in their environment, where its gRPC endpoint is."""
+"""Environment variable with ``host:port`` of the server's gRPC endpoint, for models inside it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
     """The server's ports, all on loopback; `http` is None while that endpoint is closed.
 
-    `mpi` is where `mpirun` listens while it starts several ranks.
+    `mpi` is the port on which `mpirun` listens while it starts several ranks.
     """
 
     grpc: int
@@ -25,10 +25,10 @@ class Ports:
 
 
 def free_ports(http_port: int | None = None) -> Ports:
-    """Asks the kernel for all ports at once.
+    """Return free ports, all chosen at once by the kernel.
 
-    They are free when this returns and may be taken a moment later; whoever starts a server on
-    them must be ready to try again with others.
+    Another program may take them before the server opens them; a caller must be ready to retry with
+    others.
 
     Args:
         http_port: the HTTP port, free or not; 0 for any free one, None to keep HTTP closed.

@@ -1,8 +1,8 @@
-"""The server as a supervised child: started, waited for, watched and stopped.
+"""The server as a supervised child process: start, wait, watch, stop.
 
-Between this process and the server stands a :mod:`keeper`, which ends the server when this process
-is gone, however it went. This module can therefore be used from any thread: nothing hangs on the
-thread that calls :meth:`ServerProcess.start`.
+A :mod:`~trtllm_truss.processes.process_guard` between this process and the server ends the server
+when this process is gone, for any reason. Any thread may therefore call
+:meth:`ServerProcess.start`; the server does not die with that thread.
 """
 
 from __future__ import annotations
@@ -14,40 +14,49 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 from trtllm_truss.errors import TritonError
 from trtllm_truss.processes import process_guard
-from trtllm_truss.processes.shared_memory import make_private
-from trtllm_truss.processes.spawning import end_at_once, start_kept
+from trtllm_truss.processes.leftovers import SHARED_MEMORY
+from trtllm_truss.processes.spawning import kill_guard, spawn_guarded
 from trtllm_truss.triton.model_repository.contract import MODEL_NAME
 from trtllm_truss.triton.server.command import Launch, launch_environment, new_launch
-from trtllm_truss.triton.server.diagnosis import describe_exit, is_port_conflict, last_words
+from trtllm_truss.triton.server.diagnosis import describe_exit, explain_exit, is_port_conflict
 from trtllm_truss.triton.server.mpi import close_control_port
 from trtllm_truss.triton.server.output import Output
 from trtllm_truss.triton.server.readiness import is_ready
 
 logger = logging.getLogger(__name__)
 
-_UMASK = 0o077  # what Triton writes is for nobody else
+_UMASK = 0o077  # Triton's files are private
 _TICK_S = 0.05
 _STARTS = 3
 _READER_LIMIT_S = 1.0
-_KEEPER_MARGIN_S = 5.0  # what the keeper needs to sweep after its patience has ended
+_GUARD_MARGIN_S = 5.0  # what the guard needs to sweep after its patience has ended
 
 
 class State(enum.Enum):
-    """Where a server is in its life; each start is a new :class:`ServerProcess`."""
+    """State of a server; each start is a new :class:`ServerProcess`."""
 
     NEW = "new"  # not started yet
     STARTING = "starting"  # running, not ready yet
-    READY = "ready"  # server and model said so
+    READY = "ready"  # server and model
     STOPPED = "stopped"  # ended because stop() was called
     DEAD = "dead"  # ended by itself
 
 
 class ServerProcess:
     """One run of the server. All methods may be called from any thread.
+
+    Args:
+        command: returns the argument vector for one launch.
+        environment: of the server.
+        model_name: the model that must be ready.
+        on_line: called with every line of the server's output, from a separate thread; it must be
+            quick, because the server waits while it runs.
+        orphan_grace_s: time to end that the server gets after this process has died.
+        http_port: of Triton; 0 for any free one, None to keep its HTTP endpoint closed.
 
     Attributes:
         launch: ports, run id and shared-memory prefix of the current start; None before it.
@@ -63,17 +72,6 @@ class ServerProcess:
         orphan_grace_s: float = 2.0,
         http_port: int | None = None,
     ) -> None:
-        """Describes a server; nothing is started.
-
-        Args:
-            command: gives the argument vector for one launch.
-            environment: of the server.
-            model_name: the model that must be ready.
-            on_line: gets every line of the server's output, from a thread of its own; it must be
-                quick, for the server waits while it runs.
-            orphan_grace_s: time to end by itself that a server gets after this process has died.
-            http_port: of Triton; 0 for any free one, None to keep its HTTP endpoint closed.
-        """
         self.launch: Launch | None = None
         self._command = command
         self._environment = environment
@@ -95,40 +93,37 @@ class ServerProcess:
 
     @property
     def state(self) -> State:
-        """Where the server is in its life."""
         return self._state
 
     @property
     def pid(self) -> int | None:
-        """The keeper's process id; None before the start."""
+        """Return the process guard's process id; None before the start."""
         return self._child.pid if self._child else None
 
     @property
     def tail(self) -> tuple[str, ...]:
-        """The last lines of the server's output."""
         return self._output.tail
 
     @property
     def grpc_address(self) -> str:
-        """``host:port`` for clients."""
         assert self.launch is not None, "the server was not started"
         return f"127.0.0.1:{self.launch.ports.grpc}"
 
     @property
     def cause(self) -> str:
-        """Why a server that has ended has ended, as one or two sentences."""
+        """Explain why the server ended, in one or two sentences."""
         return self._death().message
 
     def on_exit(self, callback: Callable[[TritonError], None]) -> None:
-        """Has ``callback`` called when a server that was ready ends without stop().
+        """Call ``callback`` once when a server that was ready ends without stop().
 
-        It is called once, from the watching thread, with the same error that later calls of
-        :meth:`wait_until_ready` would raise.
+        The watching thread calls it, with the error that later calls of :meth:`wait_until_ready`
+        raise.
         """
         self._callbacks.append(callback)
 
     def start(self) -> None:
-        """Starts the server and returns at once.
+        """Start the server and return at once.
 
         Raises:
             TritonError: it was started or stopped before, or cannot be started at all.
@@ -140,7 +135,7 @@ class ServerProcess:
             self._spawn()
 
     def wait_until_ready(self, deadline_s: float) -> None:
-        """Waits until server and model are ready; a dead child is noticed before anything else.
+        """Wait until server and model are ready; check for a dead child before anything else.
 
         If a port was taken between choosing and opening it, the server is started again on others
         within the same deadline. A server that was ready is never started again here.
@@ -157,14 +152,14 @@ class ServerProcess:
                 return
             elif time.monotonic() > deadline:
                 raise TritonError(
-                    f"Triton was not ready after {deadline_s:g} s. {last_words(self.tail)}"
+                    f"Triton was not ready after {deadline_s:g} s. {explain_exit(self.tail)}"
                 )
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Ends the server and everything it started; returns when nothing is left.
+        """End the server and everything it started; return when nothing is left.
 
         Args:
-            timeout_s: how long it may take to end by itself before it is killed.
+            timeout_s: time to end by itself before it is killed.
         """
         with self._lock:
             self._stopping = True
@@ -174,20 +169,20 @@ class ServerProcess:
             child = self._child
             if not self._ended.is_set():
                 assert child.stdin is not None
-                process_guard.order_stop(child.stdin, timeout_s)
-        if not self._ended.wait(timeout_s + _KEEPER_MARGIN_S):
-            logger.warning("Triton's keeper did not end in time; killing it")
+                process_guard.request_stop(child.stdin, timeout_s)
+        if not self._ended.wait(timeout_s + _GUARD_MARGIN_S):
+            logger.warning("Triton's process guard did not end in time; killing it")
             child.kill()
-            self._ended.wait(_KEEPER_MARGIN_S)
+            self._ended.wait(_GUARD_MARGIN_S)
 
     def _spawn(self) -> None:
-        """Starts the keeper and the threads that watch it, all of them or none."""
-        begun_s = time.time()
+        """Start the guard and the threads that watch it, all of them or none."""
+        started_s = time.time()
         with ExitStack() as undo:
             try:
                 launch = new_launch(self._http_port)
-                undo.callback(_remove_traces, launch, begun_s)
-                child = start_kept(
+                undo.callback(_remove_traces, launch, started_s)
+                child = spawn_guarded(
                     self._command(launch),
                     launch_environment(self._environment, launch),
                     run_id=launch.run_id,
@@ -196,9 +191,9 @@ class ServerProcess:
                     folder=launch.folder,
                     umask=_UMASK,
                 )
-                undo.callback(end_at_once, child)
+                undo.callback(kill_guard, child)
                 assert child.stdout is not None
-                watched = (child, launch, begun_s, self._output.drain(child.stdout))
+                watched = (child, launch, started_s, self._output.drain(child.stdout))
                 threading.Thread(
                     target=self._watch, args=watched, name="triton-watch", daemon=True
                 ).start()
@@ -213,14 +208,14 @@ class ServerProcess:
         self,
         child: subprocess.Popen[bytes],
         launch: Launch,
-        begun_s: float,
+        started_s: float,
         reader: threading.Thread,
     ) -> None:
         child.wait()
         try:
-            _remove_traces(launch, begun_s)  # nothing is left, unless the keeper was killed
+            _remove_traces(launch, started_s)  # nothing is left, unless the guard was killed
         except OSError:
-            logger.exception("what Triton has left could not be removed")
+            logger.exception("cannot remove Triton's leftovers")
         reader.join(_READER_LIMIT_S)
         assert child.stdin is not None
         with self._lock:
@@ -235,11 +230,11 @@ class ServerProcess:
     def _is_ready(self) -> bool:
         launch = self.launch
         assert launch is not None
-        make_private(launch.shm_prefix)  # early and often: who has opened a segment keeps it
+        _make_private(launch.shm_prefix)  # early and often: an open segment stays readable
         if not is_ready(launch.ports, self._model_name, server_id=launch.run_id):
             return False
         if not close_control_port(launch.run_id, launch.ports.mpi):
-            logger.warning("mpirun goes on listening on every address; see docs/deploy.md")
+            logger.warning("mpirun still listens on every address; see docs/deploy.md")
         with self._lock:
             if self._state is State.STARTING:
                 self._state = State.READY
@@ -261,11 +256,22 @@ class ServerProcess:
         if self._state is State.STOPPED:
             return TritonError("Triton was stopped.")
         status = self._child.returncode if self._child else 0
-        return TritonError(f"Triton {describe_exit(status)}. {last_words(self.tail, status)}")
+        return TritonError(f"Triton {describe_exit(status)}. {explain_exit(self.tail, status)}")
 
 
-def _remove_traces(launch: Launch, begun_s: float) -> None:
+def _remove_traces(launch: Launch, started_s: float) -> None:
     process_guard.kill_marked(launch.run_id)
     process_guard.remove_segments(launch.shm_prefix)
-    process_guard.remove_env_folders(begun_s)
+    process_guard.remove_env_folders(started_s)
     shutil.rmtree(launch.folder, ignore_errors=True)
+
+
+def _make_private(shm_prefix: str) -> None:
+    """Restrict the shared-memory segments of a run to their owner.
+
+    Triton's Python backend passes prompts and answers through them. It creates each with mode 0644,
+    whatever the umask (Boost's default).
+    """
+    for segment in SHARED_MEMORY.glob(f"{shm_prefix}*"):
+        with suppress(OSError):  # it may just have been removed
+            segment.chmod(0o600)

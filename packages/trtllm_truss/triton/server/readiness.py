@@ -1,4 +1,4 @@
-"""Asks a Triton server whether it and one model are ready."""
+"""Check a Triton server and one model for readiness."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 from google.protobuf.message import DecodeError, Message
+from grpc import StatusCode
 from tritonclient.grpc import service_pb2
 
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
-from trtllm_truss.triton.client.grpc_status import StatusCode
 from trtllm_truss.triton.server.ports import LOOPBACK, Ports
 
 _SERVICE = "/inference.GRPCInferenceService/"
 
 
 def is_ready(ports: Ports, model_name: str, *, server_id: str, timeout_s: float = 0.5) -> bool:
-    """Asks over gRPC once every port is open; a refused, broken or slow connection is a no.
+    """Return True if server and model are ready; any connection error counts as not ready.
 
-    Triton opens its metrics port last. May be called where an event loop runs.
+    Checks over gRPC once every port is open; Triton opens its metrics port last. May be called
+    where an event loop runs.
     """
     if not all(_is_open(port, timeout_s) for port in (ports.metrics, ports.http) if port):
         return False
@@ -42,7 +43,7 @@ def _is_open(port: int, timeout_s: float) -> bool:
 
 
 async def _is_ready(port: int, model_name: str, server_id: str) -> bool:
-    """Asks for the name last: another server may have taken the port, and would say yes for us."""
+    """Check the server's name last: another server may have taken the port, and would be ready."""
     with closing(await GrpcConnection.connect(f"{LOOPBACK}:{port}")) as connection:
         server, model = service_pb2.ServerReadyResponse(), service_pb2.ModelReadyResponse()
         metadata = service_pb2.ServerMetadataResponse()
@@ -56,15 +57,13 @@ async def _is_ready(port: int, model_name: str, server_id: str) -> bool:
 async def _ask(
     connection: GrpcConnection, method: str, request: Message, response: Message
 ) -> None:
-    """Fills the response of a unary call; a call that fails leaves it empty."""
+    """Fill the response of a unary call; leave it empty if the call fails."""
     reply = _Reply()
     connection.call(_SERVICE + method, request.SerializeToString(), reply)
     response.ParseFromString(await reply.payload)
 
 
 class _Reply:
-    """Receives the one message of a unary call."""
-
     def __init__(self) -> None:
         self.payload: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._message = b""

@@ -59,8 +59,8 @@ class TritonPythonModel:
         _check_world_size(engine["pretrained_config"]["mapping"])
         behaviour = _read_rank_file(folder / f"rank{_RANK}.engine")
         _load(behaviour)
-        self._lifeline = subprocess.Popen(
-            ["sh", "-c", _WATCH, "lifeline", str(os.getppid())], stdin=subprocess.PIPE
+        self._death_watch = subprocess.Popen(
+            ["sh", "-c", _WATCH, "parent-death-watch", str(os.getppid())], stdin=subprocess.PIPE
         )
         _say(f"rank {_RANK} of {_WORLD_SIZE} loaded {folder}")
         _meet_the_others()
@@ -81,7 +81,7 @@ class TritonPythonModel:
             self._batch.add(request)
 
     def finalize(self):
-        self._lifeline.communicate(b"done\n")
+        self._death_watch.communicate(b"done\n")
 
 
 def _check_parameters(values):

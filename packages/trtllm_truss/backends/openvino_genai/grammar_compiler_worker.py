@@ -1,6 +1,7 @@
-"""The trial program for the CPU engine, with OpenVINO GenAI's XGrammar.
+"""Worker process that compiles guides for the CPU engine, with OpenVINO GenAI's XGrammar.
 
-`python -m trtllm_truss.backends.openvino_genai.guide_trial FOLDER`; FOLDER is the engine's.
+Run `python -m trtllm_truss.backends.openvino_genai.grammar_compiler_worker FOLDER` with the
+engine's folder.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from trtllm_truss.guides.trial import Follow, serve
 
 
 def main() -> None:
-    """Run the trial program."""
     serve(lambda: _load(Path(sys.argv[1])), brackets_only=True)
 
 

@@ -1,4 +1,4 @@
-"""Ends Triton when this process dies without a word."""
+"""Kill Triton if this backend process dies."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import subprocess
 _WATCH = 'read -r word || kill -KILL "$1" 2>/dev/null'
 
 
-class Lifeline:
-    """A small process beside ours that kills Triton if ours ends before `let_go`.
+class ParentDeathWatch:
+    """A child process that kills Triton, our parent, if this process ends before `stop`.
 
     Triton does not notice the death of a backend's process (killed for memory, say): it stays
-    "ready" and the requests in flight hang for ever. Its supervisor does notice Triton's death.
+    "ready", and requests in flight hang for ever. Its supervisor notices Triton's death.
     """
 
     def __init__(self) -> None:
         server = os.getppid()
         self._watcher = subprocess.Popen(
-            ["sh", "-c", _WATCH, "lifeline", str(server)], stdin=subprocess.PIPE
+            ["sh", "-c", _WATCH, "parent-death-watch", str(server)], stdin=subprocess.PIPE
         )
 
-    def let_go(self) -> None:
+    def stop(self) -> None:
         """End the watch; Triton lives on."""
         self._watcher.communicate(b"done\n")

@@ -1,10 +1,10 @@
-"""Generated tokens -> output tensors as TensorRT-LLM's C++ backend shapes them."""
+"""Responses to one request: output tensors in the shapes of TensorRT-LLM's C++ backend."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,21 @@ Outputs = Mapping[str, NDArray[Any]]
 """Output tensors by name, each with its batch dimension of 1."""
 
 _PADDING = -1
-"""Fills up the ids of beams that are shorter than the longest."""
+"""Pads the ids of shorter beams."""
+
+
+class ResponseSender(Protocol):
+    """Send the responses to one request. Never raise: the client may disconnect at any time."""
+
+    def send(self, outputs: Outputs, *, final: bool) -> None:
+        """Send one response with data; nothing may follow the final one."""
+
+    def finish(self) -> None:
+        """End with a response without data."""
+
+    def fail(self, message: str, *, caller_at_fault: bool) -> None: ...
+
+    def is_cancelled(self) -> bool: ...
 
 
 @dataclass
@@ -26,20 +40,20 @@ class Beam:
     log_probs: list[float] = field(default_factory=list)
 
 
-def outputs(
+def build_outputs(
     request: GenerationRequest,
     beams: Sequence[Beam],
     *,
     first_new: int = 0,
     normalize_log_probs: bool = True,
 ) -> Outputs:
-    """Make the output tensors of one response.
+    """Build the output tensors of one response.
 
     Args:
-        request: says which tensors to make.
+        request: names the tensors to build.
         beams: the sequences so far, the best one first.
-        first_new: how many tokens of each were sent before. Log probabilities are always sent
-            in full, as the C++ backend does.
+        first_new: tokens of each that were sent before. Log probabilities are always sent in full,
+            as by the C++ backend.
         normalize_log_probs: divide a beam's sum by its length to the power of `len_penalty`.
 
     Returns:
