@@ -1,4 +1,4 @@
-"""What the stand-in answers: the ids of the prompt over and over, up to one that ends a text."""
+"""The fake engine's answers: the prompt's ids over and over, up to one that ends a text."""
 
 from __future__ import annotations
 

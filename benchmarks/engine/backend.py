@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.paths import ROOT
 
 _SOURCE = Path(__file__).with_name("paced_engine.c")
-STANDIN = ROOT / "tests/support/standin"
+FAKE_BACKENDS = ROOT / "tests/support/fake_tensorrtllm/backends"
 _FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-pthread", "-Wall", "-Wextra", "-Werror")
 
 
@@ -31,7 +31,7 @@ class Backend:
 
 
 def make_backend(cache: Path) -> Backend:
-    """Compiles the paced engine once; without a C compiler, the tests' stand-in in Python.
+    """Compiles the paced engine once; without a C compiler, the tests' fake in Python.
 
     Args:
         cache: holds one folder per state of the source.
@@ -41,7 +41,7 @@ def make_backend(cache: Path) -> Backend:
     """
     compiler = find_compiler()
     if compiler is None:
-        return Backend(STANDIN, "stand-in in Python (no C compiler here): it is the limit")
+        return Backend(FAKE_BACKENDS, "fake in Python (no C compiler here): it is the limit")
     digest = hashlib.sha256(_SOURCE.read_bytes() + repr((compiler, _FLAGS)).encode()).hexdigest()
     folder = cache / f"backends-{digest[:12]}"
     library = folder / "tensorrtllm/libtriton_tensorrtllm.so"
