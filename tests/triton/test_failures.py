@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import pytest
+from grpc import StatusCode
 
 from trtllm_truss import errors
 from trtllm_truss.triton.client.failures import from_status, from_stream_text
-from trtllm_truss.triton.client.grpc_status import StatusCode
 
 LATER = (
     "Executor failed process requestId 7 due to the following error: "

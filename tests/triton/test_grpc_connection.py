@@ -7,9 +7,9 @@ import os
 
 import grpc
 import pytest
+from grpc import StatusCode
 
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
-from trtllm_truss.triton.client.grpc_status import StatusCode
 
 METHOD = "/test.Service/Answer"
 

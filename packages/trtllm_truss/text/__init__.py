@@ -3,7 +3,7 @@
 A folder (or a GGUF file) becomes a `tokenizer.TextTokenizer`, which turns prompts and chat
 messages into ids. What comes back from the engine runs through one `text_stream.TextStream` per
 request, or a `token_stream.TokenStream` where tokens are to be told as well: a
-`detokenizer.IncrementalDetokenizer` turns ids into text as early as it is certain, and a
+`decoding.Decoding` turns ids into text as early as it is certain, and a
 `stop_words.StopWordMatcher` ends that text just before a stop word. `engine_hints` says which stop
 words the engine may watch for by itself.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import lru_cache
 
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.text.detokenizer import IncrementalDetokenizer
 from trtllm_truss.text.tokenizer import TextTokenizer
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -37,8 +36,8 @@ class StopWordIds:
             return None
         # Twice, for a token at the beginning of a text can differ from the same one further on.
         # Never flushed, for what only the end of a text makes certain is not certain.
-        detokenizer = IncrementalDetokenizer(self._tokenizer)
-        return token_id if all(word in detokenizer.push([token_id]) for _ in range(2)) else None
+        decoding = self._tokenizer.start_decoding()
+        return token_id if all(word in decoding.push([token_id]) for _ in range(2)) else None
 
     def _special(self, word: str) -> int | None:
         """The id of a special token that is written so; it never shows in a text."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from trtllm_truss.text.detokenizer import IncrementalDetokenizer
 from trtllm_truss.text.stop_words import StopWordMatcher, StopWords
 from trtllm_truss.text.tokenizer import TextTokenizer
 
@@ -60,9 +59,7 @@ class TextStream:
         include_stop_word: bool = False,
         skip_special_tokens: bool = True,
     ) -> None:
-        self._detokenizer = IncrementalDetokenizer(
-            tokenizer, skip_special_tokens=skip_special_tokens
-        )
+        self._decoding = tokenizer.start_decoding(skip_special_tokens)
         self._matcher = StopWordMatcher(stop_words, shown=include_stop_word)
         self._push = self._push_watched if stop_words else self._push_all
 
@@ -93,11 +90,11 @@ class TextStream:
         Returns:
             The text that was held back.
         """
-        text, stopped = self._matcher.push(self._detokenizer.flush())
+        text, stopped = self._matcher.push(self._decoding.flush())
         return text if stopped else text + self._matcher.flush()
 
     def _push_all(self, ids: Sequence[int]) -> Piece:
-        return Piece(self._detokenizer.push(ids), False, len(ids))
+        return Piece(self._decoding.push(ids), False, len(ids))
 
     def _push_watched(self, ids: Sequence[int]) -> Piece:
         """One id at a time, to know which one completed the stop word."""
@@ -106,7 +103,7 @@ class TextStream:
         for token_id in ids:
             if stopped:
                 break
-            text, stopped = self._matcher.push(self._detokenizer.push((token_id,)))
+            text, stopped = self._matcher.push(self._decoding.push((token_id,)))
             shown.append(text)
             used += 1
         return Piece("".join(shown), stopped, used)

@@ -45,7 +45,7 @@ class TokenStream(TextStream):
         for token_id in ids:
             if stopped:
                 break
-            text = self._detokenizer.push((token_id,))
+            text = self._decoding.push((token_id,))
             self._held.append(TokenText(token_id, text))
             certain, stopped = self._matcher.push(text)
             self._certain += len(certain)
@@ -55,7 +55,7 @@ class TokenStream(TextStream):
 
     def finish(self) -> str:
         """End the answer, and return the text that was held back."""
-        tail = self._detokenizer.flush()
+        tail = self._decoding.flush()
         if self._held:
             token_id, text = self._held.pop()
             self._held.append(TokenText(token_id, text + tail))

@@ -121,7 +121,11 @@ class TextTokenizer:
         return self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
     def start_decoding(self, skip_special_tokens: bool = True) -> Decoding:
-        """Begin the decoding of one text; see `detokenizer.IncrementalDetokenizer`.
+        """Begin the decoding of one text.
+
+        Text comes as soon as no further id can change it, so a U+FFFD in it is one that the whole
+        text has. Joined, it is `decode` of all ids, to the byte. The cost of a token does not grow
+        with the length of the text.
 
         Args:
             skip_special_tokens: whether special tokens do not show.

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.text.detokenizer import IncrementalDetokenizer
 from trtllm_truss.text.tokenizer import TextTokenizer
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -73,8 +72,8 @@ def _shows(tokenizer: TextTokenizer, word: str, ids: list[int]) -> bool:
     if _REPLACEMENT in word:  # could come from bytes that an earlier token would complete
         return False
     # Twice, for tokens at the beginning of a text can differ from the same ones further on.
-    detokenizer = IncrementalDetokenizer(tokenizer)
-    return all(word in detokenizer.push(ids) for _ in range(2))
+    decoding = tokenizer.start_decoding()
+    return all(word in decoding.push(ids) for _ in range(2))
 
 
 def _distinct(lists: Iterable[list[int]]) -> list[list[int]]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 
+from grpc import StatusCode
+
 from trtllm_truss.errors import (
     ContextLengthExceeded,
     DeadlineExceeded,
@@ -18,7 +20,6 @@ from trtllm_truss.errors import (
     QueueFull,
     TrussError,
 )
-from trtllm_truss.triton.client.grpc_status import StatusCode
 
 RETRY_AFTER_S = 5
 

@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from typing import AnyStr, Protocol
 from urllib.parse import unquote
 
-from trtllm_truss.triton.client.grpc_status import StatusCode, status_code
+from grpc import StatusCode
 
+_STATUS = {str(code.value[0]): code for code in StatusCode}
 _MESSAGE_HEAD = struct.Struct(">BI")
 _MESSAGE_HEAD_BYTES = 5
 
@@ -67,7 +68,7 @@ class Call:
         """Takes in the first or the last headers; the last ones tell the status."""
         for name, value in headers:
             if name == "grpc-status":
-                self._status = status_code(str(value))
+                self._status = _STATUS.get(str(value), StatusCode.UNKNOWN)
             elif name == "grpc-message":
                 self._details = unquote(value)
 

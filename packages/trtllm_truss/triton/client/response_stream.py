@@ -8,10 +8,10 @@ from array import array
 from collections.abc import Callable
 
 from google.protobuf.message import DecodeError
+from grpc import StatusCode
 
 from trtllm_truss.errors import EngineUnavailable, InternalError, TrussError
 from trtllm_truss.triton.client.failures import from_status, unavailable
-from trtllm_truss.triton.client.grpc_status import StatusCode
 from trtllm_truss.triton.client.request import EngineChunk
 from trtllm_truss.triton.client.responses import ResponseReader
 

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from strategies import common_start, cuts, id_lists, pieces, texts
 from tokenizer_zoo import KINDS, STREAMING_KINDS, tokenizer_of
 
-from trtllm_truss.text.detokenizer import IncrementalDetokenizer
 from trtllm_truss.text.tokenizer import TextTokenizer
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -19,12 +18,12 @@ thorough = settings(deadline=None, derandomize=True, max_examples=150)
 def check_pieces(tokenizer: TextTokenizer, ids: Sequence[int], lengths: list[int]) -> None:
     for skip in (True, False):
         whole = tokenizer.decode(ids, skip_special_tokens=skip)
-        detokenizer = IncrementalDetokenizer(tokenizer, skip_special_tokens=skip)
+        decoding = tokenizer.start_decoding(skip)
         joined = ""
         for piece in pieces(ids, lengths):
-            joined += detokenizer.push(piece)
+            joined += decoding.push(piece)
             assert whole.startswith(joined)
-        assert joined + detokenizer.flush() == whole
+        assert joined + decoding.flush() == whole
 
 
 @every_kind
@@ -73,11 +72,11 @@ def test_text_comes_as_soon_as_no_further_id_can_change_it(kind: str, text: str)
     # character is completed or spoilt. That is not made use of.
     tokenizer = tokenizer_of(kind)
     ids = tokenizer.encode(text.replace("\ufffd", ""), add_special_tokens=False)
-    detokenizer = IncrementalDetokenizer(tokenizer)
+    decoding = tokenizer.start_decoding()
     ways = ways_to_go_on(tokenizer)
     shown = ""
     for end, token_id in enumerate(ids, start=1):
-        shown += detokenizer.push([token_id])
+        shown += decoding.push([token_id])
         assert shown == common_start([tokenizer.decode([*ids[:end], *way]) for way in ways])
 
 
@@ -85,10 +84,10 @@ def test_text_comes_as_soon_as_no_further_id_can_change_it(kind: str, text: str)
 def test_plain_text_comes_token_by_token(kind: str) -> None:
     tokenizer = tokenizer_of(kind)
     ids = tokenizer.encode("The quick brown fox jumps over the lazy dog", add_special_tokens=False)
-    detokenizer = IncrementalDetokenizer(tokenizer)
+    decoding = tokenizer.start_decoding()
     for end, token_id in enumerate(ids, start=1):
         before = tokenizer.decode(ids[: end - 1])
-        assert before + detokenizer.push([token_id]) == tokenizer.decode(ids[:end])
+        assert before + decoding.push([token_id]) == tokenizer.decode(ids[:end])
 
 
 @every_kind
@@ -97,6 +96,6 @@ def test_the_cost_of_a_token_does_not_grow(kind: str) -> None:
     # Re-decoding all that came before would take minutes here.
     tokenizer = tokenizer_of(kind)
     for ids in ([5] * 30_000, [3] * 30_000, [2] * 30_000, [60, 130] * 15_000):
-        detokenizer = IncrementalDetokenizer(tokenizer)
-        joined = "".join(detokenizer.push([token_id]) for token_id in ids) + detokenizer.flush()
+        decoding = tokenizer.start_decoding()
+        joined = "".join(decoding.push([token_id]) for token_id in ids) + decoding.flush()
         assert joined == tokenizer.decode(ids)
