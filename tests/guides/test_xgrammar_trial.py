@@ -14,7 +14,7 @@ from waiting import PATIENCE_S
 
 from trtllm_truss.guides.check import GuideCheck
 from trtllm_truss.guides.guide import CheckFailed, Guide, GuideFault, Language
-from trtllm_truss.serving.guided_decoding import write_tokenizer_info
+from trtllm_truss.serving.rendering import write_tokenizer_info
 
 TRIAL = ["-m", "trtllm_truss.guides.xgrammar_trial"]
 TORCH_STUB = Path(__file__).parents[1] / "support/torch_stub"

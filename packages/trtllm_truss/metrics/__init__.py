@@ -1,1 +1,1 @@
-"""Counters, histograms and the log line of a request, and their Prometheus collector."""
+"""Metrics: `counters` over all requests, one `request` with its log line, the `collector`."""

@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from trtllm_truss.metrics.counters import PREFIX, Totals
+from trtllm_truss.metrics.counters import PREFIX, Counters
 from trtllm_truss.metrics.request import RequestMetrics
 from trtllm_truss.triton.server.metrics import TritonMetrics
 
@@ -33,13 +33,13 @@ class Metrics(Collector):
             waiting: requests that wait for admission to the engine now.
             running: requests that the engine has now.
             engine_up: whether the engine answers now.
-            clock: seconds, monotonic; the one that `RequestMetrics.tokens` is told the time of.
+            clock: seconds, monotonic.
         """
         self._waiting = waiting
         self._running = running
         self._engine_up = engine_up
         self._clock = clock
-        self._totals = Totals()
+        self._counters = Counters()
         self._restarts = 0
 
     def request_started(self, protocol: str, request_id: str) -> RequestMetrics:
@@ -49,7 +49,7 @@ class Metrics(Collector):
             protocol: which of our protocols it came by.
             request_id: the id that the engine will know it by; one of ours, never a caller's.
         """
-        return RequestMetrics(self._totals, self._clock, protocol, request_id)
+        return RequestMetrics(self._counters, self._clock, protocol, request_id)
 
     def refused(self, protocol: str, code: str) -> None:
         """A request that never became one: its body could not be understood.
@@ -66,9 +66,9 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """What a scrape shows."""
-        yield from self._totals.families()
+        yield from self._counters.families()
         for name, documentation, value in (
-            ("requests_in_flight", "Requests begun and not ended.", self._totals.in_flight),
+            ("requests_in_flight", "Requests begun and not ended.", self._counters.in_flight),
             ("requests_waiting", "Requests that wait for admission.", self._waiting()),
             ("requests_running", "Requests that the engine has.", self._running()),
             ("engine_up", "1 while the engine answers, else 0.", int(self._engine_up())),

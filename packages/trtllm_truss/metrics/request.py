@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from types import TracebackType
 
 from trtllm_truss.errors import InternalError, TrussError
-from trtllm_truss.metrics.counters import Totals
-from trtllm_truss.metrics.request_log import log_request
+from trtllm_truss.metrics.counters import Counters
 from trtllm_truss.requests import FinishReason
+
+logger = logging.getLogger("trtllm_truss.requests")
 
 
 class RequestMetrics:
@@ -22,6 +24,7 @@ class RequestMetrics:
 
     __slots__ = (
         "_clock",
+        "_counters",
         "_ended",
         "_generation_tokens",
         "_last_token_s",
@@ -31,22 +34,21 @@ class RequestMetrics:
         "_queue_s",
         "_request_id",
         "_started_s",
-        "_totals",
         "_ttft_s",
     )
 
     def __init__(
-        self, totals: Totals, clock: Callable[[], float], protocol: str, request_id: str
+        self, counters: Counters, clock: Callable[[], float], protocol: str, request_id: str
     ) -> None:
         """A request that arrives now.
 
         Args:
-            totals: what it adds to.
+            counters: what it adds to.
             clock: seconds, monotonic.
             protocol: which of our protocols it came by.
             request_id: the id that the engine knows it by.
         """
-        self._totals = totals
+        self._counters = counters
         self._clock = clock
         self._protocol = protocol
         self._request_id = request_id
@@ -58,7 +60,7 @@ class RequestMetrics:
         self._generation_tokens = 0
         self._ended = False
         self._left = False
-        totals.in_flight += 1
+        counters.in_flight += 1
 
     def __enter__(self) -> RequestMetrics:
         return self
@@ -77,49 +79,49 @@ class RequestMetrics:
     def queued(self, wait_s: float) -> None:
         """Notes that it was admitted to the engine after so long, 0 included."""
         self._queue_s = wait_s
-        self._totals.queue_time.observe(wait_s)
+        self._counters.queue_time.observe(wait_s)
 
     def sent(self, prompt_tokens: int) -> None:
         """Notes that it was sent to the engine."""
         self._prompt_tokens = prompt_tokens
-        self._totals.prompt_tokens += prompt_tokens
-        self._totals.prompt_length.observe(prompt_tokens)
+        self._counters.prompt_tokens += prompt_tokens
+        self._counters.prompt_length.observe(prompt_tokens)
 
-    def tokens(self, count: int, now_s: float) -> None:
-        """Notes tokens that came from the engine at once.
+    def tokens(self, count: int) -> None:
+        """Notes tokens that come from the engine now, at once.
 
         The time since the tokens before is shared by all of them: `count` gaps of that time's
         `count`-th part. Tokens that come together with the first one have no gap.
 
         Args:
             count: tokens; 0 is nothing.
-            now_s: when they came, by the same clock.
         """
         if not count:
             return
-        totals = self._totals
+        now_s = self._clock()
+        counters = self._counters
         if self._ttft_s is None:
             self._ttft_s = ttft_s = now_s - self._started_s
-            totals.time_to_first_token.observe(ttft_s)
+            counters.time_to_first_token.observe(ttft_s)
         else:
-            totals.inter_token_latency.observe((now_s - self._last_token_s) / count, count)
+            counters.inter_token_latency.observe((now_s - self._last_token_s) / count, count)
         self._last_token_s = now_s
         self._generation_tokens += count
-        totals.generation_tokens += count
+        counters.generation_tokens += count
 
     def tokens_wasted(self, count: int) -> None:
         """Notes tokens that came after the end; they matter if it was the client who left."""
         if self._left:
-            self._totals.tokens_after_disconnect += count
+            self._counters.tokens_after_disconnect += count
 
     def finished(self, reason: FinishReason) -> None:
         """Notes that the whole answer was given."""
         if self._ended:
             return
         total_s = self._end("finished", reason.value)
-        self._totals.finished[reason.value] += 1
-        self._totals.e2e_latency.observe(total_s)
-        self._totals.generation_length.observe(self._generation_tokens)
+        self._counters.finished[reason.value] += 1
+        self._counters.e2e_latency.observe(total_s)
+        self._counters.generation_length.observe(self._generation_tokens)
 
     def failed(self, code: str) -> None:
         """Notes that it ended with an error of ours.
@@ -130,7 +132,7 @@ class RequestMetrics:
         if self._ended:
             return
         self._end("failed", code)
-        self._totals.failed[code] = self._totals.failed.get(code, 0) + 1
+        self._counters.failed[code] = self._counters.failed.get(code, 0) + 1
 
     def cancelled(self) -> None:
         """Notes that the client left before the end."""
@@ -138,14 +140,14 @@ class RequestMetrics:
             return
         self._end("cancelled", None)
         self._left = True
-        self._totals.cancelled += 1
+        self._counters.cancelled += 1
 
     def _end(self, status: str, reason: str | None) -> float:
         """Ends the request; gives the seconds since its arrival."""
         self._ended = True
-        self._totals.in_flight -= 1
+        self._counters.in_flight -= 1
         total_s = self._clock() - self._started_s
-        log_request(
+        _log(
             engine_request_id=self._request_id,
             protocol=self._protocol,
             status=status,
@@ -158,6 +160,20 @@ class RequestMetrics:
             tokens_per_s=round(self._generation_tokens / total_s, 1) if total_s > 0 else None,
         )
         return total_s
+
+
+def _log(**fields: str | int | float | None) -> None:
+    """Log how a request went: `key=value` for eyes, fields of the record for machines.
+
+    Truss's JSON formatter carries such fields as keys of their own, and adds the platform's
+    `request_id` itself. A field that is None is left out.
+
+    Args:
+        fields: numbers and words of our own; never anything of the prompt, the answer or a header.
+    """
+    known = {name: value for name, value in fields.items() if value is not None}
+    line = " ".join(f"{name}={value}" for name, value in known.items())
+    logger.info("request %s", line, extra=known)
 
 
 def _milliseconds(seconds: float | None) -> float | None:

@@ -12,7 +12,7 @@ from trtllm_truss.backends.openvino_genai.guides import TYPE, read_guide
 from trtllm_truss.backends.openvino_genai.refusal import Refusal
 from trtllm_truss.backends.openvino_genai.sampling import Sampling, read_sampling
 from trtllm_truss.backends.openvino_genai.tensors import Tensors
-from trtllm_truss.backends.openvino_genai.unsupported import refuse_unsupported
+from trtllm_truss.backends.openvino_genai.unsupported import validate_capabilities
 from trtllm_truss.backends.openvino_genai.words import Word, read_words
 from trtllm_truss.guides.guide import Guide
 
@@ -89,7 +89,7 @@ def read_request(
     Raises:
         Refusal: it cannot be served; the caller is at fault.
     """
-    refuse_unsupported(tensors)
+    validate_capabilities(tensors)
     prompt = _read_prompt(tensors, limits)
     sampling = read_sampling(tensors, limits.max_beam_width)
     streaming = tensors.flag("streaming", False)

@@ -58,7 +58,7 @@ _EMPTY = frozenset(
 """Inputs that change nothing only while they hold no value, or an empty string."""
 
 
-def refuse_unsupported(tensors: Tensors) -> None:
+def validate_capabilities(tensors: Tensors) -> None:
     """Refuse by name what the CPU engine cannot do.
 
     Raises:

@@ -8,18 +8,18 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.protocols.field_types import (
+from trtllm_truss.protocols.fields import (
     INT32_MAX,
     LEAST,
     Finite,
     Unsupported,
     Words,
+    invalid_request,
     named_once,
     refuse_unsupported,
 )
 from trtllm_truss.protocols.lmi.call import LmiForm
 from trtllm_truss.protocols.lmi.grammar import Grammar
-from trtllm_truss.protocols.validation import invalid_request
 from trtllm_truss.validation import Strict
 
 ALIASES = {

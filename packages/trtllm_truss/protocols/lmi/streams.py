@@ -1,4 +1,4 @@
-"""Pieces and ends become lines, one for each token: JSON lines or server-sent events.
+"""Deltas and ends become lines, one for each token: JSON lines or server-sent events.
 
 The last line holds the last token together with the whole text, so a token is sent when the next
 one is there or nothing follows.
@@ -10,10 +10,11 @@ import json
 from typing import Any
 
 from trtllm_truss.errors import TrussError
+from trtllm_truss.protocols.base import sse_event
 from trtllm_truss.protocols.lmi.call import LmiCall, LmiForm
 from trtllm_truss.protocols.lmi.errors import error_line
 from trtllm_truss.protocols.lmi.tokens import NO_TOKEN, finish_reason, token_object
-from trtllm_truss.requests import Finish, Piece, Token
+from trtllm_truss.requests import AnswerItem, GenerationEnd, Token
 
 
 class LmiStream:
@@ -25,9 +26,9 @@ class LmiStream:
         self._held: Token | None = None
         self._sent = 0
 
-    def push(self, position: int, item: Piece | Finish) -> bytes:
+    def push(self, item: AnswerItem) -> bytes:
         """The lines that the next item completes; possibly none."""
-        if isinstance(item, Finish):
+        if isinstance(item, GenerationEnd):
             return self._line(self._held or NO_TOKEN, self._ending(item))
         self._text.append(item.text)
         lines = b""
@@ -56,7 +57,7 @@ class LmiStream:
         index = {"index": self._sent} if self._call.tgi else {}
         return self._encoded({**index, "token": token_object(token, tgi=self._call.tgi), **ending})
 
-    def _ending(self, finish: Finish) -> dict[str, Any]:
+    def _ending(self, finish: GenerationEnd) -> dict[str, Any]:
         prompt = self._call.requests[0].prompt or ""
         text = "".join(self._text)
         ending: dict[str, Any] = {
@@ -77,7 +78,6 @@ class LmiStream:
         return ending
 
     def _encoded(self, line: dict[str, Any]) -> bytes:
-        text = json.dumps(line, ensure_ascii=False).encode()
         if self._call.form is LmiForm.EVENTS:
-            return b"data: " + text + b"\n\n"
-        return text + b"\n"
+            return sse_event(line)
+        return json.dumps(line, ensure_ascii=False).encode() + b"\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trtllm_truss.requests import Finish, FinishReason, Token
+from trtllm_truss.requests import FinishReason, GenerationEnd, Token
 
 NO_TOKEN = Token(id=-1, text="", log_prob=-1, special=True)
 """What LMI puts where a line must have a token and there is none."""
@@ -23,7 +23,7 @@ def token_object(token: Token, *, tgi: bool) -> dict[str, Any]:
     return {**plain, "special_token": True} if token.special else plain
 
 
-def finish_reason(finish: Finish) -> str:
+def finish_reason(finish: GenerationEnd) -> str:
     """`length`, `eos_token` or `stop_sequence`."""
     if finish.reason is FinishReason.LENGTH:
         return "length"

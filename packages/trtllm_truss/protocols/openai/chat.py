@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.protocols.field_types import INT32_MAX, NonEmpty, Unsupported
+from trtllm_truss.protocols.fields import INT32_MAX, NonEmpty, Unsupported
 from trtllm_truss.protocols.limits import MAX_MESSAGES, MAX_TOOLS
 from trtllm_truss.protocols.openai.call import OpenAICall
 from trtllm_truss.protocols.openai.fields import SharedFields, read_body

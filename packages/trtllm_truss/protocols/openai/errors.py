@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from trtllm_truss.errors import QueueFull, RequestError, TrussError
@@ -18,11 +17,6 @@ def error_body(error: TrussError) -> dict[str, Any]:
             "code": error.code,
         }
     }
-
-
-def error_event(error: TrussError) -> bytes:
-    """The last event of a stream that broke off; no `[DONE]` follows."""
-    return b"data: " + json.dumps(error_body(error), ensure_ascii=False).encode() + b"\n\n"
 
 
 def _kind(error: TrussError) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from trtllm_truss.requests import FinishReason, Piece, Token
+from trtllm_truss.requests import FinishReason, TextDelta, Token
 
 Json = dict[str, Any]
 
@@ -25,7 +25,7 @@ class Shape(Protocol):
     def opening(self, index: int) -> Json | None:
         """The choice that comes before any text of it, if there is one."""
 
-    def part(self, index: int, piece: Piece, offset: int) -> Json:
+    def part(self, index: int, piece: TextDelta, offset: int) -> Json:
         """A choice with more text; `offset` characters of it have gone before."""
 
     def ending(self, index: int, reason: FinishReason) -> Json:
@@ -53,7 +53,7 @@ class ChatShape:
         """Tells the role."""
         return _delta(index, {"role": "assistant", "content": ""})
 
-    def part(self, index: int, piece: Piece, offset: int) -> Json:
+    def part(self, index: int, piece: TextDelta, offset: int) -> Json:
         """More content."""
         log_probs = self._log_probs(piece.tokens)
         return _delta(index, {"content": piece.text}, log_probs=log_probs)
@@ -104,7 +104,7 @@ class CompletionShape:
         """Nothing."""
         return None
 
-    def part(self, index: int, piece: Piece, offset: int) -> Json:
+    def part(self, index: int, piece: TextDelta, offset: int) -> Json:
         """More text."""
         return self._choice(index, piece.text, piece.tokens, None, offset)
 

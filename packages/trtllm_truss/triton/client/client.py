@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from trtllm_truss.triton.client.failures import unavailable
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
 from trtllm_truss.triton.client.request import EngineRequest
-from trtllm_truss.triton.client.response_stream import Answer
+from trtllm_truss.triton.client.response_stream import ResponseStream
 from trtllm_truss.triton.client.tensors import encode_request, encode_stop
 from trtllm_truss.triton.model_repository.contract import INPUTS, MODEL_NAME
 from trtllm_truss.triton.model_repository.schema import rows_for
@@ -60,7 +60,7 @@ class TritonClient:
         on_end: Callable[[], None] | None = None,
         on_stopped: Callable[[int], None] | None = None,
         on_sign: Callable[[], None] | None = None,
-    ) -> AsyncGenerator[Answer, None]:
+    ) -> AsyncGenerator[ResponseStream, None]:
         """Sends one generation; leaving the context before the end stops it.
 
         Args:
@@ -68,13 +68,13 @@ class TritonClient:
             on_end: called once, as soon as the engine is done, however slowly the answer is read.
             on_stopped: called once the engine has stopped a request that was let go of before its
                 end, with the tokens that it gave and nobody read.
-            on_sign: called at each response without tokens, see `Answer`.
+            on_sign: called at each response without tokens, see `ResponseStream`.
 
         Raises:
             EngineUnavailable: the server cannot be reached.
         """
         connection = await self._connected()
-        answer = Answer(on_end, on_sign)
+        answer = ResponseStream(on_end, on_sign)
         message = encode_request(request, model_name=self._model_name, declared=self._declared)
         call = connection.call(_STREAM_INFER, message.SerializeToString(), answer)
         try:
@@ -108,7 +108,7 @@ class TritonClient:
         self,
         connection: GrpcConnection,
         call: int,
-        answer: Answer,
+        answer: ResponseStream,
         request_id: str,
         on_stopped: Callable[[int], None] | None,
     ) -> None:
@@ -125,7 +125,7 @@ class TritonClient:
         ending.add_done_callback(self._endings.discard)
 
     async def _end(
-        self, connection: GrpcConnection, call: int, answer: Answer, request_id: str
+        self, connection: GrpcConnection, call: int, answer: ResponseStream, request_id: str
     ) -> None:
         """Has the engine end a request, and cancels its call only if it does not.
 
@@ -134,7 +134,7 @@ class TritonClient:
         segmentation fault). The ``stop`` input of the backend is harmless.
         """
         stop = encode_stop(request_id, model_name=self._model_name)
-        order = Answer()
+        order = ResponseStream()
         if connection.is_usable:
             stop_call = connection.call(_STREAM_INFER, stop.SerializeToString(), order)
             if await order.comes_to_end(_ORDER_LIMIT_S):

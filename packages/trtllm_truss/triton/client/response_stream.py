@@ -20,7 +20,7 @@ def _nothing() -> None:
     """For whom the end is of no interest."""
 
 
-class Answer:
+class ResponseStream:
     """Collects tokens as they come and gives them out together, to one reader.
 
     A token costs four bytes until it is read, so an answer that nobody reads is bounded by what
