@@ -10,10 +10,9 @@ from trtllm_truss.endpoints.endpoint import Endpoint
 from trtllm_truss.protocols.base import ApiAdapter, Defaults
 from trtllm_truss.protocols.lmi.adapter import LmiAdapter
 from trtllm_truss.protocols.lmi.body import is_lmi, is_tgi_client
-from trtllm_truss.protocols.openai.adapter import OpenAIAdapter
+from trtllm_truss.protocols.openai.adapter import OpenAIAdapter, usable_defaults
 from trtllm_truss.protocols.openai.chat import parse_chat
 from trtllm_truss.protocols.openai.completions import parse_completion
-from trtllm_truss.protocols.openai.sampling import usable_defaults
 from trtllm_truss.protocols.predict.adapter import PredictAdapter
 from trtllm_truss.serving.service import Service
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from trtllm_truss.errors import DeadlineExceeded, EngineUnavailable, TrussError
 from trtllm_truss.inference.preprocessing import PreparedRequest
-from trtllm_truss.metrics.request import RequestMetrics
+from trtllm_truss.metrics.collector import RequestMetrics
 from trtllm_truss.requests import AnswerItem, FinishReason, GenerationEnd, TextDelta, Token, Usage
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.text_stream import TextStream, TokenText

@@ -16,8 +16,7 @@ from trtllm_truss.inference.capabilities import in_callers_words
 from trtllm_truss.inference.decode_stream import AnswerReader, Deadlines, EngineHeartbeat
 from trtllm_truss.inference.preprocessing import PreparedRequest, Preprocessor
 from trtllm_truss.inference.tokenization import prompt_field
-from trtllm_truss.metrics.collector import Metrics
-from trtllm_truss.metrics.request import RequestMetrics
+from trtllm_truss.metrics.collector import Metrics, RequestMetrics
 from trtllm_truss.requests import AnswerItem, GenerationRequest
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.tokenizer import TextTokenizer

@@ -1,1 +1,1 @@
-"""Metrics: `counters` over all requests, one `request` with its log line, the `collector`."""
+"""Metrics: `counters` over all requests; the `collector` shows them and feeds them per request."""

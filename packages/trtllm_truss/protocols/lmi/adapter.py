@@ -8,11 +8,9 @@ from typing import Any
 
 from trtllm_truss.errors import TrussError
 from trtllm_truss.protocols.base import Call, Defaults
-from trtllm_truss.protocols.lmi import errors
-from trtllm_truss.protocols.lmi.answers import LmiAnswer
+from trtllm_truss.protocols.lmi.answers import LmiAnswer, LmiStream, error_body
 from trtllm_truss.protocols.lmi.body import parse_lmi
 from trtllm_truss.protocols.lmi.call import LmiForm
-from trtllm_truss.protocols.lmi.streams import LmiStream
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,4 +29,4 @@ class LmiAdapter:
 
     def error_body(self, error: TrussError) -> Any:
         """LMI's shape or TGI's."""
-        return errors.error_body(error, tgi=self.tgi)
+        return error_body(error, tgi=self.tgi)

@@ -1,13 +1,15 @@
-"""Deltas and ends become OpenAI's objects: one whole, or a stream of chunks."""
+"""Answers as OpenAI's objects, whole or in chunks, and its errors.
+
+Errors: https://platform.openai.com/docs/guides/error-codes
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from trtllm_truss.errors import TrussError
+from trtllm_truss.errors import QueueFull, RequestError, TrussError
 from trtllm_truss.protocols.base import WholeWriter, json_bytes, sse_event
-from trtllm_truss.protocols.openai.call import OpenAICall
-from trtllm_truss.protocols.openai.errors import error_body
+from trtllm_truss.protocols.openai.shapes import OpenAICall
 from trtllm_truss.requests import AnswerItem, GenerationEnd
 
 DONE = b"data: [DONE]\n\n"
@@ -115,3 +117,21 @@ def _head(call: OpenAICall, kind: str, answer_id: str, created_s: int) -> dict[s
         "created": created_s,
         "model": call.model,
     }
+
+
+def error_body(error: TrussError) -> dict[str, Any]:
+    """The body of an error response; `code` is ours, the status says the rest."""
+    return {
+        "error": {
+            "message": error.message,
+            "type": _kind(error),
+            "param": error.param,
+            "code": error.code,
+        }
+    }
+
+
+def _kind(error: TrussError) -> str:
+    if isinstance(error, RequestError):
+        return "invalid_request_error"
+    return "rate_limit_error" if isinstance(error, QueueFull) else "server_error"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from trtllm_truss.requests import FinishReason, TextDelta, Token
+from trtllm_truss.requests import FinishReason, GenerationRequest, TextDelta, Token
 
 Json = dict[str, Any]
 
@@ -33,6 +33,30 @@ class Shape(Protocol):
 
     def whole(self, index: int, text: str, tokens: Sequence[Token], reason: FinishReason) -> Json:
         """A choice that is complete."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenAICall:
+    """What a body asks for, and how its answer looks.
+
+    Attributes:
+        requests: one for each prompt, to be answered side by side.
+        model: the name that the caller used; echoed.
+        stream: whether the answer is sent as it is generated.
+        include_usage: whether a stream ends with the usage.
+        shape: the objects of the API that was called.
+    """
+
+    requests: tuple[GenerationRequest, ...]
+    model: str
+    stream: bool
+    include_usage: bool
+    shape: Shape
+
+    @property
+    def n(self) -> int:
+        """Choices for each prompt."""
+        return self.requests[0].n
 
 
 @dataclass(frozen=True, slots=True)
