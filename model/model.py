@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trtllm_truss.endpoints.in_process import InProcessPredict
-from trtllm_truss.endpoints.routes import Routes
+from trtllm_truss.endpoints.routes import Routes, build_routes
 from trtllm_truss.engines.compatibility.environment import Surroundings
 from trtllm_truss.errors import StartupError
 from trtllm_truss.protocols.predict.body import parse_defaults
@@ -55,8 +55,8 @@ class Model:
             logger.error("cannot start: %s", sentence)
             raise StartupError(sentence) from error
         self._service = service
-        self._routes = Routes(service, defaults)
-        if isinstance(self._secrets, dict):  # truss.load(DIR).predict; never so on Truss's server
+        self._routes = build_routes(service, defaults)
+        if self._is_in_process():
             self.predict = InProcessPredict(service, defaults)  # type: ignore
 
     def is_healthy(self) -> bool:
@@ -77,6 +77,10 @@ class Model:
     async def completions(self, request: Request) -> Response:
         """Handle `POST /v1/completions`."""
         return await self._loaded().completions(request)
+
+    def _is_in_process(self) -> bool:
+        """Whether `truss.load(DIR)` made it: that passes a dict, Truss's server an object."""
+        return isinstance(self._secrets, dict)
 
     def _loaded(self) -> Routes:
         assert self._routes is not None, "Truss asks only after load()"

@@ -106,7 +106,7 @@ class GenerationRequest:
             has them.
         log_probs: the likeliest tokens to tell beside each token, which is told in any case; 0
             asks for its own log probability alone, None for none. Implies `token_details`.
-        prompt_details: whether the first `Finish` tells the tokens of the prompt.
+        prompt_details: whether the first `GenerationEnd` tells the tokens of the prompt.
         sampling: how tokens are chosen; without a seed a random one is taken.
         names: what the caller's protocol calls the attributes that it calls otherwise, so that
             refusals name the caller's own fields.
@@ -189,12 +189,12 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TextDelta:
     """Text that is certain to be part of an answer.
 
     Attributes:
         text: never empty, unless `tokens` are told.
-        index: which of the `n` answers it belongs to.
+        index: the number of the answer in its call: those to the first request come first.
         tokens: the tokens that make it up, if asked for; their texts joined are `text`.
     """
 
@@ -204,13 +204,13 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
-    """The end of an answer: exactly one for each of the `n`, and nothing of it after.
+class GenerationEnd:
+    """The end of an answer: exactly one for each, and nothing of it after.
 
     Attributes:
         reason: why it ended.
         usage: `completion_tokens` are those of this answer.
-        index: which of the `n` answers it ends.
+        index: the number of the answer in its call.
         stop_word: the stop word that ended it; None if the model did, or `max_tokens`.
         seed: the seed that it was drawn with.
         prompt: the tokens of the prompt, if asked for.
@@ -222,3 +222,7 @@ class Finish:
     stop_word: str | None = None
     seed: int | None = None
     prompt: tuple[Token, ...] = ()
+
+
+AnswerItem = TextDelta | GenerationEnd
+"""What an answer consists of: any number of deltas and one end."""

@@ -26,7 +26,7 @@ from trtllm_truss.engines.manifest import (
 )
 from trtllm_truss.engines.target_gpu import TargetGpu
 from trtllm_truss.errors import ArtifactError, SettingsError
-from trtllm_truss.serving.preflight import Examined, examine_engine
+from trtllm_truss.serving.preflight import ResolvedEngine, resolve_engine
 from trtllm_truss.settings.loading import Environment, parse_settings
 from trtllm_truss.text.tokenizer import load_tokenizer
 
@@ -48,10 +48,10 @@ def tokenizer_json() -> bytes:
     return Tokenizer(models.WordLevel({"<unk>": 0, "hi": 1}, unk_token="<unk>")).to_str().encode()
 
 
-def examined(surroundings: Surroundings | None = None, **metadata: Any) -> Examined:
+def examined(surroundings: Surroundings | None = None, **metadata: Any) -> ResolvedEngine:
     content = {"engine_repository": "org/engine", "tensor_parallelism": 2, **metadata}
     settings = parse_settings({"model_metadata": content})
-    return examine_engine(settings, Environment("hf_token", {}), surroundings or Surroundings())
+    return resolve_engine(settings, Environment("hf_token", {}), surroundings or Surroundings())
 
 
 def manifest(**changes: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from tests.support.truss_process import alive
 
 from trtllm_truss.endpoints.in_process import InProcessPredict
 from trtllm_truss.errors import EngineUnavailable
-from trtllm_truss.requests import Finish, GenerationRequest, Piece
+from trtllm_truss.requests import AnswerItem, GenerationRequest, TextDelta
 from trtllm_truss.serving.service import Service
 
 PRELUDE = """
@@ -128,10 +128,10 @@ class FakeService:
 
     async def generate(
         self, requests: Sequence[GenerationRequest], protocol: str
-    ) -> AsyncGenerator[tuple[int, Piece | Finish], None]:
+    ) -> AsyncGenerator[AnswerItem, None]:
         try:
             while requests[0].prompt != "fail":
-                yield 0, Piece("word ")
+                yield TextDelta("word ")
                 await asyncio.sleep(0.01)
             raise EngineUnavailable("the engine is gone.")
         finally:

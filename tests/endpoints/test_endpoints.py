@@ -15,7 +15,7 @@ from tests.support.fake_engine import FakeEngine, Step
 from tests.support.smollm2 import smollm2_tokenizer
 from tokenizers import Tokenizer, models
 
-from trtllm_truss.endpoints.routes import Routes
+from trtllm_truss.endpoints.routes import build_routes
 from trtllm_truss.errors import EngineUnavailable
 from trtllm_truss.text.tokenizer import TextTokenizer, load_tokenizer
 
@@ -33,7 +33,7 @@ def served(
 ) -> tuple[httpx.AsyncClient, FakeEngine]:
     engine = FakeEngine(lambda _: steps, tokenizer or smollm2_tokenizer())
     engine.sampling = sampling
-    routes = Routes(engine, defaults or {})  # type: ignore[arg-type]
+    routes = build_routes(engine, defaults or {})  # type: ignore[arg-type]
     app = Starlette(
         routes=[
             Route("/predict", routes.predict.__call__, methods=["POST"]),

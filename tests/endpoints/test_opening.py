@@ -11,8 +11,10 @@ from starlette.types import Message
 from tests.support.virtual_time import virtually
 
 from trtllm_truss.endpoints.disconnect import ClientGone
-from trtllm_truss.endpoints.opening import opened
+from trtllm_truss.endpoints.streaming import EncodedAnswer
 from trtllm_truss.errors import QueueFull
+from trtllm_truss.protocols.predict.adapter import PlainText
+from trtllm_truss.requests import AnswerItem, TextDelta
 
 
 class Answer:
@@ -21,14 +23,14 @@ class Answer:
         self.error = error
         self.closed = False
 
-    async def items(self) -> AsyncGenerator[int, None]:
+    async def items(self) -> AsyncGenerator[AnswerItem, None]:
         try:
             await asyncio.sleep(self.first_after_s)
             if self.error is not None:
                 raise self.error
-            yield 1
+            yield TextDelta("1")
             await asyncio.sleep(1)
-            yield 2
+            yield TextDelta("2")
         finally:
             self.closed = True
 
@@ -41,6 +43,14 @@ def request(leaves_after_s: float = 1e6) -> Request:
     return Request({"type": "http"}, receive)
 
 
+async def opened(
+    request: Request, items: AsyncGenerator[AnswerItem, None], limit_s: float | None = None
+) -> EncodedAnswer:
+    answer = EncodedAnswer(items, PlainText())
+    await answer.open(request.receive, limit_s)
+    return answer
+
+
 def now() -> float:
     return asyncio.get_running_loop().time()
 
@@ -51,7 +61,7 @@ async def test_it_opens_with_the_first_item(limit_s: float | None) -> None:
     answer = Answer(first_after_s=3)
     opening = await opened(request(), answer.items(), limit_s)
     assert now() == 3
-    assert [item async for item in opening] == [1, 2]
+    assert [chunk async for chunk in opening] == [b"1", b"2", b""]
     assert answer.closed
 
 
@@ -60,7 +70,7 @@ async def test_it_opens_without_one_when_its_limit_is_reached() -> None:
     answer = Answer(first_after_s=40)
     opening = await opened(request(), answer.items(), 15)
     assert now() == 15
-    assert [item async for item in opening] == [1, 2]
+    assert [chunk async for chunk in opening] == [b"1", b"2", b""]
     assert now() == 41
 
 

@@ -15,7 +15,7 @@ from tests.support.waiting import PATIENCE_S
 
 from trtllm_truss.guides.check import GuideCheck
 from trtllm_truss.guides.guide import CheckFailed, Guide, GuideFault, Language
-from trtllm_truss.serving.guided_decoding import write_tokenizer_info
+from trtllm_truss.serving.rendering import write_tokenizer_info
 
 TRIAL = ["-m", "trtllm_truss.guides.xgrammar_trial"]
 TORCH_STUB = SUPPORT / "torch_stub"

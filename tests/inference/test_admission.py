@@ -8,8 +8,7 @@ import pytest
 from tests.support.virtual_time import virtually
 
 from trtllm_truss.errors import EngineUnavailable, QueueFull
-from trtllm_truss.inference.admission import Admission
-from trtllm_truss.inference.slot import Ticket
+from trtllm_truss.inference.admission import Admission, Slot
 from trtllm_truss.settings.model import Serving
 
 
@@ -20,7 +19,7 @@ def admission(
     return Admission(max_requests, max_tokens, Serving(**limits), clock=clock)  # type: ignore[arg-type]
 
 
-async def queued(gate: Admission, *sizes: int) -> list[asyncio.Task[Ticket]]:
+async def queued(gate: Admission, *sizes: int) -> list[asyncio.Task[Slot]]:
     """One waiting request for each number of tokens, in this order."""
     tasks = []
     for tokens in sizes:
@@ -35,7 +34,7 @@ async def served(gate: Admission, tokens: int, seconds: float) -> None:
     ticket.release()
 
 
-async def order_of(gate: Admission, tasks: list[asyncio.Task[Ticket]]) -> list[int]:
+async def order_of(gate: Admission, tasks: list[asyncio.Task[Slot]]) -> list[int]:
     """The indices of waiting requests in the order in which they are admitted, one by one."""
     order: list[int] = []
     while len(order) < len(tasks):

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from tests.support.virtual_time import virtually
 
 from trtllm_truss.errors import EngineUnavailable, QueueFull
-from trtllm_truss.inference.admission import Admission
-from trtllm_truss.inference.slot import Ticket
+from trtllm_truss.inference.admission import Admission, Slot
 from trtllm_truss.settings.model import Serving
 
 MAX_REQUESTS, MAX_TOKENS, QUEUE_LIMIT, BUDGET_S = 3, 100, 6, 10
@@ -29,8 +28,8 @@ class Play:
         limits = Serving(queue_limit=QUEUE_LIMIT, queue_timeout_s=BUDGET_S)
         self.now = asyncio.get_running_loop().time
         self.gate = Admission(MAX_REQUESTS, MAX_TOKENS, limits, clock=self.now)
-        self.waits: dict[asyncio.Task[Ticket], float] = {}
-        self.held: list[Ticket] = []
+        self.waits: dict[asyncio.Task[Slot], float] = {}
+        self.held: list[Slot] = []
 
     async def arrive(self, tokens: int) -> None:
         self.waits[asyncio.create_task(self.gate.admit(tokens))] = self.now()

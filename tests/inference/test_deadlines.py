@@ -10,7 +10,7 @@ from tests.support.fake_engine import FakeEngine
 from tests.support.virtual_time import virtually
 
 from trtllm_truss.errors import DeadlineExceeded
-from trtllm_truss.requests import Finish, GenerationRequest, Piece
+from trtllm_truss.requests import GenerationEnd, GenerationRequest, TextDelta
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.tokenizer import TextTokenizer
 
@@ -19,9 +19,9 @@ LIMITS = Serving(
 )
 
 
-async def read(engine: FakeEngine, items: list[Piece | Finish]) -> None:
+async def read(engine: FakeEngine, items: list[TextDelta | GenerationEnd]) -> None:
     request = GenerationRequest(prompt="Hi", max_tokens=50)
-    async for _, item in engine.generator.generate([request], call_id="call"):
+    async for item in engine.generator.generate([request], call_id="call"):
         items.append(item)
 
 
@@ -53,9 +53,9 @@ def test_a_deadline_that_passes_ends_the_request(
 @virtually
 async def test_what_ends_in_time_is_whole(tokenizer: TextTokenizer) -> None:
     engine = FakeEngine(lambda _: [4.9, "one", 1.9, " two"], tokenizer, limits=LIMITS)
-    items: list[Piece | Finish] = []
+    items: list[TextDelta | GenerationEnd] = []
     await read(engine, items)
-    assert isinstance(items[-1], Finish)
+    assert isinstance(items[-1], GenerationEnd)
 
 
 @virtually
@@ -63,7 +63,7 @@ async def test_a_slow_reader_of_a_whole_answer_gets_all_of_it(tokenizer: TextTok
     engine = FakeEngine(lambda _: ["one", " two"], tokenizer, limits=LIMITS)
     request = GenerationRequest(prompt="Hi", max_tokens=50)
     texts = []
-    async for _, item in engine.generator.generate([request], call_id="call"):
+    async for item in engine.generator.generate([request], call_id="call"):
         await asyncio.sleep(7.9)
-        texts.append(item.text if isinstance(item, Piece) else "end")
+        texts.append(item.text if isinstance(item, TextDelta) else "end")
     assert texts == ["one", " two", "end"]

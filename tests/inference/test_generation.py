@@ -13,7 +13,14 @@ from tests.support.fake_engine import FakeEngine
 from tests.support.virtual_time import virtually
 
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest, QueueFull
-from trtllm_truss.requests import Finish, FinishReason, GenerationRequest, Piece, Sampling
+from trtllm_truss.requests import (
+    AnswerItem,
+    FinishReason,
+    GenerationEnd,
+    GenerationRequest,
+    Sampling,
+    TextDelta,
+)
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.tokenizer import TextTokenizer
 from trtllm_truss.triton.client.request import EngineRequest
@@ -23,28 +30,26 @@ def asked(**fields: Any) -> GenerationRequest:
     return GenerationRequest(**{"prompt": "Hi", "max_tokens": 20, **fields})
 
 
-def texts(items: Sequence[tuple[int, Piece | Finish]]) -> dict[tuple[int, int], str]:
-    joined: dict[tuple[int, int], str] = defaultdict(str)
-    for position, item in items:
-        if isinstance(item, Piece):
-            joined[position, item.index] += item.text
+def texts(items: Sequence[AnswerItem]) -> dict[int, str]:
+    joined: dict[int, str] = defaultdict(str)
+    for item in items:
+        if isinstance(item, TextDelta):
+            joined[item.index] += item.text
     return dict(joined)
 
 
-def ends(items: Sequence[tuple[int, Piece | Finish]]) -> list[Finish]:
-    return [item for _, item in items if isinstance(item, Finish)]
+def ends(items: Sequence[AnswerItem]) -> list[GenerationEnd]:
+    return [item for item in items if isinstance(item, GenerationEnd)]
 
 
-async def generated(
-    engine: FakeEngine, *requests: GenerationRequest
-) -> list[tuple[int, Piece | Finish]]:
+async def generated(engine: FakeEngine, *requests: GenerationRequest) -> list[AnswerItem]:
     return [item async for item in engine.generator.generate(requests, call_id="call")]
 
 
-async def one(engine: FakeEngine, **fields: Any) -> tuple[str, Finish]:
+async def one(engine: FakeEngine, **fields: Any) -> tuple[str, GenerationEnd]:
     items = await generated(engine, asked(**fields))
     (finish,) = ends(items)
-    return texts(items).get((0, 0), ""), finish
+    return texts(items).get(0, ""), finish
 
 
 @virtually
@@ -56,9 +61,9 @@ async def test_answers_run_side_by_side(tokenizer: TextTokenizer) -> None:
     items = await generated(engine, asked(n=2, sampling=Sampling(seed=2**64 - 1)), asked())
     assert asyncio.get_running_loop().time() == 2.0
     assert texts(items) == {
-        (0, 0): "I am call.",
-        (0, 1): "I am call-1.",
-        (1, 0): "I am call-2.",
+        0: "I am call.",
+        1: "I am call-1.",
+        2: "I am call-2.",
     }
     assert [request.sampling.seed for request in engine.requests[:2]] == [2**64 - 1, 0]
     assert [finish.seed for finish in ends(items)][:2] == [2**64 - 1, 0]
@@ -135,7 +140,7 @@ async def test_more_than_can_ever_run_and_wait_is_refused_by_name(tokenizer: Tex
 async def test_tokens_and_their_log_probabilities(tokenizer: TextTokenizer) -> None:
     engine = FakeEngine(lambda _: ["One two", " three", " four"], tokenizer)
     items = await generated(engine, asked(log_probs=0, stop_words=("ee",)))
-    tokens = [token for _, item in items if isinstance(item, Piece) for token in item.tokens]
+    tokens = [token for item in items if isinstance(item, TextDelta) for token in item.tokens]
     assert [(token.text, token.log_prob) for token in tokens] == [
         ("One", 0.0),
         (" two", -1.0),
@@ -149,10 +154,10 @@ async def test_tokens_and_their_log_probabilities(tokenizer: TextTokenizer) -> N
 async def test_the_prompt_comes_first_if_it_is_to(tokenizer: TextTokenizer) -> None:
     engine = FakeEngine(lambda _: [" there", "!"], tokenizer)
     items = await generated(engine, asked(echo=True, n=2))
-    assert texts(items) == {(0, 0): "Hi there!", (0, 1): "Hi there!"}
+    assert texts(items) == {0: "Hi there!", 1: "Hi there!"}
     ids = tuple(tokenizer.encode("One two three"))
     request = asked(prompt=None, prompt_ids=ids, truncate_prompt=2, echo=True)
-    assert texts(await generated(engine, request)) == {(0, 0): " two three there!"}
+    assert texts(await generated(engine, request)) == {0: " two three there!"}
     assert engine.requests[-1].input_ids == list(ids[-2:])
 
 
@@ -209,7 +214,7 @@ async def test_requests_that_find_no_engine_add_up_to_a_hang(tokenizer: TextToke
     for script in (refused, lambda _: [EngineUnavailable("stub process is not healthy")]):
         engine = FakeEngine(script, tokenizer)
         for _ in range(3):
-            assert engine.activity.silent_for_s == 0
+            assert engine.heartbeat.silent_for_s == 0
             with pytest.raises(EngineUnavailable):
                 await one(engine)
-        assert engine.activity.silent_for_s > 0
+        assert engine.heartbeat.silent_for_s > 0

@@ -19,8 +19,7 @@ from trtllm_truss.guides import check as check_module
 from trtllm_truss.guides.check import GuideCheck
 from trtllm_truss.inference.capabilities import Capabilities
 from trtllm_truss.inference.guide_gate import GuideGate, guide_check_for
-from trtllm_truss.inference.prepared_request import Plan
-from trtllm_truss.inference.preprocessing import Planner
+from trtllm_truss.inference.preprocessing import PreparedRequest, Preprocessor
 from trtllm_truss.requests import GenerationRequest, Guide
 from trtllm_truss.text.tokenizer import TextTokenizer
 
@@ -44,10 +43,10 @@ async def plan(
     check: GuideCheck,
     request: GenerationRequest,
     kind: EngineKind = EngineKind.CPU,
-) -> Plan:
+) -> PreparedRequest:
     engine, capabilities = replace(ENGINE, kind=kind), Capabilities(guides=True)
-    planner = Planner(engine, tokenizer, capabilities, GuideGate(check))
-    return (await planner.plan(request, map(str, count())))[0]
+    preprocessor = Preprocessor(engine, tokenizer, capabilities, GuideGate(check))
+    return (await preprocessor.prepare(request, map(str, count())))[0]
 
 
 @pytest.mark.parametrize("kind", EngineKind)

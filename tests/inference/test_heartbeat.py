@@ -7,7 +7,7 @@ import contextlib
 import pytest
 
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest
-from trtllm_truss.inference.heartbeat import Activity
+from trtllm_truss.inference.decode_stream import EngineHeartbeat
 
 
 @pytest.fixture
@@ -16,11 +16,13 @@ def now() -> list[float]:
 
 
 @pytest.fixture
-def activity(now: list[float]) -> Activity:
-    return Activity(lambda: now[0])
+def activity(now: list[float]) -> EngineHeartbeat:
+    return EngineHeartbeat(lambda: now[0])
 
 
-def test_silence_is_measured_while_a_request_waits(activity: Activity, now: list[float]) -> None:
+def test_silence_is_measured_while_a_request_waits(
+    activity: EngineHeartbeat, now: list[float]
+) -> None:
     assert activity.silent_for_s == 0
     with activity.waiting():
         now[0] += 5
@@ -29,7 +31,7 @@ def test_silence_is_measured_while_a_request_waits(activity: Activity, now: list
     assert activity.silent_for_s == 0  # the reader is slow, not the engine
 
 
-def test_a_new_request_does_not_hide_a_hang(activity: Activity, now: list[float]) -> None:
+def test_a_new_request_does_not_hide_a_hang(activity: EngineHeartbeat, now: list[float]) -> None:
     with activity.waiting():
         now[0] += 5
         with activity.waiting():
@@ -39,7 +41,9 @@ def test_a_new_request_does_not_hide_a_hang(activity: Activity, now: list[float]
         assert activity.silent_for_s == 0
 
 
-def test_who_gives_up_waiting_is_no_sign_of_life(activity: Activity, now: list[float]) -> None:
+def test_who_gives_up_waiting_is_no_sign_of_life(
+    activity: EngineHeartbeat, now: list[float]
+) -> None:
     with activity.waiting():
         now[0] += 5
         with pytest.raises(TimeoutError), activity.waiting():
@@ -47,7 +51,9 @@ def test_who_gives_up_waiting_is_no_sign_of_life(activity: Activity, now: list[f
         assert activity.silent_for_s == 5
 
 
-def test_what_the_engine_refuses_is_a_sign_of_life(activity: Activity, now: list[float]) -> None:
+def test_what_the_engine_refuses_is_a_sign_of_life(
+    activity: EngineHeartbeat, now: list[float]
+) -> None:
     with activity.waiting():
         now[0] += 5
         with pytest.raises(InvalidRequest), activity.waiting():
@@ -55,7 +61,7 @@ def test_what_the_engine_refuses_is_a_sign_of_life(activity: Activity, now: list
         assert activity.silent_for_s == 0
 
 
-def test_an_engine_that_only_fails_is_silent(activity: Activity, now: list[float]) -> None:
+def test_an_engine_that_only_fails_is_silent(activity: EngineHeartbeat, now: list[float]) -> None:
     """One request after another, each gone before the next comes, perhaps at once."""
     for _ in range(3):
         assert activity.silent_for_s == 0  # two failures in a row are no hang yet
@@ -71,7 +77,9 @@ def test_an_engine_that_only_fails_is_silent(activity: Activity, now: list[float
     assert activity.silent_for_s == 0
 
 
-def test_a_new_engine_is_not_blamed_for_the_old_one(activity: Activity, now: list[float]) -> None:
+def test_a_new_engine_is_not_blamed_for_the_old_one(
+    activity: EngineHeartbeat, now: list[float]
+) -> None:
     for _ in range(3):
         now[0] += 100
         activity.request_failed()
@@ -79,7 +87,9 @@ def test_a_new_engine_is_not_blamed_for_the_old_one(activity: Activity, now: lis
     assert activity.silent_for_s == 0
 
 
-def test_what_the_engine_says_is_a_sign_of_life(activity: Activity, now: list[float]) -> None:
+def test_what_the_engine_says_is_a_sign_of_life(
+    activity: EngineHeartbeat, now: list[float]
+) -> None:
     with activity.waiting():
         now[0] += 5
         activity.sign_of_life()

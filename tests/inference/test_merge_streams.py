@@ -10,7 +10,7 @@ import pytest
 from tests.support.virtual_time import virtually
 
 from trtllm_truss.errors import EngineUnavailable
-from trtllm_truss.inference.merge_streams import side_by_side
+from trtllm_truss.inference.generation import merge_streams
 
 
 class Stream:
@@ -34,8 +34,8 @@ class Stream:
             self.closed = True
 
 
-def together(*streams: Stream) -> AsyncGenerator[tuple[int, int], None]:
-    return side_by_side([stream.read() for stream in streams])
+def together(*streams: Stream) -> AsyncGenerator[int, None]:
+    return merge_streams([stream.read() for stream in streams])
 
 
 def nothing_is_left(*streams: Stream) -> bool:
@@ -46,7 +46,7 @@ def nothing_is_left(*streams: Stream) -> bool:
 async def test_items_come_as_they_are_there() -> None:
     streams = Stream(1, 2, every_s=2.0), Stream(3, 4, 5, every_s=1.5)
     items = [item async for item in together(*streams)]
-    assert items == [(1, 3), (0, 1), (1, 4), (0, 2), (1, 5)]
+    assert items == [3, 1, 4, 2, 5]
     assert asyncio.get_running_loop().time() == 4.5
     assert nothing_is_left(*streams)
 
@@ -54,8 +54,7 @@ async def test_items_come_as_they_are_there() -> None:
 @virtually
 async def test_one_stream_needs_no_task() -> None:
     stream = Stream(1, 2)
-    async for item in together(stream):
-        assert item[0] == 0
+    async for _ in together(stream):
         assert len(asyncio.all_tasks()) == 1
     assert nothing_is_left(stream)
 
@@ -66,7 +65,7 @@ async def test_an_error_ends_all(others: int) -> None:
     quiet = [Stream(1, every_s=1000.0) for _ in range(others)]
     streams = [Stream(1, 2, EngineUnavailable("gone")), *quiet]
     items = together(*streams)
-    assert [await anext(items), await anext(items)] == [(0, 1), (0, 2)]
+    assert [await anext(items), await anext(items)] == [1, 2]
     with pytest.raises(EngineUnavailable):
         await anext(items)
     assert asyncio.get_running_loop().time() == 3

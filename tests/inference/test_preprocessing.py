@@ -12,8 +12,7 @@ from tests.support.fake_engine import ENGINE
 
 from trtllm_truss.errors import ContextLengthExceeded, InvalidRequest, RequestError
 from trtllm_truss.inference.capabilities import Capabilities
-from trtllm_truss.inference.prepared_request import Plan
-from trtllm_truss.inference.preprocessing import Planner
+from trtllm_truss.inference.preprocessing import PreparedRequest, Preprocessor
 from trtllm_truss.requests import REST_OF_CONTEXT, ChatFormat, GenerationRequest, Guide
 from trtllm_truss.text.tokenizer import TextTokenizer
 
@@ -23,9 +22,9 @@ CHAT = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Wel
 
 async def plans(
     tokenizer: TextTokenizer, capabilities: Capabilities = ALL, **fields: Any
-) -> list[Plan]:
+) -> list[PreparedRequest]:
     request = GenerationRequest(**{"prompt": "Hi there", "max_tokens": 5, **fields})
-    return await Planner(ENGINE, tokenizer, capabilities).plan(request, map(str, count()))
+    return await Preprocessor(ENGINE, tokenizer, capabilities).prepare(request, map(str, count()))
 
 
 async def test_what_is_passed_on(tokenizer: TextTokenizer) -> None:

@@ -69,12 +69,15 @@ def test_histograms_equal_the_token_schedule(metrics, clock, scraped) -> None:
     first.sent(5)
     second.queued(0.0)
     second.sent(300)
-    first.tokens(2, 1000.5)  # with the first token: no gap
-    second.tokens(1, 1000.75)
-    second.tokens(0, 1000.875)  # an end without a token
-    first.tokens(4, 1001.0)  # 0.5 s: four gaps of 0.125 s
-    first.tokens(1, 1001.0625)
-    second.tokens(1, 1003.75)  # a gap above the last bucket
+    for clock.now_s, request, count in (
+        (1000.5, first, 2),  # with the first token: no gap
+        (1000.75, second, 1),
+        (1000.875, second, 0),  # an end without a token
+        (1001.0, first, 4),  # 0.5 s: four gaps of 0.125 s
+        (1001.0625, first, 1),
+        (1003.75, second, 1),  # a gap above the last bucket
+    ):
+        request.tokens(count)
     clock.now_s = 1004.0
     first.finished(FinishReason.STOP)
     second.finished(FinishReason.LENGTH)
@@ -120,7 +123,7 @@ def test_known_labels_begin_at_zero(scraped) -> None:
 
 def test_tokens_for_a_client_that_left_are_counted_apart(metrics, scraped) -> None:
     request = metrics.request_started("predict", "a")
-    request.tokens(3, 1001.0)
+    request.tokens(3)
     request.cancelled()
     request.tokens_wasted(4)
     request.tokens_wasted(1)

@@ -53,8 +53,10 @@ def answer(metrics: Metrics, now: list[float]) -> None:
     request = metrics.request_started("predict", "4f1d")
     request.queued(0.0125)
     request.sent(12)
-    request.tokens(1, 10.25)
-    request.tokens(49, 12.0)
+    now[0] = 10.25
+    request.tokens(1)
+    now[0] = 12.0
+    request.tokens(49)
     now[0] = 12.5
     request.finished(FinishReason.STOP)
     request.cancelled()

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from trtllm_truss.errors import BodyTooLarge, InvalidRequest
 from trtllm_truss.protocols import limits
+from trtllm_truss.protocols.fields import unknown_field
 from trtllm_truss.protocols.json_body import parse_json_object
-from trtllm_truss.protocols.validation import unknown_field
 from trtllm_truss.validation import shown
 
 ROOM = 1 << 26

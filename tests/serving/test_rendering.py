@@ -11,9 +11,10 @@ from tests.support.fake_tensorrtllm import write_engine
 from tests.support.paths import ROOT
 from tokenizers import AddedToken, Tokenizer, models
 
+from trtllm_truss.engines.concurrency import max_beam_width
 from trtllm_truss.engines.inspection import inspect_engine
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.serving.rendering import max_beam_width, render_engine
+from trtllm_truss.serving.rendering import render_engine
 from trtllm_truss.settings.loading import parse_settings
 from trtllm_truss.triton.model_repository.repository import read_config
 

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from trtllm_truss.errors import TritonError
-from trtllm_truss.inference.heartbeat import Activity
+from trtllm_truss.inference.decode_stream import EngineHeartbeat
 from trtllm_truss.serving import supervisor as supervisor_module
 from trtllm_truss.serving.supervisor import Supervisor
 from trtllm_truss.settings.model import Serving
@@ -54,7 +54,7 @@ def supervisor_of(
     return Supervisor(
         lambda: cast(ServerProcess, new_run()),
         limits or Serving(),
-        Activity(),
+        EngineHeartbeat(),
         first_token_id=1,
         tensorrt_llm_version="1.0.0",
         on_restart=on_restart,

@@ -11,9 +11,9 @@ from trtllm_truss.engines.inspection import Engine, EngineKind
 from trtllm_truss.errors import TrussError
 from trtllm_truss.inference.admission import Admission
 from trtllm_truss.inference.capabilities import Capabilities
+from trtllm_truss.inference.decode_stream import EngineHeartbeat
 from trtllm_truss.inference.generation import Generator
-from trtllm_truss.inference.heartbeat import Activity
-from trtllm_truss.inference.preprocessing import Planner
+from trtllm_truss.inference.preprocessing import Preprocessor
 from trtllm_truss.metrics.collector import Metrics
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.tokenizer import TextTokenizer
@@ -58,14 +58,14 @@ class FakeEngine:
         self.admission = Admission(places, None, self.limits)
         self.metrics = Metrics(waiting=lambda: 0, running=lambda: 0, engine_up=lambda: True)
         self.sampling: dict[str, object] = {}
-        self.activity = Activity()
+        self.heartbeat = EngineHeartbeat()
         self.generator = Generator(
-            Planner(ENGINE, tokenizer, Capabilities(kv_cache_tokens=80)),
+            Preprocessor(ENGINE, tokenizer, Capabilities(kv_cache_tokens=80)),
             tokenizer,
             lambda: self,  # type: ignore[arg-type, return-value]
             self.limits,
             admission=self.admission,
-            activity=self.activity,
+            heartbeat=self.heartbeat,
             metrics=self.metrics,
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from tools.docs.tables import field_rows, table, unsupported_rows
 
-from trtllm_truss.protocols.field_types import Unsupported
+from trtllm_truss.protocols.fields import Unsupported
 from trtllm_truss.protocols.openai import chat, completions
 from trtllm_truss.protocols.openai.fields import Extensions, SharedFields
 

@@ -9,7 +9,7 @@ from typing import Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from trtllm_truss.protocols.field_types import Unsupported
+from trtllm_truss.protocols.fields import Unsupported
 
 _BOUNDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
 _MAX_SHOWN_BOUND = 1 << 30

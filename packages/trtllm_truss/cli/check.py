@@ -15,6 +15,7 @@ from trtllm_truss.cli.common import add_truss_options
 from trtllm_truss.cli.layout import read_config
 from trtllm_truss.engines.compatibility.check import disagreements
 from trtllm_truss.engines.compatibility.environment import Surroundings
+from trtllm_truss.engines.concurrency import instance_count
 from trtllm_truss.engines.diagnostics import Finding, Severity, error, warning
 from trtllm_truss.engines.gpus import Gpu
 from trtllm_truss.engines.inspection import EngineDescription, inspect_engine
@@ -28,7 +29,7 @@ from trtllm_truss.serving.preflight import (
     open_tokenizer,
     own_tokenizer_paths,
 )
-from trtllm_truss.serving.rendering import check_runtime, instance_count
+from trtllm_truss.serving.rendering import check_runtime
 from trtllm_truss.settings.loading import Environment, parse_settings, read_environment
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.triton.server.installation import find_installation

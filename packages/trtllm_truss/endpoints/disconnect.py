@@ -12,9 +12,36 @@ from typing import TypeVar
 
 from starlette.types import Receive
 
-from trtllm_truss.endpoints.cancellation import OwnCancellation
-
 Result = TypeVar("Result")
+
+
+class SelfCancel:
+    """Cancels the task that made it, and tells this from being cancelled by somebody else.
+
+    Do what it may interrupt inside ``try``, and call `consume` when a CancelledError arrives.
+    This is what a cancel scope is for; made for one response each, it costs a tenth of anyio's.
+    """
+
+    __slots__ = ("_requested", "_task")
+
+    def __init__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._requested = False
+
+    def request(self) -> None:
+        """Cancels the task; to be called from elsewhere in the same event loop."""
+        if not self._requested:
+            self._requested = True
+            self._task.cancel()
+
+    def consume(self) -> bool:
+        """Uncancel; True if nobody else cancelled the task."""
+        if not self._requested:
+            return False
+        uncancel = getattr(self._task, "uncancel", None)  # they are counted from Python 3.11 on
+        return uncancel is None or uncancel() == 0
 
 
 class ClientGone(Exception):
@@ -33,12 +60,12 @@ async def while_connected(receive: Receive, work: Awaitable[Result]) -> Result:
     Raises:
         ClientGone: the client left first; `work` has been cancelled and has ended.
     """
-    cancellation = OwnCancellation()
+    cancellation = SelfCancel()
     leaving = asyncio.ensure_future(_when_gone(receive, cancellation.request))
     try:
         return await work
     except asyncio.CancelledError:
-        if cancellation.is_reason():
+        if cancellation.consume():
             raise ClientGone from None
         raise
     finally:

@@ -4,85 +4,89 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from trtllm_truss.endpoints.disconnect import ClientGone, while_connected
-from trtllm_truss.endpoints.opening import OpenedAnswer, opened
-from trtllm_truss.endpoints.responses import AnswerStream, client_gone_response, error_response
-from trtllm_truss.errors import InternalError, TrussError
-from trtllm_truss.protocols.base import EVENTS, Dialect, StreamedCall, WholeCall
+from trtllm_truss.endpoints.disconnect import ClientGone
+from trtllm_truss.endpoints.streaming import AnswerStream, EncodedAnswer, unforeseen_error
+from trtllm_truss.errors import TrussError
+from trtllm_truss.protocols.base import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, ApiAdapter, Call
 from trtllm_truss.protocols.json_body import parse_json_object
-from trtllm_truss.protocols.writers import StreamWriter, WholeWriter
-from trtllm_truss.requests import Finish, Piece
 from trtllm_truss.serving.service import Service
 
 logger = logging.getLogger(__name__)
 
-Item = tuple[int, Piece | Finish]
-Choose = Callable[[Mapping[str, str], Mapping[str, Any]], Dialect]
-"""The dialect of a request with these headers and this body."""
+Choose = Callable[[Mapping[str, str], Mapping[str, Any]], ApiAdapter]
+"""The protocol of a request with these headers and this body; empty if it is no JSON object."""
 
+CLIENT_GONE_STATUS = 499
 REQUEST_ID_HEADER = "X-Request-Id"
 _UNBUFFERED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 class Endpoint:
-    """Answers the requests of one route."""
+    """Answers the requests of one route.
 
-    def __init__(self, service: Service, choose: Choose) -> None:
-        """Binds the endpoint to what answers.
+    Args:
+        service: the running engine.
+        default: the route's protocol.
+        choose: chooses another by the request; None for a route of one protocol.
+    """
 
-        Args:
-            service: the running engine.
-            choose: says which protocol a request speaks; of one whose body is no JSON object it
-                is asked with an empty one.
-        """
+    def __init__(self, service: Service, default: ApiAdapter, choose: Choose | None = None) -> None:
         self._service = service
+        self._default = default
         self._choose = choose
 
     async def __call__(self, request: Request) -> Response:
         """The response to one request; never raises for what a caller or the engine did."""
         call_id = uuid.uuid4().hex
-        dialect = self._choose(request.headers, {})
+        adapter = self._default
         try:
+            _release(request)
+            body, problem = self._parse(await request.body())
+            if self._choose is not None:
+                adapter = self._choose(request.headers, body)
             try:
-                _release(request)
-                body = parse_json_object(await request.body(), self._service.limits.max_body_bytes)
-                dialect = self._choose(request.headers, body)
-                call = dialect.read(body, request.headers.get("accept", ""), call_id)
+                if problem is not None:
+                    raise problem
+                call = adapter.read(body, request.headers.get("accept", ""), call_id)
             except TrussError as error:
-                self._service.metrics.refused(dialect.name, error.code)
+                self._service.metrics.refused(adapter.name, error.code)
                 raise
-            response = await self._respond(request, call, dialect.name, call_id)
+            response = await self._respond(request, call, adapter.name, call_id)
         except TrussError as error:
-            response = error_response(error, dialect.error_body(error))
-        except ClientGone:
-            response = client_gone_response()
+            response = _error_response(error, adapter)
+        except ClientGone:  # for nobody: the status appears in the access log alone
+            response = Response(status_code=CLIENT_GONE_STATUS)
         except Exception:
             logger.exception("unforeseen error")
-            unforeseen = _unforeseen()
-            response = error_response(unforeseen, dialect.error_body(unforeseen))
+            response = _error_response(unforeseen_error(), adapter)
         response.headers[REQUEST_ID_HEADER] = call_id
         return response
 
-    async def _respond(
-        self, request: Request, call: WholeCall | StreamedCall, protocol: str, call_id: str
-    ) -> Response:
-        answers = self._service.generator.generate(call.requests, protocol, call_id)
-        if isinstance(call, WholeCall):
-            whole = _whole(answers, call.writer)
-            return JSONResponse(await while_connected(request.receive, whole))
+    def _parse(self, raw: bytes) -> tuple[dict[str, Any], TrussError | None]:
+        """The JSON object, or an empty one and what is wrong with the body."""
+        try:
+            return parse_json_object(raw, self._service.limits.max_body_bytes), None
+        except TrussError as error:
+            return {}, error
+
+    async def _respond(self, request: Request, call: Call, protocol: str, call_id: str) -> Response:
         limits = self._service.limits
+        items = self._service.generator.generate(call.requests, protocol, call_id)
+        answer = EncodedAnswer(items, call.writer)
         # Only a stream of events has comments, by which silence can be filled.
-        keep_alive_s = limits.keep_alive_s if call.media_type == EVENTS else None
-        chunks = await opened(request, _chunks(answers, call.writer), keep_alive_s)
+        keep_alive_s = limits.keep_alive_s if call.media_type == SSE_MEDIA_TYPE else None
+        await answer.open(request.receive, keep_alive_s)
+        if call.media_type == JSON_MEDIA_TYPE:
+            return Response(await anext(answer), media_type=JSON_MEDIA_TYPE)
         return AnswerStream(
-            _with_error(chunks, call.writer),
+            answer,
             call.media_type,
             _UNBUFFERED,
             keep_alive_s=keep_alive_s,
@@ -99,38 +103,7 @@ def _release(request: Request) -> None:
         del request.state.watch_disconnect
 
 
-async def _whole(answers: AsyncGenerator[Item, None], writer: WholeWriter) -> Any:
-    async with aclosing(answers) as items:
-        async for position, item in items:
-            writer.push(position, item)
-    return writer.body()
-
-
-async def _chunks(
-    answers: AsyncGenerator[Item, None], writer: StreamWriter
-) -> AsyncGenerator[bytes, None]:
-    """What is to be sent, in at least one chunk."""
-    async with aclosing(answers) as items:
-        async for position, item in items:
-            if chunk := writer.push(position, item):
-                yield chunk
-    yield writer.end()
-
-
-async def _with_error(
-    opening: OpenedAnswer[bytes], writer: StreamWriter
-) -> AsyncGenerator[bytes, None]:
-    """The same, and what says that it broke off, once nothing else can."""
-    try:
-        async with aclosing(opening) as chunks:
-            async for chunk in chunks:
-                yield chunk
-    except TrussError as error:
-        yield writer.error(error)
-    except Exception:
-        logger.exception("unforeseen error in a stream")
-        yield writer.error(_unforeseen())
-
-
-def _unforeseen() -> InternalError:
-    return InternalError("an error that is not yours; the server's log tells more.")
+def _error_response(error: TrussError, adapter: ApiAdapter) -> JSONResponse:
+    """An error that was found before the first byte of an answer."""
+    retry_after = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
+    return JSONResponse(adapter.error_body(error), error.status, retry_after)

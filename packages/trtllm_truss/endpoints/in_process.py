@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from trtllm_truss.protocols.predict.body import parse_predict
-from trtllm_truss.requests import Finish, Piece
+from trtllm_truss.requests import AnswerItem, TextDelta
 from trtllm_truss.serving.service import Service
 
 _PROTOCOL = "predict"
@@ -57,9 +57,7 @@ class InProcessPredict:
         pieces = self._pieces(self._service.generator.generate([request], _PROTOCOL))
         return pieces if stream else "".join(pieces)
 
-    def _pieces(
-        self, answer: AsyncGenerator[tuple[int, Piece | Finish], None]
-    ) -> Generator[str, None, None]:
+    def _pieces(self, answer: AsyncGenerator[AnswerItem, None]) -> Generator[str, None, None]:
         texts: SimpleQueue[str | None] = SimpleQueue()
         reading = asyncio.run_coroutine_threadsafe(_read(answer, texts.put), self._loop)
         reading.add_done_callback(lambda _: texts.put(None))
@@ -73,12 +71,10 @@ class InProcessPredict:
             del reading
 
 
-async def _read(
-    answer: AsyncGenerator[tuple[int, Piece | Finish], None], put: Callable[[str], None]
-) -> None:
+async def _read(answer: AsyncGenerator[AnswerItem, None], put: Callable[[str], None]) -> None:
     async with aclosing(answer) as items:
-        async for _, item in items:
-            if isinstance(item, Piece):
+        async for item in items:
+            if isinstance(item, TextDelta):
                 put(item.text)
 
 

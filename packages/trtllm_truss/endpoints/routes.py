@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from trtllm_truss.endpoints.endpoint import Endpoint
-from trtllm_truss.protocols.base import Dialect
-from trtllm_truss.protocols.lmi.adapter import LmiDialect
+from trtllm_truss.protocols.base import ApiAdapter, Defaults
+from trtllm_truss.protocols.lmi.adapter import LmiAdapter
 from trtllm_truss.protocols.lmi.body import is_lmi, is_tgi_client
-from trtllm_truss.protocols.openai.adapter import OpenAIDialect
+from trtllm_truss.protocols.openai.adapter import OpenAIAdapter, usable_defaults
 from trtllm_truss.protocols.openai.chat import parse_chat
 from trtllm_truss.protocols.openai.completions import parse_completion
-from trtllm_truss.protocols.openai.sampling import usable_defaults
-from trtllm_truss.protocols.predict.adapter import PredictDialect
+from trtllm_truss.protocols.predict.adapter import PredictAdapter
 from trtllm_truss.serving.service import Service
 
 
+@dataclass(frozen=True, slots=True)
 class Routes:
     """The endpoints of one service.
 
@@ -26,26 +27,33 @@ class Routes:
         completions: `/v1/completions`.
     """
 
-    def __init__(self, service: Service, defaults: Mapping[str, Any]) -> None:
-        """Binds all endpoints to what answers.
+    predict: Endpoint
+    chat_completions: Endpoint
+    completions: Endpoint
 
-        Args:
-            service: the running engine.
-            defaults: `model_metadata.generation`, checked. In OpenAI's APIs it goes before what
-                the model's authors recommend.
-        """
-        predict = PredictDialect(defaults)
-        lmi, tgi = LmiDialect(defaults), LmiDialect(defaults, tgi=True)
 
-        def choose(headers: Mapping[str, str], body: Mapping[str, Any]) -> Dialect:
-            from_tgi = is_tgi_client(headers.get("user-agent", ""))
-            if is_lmi(body) or (from_tgi and not body):
-                return tgi if from_tgi else lmi
-            return predict
+def build_routes(service: Service, defaults: Defaults) -> Routes:
+    """Build the endpoints of a running service.
 
-        recommended = {**usable_defaults(service.sampling), **defaults}
-        chat = OpenAIDialect(parse_chat, recommended, "chat_completions")
-        completion = OpenAIDialect(parse_completion, recommended, "completions")
-        self.predict = Endpoint(service, choose)
-        self.chat_completions = Endpoint(service, lambda headers, body: chat)
-        self.completions = Endpoint(service, lambda headers, body: completion)
+    Args:
+        service: the running engine.
+        defaults: `model_metadata.generation`, checked. In OpenAI's APIs it goes before what the
+            model's authors recommend.
+    """
+    predict = PredictAdapter(defaults)
+    lmi, tgi = LmiAdapter(defaults), LmiAdapter(defaults, tgi=True)
+
+    def choose(headers: Mapping[str, str], body: Mapping[str, Any]) -> ApiAdapter:
+        from_tgi = is_tgi_client(headers.get("user-agent", ""))
+        if is_lmi(body) or (from_tgi and not body):
+            return tgi if from_tgi else lmi
+        return predict
+
+    recommended = {**usable_defaults(service.sampling), **defaults}
+    chat = OpenAIAdapter(parse_chat, recommended, "chat_completions")
+    completion = OpenAIAdapter(parse_completion, recommended, "completions")
+    return Routes(
+        predict=Endpoint(service, predict, choose),
+        chat_completions=Endpoint(service, chat),
+        completions=Endpoint(service, completion),
+    )

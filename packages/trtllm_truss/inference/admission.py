@@ -1,4 +1,4 @@
-"""Who may go to the engine, who waits, and who is told at once to come back later."""
+"""Admission control: run, queue or reject (429)."""
 
 from __future__ import annotations
 
@@ -6,19 +6,148 @@ import asyncio
 import copy
 import math
 import time
+from bisect import bisect_left, insort
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
+from trtllm_truss.engines.capacity import Capacity
+from trtllm_truss.engines.concurrency import batch_size, instance_count, kv_cache_tokens
+from trtllm_truss.engines.inspection import Engine
 from trtllm_truss.errors import QueueFull, TrussError
-from trtllm_truss.inference.service_time import Turnover
-from trtllm_truss.inference.slot import Ticket
-from trtllm_truss.inference.wait_queue import Waiter, WaitQueue
-from trtllm_truss.settings.model import Serving
+from trtllm_truss.settings.model import Serving, Settings
 
 _TOKENS_PER_S = 2000
 """A request queues as if it had come later by its tokens at this rate: short ones go first."""
 
 _FORESEEN_SHARE = 0.8
 """Of the wait budget, for a wait that is only an estimate: a late refusal is the worse one."""
+
+_REQUESTS_REMEMBERED = 64
+"""Over so many requests that ended, service times are smoothed."""
+
+_SPARE_SHARE = 8
+"""One more request for so many of the batch: a successor is there when one ends."""
+
+_SCHEDULER_POLICY = "batch_scheduler_policy"
+_MAX_UTILIZATION = "max_utilization"
+
+
+class Slot:
+    """The right of one request to use the engine; releasing it twice is harmless."""
+
+    __slots__ = ("_release", "since_s", "tokens")
+
+    def __init__(self, release: Callable[[Slot], None], tokens: int, since_s: float) -> None:
+        """Made by `Admission` alone.
+
+        Args:
+            release: is given this slot when it is released.
+            tokens: reserved in the KV cache.
+            since_s: when it was granted, by the admission's clock.
+        """
+        self._release: Callable[[Slot], None] | None = release
+        self.tokens = tokens
+        self.since_s = since_s
+
+    def release(self) -> None:
+        """Gives it on: the engine is done with the request, or has been told to stop it."""
+        release, self._release = self._release, None
+        if release is not None:
+            release(self)
+
+
+class ServiceTimeEstimator:
+    """Smoothed times for which requests, and the tokens reserved for them, are held.
+
+    Little's law turns them into a rate: what is running is replaced once in the mean time for
+    which it is held, however unevenly requests end.
+
+    Attributes:
+        request_s: seconds for which a request is held; None while none has ended.
+        token_s: the same for a reserved token: longer where the larger requests run longer.
+    """
+
+    def __init__(self) -> None:
+        self.request_s: float | None = None
+        self.token_s: float | None = None
+        self._ended = 0
+        self._tokens = 0.0
+        self._token_seconds = 0.0
+
+    def ended(self, tokens: int, held_s: float) -> None:
+        """Takes in one request that was held for so long."""
+        if self._ended < _REQUESTS_REMEMBERED:
+            self._ended += 1
+        weight = 1 / self._ended
+        self._tokens += weight * (tokens - self._tokens)
+        self._token_seconds += weight * (tokens * held_s - self._token_seconds)
+        before_s = self.request_s or 0.0
+        self.request_s = before_s + weight * (held_s - before_s)
+        self.token_s = self._token_seconds / self._tokens
+
+
+@dataclass(slots=True, order=True)
+class Waiter:
+    """A request in the queue; the one that sorts last goes first.
+
+    Attributes:
+        urgency: the negated virtual deadline, in seconds of a monotonic clock.
+        number: the negated count of requests before it; no two are equal.
+        tokens: of the KV cache that it needs.
+        handicap_s: by how much its virtual deadline is later than its arrival.
+        granted: what it waits for.
+    """
+
+    urgency: float
+    number: int
+    tokens: int = field(compare=False)
+    handicap_s: float = field(compare=False)
+    granted: asyncio.Future[Slot] = field(compare=False)
+
+
+class WaitQueue:
+    """A sorted list, so that the place of a request is known before it waits.
+
+    Attributes:
+        tokens: that all of them need.
+    """
+
+    def __init__(self) -> None:
+        self._waiters: list[Waiter] = []
+        self.tokens = 0
+
+    def __len__(self) -> int:
+        return len(self._waiters)
+
+    @property
+    def head(self) -> Waiter:
+        """The one that goes next. There must be one."""
+        return self._waiters[-1]
+
+    def ahead_of(self, waiter: Waiter) -> int:
+        """How many go before a request, be it in the queue or not yet."""
+        return len(self._waiters) - bisect_left(self._waiters, waiter) - (waiter in self)
+
+    def add(self, waiter: Waiter) -> None:
+        """Puts a request into its place."""
+        insort(self._waiters, waiter)
+        self.tokens += waiter.tokens
+
+    def pop(self) -> Waiter:
+        """Takes out the one that goes next."""
+        waiter = self._waiters.pop()
+        self.tokens -= waiter.tokens
+        return waiter
+
+    def discard(self, waiter: Waiter) -> None:
+        """Takes out a request, if it is still there."""
+        if waiter in self:
+            del self._waiters[bisect_left(self._waiters, waiter)]
+            self.tokens -= waiter.tokens
+
+    def __contains__(self, waiter: Waiter) -> bool:
+        at = bisect_left(self._waiters, waiter)
+        return at < len(self._waiters) and self._waiters[at] is waiter
 
 
 class Admission:
@@ -30,7 +159,7 @@ class Admission:
     enough, before its virtual deadline: nobody starves.
 
     Attributes:
-        running: requests that hold a ticket.
+        running: requests that hold a slot.
         reserved_tokens: what they take of the KV cache at most.
     """
 
@@ -58,9 +187,30 @@ class Admission:
         self._clock = clock
         self._queue = WaitQueue()
         self._arrivals = 0
-        self._turnover = Turnover()
+        self._service_time = ServiceTimeEstimator()
         self.running = 0
         self.reserved_tokens = 0
+
+    @classmethod
+    def for_engine(cls, settings: Settings, engine: Engine, capacity: Capacity | None) -> Admission:
+        """The admission to one engine.
+
+        The KV cache bounds the tokens reserved, as the engine itself reserves them; not with the
+        policy `max_utilization`, by which it takes in more and pauses what does not fit.
+
+        Args:
+            settings: what the operator sets under `runtime` and `serving`.
+            engine: what its folder says.
+            capacity: what its KV cache holds on these GPUs; None if unknown.
+        """
+        instances = instance_count(settings, engine)
+        batch = batch_size(settings, engine) * instances
+        tokens = kv_cache_tokens(settings, capacity)
+        if tokens is not None:
+            tokens *= instances
+        if settings.runtime.get(_SCHEDULER_POLICY) == _MAX_UTILIZATION:
+            tokens = None
+        return cls(batch + -(-batch // _SPARE_SHARE), tokens, settings.serving)
 
     @property
     def capacity(self) -> int:
@@ -72,7 +222,7 @@ class Admission:
         """Requests in the queue."""
         return len(self._queue)
 
-    async def admit(self, tokens: int) -> Ticket:
+    async def admit(self, tokens: int) -> Slot:
         """Waits for a place in the engine; cancelling the wait leaves the queue as it was.
 
         Args:
@@ -106,15 +256,15 @@ class Admission:
             return self.running == 0
         return self.running < self._max_requests
 
-    def _grant(self, tokens: int) -> Ticket:
+    def _grant(self, tokens: int) -> Slot:
         self.running += 1
         self.reserved_tokens += tokens
-        return Ticket(self._released, tokens, self._clock())
+        return Slot(self._released, tokens, self._clock())
 
-    def _released(self, ticket: Ticket) -> None:
+    def _released(self, slot: Slot) -> None:
         self.running -= 1
-        self.reserved_tokens -= ticket.tokens
-        self._turnover.ended(ticket.tokens, self._clock() - ticket.since_s)
+        self.reserved_tokens -= slot.tokens
+        self._service_time.ended(slot.tokens, self._clock() - slot.since_s)
         self._admit_waiting()
 
     def _admit_waiting(self) -> None:
@@ -162,16 +312,16 @@ class Admission:
         Those ahead are taken to be of the mean size of those that wait; while the handicap lasts,
         as many may overtake it as end.
         """
-        turnover, queue = self._turnover, self._queue
-        if turnover.request_s is None or turnover.token_s is None:
+        service_time, queue = self._service_time, self._queue
+        if service_time.request_s is None or service_time.token_s is None:
             return 0.0
         ahead = queue.ahead_of(waiter)
         requests = ahead + 1 + self.running - self._max_requests
-        wait_s = requests * turnover.request_s / self.running
+        wait_s = requests * service_time.request_s / self.running
         if self._max_tokens < math.inf:
             tokens_ahead = ahead * queue.tokens / max(1, len(queue))
             tokens = tokens_ahead + waiter.tokens + self.reserved_tokens - self._max_tokens
-            wait_s = max(wait_s, tokens * turnover.token_s / self.reserved_tokens)
+            wait_s = max(wait_s, tokens * service_time.token_s / self.reserved_tokens)
         return wait_s + waiter.handicap_s
 
     def _expire(self, waiter: Waiter) -> None:

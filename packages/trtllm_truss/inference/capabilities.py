@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from trtllm_truss.engines.capacity import Capacity
+from trtllm_truss.engines.concurrency import kv_cache_tokens, max_beam_width
 from trtllm_truss.engines.inspection import Engine, EngineKind
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.requests import GenerationRequest
+from trtllm_truss.settings.model import Settings
 from trtllm_truss.validation import is_unicode
 
+_GUIDING = "guided_decoding_backend"
 _GUIDE_TENSORS = re.compile(r"guided_decoding_guide(_type)?")
 
 
@@ -31,8 +35,27 @@ class Capabilities:
     kv_cache_tokens: int | None = None
     control_tokens_in_messages: bool = False
 
+    @classmethod
+    def for_engine(
+        cls, settings: Settings, engine: Engine, capacity: Capacity | None
+    ) -> Capabilities:
+        """What one request may ask of an engine.
 
-def refuse_unsupported(
+        Args:
+            settings: what the operator sets under `runtime`.
+            engine: what its folder says.
+            capacity: what its KV cache holds on these GPUs; None if unknown.
+        """
+        return cls(
+            max_beam_width=max_beam_width(settings, engine),
+            adapters=engine.takes_adapters,
+            guides=engine.kind is EngineKind.CPU or bool(settings.runtime.get(_GUIDING)),
+            kv_cache_tokens=kv_cache_tokens(settings, capacity),
+            control_tokens_in_messages=settings.serving.control_tokens_in_messages,
+        )
+
+
+def validate_capabilities(
     request: GenerationRequest, engine: Engine, capabilities: Capabilities
 ) -> None:
     """Lets a request pass that asks for nothing that the engine cannot do.

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from trtllm_truss.engines.inspection import Engine, EngineKind
 from trtllm_truss.errors import ContextLengthExceeded, InvalidRequest
-from trtllm_truss.inference.capabilities import Capabilities, refuse_unsupported
+from trtllm_truss.inference.capabilities import Capabilities, validate_capabilities
 from trtllm_truss.inference.guide_gate import GuideGate
-from trtllm_truss.inference.prepared_request import Plan
 from trtllm_truss.inference.tokenization import EncodedPrompt, encode_prompt, prompt_field
 from trtllm_truss.requests import GenerationRequest, Sampling
 from trtllm_truss.text.engine_hints import StopWordIds
@@ -22,7 +21,63 @@ from trtllm_truss.triton.client.request import EngineRequest
 _SEEDS = 2**64
 
 
-class Planner:
+@dataclass(frozen=True, slots=True)
+class PreparedRequest:
+    """One answer to a request, as the engine is asked for it.
+
+    Attributes:
+        request: what is answered.
+        prompt: its prompt.
+        engine_request: what is sent.
+        end_ids: the ids that end the answer and are not part of it.
+        special_stop_words: of the end ids, those that are stop words, with their texts.
+        stop_words: those of the request, shared by its answers.
+        index: the number of the answer in its call.
+    """
+
+    request: GenerationRequest
+    prompt: EncodedPrompt
+    engine_request: EngineRequest
+    end_ids: tuple[int, ...]
+    special_stop_words: Mapping[int, str]
+    stop_words: StopWords
+    index: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that its KV cache must have room for in the end, all beams together."""
+        request = self.engine_request
+        return (len(request.input_ids) + request.max_tokens) * request.beam_width
+
+    @property
+    def seed(self) -> int:
+        """What the random numbers begin with."""
+        seed = self.engine_request.sampling.seed
+        assert seed is not None
+        return seed
+
+    def special_stop_word(self, end_id: int | None) -> str | None:
+        """The stop word that an answer ended with, if it is a special token.
+
+        Args:
+            end_id: the end id in the output; None if it was the one that the engine leaves out.
+        """
+        end = self.engine_request.end_id if end_id is None else end_id
+        return None if end is None else self.special_stop_words.get(end)
+
+    def cut_at_end(self, ids: tuple[int, ...]) -> tuple[tuple[int, ...], int | None]:
+        """The ids before the first end id, and that id if there is one.
+
+        The engine leaves out the one end id that it knows; others come as stop words, in the
+        output.
+        """
+        for place, token_id in enumerate(ids):
+            if token_id in self.end_ids:
+                return ids[:place], token_id
+        return ids, None
+
+
+class Preprocessor:
     """Checks requests against one engine and encodes them with its tokenizer."""
 
     def __init__(
@@ -46,19 +101,22 @@ class Planner:
         self._guides = guides
         self._stop_word_ids = StopWordIds(tokenizer)
 
-    async def plan(self, request: GenerationRequest, request_ids: Iterator[str]) -> list[Plan]:
+    async def prepare(
+        self, request: GenerationRequest, request_ids: Iterator[str], index: int = 0
+    ) -> list[PreparedRequest]:
         """Makes a request ready for the engine, once for each of its answers.
 
         Args:
             request: what to generate.
             request_ids: what the engine is to call the answers.
+            index: the number of the first answer in its call.
 
         Raises:
             RequestError: it does not fit this engine.
             QueueFull: too many guides wait for their check.
             EngineUnavailable: its guide cannot be checked.
         """
-        refuse_unsupported(request, self._engine, self._capabilities)
+        validate_capabilities(request, self._engine, self._capabilities)
         prompt = await encode_prompt(
             request,
             self._tokenizer,
@@ -82,13 +140,14 @@ class Planner:
         engine_request = self._engine_request(request, prompt, end_ids, next(request_ids))
         if self._guides is not None:
             await self._guides.admit(request)
-        first = Plan(
+        first = PreparedRequest(
             request,
             prompt,
             engine_request,
             end_ids,
             special,
             StopWords(request.stop_words) if request.stop_words else NO_STOP_WORDS,
+            index,
         )
         return [first, *(_sibling(first, n, next(request_ids)) for n in range(1, request.n))]
 
@@ -159,8 +218,12 @@ def _with_seed(sampling: Sampling) -> Sampling:
     return sampling if sampling.seed is not None else replace(sampling, seed=secrets.randbits(63))
 
 
-def _sibling(first: Plan, index: int, request_id: str) -> Plan:
-    """Another answer to the same request, with a seed of its own."""
-    sampling = replace(first.engine_request.sampling, seed=(first.seed + index) % _SEEDS)
-    engine_request = replace(first.engine_request, request_id=request_id, sampling=sampling)
-    return replace(first, engine_request=engine_request, index=index)
+def _sibling(first: PreparedRequest, number: int, request_id: str) -> PreparedRequest:
+    """Another answer to the same request, with a seed of its own; it does not tell the prompt."""
+    sampling = replace(first.engine_request.sampling, seed=(first.seed + number) % _SEEDS)
+    return replace(
+        first,
+        prompt=replace(first.prompt, tokens=()),
+        engine_request=replace(first.engine_request, request_id=request_id, sampling=sampling),
+        index=first.index + number,
+    )

@@ -1,1 +1,1 @@
-"""Counters, histograms and the log line of a request, and their Prometheus collector."""
+"""Metrics: `counters` over all requests; the `collector` shows them and feeds them per request."""

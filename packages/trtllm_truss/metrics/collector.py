@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from types import TracebackType
 
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from trtllm_truss.metrics.counters import PREFIX, Totals
-from trtllm_truss.metrics.request import RequestMetrics
+from trtllm_truss.errors import InternalError, TrussError
+from trtllm_truss.metrics.counters import PREFIX, Counters
+from trtllm_truss.requests import FinishReason
 from trtllm_truss.triton.server.metrics import TritonMetrics
+
+logger = logging.getLogger("trtllm_truss.requests")
 
 
 class Metrics(Collector):
@@ -33,13 +39,13 @@ class Metrics(Collector):
             waiting: requests that wait for admission to the engine now.
             running: requests that the engine has now.
             engine_up: whether the engine answers now.
-            clock: seconds, monotonic; the one that `RequestMetrics.tokens` is told the time of.
+            clock: seconds, monotonic.
         """
         self._waiting = waiting
         self._running = running
         self._engine_up = engine_up
         self._clock = clock
-        self._totals = Totals()
+        self._counters = Counters()
         self._restarts = 0
 
     def request_started(self, protocol: str, request_id: str) -> RequestMetrics:
@@ -49,7 +55,7 @@ class Metrics(Collector):
             protocol: which of our protocols it came by.
             request_id: the id that the engine will know it by; one of ours, never a caller's.
         """
-        return RequestMetrics(self._totals, self._clock, protocol, request_id)
+        return RequestMetrics(self._counters, self._clock, protocol, request_id)
 
     def refused(self, protocol: str, code: str) -> None:
         """A request that never became one: its body could not be understood.
@@ -66,9 +72,9 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """What a scrape shows."""
-        yield from self._totals.families()
+        yield from self._counters.families()
         for name, documentation, value in (
-            ("requests_in_flight", "Requests begun and not ended.", self._totals.in_flight),
+            ("requests_in_flight", "Requests begun and not ended.", self._counters.in_flight),
             ("requests_waiting", "Requests that wait for admission.", self._waiting()),
             ("requests_running", "Requests that the engine has.", self._running()),
             ("engine_up", "1 while the engine answers, else 0.", int(self._engine_up())),
@@ -102,3 +108,169 @@ def exposed(
             registry.register(collector)
             stack.callback(registry.unregister, collector)
         yield
+
+
+class RequestMetrics:
+    """One request, from its arrival to its end, told by the event loop.
+
+    It ends once, by `finished`, `failed` or `cancelled`; the first of them counts and a later one
+    says nothing new. As a context manager it takes an error for a failure, and being closed or
+    cancelled for a client that has left.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_counters",
+        "_ended",
+        "_generation_tokens",
+        "_last_token_s",
+        "_left",
+        "_prompt_tokens",
+        "_protocol",
+        "_queue_s",
+        "_request_id",
+        "_started_s",
+        "_ttft_s",
+    )
+
+    def __init__(
+        self, counters: Counters, clock: Callable[[], float], protocol: str, request_id: str
+    ) -> None:
+        """A request that arrives now.
+
+        Args:
+            counters: what it adds to.
+            clock: seconds, monotonic.
+            protocol: which of our protocols it came by.
+            request_id: the id that the engine knows it by.
+        """
+        self._counters = counters
+        self._clock = clock
+        self._protocol = protocol
+        self._request_id = request_id
+        self._started_s = clock()
+        self._queue_s: float | None = None
+        self._ttft_s: float | None = None
+        self._last_token_s = 0.0
+        self._prompt_tokens: int | None = None
+        self._generation_tokens = 0
+        self._ended = False
+        self._left = False
+        counters.in_flight += 1
+
+    def __enter__(self) -> RequestMetrics:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None or isinstance(error, GeneratorExit | asyncio.CancelledError):
+            self.cancelled()
+        else:
+            self.failed(error.code if isinstance(error, TrussError) else InternalError.code)
+
+    def queued(self, wait_s: float) -> None:
+        """Notes that it was admitted to the engine after so long, 0 included."""
+        self._queue_s = wait_s
+        self._counters.queue_time.observe(wait_s)
+
+    def sent(self, prompt_tokens: int) -> None:
+        """Notes that it was sent to the engine."""
+        self._prompt_tokens = prompt_tokens
+        self._counters.prompt_tokens += prompt_tokens
+        self._counters.prompt_length.observe(prompt_tokens)
+
+    def tokens(self, count: int) -> None:
+        """Notes tokens that come from the engine now, at once.
+
+        The time since the tokens before is shared by all of them: `count` gaps of that time's
+        `count`-th part. Tokens that come together with the first one have no gap.
+
+        Args:
+            count: tokens; 0 is nothing.
+        """
+        if not count:
+            return
+        now_s = self._clock()
+        counters = self._counters
+        if self._ttft_s is None:
+            self._ttft_s = ttft_s = now_s - self._started_s
+            counters.time_to_first_token.observe(ttft_s)
+        else:
+            counters.inter_token_latency.observe((now_s - self._last_token_s) / count, count)
+        self._last_token_s = now_s
+        self._generation_tokens += count
+        counters.generation_tokens += count
+
+    def tokens_wasted(self, count: int) -> None:
+        """Notes tokens that came after the end; they matter if it was the client who left."""
+        if self._left:
+            self._counters.tokens_after_disconnect += count
+
+    def finished(self, reason: FinishReason) -> None:
+        """Notes that the whole answer was given."""
+        if self._ended:
+            return
+        total_s = self._end("finished", reason.value)
+        self._counters.finished[reason.value] += 1
+        self._counters.e2e_latency.observe(total_s)
+        self._counters.generation_length.observe(self._generation_tokens)
+
+    def failed(self, code: str) -> None:
+        """Notes that it ended with an error of ours.
+
+        Args:
+            code: the error's, as its body says it.
+        """
+        if self._ended:
+            return
+        self._end("failed", code)
+        self._counters.failed[code] = self._counters.failed.get(code, 0) + 1
+
+    def cancelled(self) -> None:
+        """Notes that the client left before the end."""
+        if self._ended:
+            return
+        self._end("cancelled", None)
+        self._left = True
+        self._counters.cancelled += 1
+
+    def _end(self, status: str, reason: str | None) -> float:
+        """Ends the request; gives the seconds since its arrival."""
+        self._ended = True
+        self._counters.in_flight -= 1
+        total_s = self._clock() - self._started_s
+        _log(
+            engine_request_id=self._request_id,
+            protocol=self._protocol,
+            status=status,
+            reason=reason,
+            prompt_tokens=self._prompt_tokens,
+            generation_tokens=self._generation_tokens,
+            queue_ms=_milliseconds(self._queue_s),
+            ttft_ms=_milliseconds(self._ttft_s),
+            total_ms=_milliseconds(total_s),
+            tokens_per_s=round(self._generation_tokens / total_s, 1) if total_s > 0 else None,
+        )
+        return total_s
+
+
+def _log(**fields: str | int | float | None) -> None:
+    """Log how a request went: `key=value` for eyes, fields of the record for machines.
+
+    Truss's JSON formatter carries such fields as keys of their own, and adds the platform's
+    `request_id` itself. A field that is None is left out.
+
+    Args:
+        fields: numbers and words of our own; never anything of the prompt, the answer or a header.
+    """
+    known = {name: value for name, value in fields.items() if value is not None}
+    line = " ".join(f"{name}={value}" for name, value in known.items())
+    logger.info("request %s", line, extra=known)
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 1)

@@ -33,7 +33,7 @@ from trtllm_truss.settings.model import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Examined:
+class ResolvedEngine:
     """An engine that has been compared with everything around it.
 
     Attributes:
@@ -49,12 +49,12 @@ class Examined:
     capacity: Capacity | None
 
 
-def examine_engine(
+def resolve_engine(
     settings: Settings,
     environment: Environment,
     surroundings: Surroundings,
     built: Path | None = None,
-) -> Examined:
+) -> ResolvedEngine:
     """Compares the engine with all around it; if it fits, fetches it and the tokenizer at once.
 
     Args:
@@ -84,7 +84,7 @@ def examine_engine(
     own, capacity = _examined(settings, engine, surroundings)
     _refuse(own)
     tokenizer_folder = tokenizer_folder or engine.tokenizer_folder
-    return Examined(engine, tokenizer_folder, (*findings, *own), capacity)
+    return ResolvedEngine(engine, tokenizer_folder, (*findings, *own), capacity)
 
 
 def open_engine(

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
-from trtllm_truss.engines.inspection import Engine, EngineDescription
-from trtllm_truss.engines.runtime_values import whole_number, whole_numbers
-from trtllm_truss.errors import SettingsError
-from trtllm_truss.serving.guided_decoding import INFO_FILE, write_tokenizer_info
+from trtllm_truss.engines.concurrency import (
+    INSTANCE_COUNT,
+    MAX_BATCH_SIZE,
+    batch_size,
+    instance_count,
+    max_beam_width,
+)
+from trtllm_truss.engines.inspection import Engine
 from trtllm_truss.settings.model import RuntimeValue, Settings
+from trtllm_truss.text.tokenizer_files import read_tokenizer_folder
 from trtllm_truss.triton.model_repository.contract import MODEL_NAME
 from trtllm_truss.triton.model_repository.native_models import InstanceCounts, render_native_models
 from trtllm_truss.triton.model_repository.parameters import check_parameters
 from trtllm_truss.triton.model_repository.repository import render_repository
 
 _TEMPLATE = "triton_model_repository"
-_MAX_BATCH_SIZE = "max_batch_size"
-_INSTANCE_COUNT = "instance_count"
-_OWN_FIELDS = (_MAX_BATCH_SIZE, _INSTANCE_COUNT)
-_DEVICES = "gpu_device_ids"
-_MAX_BEAM_WIDTH = "max_beam_width"
+_INFO_FILE = "xgrammar_tokenizer_info.json"
+_OWN_FIELDS = (MAX_BATCH_SIZE, INSTANCE_COUNT)
 _GUIDING, _TOKENIZER_INFO = "guided_decoding_backend", "xgrammar_tokenizer_info_path"
 
 
@@ -108,7 +111,37 @@ def tokenizer_info_file(settings: Settings, engine: Engine, repository: Path) ->
     if engine.config is None or not settings.runtime.get(_GUIDING):
         return None
     named = settings.runtime.get(_TOKENIZER_INFO)
-    return Path(str(named)) if named else repository.absolute() / MODEL_NAME / INFO_FILE
+    return Path(str(named)) if named else repository.absolute() / MODEL_NAME / _INFO_FILE
+
+
+def write_tokenizer_info(
+    tokenizer_dir: Path, file: Path, *, trust_remote_code: bool = False
+) -> None:
+    """Writes what `xgrammar_tokenizer_info_path` names, all that the C++ backend reads.
+
+    Keys: `encoded_vocab`, tokens by id as the tokenizer spells them, blank where an id has none;
+    `tokenizer_str`, the `tokenizer.json`; `stop_token_ids`, one of which ends an answer. Source:
+    `examples/generate_xgrammar_tokenizer_info.py` in NVIDIA/TensorRT-LLM (1.0).
+
+    Args:
+        tokenizer_dir: the tokenizer's files.
+        file: what to write.
+        trust_remote_code: whether a tokenizer that is a program may run.
+
+    Raises:
+        ArtifactError: the tokenizer cannot be read.
+    """
+    parts = read_tokenizer_folder(tokenizer_dir, trust_remote_code=trust_remote_code)
+    ids = parts.backend.get_vocab(with_added_tokens=True)
+    tokens = [""] * (max(ids.values()) + 1)
+    for token, token_id in ids.items():
+        tokens[token_id] = token
+    info = {
+        "encoded_vocab": tokens,
+        "tokenizer_str": parts.backend.to_str(),
+        "stop_token_ids": list(parts.eos_ids),
+    }
+    file.write_text(json.dumps(info), encoding="utf-8")
 
 
 def check_runtime(settings: Settings, tensorrt_llm_version: str) -> None:
@@ -122,39 +155,6 @@ def check_runtime(settings: Settings, tensorrt_llm_version: str) -> None:
         SettingsError: a parameter is unknown, of the wrong type or out of range.
     """
     check_parameters(_parameters(settings), tensorrt_llm_version)
-
-
-def batch_size(settings: Settings, engine: Engine) -> int:
-    """Requests that one instance of the engine runs at once."""
-    wanted = whole_number(settings.runtime, _MAX_BATCH_SIZE)
-    return engine.max_batch_size if wanted is None else wanted
-
-
-def max_beam_width(settings: Settings, engine: EngineDescription) -> int:
-    """Beams that a request may ask for: what the engine has unless `runtime` says otherwise."""
-    return whole_number(settings.runtime, _MAX_BEAM_WIDTH) or engine.max_beam_width
-
-
-def instance_count(settings: Settings, engine: EngineDescription) -> int:
-    """Copies of an engine in one server; they share its GPU, so an engine must have just one.
-
-    Raises:
-        SettingsError: more than one for an engine of several ranks, or `gpu_device_ids` that do
-            not name one GPU for each rank.
-    """
-    wanted = whole_number(settings.runtime, _INSTANCE_COUNT) or 1
-    if wanted > 1 and engine.world_size > 1:
-        raise SettingsError(
-            f"config.yaml: model_metadata.runtime.{_INSTANCE_COUNT} is {wanted}, but an engine of "
-            f"{engine.world_size} ranks can have one instance only; remove it."
-        )
-    devices = whole_numbers(settings.runtime, _DEVICES)
-    if devices and len(devices) != engine.world_size:
-        raise SettingsError(
-            f"config.yaml: model_metadata.runtime.{_DEVICES} names {len(devices)} GPUs, but the "
-            f"engine has {engine.world_size} ranks; name one GPU for each."
-        )
-    return wanted
 
 
 def _parameters(settings: Settings) -> dict[str, RuntimeValue]:

@@ -1,4 +1,4 @@
-"""From settings to something that answers: examined, rendered, started, kept running."""
+"""From settings to something that answers: resolved, rendered, started, kept running."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import logging
 import os
 import resource
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +20,19 @@ from trtllm_truss.engines.inspection import Engine
 from trtllm_truss.engines.versions import version_to_render
 from trtllm_truss.errors import EngineUnavailable
 from trtllm_truss.inference.admission import Admission
+from trtllm_truss.inference.capabilities import Capabilities
+from trtllm_truss.inference.decode_stream import EngineHeartbeat
 from trtllm_truss.inference.generation import Generator
 from trtllm_truss.inference.guide_gate import GuideGate, guide_check_for
-from trtllm_truss.inference.heartbeat import Activity
-from trtllm_truss.inference.preprocessing import Planner
+from trtllm_truss.inference.preprocessing import Preprocessor
 from trtllm_truss.metrics.collector import Metrics, exposed
 from trtllm_truss.processes.leftovers import sweep, temporary_folder
-from trtllm_truss.serving.concurrency import admission_for, capabilities_of
 from trtllm_truss.serving.preflight import (
-    Examined,
-    examine_engine,
+    ResolvedEngine,
     local_surroundings,
+    resolve_engine,
 )
 from trtllm_truss.serving.rendering import render_engine, tokenizer_info_file
-from trtllm_truss.serving.startup_log import Phases
 from trtllm_truss.serving.supervisor import Supervisor
 from trtllm_truss.settings.child_environment import child_environment
 from trtllm_truss.settings.loading import Environment
@@ -49,12 +50,52 @@ _OPEN_FILES = 65_536  # more make programs slow that close all they might have
 _GIVEN_UP_STATUS = 70  # EX_SOFTWARE: the engine cannot be kept running
 
 
+class StartupLog:
+    """One log line per phase of a start, with its number and time."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._done = 0
+        self._begun = time.monotonic()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[list[str]]:
+        """Logs a phase when it begins and when it is done.
+
+        Yields:
+            A list of details for the closing line.
+        """
+        self._done += 1
+        label = f"[{self._done}/{self._count}] {name}"
+        logger.info("%s …", label)
+        begun = time.monotonic()
+        details: list[str] = []
+        yield details
+        logger.info(
+            "%s: %s (%.1f s)", label, ", ".join(details) or "done", time.monotonic() - begun
+        )
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the first phase could begin."""
+        return time.monotonic() - self._begun
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """What a started service answers with."""
+
+    supervisor: Supervisor
+    admission: Admission
+    generator: Generator
+    sampling: Mapping[str, Any]
+
+
 class Service:
     """One engine behind one Triton. `start` and `stop` may be called from any thread.
 
     Attributes:
         metrics: what is counted, over all starts.
-        sampling: how the model's authors would draw tokens, as they say it themselves.
     """
 
     def __init__(
@@ -77,14 +118,11 @@ class Service:
         self._data_dir = data_dir
         self._image = image
         self._lock = threading.Lock()
-        self._running = ExitStack()
-        self._supervisor: Supervisor | None = None
-        self._generator: Generator | None = None
-        self._admission: Admission | None = None
-        self.sampling: Mapping[str, Any] = {}
+        self._resources = ExitStack()
+        self._running: _Running | None = None
         self.metrics = Metrics(
-            waiting=lambda: self._admission.waiting if self._admission else 0,
-            running=lambda: self._admission.running if self._admission else 0,
+            waiting=lambda: self._running.admission.waiting if self._running else 0,
+            running=lambda: self._running.admission.running if self._running else 0,
             engine_up=self.is_healthy,
         )
 
@@ -100,13 +138,20 @@ class Service:
         Raises:
             EngineUnavailable: nothing was started.
         """
-        if self._generator is None:
-            raise EngineUnavailable("the engine was not started.")
-        return self._generator
+        return self._started().generator
+
+    @property
+    def sampling(self) -> Mapping[str, Any]:
+        """How the model's authors recommend to draw tokens.
+
+        Raises:
+            EngineUnavailable: nothing was started.
+        """
+        return self._started().sampling
 
     def is_healthy(self) -> bool:
         """Whether the engine answers now."""
-        return self._supervisor is not None and self._supervisor.is_healthy
+        return self._running is not None and self._running.supervisor.is_healthy
 
     def start(self) -> None:
         """Starts everything and returns once the engine answers. Truss may call it twice.
@@ -129,47 +174,46 @@ class Service:
 
     def _start(self) -> None:
         _raise_file_limit()
-        phases = Phases(4)
+        log = StartupLog(4)
         sweep()
         surroundings = local_surroundings(self._environment)
         version = version_to_render(surroundings.runtime_version, self._image)
-        with phases.phase("engine") as said:
-            examined = self._examined(surroundings)
-            engine = examined.engine
-            said.append(f"{engine.kind.value}, context of {engine.max_sequence_tokens} tokens")
-        with phases.phase("tokenizer") as said:
+        with log.phase("engine") as details:
+            resolved = self._resolved_engine(surroundings)
+            engine = resolved.engine
+            details.append(f"{engine.kind.value}, context of {engine.max_sequence_tokens} tokens")
+        with log.phase("tokenizer") as details:
             tokenizer = load_tokenizer(
-                examined.tokenizer_folder, trust_remote_code=self._settings.trust_remote_code
+                resolved.tokenizer_folder, trust_remote_code=self._settings.trust_remote_code
             )
-            said.append(f"{tokenizer.vocab_size} tokens")
-        with phases.phase("triton model repository") as said:
-            run_folder = self._running.enter_context(temporary_folder())
+            details.append(f"{tokenizer.vocab_size} tokens")
+        with log.phase("triton model repository") as details:
+            run_folder = self._resources.enter_context(temporary_folder())
             repository = render_engine(
                 self._settings,
                 engine,
                 self._data_dir,
                 run_folder / "repository",
                 version,
-                examined.tokenizer_folder,
+                resolved.tokenizer_folder,
             )
-            said.append(str(repository))
-        with phases.phase("triton") as said:
-            activity = Activity()
+            details.append(str(repository))
+        with log.phase("triton") as details:
+            heartbeat = EngineHeartbeat()
             supervisor = Supervisor(
                 self._new_run(engine, repository, run_folder),
                 self._settings.serving,
-                activity,
+                heartbeat,
                 tensorrt_llm_version=version,
                 first_token_id=(tokenizer.encode("Hello", False) or [0])[0],
                 on_restart=self._engine_restarts,
                 give_up=lambda: os._exit(_GIVEN_UP_STATUS),
             )
-            self._running.callback(supervisor.stop)
-            self._supervisor = supervisor
+            self._resources.callback(supervisor.stop)
             supervisor.start()
-            said.append("ready, first token generated")
-        self._running.enter_context(exposed(self.metrics, lambda: supervisor.metrics_port))
-        self._admission = admission_for(self._settings, engine, examined.capacity)
+            details.append("ready, first token generated")
+        self._resources.enter_context(exposed(self.metrics, lambda: supervisor.metrics_port))
+        admission = Admission.for_engine(self._settings, engine, resolved.capacity)
         guides = guide_check_for(
             engine,
             tokenizer_info_file(self._settings, engine, repository),
@@ -177,47 +221,51 @@ class Service:
             self._settings.serving.guide_compile_limit_s,
         )
         if guides is not None:
-            self._running.callback(guides.close)
-        self.sampling = tokenizer.sampling
-        self._generator = Generator(
-            Planner(
-                engine,
-                tokenizer,
-                capabilities_of(self._settings, engine, examined.capacity),
-                GuideGate(guides) if guides is not None else None,
-            ),
+            self._resources.callback(guides.close)
+        preprocessor = Preprocessor(
+            engine,
+            tokenizer,
+            Capabilities.for_engine(self._settings, engine, resolved.capacity),
+            GuideGate(guides) if guides is not None else None,
+        )
+        generator = Generator(
+            preprocessor,
             tokenizer,
             lambda: supervisor.client,
             self._settings.serving,
-            admission=self._admission,
-            activity=activity,
+            admission=admission,
+            heartbeat=heartbeat,
             metrics=self.metrics,
         )
+        self._running = _Running(supervisor, admission, generator, tokenizer.sampling)
         _settle_memory()
-        logger.info("ready after %.1f s", phases.elapsed_s)
+        logger.info("ready after %.1f s", log.elapsed_s)
 
     def _stop(self) -> None:
-        self._generator = None
-        self._running.close()
-        self._supervisor = None
-        self._admission = None
+        self._running = None
+        self._resources.close()
+
+    def _started(self) -> _Running:
+        if self._running is None:
+            raise EngineUnavailable("the engine was not started.")
+        return self._running
 
     def _engine_restarts(self) -> None:
-        if self._generator is not None:
-            self._generator.engine_is_gone()
+        if self._running is not None:
+            self._running.generator.engine_is_gone()
         self.metrics.engine_restarted()
 
-    def _examined(self, surroundings: Surroundings) -> Examined:
+    def _resolved_engine(self, surroundings: Surroundings) -> ResolvedEngine:
         """The engine, built if need be, once nothing speaks against starting it."""
         built = None
         if self._settings.engine_repository is None:
             built = ensure_engine(self._settings, self._environment, surroundings)
-        examined = examine_engine(self._settings, self._environment, surroundings, built)
-        if examined.capacity is not None:
-            logger.info("%s", examined.capacity.sentence)
-        for finding in examined.findings:
+        resolved = resolve_engine(self._settings, self._environment, surroundings, built)
+        if resolved.capacity is not None:
+            logger.info("%s", resolved.capacity.sentence)
+        for finding in resolved.findings:
             logger.warning("%s", finding.sentence)
-        return examined
+        return resolved
 
     def _new_run(
         self, engine: Engine, repository: Path, run_folder: Path

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from trtllm_truss.errors import TritonError
-from trtllm_truss.inference.heartbeat import Activity
+from trtllm_truss.inference.decode_stream import EngineHeartbeat
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.triton.client.client import TritonClient
 from trtllm_truss.triton.client.failures import unavailable
@@ -34,7 +34,7 @@ class Supervisor:
         self,
         new_run: Callable[[], ServerProcess],
         limits: Serving,
-        activity: Activity,
+        heartbeat: EngineHeartbeat,
         *,
         first_token_id: int,
         tensorrt_llm_version: str,
@@ -46,7 +46,7 @@ class Supervisor:
         Args:
             new_run: makes one run, not started yet.
             limits: deadlines and the restart policy.
-            activity: what the requests in flight tell about the engine.
+            heartbeat: what the requests in flight tell about the engine.
             first_token_id: an id that the engine knows, for the request that proves it ready.
             tensorrt_llm_version: the version that the model repository was rendered for.
             on_restart: called, from the supervisor's thread, before each attempt to start again.
@@ -54,7 +54,7 @@ class Supervisor:
         """
         self._new_run = new_run
         self._limits = limits
-        self._activity = activity
+        self._heartbeat = heartbeat
         self._first_token_id = first_token_id
         self._version = tensorrt_llm_version
         self._on_restart = on_restart
@@ -127,7 +127,7 @@ class Supervisor:
         except BaseException:
             run.stop(0)
             raise
-        self._activity.sign_of_life()
+        self._heartbeat.sign_of_life()
         self._client = TritonClient(run.grpc_address, tensorrt_llm_version=self._version)
 
     def _watch(self) -> None:
@@ -153,7 +153,7 @@ class Supervisor:
         if run.state is not State.READY:
             self._client = None
             return run.cause
-        silent_for_s = self._activity.silent_for_s
+        silent_for_s = self._heartbeat.silent_for_s
         if silent_for_s <= self._limits.hang_timeout_s:
             return None
         self._client = None
@@ -165,9 +165,9 @@ class Supervisor:
 
     def _restart(self) -> bool:
         """Tries again within the limit; False when the engine is given up or no longer wanted."""
-        if self._activity.answered > self._answered_before:
+        if self._heartbeat.answered > self._answered_before:
             self._restarts = 0  # the run that ended was of use: this is not one more in a row
-        self._answered_before = self._activity.answered
+        self._answered_before = self._heartbeat.answered
         while self._restarts < self._limits.restart_limit:
             backoff_s = self._limits.restart_backoff_s * 2 ** (self._restarts - 1)
             self._restarts += 1

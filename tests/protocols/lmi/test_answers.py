@@ -7,17 +7,16 @@ that an event is `data: ` with a space, as the handlers write it.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from trtllm_truss.errors import EngineUnavailable, InternalError, InvalidRequest, QueueFull
-from trtllm_truss.protocols.lmi.answers import LmiAnswer
+from trtllm_truss.protocols.lmi.answers import LmiAnswer, LmiStream, error_body
 from trtllm_truss.protocols.lmi.body import parse_lmi
 from trtllm_truss.protocols.lmi.call import LmiCall
-from trtllm_truss.protocols.lmi.errors import error_body
-from trtllm_truss.protocols.lmi.streams import LmiStream
-from trtllm_truss.requests import Finish, FinishReason, Piece, Token, Usage
+from trtllm_truss.requests import AnswerItem, FinishReason, GenerationEnd, TextDelta, Token, Usage
 
 QUESTION = "What is Deep Learning?"
 TOKENS = (
@@ -25,8 +24,8 @@ TOKENS = (
     Token(11157, " Learning", -1.2865009307861328),
     Token(5972, " field.", -0.6950479745864868),
 )
-PIECES = (Piece("Deep ", tokens=TOKENS[:1]), Piece(" Learning field.", tokens=TOKENS[1:]))
-LENGTH = Finish(FinishReason.LENGTH, Usage(5, 3), seed=42)
+PIECES = (TextDelta("Deep ", tokens=TOKENS[:1]), TextDelta(" Learning field.", tokens=TOKENS[1:]))
+LENGTH = GenerationEnd(FinishReason.LENGTH, Usage(5, 3), seed=42)
 
 
 def call(stream: bool = False, tgi: bool = False, **parameters: Any) -> LmiCall:
@@ -34,16 +33,16 @@ def call(stream: bool = False, tgi: bool = False, **parameters: Any) -> LmiCall:
     return parse_lmi(body, {}, tgi=tgi)
 
 
-def whole(call: LmiCall, *items: Piece | Finish) -> str:
+def whole(call: LmiCall, *items: AnswerItem) -> str:
     answer = LmiAnswer(call)
     for item in items:
-        answer.push(0, item)
+        answer.push(item)
     return json.dumps(answer.body())
 
 
-def lines(call: LmiCall, *items: Piece | Finish) -> str:
+def lines(call: LmiCall, *items: AnswerItem) -> str:
     stream = LmiStream(call)
-    return b"".join(stream.push(0, item) for item in items).decode()
+    return b"".join(stream.push(item) for item in items).decode()
 
 
 def test_whole() -> None:
@@ -62,7 +61,7 @@ def test_whole_with_details() -> None:
 
 
 def test_whole_with_the_prompts_tokens() -> None:
-    finish = Finish(FinishReason.STOP, Usage(1, 3), prompt=(Token(1, "<s>", special=True),))
+    finish = GenerationEnd(FinishReason.STOP, Usage(1, 3), prompt=(Token(1, "<s>", special=True),))
     details = json.loads(whole(call(details=True, decoder_input_details=True), *PIECES, finish))
     assert details["details"]["prefill"] == [
         {"id": 1, "text": "<s>", "log_prob": None, "special_token": True}
@@ -86,7 +85,7 @@ def test_full_text() -> None:
     ],
 )
 def test_reasons(reason: FinishReason, stop_word: str | None, name: str) -> None:
-    finish = Finish(reason, Usage(5, 3), stop_word=stop_word)
+    finish = GenerationEnd(reason, Usage(5, 3), stop_word=stop_word)
     assert json.loads(whole(call(details=True), *PIECES, finish))["details"]["finish_reason"] == (
         name
     )
@@ -94,9 +93,9 @@ def test_reasons(reason: FinishReason, stop_word: str | None, name: str) -> None
 
 def test_a_list_of_inputs_gives_a_list() -> None:
     answer = LmiAnswer(parse_lmi({"inputs": ["a", "b"]}, {}, tgi=False))
-    for position, text in ((1, "y"), (0, "x")):
-        answer.push(position, Piece(text))
-        answer.push(position, LENGTH)
+    for index, text in ((1, "y"), (0, "x")):
+        answer.push(TextDelta(text, index))
+        answer.push(replace(LENGTH, index=index))
     assert answer.body() == [{"generated_text": "x"}, {"generated_text": "y"}]
 
 
@@ -133,7 +132,7 @@ def test_events() -> None:
 
 
 def test_an_empty_stream_has_one_line() -> None:
-    finish = Finish(FinishReason.STOP, Usage(5, 0))
+    finish = GenerationEnd(FinishReason.STOP, Usage(5, 0))
     assert lines(call(stream=True), finish) == (
         '{"token": {"id": -1, "text": "", "log_prob": -1, "special_token": true}, '
         '"generated_text": ""}\n'
@@ -142,13 +141,13 @@ def test_an_empty_stream_has_one_line() -> None:
 
 def test_text_is_sent_as_it_is() -> None:
     tokens = (Token(1, "é\u2028", None), Token(2, "\n", None))
-    text = lines(call(stream=True), Piece("é\u2028\n", tokens=tokens), LENGTH)
+    text = lines(call(stream=True), TextDelta("é\u2028\n", tokens=tokens), LENGTH)
     assert text.split("\n")[0] == '{"token": {"id": 1, "text": "é\u2028", "log_prob": null}}'
 
 
 def test_a_stream_that_broke_off() -> None:
     stream = LmiStream(call(stream=True))
-    raw = stream.push(0, PIECES[0]) + stream.error(EngineUnavailable("the engine has died."))
+    raw = stream.push(PIECES[0]) + stream.error(EngineUnavailable("the engine has died."))
     first, last = raw.decode().splitlines()
     assert first == '{"token": {"id": 304, "text": "Deep ", "log_prob": -0.052432529628276825}}'
     assert json.loads(last) == {

@@ -18,16 +18,14 @@ from huggingface_hub.errors import (
 )
 
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest, QueueFull, TrussError
-from trtllm_truss.protocols.lmi.answers import LmiAnswer
+from trtllm_truss.protocols.lmi.answers import LmiAnswer, LmiStream, error_body
 from trtllm_truss.protocols.lmi.body import is_tgi_client, parse_lmi
 from trtllm_truss.protocols.lmi.call import LmiForm
-from trtllm_truss.protocols.lmi.errors import error_body
-from trtllm_truss.protocols.lmi.streams import LmiStream
-from trtllm_truss.requests import Finish, FinishReason, Piece, Token, Usage
+from trtllm_truss.requests import FinishReason, GenerationEnd, TextDelta, Token, Usage
 
 TOKENS = (Token(1425, "100", -1.5), Token(16, "%", -0.25), Token(25, ".", -0.5))
-PIECES = (Piece("100%", tokens=TOKENS[:2]), Piece(".", tokens=TOKENS[2:]))
-FINISH = Finish(FinishReason.LENGTH, Usage(4, 3), seed=7, prompt=(Token(487, "The"),))
+PIECES = (TextDelta("100%", tokens=TOKENS[:2]), TextDelta(".", tokens=TOKENS[2:]))
+FINISH = GenerationEnd(FinishReason.LENGTH, Usage(4, 3), seed=7, prompt=(Token(487, "The"),))
 
 
 class Answering(http.server.BaseHTTPRequestHandler):
@@ -46,14 +44,14 @@ class Answering(http.server.BaseHTTPRequestHandler):
         call = parse_lmi(body, {}, tgi=tgi)
         if call.form is LmiForm.EVENTS:
             stream = LmiStream(call)
-            raw = b"".join(stream.push(0, piece) for piece in PIECES)
+            raw = b"".join(stream.push(piece) for piece in PIECES)
             error = self.broken.get("after")
-            raw += stream.error(error) if error else stream.push(0, FINISH)
+            raw += stream.error(error) if error else stream.push(FINISH)
             self._send(200, call.form.media_type, raw)
             return
         answer = LmiAnswer(call)
         for item in (*PIECES, FINISH):
-            answer.push(0, item)
+            answer.push(item)
         self._send(200, call.form.media_type, answer.body())
 
     def _send(self, status: int, media_type: str, content: Any) -> None:

@@ -21,15 +21,22 @@ from trtllm_truss.errors import (
     QueueFull,
     TrussError,
 )
-from trtllm_truss.protocols.openai.answers import EventStream, WholeAnswer
-from trtllm_truss.protocols.openai.call import OpenAICall
+from trtllm_truss.protocols.openai.answers import EventStream, WholeAnswer, error_body
 from trtllm_truss.protocols.openai.chat import parse_chat
 from trtllm_truss.protocols.openai.completions import parse_completion
-from trtllm_truss.protocols.openai.errors import error_body, error_event
-from trtllm_truss.requests import Alternative, Finish, FinishReason, Piece, Token, Usage
+from trtllm_truss.protocols.openai.shapes import OpenAICall
+from trtllm_truss.requests import (
+    Alternative,
+    AnswerItem,
+    FinishReason,
+    GenerationEnd,
+    TextDelta,
+    Token,
+    Usage,
+)
 
 HELLO = [{"role": "user", "content": "Hello"}]
-Items = Iterable[tuple[int, Piece | Finish]]
+Items = Iterable[AnswerItem]
 
 
 def chat(**fields: Any) -> OpenAICall:
@@ -42,20 +49,20 @@ def completion(**fields: Any) -> OpenAICall:
 
 def finish(
     index: int = 0, reason: FinishReason = FinishReason.STOP, tokens: int = 2, prompt: int = 5
-) -> Finish:
-    return Finish(reason, Usage(prompt, tokens), index)
+) -> GenerationEnd:
+    return GenerationEnd(reason, Usage(prompt, tokens), index)
 
 
 def whole(call: OpenAICall, items: Items) -> dict[str, Any]:
     answer = WholeAnswer(call, "x", 7)
-    for position, item in items:
-        answer.push(position, item)
+    for item in items:
+        answer.push(item)
     return answer.body()
 
 
 def stream(call: OpenAICall, items: Items) -> bytes:
     events = EventStream(call, "x", 7)
-    return b"".join(events.push(position, item) for position, item in items) + events.end()
+    return b"".join(events.push(item) for item in items) + events.end()
 
 
 def frames(raw: bytes) -> list[dict[str, Any]]:
@@ -78,7 +85,7 @@ def client(raw: bytes, status: int = 200, **headers: str) -> openai.OpenAI:
 
 
 def test_a_whole_message() -> None:
-    body = whole(chat(), [(0, Piece("Hé")), (0, Piece("llo")), (0, finish())])
+    body = whole(chat(), [TextDelta("Hé"), TextDelta("llo"), finish()])
     check(ChatCompletion, body)
     assert body == {
         "id": "chatcmpl-x",
@@ -98,7 +105,7 @@ def test_a_whole_message() -> None:
 
 
 def test_a_whole_text() -> None:
-    body = whole(completion(), [(0, Piece("Hi")), (0, finish(reason=FinishReason.LENGTH))])
+    body = whole(completion(), [TextDelta("Hi"), finish(reason=FinishReason.LENGTH)])
     check(Completion, body)
     assert body["id"] == "cmpl-x"
     assert body["choices"] == [
@@ -109,12 +116,12 @@ def test_a_whole_text() -> None:
 def test_choices_of_several_prompts_come_in_order() -> None:
     call = completion(prompt=["a", "b"], n=2)
     items = [
-        (1, Piece("b1", 1)),
-        (0, Piece("a0")),
-        (1, Piece("b0", 0)),
-        (0, Piece("a1", 1)),
-        *((1, finish(index, tokens=1, prompt=4)) for index in (1, 0)),
-        *((0, finish(index, tokens=2, prompt=3)) for index in (0, 1)),
+        TextDelta("b1", 3),
+        TextDelta("a0"),
+        TextDelta("b0", 2),
+        TextDelta("a1", 1),
+        *(finish(index, tokens=1, prompt=4) for index in (3, 2)),
+        *(finish(index, tokens=2, prompt=3) for index in (0, 1)),
     ]
     body = whole(call, items)
     check(Completion, body)
@@ -125,11 +132,11 @@ def test_choices_of_several_prompts_come_in_order() -> None:
 
 def test_an_answer_without_an_end_is_a_bug() -> None:
     with pytest.raises(InternalError):
-        whole(chat(n=2), [(0, finish(0))])
+        whole(chat(n=2), [finish(0)])
 
 
 def test_a_message_in_chunks() -> None:
-    raw = stream(chat(stream=True), [(0, Piece("Hé")), (0, Piece("llo")), (0, finish())])
+    raw = stream(chat(stream=True), [TextDelta("Hé"), TextDelta("llo"), finish()])
     chunks = frames(raw)
     for chunk in chunks:
         check(ChatCompletionChunk, chunk)
@@ -145,13 +152,13 @@ def test_a_message_in_chunks() -> None:
 
 
 def test_an_empty_message_in_chunks() -> None:
-    first, last = frames(stream(chat(stream=True), [(0, finish(tokens=0))]))
+    first, last = frames(stream(chat(stream=True), [finish(tokens=0)]))
     assert first["choices"][0]["delta"]["role"] == "assistant"
     assert last["choices"][0]["finish_reason"] == "stop"
 
 
 def test_choices_side_by_side() -> None:
-    items = [(0, Piece("a", 0)), (0, Piece("b", 1)), (0, finish(1)), (0, finish(0))]
+    items = [TextDelta("a", 0), TextDelta("b", 1), finish(1), finish(0)]
     chunks = frames(stream(chat(stream=True, n=2), items))
     roles = [c["choices"][0]["index"] for c in chunks if "role" in c["choices"][0]["delta"]]
     assert roles == [0, 1]
@@ -159,7 +166,7 @@ def test_choices_side_by_side() -> None:
 
 def test_usage_comes_last_and_is_null_before() -> None:
     call = chat(stream=True, stream_options={"include_usage": True}, n=2)
-    chunks = frames(stream(call, [(0, Piece("a")), (0, finish(0)), (0, finish(1))]))
+    chunks = frames(stream(call, [TextDelta("a"), finish(0), finish(1)]))
     for chunk in chunks:
         check(ChatCompletionChunk, chunk)
     assert all(chunk["usage"] is None for chunk in chunks[:-1])
@@ -172,7 +179,7 @@ def test_usage_comes_last_and_is_null_before() -> None:
 
 
 def test_a_text_in_chunks() -> None:
-    chunks = frames(stream(completion(stream=True), [(0, Piece("Hi")), (0, finish())]))
+    chunks = frames(stream(completion(stream=True), [TextDelta("Hi"), finish()]))
     for chunk in chunks:
         check(CompletionChunk, chunk)
     assert [chunk["choices"][0]["text"] for chunk in chunks] == ["Hi", ""]
@@ -187,7 +194,7 @@ TOKENS = (
 
 def test_log_probs_of_a_message() -> None:
     call = chat(logprobs=True, top_logprobs=1)
-    body = whole(call, [(0, Piece("Hé you", tokens=TOKENS)), (0, finish())])
+    body = whole(call, [TextDelta("Hé you", tokens=TOKENS), finish()])
     check(ChatCompletion, body)
     first, second = body["choices"][0]["logprobs"]["content"]
     assert first == {
@@ -200,7 +207,7 @@ def test_log_probs_of_a_message() -> None:
     chunks = frames(
         stream(
             chat(stream=True, logprobs=True, top_logprobs=1),
-            [(0, Piece("Hé you", tokens=TOKENS)), (0, finish())],
+            [TextDelta("Hé you", tokens=TOKENS), finish()],
         )
     )
     for chunk in chunks:
@@ -209,8 +216,8 @@ def test_log_probs_of_a_message() -> None:
 
 
 def test_log_probs_of_a_text() -> None:
-    items: Items = [(0, Piece("Hé you", tokens=TOKENS)), (0, Piece("!", tokens=TOKENS[:1]))]
-    items = [*items, (0, finish())]
+    items: Items = [TextDelta("Hé you", tokens=TOKENS), TextDelta("!", tokens=TOKENS[:1])]
+    items = [*items, finish()]
     body = whole(completion(logprobs=1), items)
     check(Completion, body)
     assert body["choices"][0]["logprobs"] == {
@@ -228,7 +235,7 @@ def test_log_probs_of_a_text() -> None:
 
 
 def test_the_client_reads_a_message() -> None:
-    raw = json.dumps(whole(chat(), [(0, Piece("Hi")), (0, finish())])).encode()
+    raw = json.dumps(whole(chat(), [TextDelta("Hi"), finish()])).encode()
     answer = client(raw, **{"Content-Type": "application/json"}).chat.completions.create(
         model="m", messages=[{"role": "user", "content": "x"}]
     )
@@ -239,7 +246,7 @@ def test_the_client_reads_a_message() -> None:
 
 def test_the_client_reads_a_stream() -> None:
     call = chat(stream=True, stream_options={"include_usage": True})
-    raw = stream(call, [(0, Piece('"\u2028\n')), (0, Piece("é")), (0, finish())])
+    raw = stream(call, [TextDelta('"\u2028\n'), TextDelta("é"), finish()])
     chunks = list(
         client(raw, **{"Content-Type": "text/event-stream"}).chat.completions.create(
             model="m", messages=[{"role": "user", "content": "x"}], stream=True
@@ -252,7 +259,8 @@ def test_the_client_reads_a_stream() -> None:
 
 def test_the_client_sees_that_a_stream_broke_off() -> None:
     events = EventStream(chat(stream=True), "x", 7)
-    raw = events.push(0, Piece("Hi")) + error_event(EngineUnavailable("the engine has died."))
+    raw = events.push(TextDelta("Hi"))
+    raw += events.error(EngineUnavailable("the engine has died."))
     answer = client(raw, **{"Content-Type": "text/event-stream"}).chat.completions.create(
         model="m", messages=[{"role": "user", "content": "x"}], stream=True
     )

@@ -11,8 +11,8 @@ from openai.types.chat.completion_create_params import (
 )
 
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.protocols.openai.call import OpenAICall
 from trtllm_truss.protocols.openai.chat import REFUSED, UNUSED, ChatFields, parse_chat
+from trtllm_truss.protocols.openai.shapes import OpenAICall
 from trtllm_truss.requests import REST_OF_CONTEXT, ChatFormat, Guide, Sampling
 
 HELLO = [{"role": "user", "content": "Hello"}]

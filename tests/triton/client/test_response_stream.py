@@ -11,7 +11,7 @@ from grpc import StatusCode
 from tritonclient.grpc import service_pb2
 
 from trtllm_truss.errors import EngineUnavailable
-from trtllm_truss.triton.client.response_stream import Answer
+from trtllm_truss.triton.client.response_stream import ResponseStream
 
 
 def message(ids, log_probs, *, final=False):
@@ -39,7 +39,7 @@ NEW = [([7], [-1]), ([8, 9], [-2, -3]), ([9], [-4]), ([], [])]
 
 @pytest.mark.parametrize("responses", [WHOLE, NEW], ids=["whole lists", "new ones alone"])
 async def test_log_probs_are_those_of_all_tokens(responses):
-    answer = Answer()
+    answer = ResponseStream()
     seen = []
     for ids, log_probs in responses:
         answer.message(message(ids, log_probs, final=not ids))
@@ -54,7 +54,7 @@ async def test_log_probs_are_those_of_all_tokens(responses):
 
 
 async def test_log_probs_of_chunks_that_are_read_together():
-    answer = Answer()
+    answer = ResponseStream()
     for ids, log_probs in NEW:
         answer.message(message(ids, log_probs, final=not ids))
     chunk = await answer.next()
@@ -62,7 +62,7 @@ async def test_log_probs_of_chunks_that_are_read_together():
 
 
 async def test_a_failure_keeps_nothing_alive_after_it_was_raised():
-    answer = Answer()
+    answer = ResponseStream()
     answer.ended(StatusCode.UNAVAILABLE, "gone")
     with pytest.raises(EngineUnavailable):
         await answer.next()
@@ -91,7 +91,7 @@ def error(text):
 )
 async def test_signs_of_life_without_a_token(said, signs):
     seen = []
-    answer = Answer(on_heartbeat=lambda: seen.append(1))
+    answer = ResponseStream(on_heartbeat=lambda: seen.append(1))
     answer.message(said)
     assert len(seen) == signs
 
@@ -99,6 +99,6 @@ async def test_signs_of_life_without_a_token(said, signs):
 @pytest.mark.parametrize("status", [StatusCode.UNAVAILABLE, StatusCode.OK, StatusCode.CANCELLED])
 async def test_the_end_of_a_connection_is_no_sign_of_life(status):
     seen = []
-    answer = Answer(on_heartbeat=lambda: seen.append(1))
+    answer = ResponseStream(on_heartbeat=lambda: seen.append(1))
     answer.ended(status, "connection reset")
     assert not seen

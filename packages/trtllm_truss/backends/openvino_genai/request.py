@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from trtllm_truss.backends.openvino_genai.sampling import Sampling, read_sampling
 from trtllm_truss.backends.openvino_genai.tensors import Tensors, UnsupportedRequest
-from trtllm_truss.backends.openvino_genai.unsupported import refuse_unsupported
 from trtllm_truss.backends.openvino_genai.words import Word, read_words
 from trtllm_truss.guides.guide import Guide, Language
 
@@ -87,7 +86,7 @@ def read_request(
     Raises:
         UnsupportedRequest: it cannot be served; the caller is at fault.
     """
-    refuse_unsupported(tensors)
+    validate_capabilities(tensors)
     prompt = _read_prompt(tensors, limits)
     sampling = read_sampling(tensors, limits.max_beam_width)
     streaming = tensors.flag("streaming", False)

@@ -39,7 +39,7 @@ _EMPTY = frozenset((
 """Inputs that change nothing only while empty, or an empty string."""
 
 
-def refuse_unsupported(tensors: Tensors) -> None:
+def validate_capabilities(tensors: Tensors) -> None:
     """Refuse inputs that the CPU engine lacks, by name.
 
     Raises:

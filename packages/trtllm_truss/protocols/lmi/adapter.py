@@ -7,29 +7,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtllm_truss.errors import TrussError
-from trtllm_truss.protocols.base import Defaults, StreamedCall, WholeCall
-from trtllm_truss.protocols.lmi import errors
-from trtllm_truss.protocols.lmi.answers import LmiAnswer
+from trtllm_truss.protocols.base import Call, Defaults
+from trtllm_truss.protocols.lmi.answers import LmiAnswer, LmiStream, error_body
 from trtllm_truss.protocols.lmi.body import parse_lmi
 from trtllm_truss.protocols.lmi.call import LmiForm
-from trtllm_truss.protocols.lmi.streams import LmiStream
 
 
 @dataclass(frozen=True, slots=True)
-class LmiDialect:
+class LmiAdapter:
     """LMI's, or with `tgi` that of Text Generation Inference."""
 
     defaults: Defaults
     tgi: bool = False
     name: str = "lmi"
 
-    def read(self, body: Mapping[str, Any], accept: str, call_id: str) -> WholeCall | StreamedCall:
-        """As `Dialect.read`."""
+    def read(self, body: Mapping[str, Any], accept: str, call_id: str) -> Call:
+        """As `ApiAdapter.read`."""
         call = parse_lmi(body, self.defaults, tgi=self.tgi)
-        if call.form is LmiForm.JSON:
-            return WholeCall(call.requests, LmiAnswer(call))
-        return StreamedCall(call.requests, LmiStream(call), call.form.media_type)
+        writer = LmiAnswer(call) if call.form is LmiForm.JSON else LmiStream(call)
+        return Call(call.requests, writer, call.form.media_type)
 
     def error_body(self, error: TrussError) -> Any:
         """LMI's shape or TGI's."""
-        return errors.error_body(error, tgi=self.tgi)
+        return error_body(error, tgi=self.tgi)

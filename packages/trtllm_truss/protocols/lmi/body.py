@@ -6,12 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.protocols.fields import check_length, unknown_field
 from trtllm_truss.protocols.limits import MAX_PROMPTS
 from trtllm_truss.protocols.lmi.call import LmiCall, LmiForm
 from trtllm_truss.protocols.lmi.grammar import guide_from
-from trtllm_truss.protocols.lmi.parameters import ALIASES, Parameters, read_parameters
-from trtllm_truss.protocols.lmi.sampling import sampling_from
-from trtllm_truss.protocols.validation import check_length, unknown_field
+from trtllm_truss.protocols.lmi.parameters import (
+    ALIASES,
+    Parameters,
+    read_parameters,
+    sampling_from,
+)
 from trtllm_truss.requests import GenerationRequest
 from trtllm_truss.validation import is_unicode, shown
 

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pydantic import Field, ValidationError
 
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.protocols.field_types import (
+from trtllm_truss.protocols.fields import (
     INT32_MAX,
     LEAST,
     Finite,
     Unsupported,
     Words,
+    invalid_request,
     named_once,
     refuse_unsupported,
 )
 from trtllm_truss.protocols.lmi.call import LmiForm
 from trtllm_truss.protocols.lmi.grammar import Grammar
-from trtllm_truss.protocols.validation import invalid_request
+from trtllm_truss.requests import Sampling
 from trtllm_truss.validation import Strict
 
 ALIASES = {
@@ -52,6 +54,10 @@ UNSUPPORTED = {
     "typical_p": Unsupported("the engine has no typical sampling", (1,)),
     "watermark": Unsupported("text is not watermarked", (False,)),
 }
+
+_GREEDY = Sampling(top_k=1)
+_DRAWING = Sampling(temperature=0.8, top_k=5, top_p=0.85)
+_UNLIMITED = 1.0
 
 
 class Parameters(Strict):
@@ -140,3 +146,41 @@ def read_parameters(sent: Mapping[str, Any], defaults: Mapping[str, Any]) -> Par
     except ValidationError as error:
         found = invalid_request(error, known)
         raise InvalidRequest(f"parameters: {found.message}", param=found.param) from None
+
+
+def sampling_from(parameters: Parameters) -> Sampling:
+    """The sampling that the parameters mean: LMI's `do_sample` and its defaults.
+
+    The engine is greedy where neither top_k nor top_p is set, whatever the temperature. So whoever
+    asks for a temperature alone, which LMI takes for a wish to draw since 0.32, gets a top_p of 1.
+    """
+    return replace(
+        _choice(parameters),
+        repetition_penalty=parameters.repetition_penalty,
+        presence_penalty=parameters.presence_penalty,
+        frequency_penalty=parameters.frequency_penalty,
+        length_penalty=parameters.length_penalty,
+        min_tokens=parameters.min_length,
+        seed=parameters.seed,
+    )
+
+
+def _choice(parameters: Parameters) -> Sampling:
+    """Greedy unless something asks for drawing."""
+    temperature, top_k, top_p = parameters.temperature, parameters.top_k, parameters.top_p
+    asked = parameters.do_sample
+    if asked is None:
+        asked = bool(temperature or top_k or top_p)
+    if not asked or temperature == 0:
+        return _GREEDY
+    if parameters.do_sample:
+        return Sampling(
+            temperature=_DRAWING.temperature if temperature is None else temperature,
+            top_k=_DRAWING.top_k if top_k is None else top_k,
+            top_p=_DRAWING.top_p if top_p is None else top_p or _UNLIMITED,
+        )
+    return Sampling(
+        temperature=temperature,
+        top_k=top_k or None,
+        top_p=top_p or (None if top_k else _UNLIMITED),
+    )

@@ -2,34 +2,58 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trtllm_truss.errors import TrussError
-from trtllm_truss.protocols.base import EVENTS, Defaults, StreamedCall, WholeCall
-from trtllm_truss.protocols.openai import errors
-from trtllm_truss.protocols.openai.answers import EventStream, WholeAnswer
-from trtllm_truss.protocols.openai.call import OpenAICall
+from trtllm_truss.errors import InvalidRequest, TrussError
+from trtllm_truss.protocols.base import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, Call, Defaults
+from trtllm_truss.protocols.openai.answers import EventStream, WholeAnswer, error_body
+from trtllm_truss.protocols.openai.completions import parse_completion
+from trtllm_truss.protocols.openai.shapes import OpenAICall
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class OpenAIDialect:
+class OpenAIAdapter:
     """One of OpenAI's APIs, by what parses its bodies."""
 
     parse: Callable[[Mapping[str, Any], Defaults], OpenAICall]
     defaults: Defaults
     name: str
 
-    def read(self, body: Mapping[str, Any], accept: str, call_id: str) -> WholeCall | StreamedCall:
-        """As `Dialect.read`."""
+    def read(self, body: Mapping[str, Any], accept: str, call_id: str) -> Call:
+        """As `ApiAdapter.read`."""
         call = self.parse(body, self.defaults)
         created_s = int(time.time())
         if call.stream:
-            return StreamedCall(call.requests, EventStream(call, call_id, created_s), EVENTS)
-        return WholeCall(call.requests, WholeAnswer(call, call_id, created_s))
+            return Call(call.requests, EventStream(call, call_id, created_s), SSE_MEDIA_TYPE)
+        return Call(call.requests, WholeAnswer(call, call_id, created_s), JSON_MEDIA_TYPE)
 
     def error_body(self, error: TrussError) -> Any:
         """OpenAI's shape."""
-        return errors.error_body(error)
+        return error_body(error)
+
+
+def usable_defaults(recommended: Mapping[str, Any]) -> dict[str, Any]:
+    """What a model's authors recommend, as far as a body could hold it as well.
+
+    Others, such as a `top_k` of -1 that means no limit, or null, would have every request refused
+    that does not say something else.
+
+    Args:
+        recommended: the values of `generation_config.json`; `transformers` names them as the
+            predict body does.
+    """
+    usable = {}
+    for name, value in recommended.items():
+        try:
+            parse_completion({"prompt": "Hello", name: value}, {})
+        except InvalidRequest as refused:
+            logger.warning("generation_config.json: %s is not used: %s", name, refused.message)
+        else:
+            usable[name] = value
+    return usable

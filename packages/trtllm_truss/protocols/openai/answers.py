@@ -1,16 +1,16 @@
-"""Pieces and ends become OpenAI's objects: one whole, or a stream of chunks."""
+"""Answers as OpenAI's objects, whole or in chunks, and its errors.
+
+Errors: https://platform.openai.com/docs/guides/error-codes
+"""
 
 from __future__ import annotations
 
-import json
-from collections import defaultdict
-from dataclasses import dataclass, field
 from typing import Any
 
-from trtllm_truss.errors import InternalError, TrussError
-from trtllm_truss.protocols.openai.call import OpenAICall
-from trtllm_truss.protocols.openai.errors import error_event
-from trtllm_truss.requests import Finish, Piece, Token
+from trtllm_truss.errors import QueueFull, RequestError, TrussError
+from trtllm_truss.protocols.base import WholeWriter, json_bytes, sse_event
+from trtllm_truss.protocols.openai.shapes import OpenAICall
+from trtllm_truss.requests import AnswerItem, GenerationEnd
 
 DONE = b"data: [DONE]\n\n"
 
@@ -18,14 +18,15 @@ DONE = b"data: [DONE]\n\n"
 class UsageCount:
     """Tokens of a whole call: a prompt counts once, however many choices it has."""
 
-    def __init__(self) -> None:
+    def __init__(self, call: OpenAICall) -> None:
+        self._choices_each = call.n
         self._prompts: dict[int, int] = {}
         self._completion_tokens = 0
 
-    def add(self, position: int, finish: Finish) -> None:
-        """Takes one choice of the prompt at `position` in."""
-        self._prompts[position] = finish.usage.prompt_tokens
-        self._completion_tokens += finish.usage.completion_tokens
+    def add(self, end: GenerationEnd) -> None:
+        """Takes one choice in."""
+        self._prompts[end.index // self._choices_each] = end.usage.prompt_tokens
+        self._completion_tokens += end.usage.completion_tokens
 
     def fields(self) -> dict[str, int]:
         """The object `usage`."""
@@ -37,14 +38,7 @@ class UsageCount:
         }
 
 
-@dataclass(slots=True)
-class _Choice:
-    text: list[str] = field(default_factory=list)
-    tokens: list[Token] = field(default_factory=list)
-    finish: Finish | None = None
-
-
-class WholeAnswer:
+class WholeAnswer(WholeWriter):
     """Collects the answers of one call.
 
     Args:
@@ -54,39 +48,19 @@ class WholeAnswer:
     """
 
     def __init__(self, call: OpenAICall, answer_id: str, created_s: int) -> None:
+        super().__init__()
         self._call = call
         self._head = _head(call, call.shape.whole_object, answer_id, created_s)
-        self._choices: dict[int, _Choice] = defaultdict(_Choice)
-        self._usage = UsageCount()
-
-    def push(self, position: int, item: Piece | Finish) -> None:
-        """Takes the next item in of the answer to the call's request at `position`."""
-        choice = self._choices[position * self._call.n + item.index]
-        if isinstance(item, Piece):
-            choice.text.append(item.text)
-            choice.tokens.extend(item.tokens)
-        else:
-            choice.finish = item
-            self._usage.add(position, item)
 
     def body(self) -> dict[str, Any]:
-        """The object, once every answer has ended.
-
-        Raises:
-            InternalError: one has not.
-        """
-        wanted = range(len(self._call.requests) * self._call.n)
-        return {
-            **self._head,
-            "choices": [self._whole(index, self._choices[index]) for index in wanted],
-            "usage": self._usage.fields(),
-        }
-
-    def _whole(self, index: int, choice: _Choice) -> dict[str, Any]:
-        if choice.finish is None:
-            raise InternalError(f"choice {index} has no end.")
-        text = "".join(choice.text)
-        return self._call.shape.whole(index, text, choice.tokens, choice.finish.reason)
+        """The object, once every answer has ended."""
+        usage = UsageCount(self._call)
+        choices = []
+        for index in range(len(self._call.requests) * self._call.n):
+            answer, end = self.ended(index)
+            usage.add(end)
+            choices.append(self._call.shape.whole(index, answer.text, answer.tokens, end.reason))
+        return {**self._head, "choices": choices, "usage": usage.fields()}
 
 
 class EventStream:
@@ -101,21 +75,20 @@ class EventStream:
     def __init__(self, call: OpenAICall, answer_id: str, created_s: int) -> None:
         self._call = call
         head = _head(call, call.shape.chunk_object, answer_id, created_s)
-        self._head = b"data: " + _json(head)[:-1] + b',"choices":'
-        self._usage = UsageCount()
+        self._head = b"data: " + json_bytes(head)[:-1] + b',"choices":'
+        self._usage = UsageCount(call)
         self._lengths: dict[int, int] = {}
 
-    def push(self, position: int, item: Piece | Finish) -> bytes:
-        """The events for the next item of the answer to the call's request at `position`."""
-        shape = self._call.shape
-        index = position * self._call.n + item.index
+    def push(self, item: AnswerItem) -> bytes:
+        """The events for the next item."""
+        shape, index = self._call.shape, item.index
         events = b""
         if index not in self._lengths:
             self._lengths[index] = 0
             opening = shape.opening(index)
             events = b"" if opening is None else self._event([opening])
-        if isinstance(item, Finish):
-            self._usage.add(position, item)
+        if isinstance(item, GenerationEnd):
+            self._usage.add(item)
             return events + self._event([shape.ending(index, item.reason)])
         offset = self._lengths[index]
         self._lengths[index] = offset + len(item.text)
@@ -125,16 +98,16 @@ class EventStream:
         """What follows the last answer's end: the usage, if asked for, and `[DONE]`."""
         if not self._call.include_usage:
             return DONE
-        usage = _json(self._usage.fields())
+        usage = json_bytes(self._usage.fields())
         return self._head + b'[],"usage":' + usage + b"}\n\n" + DONE
 
     def error(self, error: TrussError) -> bytes:
         """The last event of a stream that broke off; no `[DONE]` follows."""
-        return error_event(error)
+        return sse_event(error_body(error))
 
     def _event(self, choices: list[dict[str, Any]]) -> bytes:
         usage = b',"usage":null' if self._call.include_usage else b""
-        return self._head + _json(choices) + usage + b"}\n\n"
+        return self._head + json_bytes(choices) + usage + b"}\n\n"
 
 
 def _head(call: OpenAICall, kind: str, answer_id: str, created_s: int) -> dict[str, Any]:
@@ -146,5 +119,19 @@ def _head(call: OpenAICall, kind: str, answer_id: str, created_s: int) -> dict[s
     }
 
 
-def _json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+def error_body(error: TrussError) -> dict[str, Any]:
+    """The body of an error response; `code` is ours, the status says the rest."""
+    return {
+        "error": {
+            "message": error.message,
+            "type": _kind(error),
+            "param": error.param,
+            "code": error.code,
+        }
+    }
+
+
+def _kind(error: TrussError) -> str:
+    if isinstance(error, RequestError):
+        return "invalid_request_error"
+    return "rate_limit_error" if isinstance(error, QueueFull) else "server_error"

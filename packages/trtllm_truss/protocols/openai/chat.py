@@ -8,13 +8,12 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.protocols.field_types import INT32_MAX, NonEmpty, Unsupported
+from trtllm_truss.protocols.fields import INT32_MAX, NonEmpty, Unsupported
 from trtllm_truss.protocols.limits import MAX_MESSAGES, MAX_TOOLS
-from trtllm_truss.protocols.openai.call import OpenAICall
 from trtllm_truss.protocols.openai.fields import SharedFields, read_body
 from trtllm_truss.protocols.openai.generation import generation_arguments, include_usage
 from trtllm_truss.protocols.openai.messages import read_messages, read_tools
-from trtllm_truss.protocols.openai.shapes import ChatShape
+from trtllm_truss.protocols.openai.shapes import ChatShape, OpenAICall
 from trtllm_truss.requests import ChatFormat, GenerationRequest
 from trtllm_truss.validation import shown
 

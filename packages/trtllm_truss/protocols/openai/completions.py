@@ -8,13 +8,11 @@ from typing import Any
 from pydantic import Field
 
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.protocols.field_types import INT32_MAX, Unsupported
+from trtllm_truss.protocols.fields import INT32_MAX, Unsupported, check_length
 from trtllm_truss.protocols.limits import MAX_PROMPTS
-from trtllm_truss.protocols.openai.call import OpenAICall
 from trtllm_truss.protocols.openai.fields import SharedFields, read_body
 from trtllm_truss.protocols.openai.generation import generation_arguments, include_usage
-from trtllm_truss.protocols.openai.shapes import CompletionShape
-from trtllm_truss.protocols.validation import check_length
+from trtllm_truss.protocols.openai.shapes import CompletionShape, OpenAICall
 from trtllm_truss.requests import GenerationRequest
 from trtllm_truss.validation import is_unicode, shown
 

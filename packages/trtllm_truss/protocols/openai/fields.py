@@ -7,16 +7,16 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, ValidationError
 
-from trtllm_truss.protocols.field_types import (
+from trtllm_truss.protocols.fields import (
     INT32_MAX,
     LEAST,
     Finite,
     Unsupported,
     Words,
+    invalid_request,
     refuse_unsupported,
 )
 from trtllm_truss.protocols.limits import MAX_BIASED_TOKENS, MAX_MODEL_CHARACTERS
-from trtllm_truss.protocols.validation import invalid_request
 from trtllm_truss.validation import Strict
 
 _NAMES_OF_DEFAULTS = {"stop_words": "stop"}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.protocols.field_types import LEAST
+from trtllm_truss.protocols.fields import LEAST
 from trtllm_truss.protocols.openai.fields import SharedFields
 from trtllm_truss.protocols.openai.response_format import read_response_format
 from trtllm_truss.requests import REST_OF_CONTEXT, Sampling

@@ -14,9 +14,8 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.protocols.field_types import NonEmpty
+from trtllm_truss.protocols.fields import NonEmpty, check_length, invalid_request
 from trtllm_truss.protocols.limits import MAX_CONTENT_PARTS, MAX_TOOL_CALLS
-from trtllm_truss.protocols.validation import check_length, invalid_request
 from trtllm_truss.validation import Strict, shown
 
 _TEXT_PARTS = {"text": "text", "refusal": "refusal"}

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.protocols.fields import check_length
 from trtllm_truss.protocols.limits import MAX_GUIDE_CHARACTERS
-from trtllm_truss.protocols.validation import check_length
 from trtllm_truss.requests import Guide, GuideKind
 from trtllm_truss.validation import shown
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from trtllm_truss.requests import FinishReason, Piece, Token
+from trtllm_truss.requests import FinishReason, GenerationRequest, TextDelta, Token
 
 Json = dict[str, Any]
 
@@ -25,7 +25,7 @@ class Shape(Protocol):
     def opening(self, index: int) -> Json | None:
         """The choice that comes before any text of it, if there is one."""
 
-    def part(self, index: int, piece: Piece, offset: int) -> Json:
+    def part(self, index: int, piece: TextDelta, offset: int) -> Json:
         """A choice with more text; `offset` characters of it have gone before."""
 
     def ending(self, index: int, reason: FinishReason) -> Json:
@@ -33,6 +33,30 @@ class Shape(Protocol):
 
     def whole(self, index: int, text: str, tokens: Sequence[Token], reason: FinishReason) -> Json:
         """A choice that is complete."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenAICall:
+    """What a body asks for, and how its answer looks.
+
+    Attributes:
+        requests: one for each prompt, to be answered side by side.
+        model: the name that the caller used; echoed.
+        stream: whether the answer is sent as it is generated.
+        include_usage: whether a stream ends with the usage.
+        shape: the objects of the API that was called.
+    """
+
+    requests: tuple[GenerationRequest, ...]
+    model: str
+    stream: bool
+    include_usage: bool
+    shape: Shape
+
+    @property
+    def n(self) -> int:
+        """Choices for each prompt."""
+        return self.requests[0].n
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +77,7 @@ class ChatShape:
         """Tells the role."""
         return _delta(index, {"role": "assistant", "content": ""})
 
-    def part(self, index: int, piece: Piece, offset: int) -> Json:
+    def part(self, index: int, piece: TextDelta, offset: int) -> Json:
         """More content."""
         log_probs = self._log_probs(piece.tokens)
         return _delta(index, {"content": piece.text}, log_probs=log_probs)
@@ -104,7 +128,7 @@ class CompletionShape:
         """Nothing."""
         return None
 
-    def part(self, index: int, piece: Piece, offset: int) -> Json:
+    def part(self, index: int, piece: TextDelta, offset: int) -> Json:
         """More text."""
         return self._choice(index, piece.text, piece.tokens, None, offset)
 

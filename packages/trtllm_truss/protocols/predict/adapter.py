@@ -1,4 +1,4 @@
-"""The predict protocol as an endpoint uses it."""
+"""The predict protocol: plain text, server-sent events, or one object."""
 
 from __future__ import annotations
 
@@ -7,28 +7,90 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtllm_truss.errors import TrussError
-from trtllm_truss.protocols.base import EVENTS, Defaults, StreamedCall, WholeCall
-from trtllm_truss.protocols.predict import frames
+from trtllm_truss.protocols.base import (
+    JSON_MEDIA_TYPE,
+    SSE_MEDIA_TYPE,
+    Call,
+    Defaults,
+    WholeWriter,
+    sse_event,
+)
 from trtllm_truss.protocols.predict.body import parse_predict, response_form
+from trtllm_truss.requests import AnswerItem, GenerationEnd, TextDelta
 
 
 @dataclass(frozen=True, slots=True)
-class PredictDialect:
-    """Our own: plain text, server-sent events, or one object."""
+class PredictAdapter:
+    """Our own protocol."""
 
     defaults: Defaults
     name: str = "predict"
 
-    def read(self, body: Mapping[str, Any], accept: str, call_id: str) -> WholeCall | StreamedCall:
-        """As `Dialect.read`."""
+    def read(self, body: Mapping[str, Any], accept: str, call_id: str) -> Call:
+        """As `ApiAdapter.read`."""
         request, stream = parse_predict(body, self.defaults)
         form = response_form(accept, stream)
         if form == "json":
-            return WholeCall([request], frames.WholeText())
+            return Call([request], WholeText(), JSON_MEDIA_TYPE)
         if form == "events":
-            return StreamedCall([request], frames.Events(), EVENTS)
-        return StreamedCall([request], frames.PlainText(), "text/plain; charset=utf-8")
+            return Call([request], Events(), SSE_MEDIA_TYPE)
+        return Call([request], PlainText(), "text/plain; charset=utf-8")
 
-    def error_body(self, error: TrussError) -> Any:
+    def error_body(self, error: TrussError) -> dict[str, Any]:
         """`{"error": {"code", "message", "param"}}`."""
-        return frames.error_body(error)
+        return _error_body(error)
+
+
+class PlainText:
+    """The text and nothing else, so that only a response that breaks off can tell an error."""
+
+    def push(self, item: AnswerItem) -> bytes:
+        """A delta's text."""
+        return item.text.encode() if isinstance(item, TextDelta) else b""
+
+    def end(self) -> bytes:
+        """Nothing."""
+        return b""
+
+    def error(self, error: TrussError) -> bytes:
+        """Raises it."""
+        raise error
+
+
+class Events:
+    """One event a delta, and a last one that says how the answer ended."""
+
+    def push(self, item: AnswerItem) -> bytes:
+        """`data: {"text": …}`, in the end `data: {"finish_reason": …, "usage": …}`."""
+        return sse_event({"text": item.text} if isinstance(item, TextDelta) else _end_fields(item))
+
+    def end(self) -> bytes:
+        """Nothing."""
+        return b""
+
+    def error(self, error: TrussError) -> bytes:
+        """`data: {"error": …}`."""
+        return sse_event(_error_body(error))
+
+
+class WholeText(WholeWriter):
+    """`{"text": …, "finish_reason": …, "usage": …}`."""
+
+    def body(self) -> dict[str, Any]:
+        """The object."""
+        answer, end = self.ended(0)
+        return {"text": answer.text, **_end_fields(end)}
+
+
+def _error_body(error: TrussError) -> dict[str, Any]:
+    return {"error": {"code": error.code, "message": error.message, "param": error.param}}
+
+
+def _end_fields(end: GenerationEnd) -> dict[str, Any]:
+    return {
+        "finish_reason": end.reason.value,
+        "usage": {
+            "prompt_tokens": end.usage.prompt_tokens,
+            "completion_tokens": end.usage.completion_tokens,
+        },
+    }

@@ -9,16 +9,16 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from trtllm_truss.errors import InvalidRequest, RequestError, SettingsError
-from trtllm_truss.protocols.field_types import (
+from trtllm_truss.protocols.fields import (
     INT32_MAX,
     LEAST,
     Finite,
     NonEmpty,
     Words,
+    invalid_request,
     named_once,
 )
 from trtllm_truss.protocols.limits import MAX_MESSAGES
-from trtllm_truss.protocols.validation import invalid_request
 from trtllm_truss.requests import GenerationRequest, Sampling
 from trtllm_truss.validation import Strict
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from trtllm_truss.triton.client.failures import unavailable
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
 from trtllm_truss.triton.client.request import EngineRequest
-from trtllm_truss.triton.client.response_stream import Answer
+from trtllm_truss.triton.client.response_stream import ResponseStream
 from trtllm_truss.triton.client.tensors import encode_request, encode_stop
 from trtllm_truss.triton.model_repository.contract import INPUTS, MODEL_NAME
 from trtllm_truss.triton.model_repository.schema import rows_for
@@ -58,13 +58,13 @@ class TritonClient:
         on_end: Callable[[], None] | None = None,
         on_stopped: Callable[[int], None] | None = None,
         on_heartbeat: Callable[[], None] | None = None,
-    ) -> AsyncGenerator[Answer, None]:
+    ) -> AsyncGenerator[ResponseStream, None]:
         """Send one generation; leaving the context before the end stops it.
 
         Args:
             request: the generation.
-            on_end: see `Answer`.
-            on_heartbeat: see `Answer`.
+            on_end: see `ResponseStream`.
+            on_heartbeat: see `ResponseStream`.
             on_stopped: called once the engine has stopped a request that was abandoned before its
                 end, with the number of tokens that nothing read.
 
@@ -72,7 +72,7 @@ class TritonClient:
             EngineUnavailable: the server cannot be reached.
         """
         connection = await self._connected()
-        answer = Answer(on_end, on_heartbeat)
+        answer = ResponseStream(on_end, on_heartbeat)
         message = encode_request(request, model_name=self._model_name, declared=self._declared)
         call = connection.call(_STREAM_INFER, message.SerializeToString(), answer)
         try:
@@ -106,7 +106,7 @@ class TritonClient:
         self,
         connection: GrpcConnection,
         call: int,
-        answer: Answer,
+        answer: ResponseStream,
         request_id: str,
         on_stopped: Callable[[int], None] | None,
     ) -> None:
@@ -122,7 +122,7 @@ class TritonClient:
         ending.add_done_callback(self._endings.discard)
 
     async def _end(
-        self, connection: GrpcConnection, call: int, answer: Answer, request_id: str
+        self, connection: GrpcConnection, call: int, answer: ResponseStream, request_id: str
     ) -> None:
         """Stop a request in the engine; cancel its call only if the engine does not stop.
 
@@ -131,7 +131,7 @@ class TritonClient:
         segmentation fault). The ``stop`` input of the backend is harmless.
         """
         stop = encode_stop(request_id, model_name=self._model_name)
-        order = Answer()
+        order = ResponseStream()
         if connection.is_usable:
             stop_call = connection.call(_STREAM_INFER, stop.SerializeToString(), order)
             if await order.wait_for_end(_ORDER_LIMIT_S):

@@ -23,7 +23,7 @@ _ID_BYTES = 4
 def _nothing() -> None: ...
 
 
-class Answer:
+class ResponseStream:
     """Collects tokens as they arrive and returns them together, to one reader.
 
     A token costs four bytes until it is read, so an unread stream is bounded by the request's

@@ -1,0 +1,258 @@
+"""A stream as a response: opened by its first chunk, never silent, broken off visibly."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
+
+from starlette.responses import StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
+
+from trtllm_truss.endpoints.disconnect import ClientGone, SelfCancel, while_connected
+from trtllm_truss.errors import InternalError, TrussError
+from trtllm_truss.protocols.base import Writer
+from trtllm_truss.requests import AnswerItem
+
+logger = logging.getLogger(__name__)
+
+KEEP_ALIVE_COMMENT = b": keep-alive\n\n"
+"""What a reader of server-sent events skips: a line that begins with a colon is a comment."""
+
+
+class EncodedAnswer:
+    """The chunks of one call's answers, at least one. Its first chunk decides the status.
+
+    Open it once, then iterate or close it. An error after the opening becomes the last chunk, where
+    the protocol has a shape for it.
+
+    Args:
+        items: the answers.
+        writer: turns them into bytes.
+    """
+
+    def __init__(self, items: AsyncGenerator[AnswerItem, None], writer: Writer) -> None:
+        self._items = items
+        self._writer = writer
+        self._first: asyncio.Task[bytes] | None = None
+        self._over = False
+
+    async def open(self, receive: Receive, limit_s: float | None = None) -> None:
+        """Wait for the first chunk, no longer than `limit_s` if that is given.
+
+        The request's body must have been read.
+
+        Raises:
+            ClientGone: the client left first; the answers are closed.
+            Exception: what they raised instead of their first chunk; they are closed.
+        """
+        first = self._first = asyncio.ensure_future(self._next())
+        try:
+            await while_connected(receive, asyncio.wait([first], timeout=limit_s))
+            if first.done():
+                first.result()
+        except BaseException:
+            await self.aclose()
+            raise
+
+    def __aiter__(self) -> EncodedAnswer:
+        return self
+
+    async def __anext__(self) -> bytes:
+        first, self._first = self._first, None
+        if first is None and self._over:
+            raise StopAsyncIteration
+        try:
+            return await (self._next() if first is None else first)
+        except TrussError as error:
+            self._over = True
+            return self._writer.error(error)
+        except Exception:
+            self._over = True
+            logger.exception("unforeseen error in a stream")
+            return self._writer.error(unforeseen_error())
+
+    async def aclose(self) -> None:
+        """Ends the answers; a first chunk that is still on its way is not waited for."""
+        if self._first is not None:
+            self._first.cancel()
+            await asyncio.gather(self._first, return_exceptions=True)
+        await self._items.aclose()
+
+    async def _next(self) -> bytes:
+        async for item in self._items:
+            if chunk := self._writer.push(item):
+                return chunk
+        self._over = True
+        return self._writer.end()
+
+
+def unforeseen_error() -> InternalError:
+    """The error of a bug: what it says is for the log alone."""
+    return InternalError("an error that is not yours; the server's log tells more.")
+
+
+class AnswerStream(StreamingResponse):
+    """A stream that can break off visibly.
+
+    When `body` raises a `TrussError`, or the client does not read, the response is left
+    incomplete: the server closes the connection without the closing chunk, so that no client takes
+    the answer for whole.
+
+    Args:
+        body: its chunks; closed in the end, whatever that is.
+        media_type: of the body.
+        headers: further ones.
+        keep_alive_s: silence after which a stream of events sends a comment; None for never.
+        reader_timeout_s: how long one chunk may wait for the client to read.
+    """
+
+    def __init__(
+        self,
+        body: EncodedAnswer | AsyncGenerator[bytes, None],
+        media_type: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        keep_alive_s: float | None = None,
+        reader_timeout_s: float = math.inf,
+    ) -> None:
+        super().__init__(body, media_type=media_type, headers=headers)
+        self._body = body
+        self._keep_alive_s = math.inf if keep_alive_s is None else keep_alive_s
+        self._reader_timeout_s = reader_timeout_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends the answer as long as there is somebody to read it."""
+        with suppress(ClientGone):
+            await while_connected(receive, self.stream_response(send))
+
+    async def stream_response(self, send: Send) -> None:
+        """Sends the head, then each chunk as it comes."""
+        try:
+            async with (
+                aclosing(self._body) as chunks,
+                keepalive_send(
+                    send,
+                    keep_alive_s=self._keep_alive_s,
+                    reader_timeout_s=self._reader_timeout_s,
+                ) as send,
+            ):
+                await send(
+                    {
+                        "type": "http.response.start",
+                        "status": self.status_code,
+                        "headers": self.raw_headers,
+                    }
+                )
+                async for chunk in chunks:
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except TrussError as error:
+            logger.warning("response aborted: %s: %s", error.code, error.message)
+        except SlowReader:
+            logger.warning(
+                "response aborted: its client read nothing for %g s (serving.reader_timeout_s)",
+                self._reader_timeout_s,
+            )
+
+
+class SlowReader(Exception):
+    """The client has read nothing for as long as it may."""
+
+
+@asynccontextmanager
+async def keepalive_send(
+    send: Send, *, keep_alive_s: float = math.inf, reader_timeout_s: float = math.inf
+) -> AsyncIterator[Send]:
+    """Wrap a response's `send`: fill silence with comments, limit how long a message waits.
+
+    Args:
+        send: the server's.
+        keep_alive_s: silence after which a comment is sent, for streams of events only. One is
+            sent at once if there is nothing to send after the head.
+        reader_timeout_s: how long one message may wait for the client to read.
+
+    Raises:
+        SlowReader: it waited longer. Whatever the block was waiting for has been cancelled.
+    """
+    cancellation = SelfCancel()
+    watch = _Watch(send, cancellation.request, keep_alive_s, reader_timeout_s)
+    try:
+        yield watch.send
+    except asyncio.CancelledError:
+        if cancellation.consume():
+            raise SlowReader from None
+        raise
+    finally:
+        await watch.stop()
+
+
+class _Watch:
+    """Knows since when a message has been under way, or nothing has been.
+
+    Per message it notes the time, nothing more: one timer of the event loop, re-armed when it
+    fires, looks whether the engine has been silent or the client has not read for too long.
+    """
+
+    def __init__(
+        self,
+        send: Send,
+        cancel: Callable[[], None],
+        keep_alive_s: float,
+        reader_timeout_s: float,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self._send = send
+        self._cancel = cancel
+        self._keep_alive_s = keep_alive_s
+        self._reader_timeout_s = reader_timeout_s
+        self._loop = loop
+        self._time = loop.time
+        self._sending = False
+        self._due = math.inf  # when this has lasted too long
+        self._comment: asyncio.Task[None] | None = None
+        self._timer: asyncio.Handle = loop.call_soon(self._look)
+
+    async def send(self, message: Message) -> None:
+        """Sends a message, after the comment that may be on its way."""
+        if self._comment is not None:
+            await self._comment
+        await self._timed(message)
+
+    async def stop(self) -> None:
+        """Ends the watch, and the comment that may be on its way."""
+        self._timer.cancel()
+        if self._comment is not None:
+            self._comment.cancel()
+            await asyncio.gather(self._comment, return_exceptions=True)
+
+    async def _timed(self, message: Message) -> None:
+        self._sending = True
+        self._due = self._time() + self._reader_timeout_s
+        await self._send(message)
+        self._sending = False
+        self._due = self._time() + self._keep_alive_s
+        if message["type"] == "http.response.start" and self._keep_alive_s < math.inf:
+            self._due = -math.inf
+
+    def _look(self) -> None:
+        now = self._time()
+        if now >= self._due:
+            if self._sending:
+                self._cancel()
+                return
+            self._sending, self._due = True, now + self._reader_timeout_s
+            self._comment = self._loop.create_task(self._keep_alive())
+        # What goes on now can end at once; what follows it has its own limit.
+        next_limit_s = self._keep_alive_s if self._sending else self._reader_timeout_s
+        look_again = min(self._due, now + next_limit_s)
+        if look_again < math.inf:
+            self._timer = self._loop.call_at(look_again, self._look)
+
+    async def _keep_alive(self) -> None:
+        await self._timed(
+            {"type": "http.response.body", "body": KEEP_ALIVE_COMMENT, "more_body": True}
+        )
+        self._comment = None
