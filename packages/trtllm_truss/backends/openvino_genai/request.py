@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from trtllm_truss.backends.openvino_genai.sampling import Sampling, read_sampling
 from trtllm_truss.backends.openvino_genai.tensors import Tensors, UnsupportedRequest
+from trtllm_truss.backends.openvino_genai.unsupported import validate_capabilities
 from trtllm_truss.backends.openvino_genai.words import Word, read_words
 from trtllm_truss.guides.guide import Guide, Language
 
