@@ -18,11 +18,11 @@ from tests.support.left_behind import LeftBehind
 TESTS = Path(__file__).parent
 SERVER_FOLDERS = ("end_to_end", "backends/triton_native")
 SERVER_FIXTURES = frozenset(
-    {"make_standin", "make_triton", "model_folder", "remote_api", "smollm2_checkpoint"}
+    {"make_triton", "model_folder", "remote_api", "smollm2_checkpoint", "triton", "warm_triton"}
 )
 SHARED_FIXTURES = (
     *("context", "model_folder", "engine", "native", "remote_api", "server", "smollm2_checkpoint"),
-    *("triton", "two_ranks"),
+    *("gpu_server", "triton", "two_ranks", "warm_triton"),
 )
 """Servers and models that serve many tests; one worker runs all tests of each."""
 MOST_WORKERS = 4

@@ -18,7 +18,7 @@ import httpx
 from benchmarks.chaos.clients import CUT, FAULTS, LEFT, PREDICT, WHOLE, Tally, Visitor
 from benchmarks.chaos.killer import Killer
 from benchmarks.chaos.texts import Texts
-from benchmarks.engine.backend import STANDIN
+from benchmarks.engine.backend import FAKE_BACKENDS
 from benchmarks.engine.folder import write_engine
 from benchmarks.options import Options
 from benchmarks.result import CaseResult, Column
@@ -83,7 +83,7 @@ def run(options: Options) -> CaseResult:
     options.work.mkdir(parents=True, exist_ok=True)
     log = options.work / "chaos.log"
     with tempfile.TemporaryDirectory(prefix="chaos-") as temporary:
-        with serve(_configured(options), STANDIN, log=log, TMPDIR=temporary) as truss:
+        with serve(_configured(options), FAKE_BACKENDS, log=log, TMPDIR=temporary) as truss:
             segments = f"trtllm_truss_{truss_server(truss.pid)}_*"
             tally = asyncio.run(_chaos(truss, seed, minutes * 60, every_s, quicker, result))
         left_behind = [*Path(temporary).iterdir(), *Path("/dev/shm").glob(segments)]

@@ -1,4 +1,4 @@
-"""The expected answers: the stand-in repeats the prompt's ids up to an EOS id."""
+"""The expected answers: the fake engine repeats the prompt's ids up to an EOS id."""
 
 from __future__ import annotations
 

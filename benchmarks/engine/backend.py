@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.paths import ROOT
 
 _SOURCE = Path(__file__).with_name("paced_engine.c")
-STANDIN = ROOT / "tests/support/standin"
+FAKE_BACKENDS = ROOT / "tests/support/fake_tensorrtllm/backends"
 _FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-pthread", "-Wall", "-Wextra", "-Werror")
 
 
@@ -31,7 +31,7 @@ class Backend:
 
 
 def make_backend(cache: Path) -> Backend:
-    """Compile the paced engine once; without a C compiler, use the tests' stand-in in Python.
+    """Compile the paced engine once; without a C compiler, use the tests' fake in Python.
 
     Args:
         cache: gets one folder per version of the source.
@@ -42,7 +42,7 @@ def make_backend(cache: Path) -> Backend:
     compiler = find_compiler()
     if compiler is None:
         return Backend(
-            STANDIN, "stand-in in Python, for lack of a C compiler; it limits the figures"
+            FAKE_BACKENDS, "fake in Python, for lack of a C compiler; it limits the figures"
         )
     digest = hashlib.sha256(_SOURCE.read_bytes() + repr((compiler, _FLAGS)).encode()).hexdigest()
     folder = cache / f"backends-{digest[:12]}"

@@ -22,7 +22,7 @@ def write_engine(
         step_ms: duration of one iteration of the whole batch.
         max_batch_size: concurrent requests.
         max_seq_len: tokens of prompt and answer together.
-        world_size: ranks; the paced engine has one, the stand-in in Python any number.
+        world_size: ranks; the paced engine has one, the tests' fake in Python any number.
 
     Returns:
         `folder`.
@@ -31,7 +31,7 @@ def write_engine(
     config = _config(max_batch_size, max_seq_len, world_size)
     (folder / "config.json").write_text(json.dumps(config, indent=2))
     for rank in range(world_size):
-        (folder / f"rank{rank}.engine").write_text(f"STANDIN\nstep_ms={step_ms:g}\n")
+        (folder / f"rank{rank}.engine").write_text(f"FAKE\nstep_ms={step_ms:g}\n")
     return folder
 
 

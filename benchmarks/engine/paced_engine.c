@@ -5,7 +5,7 @@
  * it is therefore everything but the model. The engine folder is the one that `gpt_model_path`
  * names; its rank0.engine is a text file:
  *
- *     STANDIN
+ *     FAKE
  *     step_ms=10        time of one iteration of the whole batch; 0 or absent: none
  *
  * Read: input_ids, request_output_len, end_id, streaming, stop. Written: output_ids and
@@ -302,12 +302,12 @@ static Status read_step(Engine *engine, const char *folder, int length) {
     double step_ms = 0;
     snprintf(path, sizeof path, "%.*s/rank0.engine", length, folder);
     FILE *file = fopen(path, "r");
-    bool good = file && fgets(line, sizeof line, file) && !strcmp(line, "STANDIN\n");
+    bool good = file && fgets(line, sizeof line, file) && !strcmp(line, "FAKE\n");
     while (good && fgets(line, sizeof line, file)) good = sscanf(line, "step_ms=%lf", &step_ms) == 1;
     if (file) fclose(file);
     engine->step_ns = (uint64_t)(step_ms * 1e6);
     if (good) return NULL;
-    snprintf(problem, sizeof problem, "%s is no engine of this stand-in", path);
+    snprintf(problem, sizeof problem, "%s is not an engine file of this backend", path);
     return TRITONSERVER_ErrorNew(INTERNAL_ERROR, problem);
 }
 

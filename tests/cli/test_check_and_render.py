@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 from google.protobuf import text_format
+from tests.support.fake_tensorrtllm import write_engine
 from tests.support.paths import ROOT
-from tests.support.standin_engine import write_engine
 from tritonclient.grpc import model_config_pb2
 
 from trtllm_truss.cli.main import main

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.standin_engine import standin_server, write_engine
+from tests.support.fake_tensorrtllm import serve_engine, write_engine
 from tests.support.truss_process import Served
 
 SECRETS = {
@@ -33,8 +33,8 @@ def server() -> Iterator[Served]:
 
 @pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[Served]:
-    """A server of the test's own with a stand-in for the engine, to be ended in any way."""
-    served = standin_server(write_engine(tmp_path / "engine", step_ms=10))
+    """A server of the test's own with the fake engine, to be ended in any way."""
+    served = serve_engine(write_engine(tmp_path / "engine", step_ms=10))
     try:
         yield served.wait_until_ready()
     finally:

@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from tests.support.fake_tensorrtllm import FAKE_ENGINE, write_engine
 from tests.support.paths import EXAMPLE, ROOT
 from tests.support.smollm2 import write_smollm2_tokenizer
-from tests.support.standin_engine import STANDIN_BACKENDS, write_engine
 from tests.support.truss_process import Served
 from tests.support.waiting import PATIENCE_S
 
@@ -141,7 +141,7 @@ def test_slow_guides_are_no_sign_of_a_hang(impatient_server: Served) -> None:
 
 @pytest.fixture(scope="module")
 def gpu_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A stand-in for TensorRT-LLM that is told to follow guides, beside the real XGrammar."""
+    """A server of the fake engine that checks guides with the real XGrammar."""
     if importlib.util.find_spec("xgrammar") is None:
         pytest.skip("xgrammar is not installed")
     folder = tmp_path_factory.mktemp("gpu")
@@ -156,7 +156,7 @@ def gpu_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     }
     file = folder / "config.yaml"
     file.write_text(yaml.safe_dump(config))
-    served = Served(file, {"TRITON_BACKEND_DIRECTORY": str(STANDIN_BACKENDS)})
+    served = Served(file, FAKE_ENGINE)
     try:
         yield served.wait_until_ready()
         assert served.end() == 0, served.log
@@ -179,7 +179,7 @@ def test_tensorrt_llm_sees_a_good_one(gpu_server: Served) -> None:
 
 
 def completion(served: Served, regex: str) -> httpx.Response:
-    """The stand-in repeats the prompt."""
+    """Ask for a completion; the fake engine repeats the prompt."""
     base = served.url.removesuffix("/v1/models/model:predict")
     guide = {"type": "regex", "regex": regex}
     body = {"prompt": "One two", "max_tokens": 4, "response_format": guide}

@@ -17,8 +17,8 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
+from tests.support.fake_tensorrtllm import serve_engine, write_engine
 from tests.support.paths import EXAMPLE, ROOT
-from tests.support.standin_engine import standin_server, write_engine
 from tests.support.truss_process import LOOPBACK, Served, alive, free_port, listening_addresses
 from tests.support.waiting import PATIENCE_S, settles
 from tokenizers import Tokenizer, models
@@ -66,7 +66,7 @@ def test_connections_that_say_nothing_keep_nobody_out(tmp_path: Path) -> None:
     """They are open files, of which a shell allows few."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
-    served = standin_server(write_engine(tmp_path / "engine"))  # inherits the limit
+    served = serve_engine(write_engine(tmp_path / "engine"))  # inherits the limit
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     try:
         served.wait_until_ready()

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.support.fake_tensorrtllm import FAKE_ENGINE, write_engine
 from tests.support.hub_server import hub_server
 from tests.support.paths import EXAMPLE, ROOT
 from tests.support.s3_server import s3_server
-from tests.support.standin_engine import STANDIN_BACKENDS, write_engine
 from tests.support.truss_process import Served
 
 from trtllm_truss.artifacts.local import open_package
@@ -108,7 +108,7 @@ def test_the_layout_of_lmi_in_s3(tmp_path: Path) -> None:
         environment = {
             **s3.environment,
             "HF_HOME": str(tmp_path / "hf-home"),
-            "TRITON_BACKEND_DIRECTORY": str(STANDIN_BACKENDS),
+            **FAKE_ENGINE,
         }
         with serving(config, environment) as served:
             answer = served.post({"prompt": "Hello", "max_tokens": 3, "stream": False})

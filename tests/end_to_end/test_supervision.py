@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.support.standin_engine import STANDIN, config_for, standin_server, write_engine
+from tests.support.fake_tensorrtllm import FAKE_ENGINE, config_for, serve_engine, write_engine
 from tests.support.truss_process import LOOPBACK, Served, alive, listening_hosts
 from tests.support.waiting import PATIENCE_S, settles
 
@@ -26,7 +26,7 @@ PROMPT = "One two three four five six seven eight nine ten"
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = write_engine(tmp_path_factory.mktemp("engine"), tp=2, step_ms=20)
     metadata = {"serving": {"restart_limit": 50, "restart_backoff_s": 0.1}}
-    served = standin_server(folder, tp=2, **metadata).wait_until_ready()
+    served = serve_engine(folder, tp=2, **metadata).wait_until_ready()
     try:
         yield served
         assert served.end() == 0, served.log
@@ -119,7 +119,7 @@ def test_all_that_would_clean_up_is_killed_at_once(tmp_path: Path, killed: str, 
     config = config_for(write_engine(tmp_path / "engine", tp=ranks, step_ms=20), tp=ranks)
     temporary = tmp_path / "tmp"
     temporary.mkdir()
-    environment = {**STANDIN, "TMPDIR": str(temporary)}
+    environment = {**FAKE_ENGINE, "TMPDIR": str(temporary)}
     served = Served(config, environment).wait_until_ready()
     pids = {**served.processes(), served.process.pid: "serve"}
     lines = {pid: command_line(pid) for pid in pids}
@@ -149,7 +149,7 @@ def test_all_that_would_clean_up_is_killed_at_once(tmp_path: Path, killed: str, 
 
 def test_an_engine_that_aborts_is_restarted(tmp_path: Path) -> None:
     folder = write_engine(tmp_path / "engine", step_ms=10, crash_after=60)
-    served = standin_server(folder).wait_until_ready()
+    served = serve_engine(folder).wait_until_ready()
     try:
         assert stream(served) == "cut"
         assert settles(lambda: answers_right(served))
@@ -159,7 +159,7 @@ def test_an_engine_that_aborts_is_restarted(tmp_path: Path) -> None:
 
 def test_an_engine_that_hangs_is_restarted(tmp_path: Path) -> None:
     folder = write_engine(tmp_path / "engine", step_ms=10, hang_after=60)
-    served = standin_server(folder, serving={"hang_timeout_s": 2}).wait_until_ready()
+    served = serve_engine(folder, serving={"hang_timeout_s": 2}).wait_until_ready()
     try:
         assert stream(served) == "cut"
         assert settles(lambda: answers_right(served))
@@ -171,7 +171,7 @@ def test_an_engine_that_hangs_is_restarted(tmp_path: Path) -> None:
 def test_an_engine_that_only_fails_is_restarted(tmp_path: Path) -> None:
     """Triton answers for its stopped Python stub, each time with an error."""
     folder = write_engine(tmp_path / "engine", step_ms=10)
-    served = standin_server(folder, serving={"hang_timeout_s": 3}).wait_until_ready()
+    served = serve_engine(folder, serving={"hang_timeout_s": 3}).wait_until_ready()
     try:
         (stub,) = named(served, "triton_python_b")
         os.kill(stub, signal.SIGSTOP)
@@ -184,8 +184,8 @@ def test_an_engine_that_only_fails_is_restarted(tmp_path: Path) -> None:
 def test_an_engine_that_cannot_be_kept_ends_the_process(tmp_path: Path) -> None:
     folder = write_engine(tmp_path / "engine", step_ms=10, crash_after=60)
     limits = {"restart_limit": 1, "restart_backoff_s": 0}
-    served = standin_server(folder, serving=limits).wait_until_ready()
-    (folder / "rank0.engine").write_text("STANDIN\nload_crash=1\n")
+    served = serve_engine(folder, serving=limits).wait_until_ready()
+    (folder / "rank0.engine").write_text("FAKE\nload_crash=1\n")
     assert stream(served) == "cut"
     assert served.process.wait(PATIENCE_S) != 0
     assert "giving up after 1 restarts" in served.log
@@ -204,7 +204,7 @@ def test_a_start_that_fails_says_why(
     tmp_path: Path, behaviour: dict[str, object], parts: list[str]
 ) -> None:
     folder = write_engine(tmp_path / "engine", **behaviour)
-    served = standin_server(folder, serving={"start_timeout_s": 3})
+    served = serve_engine(folder, serving={"start_timeout_s": 3})
     assert served.process.wait(PATIENCE_S) != 0
     served._reader.join(5)
     assert served.lines[-1].startswith("error: "), served.log
@@ -214,7 +214,7 @@ def test_a_start_that_fails_says_why(
 
 def test_parallelism_that_differs_is_refused_at_once(tmp_path: Path) -> None:
     folder = write_engine(tmp_path / "engine", tp=2, load_s=600)  # it is not even loaded
-    served = standin_server(folder, tp=4)
+    served = serve_engine(folder, tp=4)
     assert served.process.wait(PATIENCE_S) != 0
     served._reader.join(5)
     assert "tensor_parallelism is 4" in served.lines[-1]

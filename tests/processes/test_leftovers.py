@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.paths import PROGRAMS
-from tests.support.scripted_triton import assert_nothing_left
+from tests.support.triton_server import assert_nothing_left
 
 from trtllm_truss.processes.leftovers import hold_folder, hold_segments, sweep, temporary_folder
 from trtllm_truss.processes.process_guard import marked_processes

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.support.fake_tensorrtllm import write_engine
 from tests.support.paths import ROOT
-from tests.support.standin_engine import write_engine
 from tokenizers import Tokenizer, models
 
 from trtllm_truss.cli.main import main

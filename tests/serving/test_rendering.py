@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.fake_tensorrtllm import write_engine
 from tests.support.paths import ROOT
-from tests.support.standin_engine import write_engine
 from tokenizers import AddedToken, Tokenizer, models
 
 from trtllm_truss.engines.inspection import inspect_engine

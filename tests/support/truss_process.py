@@ -25,18 +25,18 @@ START_LIMIT_S = 120
 LOOPBACK = {"127.0.0.1", "::ffff:127.0.0.1"}  # the same address, as a dual-stack socket has it
 
 
-_FIRST_PORT, _PORTS_PER_WORKER = 20_000, 1_000
-_ports = itertools.count()
+_FIRST_PORT, _PORTS = 20_000, 12_000
+_ports = itertools.count(os.getpid() * 97)
 
 
 def free_port() -> int:
-    """Return a port that no other worker and no outgoing connection takes meanwhile.
+    """Return a port that no other worker or session and no outgoing connection takes meanwhile.
 
-    Linux gives connections and port 0 a port of 32768 and above.
+    Each process begins at another place. Linux gives connections and port 0 a port of 32768 and
+    above.
     """
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     while True:
-        port = _FIRST_PORT + worker * _PORTS_PER_WORKER + next(_ports) % _PORTS_PER_WORKER
+        port = _FIRST_PORT + next(_ports) % _PORTS
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
 

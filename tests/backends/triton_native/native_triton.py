@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from tests.support.fake_tensorrtllm import FAKE_ENGINE, write_engine
 from tests.support.paths import TEMPLATES
-from tests.support.standin_engine import STANDIN_BACKENDS, write_engine
 from tokenizers import Tokenizer, decoders, models, normalizers, processors
 
 from trtllm_truss.engines.versions import PINNED_VERSION
@@ -35,7 +35,7 @@ GUIDE = {
 
 
 class NativeTriton:
-    """One server; `text` is what its engine answers, if that is the stand-in."""
+    """One server; `text` is what its engine answers, if that is the fake one."""
 
     def __init__(
         self,
@@ -56,8 +56,8 @@ class NativeTriton:
         else:
             self.tokenizer = write_tokenizer(engine)
             self.ids = self.tokenizer.encode(text, add_special_tokens=False).ids
-            write_engine(engine, tp=tp, script=[*self.ids, 2], **behaviour)
-        override = {} if text is None else {"TRITON_BACKEND_DIRECTORY": str(STANDIN_BACKENDS)}
+            write_engine(engine, tp=tp, tokens=[*self.ids, 2], **behaviour)
+        override = {} if text is None else FAKE_ENGINE
         backends = assemble_backends(installation, run / "backends", override)
         repository = render_repository(
             TEMPLATES,

@@ -94,8 +94,8 @@ def test_a_stop_word_ends_the_generation(make_native, model):
     # Here it must not have them: with this prompt the tokens would match before the answer does.
     answer = server.generate(model, stop_words=["A B C"], text_input="B A", max_tokens=60)
     assert answer.json()["text_output"] == ""
-    assert seen(server, "[standin] cancelled")
-    assert sum("[standin] cancelled" in line for line in server.lines) == 1
+    assert seen(server, "[fake] cancelled")
+    assert sum("[fake] cancelled" in line for line in server.lines) == 1
 
 
 def test_what_cannot_be_is_refused(native, model):
@@ -124,7 +124,7 @@ def test_leaving_over_grpc_ends_the_generation(make_native):
         call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer(iter([message]))
         next(call)
         call.cancel()
-        assert seen(server, "[standin] cancelled")
+        assert seen(server, "[fake] cancelled")
 
 
 def test_log_probabilities_without_text(native):

@@ -1,12 +1,12 @@
-"""The client against real Triton whose engine plays scripts."""
+"""The client against real Triton with the fake engine."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
 
 import pytest
-from tests.support.scripted_triton import chunks_of
+from tests.support.triton_server import chunks_of
+from tests.support.waiting import PATIENCE_S
 
 from trtllm_truss import errors
 from trtllm_truss.engines.versions import PINNED_VERSION
@@ -18,7 +18,7 @@ from trtllm_truss.triton.client.request import EngineChunk, EngineRequest
 
 @pytest.fixture
 async def client(triton):
-    client = TritonClient(triton.process.grpc_address, tensorrt_llm_version="1.0.0")
+    client = TritonClient(triton.grpc_address, tensorrt_llm_version="1.0.0")
     yield client
     await client.close()
 
@@ -39,14 +39,14 @@ def ids(chunks):
 
 
 async def test_chunks_come_one_by_one(triton, client):
-    triton.script("steps", tokens=[1, 2, 3], freeze_at=2)
+    triton.script("steps", tokens=[1, 2, 3], delay_ms=200)
     async with client.answer(request("steps")) as answer:
         assert ids([await answer.next()]) == [1]
         assert ids([await answer.next()]) == [2]
 
 
 async def test_chunks_are_collected_until_a_time(triton, client):
-    triton.script("held", tokens=[1, 2, 3, 4, 5], delay_s=0.1)
+    triton.script("held", tokens=[1, 2, 3, 4, 5], delay_ms=100)
     now = asyncio.get_running_loop().time
     async with client.answer(request("held")) as answer:
         first = await answer.next()
@@ -61,7 +61,7 @@ async def test_chunks_are_collected_until_a_time(triton, client):
 
 
 async def test_no_token_until_the_deadline(triton, client):
-    triton.script("late", first_delay_s=0.5)
+    triton.script("late", first_delay_ms=500)
     async with client.answer(request("late")) as answer:
         with pytest.raises(TimeoutError):
             await answer.next(deadline=asyncio.get_running_loop().time() + 0.05)
@@ -71,7 +71,7 @@ async def test_no_token_until_the_deadline(triton, client):
 async def test_tokens_that_came_before_an_error_are_given(triton, client):
     triton.script("cut", tokens=[1, 2, 3], error="Prompt length (9) exceeds it", error_at=2)
     async with client.answer(request("cut")) as answer:
-        await asyncio.sleep(0.3)
+        assert await answer.comes_to_end(PATIENCE_S)
         assert (await answer.next()).token_ids == (1, 2)
         with pytest.raises(errors.ContextLengthExceeded):
             await answer.next()
@@ -105,7 +105,7 @@ async def test_engine_sees_the_tensors(triton, client):
         sampling=Sampling(temperature=0.5, min_tokens=2, seed=2**63),
     )
     await collect(client, wanted)
-    note = triton.seen("tensors", "request")
+    note = triton.wait_for_request("tensors")
     assert note["inputs"] == {
         "input_ids": [11, 12, 13],
         "input_lengths": [3],
@@ -132,66 +132,60 @@ async def test_error_text_becomes_our_error(triton, client, error_at):
 
 
 async def test_input_that_triton_does_not_know_is_our_fault(triton):
-    client = TritonClient(triton.process.grpc_address, tensorrt_llm_version="0.12.0")
+    client = TritonClient(triton.grpc_address, tensorrt_llm_version="0.12.0")
     with pytest.raises(errors.InternalError, match="random_seed"):
         await collect(client, request("unknown", sampling=Sampling(seed=1)))
     await client.close()
 
 
 async def test_closing_the_stream_cancels_in_the_engine(triton, client):
-    triton.script("closed", tokens=list(range(1000)), delay_s=0.02)
+    triton.script("closed", tokens=range(1000), delay_ms=20, ignore_stop=1)
     async with client.answer(request("closed", 1000)) as answer:
         await answer.next()
-    note = await asyncio.to_thread(triton.seen, "closed", "cancelled", 0.5)
-    assert note["given"] < 20
+    assert await asyncio.to_thread(triton.wait_for_cancel, "closed", 0.5) < 20
 
 
 @pytest.mark.parametrize("slow_ms", [50, 700])
-async def test_an_engine_that_stops_is_not_cancelled(make_standin, monkeypatch, slow_ms):
+async def test_an_engine_that_stops_is_not_cancelled(make_triton, monkeypatch, slow_ms):
     """A cancelled call can abort Triton; an iteration of a large batch takes its time."""
     cancelled = []
     monkeypatch.setattr(GrpcConnection, "cancel", lambda _, call: cancelled.append(call))
-    told = threading.Event()
-    process = make_standin(
-        step_ms=slow_ms, on_line=lambda line: "cancelled id=slow" in line and told.set()
-    )
-    client = TritonClient(process.grpc_address, tensorrt_llm_version="1.0.0")
+    server = make_triton(step_ms=slow_ms)
+    client = TritonClient(server.grpc_address, tensorrt_llm_version="1.0.0")
     stopped = asyncio.Event()
     async with client.answer(request("slow", 500), on_stopped=lambda _: stopped.set()) as answer:
         await answer.next()
     await asyncio.wait_for(stopped.wait(), 10)
     await client.close()
-    assert await asyncio.to_thread(told.wait, 10)
+    await asyncio.to_thread(server.wait_for_cancel, "slow")
     assert not cancelled
 
 
 @pytest.mark.parametrize("streaming", [True, False])
 async def test_cancelled_before_the_first_chunk(triton, client, streaming):
     name = f"early_{streaming}"
-    triton.script(name, first_delay_s=1)
+    triton.script(name, first_delay_ms=1000, ignore_stop=1)
     task = asyncio.create_task(collect(client, request(name, streaming=streaming)))
-    await asyncio.to_thread(triton.seen, name, "request")
+    await asyncio.to_thread(triton.wait_for_request, name)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert (await asyncio.to_thread(triton.seen, name, "cancelled"))["given"] == 0
+    assert await asyncio.to_thread(triton.wait_for_cancel, name) == 0
 
 
 async def test_many_cancelled_at_once_leave_nothing(triton, client):
-    triton.script("script", tokens=list(range(1000)), delay_s=0.02)
-    try:
-        tasks = [
-            asyncio.create_task(collect(client, request(f"many_{i}", 1000))) for i in range(30)
-        ]
-        await asyncio.sleep(0.2)
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-        for i in range(30):
-            await asyncio.to_thread(triton.seen, f"many_{i}", "cancelled")
-    finally:
-        triton.script("script")
-    assert ids(await collect(client, request("after_many"))) == [11, 12, 13]
+    names = [f"many_{i}" for i in range(30)]
+    for name in names:
+        triton.script(name, tokens=range(1000), delay_ms=20, ignore_stop=1)
+    tasks = [asyncio.create_task(collect(client, request(name, 1000))) for name in names]
+    for name in names:
+        await asyncio.to_thread(triton.wait_for_request, name)
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    for name in names:
+        await asyncio.to_thread(triton.wait_for_cancel, name)
+    assert ids(await collect(client, request("after_many", 3))) == [11, 12, 13]
 
 
 async def test_fifty_at_once(triton, client):
@@ -211,10 +205,10 @@ async def test_nobody_there():
 
 
 async def test_closing_the_client_fails_its_streams(triton):
-    client = TritonClient(triton.process.grpc_address, tensorrt_llm_version=PINNED_VERSION)
-    triton.script("left", tokens=[1] * 50, delay_s=0.1)
+    client = TritonClient(triton.grpc_address, tensorrt_llm_version=PINNED_VERSION)
+    triton.script("left", tokens=[1] * 50, delay_ms=100)
     task = asyncio.create_task(collect(client, request("left")))
-    await asyncio.to_thread(triton.seen, "left", "request")
+    await asyncio.to_thread(triton.wait_for_request, "left")
     await client.close()
     with pytest.raises(errors.EngineUnavailable):
         await task
@@ -223,8 +217,8 @@ async def test_closing_the_client_fails_its_streams(triton):
 
 
 async def test_server_killed_mid_stream_fails_the_stream(make_triton):
-    doomed = make_triton(tokens=list(range(50)), delay_s=0.02, kill_at=5)
-    client = TritonClient(doomed.process.grpc_address, tensorrt_llm_version=PINNED_VERSION)
+    doomed = make_triton(tokens=range(50), step_ms=20, crash_after=5)
+    client = TritonClient(doomed.grpc_address, tensorrt_llm_version=PINNED_VERSION)
     got = []
     with pytest.raises(errors.EngineUnavailable):
         await collect(client, request("doomed"), got)
@@ -237,11 +231,11 @@ def test_on_uvloop(triton):
     uvloop = pytest.importorskip("uvloop")
 
     async def main():
-        client = TritonClient(triton.process.grpc_address, tensorrt_llm_version=PINNED_VERSION)
-        triton.script("uvloop_cancel", tokens=[1] * 200, delay_s=0.02)
+        client = TritonClient(triton.grpc_address, tensorrt_llm_version=PINNED_VERSION)
+        triton.script("uvloop_cancel", tokens=[1] * 200, delay_ms=20, ignore_stop=1)
         async with client.answer(request("uvloop_cancel", 200)) as answer:
             await answer.next()
-        chunks = await collect(client, request("uvloop"))
+        chunks = await collect(client, request("uvloop", 3))
         await client.close()
         return ids(chunks)
 
@@ -250,4 +244,4 @@ def test_on_uvloop(triton):
         assert loop.run_until_complete(main()) == [11, 12, 13]
     finally:
         loop.close()
-    triton.seen("uvloop_cancel", "cancelled")
+    triton.wait_for_cancel("uvloop_cancel")

@@ -60,7 +60,7 @@ def test_names_follow_the_version(tmp_path, version):
 
 @pytest.mark.parametrize("wanted", [False, True])
 def test_off_unless_asked_for(tmp_path, wanted):
-    from tests.support.standin_engine import write_engine
+    from tests.support.fake_tensorrtllm import write_engine
 
     folder = write_engine(tmp_path / "engine")
     metadata = {"engine_repository": str(folder), "serving": {"triton_native": wanted}}

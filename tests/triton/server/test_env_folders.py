@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.scripted_triton import left_alone
+from tests.support.triton_server import left_alone
 from tests.support.waiting import settles
 
 from trtllm_truss.processes.process_guard import marked_processes, remove_env_folders
@@ -44,8 +44,8 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("end", ["stop", "kill -9 of the keeper", "kill -9 of Triton"])
-def test_no_end_leaves_a_folder(make_standin, end: str) -> None:
-    server: ServerProcess = make_standin()
+def test_no_end_leaves_a_folder(make_triton, end: str) -> None:
+    server: ServerProcess = make_triton()
     folders = env_folders(server)
     assert folders
     if end == "stop":
@@ -60,9 +60,9 @@ def test_no_end_leaves_a_folder(make_standin, end: str) -> None:
     assert not left_alone(folders)
 
 
-def test_a_living_triton_keeps_its_folder(make_standin) -> None:
+def test_a_living_triton_keeps_its_folder(make_triton) -> None:
     """Without it, it would abort at its end."""
-    first, second = make_standin(ready_s=None), make_standin(ready_s=None)
+    first, second = make_triton(ready_s=None), make_triton(ready_s=None)
     first.wait_until_ready(60)
     second.wait_until_ready(60)
     of_first, of_second = env_folders(first), env_folders(second)

@@ -14,6 +14,8 @@ import prometheus_client.openmetrics.exposition as openmetrics
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics import parser as openmetrics_parser
+from tests.support.triton_server import FakeEngineServer, triton_servers
+from tests.support.waiting import settles
 
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.triton.client.warm_up import warm_up
@@ -57,19 +59,23 @@ def wait_for(metrics: TritonMetrics, expected: float | None) -> None:
 
 
 @pytest.fixture(scope="module")
-def port(make_triton) -> int:
-    """The metrics port of a Triton of our own, which has answered one request."""
-    process = make_triton().process
-    warm_up(process.grpc_address, 11, 10, PINNED_VERSION)
-    port: int = process.launch.ports.metrics
-    deadline = time.monotonic() + 10
-    while samples(told(port)).get(SUCCESSES) != 1:  # counted a moment after its last token
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return port
+def warm_triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeEngineServer]:
+    """A server that has answered exactly one request."""
+    with triton_servers(tmp_path_factory) as start:
+        server = start()
+        warm_up(server.grpc_address, 11, 10, PINNED_VERSION)
+        port = metrics_port(server)  # counts a request a moment after its last token
+        assert settles(lambda: samples(told(port)).get(SUCCESSES) == 1)
+        yield server
 
 
-def test_every_sample_keeps_name_labels_and_value(port) -> None:
+def metrics_port(server: FakeEngineServer) -> int:
+    assert server.launch is not None
+    return server.launch.ports.metrics
+
+
+def test_every_sample_keeps_name_labels_and_value(warm_triton: FakeEngineServer) -> None:
+    port = metrics_port(warm_triton)
     with TritonMetrics(lambda: port) as metrics:
         raw, again = samples(told(port)), samples(shown(metrics))
     assert raw.keys() == again.keys()
@@ -79,8 +85,8 @@ def test_every_sample_keeps_name_labels_and_value(port) -> None:
     assert again[SUCCESSES] == 1
 
 
-def test_openmetrics_accepts_it(port) -> None:
-    with TritonMetrics(lambda: port) as metrics:
+def test_openmetrics_accepts_it(warm_triton: FakeEngineServer) -> None:
+    with TritonMetrics(lambda: metrics_port(warm_triton)) as metrics:
         registry = CollectorRegistry()
         registry.register(metrics)
         text = openmetrics.generate_latest(registry).decode()
@@ -91,11 +97,11 @@ def test_openmetrics_accepts_it(port) -> None:
 def test_values_stay_fresh_until_triton_is_gone(make_triton, monkeypatch) -> None:
     monkeypatch.setattr(triton_metrics, "_REFRESH_S", 0.02)
     own = make_triton()
-    with TritonMetrics(lambda: own.process.launch.ports.metrics) as metrics:
+    with TritonMetrics(lambda: own.launch.ports.metrics) as metrics:
         wait_for(metrics, 0)
-        warm_up(own.process.grpc_address, 11, 10, PINNED_VERSION)
+        warm_up(own.grpc_address, 11, 10, PINNED_VERSION)
         wait_for(metrics, 1)
-        own.process.stop(0)
+        own.stop(0)
         wait_for(metrics, None)
         assert shown(metrics) == ""
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.paths import PROGRAMS
-from tests.support.scripted_triton import assert_nothing_left
+from tests.support.triton_server import assert_nothing_left
 from tests.support.waiting import PATIENCE_S, settles
 
 from trtllm_truss.errors import TritonError

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import stat
 import time
 from pathlib import Path
 
 import grpc
 import pytest
-from tests.support.scripted_triton import assert_nothing_left
+from tests.support.triton_server import assert_nothing_left
 from tests.support.truss_process import LOOPBACK, listening_addresses
-from tests.support.waiting import PATIENCE_S, settles
+from tests.support.waiting import PATIENCE_S
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from trtllm_truss.errors import TritonError
@@ -23,7 +21,7 @@ from trtllm_truss.triton.server.process import State
 
 
 def test_listens_on_loopback_only_and_not_for_http(triton):
-    launch = triton.process.launch
+    launch = triton.launch
     listening = [
         address for pid in marked_processes(launch.run_id) for address in listening_addresses(pid)
     ]
@@ -33,13 +31,13 @@ def test_listens_on_loopback_only_and_not_for_http(triton):
 
 
 def test_shared_memory_is_ours_alone(triton):
-    segments = list(Path("/dev/shm").glob(f"{triton.process.launch.shm_prefix}0_*"))
+    segments = list(Path("/dev/shm").glob(f"{triton.launch.shm_prefix}0_*"))
     assert segments
     assert {stat.S_IMODE(segment.stat().st_mode) for segment in segments} == {0o600}
 
 
 def test_files_will_be_ours_alone(triton):
-    for pid in marked_processes(triton.process.launch.run_id):
+    for pid in marked_processes(triton.launch.run_id):
         assert "Umask:\t0077\n" in Path(f"/proc/{pid}/status").read_text()
 
 
@@ -57,7 +55,7 @@ CLOSED_APIS = {
 
 @pytest.mark.parametrize("method", CLOSED_APIS)
 def test_apis_that_nobody_needs_are_closed(triton, method):
-    with grpc.insecure_channel(triton.process.grpc_address) as channel:
+    with grpc.insecure_channel(triton.grpc_address) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         with pytest.raises(grpc.RpcError, match="This protocol is restricted"):
             getattr(stub, method)(CLOSED_APIS[method])
@@ -86,7 +84,7 @@ class Answer:
 )
 async def test_no_header_opens_a_closed_api(triton, head, details):
     """Not even one that only a client without any checks would send, as this one is."""
-    connection = await GrpcConnection.connect(triton.process.grpc_address)
+    connection = await GrpcConnection.connect(triton.grpc_address)
     answer = Answer()
     send_headers = connection._h2.send_headers
     connection._h2.send_headers = lambda number, headers: send_headers(number, headers + head)
@@ -99,42 +97,21 @@ async def test_no_header_opens_a_closed_api(triton, head, details):
 def test_model_that_cannot_load_is_told(make_triton):
     failed = make_triton(ready_s=None, load_error="no such engine file: rank0.engine")
     with pytest.raises(TritonError, match=r"exited with code 1.*no such engine file"):
-        failed.process.wait_until_ready(PATIENCE_S)
-    assert failed.process.state is State.DEAD
+        failed.wait_until_ready(PATIENCE_S)
+    assert failed.state is State.DEAD
 
 
 def test_stub_that_dies_while_loading_is_told(make_triton):
     failed = make_triton(ready_s=None, load_exit=9)
     with pytest.raises(TritonError, match="Stub process"):
-        failed.process.wait_until_ready(PATIENCE_S)
+        failed.wait_until_ready(PATIENCE_S)
 
 
 def test_slow_model_meets_the_deadline(make_triton):
     slow = make_triton(ready_s=None, load_s=60)
     begun = time.monotonic()
     with pytest.raises(TritonError, match="not ready after 1 s"):
-        slow.process.wait_until_ready(1)
-    slow.process.stop(0)
+        slow.wait_until_ready(1)
+    slow.stop(0)
     assert time.monotonic() - begun < 30
-    assert_nothing_left(slow.process.launch.run_id, slow.process.launch.shm_prefix, 0.5)
-
-
-@pytest.mark.parametrize("victim", ["keeper", "tritonserver", "stub"])
-def test_kill_9_leaves_nothing(make_triton, victim):
-    doomed = make_triton()
-    launch, keeper = doomed.process.launch, doomed.process.pid
-    told = []
-    doomed.process.on_exit(told.append)
-    pids = {keeper: "keeper"}
-    for pid in marked_processes(launch.run_id) - {keeper}:
-        executable = Path(f"/proc/{pid}/exe").readlink()
-        pids[pid] = "stub" if executable.name.endswith("_stub") else "tritonserver"
-    (target,) = [pid for pid, name in pids.items() if name == victim]
-    os.kill(target, signal.SIGKILL)
-    if victim == "stub":  # Triton does not mind; whoever asks for tokens will
-        doomed.process.stop(0.5)
-    else:
-        assert settles(lambda: told)
-        assert doomed.process.state is State.DEAD
-        assert "SIGKILL" in told[0].message
-    assert_nothing_left(launch.run_id, launch.shm_prefix)
+    assert_nothing_left(slow.launch.run_id, slow.launch.shm_prefix, 0.5)

@@ -1,4 +1,4 @@
-"""Engines for several GPUs: real Triton, real Open MPI, and a stand-in for the engine itself."""
+"""Engines for several GPUs: real Triton, real Open MPI, and a fake engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.support.scripted_triton import assert_nothing_left, chunks_of
+from tests.support.fake_tensorrtllm import write_engine
+from tests.support.triton_server import assert_nothing_left, chunks_of
 from tests.support.truss_process import LOOPBACK, listening_addresses
 from tests.support.waiting import PATIENCE_S, until
 
@@ -70,8 +71,8 @@ def assert_gone(server, within_s=PATIENCE_S):
 
 
 @pytest.mark.parametrize(("tp", "pp"), [(1, 1), (2, 1), (2, 2)])
-async def test_engine_of_any_size_answers(make_standin, tp, pp):
-    server = make_standin(tp=tp, pp=pp)
+async def test_engine_of_any_size_answers(make_triton, tp, pp):
+    server = make_triton(tp=tp, pp=pp)
     assert await stream(server) == [11, 12, 13, 11, 12, 13, 11, 12, 13, 11]
     names = [name for name, _ in processes(server)]
     assert sorted(n for n in names if n.startswith("rank")) == [f"rank {i}" for i in range(tp * pp)]
@@ -79,10 +80,8 @@ async def test_engine_of_any_size_answers(make_standin, tp, pp):
     assert_gone(server, within_s=0.1)
 
 
-def test_engine_folder_is_one_that_inspection_reads(make_standin, tmp_path):
-    folders = []
-    make_standin(tp=2, pp=2, spoil=folders.append, limits={"max_batch_size": 3})
-    engine = inspect_engine(folders[0])
+def test_engine_folder_is_one_that_inspection_reads(tmp_path):
+    engine = inspect_engine(write_engine(tmp_path, tp=2, pp=2, limits={"max_batch_size": 3}))
     assert (engine.tensor_parallelism, engine.pipeline_parallelism) == (2, 2)
     assert engine.max_batch_size == 3
     assert engine.rank_files.missing == engine.rank_files.surplus == ()
@@ -102,26 +101,34 @@ async def live_streams(server, max_tokens=1900):
     return client, tasks
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
-@pytest.mark.parametrize("victim", ["rank 0", "stub 0", "keeper", "rank 1", "stub 1", "mpirun"])
-async def test_kill_9_of_any_process_ends_every_stream(make_standin, victim, world_size):
-    server = make_standin(tp=world_size, step_ms=10)
+@pytest.mark.parametrize(
+    ("world_size", "victim"),
+    [
+        *((1, victim) for victim in ("rank 0", "stub 0", "keeper")),
+        *((2, victim) for victim in ("rank 0", "stub 0", "keeper", "rank 1", "stub 1", "mpirun")),
+    ],
+)
+async def test_kill_9_of_any_process_ends_every_stream(make_triton, victim, world_size):
+    server = make_triton(tp=world_size, step_ms=10)
+    told = []
+    server.on_exit(told.append)
     pids = {**dict(processes(server)), "keeper": server.pid}
-    if victim not in pids:
-        pytest.skip("one rank has no such process")
     client, tasks = await live_streams(server)
     os.kill(pids[victim], signal.SIGKILL)
     await until(lambda: server.state is not State.READY)
     results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), PATIENCE_S)
     assert {type(result) for result in results} == {EngineUnavailable}
     assert server.state is State.DEAD
+    await until(lambda: told)
+    assert [error.message for error in told] == [server.cause]
+    assert "SIGKILL" in server.cause or world_size == 2
     assert_gone(server)
     await client.close()
 
 
-async def test_nobody_holds_up_mpirun(make_standin):
+async def test_nobody_holds_up_mpirun(make_triton):
     """One idle connection did: no death of a rank was noticed while it was there."""
-    server = make_standin(tp=2)
+    server = make_triton(tp=2)
     listening = {
         address
         for pid in marked_processes(server.launch.run_id)
@@ -139,7 +146,7 @@ async def test_nobody_holds_up_mpirun(make_standin):
     assert "eventually" not in server.cause
 
 
-def test_mpirun_whose_port_was_taken_gets_another(make_standin, monkeypatch):
+def test_mpirun_whose_port_was_taken_gets_another(make_triton, monkeypatch):
     ports = []
 
     def choose(http_port):
@@ -149,13 +156,12 @@ def test_mpirun_whose_port_was_taken_gets_another(make_standin, monkeypatch):
     monkeypatch.setattr(command, "free_ports", choose)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         taken = listener.getsockname()[1]
-        server = make_standin(tp=2)
+        server = make_triton(tp=2)
     assert server.launch.ports == ports[1]
 
 
-async def test_streams_that_are_left_end_in_the_engine(make_standin):
-    lines = []
-    server = make_standin(step_ms=10, on_line=lines.append, limits={"max_batch_size": 8})
+async def test_streams_that_are_left_end_in_the_engine(make_triton):
+    server = make_triton(step_ms=10, limits={"max_batch_size": 8})
     client = TritonClient(server.grpc_address, tensorrt_llm_version=PINNED_VERSION)
     given = [0] * STREAMS
 
@@ -170,13 +176,13 @@ async def test_streams_that_are_left_end_in_the_engine(make_standin):
     for _ in range(5):  # rounds of the event loop: nobody who leaves waits for the engine
         await asyncio.sleep(0)
     assert all(task.done() for task in tasks)
-    await until(lambda: sum("cancelled id=s" in line for line in lines) == STREAMS)
+    await until(lambda: sum("cancelled id=s" in line for line in server.lines) == STREAMS)
     assert await collect(client) == [11, 12, 13, 11, 12, 13, 11, 12, 13, 11]
     await client.close()
 
 
-async def test_engine_that_aborts_ends_every_stream(make_standin):
-    server = make_standin(tp=2, step_ms=5, crash_after=100)
+async def test_engine_that_aborts_ends_every_stream(make_triton):
+    server = make_triton(tp=2, step_ms=5, crash_after=100)
     client, tasks = await live_streams(server)
     results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), PATIENCE_S)
     assert {type(result) for result in results} == {EngineUnavailable}
@@ -187,11 +193,10 @@ async def test_engine_that_aborts_ends_every_stream(make_standin):
     assert_gone(server)
 
 
-async def test_hung_engine_is_stopped(make_standin):
-    lines = []
-    server = make_standin(tp=2, step_ms=5, hang_after=100, on_line=lines.append)
+async def test_hung_engine_is_stopped(make_triton):
+    server = make_triton(tp=2, step_ms=5, hang_after=100)
     client, tasks = await live_streams(server)
-    await until(lambda: any("hanging" in line for line in lines))
+    await asyncio.to_thread(server.wait_for_line, "hanging")
     assert server.state is State.READY  # only whoever waits for tokens can tell
     server.stop(0.3)
     results = await asyncio.gather(*tasks, return_exceptions=True)
@@ -200,8 +205,8 @@ async def test_hung_engine_is_stopped(make_standin):
     await client.close()
 
 
-async def test_two_servers_do_not_disturb_each_other(make_standin):
-    first, second = make_standin(tp=2, ready_s=None), make_standin(tp=2, ready_s=None)
+async def test_two_servers_do_not_disturb_each_other(make_triton):
+    first, second = make_triton(tp=2, ready_s=None), make_triton(tp=2, ready_s=None)
     first.wait_until_ready(PATIENCE_S)
     second.wait_until_ready(PATIENCE_S)
     assert await stream(first) == await stream(second)
@@ -222,34 +227,34 @@ def rejected(server):
 
 
 @pytest.mark.parametrize(("tp", "world_size"), [(2, 1), (1, 2), (4, 2)])
-def test_wrong_world_size_is_told(make_standin, tp, world_size):
-    server = make_standin(tp=tp, world_size=world_size, ready_s=None)
+def test_wrong_world_size_is_told(make_triton, tp, world_size):
+    server = make_triton(tp=tp, world_size=world_size, ready_s=None)
     assert "tp*pp*cp" in rejected(server)
 
 
-def test_missing_rank_file_is_told(make_standin):
-    server = make_standin(
+def test_missing_rank_file_is_told(make_triton):
+    server = make_triton(
         tp=2, ready_s=None, spoil=lambda folder: (folder / "rank1.engine").unlink()
     )
     assert "rank1.engine" in rejected(server)
 
 
-def test_engine_of_another_version_is_told(make_standin):
+def test_engine_of_another_version_is_told(make_triton):
     def spoil(folder):
         for file in folder.glob("*.engine"):
             file.write_bytes(b"ftrt\x00\x01")
 
-    assert "10.11.0.33 got 10.3.0.26" in rejected(make_standin(tp=2, ready_s=None, spoil=spoil))
+    assert "10.11.0.33 got 10.3.0.26" in rejected(make_triton(tp=2, ready_s=None, spoil=spoil))
 
 
-def test_crash_while_loading_is_told(make_standin):
-    server = make_standin(tp=2, ready_s=None, ranks={1: {"load_crash": 1}})
+def test_crash_while_loading_is_told(make_triton):
+    server = make_triton(tp=2, ready_s=None, ranks={1: {"load_crash": 1}})
     assert "SIGABRT" in rejected(server)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_engine_that_loads_too_long_meets_the_deadline(make_standin, rank):
-    server = make_standin(tp=2, ready_s=None, ranks={rank: {"load_s": 60}})
+def test_engine_that_loads_too_long_meets_the_deadline(make_triton, rank):
+    server = make_triton(tp=2, ready_s=None, ranks={rank: {"load_s": 60}})
     begun = time.monotonic()
     with pytest.raises(TritonError, match="not ready after 1 s"):
         server.wait_until_ready(1)

@@ -1,5 +1,6 @@
 """In-flight batching as the executor does it: one thread, one token per request and iteration."""
 
+import json
 import os
 import signal
 import threading
@@ -19,6 +20,7 @@ _LATER = (
     "Executor failed process requestId {} due to the following error: Encountered an error "
     "when fetching new request: "
 )
+_LOG_PROB = -0.5
 
 
 class Limits(NamedTuple):
@@ -32,25 +34,32 @@ class Limits(NamedTuple):
 class Generation:
     """One request in flight."""
 
-    def __init__(self, request, script, limits):
-        inputs = {tensor.name(): tensor.as_numpy().ravel() for tensor in request.inputs()}
-
-        def value(name, default: Any = None):
-            return inputs[name].item() if name in inputs else default
-
+    def __init__(self, request, behaviour, limits):
+        self.inputs = {tensor.name(): tensor.as_numpy().ravel() for tensor in request.inputs()}
         self.id = request.request_id()
         self.sender = request.get_response_sender()
-        self.prompt = inputs["input_ids"].tolist()
-        self.source = script or self.prompt
-        self.beam_width = value("beam_width", 1)
-        self.wanted = min(value("request_output_len"), limits.max_seq_len - len(self.prompt))
-        self.end_id = value("end_id", -1)
-        self.streaming = value("streaming", False)
-        self.excludes_prompt = value("exclude_input_in_output", False)
-        self.stop_words = _words(inputs.get("stop_words_list"))
-        self.is_stop = value("stop", False)
+        self.behaviour = behaviour
+        self.outputs = request.requested_output_names()
+        self.prompt = self.inputs["input_ids"].tolist()
+        self.tokens = behaviour.get("tokens", self.prompt)
+        self.beam_width = self._value("beam_width", 1)
+        self.wanted = min(self._value("request_output_len"), limits.max_seq_len - len(self.prompt))
+        if "tokens" in behaviour:
+            self.wanted = min(self.wanted, len(self.tokens))
+        self.end_id = self._value("end_id", -1)
+        self.streaming = self._value("streaming", False)
+        self.excludes_prompt = self._value("exclude_input_in_output", False)
+        self.wants_log_probs = self._value("return_log_probs", False)
+        self.stop_words = _words(self.inputs.get("stop_words_list"))
+        self.is_stop = self._value("stop", False) and not behaviour.get("ignore_stop")
+        self.ends_alone = behaviour.get("final", "with_last") != "with_last"
         self.stopped = False
         self.output: list[int] = []
+        self._delay_s = behaviour.get("delay_ms", 0) / 1000
+        self.due = time.monotonic() + behaviour.get("first_delay_ms", self._delay_s * 1000) / 1000
+
+    def _value(self, name, default: Any = None):
+        return self.inputs[name].item() if name in self.inputs else default
 
     def refusal(self, limits):
         longest = min(limits.max_seq_len - 1, limits.max_num_tokens)
@@ -68,32 +77,41 @@ class Generation:
         return None
 
     def step(self):
-        """One iteration: new ids, and whether they are the last."""
-        token = self.source[len(self.output) % len(self.source)]
+        """Return the ids of one iteration, and whether they are the last."""
+        self.due += self._delay_s
+        if len(self.output) >= self.wanted:
+            return [], True
+        token = self.tokens[len(self.output) % len(self.tokens)]
         if token == self.end_id:
             return [], True
         self.output.append(token)
         ended = any(self.output[-len(word) :] == word for word in self.stop_words)
-        return [token], ended or len(self.output) >= self.wanted
+        ended |= len(self.output) >= self.wanted and not self.ends_alone
+        return [token], ended
 
 
 class Batch:
     """The engine."""
 
-    def __init__(self, behaviour, limits, say):
+    def __init__(self, behaviour, limits, log):
         self._behaviour = behaviour
         self._limits = limits
-        self._say = say
+        self._log = log
         self._wire = threading.Lock()  # the stub dies at times when two threads use it at once
         self._news = threading.Condition()
         self._waiting: deque[Generation] = deque()
         self._active: list[Generation] = []
         self._iterations = 0
+        self._look_at = 0.0
         threading.Thread(target=self._run, daemon=True).start()
 
-    def add(self, request):
+    def add(self, request, behaviour):
         with self._wire:
-            generation = Generation(request, self._behaviour.get("script"), self._limits)
+            generation = Generation(request, behaviour, self._limits)
+        if behaviour.get("log_requests"):
+            tensors = {name: _plain(value) for name, value in generation.inputs.items()}
+            note = {"inputs": tensors, "outputs": list(generation.outputs)}
+            self._log(f"request id={generation.id} {json.dumps(note)}")
         refusal = generation.refusal(self._limits)
         if generation.is_stop:
             self._stop(generation)
@@ -109,39 +127,56 @@ class Batch:
             for generation in (*self._waiting, *self._active):
                 if generation.id == order.id:
                     generation.stopped = True
+            self._news.notify()
         self._send(order, [], last=True)
 
     def _run(self):
-        look_at = 0.0
         while True:
             with self._news:
-                self._news.wait_for(lambda: self._waiting or self._active)
-                looks = time.monotonic() >= look_at
+                if (idle_s := self._idle_s()) != 0:
+                    self._news.wait(idle_s)
+                looks = time.monotonic() >= self._look_at
                 if looks:
-                    look_at = time.monotonic() + self._limits.check_s
+                    self._look_at = time.monotonic() + self._limits.check_s
                 self._drop_cancelled(looks)
                 while self._waiting and len(self._active) < self._limits.max_batch_size:
                     self._active.append(self._waiting.popleft())
             self._iterate()
 
+    def _idle_s(self):
+        """Seconds until something is to be done; None for as long as there is no request."""
+        if self._waiting and len(self._active) < self._limits.max_batch_size:
+            return 0
+        if not self._active:
+            return None
+        first = min(self._look_at, *(generation.due for generation in self._active))
+        return max(0, first - time.monotonic())
+
     def _drop_cancelled(self, looks):
-        if self._behaviour.get("ignore_cancel"):
-            return
         for place in (self._waiting, self._active):
             for generation in tuple(place):
+                if generation.behaviour.get("ignore_cancel"):
+                    continue
                 with self._wire:
                     gone = generation.stopped or (looks and generation.sender.is_cancelled())
                 if gone:
                     place.remove(generation)
-                    self._say(f"cancelled id={generation.id} after={len(generation.output)}")
+                    self._log(f"cancelled id={generation.id} after={len(generation.output)}")
                     self._send(generation, [], last=True)
 
     def _iterate(self):
-        if self._active:
-            self._iterations += 1
-            self._misbehave()
+        now = time.monotonic()
+        due = [generation for generation in self._active if generation.due <= now]
+        if not due:
+            return
+        self._iterations += 1
+        self._misbehave()
         time.sleep(self._behaviour.get("step_ms", 0) / 1000)
-        for generation in tuple(self._active):
+        for generation in due:
+            if generation.behaviour.get("error_at") == len(generation.output):
+                self._send_error(generation, generation.behaviour["error"])
+                self._active.remove(generation)
+                continue
             new, last = generation.step()
             if generation.streaming:
                 self._send(generation, new, last=last)
@@ -153,24 +188,32 @@ class Batch:
 
     def _misbehave(self):
         if self._iterations > self._behaviour.get("crash_after", float("inf")):
-            self._say(
+            self._log(
                 "[TensorRT-LLM][ERROR] CUDA runtime error in cudaEventSynchronize: an "
                 "illegal memory access was encountered"
             )
             os.kill(os.getppid(), signal.SIGABRT)
             time.sleep(60)
         if self._iterations > self._behaviour.get("hang_after", float("inf")):
-            self._say("hanging")
+            self._log("hanging")
             time.sleep(3600)
 
     def _send(self, generation, ids, *, last):
-        tensors = [
-            _tensor("output_ids", [[ids]]),
-            _tensor("sequence_length", [[len(ids)]]),
-        ]
-        response = pb_utils.InferenceResponse(output_tensors=tensors)
+        flags = _FINAL if last else 0
+        if last and not ids and generation.behaviour.get("final") == "empty":
+            with self._wire:
+                generation.sender.send(flags=flags)
+            return
+        tensors = [_tensor("output_ids", [[ids]]), _tensor("sequence_length", [[len(ids)]])]
+        if generation.wants_log_probs:
+            each = [_LOG_PROB] * len(generation.output)
+            tensors.append(_tensor("cum_log_probs", [[sum(each)]], np.float32))
+            tensors.append(_tensor("output_log_probs", [[each]], np.float32))
+        # The stub dies of dropping tensors that nobody asked for (3.13).
+        wanted = [tensor for tensor in tensors if tensor.name() in generation.outputs]
+        response = pb_utils.InferenceResponse(output_tensors=wanted)
         with self._wire:
-            generation.sender.send(response, flags=_FINAL if last else 0)
+            generation.sender.send(response, flags=flags)
 
     def _send_error(self, generation, text):
         response = pb_utils.InferenceResponse(error=pb_utils.TritonError(text))
@@ -179,7 +222,7 @@ class Batch:
 
 
 def _words(tensor):
-    """The words of a `[2, N]` tensor: ids, and the offset behind each word."""
+    """Return the words of a `[2, N]` tensor: ids, and the offset behind each word."""
     if tensor is None:
         return []
     ids, ends = tensor.reshape(2, -1).tolist()
@@ -187,5 +230,9 @@ def _words(tensor):
     return [ids[start:end] for start, end in zip(starts, ends, strict=False) if end > start]
 
 
-def _tensor(name, values):
-    return pb_utils.Tensor(name, readable_copy(np.array(values, np.int32)))
+def _tensor(name, values, dtype=np.int32):
+    return pb_utils.Tensor(name, readable_copy(np.array(values, dtype)))
+
+
+def _plain(array):
+    return [x.decode() if isinstance(x, bytes) else x for x in array.tolist()]

@@ -1,6 +1,6 @@
-"""Writes engine folders for the stand-in of the `tensorrtllm` backend, for any number of ranks.
+"""Engine folders for the fake `tensorrtllm` backend, with any number of ranks.
 
-With `STANDIN` in its environment, a server serves such a folder as any other engine.
+With `FAKE_ENGINE` in its environment, a server serves such a folder as any other engine.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import yaml
 from tests.support.paths import EXAMPLE
 from tests.support.truss_process import Served
 
-STANDIN_BACKENDS = Path(__file__).parent / "standin"
-STANDIN = {"TRITON_BACKEND_DIRECTORY": str(STANDIN_BACKENDS)}
+BACKENDS = Path(__file__).parent / "backends"
+FAKE_ENGINE = {"TRITON_BACKEND_DIRECTORY": str(BACKENDS)}
 
 
-def standin_server(folder: Path, tp: int = 1, **metadata: object) -> Served:
-    """Starts `trtllm-truss serve` on an engine folder."""
-    return Served(config_for(folder, tp, **metadata), STANDIN)
+def serve_engine(folder: Path, tp: int = 1, **metadata: object) -> Served:
+    """Start `trtllm-truss serve` on an engine folder."""
+    return Served(config_for(folder, tp, **metadata), FAKE_ENGINE)
 
 
 def config_for(folder: Path, tp: int = 1, **metadata: object) -> Path:
-    """A configuration that serves an engine folder with SmolLM2's tokenizer."""
+    """Write a configuration that serves an engine folder with SmolLM2's tokenizer."""
     config = yaml.safe_load(EXAMPLE.read_text())
     config.pop("external_package_dirs")
     config["model_metadata"] = {
@@ -47,7 +47,7 @@ def write_engine(
     ranks: Mapping[int, Mapping[str, object]] | None = None,
     **behaviour: object,
 ) -> Path:
-    """Writes `config.json`, as trtllm-build 1.0 does, and one engine file per rank.
+    """Write `config.json`, as trtllm-build 1.0 does, and one engine file per rank.
 
     Args:
         folder: created if it is not there; files of an earlier engine are replaced.
@@ -55,15 +55,19 @@ def write_engine(
         pp: pipeline parallelism.
         limits: changes to `build_config`, such as `max_batch_size`.
         ranks: behaviour of single ranks, over that of all.
-        behaviour: of every rank; keys: see the stand-in. Lists become comma-separated.
+        behaviour: of every rank; for the keys see the backend. Lists become comma-separated.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(engine_config(tp, pp, limits or {}), indent=2))
     for rank in range(tp * pp):
         keys = {**behaviour, **(ranks or {}).get(rank, {})}
-        lines = ["STANDIN", *(f"{key}={_text(value)}" for key, value in keys.items())]
-        (folder / f"rank{rank}.engine").write_text("\n".join(lines) + "\n")
+        (folder / f"rank{rank}.engine").write_text("FAKE\n" + _lines(keys))
     return folder
+
+
+def script_request(folder: Path, request_id: str, **behaviour: object) -> None:
+    """Set the behaviour of one request to the engine in `folder`."""
+    (folder / f"{request_id}.request").write_text(_lines(behaviour))
 
 
 def engine_config(tp: int, pp: int, limits: Mapping[str, int]) -> dict[str, Any]:
@@ -122,5 +126,9 @@ def engine_config(tp: int, pp: int, limits: Mapping[str, int]) -> dict[str, Any]
     }
 
 
+def _lines(behaviour: Mapping[str, object]) -> str:
+    return "".join(f"{key}={_text(value)}\n" for key, value in behaviour.items())
+
+
 def _text(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple, range)) else str(value)

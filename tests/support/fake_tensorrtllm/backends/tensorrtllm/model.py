@@ -1,20 +1,31 @@
-"""A stand-in for the C++ `tensorrtllm` backend: any number of ranks, no GPU, no language model.
+"""A fake of the C++ `tensorrtllm` backend: any number of ranks, no GPU, no language model.
 
-`TRITON_BACKEND_DIRECTORY` = the folder above; the production `config.pbtxt` then loads unchanged.
-The engine folder is laid out as a real one (`standin_engine.py` writes it), and each `rankN.engine`
-is a text file: `STANDIN`, then `key=value` lines of
+With `TRITON_BACKEND_DIRECTORY` = the folder above, the production `config.pbtxt` loads unchanged.
+The engine folder is laid out as a real one (`fake_tensorrtllm.write_engine` does it), and each
+`rankN.engine` is a text file: `FAKE`, then `key=value` lines. Keys of the engine:
 
-    script        comma-separated ids that every answer repeats; default: the prompt's
     step_ms       time of one iteration of the whole batch
     load_s        time to load
     load_error    text to fail with while loading
+    load_exit     end this process with this status while loading
     load_crash    1: abort the server while loading
     crash_after   abort the server after so many iterations with requests
     hang_after    answer nothing more after so many iterations with requests
-    ignore_cancel 1: go on although a request was cancelled or stopped
+    log_requests  1: write the tensors of each request to the log
 
-It refuses what the real one refuses, in its words, and says on stderr what happens to requests:
-`[standin] cancelled id=ID after=TOKENS`. As in the real one, a rank above 0 never becomes ready,
+Keys of a request, in `rank0.engine` for all of them, in `<request id>.request` for one:
+
+    tokens          comma-separated ids to answer; default: the prompt's, over and over
+    delay_ms        time before each token
+    first_delay_ms  time before the first one instead
+    final           how the answer ends: `with_last` token (default, as in the C++ backend), by an
+                    empty response `after_last`, or by an `empty` flag without a response
+    error, error_at fail with this text after so many tokens
+    ignore_cancel   1: go on after the request was cancelled or stopped
+    ignore_stop     1: answer a `stop` as any other request, as backends do that lack it
+
+It refuses what the real one refuses, in its words, and writes what happens to requests to stderr:
+`[fake] cancelled id=ID after=TOKENS`. As in the real one, a rank above 0 never becomes ready,
 and nothing survives the death of the engine's process.
 """
 
@@ -27,17 +38,14 @@ import time
 from pathlib import Path
 
 import triton_python_backend_utils as pb_utils
-from standin_batch import Batch, Limits
+from batch import Batch, Limits
 
 _KEYS = {
-    "script": lambda text: [int(word) for word in text.split(",")],
-    "step_ms": float,
-    "load_s": float,
-    "load_error": str,
-    "load_crash": int,
-    "crash_after": int,
-    "hang_after": int,
-    "ignore_cancel": int,
+    **dict.fromkeys(("step_ms", "load_s", "delay_ms", "first_delay_ms"), float),
+    **dict.fromkeys(("load_exit", "load_crash", "crash_after", "hang_after"), int),
+    **dict.fromkeys(("log_requests", "error_at", "ignore_cancel", "ignore_stop"), int),
+    **dict.fromkeys(("load_error", "error", "final"), str),
+    "tokens": lambda text: [int(word) for word in text.split(",") if word],
 }
 _BATCHING = ("inflight_fused_batching", "inflight_batching", "V1", "v1")
 _SCHEDULING = ("", "max_utilization", "guaranteed_no_evict")
@@ -51,18 +59,18 @@ class TritonPythonModel:
         config = json.loads(args["model_config"])
         values = {k: v["string_value"] for k, v in config["parameters"].items()}
         _check_parameters(values)
-        folder = Path(values["gpt_model_path"])
+        self._folder = Path(values["gpt_model_path"])
         try:
-            engine = json.loads((folder / "config.json").read_text())
+            engine = json.loads((self._folder / "config.json").read_text())
         except OSError as error:
-            raise _refusal(f"Cannot open {folder / 'config.json'}") from error
+            raise _refusal(f"Cannot open {self._folder / 'config.json'}") from error
         _check_world_size(engine["pretrained_config"]["mapping"])
-        behaviour = _read_rank_file(folder / f"rank{_RANK}.engine")
-        _load(behaviour)
+        self._behaviour = _read_rank_file(self._folder / f"rank{_RANK}.engine")
+        _load(self._behaviour)
         self._lifeline = subprocess.Popen(
             ["sh", "-c", _WATCH, "lifeline", str(os.getppid())], stdin=subprocess.PIPE
         )
-        _say(f"rank {_RANK} of {_WORLD_SIZE} loaded {folder}")
+        _log(f"rank {_RANK} of {_WORLD_SIZE} loaded {self._folder}")
         _meet_the_others()
         if _RANK > 0:
             _work_for_ever()
@@ -74,14 +82,18 @@ class TritonPythonModel:
             max_beam_width=int(values["max_beam_width"] or 1),
             check_s=int(values["cancellation_check_period_ms"] or 100) / 1000,
         )
-        self._batch = Batch(behaviour, limits, _say)
+        self._batch = Batch(self._behaviour, limits, _log)
 
     def execute(self, requests):
         for request in requests:
-            self._batch.add(request)
+            self._batch.add(request, self._behaviour | self._read_request_file(request))
 
     def finalize(self):
         self._lifeline.communicate(b"done\n")
+
+    def _read_request_file(self, request):
+        path = self._folder / f"{request.request_id()}.request"
+        return _parse(path.read_text().splitlines()) if path.exists() else {}
 
 
 def _check_parameters(values):
@@ -117,7 +129,7 @@ def _read_rank_file(path):
         magic, *lines = path.read_text(errors="replace").splitlines() or [""]
     except OSError as error:
         raise _refusal(f"[TensorRT-LLM][ERROR] Error opening engine file: {path}") from error
-    if magic != "STANDIN":
+    if magic != "FAKE":
         sys.stderr.write(
             "[TensorRT-LLM][ERROR] IRuntime::deserializeCudaEngine: Error Code 6: API Usage Error "
             "(The engine plan file is not compatible with this version of TensorRT, expecting "
@@ -128,12 +140,18 @@ def _read_rank_file(path):
             "[TensorRT-LLM][ERROR] Assertion failed: Failed to deserialize cuda engine. "
             "(/src/tensorrt_llm/cpp/tensorrt_llm/runtime/tllmRuntime.cpp:239)"
         )
+    return _parse(lines)
+
+
+def _parse(lines):
     pairs = (line.split("=", 1) for line in lines if line)
     return {key: _KEYS[key](value) for key, value in pairs}
 
 
 def _load(behaviour):
     time.sleep(behaviour.get("load_s", 0))
+    if "load_exit" in behaviour:
+        os._exit(behaviour["load_exit"])
     if behaviour.get("load_crash"):
         os.kill(os.getppid(), signal.SIGABRT)
         time.sleep(60)
@@ -145,13 +163,13 @@ def _meet_the_others():
     """Ranks set up their communication together: none goes on before all are there."""
     if _WORLD_SIZE > 1:
         folder = Path(os.environ["TMPDIR"])
-        (folder / f"standin_rank{_RANK}").touch()
-        while len(list(folder.glob("standin_rank*"))) < _WORLD_SIZE:
+        (folder / f"fake_rank{_RANK}").touch()
+        while len(list(folder.glob("fake_rank*"))) < _WORLD_SIZE:
             time.sleep(0.02)
 
 
 def _work_for_ever():
-    """What a rank above 0 does instead of becoming ready."""
+    """Keep a rank above 0 busy, which never becomes ready."""
     server = os.getppid()
     while os.getppid() == server:
         time.sleep(0.1)
@@ -164,6 +182,6 @@ def _refusal(text):
     )
 
 
-def _say(text):
-    sys.stderr.write(f"[standin] {text}\n")
+def _log(text):
+    sys.stderr.write(f"[fake] {text}\n")
     sys.stderr.flush()

@@ -1,0 +1,169 @@
+"""Real Triton with the production config and the fake `tensorrtllm` engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.fake_tensorrtllm import FAKE_ENGINE, script_request, write_engine
+from tests.support.paths import TEMPLATES
+from tests.support.waiting import PATIENCE_S
+
+from trtllm_truss.engines.versions import PINNED_VERSION
+from trtllm_truss.processes.process_guard import _env_makers, marked_processes
+from trtllm_truss.triton.client.client import TritonClient
+from trtllm_truss.triton.client.request import EngineChunk, EngineRequest
+from trtllm_truss.triton.model_repository.repository import render_repository
+from trtllm_truss.triton.server.command import launcher, server_environment
+from trtllm_truss.triton.server.installation import assemble_backends, find_installation
+from trtllm_truss.triton.server.process import ServerProcess
+
+StartTriton = Callable[..., "FakeEngineServer"]
+
+
+class FakeEngineServer(ServerProcess):
+    """Real Triton whose engine is fake; it keeps every line of its log.
+
+    Attributes:
+        engine_dir: the engine folder.
+        lines: the log so far.
+    """
+
+    def __init__(self, run: Path, engine_dir: Path, world_size: int) -> None:
+        installation = find_installation()
+        repository = render_repository(
+            TEMPLATES,
+            run / "repository",
+            engine_dir=engine_dir,
+            backend="tensorrtllm",
+            max_batch_size=64,
+            parameters={},
+            tensorrt_llm_version=PINNED_VERSION,
+        )
+        command = launcher(
+            installation,
+            repository=repository,
+            backends=assemble_backends(installation, run / "backends", FAKE_ENGINE),
+            world_size=world_size,
+            exit_timeout_s=1,
+        )
+        environment = server_environment(os.environ, installation)
+        super().__init__(command, environment, on_line=self._keep)
+        self.engine_dir = engine_dir
+        self.lines: list[str] = []
+        self._news = threading.Condition()
+
+    def script(self, request_id: str, **behaviour: object) -> None:
+        """Set the behaviour of one request; for the keys see the backend."""
+        script_request(self.engine_dir, request_id, **behaviour)
+
+    def wait_for_line(self, pattern: str, within_s: float = PATIENCE_S) -> re.Match[str]:
+        """Return the first match in the log, once there is one."""
+        with self._news:
+            found = self._news.wait_for(lambda: self._search(pattern), within_s)
+        assert found is not None, f"no line matches {pattern!r}"
+        return found
+
+    def wait_for_request(self, request_id: str) -> dict[str, Any]:
+        """Return the inputs and outputs of a request that an engine with `log_requests` got."""
+        note: dict[str, Any] = json.loads(
+            self.wait_for_line(rf"\] request id={request_id} (.*)")[1]
+        )
+        return note
+
+    def wait_for_cancel(self, request_id: str, within_s: float = PATIENCE_S) -> int:
+        """Return the number of tokens that a request had when the engine dropped it."""
+        return int(self.wait_for_line(rf"\] cancelled id={request_id} after=(\d+)", within_s)[1])
+
+    def _keep(self, line: str) -> None:
+        with self._news:
+            self.lines.append(line)
+            self._news.notify_all()
+
+    def _search(self, pattern: str) -> re.Match[str] | None:
+        return next((found for line in self.lines if (found := re.search(pattern, line))), None)
+
+
+@contextmanager
+def triton_servers(folders: pytest.TempPathFactory, stop_s: float = 0.2) -> Iterator[StartTriton]:
+    """Give a function that starts servers; stop all of them at the end.
+
+    The function takes the arguments of `write_engine`, and
+
+        world_size: ranks of the job, where it is not the engine's.
+        ready_s: how long to wait until the server is ready; None not to wait.
+        spoil: changes the engine folder before the start.
+    """
+    started: list[FakeEngineServer] = []
+
+    def start(
+        *,
+        tp: int = 1,
+        pp: int = 1,
+        world_size: int | None = None,
+        ready_s: float | None = PATIENCE_S,
+        spoil: Callable[[Path], None] = lambda _: None,
+        **engine: Any,
+    ) -> FakeEngineServer:
+        run = folders.mktemp("triton")
+        folder = write_engine(run / "engine", tp=tp, pp=pp, **engine)
+        spoil(folder)
+        server = FakeEngineServer(run, folder, world_size or tp * pp)
+        started.append(server)
+        server.start()
+        if ready_s is not None:
+            server.wait_until_ready(ready_s)
+        return server
+
+    try:
+        yield start
+    finally:
+        for server in started:
+            server.stop(stop_s)
+
+
+def assert_nothing_left(run_id: str, shm_prefix: str, within_s: float = PATIENCE_S) -> None:
+    """Fail unless the run's processes, shared memory and folder in /tmp are gone in time."""
+    deadline = time.monotonic() + within_s
+    while True:
+        left = [
+            *marked_processes(run_id),
+            *(p for p in Path("/dev/shm").iterdir() if p.name.startswith(shm_prefix)),
+            *left_alone([Path(f"/tmp/python_env_{run_id}")]),
+        ]
+        if not left:
+            return
+        assert time.monotonic() < deadline, f"left over: {left}"
+        time.sleep(0.02)
+
+
+def left_alone(folders: Iterable[Path]) -> list[Path]:
+    """Return those folders of the Python backend that no living process can have made.
+
+    A Triton of another test or user that started in the same second keeps them.
+    """
+    there = {folder: folder.lstat().st_ctime for folder in folders if folder.exists()}
+    makers = _env_makers().values() if there else []
+    return [
+        folder
+        for folder, made_s in there.items()
+        if not any(begin_s < made_s < end_s for begin_s, end_s in makers)
+    ]
+
+
+async def chunks_of(client: TritonClient, request: EngineRequest) -> AsyncIterator[EngineChunk]:
+    """Give the chunks of one request as they come."""
+    async with client.answer(request) as answer:
+        while True:
+            chunk = await answer.next()
+            yield chunk
+            if chunk.final:
+                return
