@@ -1,4 +1,4 @@
-"""A Hub on loopback, a cache of the test's own, checkpoints, and stand-ins for NVIDIA's tools."""
+"""Fixtures: a Hub on loopback, a cache per test, checkpoints and fakes of NVIDIA's tools."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.s3_server import S3Server, s3_server
 
 from trtllm_truss.artifacts import retrying
 
-TOOLS = Path(__file__).parent / "tools"
+TOOLS = Path(__file__).parent / "fake_tools"
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def smollm2_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stand-ins for `trtllm-build` and the scripts, which record their calls in the folder."""
+    """Install fakes of `trtllm-build` and the scripts, which record their calls in the folder."""
     folder = tmp_path / "tools"
     programs = folder / "bin"
     programs.mkdir(parents=True)
@@ -71,5 +71,5 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         script.write_text((TOOLS / "convert_checkpoint.py").read_text())
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("TENSORRT_LLM_EXAMPLES", str(folder / "examples"))
-    monkeypatch.setenv("TENSORRT_LLM_STANDIN_NOTES", str(folder))
+    monkeypatch.setenv("TENSORRT_LLM_FAKE_NOTES", str(folder))
     return folder

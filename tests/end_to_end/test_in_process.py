@@ -118,7 +118,7 @@ def test_a_bad_body_and_a_stream_that_is_not_read_to_its_end(tmp_path: Path) -> 
     assert "tritonserver" in told["first"][1].values()
 
 
-class ScriptedService:
+class FakeService:
     """Answers with a word again and again, until it is stopped; fails on the prompt "fail"."""
 
     def __init__(self) -> None:
@@ -141,12 +141,12 @@ class ScriptedService:
         self.stopped.set()
 
 
-def in_process(service: ScriptedService) -> InProcessPredict:
+def in_process(service: FakeService) -> InProcessPredict:
     return InProcessPredict(cast(Service, service), {})
 
 
 def test_closing_a_stream_ends_its_request_and_dropping_it_the_engine() -> None:
-    service = ScriptedService()
+    service = FakeService()
     predict = in_process(service)
     pieces = predict({"prompt": "Hi"})
     assert isinstance(pieces, Generator)
@@ -160,7 +160,7 @@ def test_closing_a_stream_ends_its_request_and_dropping_it_the_engine() -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_failing_engine_raises_and_is_not_held_by_its_error(stream: bool) -> None:
-    service = ScriptedService()
+    service = FakeService()
     with pytest.raises(EngineUnavailable, match="the engine is gone"):
         "".join(in_process(service)({"prompt": "fail", "stream": stream}))
     assert service.stopped.is_set()

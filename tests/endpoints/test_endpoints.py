@@ -11,7 +11,7 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.routing import Route
-from tests.support.scripted_engine import ScriptedEngine, Step
+from tests.support.fake_engine import FakeEngine, Step
 from tests.support.smollm2 import smollm2_tokenizer
 from tokenizers import Tokenizer, models
 
@@ -30,8 +30,8 @@ def served(
     defaults: Mapping[str, Any] | None = None,
     tokenizer: TextTokenizer | None = None,
     **sampling: object,
-) -> tuple[httpx.AsyncClient, ScriptedEngine]:
-    engine = ScriptedEngine(lambda _: steps, tokenizer or smollm2_tokenizer())
+) -> tuple[httpx.AsyncClient, FakeEngine]:
+    engine = FakeEngine(lambda _: steps, tokenizer or smollm2_tokenizer())
     engine.sampling = sampling
     routes = Routes(engine, defaults or {})  # type: ignore[arg-type]
     app = Starlette(

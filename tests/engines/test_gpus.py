@@ -1,4 +1,4 @@
-"""GPUs as NVML tells of them, with a stand-in for its Python module."""
+"""GPUs as NVML reports them, with a fake of its Python module."""
 
 from __future__ import annotations
 

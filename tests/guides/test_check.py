@@ -18,13 +18,13 @@ from trtllm_truss.guides import check as check_module
 from trtllm_truss.guides.check import GuideCheck
 from trtllm_truss.guides.guide import CheckFailed, Guide, GuideFault, TooManyGuides
 
-SCRIPTED = str(SUPPORT / "scripted_trial.py")
+FAKE_TRIAL = str(SUPPORT / "fake_trial.py")
 TOO_LARGE = "it is too large or too deeply nested; simplify it."
 
 
 @pytest.fixture
 def guides() -> Iterator[GuideCheck]:
-    check = GuideCheck([SCRIPTED], compile_limit_s=1.5)
+    check = GuideCheck([FAKE_TRIAL], compile_limit_s=1.5)
     yield check
     check.close()
 
@@ -161,7 +161,7 @@ def test_after_the_end_of_the_program_there_is_another_one(
 
 
 def test_a_program_that_cannot_start_is_nobodys_fault() -> None:
-    guides = GuideCheck([SCRIPTED, "broken"])
+    guides = GuideCheck([FAKE_TRIAL, "broken"])
     errors = [guides.check(order("follow")).exception(PATIENCE_S) for _ in range(2)]
     guides.close()
     assert [str(error) for error in errors] == [
@@ -188,7 +188,7 @@ def test_checks_have_a_low_priority_and_end_with_their_owner(
 
 
 def test_closing_ends_a_program_that_is_starting() -> None:
-    guides = GuideCheck([SCRIPTED])
+    guides = GuideCheck([FAKE_TRIAL])
     result = guides.check(order("follow"))
     guides.close()
     assert result.cancelled() or isinstance(result.exception(), CheckFailed)
@@ -205,7 +205,7 @@ def test_the_program_ends_with_a_process_that_is_killed(tmp_path: Path) -> None:
         "os.kill(os.getpid(), 9)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, SCRIPTED, str(tmp_path / "gate")],
+        [sys.executable, "-c", code, FAKE_TRIAL, str(tmp_path / "gate")],
         stdout=subprocess.PIPE,
         check=False,
     )

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.support.scripted_engine import ScriptedEngine
+from tests.support.fake_engine import FakeEngine
 from tests.support.virtual_time import virtually
 
 from trtllm_truss.errors import DeadlineExceeded
@@ -19,7 +19,7 @@ LIMITS = Serving(
 )
 
 
-async def read(engine: ScriptedEngine, items: list[Piece | Finish]) -> None:
+async def read(engine: FakeEngine, items: list[Piece | Finish]) -> None:
     request = GenerationRequest(prompt="Hi", max_tokens=50)
     async for _, item in engine.generator.generate([request], call_id="call"):
         items.append(item)
@@ -39,7 +39,7 @@ def test_a_deadline_that_passes_ends_the_request(
 ) -> None:
     @virtually
     async def play() -> None:
-        engine = ScriptedEngine(lambda _: steps, tokenizer, limits=LIMITS)
+        engine = FakeEngine(lambda _: steps, tokenizer, limits=LIMITS)
         with pytest.raises(DeadlineExceeded, match=rf"serving\.{setting}"):
             await read(engine, [])
         assert asyncio.get_running_loop().time() == pytest.approx(after_s)
@@ -52,7 +52,7 @@ def test_a_deadline_that_passes_ends_the_request(
 
 @virtually
 async def test_what_ends_in_time_is_whole(tokenizer: TextTokenizer) -> None:
-    engine = ScriptedEngine(lambda _: [4.9, "one", 1.9, " two"], tokenizer, limits=LIMITS)
+    engine = FakeEngine(lambda _: [4.9, "one", 1.9, " two"], tokenizer, limits=LIMITS)
     items: list[Piece | Finish] = []
     await read(engine, items)
     assert isinstance(items[-1], Finish)
@@ -60,7 +60,7 @@ async def test_what_ends_in_time_is_whole(tokenizer: TextTokenizer) -> None:
 
 @virtually
 async def test_a_slow_reader_of_a_whole_answer_gets_all_of_it(tokenizer: TextTokenizer) -> None:
-    engine = ScriptedEngine(lambda _: ["one", " two"], tokenizer, limits=LIMITS)
+    engine = FakeEngine(lambda _: ["one", " two"], tokenizer, limits=LIMITS)
     request = GenerationRequest(prompt="Hi", max_tokens=50)
     texts = []
     async for _, item in engine.generator.generate([request], call_id="call"):

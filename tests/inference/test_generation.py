@@ -9,7 +9,7 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
-from tests.support.scripted_engine import ScriptedEngine
+from tests.support.fake_engine import FakeEngine
 from tests.support.virtual_time import virtually
 
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest, QueueFull
@@ -36,12 +36,12 @@ def ends(items: Sequence[tuple[int, Piece | Finish]]) -> list[Finish]:
 
 
 async def generated(
-    engine: ScriptedEngine, *requests: GenerationRequest
+    engine: FakeEngine, *requests: GenerationRequest
 ) -> list[tuple[int, Piece | Finish]]:
     return [item async for item in engine.generator.generate(requests, call_id="call")]
 
 
-async def one(engine: ScriptedEngine, **fields: Any) -> tuple[str, Finish]:
+async def one(engine: FakeEngine, **fields: Any) -> tuple[str, Finish]:
     items = await generated(engine, asked(**fields))
     (finish,) = ends(items)
     return texts(items).get((0, 0), ""), finish
@@ -52,7 +52,7 @@ async def test_answers_run_side_by_side(tokenizer: TextTokenizer) -> None:
     def script(request: EngineRequest) -> list[Any]:
         return [1.0, f"I am {request.request_id}", 1.0, "."]
 
-    engine = ScriptedEngine(script, tokenizer)
+    engine = FakeEngine(script, tokenizer)
     items = await generated(engine, asked(n=2, sampling=Sampling(seed=2**64 - 1)), asked())
     assert asyncio.get_running_loop().time() == 2.0
     assert texts(items) == {
@@ -69,7 +69,7 @@ async def test_answers_run_side_by_side(tokenizer: TextTokenizer) -> None:
 
 @virtually
 async def test_more_answers_than_places_come_one_after_the_other(tokenizer: TextTokenizer) -> None:
-    engine = ScriptedEngine(lambda _: [1.0, "yes"], tokenizer, places=2)
+    engine = FakeEngine(lambda _: [1.0, "yes"], tokenizer, places=2)
     items = await generated(engine, asked(n=5))
     assert len(ends(items)) == 5
     assert asyncio.get_running_loop().time() == 3.0
@@ -79,7 +79,7 @@ async def test_more_answers_than_places_come_one_after_the_other(tokenizer: Text
 @virtually
 async def test_one_that_fails_ends_all(tokenizer: TextTokenizer) -> None:
     failing = {"call-1": [1.0, "a", EngineUnavailable("gone")]}
-    engine = ScriptedEngine(
+    engine = FakeEngine(
         lambda request: failing.get(request.request_id, [1.0, "b", 1000.0, "c"]), tokenizer
     )
     with pytest.raises(EngineUnavailable):
@@ -92,7 +92,7 @@ async def test_one_that_fails_ends_all(tokenizer: TextTokenizer) -> None:
 
 @virtually
 async def test_a_reader_that_leaves_ends_all(tokenizer: TextTokenizer) -> None:
-    engine = ScriptedEngine(lambda _: ["a", 1000.0, "b"], tokenizer, places=2)
+    engine = FakeEngine(lambda _: ["a", 1000.0, "b"], tokenizer, places=2)
     async with aclosing(engine.generator.generate([asked(n=3)])) as items:
         await anext(items)
     assert len(engine.ended) == 2
@@ -102,7 +102,7 @@ async def test_a_reader_that_leaves_ends_all(tokenizer: TextTokenizer) -> None:
 
 @virtually
 async def test_nothing_is_sent_unless_all_fits(tokenizer: TextTokenizer) -> None:
-    engine = ScriptedEngine(lambda _: ["a"], tokenizer)
+    engine = FakeEngine(lambda _: ["a"], tokenizer)
     with pytest.raises(InvalidRequest):
         await generated(engine, asked(n=3), asked(logit_bias={1: 1.0}))
     assert not engine.requests
@@ -112,7 +112,7 @@ async def test_nothing_is_sent_unless_all_fits(tokenizer: TextTokenizer) -> None
 @virtually
 async def test_a_queue_that_cannot_take_all_refuses_all(tokenizer: TextTokenizer) -> None:
     limits = Serving(queue_limit=2)
-    engine = ScriptedEngine(lambda _: [1.0, "a"], tokenizer, places=1, limits=limits)
+    engine = FakeEngine(lambda _: [1.0, "a"], tokenizer, places=1, limits=limits)
     first = asyncio.create_task(generated(engine, asked(n=2)))
     await asyncio.sleep(0.5)
     with pytest.raises(QueueFull):
@@ -124,7 +124,7 @@ async def test_a_queue_that_cannot_take_all_refuses_all(tokenizer: TextTokenizer
 
 @virtually
 async def test_more_than_can_ever_run_and_wait_is_refused_by_name(tokenizer: TextTokenizer) -> None:
-    engine = ScriptedEngine(lambda _: ["a"], tokenizer, places=2, limits=Serving(queue_limit=3))
+    engine = FakeEngine(lambda _: ["a"], tokenizer, places=2, limits=Serving(queue_limit=3))
     assert len(ends(await generated(engine, asked(n=5)))) == 5
     with pytest.raises(InvalidRequest, match="6 answers") as refused:
         await generated(engine, asked(n=3), asked(n=3))
@@ -133,7 +133,7 @@ async def test_more_than_can_ever_run_and_wait_is_refused_by_name(tokenizer: Tex
 
 @virtually
 async def test_tokens_and_their_log_probabilities(tokenizer: TextTokenizer) -> None:
-    engine = ScriptedEngine(lambda _: ["One two", " three", " four"], tokenizer)
+    engine = FakeEngine(lambda _: ["One two", " three", " four"], tokenizer)
     items = await generated(engine, asked(log_probs=0, stop_words=("ee",)))
     tokens = [token for _, item in items if isinstance(item, Piece) for token in item.tokens]
     assert [(token.text, token.log_prob) for token in tokens] == [
@@ -147,7 +147,7 @@ async def test_tokens_and_their_log_probabilities(tokenizer: TextTokenizer) -> N
 
 @virtually
 async def test_the_prompt_comes_first_if_it_is_to(tokenizer: TextTokenizer) -> None:
-    engine = ScriptedEngine(lambda _: [" there", "!"], tokenizer)
+    engine = FakeEngine(lambda _: [" there", "!"], tokenizer)
     items = await generated(engine, asked(echo=True, n=2))
     assert texts(items) == {(0, 0): "Hi there!", (0, 1): "Hi there!"}
     ids = tuple(tokenizer.encode("One two three"))
@@ -158,7 +158,7 @@ async def test_the_prompt_comes_first_if_it_is_to(tokenizer: TextTokenizer) -> N
 
 @virtually
 async def test_the_prompts_tokens_are_told_once(tokenizer: TextTokenizer) -> None:
-    engine = ScriptedEngine(lambda _: ["!"], tokenizer)
+    engine = FakeEngine(lambda _: ["!"], tokenizer)
     items = await generated(engine, asked(prompt="<|im_start|>Hi 🤖", prompt_details=True, n=2))
     first, second = sorted(ends(items), key=lambda finish: finish.index)
     assert "".join(token.text for token in first.prompt) == "<|im_start|>Hi 🤖"
@@ -171,18 +171,18 @@ async def test_the_prompts_tokens_are_told_once(tokenizer: TextTokenizer) -> Non
 async def test_why_it_ended(tokenizer: TextTokenizer, include: bool) -> None:
     eos, start = tokenizer.eos_ids[0], tokenizer.encode("<|im_start|>")[0]
 
-    engine = ScriptedEngine(lambda _: ["Yes", " no"], tokenizer)
+    engine = FakeEngine(lambda _: ["Yes", " no"], tokenizer)
     text, finish = await one(engine, stop_words=("s n",), include_stop=include)
     assert text == ("Yes n" if include else "Ye")
     assert (finish.reason, finish.stop_word) == (FinishReason.STOP, "s n")
 
-    engine = ScriptedEngine(lambda _: ["Yes", [start, 5]], tokenizer)
+    engine = FakeEngine(lambda _: ["Yes", [start, 5]], tokenizer)
     text, finish = await one(engine, stop_words=("<|im_start|>",), include_stop=include)
     assert text == ("Yes<|im_start|>" if include else "Yes")
     assert (finish.reason, finish.stop_word) == (FinishReason.STOP, "<|im_start|>")
     assert engine.requests[0].stop_words == [[start]]
 
-    engine = ScriptedEngine(lambda _: ["Yes"], tokenizer)  # the engine leaves its end id out
+    engine = FakeEngine(lambda _: ["Yes"], tokenizer)  # the engine leaves its end id out
     text, finish = await one(engine, include_stop=include)
     assert (text, finish.stop_word) == ("Yes", None)
     assert finish.reason is FinishReason.STOP
@@ -194,7 +194,7 @@ async def test_why_it_ended(tokenizer: TextTokenizer, include: bool) -> None:
 @virtually
 async def test_special_tokens_show_if_they_are_to(tokenizer: TextTokenizer) -> None:
     start = tokenizer.encode("<|im_start|>")
-    engine = ScriptedEngine(lambda _: ["Yes", start, " no"], tokenizer)
+    engine = FakeEngine(lambda _: ["Yes", start, " no"], tokenizer)
     assert (await one(engine))[0] == "Yes no"
     assert (await one(engine, skip_special_tokens=False))[0] == "Yes<|im_start|> no"
 
@@ -207,7 +207,7 @@ async def test_requests_that_find_no_engine_add_up_to_a_hang(tokenizer: TextToke
         raise EngineUnavailable("the engine cannot be reached")
 
     for script in (refused, lambda _: [EngineUnavailable("stub process is not healthy")]):
-        engine = ScriptedEngine(script, tokenizer)
+        engine = FakeEngine(script, tokenizer)
         for _ in range(3):
             assert engine.activity.silent_for_s == 0
             with pytest.raises(EngineUnavailable):

@@ -9,8 +9,8 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from tests.support.fake_engine import ENGINE
 from tests.support.paths import SUPPORT
-from tests.support.scripted_engine import ENGINE
 from tests.support.waiting import until
 
 from trtllm_truss.engines.inspection import EngineKind
@@ -24,12 +24,12 @@ from trtllm_truss.inference.preprocessing import Planner
 from trtllm_truss.requests import GenerationRequest, Guide
 from trtllm_truss.text.tokenizer import TextTokenizer
 
-SCRIPTED = str(SUPPORT / "scripted_trial.py")
+FAKE_TRIAL = str(SUPPORT / "fake_trial.py")
 
 
 @pytest.fixture
 def check() -> Iterator[GuideCheck]:
-    check = GuideCheck([SCRIPTED])
+    check = GuideCheck([FAKE_TRIAL])
     yield check
     check.close()
 
@@ -83,14 +83,14 @@ async def test_too_many_guides_are_refused_for_now(
 
 
 async def test_a_check_that_fails_is_not_the_callers_fault(tokenizer: TextTokenizer) -> None:
-    check = GuideCheck([SCRIPTED, "broken"])
+    check = GuideCheck([FAKE_TRIAL, "broken"])
     with pytest.raises(EngineUnavailable, match=r"the program for it ended \(3\)"):
         await plan(tokenizer, check, asks_for("follow"))
     check.close()
 
 
 async def test_the_kind_json_needs_no_check(tokenizer: TextTokenizer) -> None:
-    check = GuideCheck([SCRIPTED, "broken"])
+    check = GuideCheck([FAKE_TRIAL, "broken"])
     request = replace(asks_for(""), guide=Guide("json"))
     assert (await plan(tokenizer, check, request)).engine_request.guide == Guide("json")
     check.close()

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from tests.support.scripted_engine import ENGINE
+from tests.support.fake_engine import ENGINE
 
 from trtllm_truss.errors import ContextLengthExceeded, InvalidRequest, RequestError
 from trtllm_truss.inference.capabilities import Capabilities

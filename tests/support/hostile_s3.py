@@ -16,7 +16,7 @@ _CHUNK_BYTES = 1 << 16
 
 @dataclass
 class HostileObject:
-    """One object, and what the server pretends about it.
+    """One object, and what the server claims about it.
 
     Attributes:
         data: what a GET gives.

@@ -1,4 +1,4 @@
-"""Builds for GPUs up to the process boundary: stand-ins take the place of NVIDIA's tools."""
+"""GPU builds up to the process boundary, with fakes of NVIDIA's tools."""
 
 from __future__ import annotations
 

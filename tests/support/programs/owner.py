@@ -1,4 +1,4 @@
-"""Owns a pretended server until it is killed: `owner.py FORK|- MODE…`; prints run id and prefix."""
+"""Owns a fake server until it is killed: `owner.py FORK|- MODE…`; prints run id and prefix."""
 
 import os
 import sys
@@ -8,12 +8,12 @@ from pathlib import Path
 
 from trtllm_truss.triton.server.process import ServerProcess
 
-PRETEND = str(Path(__file__).parent / "pretend_server.py")
+FAKE_TRITON = str(Path(__file__).parent / "fake_triton.py")
 
 
 def command(launch):
     ports = (str(launch.ports.grpc), str(launch.ports.metrics))
-    return [sys.executable, PRETEND, launch.run_id, *ports, launch.shm_prefix, *sys.argv[2:]]
+    return [sys.executable, FAKE_TRITON, launch.run_id, *ports, launch.shm_prefix, *sys.argv[2:]]
 
 
 server = ServerProcess(command, os.environ)

@@ -24,7 +24,7 @@ from trtllm_truss.triton.server.process import ServerProcess, State
 
 
 @pytest.fixture
-def pretend(tmp_path, monkeypatch):
+def fake_triton(tmp_path, monkeypatch):
     """Makes a server of the given modes; all are stopped afterwards and have left nothing."""
     monkeypatch.chdir(tmp_path)
     made = []
@@ -32,7 +32,7 @@ def pretend(tmp_path, monkeypatch):
     def make(*modes, **options):
         def command(launch):
             launches.append(launch)
-            program = str(PROGRAMS / "pretend_server.py")
+            program = str(PROGRAMS / "fake_triton.py")
             ports = (str(launch.ports.grpc), str(launch.ports.metrics))
             arguments = (launch.run_id, *ports, launch.shm_prefix)
             return [sys.executable, program, *arguments, *modes]
@@ -55,8 +55,8 @@ def started(server, ready_s=PATIENCE_S):
     return server
 
 
-def test_life_of_a_server(pretend):
-    server = pretend("slow")
+def test_life_of_a_server(fake_triton):
+    server = fake_triton("slow")
     assert (server.state, server.pid) == (State.NEW, None)
     server.start()
     assert server.state is State.STARTING
@@ -70,18 +70,18 @@ def test_life_of_a_server(pretend):
         server.start()
 
 
-def test_stop_before_start(pretend):
-    server = pretend()
+def test_stop_before_start(fake_triton):
+    server = fake_triton()
     server.stop()
     assert server.state is State.STOPPED
     with pytest.raises(TritonError):
         server.start()
 
 
-def test_crash_at_boot_is_told_at_once(pretend):
+def test_crash_at_boot_is_told_at_once(fake_triton):
     begun = time.monotonic()
     with pytest.raises(TritonError) as failure:
-        started(pretend("crash"), ready_s=60)
+        started(fake_triton("crash"), ready_s=60)
     assert failure.value.message == (
         "Triton exited with code 3. Its log says: failed to load: no engine"
     )
@@ -95,8 +95,8 @@ def test_missing_program_is_told():
 
 
 @pytest.mark.parametrize("mode", ["never_ready", "stranger"])
-def test_deadline(pretend, mode):
-    server = pretend(mode)
+def test_deadline(fake_triton, mode):
+    server = fake_triton(mode)
     begun = time.monotonic()
     with pytest.raises(TritonError, match=r"not ready after 0\.7 s"):
         started(server, ready_s=0.7)
@@ -104,23 +104,23 @@ def test_deadline(pretend, mode):
     assert server.state is State.STARTING
 
 
-def test_stop_ends_the_wait(pretend):
-    server = pretend("never_ready")
+def test_stop_ends_the_wait(fake_triton):
+    server = fake_triton("never_ready")
     server.start()
     threading.Timer(0.3, server.stop).start()
     with pytest.raises(TritonError, match="stopped"):
         server.wait_until_ready(30)
 
 
-def test_taken_port_is_given_up_for_another(pretend):
-    server = started(pretend("port_taken"))
+def test_taken_port_is_given_up_for_another(fake_triton):
+    server = started(fake_triton("port_taken"))
     assert server.state is State.READY
     assert not any("already in use" in line for line in server.tail)
 
 
-def test_server_that_was_ready_is_not_started_on_other_ports(pretend):
-    server = started(pretend("port_lost"))
-    (child,) = [p for p in children_of(server.pid) if b"pretend_server" in command_line(p)]
+def test_server_that_was_ready_is_not_started_on_other_ports(fake_triton):
+    server = started(fake_triton("port_lost"))
+    (child,) = [p for p in children_of(server.pid) if b"fake_triton" in command_line(p)]
     os.kill(child, signal.SIGKILL)
     assert settles(lambda: server.state is State.DEAD)
     with pytest.raises(TritonError, match="SIGKILL"):
@@ -128,8 +128,8 @@ def test_server_that_was_ready_is_not_started_on_other_ports(pretend):
     assert server.state is State.DEAD
 
 
-def test_server_that_ignores_sigterm_is_killed(pretend):
-    server = started(pretend("stubborn", "family", "memory"))
+def test_server_that_ignores_sigterm_is_killed(fake_triton):
+    server = started(fake_triton("stubborn", "family", "memory"))
     launch = server.launch
     begun = time.monotonic()
     server.stop(0.3)
@@ -137,8 +137,8 @@ def test_server_that_ignores_sigterm_is_killed(pretend):
     assert_nothing_left(launch.run_id, launch.shm_prefix, within_s=0.1)
 
 
-def test_many_stops_at_once(pretend):
-    server = started(pretend("stubborn"))
+def test_many_stops_at_once(fake_triton):
+    server = started(fake_triton("stubborn"))
     threads = [threading.Thread(target=server.stop, args=(0.2,)) for _ in range(5)]
     for thread in threads:
         thread.start()
@@ -147,19 +147,19 @@ def test_many_stops_at_once(pretend):
     assert server.state is State.STOPPED
 
 
-def test_output_is_drained_and_the_tail_bounded(pretend):
+def test_output_is_drained_and_the_tail_bounded(fake_triton):
     lines = []
-    server = started(pretend("chatty", on_line=lines.append))
+    server = started(fake_triton("chatty", on_line=lines.append))
     assert settles(lambda: len(lines) >= 20_000)
     assert len(server.tail) == 200
     assert server.tail[-1].startswith("line 19999 x")
 
 
-def test_death_after_ready_is_told_once(pretend):
-    server = started(pretend("family", "memory"))
+def test_death_after_ready_is_told_once(fake_triton):
+    server = started(fake_triton("family", "memory"))
     told = []
     server.on_exit(told.append)
-    (child,) = [p for p in children_of(server.pid) if b"pretend_server" in command_line(p)]
+    (child,) = [p for p in children_of(server.pid) if b"fake_triton" in command_line(p)]
     os.kill(child, signal.SIGSEGV)
     assert settles(lambda: told)
     assert server.state is State.DEAD
@@ -170,16 +170,16 @@ def test_death_after_ready_is_told_once(pretend):
     assert server.state is State.DEAD
 
 
-def test_stop_is_no_death(pretend):
-    server = started(pretend())
+def test_stop_is_no_death(fake_triton):
+    server = started(fake_triton())
     told = []
     server.on_exit(told.append)
     server.stop(2)
     assert told == []
 
 
-def test_killed_keeper_takes_everything_with_it(pretend):
-    server = started(pretend("stubborn", "family", "memory"))
+def test_killed_keeper_takes_everything_with_it(fake_triton):
+    server = started(fake_triton("stubborn", "family", "memory"))
     told = []
     server.on_exit(told.append)
     os.kill(server.pid, signal.SIGKILL)
@@ -188,11 +188,11 @@ def test_killed_keeper_takes_everything_with_it(pretend):
     assert_nothing_left(server.launch.run_id, server.launch.shm_prefix, within_s=0.5)
 
 
-def test_no_file_descriptor_leaks(pretend, tmp_path):
+def test_no_file_descriptor_leaks(fake_triton, tmp_path):
     inheritable = os.open(tmp_path, os.O_RDONLY)
     os.set_inheritable(inheritable, True)
     try:
-        server = started(pretend("files"))
+        server = started(fake_triton("files"))
     finally:
         os.close(inheritable)
     # 0, 1, 2 and the folder that is being listed
@@ -200,7 +200,7 @@ def test_no_file_descriptor_leaks(pretend, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["triton-output", "triton-watch"])
-def test_a_server_that_no_thread_can_watch_is_not_started(pretend, monkeypatch, name):
+def test_a_server_that_no_thread_can_watch_is_not_started(fake_triton, monkeypatch, name):
     start = threading.Thread.start
 
     def start_others(thread):
@@ -208,7 +208,7 @@ def test_a_server_that_no_thread_can_watch_is_not_started(pretend, monkeypatch, 
             raise RuntimeError("can't start new thread")
         start(thread)
 
-    server = pretend("stubborn", "family", "memory")
+    server = fake_triton("stubborn", "family", "memory")
     monkeypatch.setattr(threading.Thread, "start", start_others)
     with pytest.raises(TritonError, match="could not be started: can't start new thread"):
         server.start()
@@ -230,9 +230,9 @@ def files_left(count):
 
 
 @pytest.mark.parametrize("count", range(12))
-def test_running_out_of_files_leaves_nothing(pretend, tmp_path, monkeypatch, count):
+def test_running_out_of_files_leaves_nothing(fake_triton, tmp_path, monkeypatch, count):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    server = pretend()
+    server = fake_triton()
     with files_left(count), contextlib.suppress(TritonError):
         server.start()
     server.stop(1)
@@ -240,8 +240,8 @@ def test_running_out_of_files_leaves_nothing(pretend, tmp_path, monkeypatch, cou
     assert not list(tmp_path.iterdir())
 
 
-def test_a_death_is_noticed_without_a_file_to_open(pretend):
-    server = started(pretend())
+def test_a_death_is_noticed_without_a_file_to_open(fake_triton):
+    server = started(fake_triton())
     told = []
     server.on_exit(told.append)
     with files_left(0):
@@ -251,14 +251,14 @@ def test_a_death_is_noticed_without_a_file_to_open(pretend):
     sweep()  # as the next start does
 
 
-def test_a_listener_that_fails_does_not_stop_the_reading(pretend):
+def test_a_listener_that_fails_does_not_stop_the_reading(fake_triton):
     lines = []
 
     def fail(line):
         lines.append(line)
         raise ValueError(line)
 
-    started(pretend("port_lost", "files", on_line=fail))
+    started(fake_triton("port_lost", "files", on_line=fail))
     assert settles(lambda: len(lines) == 2)
 
 

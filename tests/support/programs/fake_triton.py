@@ -1,6 +1,6 @@
 """A small program in place of Triton.
 
-Usage: `pretend_server.py RUN_ID GRPC_PORT METRICS_PORT SHM_PREFIX MODE…`
+Usage: `fake_triton.py RUN_ID GRPC_PORT METRICS_PORT SHM_PREFIX MODE…`
 
 Modes, any number of them:
     slow         half a second until ready

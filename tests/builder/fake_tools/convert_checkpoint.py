@@ -1,4 +1,4 @@
-"""Stand in for TensorRT-LLM's conversion scripts: record the call, write a small file."""
+"""Fake conversion script of TensorRT-LLM: records its call, writes a small file."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 options = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=False))
-notes = Path(os.environ["TENSORRT_LLM_STANDIN_NOTES"])
+notes = Path(os.environ["TENSORRT_LLM_FAKE_NOTES"])
 with (notes / "calls").open("a") as calls:
     calls.write(f"convert {json.dumps(sys.argv[1:])}\n")
 (notes / "environment").write_text(json.dumps(dict(os.environ)))

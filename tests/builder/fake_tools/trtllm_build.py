@@ -1,4 +1,4 @@
-"""Stand in for `trtllm-build`: record the call, write an engine, wait while the test asks."""
+"""Fake `trtllm-build`: records its call, writes an engine; waits while a file `wait` exists."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 options = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
-notes = Path(os.environ["TENSORRT_LLM_STANDIN_NOTES"])
+notes = Path(os.environ["TENSORRT_LLM_FAKE_NOTES"])
 with (notes / "calls").open("a") as calls:
     calls.write(f"build {json.dumps(sys.argv[1:])}\n")
 converted = json.loads((Path(options["--checkpoint_dir"]) / "config.json").read_text())

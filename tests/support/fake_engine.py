@@ -33,7 +33,7 @@ ENGINE = Engine(
 )
 
 
-class ScriptedEngine:
+class FakeEngine:
     """Gives every request the steps that the test has written for it.
 
     Args:
@@ -72,10 +72,10 @@ class ScriptedEngine:
     @asynccontextmanager
     async def answer(
         self, request: EngineRequest, **_: object
-    ) -> AsyncGenerator[_ScriptedAnswer, None]:
+    ) -> AsyncGenerator[_FakeAnswer, None]:
         self.requests.append(request)
         try:
-            yield _ScriptedAnswer(self._script(request), self._tokenizer)
+            yield _FakeAnswer(self._script(request), self._tokenizer)
         finally:
             self.ended.append(request.request_id)
 
@@ -89,7 +89,7 @@ class ScriptedEngine:
         )
 
 
-class _ScriptedAnswer:
+class _FakeAnswer:
     def __init__(self, steps: Sequence[Step], tokenizer: TextTokenizer) -> None:
         self._steps = list(steps)
         self._tokenizer = tokenizer
