@@ -12,7 +12,7 @@ PACKAGE = ROOT / "packages/trtllm_truss"
 LAYERS = [
     *("errors", "validation", "requests", "settings", "settings.lmi_import", "artifacts"),
     *("engines", "engines.compatibility", "guides", "processes"),
-    *("triton.model_repository", "triton.client", "triton.server", "text"),
+    *("triton.model_repository", "triton.client", "triton.server", "text", "tool_calls"),
     *("builder.planning", "builder.checks", "builder.gguf", "builder", "builder.run"),
     *("metrics", "inference", "serving"),
     *("protocols", "protocols.predict", "protocols.lmi", "protocols.openai"),

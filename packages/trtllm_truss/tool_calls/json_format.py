@@ -1,0 +1,261 @@
+"""Calls written as JSON objects with the function's name, in a marker or bare."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from json import loads
+
+from trtllm_truss.tool_calls.emitter import Emitter
+from trtllm_truss.tool_calls.events import Tool
+from trtllm_truss.tool_calls.guides import CallGuide, call_schema, guide_each
+from trtllm_truss.tool_calls.pythonic_format import read_python_call
+from trtllm_truss.tool_calls.source import Malformed, Parse, Source
+from trtllm_truss.tool_calls.tool_format import MarkerFormat, read_name
+from trtllm_truss.tool_calls.values import JsonScanner, read_whole
+
+_NAME_KEYS = {"name", "function"}
+_ARGUMENT_KEYS = {"arguments", "parameters"}
+_CALL_KEYS = _NAME_KEYS | _ARGUMENT_KEYS | {"type", "id"}
+_CALL_ID = re.compile(r"[0-9A-Za-z]*")
+
+
+@dataclass(frozen=True)
+class JsonFormat(MarkerFormat):
+    r"""Objects `{"name": …, "arguments": {…}}`, alone or in an array, after a marker or bare.
+
+    Accepts keys in any order, `parameters` for `arguments`, and further keys: models write all of
+    them whatever their template shows. Arguments before the name are held until the name is known.
+    They may be `null` for an empty object, or JSON in a string; after a marker they are optional.
+
+    * Hermes and Qwen: `<tool_call>\n{…}\n</tool_call>`, repeated. Source: the templates of
+      NousResearch/Hermes-2-Pro and Qwen/Qwen3, vLLM's `tool_chat_template_hermes.jinja`, which
+      writes the arguments before the name.
+    * Llama 3: `{"name": …, "parameters": {…}}`, after `<|python_tag|>` or bare. Source: Meta's
+      prompt format of Llama 3.1 (https://www.llama.com/docs/model-cards-and-prompt-formats), vLLM's
+      `tool_chat_template_llama3.1_json.jinja` and its parser, which takes several with `;`. Llama 4
+      puts it between `<|python_start|>` and `<|python_end|>`.
+    * Mistral up to Small 3.1: `[TOOL_CALLS] [{…, "id": …}, …]`. Source: the template of
+      mistralai/Mistral-Small-3.1-24B-Instruct-2503.
+    * Granite 3: `<|tool_call|>[…]`, `<tool_call>[…]` in 3.0; Granite 4 as Hermes. Source: the
+      templates of ibm-granite/granite-3.3-2b-instruct and granite-4.0.
+    * Phi-4-mini: `<|tool_call|>[…]<|/tool_call|>` or `functools[…]`. Source: the model's card, and
+      vLLM's `tool_chat_template_phi4_mini.jinja`.
+
+    Attributes:
+        separators: words that may divide calls outside an array.
+        prefix: text before a forced call.
+        suffix: text after it.
+        writes_array: whether a forced call is in an array.
+        arguments_key: the key of the arguments in a forced call.
+    """
+
+    separators: tuple[str, ...] = ()
+    prefix: str = ""
+    suffix: str = ""
+    writes_array: bool = False
+    arguments_key: str = "arguments"
+
+    def guides(self, tools: Sequence[Tool], *, parallel: bool) -> list[CallGuide]:
+        """Describe a forced call."""
+        schema = call_schema(
+            tools,
+            arguments_key=self.arguments_key,
+            parallel=parallel if self.writes_array else None,
+        )
+        return [CallGuide(self.prefix, schema, self.suffix)]
+
+    def read(self, marker: str, source: Source, emitter: Emitter) -> Parse[None]:
+        """Read the calls that follow a marker."""
+        is_bare = marker in self.line_markers
+        opener = marker
+        if not is_bare:
+            yield from source.skip_space()
+            opener = yield from source.literal("{", "[")
+        if opener == "[":
+            yield from _read_array(source, emitter, is_bare)
+        elif opener == "{":
+            yield from self._read_objects(source, emitter, is_bare)
+        else:
+            yield from self._read_other(source, emitter)
+        yield from source.close(*self.closers)
+
+    def _read_objects(self, source: Source, emitter: Emitter, is_bare: bool) -> Parse[None]:
+        while True:
+            yield from _Call(source, emitter, is_bare).read()
+            yield from source.skip_space()
+            separator = yield from source.literal(*self.separators)
+            yield from source.skip_space()
+            if not (yield from source.literal("{")):
+                if separator:
+                    raise Malformed
+                return
+
+    def _read_other(self, source: Source, emitter: Emitter) -> Parse[None]:
+        """Read what is neither an object nor an array."""
+        raise Malformed
+
+
+@dataclass(frozen=True)
+class LlamaFormat(JsonFormat):
+    """Llama 3: also `<|python_tag|>f(a=1)`, written by Llama 3.3.
+
+    Source: https://github.com/meta-llama/llama-models/issues/266.
+    """
+
+    def _read_other(self, source: Source, emitter: Emitter) -> Parse[None]:
+        yield from read_python_call(source, emitter)
+
+
+@dataclass(frozen=True)
+class MistralFormat(JsonFormat):
+    """Mistral: also `[TOOL_CALLS]name[ARGS]{…}` since Small 3.2, with `[CALL_ID]…` before `[ARGS]`.
+
+    Source: the templates of mistralai/Mistral-Small-3.2 and Ministral-3; tokenizer version 11 has
+    no `[ARGS]`.
+
+    Attributes:
+        writes_names: whether a forced call has the newer form.
+    """
+
+    writes_names: bool = False
+
+    @property
+    def special_tokens(self) -> frozenset[str]:
+        """Words that may be special tokens and must not be skipped in decoding."""
+        return super().special_tokens | {"[ARGS]", "[CALL_ID]"}
+
+    def guides(self, tools: Sequence[Tool], *, parallel: bool) -> list[CallGuide]:
+        """Describe a forced call."""
+        if not self.writes_names:
+            return super().guides(tools, parallel=parallel)
+        return guide_each(tools, lambda name: (f"[TOOL_CALLS]{name}[ARGS]", ""))
+
+    def _read_other(self, source: Source, emitter: Emitter) -> Parse[None]:
+        name = yield from read_name(source, emitter)
+        if (yield from source.literal("[ARGS]", "[CALL_ID]")) == "[CALL_ID]":
+            call_id = yield from source.look_along(_CALL_ID, 64)
+            source.skip(len(call_id))
+            yield from source.expect("[ARGS]")
+        yield from read_arguments(name, source, emitter)
+
+
+def read_arguments(name: str, source: Source, emitter: Emitter) -> Parse[None]:
+    """Read a JSON object as the arguments of a function.
+
+    Raises:
+        Malformed: it is none, or cut off.
+    """
+    yield from source.skip_space()
+    if (yield from source.peek()) != "{":
+        raise Malformed
+    emitter.start_call(name)
+    yield from JsonScanner(source, emitter.arguments).read()
+    emitter.end_call()
+
+
+def _read_array(source: Source, emitter: Emitter, is_bare: bool) -> Parse[None]:
+    """Read calls up to the closing bracket; the opening one is read."""
+    separator = ","
+    while separator == ",":
+        yield from source.skip_space()
+        yield from source.expect("{")
+        yield from _Call(source, emitter, is_bare).read()
+        yield from source.skip_space()
+        separator = yield from source.expect(",", "]")
+    source.forget()
+
+
+class _Call:
+    """Reads the object of one call, whose opening brace is read.
+
+    Args:
+        source: what to read.
+        emitter: takes the call.
+        is_bare: whether the object must have arguments to count as a call.
+    """
+
+    def __init__(self, source: Source, emitter: Emitter, is_bare: bool) -> None:
+        self._source = source
+        self._emitter = emitter
+        self._is_bare = is_bare
+        self._name = ""
+        self._arguments: str | None = None
+        self._is_done = False
+        self._is_nested = False
+
+    def read(self) -> Parse[None]:
+        """Read to the closing brace.
+
+        Raises:
+            Malformed: the object is broken, cut off or no call of an offered function.
+        """
+        yield from self._members()
+        if not self._is_done:
+            if self._is_bare or not self._name:
+                raise Malformed
+            self._emitter.whole_call(self._name, "{}")
+        self._source.forget()
+
+    def _members(self) -> Parse[None]:
+        separator = ","
+        while separator == ",":
+            yield from self._source.skip_space()
+            key = yield from self._string()
+            yield from self._source.skip_space()
+            yield from self._source.expect(":")
+            yield from self._source.skip_space()
+            yield from self._member(key)
+            yield from self._source.skip_space()
+            separator = yield from self._source.expect(",", "}")
+
+    def _member(self, key: str) -> Parse[None]:
+        if self._is_bare and key not in _CALL_KEYS:
+            raise Malformed  # another object: emit it without waiting for its end
+        character = yield from self._source.peek()
+        if key == "function" and character == "{" and not self._is_nested:
+            # The shape of OpenAI's API: {"type": "function", "function": {…}}.
+            self._is_nested = True
+            self._source.skip(1)
+            yield from self._members()
+        elif key in _NAME_KEYS and not self._name:
+            self._name = yield from self._string()
+            if not self._emitter.offers(self._name):
+                raise Malformed
+        elif key in _ARGUMENT_KEYS and self._arguments is None and not self._is_done:
+            yield from self._read_arguments(character)
+        else:
+            yield from JsonScanner(self._source, _ignore).read()
+        if self._name and self._arguments is not None and not self._is_done:
+            self._emitter.whole_call(self._name, self._arguments)
+            self._is_done = True
+
+    def _read_arguments(self, character: str) -> Parse[None]:
+        if self._name and character == "{":
+            yield from read_arguments(self._name, self._source, self._emitter)
+            self._is_done = True
+            return
+        value = yield from self._value()
+        if character == '"':
+            value = read_whole(loads(value) or "{}") or ""
+        elif value == "null":
+            value = "{}"
+        if not value.startswith("{"):
+            raise Malformed
+        self._arguments = value
+
+    def _string(self) -> Parse[str]:
+        if (yield from self._source.peek()) != '"':
+            raise Malformed
+        text: str = loads((yield from self._value()))
+        return text
+
+    def _value(self) -> Parse[str]:
+        pieces: list[str] = []
+        yield from JsonScanner(self._source, pieces.append).read()
+        return "".join(pieces)
+
+
+def _ignore(text: str) -> None:
+    """Discard text."""

@@ -1,0 +1,281 @@
+"""JSON and Python literals, read as they arrive and written as JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from typing import ClassVar
+
+from trtllm_truss.tool_calls.source import SPACE, Emit, Malformed, Parse, Source, run
+
+MAX_DEPTH = 64
+MAX_ATOM = 1024
+"""Characters of a number; Python reads no integer of more than 4,300 digits."""
+
+# What may come next, as a set of kinds: punctuation, `"` a string, `a` any other atom.
+_VALUE = '{["a'
+_FIRST_ITEM = '{["a]'
+_FIRST_KEY = '"}'
+_KEY = '"'
+_COLON = ":"
+_NEXT = {"}": ",}", "]": ",]", ")": ",]"}
+
+_PLAIN = re.compile(r'[^"\\\x00-\x1f]*')
+_ATOM = re.compile(r"[-+.\w]*")
+_JSON_ATOM = re.compile(r"true|false|null|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
+_JSON_ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_PYTHON_NUMBER = re.compile(
+    r"[-+]?(?=\.?[0-9])(?:0|[1-9][0-9_]*)?(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?"
+)
+_PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
+_PYTHON_ESCAPES = dict(zip("\\'\"abfnrtv\n", ("\\", "'", '"', *"\a\b\f\n\r\t\v", ""), strict=True))
+_HEXADECIMAL = re.compile(r"[0-9a-fA-F]+")
+_OCTAL = re.compile(r"[0-7]{1,3}")
+_PYTHON_CODE_LENGTHS = {"x": 4, "u": 6, "U": 10}
+
+
+class JsonScanner:
+    """Reads one JSON value and passes its text on as it is read.
+
+    Escapes control characters in strings: JSON forbids them, models write them. Passes on all other
+    text as written, and a value cut off by the end of the text up to that end.
+
+    Args:
+        source: the text.
+        emit: takes the value's text.
+    """
+
+    _kinds: ClassVar = dict(zip('{}[],:" \t\r\n', '{}[],:"    ', strict=True))
+
+    def __init__(self, source: Source, emit: Emit) -> None:
+        self._source = source
+        self._emit = emit
+        self._closers: list[str] = []
+        self._expected = _VALUE
+
+    def read(self) -> Parse[None]:
+        """Read the value.
+
+        Raises:
+            Malformed: it is invalid, too deep, or cut off. Reading stops before the fault.
+        """
+        self._expected = _VALUE
+        while self._expected:
+            character = yield from self._source.peek()
+            kind = self._kinds.get(character, "a")
+            if kind == " ":
+                self._space(self._source.take(SPACE))
+            elif kind not in self._expected:
+                raise Malformed
+            elif kind == "a":
+                yield from self._atom()
+                self._end_value()
+            elif kind == '"':
+                is_key = self._expected in (_KEY, _FIRST_KEY)
+                yield from self._string(character)
+                if is_key:
+                    self._expected = _COLON
+                else:
+                    self._end_value()
+            else:
+                self._punctuate(character, kind)
+
+    def _punctuate(self, character: str, kind: str) -> None:
+        if kind in "{[":
+            if len(self._closers) == MAX_DEPTH:
+                raise Malformed
+            self._closers.append({"{": "}", "[": "]", "(": ")"}[character])
+            self._expected = _FIRST_KEY if kind == "{" else _FIRST_ITEM
+        elif kind == ",":
+            self._expected = self._after_comma()
+        elif kind == ":":
+            self._expected = _VALUE
+        elif self._closers.pop() != character:
+            raise Malformed
+        else:
+            self._end_value()
+        self._source.skip(1)
+        self._mark(kind)
+
+    def _end_value(self) -> None:
+        self._expected = _NEXT[self._closers[-1]] if self._closers else ""
+
+    def _after_comma(self) -> str:
+        return _KEY if self._closers[-1] == "}" else _VALUE
+
+    def _space(self, space: str) -> None:
+        self._emit(space)
+
+    def _mark(self, kind: str) -> None:
+        self._emit(kind)
+
+    def _atom(self) -> Parse[None]:
+        atom = yield from self._source.look_along(_ATOM, MAX_ATOM)
+        is_whole = _JSON_ATOM.fullmatch(atom)
+        if is_whole or self._source.ends_after(len(atom)):
+            self._emit(self._source.skip(len(atom)))
+        if not is_whole:
+            raise Malformed
+
+    def _string(self, quote: str) -> Parse[None]:
+        self._emit(self._source.skip(1))
+        while True:
+            self._emit(self._source.take(_PLAIN))
+            character = yield from self._source.peek()
+            if character == quote:
+                self._emit(self._source.skip(1))
+                return
+            if character == "\\":
+                yield from self._escape()
+            elif not character:
+                raise Malformed
+            elif character < " ":
+                self._emit(escape(self._source.skip(1)))
+
+    def _escape(self) -> Parse[None]:
+        text = yield from self._source.look(2)
+        length = 6 if text == "\\u" else 2
+        text = yield from self._source.look(length)
+        is_whole = _JSON_ESCAPE.fullmatch(text)
+        if is_whole or len(text) < length:
+            self._emit(self._source.skip(len(text)))
+        if not is_whole:
+            raise Malformed
+
+
+class PythonScanner(JsonScanner):
+    """Reads one Python literal and passes it on as JSON.
+
+    Takes strings, numbers, lists, tuples (as arrays), dictionaries with strings as keys, and
+    `True`, `False` and `None` in either language's spelling.
+    """
+
+    _kinds: ClassVar = JsonScanner._kinds | {"'": '"', "(": "[", ")": "]"}
+
+    def __init__(self, source: Source, emit: Emit) -> None:
+        super().__init__(source, self._put)
+        self._write = emit
+        self._comma = ""
+
+    def _put(self, text: str) -> None:
+        self._write(self._comma + text)
+        self._comma = ""
+
+    def _after_comma(self) -> str:
+        return _FIRST_KEY if self._closers[-1] == "}" else _FIRST_ITEM
+
+    def _space(self, space: str) -> None:
+        """Leave out white space of the source."""
+
+    def _mark(self, kind: str) -> None:
+        if kind == ",":
+            self._comma = ", "
+            return
+        if kind in "}]":
+            self._comma = ""
+        self._put(": " if kind == ":" else kind)
+
+    def _atom(self) -> Parse[None]:
+        atom = yield from self._source.look_along(_ATOM, MAX_ATOM)
+        json_atom = _PYTHON_WORDS.get(atom, atom)
+        if _PYTHON_NUMBER.fullmatch(atom):
+            json_atom = _json_number(atom)
+        is_whole = _JSON_ATOM.fullmatch(json_atom)
+        if is_whole:
+            self._put(json_atom)
+        if is_whole or self._source.ends_after(len(atom)):
+            self._source.skip(len(atom))
+        if not is_whole:
+            raise Malformed
+
+    def _string(self, quote: str) -> Parse[None]:
+        start = yield from self._source.look(3)
+        if start == quote * 3:
+            quote = start
+        elif start[:2] == quote * 2:
+            self._source.skip(2)
+            self._put('""')
+            return
+        self._source.skip(len(quote))
+        self._put('"')
+        plain = re.compile(rf"[^{quote[0]}\\]*")
+        while True:
+            text = self._source.take(plain)
+            if text:
+                self._put(escape(text))
+            character = yield from self._source.peek()
+            if not character:
+                raise Malformed
+            if character == "\\":
+                yield from self._escape()
+            elif character == quote[0]:
+                end = yield from self._source.look(len(quote))
+                if end == quote:
+                    break
+                self._put(escape(self._source.skip(1)))
+        self._source.skip(len(quote))
+        self._put('"')
+
+    def _escape(self) -> Parse[None]:
+        text = yield from self._source.look(2)
+        code = text[1:]
+        if code in _PYTHON_CODE_LENGTHS:
+            yield from self._coded(_PYTHON_CODE_LENGTHS[code])
+        elif code in _PYTHON_ESCAPES:
+            self._source.skip(2)
+            self._put(escape(_PYTHON_ESCAPES[code]))
+        elif code and code in "01234567":
+            text = yield from self._source.look(4)
+            octal = _OCTAL.match(text, 1)
+            assert octal
+            self._source.skip(octal.end())
+            self._put(escape(chr(int(octal.group(), 8))))
+        else:  # Python keeps the backslash
+            self._source.skip(1)
+            self._put("\\\\" if code else "")
+
+    def _coded(self, length: int) -> Parse[None]:
+        text = yield from self._source.look(length)
+        if len(text) < length:
+            self._source.skip(len(text))
+            raise Malformed
+        if not _HEXADECIMAL.fullmatch(text, 2) or int(text[2:], 16) > sys.maxunicode:
+            raise Malformed
+        self._source.skip(length)
+        character = chr(int(text[2:], 16))
+        is_surrogate = "\ud800" <= character <= "\udfff"
+        self._put(f"\\u{ord(character):04x}" if is_surrogate else escape(character))
+
+
+def _json_number(number: str) -> str:
+    """Return a Python number as JSON wants it: digits on both sides of the point, no signs `+`."""
+    number = number.replace("_", "").removeprefix("+")
+    number = re.sub(r"(?<![0-9])\.", "0.", number)
+    return re.sub(r"\.(?![0-9])", ".0", number)
+
+
+def escape(text: str) -> str:
+    """Return text as it stands between the quotes of a JSON string."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def read_whole(text: str, scanner: type[JsonScanner] = JsonScanner) -> str | None:
+    """Return a value as JSON text.
+
+    Args:
+        text: the value, with white space around it at most.
+        scanner: the language that it is written in.
+
+    Returns:
+        None if it is no value.
+    """
+    source = Source()
+    source.feed(text.strip())
+    source.end()
+    pieces: list[str] = []
+    try:
+        run(scanner(source, pieces.append).read())
+    except Malformed:
+        return None
+    return "".join(pieces) if source.ends_after(0) else None

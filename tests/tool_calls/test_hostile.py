@@ -1,0 +1,175 @@
+"""Outputs made to cost much: the work grows with their length, what is held does not."""
+
+from __future__ import annotations
+
+import sys
+import tracemalloc
+
+import pytest
+from tests.tool_calls.outputs.notation import TOOLS, Call, Cut
+from tests.tool_calls.parsing import FORMATS, parse, parts
+
+from trtllm_truss.tool_calls.events import ArgumentsDelta, CallStarted, TextDelta, Tool
+from trtllm_truss.tool_calls.parser import OutputParser
+from trtllm_truss.tool_calls.registry import REASONING_FORMATS, TOOL_FORMATS
+from trtllm_truss.tool_calls.source import MAX_HELD
+from trtllm_truss.tool_calls.values import MAX_DEPTH
+
+MAX_UNREAD = 2048
+BEGINNINGS = {
+    "hermes": '<tool_call>{"name": "search", "arguments": {"filters": ',
+    "qwen3_coder": "<tool_call><function=search><parameter=filters>",
+    "llama3_json": '{"name": "search", "parameters": {"filters": ',
+    "pythonic": "[search(filters=",
+    "mistral": "[TOOL_CALLS]search[ARGS]{",
+    "deepseek_v3": "<｜tool▁call▁begin｜>function<｜tool▁sep｜>search\n```json\n{",
+    "deepseek_v31": "<｜tool▁call▁begin｜>search<｜tool▁sep｜>{",
+    "harmony": "<|channel|>commentary to=functions.search<|message|>{",
+    "granite": '<|tool_call|>[{"arguments": {"filters": ',
+    "phi4_mini": 'functools[{"name": "search", "arguments": {"filters": ',
+}
+REPEATED = [
+    *("[", "{", '{"a":', "(", "<", "\n", "  ", '"', "\\", "9", "a", "{\n", "[\n", "<function="),
+    *("<tool_call>", "<parameter=a>", "[TOOL_CALLS]", "[TOOL_CALLS] [{", "functools[", "<think>"),
+    *(
+        "<｜tool▁calls▁begin｜>",
+        "<｜tool▁call▁begin｜>",
+        "<|channel|>",
+        "<|python_tag|>",
+        "get_time(",
+    ),
+    *('<tool_call>{"arguments":', '{"name": "get_time", "parameters": {'),
+]
+
+
+def work(name: str, output: str, step: int) -> int:
+    """Count the calls of Python functions that parsing takes."""
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    parser = OutputParser(TOOL_FORMATS[name], REASONING_FORMATS["qwen3"], TOOLS)
+    sys.setprofile(count)
+    try:
+        for at in range(0, len(output), step):
+            parser.feed(output[at : at + step])
+            assert len(parser._source._text) - parser._source._at <= MAX_UNREAD
+        parser.finish()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("step", [3, 1 << 20])
+def test_work_is_linear(name: str, step: int) -> None:
+    for begin in ("", BEGINNINGS[name]):
+        for repeated in REPEATED:
+            unit = repeated * (500 // len(repeated))
+            once, twice = (work(name, begin + unit * times, step) for times in (1, 2))
+            assert twice <= 2.2 * once + 100, (begin, repeated)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_nothing_is_lost_of_nested_bombs(name: str) -> None:
+    for bomb in ("[" * 100_000, '{"a":' * 20_000):
+        for part in parts(parse([BEGINNINGS[name] + bomb], name)):
+            assert isinstance(part, str | Cut)
+            if isinstance(part, Cut):
+                assert part.json.count("[") + part.json.count("{") <= MAX_DEPTH + 1
+
+
+def test_calls_of_the_greatest_depth_are_read() -> None:
+    deep = '{"a": ' * (MAX_DEPTH - 1) + "{}" + "}" * (MAX_DEPTH - 1)
+    call = '<tool_call>{{"name": "search", "arguments": {}}}</tool_call>'
+    [found] = parts(parse([call.format(deep)], "hermes"))
+    assert isinstance(found, Call)
+    found, *_ = parts(parse([call.format(f'{{"a": {deep}}}')], "hermes"))
+    assert isinstance(found, Cut)
+
+
+def stream(name: str, begin: str, unit: str, length: int, end: str) -> tuple[int, list[object]]:
+    """Feed a long output, and return the peak of memory and the kinds of events."""
+    parser = OutputParser(TOOL_FORMATS[name], None, TOOLS)
+    kinds: list[object] = []
+    tracemalloc.start()
+    try:
+        for piece in [begin, *[unit] * (length // len(unit)), end]:
+            for event in parser.feed(piece):
+                if not kinds or kinds[-1] is not type(event):
+                    kinds.append(type(event))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    return peak, kinds
+
+
+MEGABYTE_CALLS: dict[str, tuple[str, str]] = {
+    "hermes": ('<tool_call>{"name": "write_file", "arguments": {"content": "', '"}}</tool_call>'),
+    "qwen3_coder": ("<function=write_file><parameter=content>", "</parameter></function>"),
+    "pythonic": ('[write_file(content="', '")]'),
+    "harmony": ('<|channel|>commentary to=write_file<|message|>{"content": "', '"}<|call|>'),
+}
+
+
+@pytest.mark.parametrize("name", MEGABYTE_CALLS)
+def test_a_megabyte_of_arguments_streams_in_little_memory(name: str) -> None:
+    begin, end = MEGABYTE_CALLS[name]
+    peak, kinds = stream(name, begin, "0123456789 abcdef < " * 50 + "\\n", 1 << 20, end)
+    assert peak < 1 << 19
+    assert kinds[:2] == [CallStarted, ArgumentsDelta]
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        '<tool_call>{"arguments": {"content": "',
+        '<tool_call>{"name": "',
+        '<tool_call>{"name": "write_file", "id": "',
+        "<tool_call>",
+    ],
+)
+def test_a_megabyte_that_is_no_call_yet_becomes_text(begin: str) -> None:
+    unit = " " * 1000
+    peak, kinds = stream("hermes", begin, unit, 1 << 20, "")
+    assert peak < 8 * MAX_HELD
+    assert kinds == [TextDelta]
+
+
+@pytest.mark.parametrize("size", [MAX_HELD - 100, MAX_HELD, MAX_HELD + 100])
+def test_the_limit_of_held_text_does_not_depend_on_cuts(size: int) -> None:
+    output = (
+        '<tool_call>{"arguments": {"content": "' + "x" * size + '<tool_call>{\\"name\\": '
+        '\\"get_time\\"}"}, "name": "write_file"}</tool_call>'
+        '<tool_call>{"name": "get_time"}</tool_call>'
+    )
+    whole = parse([output], "hermes")
+    for step in (7, 1000):
+        assert (
+            parse([output[at : at + step] for at in range(0, len(output), step)], "hermes") == whole
+        )
+
+
+def test_an_overlong_header_does_not_depend_on_cuts() -> None:
+    output = "<|channel|>" + "commentary " * 60 + "<|channel|>final<|message|>Hello."
+    assert parse(output, "harmony") == parse([output], "harmony")
+
+
+HOSTILE_SCHEMAS: list[dict[str, object]] = [
+    {"properties": {"a": {"$ref": "#/properties/a"}}},
+    {"properties": {"a": {"$ref": "#"}}},
+    {"properties": {"a": {"$ref": 5, "type": [{}, None, 3]}}},
+    {"properties": {"a": {"anyOf": "x", "enum": {"b": 1}}}},
+    {"properties": {"a": {"anyOf": [{"anyOf": []}] * 500}}},
+    {"properties": ["a"]},
+    {"properties": {"a": True}},
+]
+
+
+@pytest.mark.parametrize("schema", HOSTILE_SCHEMAS)
+def test_schemas_that_make_no_sense_mean_text(schema: dict[str, object]) -> None:
+    output = "<function=f><parameter=a>5</parameter></function>"
+    offered = [Tool("f", schema)]
+    assert parts(parse([output], "qwen3_coder", offered=offered)) == [Call("f", {"a": "5"})]
