@@ -21,6 +21,7 @@ _MUST_BE = {
     "string_type": "it must be a text",
     "string_unicode": "it must be a text of valid Unicode, without lone surrogates",
     "string_too_short": "it must not be empty",
+    "string_pattern_mismatch": "it must match {pattern}",
     "string_too_long": "it must have at most {max_length} characters",
     "int_type": "it must be a whole number",
     "int_from_float": "it must be a whole number",
@@ -59,6 +60,14 @@ def broken_rule(finding: Mapping[str, Any], name: str) -> str:
     if rule is None:
         return f"{name} is {value}: {message[:1].lower()}{message[1:]}"
     return f"{name} is {value}; {rule.format(**finding.get('ctx') or {})}"
+
+
+def dotted_path(location: Iterable[int | str]) -> str:
+    """Join the location of a finding: ``messages[0].content``."""
+    path = ""
+    for part in location:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+    return path
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:

@@ -20,11 +20,11 @@ from trtllm_truss.engines.manifest import (
     FileRecord,
     Manifest,
     Origin,
+    TargetGpu,
     read_manifest,
     record_files,
     write_manifest,
 )
-from trtllm_truss.engines.target_gpu import TargetGpu
 from trtllm_truss.errors import ArtifactError, SettingsError
 from trtllm_truss.serving.preflight import ResolvedEngine, resolve_engine
 from trtllm_truss.settings.loading import Environment, parse_settings
@@ -128,7 +128,10 @@ def test_an_engine_that_does_not_fit(
             {"manifest": {"files": {"rank7.engine": {"bytes": 1, "sha256": "0" * 64}}}},
             "names rank7.engine, which is missing",
         ),
-        ({"manifest": {"files": {"rank0.engine": {"bytes": 1, "sha256": "x"}}}}, "64 lower-case"),
+        (
+            {"manifest": {"files": {"rank0.engine": {"bytes": 1, "sha256": "x"}}}},
+            "it must match",
+        ),
         ({"manifest": {"schema": 2}}, "use a newer release"),
         ({"removed": "rank1.engine"}, "missing: rank1.engine"),
         ({"removed": "config.json"}, "engine files but no config.json"),
@@ -219,17 +222,19 @@ def test_a_manifest_survives_a_round_trip(tmp_path: Path, cache: Path) -> None:
         (tmp_path / name).write_bytes(data)
     written = Manifest(
         tensorrt_llm_version="1.0.0",
-        gpu=TargetGpu("NVIDIA L4", (8, 9)),
+        gpu=TargetGpu(name="NVIDIA L4", compute_capability=(8, 9)),
         world_size=2,
         build_key="k",
         build_options={"max_batch_size": 64},
-        checkpoint=Origin("org/model", "abc"),
-        tokenizer=Origin("org/model"),
+        checkpoint=Origin(repository="org/model", revision="abc"),
+        tokenizer=Origin(repository="org/model"),
         files=record_files(tmp_path, ENGINE),
     )
     write_manifest(tmp_path, written)
     assert read_manifest(tmp_path) == written
-    assert written.files["rank0.engine"] == FileRecord(5000, written.files["rank0.engine"].sha256)
+    assert written.files["rank0.engine"] == FileRecord(
+        size=5000, sha256=written.files["rank0.engine"].sha256
+    )
     (tmp_path / "tokenizer.json").write_bytes(tokenizer_json())
     assert examined(engine_repository=str(tmp_path)).engine.manifest == written
     (tmp_path / "rank1.engine").write_bytes(b"c" * 5000)

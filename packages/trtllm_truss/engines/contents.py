@@ -12,8 +12,7 @@ from trtllm_truss.engines.config_schemas import CONFIG_FILE
 from trtllm_truss.engines.diagnostics import Finding, shortlist, warning
 from trtllm_truss.engines.inspection import Engine, EngineDescription
 from trtllm_truss.engines.layout import GGUF_SUFFIX, Layout, Placement
-from trtllm_truss.engines.manifest import Manifest
-from trtllm_truss.engines.target_gpu import MANIFEST_FILE
+from trtllm_truss.engines.manifest import MANIFEST_FILE, Manifest
 from trtllm_truss.errors import ArtifactError
 
 _OPENVINO_PREFIX = "openvino_"

@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 import enum
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+
+from pydantic import Field
 
 from trtllm_truss.engines.config_schemas import CONFIG_FILE, parse_config
 from trtllm_truss.engines.gguf import read_metadata
-from trtllm_truss.engines.json_fields import Fields
+from trtllm_truss.engines.json_files import (
+    INT32_MAX,
+    JsonObject,
+    json_object,
+    parse_json,
+    read_model,
+)
 from trtllm_truss.engines.layout import FLAT, GGUF_SUFFIX, Layout, Placement, find_engine
-from trtllm_truss.engines.manifest import Manifest, parse_manifest, read_manifest
+from trtllm_truss.engines.manifest import (
+    MANIFEST_FILE,
+    Manifest,
+    TargetGpu,
+    parse_manifest,
+    read_manifest,
+)
 from trtllm_truss.engines.rank_files import ENGINE_SUFFIX, RankFiles, match_rank_files
-from trtllm_truss.engines.target_gpu import MANIFEST_FILE, TargetGpu
 from trtllm_truss.engines.tensorrt_llm_config import EngineConfig
 from trtllm_truss.errors import ArtifactError
 
 _CPU_MAX_BATCH_SIZE = 64
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+
+
+class _CpuConfig(JsonObject):
+    max_position_embeddings: int = Field(ge=2, le=INT32_MAX)
 
 
 class EngineKind(enum.Enum):
@@ -135,7 +150,7 @@ def inspect_files(sizes: Mapping[str, int], read: Callable[[str], bytes]) -> Eng
     contents: dict[str, object] = {}
     for name in (CONFIG_FILE, MANIFEST_FILE):
         if name in here:
-            contents[name] = _json(name, read(placement.paths([name])[0]))
+            contents[name] = parse_json(name, read(placement.paths([name])[0]))
         elif name == CONFIG_FILE and placement.layout is not Layout.GGUF:
             raise ArtifactError(f"{name} is missing; add the one that the build wrote.")
     description = inspect_config(
@@ -163,10 +178,10 @@ def inspect_config(
     placement = find_engine(sizes)
     if placement.layout is Layout.GGUF:
         raise ArtifactError("a GGUF engine has no config.json; fetch the file and inspect it.")
-    values = _object(config, CONFIG_FILE)
+    values = json_object(CONFIG_FILE, config)
     recorded = None if manifest is None else parse_manifest(manifest)
     if placement.layout is Layout.OPENVINO:
-        context = Fields(CONFIG_FILE, values).integer("max_position_embeddings", least=2)
+        context = read_model(_CpuConfig, CONFIG_FILE, values).max_position_embeddings
         return replace(_describe_cpu(context), placement=placement, manifest=recorded)
     return _describe_tensorrt_llm(parse_config(values), sizes, recorded)
 
@@ -223,17 +238,3 @@ def _refuse_lfs_pointers(folder: Path, sizes: Mapping[str, int]) -> None:
                     raise ArtifactError(
                         f"{name} is only a Git LFS pointer; run `git lfs pull` in the repository."
                     )
-
-
-def _json(name: str, content: bytes) -> object:
-    try:
-        parsed: object = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise ArtifactError(f"{name} is not valid JSON ({error}); fetch it again.") from None
-    return parsed
-
-
-def _object(content: object, name: str) -> Mapping[str, Any]:
-    if not isinstance(content, Mapping):
-        raise ArtifactError(f"{name} is not a JSON object; take it from the build's output.")
-    return content

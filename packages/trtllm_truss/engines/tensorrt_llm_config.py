@@ -8,11 +8,17 @@ gptJsonConfig.cpp`` and ``cpp/include/tensorrt_llm/runtime/modelConfig.h`` in NV
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from pydantic import Field, model_validator
+
+from trtllm_truss.engines.json_files import INT32_MAX, JsonObject, PluginFlag, Size
 from trtllm_truss.engines.versions import release
 
 _PACKED_PROMPTS_SINCE = (0, 11)
+_OLD_TOKENS_PER_BLOCK = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +41,7 @@ class Parallelism:
         return self.tensor * self.pipeline * self.context
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(JsonObject):
     """Sizes that the build fixed.
 
     Attributes:
@@ -49,11 +54,20 @@ class Limits:
         max_batch_tokens: ``max_num_tokens``, tokens of one step over all sequences, if recorded.
     """
 
-    max_batch_size: int
-    max_beam_width: int
-    max_input_tokens: int
-    max_sequence_tokens: int
-    max_batch_tokens: int | None
+    max_batch_size: Size
+    max_beam_width: Size = 1
+    max_input_tokens: Size = Field(alias="max_input_len")
+    max_sequence_tokens: int = Field(alias="max_seq_len", ge=2, le=INT32_MAX)
+    max_batch_tokens: Size | None = Field(None, alias="max_num_tokens")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _add_output(cls, values: Any) -> Any:
+        if isinstance(values, Mapping) and values.get("max_seq_len") is None:
+            tokens = values.get("max_input_len"), values.get("max_output_len")
+            if isinstance(tokens[0], int) and isinstance(tokens[1], int):
+                return {**values, "max_seq_len": sum(tokens)}
+        return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +109,8 @@ class Quantization:
     kv_cache: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Plugins:
-    """What was compiled in, as far as serving depends on it.
+class Plugins(JsonObject):
+    """The compiled-in features that serving depends on.
 
     Attributes:
         attention: the GPT attention plugin.
@@ -107,21 +120,21 @@ class Plugins:
         paged_context_fmha: the same over a paged cache: KV-cache reuse and chunked context.
         paged_state: a recurrent model's state is cut into blocks.
         mamba_conv1d: the plugin of recurrent models.
-        managed_weights: weights lie in ``rankN_managed_weights.safetensors`` beside the engine.
+        managed_weights: weights are in ``rankN_managed_weights.safetensors`` beside the engine.
         tokens_per_block: tokens of one block of the paged cache.
         lora: adapters can be applied.
     """
 
-    attention: bool
-    packed_input: bool
-    paged_kv_cache: bool
-    context_fmha: bool
-    paged_context_fmha: bool
-    paged_state: bool
-    mamba_conv1d: bool
-    managed_weights: bool
-    tokens_per_block: int
-    lora: bool = False
+    attention: PluginFlag = Field(False, alias="gpt_attention_plugin")
+    packed_input: bool = Field(False, alias="remove_input_padding")
+    paged_kv_cache: bool = False
+    context_fmha: bool = False
+    paged_context_fmha: bool = Field(False, alias="use_paged_context_fmha")
+    paged_state: bool = False
+    mamba_conv1d: PluginFlag = Field(False, alias="mamba_conv1d_plugin")
+    managed_weights: bool = Field(False, alias="manage_weights")
+    tokens_per_block: Size = _OLD_TOKENS_PER_BLOCK
+    lora: PluginFlag = Field(False, alias="lora_plugin")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.build import Build, RotaryScaling
 from trtllm_truss.settings.model import PLATFORM_KEYS, Serving, Settings
 from trtllm_truss.settings.quantization import METHOD_SECTIONS
-from trtllm_truss.validation import broken_rule, did_you_mean
+from trtllm_truss.validation import broken_rule, did_you_mean, dotted_path
 
 ACCESS_TOKEN_SECRET = "hf_access_token"  # noqa: S105 - the secret's name, not its value
 _VARIABLE = f"TRUSS_SECRET_{ACCESS_TOKEN_SECRET}"
@@ -95,17 +95,17 @@ def _sentence(error: ValidationError) -> str:
 
 
 def _problem(item: dict[str, Any]) -> str:
-    *parents, key = item["loc"] or ("model_metadata",)
-    path = ".".join(["model_metadata", *map(str, parents), str(key)])
+    path = dotted_path(("model_metadata", *item["loc"]))
     if item["type"] == "extra_forbidden":
-        return f"{path} is not a setting{_suggestion(parents, str(key))}"
+        return f"{path} is not a setting{_suggestion(*item['loc'])}"
     if item["type"] == "missing":
         return f"{path} is missing"
     return broken_rule(item, path)
 
 
-def _suggestion(parents: list[Any], key: str) -> str:
-    section = _SECTIONS.get(".".join(map(str, parents)))
+def _suggestion(*location: str) -> str:
+    *parents, key = location
+    section = _SECTIONS.get(".".join(parents))
     names = list(section.model_fields) if section else []
     close = did_you_mean(key, names)
     return f" (did you mean {close}?)" if close else f" (known: {', '.join(sorted(names))})"
