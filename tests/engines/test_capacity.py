@@ -18,6 +18,7 @@ from trtllm_truss.engines.config_schemas import parse_config
 from trtllm_truss.engines.diagnostics import Severity
 from trtllm_truss.engines.inspection import inspect_config
 from trtllm_truss.errors import SettingsError
+from trtllm_truss.settings.runtime import RuntimeOptions
 
 GB = 10**9
 
@@ -98,7 +99,9 @@ def test_layers_without_attention_take_no_cache() -> None:
 
 def capacity(free_bytes: int = 20 * GB, **runtime: bool | int | float | str | None) -> Capacity:
     config = parse_config(new_config())
-    measured = kv_cache_capacity(config, CacheKnobs.from_runtime(runtime), free_bytes)
+    measured = kv_cache_capacity(
+        config, CacheKnobs.from_runtime(RuntimeOptions.parse(runtime)), free_bytes
+    )
     assert measured is not None
     return measured
 
@@ -158,7 +161,7 @@ def test_a_cache_below_one_sequence_is_refused_with_what_to_change() -> None:
 
 
 def test_blank_knobs_are_not_set() -> None:
-    assert CacheKnobs.from_runtime({"max_tokens_in_paged_kv_cache": ""}) == CacheKnobs()
+    assert CacheKnobs.from_runtime(RuntimeOptions()) == CacheKnobs()
 
 
 def test_no_memory_at_all_is_refused() -> None:
@@ -198,7 +201,7 @@ def test_weights_are_estimated_by_the_largest_rank() -> None:
 )
 def test_wrong_knobs_are_named(name: str, value: bool | int | float | str) -> None:
     with pytest.raises(SettingsError, match=f"runtime.{name} is {value!r}"):
-        CacheKnobs.from_runtime({name: value})
+        RuntimeOptions.parse({name: value})
 
 
 @settings(deadline=None, derandomize=True, max_examples=300)

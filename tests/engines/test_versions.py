@@ -12,9 +12,9 @@ from trtllm_truss.engines.versions import (
     PINNED_VERSION,
     find_image,
     image_for,
-    release,
     version_in,
 )
+from trtllm_truss.literals import release
 
 
 def test_the_pinned_image_is_the_one_in_config_yaml() -> None:

@@ -13,6 +13,7 @@ from trtllm_truss.artifacts.open_repository import is_remote
 from trtllm_truss.builder.jobs import prepare_build
 from trtllm_truss.cli.common import add_truss_options
 from trtllm_truss.cli.layout import read_config
+from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.compatibility.check import disagreements
 from trtllm_truss.engines.compatibility.environment import Surroundings
 from trtllm_truss.engines.concurrency import instance_count
@@ -21,7 +22,6 @@ from trtllm_truss.engines.gpus import Gpu
 from trtllm_truss.engines.inspection import EngineDescription, inspect_engine
 from trtllm_truss.engines.versions import image_for
 from trtllm_truss.errors import ArtifactError, SettingsError, TrussError
-from trtllm_truss.protocols.predict.body import parse_defaults
 from trtllm_truss.serving.preflight import (
     cache_capacity,
     local_surroundings,
@@ -29,8 +29,7 @@ from trtllm_truss.serving.preflight import (
     open_tokenizer,
     own_tokenizer_paths,
 )
-from trtllm_truss.serving.rendering import check_runtime
-from trtllm_truss.settings.loading import Environment, parse_settings, read_environment
+from trtllm_truss.settings.loading import Environment, read_environment
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.triton.server.installation import find_installation
 
@@ -84,14 +83,12 @@ def examine(truss: Path, config: Path | None) -> Report:
     """Check the settings, the artifacts and this machine."""
     try:
         content = read_config(truss, config)
-        settings = parse_settings(content)
-        parse_defaults(settings.generation)
+        settings, _ = load_configuration(content)
         environment = read_environment()
         here = local_surroundings(environment)
         surroundings = Surroundings.from_config(
             content, gpus=here.gpus, runtime_version=here.runtime_version
         )
-        check_runtime(settings, surroundings.tensorrt_llm_version)
     except SettingsError as problem:
         return Report([], [error("settings", problem.message)], settings_wrong=True)
     facts, findings = _machine(environment, here.gpus or ())

@@ -12,9 +12,9 @@ import yaml
 
 from trtllm_truss.cli.common import add_truss_options, echo
 from trtllm_truss.cli.layout import read_config
+from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.compatibility.environment import Surroundings
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.serving.rendering import check_runtime
 from trtllm_truss.settings.lmi_import.conversion import Row, convert_options
 from trtllm_truss.settings.lmi_import.option import Fate
 from trtllm_truss.settings.lmi_import.reading import (
@@ -23,7 +23,6 @@ from trtllm_truss.settings.lmi_import.reading import (
     overridden,
     read_lines,
 )
-from trtllm_truss.settings.loading import parse_settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,9 +61,11 @@ def run(options: argparse.Namespace) -> int:
             "environment variables, or add --environment."
         )
     imported = convert_options(given, options.gpus)
-    settings = parse_settings({"model_metadata": imported.metadata})
     content = read_config(options.truss, None)
-    check_runtime(settings, Surroundings.from_config(content).tensorrt_llm_version)
+    settings, _ = load_configuration(
+        {"model_metadata": imported.metadata},
+        Surroundings.from_config(content).tensorrt_llm_version,
+    )
     text = _document(content, imported.metadata, settings.world_size)
     output: Path | None = options.output
     if output is None:

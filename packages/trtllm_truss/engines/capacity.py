@@ -15,19 +15,13 @@ from itertools import islice
 
 from trtllm_truss.engines.diagnostics import Finding, error, warning
 from trtllm_truss.engines.rank_files import RankFiles
-from trtllm_truss.engines.runtime_values import (
-    RuntimeValues,
-    fraction,
-    whole_number,
-    whole_numbers,
-)
 from trtllm_truss.engines.tensorrt_llm_config import EngineConfig
+from trtllm_truss.settings.runtime import RuntimeOptions
 
 DEFAULT_FREE_FRACTION = 0.9
 
 _FRACTION = "kv_cache_free_gpu_mem_fraction"
 _TOKENS = "max_tokens_in_paged_kv_cache"
-_WINDOW = "max_attention_window_size"
 _GB = 10**9
 _BITS = {
     **{"float32": 32, "float16": 16, "bfloat16": 16, "INT8": 8, "FP8": 8},
@@ -51,17 +45,12 @@ class CacheKnobs:
     attention_window: int | None = None
 
     @classmethod
-    def from_runtime(cls, runtime: RuntimeValues) -> CacheKnobs:
-        """Reads them from ``model_metadata.runtime``.
-
-        Raises:
-            SettingsError: one of them is of the wrong type or out of range.
-        """
-        windows = whole_numbers(runtime, _WINDOW)
+    def from_runtime(cls, runtime: RuntimeOptions) -> CacheKnobs:
+        """Take them from ``model_metadata.runtime``."""
         return cls(
-            free_fraction=fraction(runtime, _FRACTION),
-            max_tokens=whole_number(runtime, _TOKENS),
-            attention_window=max(windows, default=0) or None,
+            free_fraction=runtime.kv_cache_free_gpu_mem_fraction,
+            max_tokens=runtime.max_tokens_in_paged_kv_cache,
+            attention_window=max(runtime.max_attention_window_size, default=None),
         )
 
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_IMAGE = "nvcr.io/nvidia/tritonserver:{tag}-trtllm-python-py3"
-_NUMBERS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})*")
-_IMAGE_NAME = re.compile(r"(?:^|/)tritonserver:([0-9]{2}\.[0-9]{2})-trtllm-python-py3(?:@|$)")
+from trtllm_truss.literals import Release, release
 
-Release = tuple[int, ...]
+_IMAGE = "nvcr.io/nvidia/tritonserver:{tag}-trtllm-python-py3"
+_IMAGE_NAME = re.compile(r"(?:^|/)tritonserver:([0-9]{2}\.[0-9]{2})-trtllm-python-py3(?:@|$)")
 
 _LEAST_DRIVERS: dict[str, Release] = {"12": (525, 60, 13), "13": (580,)}
 
@@ -121,12 +120,6 @@ class ImageChoice:
         if not image.documented:
             return f"{image.name} (older than NVIDIA's compatibility table, which starts at 24.04)"
         return image.name
-
-
-def release(version: str) -> Release:
-    """The numbers that a version begins with: ``(0, 17, 0)`` for ``0.17.0.post1``; may be empty."""
-    numbers = _NUMBERS.match(version)
-    return tuple(int(number) for number in numbers[0].split(".")) if numbers else ()
 
 
 def image_for(version: str) -> ImageChoice:

@@ -8,10 +8,10 @@ from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from trtllm_truss.settings.build import Build
+from trtllm_truss.settings.runtime import RuntimeOptions
 from trtllm_truss.settings.section import Repository
 from trtllm_truss.validation import Strict
 
-RuntimeValue = bool | int | float | str | None
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
@@ -202,8 +202,8 @@ class Settings(Strict):
     bls_instance_count: int = Field(
         1, ge=1, le=64, description="Processes of Triton's `tensorrt_llm_bls` model."
     )
-    runtime: dict[str, RuntimeValue] = Field(
-        default_factory=dict,
+    runtime: RuntimeOptions = Field(
+        default_factory=RuntimeOptions,
         description="Parameters of Triton's `tensorrt_llm` model by their config.pbtxt names, and "
         "`max_batch_size` and `instance_count` (copies of a one-GPU engine that share the GPU). "
         "`max_beam_width` is the engine's by default; requests of different widths never run "

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from trtllm_truss.engines.accelerators import parse_accelerator
 from trtllm_truss.engines.compatibility.environment import Surroundings
 from trtllm_truss.engines.gpus import ComputeCapability
-from trtllm_truss.engines.versions import PINNED_VERSION, Release, release
+from trtllm_truss.engines.versions import PINNED_VERSION
+from trtllm_truss.literals import Release, release
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from trtllm_truss.engines.diagnostics import Finding, error, shortlist, warning
 from trtllm_truss.engines.inspection import EngineDescription
 from trtllm_truss.engines.number_formats import KNOWN_QUANTIZATIONS
 from trtllm_truss.engines.rank_files import RankFiles
-from trtllm_truss.engines.runtime_values import RuntimeValues, flag, whole_number
 from trtllm_truss.engines.tensorrt_llm_config import EngineConfig, Quantization
 from trtllm_truss.settings.model import Settings
+from trtllm_truss.settings.runtime import RuntimeOptions
 
 
 def disagreements(
@@ -30,9 +30,6 @@ def disagreements(
         settings: what config.yaml asks for.
         engine: what the engine says of itself.
         surroundings: what else is known.
-
-    Raises:
-        SettingsError: a value under `runtime` that is looked at here is of the wrong type.
     """
     findings = [*_parallelism(settings, engine)]
     if engine.rank_files is not None:
@@ -72,9 +69,9 @@ def _rank_files(files: RankFiles) -> Iterator[Finding]:
         )
 
 
-def _limits(runtime: RuntimeValues, engine: EngineDescription) -> Iterator[Finding]:
+def _limits(runtime: RuntimeOptions, engine: EngineDescription) -> Iterator[Finding]:
     for name in ("max_batch_size", "max_beam_width"):
-        wanted, built = whole_number(runtime, name), getattr(engine, name)
+        wanted, built = getattr(runtime, name), getattr(engine, name)
         if wanted is not None and wanted > built:
             yield error(
                 f"{name}_above_engine",
@@ -83,7 +80,7 @@ def _limits(runtime: RuntimeValues, engine: EngineDescription) -> Iterator[Findi
             )
 
 
-def _capabilities(runtime: RuntimeValues, config: EngineConfig) -> Iterator[Finding]:
+def _capabilities(runtime: RuntimeOptions, config: EngineConfig) -> Iterator[Finding]:
     gaps = config.batching_gaps
     if gaps:
         yield error(
@@ -93,7 +90,7 @@ def _capabilities(runtime: RuntimeValues, config: EngineConfig) -> Iterator[Find
             f"remove_input_padding and paged_state); build it again with {', '.join(gaps)}.",
         )
     for name in ("enable_kv_cache_reuse", "enable_chunked_context"):
-        if flag(runtime, name) and not config.plugins.paged_context_fmha:
+        if getattr(runtime, name) and not config.plugins.paged_context_fmha:
             yield error(
                 f"{name}_unsupported",
                 f"config.yaml: model_metadata.runtime.{name} is true, but the engine was built "

@@ -13,7 +13,8 @@ from trtllm_truss.engines.compatibility.environment import Surroundings
 from trtllm_truss.engines.diagnostics import Finding, error, warning
 from trtllm_truss.engines.gpus import Gpu
 from trtllm_truss.engines.tensorrt_llm_config import EngineConfig
-from trtllm_truss.engines.versions import Image, find_image, image_for, release
+from trtllm_truss.engines.versions import Image, find_image, image_for
+from trtllm_truss.literals import release
 
 
 def version_disagreements(config: EngineConfig, surroundings: Surroundings) -> Iterator[Finding]:

@@ -6,6 +6,8 @@ import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from trtllm_truss.literals import BOOLEANS
+
 
 class Fate(str, enum.Enum):
     """What becomes of an option."""
@@ -43,10 +45,9 @@ class Option:
 
 def flag(text: str) -> bool:
     """A boolean as LMI writes it."""
-    words = {"true": True, "1": True, "false": False, "0": False}
-    if text.lower() not in words:
+    if text.lower() not in BOOLEANS:
         raise ValueError("it must be true or false")
-    return words[text.lower()]
+    return BOOLEANS[text.lower()]
 
 
 @dataclass(frozen=True, slots=True)
