@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from trtllm_truss.guides.compiler_worker import Follow, serve
 from trtllm_truss.guides.guide import Guide
-from trtllm_truss.guides.trial import Follow, serve
 
 
 def load() -> Follow:
