@@ -13,7 +13,7 @@ from starlette.responses import Response
 from trtllm_truss.configuration import load_configuration
 from trtllm_truss.endpoints.in_process import InProcessPredict
 from trtllm_truss.endpoints.routes import Routes, build_routes
-from trtllm_truss.engines.compatibility.environment import Surroundings
+from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.errors import StartupError
 from trtllm_truss.serving.service import Service
 from trtllm_truss.settings.loading import read_environment
@@ -40,7 +40,7 @@ class Model:
         try:
             settings, defaults = load_configuration(self._config)
             environment = read_environment(self._secrets)
-            image = Surroundings.from_config(self._config).image
+            image = HostInfo.from_config(self._config).image
             service = Service(settings, environment, self._data_dir, image)
             service.start()
         except StartupError as error:

@@ -199,8 +199,8 @@ def test_wrong_values_are_named(path: str, value: Any, words: str) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ({}, "describes no TensorRT-LLM engine"),
-        ({"architectures": ["LlamaForCausalLM"]}, "It is the model's own"),
+        ({}, "does not describe a TensorRT-LLM engine"),
+        ({"architectures": ["LlamaForCausalLM"]}, "It is the checkpoint's"),
     ],
 )
 def test_other_config_files_are_refused(content: Json, words: str) -> None:

@@ -1,4 +1,4 @@
-"""A trial whose guides are orders: what XGrammar would do to the process, done on purpose.
+"""A fake compiler worker: each guide orders what XGrammar would do to the process.
 
 The text of a guide is an order and its argument: `note FILE` adds a line to a file, `wait FILE`
 waits until there is one, `burn` computes for ever, `grow` does so ever longer with each token,

@@ -13,7 +13,7 @@ import yaml
 from trtllm_truss.cli.common import add_truss_options, echo
 from trtllm_truss.cli.layout import read_config
 from trtllm_truss.configuration import load_configuration
-from trtllm_truss.engines.compatibility.environment import Surroundings
+from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.lmi_import.conversion import Row, convert_options
 from trtllm_truss.settings.lmi_import.option import Fate
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     content = read_config(options.truss, None)
     settings, _ = load_configuration(
         {"model_metadata": imported.metadata},
-        Surroundings.from_config(content).tensorrt_llm_version,
+        HostInfo.from_config(content).tensorrt_llm_version,
     )
     text = _document(content, imported.metadata, settings.world_size)
     output: Path | None = options.output

@@ -1,4 +1,4 @@
-"""Reads both schemas of a TensorRT-LLM engine's ``config.json``.
+"""Both schemas of a TensorRT-LLM engine's ``config.json``.
 
 * Releases 0.5 to 0.7 (GPT and Qwen also 0.8): ``builder_config`` and ``plugin_config``, no version.
 * From 0.8: ``version``, ``pretrained_config`` and ``build_config`` with its ``plugin_config``.
@@ -126,7 +126,7 @@ def parse_config(config: Mapping[str, Any]) -> EngineConfig:
         config: the file's JSON object.
 
     Raises:
-        ArtifactError: it is of neither schema, or a value that serving needs is missing or wrong.
+        ArtifactError: it has neither schema, or a required value is missing or wrong.
     """
     present = {name for name, value in config.items() if value is not None}
     if {"build_config", "pretrained_config"} <= present:
@@ -134,10 +134,10 @@ def parse_config(config: Mapping[str, Any]) -> EngineConfig:
     if "builder_config" in present:
         return _read_old(read_model(_OldConfig, CONFIG_FILE, config))
     raise ArtifactError(
-        f"{CONFIG_FILE} describes no TensorRT-LLM engine: it has neither build_config with "
+        f"{CONFIG_FILE} does not describe a TensorRT-LLM engine: it has neither build_config with "
         "pretrained_config nor builder_config. "
         + (
-            "It is the model's own; take the one that the build wrote beside the engine files."
+            "It is the checkpoint's; take the one that the build wrote beside the engine files."
             if present & {"model_type", "architectures"}
             else "Take the file from the build's output."
         )

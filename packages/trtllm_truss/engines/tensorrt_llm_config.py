@@ -1,6 +1,6 @@
-"""What a TensorRT-LLM engine's ``config.json`` says, whichever era wrote it, and what follows.
+"""Contents of a TensorRT-LLM engine's ``config.json``, of any era, and the runtime's rules.
 
-The rules are those of the C++ runtime that loads the engine: ``cpp/tensorrt_llm/runtime/
+Source of the rules, the C++ runtime that loads the engine: ``cpp/tensorrt_llm/runtime/
 gptJsonConfig.cpp`` and ``cpp/include/tensorrt_llm/runtime/modelConfig.h`` in NVIDIA/TensorRT-LLM
 (read at 0.5, 0.9, 0.12, 0.16 and 1.0), and ``batch_manager/trtGptModel.h`` for prompt lengths.
 `config_schemas` reads the file itself.
@@ -23,7 +23,7 @@ _OLD_TOKENS_PER_BLOCK = 64
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
-    """How an engine is split over GPUs, one rank on each.
+    """Split of an engine over GPUs, one rank on each.
 
     Attributes:
         tensor: GPUs that one layer is split over.
@@ -37,7 +37,7 @@ class Parallelism:
 
     @property
     def world_size(self) -> int:
-        """Ranks, and so GPUs."""
+        """Ranks, one GPU each."""
         return self.tensor * self.pipeline * self.context
 
 
@@ -72,14 +72,13 @@ class Limits(JsonObject):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The model's measures, before any split over GPUs.
+    """Dimensions of the model, before any split over GPUs.
 
     Attributes:
-        vocab_size: tokens that the engine knows.
+        vocab_size: tokens of the vocabulary.
         heads: attention heads of a layer.
-        head_size: numbers that one head keeps of a token.
-        kv_heads: key/value heads of each layer, 0 where a layer has no attention. Its length is
-            the number of layers.
+        head_size: numbers per head and token.
+        kv_heads: key/value heads by layer, 0 for a layer without attention.
     """
 
     vocab_size: int
@@ -89,19 +88,18 @@ class Shape:
 
     @property
     def layers(self) -> int:
-        """Layers of all kinds."""
         return len(self.kv_heads)
 
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """How numbers are stored.
+    """Number formats of weights, activations and KV cache.
 
     Attributes:
         dtype: type of unquantized weights and activations, such as ``float16``.
         algorithm: TensorRT-LLM's name of the weights' quantization, such as ``W4A16_AWQ``; None
-            without one. The old schema has bit flags only and yields ``FP8``, ``INT8`` or ``INT4``.
-        kv_cache: ``INT8``, ``FP8`` or ``NVFP4``; None where the cache holds `dtype`.
+            without one. The old schema has only bit flags and yields ``FP8``, ``INT8`` or ``INT4``.
+        kv_cache: ``INT8``, ``FP8`` or ``NVFP4``; None for a cache of `dtype`.
     """
 
     dtype: str
@@ -142,16 +140,15 @@ class EngineConfig:
     """One TensorRT-LLM engine, by its ``config.json``.
 
     Attributes:
-        version: the TensorRT-LLM version that built it; None in the schema of 0.5 to 0.7, which
-            records none.
+        version: the TensorRT-LLM version that built it; None in the schema of 0.5 to 0.7.
         assumed_version: `version`, or the newest release that writes a file like this one.
         name: the architecture (``LlamaForCausalLM``), in the old schema the builder's name.
-        recurrent: the model keeps a state instead of, or beside, a KV cache.
+        recurrent: the model has a state instead of, or in addition to, a KV cache.
         parallelism: the split over GPUs.
         limits: the sizes that the build fixed.
-        shape: the model's measures.
-        quantization: how numbers are stored.
-        plugins: what was compiled in.
+        shape: the model's dimensions.
+        quantization: number formats.
+        plugins: compiled-in features.
     """
 
     version: str | None
@@ -165,12 +162,12 @@ class EngineConfig:
     plugins: Plugins
 
     def max_prompt_tokens(self, *, chunked_context: bool = False) -> int:
-        """The longest prompt that the runtime lets in.
+        """Return the tokens of the longest prompt that the runtime accepts.
 
         With chunked context only the sequence limits it; with packed input and context FMHA a
-        prompt must fit into one step, and ``max_input_len`` binds nothing
-        (``TRTGptModel maxInputLen`` in the runtime's log). Engines older than that rule, 0.11,
-        and those that do not record ``max_num_tokens`` keep to ``max_input_len``.
+        prompt must fit into one step, and ``max_input_len`` has no effect
+        (``TRTGptModel maxInputLen`` in the runtime's log). For engines before 0.11 and for
+        those without ``max_num_tokens`` the limit is ``max_input_len``.
 
         Args:
             chunked_context: ``enable_chunked_context`` is set for the runtime.
@@ -192,7 +189,7 @@ class EngineConfig:
 
     @property
     def batching_gaps(self) -> tuple[str, ...]:
-        """Build options that in-flight batching needs and this engine lacks; empty if it can.
+        """Build options that in-flight batching needs and this engine lacks.
 
         The names are those of ``config.json``; the rule is ``supportsInflightBatching`` of the
         runtime.

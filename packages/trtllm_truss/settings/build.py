@@ -16,7 +16,7 @@ from trtllm_truss.settings.quantization import Quantization
 from trtllm_truss.settings.section import Repository
 from trtllm_truss.validation import Strict
 
-_MOST_TOKENS = 1 << 24
+_MAX_TOKENS = 1 << 24
 
 
 class RotaryScaling(Strict):
@@ -49,29 +49,29 @@ class Build(Strict):
         None, ge=1, le=65536, description="Sequences that run at once."
     )
     max_input_len: int | None = Field(
-        None, ge=1, le=_MOST_TOKENS, description="Tokens of the longest prompt."
+        None, ge=1, le=_MAX_TOKENS, description="Tokens of the longest prompt."
     )
     max_output_len: int | None = Field(
         None,
         ge=1,
-        le=_MOST_TOKENS,
+        le=_MAX_TOKENS,
         description="Tokens generated at most, the prompt not counted; with max_input_len, and "
         "instead of max_seq_len. (LMI from 0.30 on takes its option of this name for max_seq_len.)",
     )
     max_seq_len: int | None = Field(
         None,
         ge=2,
-        le=_MOST_TOKENS,
+        le=_MAX_TOKENS,
         description="Tokens of prompt and answer together; null is the model's own limit.",
     )
     max_num_tokens: int | None = Field(
         None,
         ge=1,
-        le=_MOST_TOKENS,
+        le=_MAX_TOKENS,
         description="Tokens of all sequences in one step; prompts above it need chunked context.",
     )
     opt_num_tokens: int | None = Field(
-        None, ge=1, le=_MOST_TOKENS, description="The number of tokens in one step to tune for."
+        None, ge=1, le=_MAX_TOKENS, description="The number of tokens in one step to tune for."
     )
     max_beam_width: int = Field(1, ge=1, le=256, description="Beams a request may ask for.")
     dtype: Literal["auto", "float16", "bfloat16", "float32"] = Field(

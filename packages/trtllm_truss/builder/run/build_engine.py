@@ -15,7 +15,7 @@ from trtllm_truss.builder.run.runner import run_command
 from trtllm_truss.builder.run.tools import find_tools, step_environment
 from trtllm_truss.builder.sources import changed_copy
 from trtllm_truss.builder.workspace import Workspace
-from trtllm_truss.engines.compatibility.environment import Surroundings
+from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.inspection import inspect_engine
 from trtllm_truss.engines.manifest import (
     Manifest,
@@ -32,7 +32,7 @@ from trtllm_truss.text.tokenizer_selection import tokenizer_files
 logger = logging.getLogger(__name__)
 
 
-def ensure_engine(settings: Settings, environment: Environment, surroundings: Surroundings) -> Path:
+def ensure_engine(settings: Settings, environment: Environment, host: HostInfo) -> Path:
     """Return the folder of the engine that `settings.build` describes.
 
     Prefers an equal build on this machine, then a published one; otherwise builds the engine, and
@@ -44,7 +44,7 @@ def ensure_engine(settings: Settings, environment: Environment, surroundings: Su
         BuildError: a tool is missing or a command failed.
     """
     token = environment.hf_access_token
-    job = prepare_build(settings, surroundings, token)
+    job = prepare_build(settings, host, token)
     destination = job.build.publish_to
     was_complete = job.workspace.is_complete
     if destination and not was_complete:
