@@ -172,7 +172,7 @@ def test_head_size_follows_from_the_hidden_size() -> None:
         ("build_config.plugin_config", [], "must be an object"),
         ("pretrained_config.mapping.tp_size", 0, "tp_size is 0; it must be at least 1"),
         ("pretrained_config.mapping", None, "has no pretrained_config.mapping"),
-        ("pretrained_config.dtype", 16, "must be a text"),
+        ("pretrained_config.dtype", 16, "must be a string"),
         (
             "pretrained_config.layer_types",
             "attention",
