@@ -10,13 +10,13 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from trtllm_truss.configuration import load_configuration
 from trtllm_truss.endpoints.in_process import InProcessPredict
 from trtllm_truss.endpoints.routes import Routes, build_routes
-from trtllm_truss.engines.compatibility.environment import Surroundings
+from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.errors import StartupError
-from trtllm_truss.protocols.predict.body import parse_defaults
 from trtllm_truss.serving.service import Service
-from trtllm_truss.settings.loading import parse_settings, read_environment
+from trtllm_truss.settings.loading import read_environment
 
 logger = logging.getLogger("trtllm_truss")
 
@@ -38,10 +38,9 @@ class Model:
             StartupError: the Truss cannot start.
         """
         try:
-            settings = parse_settings(self._config)
-            defaults = parse_defaults(settings.generation)
+            settings, defaults = load_configuration(self._config)
             environment = read_environment(self._secrets)
-            image = Surroundings.from_config(self._config).image
+            image = HostInfo.from_config(self._config).image
             service = Service(settings, environment, self._data_dir, image)
             service.start()
         except StartupError as error:

@@ -1,37 +1,37 @@
-"""The tree of this project's errors. Every one carries the code and HTTP status its reader sees.
+"""The errors of this project, each with its code and HTTP status.
 
 ::
 
     TrussError
-    ├── RequestError                 the caller's fault, decided before the engine sees anything
+    ├── RequestError                 the caller's fault, raised before the engine runs
     │   ├── InvalidRequest           400 invalid_request
     │   ├── BodyTooLarge             413 body_too_large
     │   └── ContextLengthExceeded    400 context_length_exceeded
     ├── QueueFull                    429 queue_full            (Retry-After)
     ├── EngineUnavailable            503 engine_unavailable    (Retry-After)
     ├── DeadlineExceeded             504 deadline_exceeded
-    ├── InternalError                500 internal_error        (a bug of ours)
+    ├── InternalError                500 internal_error        (a bug here)
     └── StartupError                 the Truss cannot start; never reaches an HTTP client
         ├── SettingsError            config.yaml, a secret or the environment is wrong
-        ├── ArtifactError            an engine or tokenizer repository cannot be used
+        ├── ArtifactError            an engine or tokenizer repository is unusable
         ├── BuildError               an engine could not be built or published
-        └── TritonError              Triton is missing, or died or hung while starting
+        └── TritonError              Triton is missing, or failed to start
 
-A message is one or two sentences that name the field, the value and the remedy. It never holds a
-secret and never a prompt.
+A message has one or two sentences with the field, the value and the remedy, never a secret or a
+prompt.
 """
 
 from __future__ import annotations
 
 
 class TrussError(Exception):
-    """Base of every error this project raises on purpose.
+    """Base of all errors that this project raises.
 
     Attributes:
-        code: the machine-readable word in an error body.
-        status: the HTTP status of a response that carries it.
-        param: the request field at fault, if there is one.
-        retry_after_s: seconds after which trying again makes sense, if it ever does.
+        code: machine-readable word of an error body.
+        status: HTTP status of its response.
+        param: the field at fault, if any.
+        retry_after_s: seconds until a retry may succeed, if it can.
     """
 
     code = "internal_error"
@@ -47,7 +47,7 @@ class TrussError(Exception):
 
 
 class RequestError(TrussError):
-    """The request itself cannot be served, now or later."""
+    """The request cannot be served, now or later."""
 
     code = "invalid_request"
     status = 400
@@ -71,7 +71,7 @@ class ContextLengthExceeded(RequestError):
 
 
 class QueueFull(TrussError):
-    """More requests are waiting than the settings allow."""
+    """The queue is full."""
 
     code = "queue_full"
     status = 429
@@ -85,18 +85,18 @@ class EngineUnavailable(TrussError):
 
 
 class DeadlineExceeded(TrussError):
-    """A request took longer than its deadline."""
+    """A request exceeded its deadline."""
 
     code = "deadline_exceeded"
     status = 504
 
 
 class InternalError(TrussError):
-    """Something happened that this code did not foresee."""
+    """A bug."""
 
 
 class StartupError(TrussError):
-    """The Truss cannot start; the message is what the operator reads last."""
+    """The Truss cannot start; the message is the last line that the operator sees."""
 
     code = "startup_failed"
 
@@ -106,12 +106,12 @@ class SettingsError(StartupError):
 
 
 class ArtifactError(StartupError):
-    """An engine or tokenizer repository is missing, incomplete or not what the settings say."""
+    """An engine or tokenizer repository is missing, incomplete or does not match the settings."""
 
 
 class BuildError(StartupError):
-    """An engine could not be built, or what was built could not be published."""
+    """An engine could not be built or published."""
 
 
 class TritonError(StartupError):
-    """Triton Inference Server is not installed, or failed while starting."""
+    """Triton Inference Server is not installed or failed to start."""

@@ -1,6 +1,6 @@
-"""pydantic models of settings and request bodies, and their errors as sentences.
+"""Base of strict pydantic models, and messages for their errors.
 
-A sentence names the field, its value and the rule that it breaks, in the same words for both.
+A message names the field, its value and the violated rule, in the same words everywhere.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 SHOWN_CHARACTERS = 60
-"""Characters of a foreign name or value in a message."""
+"""Limit of a caller's name or value in a message."""
 
 _ENCODER = json.JSONEncoder(default=str)
 
 _MUST_BE = {
-    "string_type": "it must be a text",
-    "string_unicode": "it must be a text of valid Unicode, without lone surrogates",
+    "string_type": "it must be a string",
+    "string_unicode": "it must be valid Unicode, without lone surrogates",
     "string_too_short": "it must not be empty",
+    "string_pattern_mismatch": "it must match {pattern}",
     "string_too_long": "it must have at most {max_length} characters",
     "int_type": "it must be a whole number",
     "int_from_float": "it must be a whole number",
-    "int_parsing_size": "it must be a whole number of usual size",
+    "int_parsing_size": "it is out of range",
     "float_type": "it must be a number",
     "finite_number": "it must be a finite number",
     "bool_type": "it must be true or false",
@@ -42,18 +43,13 @@ _MUST_BE = {
 
 
 class Strict(BaseModel):
-    """A model that refuses unknown keys and values of another type."""
+    """Base of models that refuse unknown keys and values of another type."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 def broken_rule(finding: Mapping[str, Any], name: str) -> str:
-    """Describe a finding of pydantic: "NAME is VALUE; it must be RULE", without a full stop.
-
-    Args:
-        finding: an item of `ValidationError.errors()`.
-        name: the field as its author writes it.
-    """
+    """Format an item of `ValidationError.errors()`: "NAME is VALUE; it must be RULE"."""
     rule = _MUST_BE.get(finding["type"])
     value, message = shown(finding["input"]), str(finding["msg"])
     if rule is None:
@@ -61,14 +57,22 @@ def broken_rule(finding: Mapping[str, Any], name: str) -> str:
     return f"{name} is {value}; {rule.format(**finding.get('ctx') or {})}"
 
 
+def dotted_path(location: Iterable[int | str]) -> str:
+    """Join the location of an error: ``messages[0].content``."""
+    path = ""
+    for part in location:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+    return path
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is closest to an unknown one, if any is close."""
+    """Return the known name closest to an unknown one, if any is close."""
     close = get_close_matches(name[:SHOWN_CHARACTERS], sorted(known), n=1, cutoff=0.6)
     return close[0] if close else None
 
 
 def shown(value: Any) -> str:
-    """Return a foreign value as it may stand in a message: JSON, cut short."""
+    """Format a caller's value for a message: JSON, truncated."""
     if isinstance(value, str):
         value = value[:SHOWN_CHARACTERS]
     text = ""
@@ -80,7 +84,7 @@ def shown(value: Any) -> str:
 
 
 def shown_name(name: str) -> str:
-    """Return a foreign field name as it may stand in a message."""
+    """Format a caller's field name for a message."""
     if len(name) > SHOWN_CHARACTERS:
         return shown(name)
     plain = name.replace("_", "").replace(".", "").isalnum() and name.isascii()

@@ -13,18 +13,18 @@ from tests.support.hub_server import HubServer
 from tests.support.s3_server import S3Server
 
 from trtllm_truss.cli.check import examine
-from trtllm_truss.engines.compatibility.environment import Surroundings
+from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.gpus import Gpu
 from trtllm_truss.engines.inspection import Engine
 from trtllm_truss.engines.manifest import (
     FileRecord,
     Manifest,
     Origin,
+    TargetGpu,
     read_manifest,
     record_files,
     write_manifest,
 )
-from trtllm_truss.engines.target_gpu import TargetGpu
 from trtllm_truss.errors import ArtifactError, SettingsError
 from trtllm_truss.serving.preflight import ResolvedEngine, resolve_engine
 from trtllm_truss.settings.loading import Environment, parse_settings
@@ -48,10 +48,10 @@ def tokenizer_json() -> bytes:
     return Tokenizer(models.WordLevel({"<unk>": 0, "hi": 1}, unk_token="<unk>")).to_str().encode()
 
 
-def examined(surroundings: Surroundings | None = None, **metadata: Any) -> ResolvedEngine:
+def examined(host: HostInfo | None = None, **metadata: Any) -> ResolvedEngine:
     content = {"engine_repository": "org/engine", "tensor_parallelism": 2, **metadata}
     settings = parse_settings({"model_metadata": content})
-    return resolve_engine(settings, Environment("hf_token", {}), surroundings or Surroundings())
+    return resolve_engine(settings, Environment("hf_token", {}), host or HostInfo())
 
 
 def manifest(**changes: Any) -> dict[str, Any]:
@@ -98,19 +98,19 @@ def test_a_tokenizer_of_its_own(hub: HubServer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("metadata", "surroundings", "part"),
+    ("metadata", "host", "part"),
     [
-        ({"tensor_parallelism": 4}, Surroundings(), "built for 2"),
-        ({}, Surroundings(runtime_version="0.18.2"), "25.10-trtllm-python-py3"),
-        ({}, Surroundings(gpus=[H100]), "1 can be seen here"),
-        ({"runtime": {"max_batch_size": 999}}, Surroundings(), "takes at most 64"),
+        ({"tensor_parallelism": 4}, HostInfo(), "built for 2"),
+        ({}, HostInfo(runtime_version="0.18.2"), "25.10-trtllm-python-py3"),
+        ({}, HostInfo(gpus=[H100]), "1 are visible here"),
+        ({"runtime": {"max_batch_size": 999}}, HostInfo(), "limit is 64"),
     ],
 )
 def test_an_engine_that_does_not_fit(
-    hub: HubServer, metadata: dict[str, Any], surroundings: Surroundings, part: str
+    hub: HubServer, metadata: dict[str, Any], host: HostInfo, part: str
 ) -> None:
     with pytest.raises(SettingsError, match=part):
-        examined(surroundings, **metadata)
+        examined(host, **metadata)
     assert not hub.asked_for("*.engine", "GET")
     assert not hub.asked_for("*.engine", "HEAD")
 
@@ -118,17 +118,20 @@ def test_an_engine_that_does_not_fit(
 @pytest.mark.parametrize(
     ("changes", "part"),
     [
-        ({"manifest": {"tensorrt_llm_version": "0.9.0"}}, "are of different builds"),
-        ({"manifest": {"world_size": 4}}, "are of different builds"),
+        ({"manifest": {"tensorrt_llm_version": "0.9.0"}}, "are from different builds"),
+        ({"manifest": {"world_size": 4}}, "are from different builds"),
         (
             {"manifest": {"files": {"rank0.engine": {"bytes": 5000, "sha256": "0" * 64}}}},
-            "rank0.engine in the engine repository has other contents",
+            "rank0.engine in the engine repository differs",
         ),
         (
             {"manifest": {"files": {"rank7.engine": {"bytes": 1, "sha256": "0" * 64}}}},
             "names rank7.engine, which is missing",
         ),
-        ({"manifest": {"files": {"rank0.engine": {"bytes": 1, "sha256": "x"}}}}, "64 lower-case"),
+        (
+            {"manifest": {"files": {"rank0.engine": {"bytes": 1, "sha256": "x"}}}},
+            "it must match",
+        ),
         ({"manifest": {"schema": 2}}, "use a newer release"),
         ({"removed": "rank1.engine"}, "missing: rank1.engine"),
         ({"removed": "config.json"}, "engine files but no config.json"),
@@ -152,7 +155,7 @@ def test_another_gpu_than_the_builders(hub: HubServer) -> None:
     content = manifest(gpu={"name": "NVIDIA L4", "compute_capability": "8.9"})
     change(hub, {"engine.manifest.json": json.dumps(content).encode()})
     with pytest.raises(SettingsError, match="was built on NVIDIA L4"):
-        examined(Surroundings(gpus=[H100, H100]))
+        examined(HostInfo(gpus=[H100, H100]))
     assert not hub.asked_for("*.engine")
 
 
@@ -169,7 +172,7 @@ def test_a_tokenizer_of_another_revision_is_told(hub: HubServer) -> None:
     change(hub, {"engine.manifest.json": json.dumps(content).encode()})
     findings = examined(tokenizer_repository="org/tokenizer").findings
     assert [finding.code for finding in findings] == ["tokenizer_revision_differs"]
-    assert "org/tokenizer at abc" in findings[0].sentence
+    assert "org/tokenizer at abc" in findings[0].message
 
 
 def test_the_layout_of_lmi(hub: HubServer) -> None:
@@ -208,7 +211,7 @@ def test_check_reads_no_engine(hub: HubServer, tmp_path: Path) -> None:
     file.write_text(json.dumps(content))
     report = examine(tmp_path, file)
     assert report.status == 3
-    sentences = " ".join(finding.sentence for finding in report.findings)
+    sentences = " ".join(finding.message for finding in report.findings)
     assert "tensor_parallelism is 1" in sentences
     assert "tokenizer_repository 'org/gone' does not exist" in sentences
     assert not hub.asked_for("*.engine")
@@ -219,19 +222,21 @@ def test_a_manifest_survives_a_round_trip(tmp_path: Path, cache: Path) -> None:
         (tmp_path / name).write_bytes(data)
     written = Manifest(
         tensorrt_llm_version="1.0.0",
-        gpu=TargetGpu("NVIDIA L4", (8, 9)),
+        gpu=TargetGpu(name="NVIDIA L4", compute_capability=(8, 9)),
         world_size=2,
         build_key="k",
         build_options={"max_batch_size": 64},
-        checkpoint=Origin("org/model", "abc"),
-        tokenizer=Origin("org/model"),
+        checkpoint=Origin(repository="org/model", revision="abc"),
+        tokenizer=Origin(repository="org/model"),
         files=record_files(tmp_path, ENGINE),
     )
     write_manifest(tmp_path, written)
     assert read_manifest(tmp_path) == written
-    assert written.files["rank0.engine"] == FileRecord(5000, written.files["rank0.engine"].sha256)
+    assert written.files["rank0.engine"] == FileRecord(
+        size=5000, sha256=written.files["rank0.engine"].sha256
+    )
     (tmp_path / "tokenizer.json").write_bytes(tokenizer_json())
     assert examined(engine_repository=str(tmp_path)).engine.manifest == written
     (tmp_path / "rank1.engine").write_bytes(b"c" * 5000)
-    with pytest.raises(ArtifactError, match=r"rank1\.engine in the engine repository has other"):
+    with pytest.raises(ArtifactError, match=r"rank1\.engine in the engine repository differs"):
         examined(engine_repository=str(tmp_path))

@@ -11,8 +11,7 @@ from tests.support.paths import ROOT
 from trtllm_truss.builder.plan import Plan, plan_build
 from trtllm_truss.builder.planning.checkpoint import parse_checkpoint
 from trtllm_truss.builder.planning.target import Target
-from trtllm_truss.engines.compatibility.environment import Surroundings
-from trtllm_truss.serving.rendering import check_runtime
+from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.settings.loading import parse_settings
 
 EXAMPLES = ROOT / "examples"
@@ -21,9 +20,9 @@ EXAMPLES = ROOT / "examples"
 def planned(example: str, model: dict[str, object]) -> tuple[Plan, str]:
     content = yaml.safe_load((EXAMPLES / example / "config.yaml").read_text())
     settings = parse_settings(content)
-    target = Target.from_surroundings(Surroundings.from_config(content))
+    target = Target.from_host(HostInfo.from_config(content))
     assert settings.build is not None
-    check_runtime(settings, target.version)
+    settings.runtime.check_version(target.version)
     plan = plan_build(settings, settings.build, parse_checkpoint(model), target)
     return plan, target.version
 

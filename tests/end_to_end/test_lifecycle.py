@@ -173,7 +173,7 @@ def test_whatever_ends_a_start_is_said(
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "parse_settings", panic)
+    monkeypatch.setattr(module, "load_configuration", panic)
     with pytest.raises(StartupError):
         module.Model(config={}, secrets={}, data_dir=ROOT / "data").load()
     assert caplog.messages[-1] == (

@@ -107,7 +107,7 @@ def new_config(
     tp: int = 1,
     pp: int = 1,
     layers: int = 32,
-    hidden: int = 4096,
+    hidden: int | None = 4096,
     heads: int = 32,
     kv_heads: int = 8,
     head_size: int | None = 128,

@@ -18,6 +18,7 @@ from trtllm_truss.engines.config_schemas import parse_config
 from trtllm_truss.engines.diagnostics import Severity
 from trtllm_truss.engines.inspection import inspect_config
 from trtllm_truss.errors import SettingsError
+from trtllm_truss.settings.runtime import RuntimeOptions
 
 GB = 10**9
 
@@ -98,20 +99,22 @@ def test_layers_without_attention_take_no_cache() -> None:
 
 def capacity(free_bytes: int = 20 * GB, **runtime: bool | int | float | str | None) -> Capacity:
     config = parse_config(new_config())
-    measured = kv_cache_capacity(config, CacheKnobs.from_runtime(runtime), free_bytes)
+    measured = kv_cache_capacity(
+        config, CacheKnobs.from_runtime(RuntimeOptions.parse(runtime)), free_bytes
+    )
     assert measured is not None
     return measured
 
 
 def codes(measured: Capacity) -> list[str]:
-    return [finding.code for finding in measured.findings]
+    return [diagnostic.code for diagnostic in measured.diagnostics]
 
 
 def test_the_sentence_names_bytes_tokens_and_sequences() -> None:
-    assert capacity().sentence == (
+    assert capacity().summary == (
         "18.0 GB of KV cache per GPU → 137,312 tokens → 16 sequences of 8,192 tokens"
     )
-    assert capacity().findings == ()
+    assert capacity().diagnostics == ()
 
 
 def test_the_fraction_is_of_the_free_memory() -> None:
@@ -122,43 +125,43 @@ def test_the_fraction_is_of_the_free_memory() -> None:
 def test_max_tokens_alone_replaces_the_fraction() -> None:
     measured = capacity(max_tokens_in_paged_kv_cache=150_000)
     assert measured.tokens == 149_984  # whole blocks of 32
-    assert measured.findings == ()
+    assert measured.diagnostics == ()
 
 
 def test_max_tokens_beyond_the_memory_is_refused() -> None:
     measured = capacity(max_tokens_in_paged_kv_cache=200_000)
     assert codes(measured) == ["kv_cache_exceeds_memory"]
-    assert "26.2 GB, but only 20.0 GB" in measured.findings[0].sentence
+    assert "26.2 GB, but only 20.0 GB" in measured.diagnostics[0].message
 
 
 @pytest.mark.parametrize(("tokens", "held"), [(100_000, 100_000), (200_000, 137_312)])
 def test_of_two_knobs_the_smaller_wins(tokens: int, held: int) -> None:
     measured = capacity(max_tokens_in_paged_kv_cache=tokens, kv_cache_free_gpu_mem_fraction=0.9)
     assert measured.tokens == held
-    (finding,) = measured.findings
-    assert finding.severity is Severity.WARNING
-    assert "137,329 tokens" in finding.sentence
-    assert f"{tokens:,} tokens" in finding.sentence
+    (diagnostic,) = measured.diagnostics
+    assert diagnostic.severity is Severity.WARNING
+    assert "137,329 tokens" in diagnostic.message
+    assert f"{tokens:,} tokens" in diagnostic.message
 
 
 def test_a_cap_that_leaves_most_of_the_gpu_idle_is_pointed_out() -> None:
     measured = capacity(60 * GB, max_tokens_in_paged_kv_cache=10_000)
     assert codes(measured) == ["kv_cache_idle_memory"]
-    assert "52.7 GB of each GPU idle" in measured.findings[0].sentence
+    assert "52.7 GB of each GPU idle" in measured.diagnostics[0].message
 
 
 def test_a_cache_below_one_sequence_is_refused_with_what_to_change() -> None:
     small = capacity(GB)
     assert codes(small) == ["kv_cache_too_small"]
-    assert "6,848 tokens" in small.findings[0].sentence
-    assert "raise model_metadata.runtime.kv_cache_free" in small.findings[0].sentence
+    assert "6,848 tokens" in small.diagnostics[0].message
+    assert "raise model_metadata.runtime.kv_cache_free" in small.diagnostics[0].message
     capped = capacity(max_tokens_in_paged_kv_cache=8_191)
-    assert "raise model_metadata.runtime.max_tokens" in capped.findings[0].sentence
+    assert "raise model_metadata.runtime.max_tokens" in capped.diagnostics[0].message
     assert capacity(max_tokens_in_paged_kv_cache=8_192).sequences == 1
 
 
 def test_blank_knobs_are_not_set() -> None:
-    assert CacheKnobs.from_runtime({"max_tokens_in_paged_kv_cache": ""}) == CacheKnobs()
+    assert CacheKnobs.from_runtime(RuntimeOptions()) == CacheKnobs()
 
 
 def test_no_memory_at_all_is_refused() -> None:
@@ -167,7 +170,7 @@ def test_no_memory_at_all_is_refused() -> None:
 
 def test_an_attention_window_shortens_sequences() -> None:
     assert capacity(GB, max_attention_window_size=4096).sequence_tokens == 4096
-    assert capacity(GB, max_attention_window_size="1024,4096").findings == ()
+    assert capacity(GB, max_attention_window_size="1024,4096").diagnostics == ()
     assert capacity(max_attention_window_size=100_000).sequence_tokens == 8192
 
 
@@ -198,7 +201,7 @@ def test_weights_are_estimated_by_the_largest_rank() -> None:
 )
 def test_wrong_knobs_are_named(name: str, value: bool | int | float | str) -> None:
     with pytest.raises(SettingsError, match=f"runtime.{name} is {value!r}"):
-        CacheKnobs.from_runtime({name: value})
+        RuntimeOptions.parse({name: value})
 
 
 @settings(deadline=None, derandomize=True, max_examples=300)
@@ -229,7 +232,7 @@ def test_what_is_accepted_holds_one_sequence_and_fits(
     knobs = CacheKnobs(free_fraction=fraction, max_tokens=max_tokens)
     measured = kv_cache_capacity(parse_config(content), knobs, free_bytes)
     assert measured is not None
-    if any(finding.severity is Severity.ERROR for finding in measured.findings):
+    if any(diagnostic.severity is Severity.ERROR for diagnostic in measured.diagnostics):
         return
     assert measured.tokens >= max_seq_len
     assert measured.tokens % block == 0

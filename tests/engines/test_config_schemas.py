@@ -159,21 +159,29 @@ def test_key_value_heads_may_differ_by_layer() -> None:
 
 def test_head_size_follows_from_the_hidden_size() -> None:
     assert parse_config(new_config(hidden=2048, heads=16, head_size=None)).shape.head_size == 128
+    with pytest.raises(ArtifactError, match=r"has no pretrained_config\.hidden_size"):
+        parse_config(new_config(hidden=None, head_size=None))
 
 
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
         ("build_config.max_batch_size", None, "has no build_config.max_batch_size"),
-        ("build_config.max_seq_len", "8192", "build_config.max_seq_len is '8192'"),
+        ("build_config.max_seq_len", "8192", 'build_config.max_seq_len is "8192"'),
         ("build_config.max_input_len", True, "must be a whole number"),
         ("build_config.plugin_config", [], "must be an object"),
-        ("pretrained_config.mapping.tp_size", 0, "from 1 to 1024"),
+        ("pretrained_config.mapping.tp_size", 0, "tp_size is 0; it must be at least 1"),
         ("pretrained_config.mapping", None, "has no pretrained_config.mapping"),
-        ("pretrained_config.dtype", 16, "must be a text"),
-        ("pretrained_config.layer_types", "attention", "must be a list of texts"),
+        ("pretrained_config.dtype", 16, "must be a string"),
+        (
+            "pretrained_config.layer_types",
+            "attention",
+            'layer_types is "attention"; it must be a list',
+        ),
         ("build_config.plugin_config.context_fmha", "enable", "must be true or false"),
         ("version", None, "has no version"),
+        ("build_config.max_batch_size", 2**31, "must be at most 2147483647"),
+        ("build_config.max_seq_len", None, "has no build_config.max_seq_len"),
     ],
 )
 def test_wrong_values_are_named(path: str, value: Any, words: str) -> None:
@@ -191,8 +199,8 @@ def test_wrong_values_are_named(path: str, value: Any, words: str) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ({}, "describes no TensorRT-LLM engine"),
-        ({"architectures": ["LlamaForCausalLM"]}, "It is the model's own"),
+        ({}, "does not describe a TensorRT-LLM engine"),
+        ({"architectures": ["LlamaForCausalLM"]}, "It is the checkpoint's"),
     ],
 )
 def test_other_config_files_are_refused(content: Json, words: str) -> None:
@@ -201,5 +209,5 @@ def test_other_config_files_are_refused(content: Json, words: str) -> None:
 
 
 def test_too_many_gpus_are_not_believed() -> None:
-    with pytest.raises(ArtifactError, match="wants 1048576 GPUs"):
+    with pytest.raises(ArtifactError, match="asks for 1048576 GPUs"):
         parse_config(new_config(tp=1024, pp=1024))

@@ -160,10 +160,10 @@ def test_the_builders_gpu_comes_from_the_manifest(tmp_path: Path) -> None:
             [("config.json", 9), ("rank0.engine", 0)],
             "rank0.engine in the engine repository is empty",
         ),
-        ([("config.json", 9), ("1/rank0.engine", 9)], "there is one in 1: move its files up"),
-        ([("llm/1/rank0.engine", 9), ("llm/1/config.json", 9)], "there is one in llm/1"),
-        ([("encoder/rank0.engine", 9), ("decoder/rank0.engine", 9)], "such models are not served"),
-        ([("a.gguf", 9), ("b.gguf", 9)], "holds 2 .gguf files (a.gguf, b.gguf); leave one"),
+        ([("config.json", 9), ("1/rank0.engine", 9)], "but in 1; move the files up"),
+        ([("llm/1/rank0.engine", 9), ("llm/1/config.json", 9)], "but in llm/1"),
+        ([("encoder/rank0.engine", 9), ("decoder/rank0.engine", 9)], "which is not supported"),
+        ([("a.gguf", 9), ("b.gguf", 9)], "holds 2 .gguf files (a.gguf, b.gguf); keep only one"),
         ([("a.gguf", 0)], "a.gguf in the engine repository is empty"),
         ([("model.safetensors", 9), ("config.json", 9)], "build an engine from them first"),
         ([("pytorch_model.bin", 9)], "build an engine from them first"),
@@ -184,7 +184,7 @@ def test_a_gguf_engine_cannot_be_inspected_by_its_listing() -> None:
 
 
 def test_unreadable_folders(tmp_path: Path) -> None:
-    assert "there is no such folder" in refusal(tmp_path / "nowhere")
+    assert "the folder does not exist" in refusal(tmp_path / "nowhere")
     write_engine(tmp_path, new_config())
     config = tmp_path / "config.json"
     for content, words in {
@@ -214,7 +214,7 @@ def test_gguf_without_a_context_length(tmp_path: Path) -> None:
 def test_git_lfs_pointers_are_no_engines(tmp_path: Path) -> None:
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 16000000000\n"
     write_engine(tmp_path, new_config(), content=pointer)
-    assert "rank0.engine is only a Git LFS pointer; run `git lfs pull`" in refusal(tmp_path)
+    assert "rank0.engine is a Git LFS pointer; run `git lfs pull`" in refusal(tmp_path)
 
 
 json_values = st.recursive(

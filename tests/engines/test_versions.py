@@ -12,9 +12,9 @@ from trtllm_truss.engines.versions import (
     PINNED_VERSION,
     find_image,
     image_for,
-    release,
     version_in,
 )
+from trtllm_truss.literals import release
 
 
 def test_the_pinned_image_is_the_one_in_config_yaml() -> None:
@@ -53,7 +53,7 @@ def test_the_table_is_in_order_and_finds_itself() -> None:
 def test_image_for_a_version(version: str, tag: str, exact: bool) -> None:
     choice = image_for(version)
     assert (choice.image.tag, choice.exact) == (tag, exact)
-    assert ("the nearest there is" in str(choice)) is not exact
+    assert ("the nearest available" in str(choice)) is not exact
 
 
 @pytest.mark.parametrize(
@@ -73,6 +73,6 @@ def test_version_in_an_image(name: str, version: str | None) -> None:
 
 
 def test_least_driver_follows_cuda() -> None:
-    assert PINNED_IMAGE.least_driver == (525, 60, 13)
-    assert IMAGES[-1].least_driver == (580,)
-    assert IMAGES[0].least_driver is None
+    assert PINNED_IMAGE.minimum_driver == (525, 60, 13)
+    assert IMAGES[-1].minimum_driver == (580,)
+    assert IMAGES[0].minimum_driver is None

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trtllm_truss.guides.guide import Guide, Language
-from trtllm_truss.guides.misreading import _BRACKETS, find_misread_pair
 from trtllm_truss.guides.size import find_excess
+from trtllm_truss.guides.xgrammar_workaround import _BRACKETS, find_misread_pair
 
 # What a bracket was before: quadratic in brackets that are not closed.
 CLOSED_BRACKETS = re.compile(r"\[(?:\\.|[^\]\\])*\]", re.DOTALL)

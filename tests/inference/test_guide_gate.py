@@ -15,20 +15,20 @@ from tests.support.waiting import until
 
 from trtllm_truss.engines.inspection import EngineKind
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest, QueueFull
-from trtllm_truss.guides import check as check_module
-from trtllm_truss.guides.check import GuideCheck
+from trtllm_truss.guides import validator as validator_module
+from trtllm_truss.guides.validator import GuideValidator
 from trtllm_truss.inference.capabilities import Capabilities
 from trtllm_truss.inference.guide_gate import GuideGate, guide_check_for
 from trtllm_truss.inference.preprocessing import PreparedRequest, Preprocessor
 from trtllm_truss.requests import GenerationRequest, Guide
 from trtllm_truss.text.tokenizer import TextTokenizer
 
-FAKE_TRIAL = str(SUPPORT / "fake_trial.py")
+FAKE_WORKER = str(SUPPORT / "fake_compiler_worker.py")
 
 
 @pytest.fixture
-def check() -> Iterator[GuideCheck]:
-    check = GuideCheck([FAKE_TRIAL])
+def check() -> Iterator[GuideValidator]:
+    check = GuideValidator([FAKE_WORKER])
     yield check
     check.close()
 
@@ -40,7 +40,7 @@ def asks_for(order: str) -> GenerationRequest:
 
 async def plan(
     tokenizer: TextTokenizer,
-    check: GuideCheck,
+    check: GuideValidator,
     request: GenerationRequest,
     kind: EngineKind = EngineKind.CPU,
 ) -> PreparedRequest:
@@ -51,7 +51,7 @@ async def plan(
 
 @pytest.mark.parametrize("kind", EngineKind)
 async def test_only_the_cpu_engine_is_told_that_a_guide_is_checked(
-    tokenizer: TextTokenizer, check: GuideCheck, kind: EngineKind
+    tokenizer: TextTokenizer, check: GuideValidator, kind: EngineKind
 ) -> None:
     sent = (await plan(tokenizer, check, asks_for("follow"), kind)).engine_request
     assert sent.guide == Guide("regex", "follow")
@@ -59,7 +59,7 @@ async def test_only_the_cpu_engine_is_told_that_a_guide_is_checked(
 
 
 async def test_the_fault_of_a_guide_is_its_callers(
-    tokenizer: TextTokenizer, check: GuideCheck
+    tokenizer: TextTokenizer, check: GuideValidator
 ) -> None:
     with pytest.raises(InvalidRequest) as refused:
         await plan(tokenizer, check, asks_for("raise Unclosed '['"))
@@ -69,11 +69,11 @@ async def test_the_fault_of_a_guide_is_its_callers(
 
 async def test_too_many_guides_are_refused_for_now(
     tokenizer: TextTokenizer,
-    check: GuideCheck,
+    check: GuideValidator,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(check_module, "MAX_WAITING", 0)
+    monkeypatch.setattr(validator_module, "MAX_WAITING", 0)
     with pytest.raises(QueueFull, match="too many guides wait for their check") as refused:
         await plan(tokenizer, check, asks_for("follow"))
     assert refused.value.status == 429
@@ -82,21 +82,21 @@ async def test_too_many_guides_are_refused_for_now(
 
 
 async def test_a_check_that_fails_is_not_the_callers_fault(tokenizer: TextTokenizer) -> None:
-    check = GuideCheck([FAKE_TRIAL, "broken"])
-    with pytest.raises(EngineUnavailable, match=r"the program for it ended \(3\)"):
+    check = GuideValidator([FAKE_WORKER, "broken"])
+    with pytest.raises(EngineUnavailable, match=r"the compiler worker ended \(3\)"):
         await plan(tokenizer, check, asks_for("follow"))
     check.close()
 
 
 async def test_the_kind_json_needs_no_check(tokenizer: TextTokenizer) -> None:
-    check = GuideCheck([FAKE_TRIAL, "broken"])
+    check = GuideValidator([FAKE_WORKER, "broken"])
     request = replace(asks_for(""), guide=Guide("json"))
     assert (await plan(tokenizer, check, request)).engine_request.guide == Guide("json")
     check.close()
 
 
 async def test_who_leaves_takes_its_guide_with_it(
-    tokenizer: TextTokenizer, check: GuideCheck, tmp_path: Path
+    tokenizer: TextTokenizer, check: GuideValidator, tmp_path: Path
 ) -> None:
     notes, gates = tmp_path / "notes", [tmp_path / "gate 0", tmp_path / "gate 1"]
     waiting = [

@@ -10,13 +10,13 @@ from tests.support.paths import ROOT
 
 PACKAGE = ROOT / "packages/trtllm_truss"
 LAYERS = [
-    *("errors", "validation", "requests", "settings", "settings.lmi_import", "artifacts"),
-    *("engines", "engines.compatibility", "guides", "processes"),
+    *("errors", "literals", "validation", "requests", "settings", "settings.lmi_import"),
+    *("artifacts", "engines", "engines.compatibility", "guides", "processes"),
     *("triton.model_repository", "triton.client", "triton.server", "text", "tool_calls"),
     *("builder.planning", "builder.checks", "builder.gguf", "builder", "builder.run"),
     *("metrics", "inference", "serving"),
     *("protocols", "protocols.predict", "protocols.lmi", "protocols.openai"),
-    *("endpoints", "cli"),
+    *("configuration", "endpoints", "cli"),
 ]
 INDEPENDENT = [
     {"triton", "text"},
@@ -30,7 +30,7 @@ INDEPENDENT = [
 """Pairs that must not import each other, although the order allows one direction."""
 BACKENDS = {
     "backends": {"backends"},
-    "backends.openvino_genai": {"backends", "errors", "engines", "guides"},
+    "backends.openvino_genai": {"backends", "errors", "literals", "engines", "guides"},
     "backends.triton_native": {"backends", "errors", "triton", "text"},
 }
 """The code inside Triton's processes imports as little as possible."""

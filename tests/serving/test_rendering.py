@@ -11,6 +11,7 @@ from tests.support.fake_tensorrtllm import write_engine
 from tests.support.paths import ROOT
 from tokenizers import AddedToken, Tokenizer, models
 
+from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.concurrency import max_beam_width
 from trtllm_truss.engines.inspection import inspect_engine
 from trtllm_truss.errors import SettingsError
@@ -77,8 +78,9 @@ def test_what_is_rendered_follows_the_runtimes_version(engine_folder: Path) -> N
     names = {field.name for field in config.input}
     assert {"min_length", "random_seed"} <= names
     assert not {"min_tokens", "seed", "guided_decoding_guide"} & names
+    metadata = {"engine_repository": str(engine_folder), "runtime": GUIDED}
     with pytest.raises(SettingsError, match="guided_decoding_backend is a parameter of TensorRT-L"):
-        render(engine_folder, GUIDED, "0.18.2")
+        load_configuration({"model_metadata": metadata}, "0.18.2")
 
 
 @pytest.mark.parametrize(("runtime", "width"), [({}, 4), ({"max_beam_width": 1}, 1)])
@@ -93,3 +95,4 @@ def test_beams_are_the_engines_unless_fewer_are_wanted(
     assert max_beam_width(settings, inspect_engine(engine_folder)) == width
     assert parameters["max_beam_width"] == str(width)
     assert "decoding_mode" not in parameters
+    assert "max_beam_width" not in render(engine_folder, {}, "0.5.0")[1]

@@ -47,6 +47,6 @@ def test_set(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("value", ["hf_a hf_b", "hf_a\nhf_b", "hf_ä"])
 def test_impossible(value: str) -> None:
-    with pytest.raises(SettingsError, match="set it again to the token alone") as caught:
+    with pytest.raises(SettingsError, match="set it to the token alone") as caught:
         token(TrussSecrets(hf_access_token=value))
     assert "hf_a" not in caught.value.message.replace("hf_access_token", "")

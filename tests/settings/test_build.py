@@ -41,12 +41,15 @@ def test_lengths(block: dict[str, int], tokens: int | None) -> None:
 @pytest.mark.parametrize(
     ("block", "part"),
     [
-        ({"max_output_len": 512}, "max_output_len is 512: max_output_len counts on top"),
+        ({"max_output_len": 512}, "max_output_len is 512: max_output_len counts in addition"),
         (
             {"max_input_len": 9, "max_output_len": 9, "max_seq_len": 20},
             "max_seq_len is 20: it counts",
         ),
-        ({"max_input_len": 2048, "max_seq_len": 16}, "max_seq_len is 16: prompt and answer"),
+        (
+            {"max_input_len": 2048, "max_seq_len": 16},
+            "max_seq_len is 16: it is less than max_input_len",
+        ),
         ({"max_num_tokens": 8, "opt_num_tokens": 9}, "opt_num_tokens is 9"),
         ({"max_batch_size": 0}, "max_batch_size is 0"),
         ({"tokens_per_block": 48}, "tokens_per_block is 48"),

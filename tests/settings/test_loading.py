@@ -6,6 +6,7 @@ import pytest
 
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.loading import parse_settings, read_environment
+from trtllm_truss.settings.runtime import RuntimeOptions
 
 
 def refusal(**metadata: object) -> str:
@@ -18,7 +19,7 @@ def test_defaults() -> None:
     settings = parse_settings({"model_metadata": {"engine_repository": "a/b"}})
     assert settings.tensor_parallelism == 1
     assert settings.tokenizer_repository is None
-    assert settings.runtime == {}
+    assert settings.runtime == RuntimeOptions()
     assert settings.serving.start_timeout_s == 1500
 
 

@@ -6,7 +6,7 @@ from tools.docs.tables import field_rows, table, unsupported_rows
 
 from trtllm_truss.protocols.lmi.body import FIELDS
 from trtllm_truss.protocols.lmi.parameters import ALIASES, UNSUPPORTED, Parameters
-from trtllm_truss.settings.lmi_import.option import Fate, Option
+from trtllm_truss.settings.lmi_import.option import OptionRule, Outcome
 from trtllm_truss.settings.lmi_import.options import SECTIONS
 
 _INTRODUCTION = """\
@@ -77,16 +77,16 @@ def lmi_page() -> str:
     ]
     for title, options in SECTIONS.items():
         parts.append(f"### {title}\n")
-        parts.append(table(["option", "fate", ""], [_option_row(option) for option in options]))
+        parts.append(table(["option", "outcome", ""], [_option_row(option) for option in options]))
     return "\n".join(parts)
 
 
-def _option_row(option: Option) -> list[str]:
-    sentence = option.why
-    if option.fate is Fate.MAPPED:
+def _option_row(option: OptionRule) -> list[str]:
+    sentence = option.reason
+    if option.outcome is Outcome.MAPPED:
         targets = [f"`{target}`" for target in (option.target, option.prebuilt) if target]
         sentence = " or, for an existing engine, ".join(targets)
-        sentence += f" ({option.why})" if option.why else ""
+        sentence += f" ({option.reason})" if option.reason else ""
     elif option.only:
         sentence += f" ({', '.join(f'`{value}`' for value in option.only)} only)"
-    return [f"`{option.name}`", option.fate.value, sentence]
+    return [f"`{option.name}`", option.outcome.value, sentence]

@@ -16,7 +16,7 @@ from trtllm_truss.errors import ArtifactError
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _BLOB_NAME = re.compile(r"[0-9a-f]{32,64}(-[0-9]{1,5})?")
-_MOST_BYTES = 1 << 63
+_MAX_BYTES = 1 << 63
 _LONGEST_NAME_BYTES = 255
 _LONGEST_PATH_BYTES = 1024
 _SHOWN_CHARACTERS = 80
@@ -44,7 +44,7 @@ class File:
                 f"the path {shown(self.path)} is not a plain path below the repository; use "
                 "another repository, or remove that file."
             )
-        if type(self.size) is not int or not 0 <= self.size < _MOST_BYTES:
+        if type(self.size) is not int or not 0 <= self.size < _MAX_BYTES:
             raise ArtifactError(
                 f"{self.path} is listed with the size {shown(self.size)}; name a repository or a "
                 "mirror that lists bytes."

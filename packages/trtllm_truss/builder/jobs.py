@@ -16,7 +16,7 @@ from trtllm_truss.builder.planning.families import find_family
 from trtllm_truss.builder.planning.target import Target
 from trtllm_truss.builder.sources import CheckpointSource, find_checkpoint
 from trtllm_truss.builder.workspace import Workspace, builds_folder
-from trtllm_truss.engines.compatibility.environment import Surroundings
+from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.errors import BuildError, SettingsError
 from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.model import Settings
@@ -57,7 +57,7 @@ class Job:
         }
 
 
-def prepare_build(settings: Settings, surroundings: Surroundings, token: str | None) -> Job:
+def prepare_build(settings: Settings, host: HostInfo, token: str | None) -> Job:
     """Read the checkpoint's ``config.json``, then validate and plan the build.
 
     Downloads only that file.
@@ -74,7 +74,7 @@ def prepare_build(settings: Settings, surroundings: Surroundings, token: str | N
     source = find_checkpoint(build, token, trust_pickles=settings.trust_remote_code)
     checkpoint = source.checkpoint
     on_gpu = build.backend == "tensorrtllm"
-    target = Target.from_surroundings(surroundings)
+    target = Target.from_host(host)
     plan = plan_build(settings, build, checkpoint, target)
     family = find_family(checkpoint.architecture)
     assert family is not None, "plan_build rejects other architectures"

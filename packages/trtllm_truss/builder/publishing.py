@@ -12,8 +12,7 @@ from trtllm_truss.artifacts.hub_problems import HubProblems, keep_urls_out_of_lo
 from trtllm_truss.artifacts.open_repository import is_on_hub, open_repository
 from trtllm_truss.artifacts.retrying import Interrupted, Unreachable, retrying
 from trtllm_truss.builder.model_card import CARD_FILE, model_card
-from trtllm_truss.engines.manifest import Manifest, parse_manifest, read_manifest
-from trtllm_truss.engines.target_gpu import MANIFEST_FILE
+from trtllm_truss.engines.manifest import MANIFEST_FILE, Manifest, parse_manifest, read_manifest
 from trtllm_truss.errors import ArtifactError, BuildError
 
 logger = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trtllm_truss.builder.plan import Step
-from trtllm_truss.engines.target_gpu import MANIFEST_FILE
+from trtllm_truss.engines.manifest import MANIFEST_FILE
 
 logger = logging.getLogger(__name__)
 

@@ -11,9 +11,10 @@ from trtllm_truss.builder.jobs import Job, prepare_build
 from trtllm_truss.builder.run.build_engine import build_engine
 from trtllm_truss.cli.common import add_truss_options, echo, require_empty
 from trtllm_truss.cli.layout import read_config
-from trtllm_truss.engines.compatibility.environment import Surroundings
-from trtllm_truss.serving.preflight import local_surroundings
-from trtllm_truss.settings.loading import Environment, parse_settings, read_environment
+from trtllm_truss.configuration import load_configuration
+from trtllm_truss.engines.compatibility.host import HostInfo
+from trtllm_truss.serving.preflight import local_host_info
+from trtllm_truss.settings.loading import Environment, read_environment
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +60,8 @@ def find_job(truss: Path, config: Path | None, environment: Environment) -> Job:
         StartupError: the configuration has no build, or it cannot be built.
     """
     content = read_config(truss, config)
-    here = local_surroundings(environment)
-    asked = Surroundings.from_config(content)
-    surroundings = replace(asked, gpus=here.gpus, runtime_version=here.runtime_version)
-    return prepare_build(parse_settings(content), surroundings, environment.hf_access_token)
+    here = local_host_info(environment)
+    asked = HostInfo.from_config(content)
+    host = replace(asked, gpus=here.gpus, runtime_version=here.runtime_version)
+    settings = load_configuration(content).settings
+    return prepare_build(settings, host, environment.hf_access_token)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +13,23 @@ from trtllm_truss.artifacts.open_repository import is_remote
 from trtllm_truss.builder.jobs import prepare_build
 from trtllm_truss.cli.common import add_truss_options
 from trtllm_truss.cli.layout import read_config
-from trtllm_truss.engines.compatibility.check import disagreements
-from trtllm_truss.engines.compatibility.environment import Surroundings
+from trtllm_truss.configuration import load_configuration
+from trtllm_truss.engines.compatibility.check import check_compatibility
+from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.concurrency import instance_count
-from trtllm_truss.engines.diagnostics import Finding, Severity, error, warning
+from trtllm_truss.engines.diagnostics import Diagnostic, Severity, error, warning
 from trtllm_truss.engines.gpus import Gpu
 from trtllm_truss.engines.inspection import EngineDescription, inspect_engine
 from trtllm_truss.engines.versions import image_for
 from trtllm_truss.errors import ArtifactError, SettingsError, TrussError
-from trtllm_truss.protocols.predict.body import parse_defaults
 from trtllm_truss.serving.preflight import (
     cache_capacity,
-    local_surroundings,
+    local_host_info,
     open_engine,
     open_tokenizer,
     own_tokenizer_paths,
 )
-from trtllm_truss.serving.rendering import check_runtime
-from trtllm_truss.settings.loading import Environment, parse_settings, read_environment
+from trtllm_truss.settings.loading import Environment, read_environment
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.triton.server.installation import find_installation
 
@@ -49,7 +48,7 @@ class Report:
     """
 
     facts: list[str]
-    findings: list[Finding]
+    findings: list[Diagnostic]
     settings_wrong: bool = False
 
     @property
@@ -75,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
     for fact in report.facts:
         print(f"         {fact}")
     for finding in report.findings:
-        print(f"{finding.severity.value + ':':9}{finding.sentence}")
+        print(f"{finding.severity.value + ':':9}{finding.message}")
     print("ok" if report.status == 0 else f"would not start ({len(report.findings)} findings)")
     return report.status
 
@@ -84,20 +83,16 @@ def examine(truss: Path, config: Path | None) -> Report:
     """Check the settings, the artifacts and this machine."""
     try:
         content = read_config(truss, config)
-        settings = parse_settings(content)
-        parse_defaults(settings.generation)
+        settings, _ = load_configuration(content)
         environment = read_environment()
-        here = local_surroundings(environment)
-        surroundings = Surroundings.from_config(
-            content, gpus=here.gpus, runtime_version=here.runtime_version
-        )
-        check_runtime(settings, surroundings.tensorrt_llm_version)
+        here = local_host_info(environment)
+        host = HostInfo.from_config(content, gpus=here.gpus, runtime_version=here.runtime_version)
     except SettingsError as problem:
         return Report([], [error("settings", problem.message)], settings_wrong=True)
     facts, findings = _machine(environment, here.gpus or ())
     try:
         if settings.engine_repository is None:
-            job = prepare_build(settings, surroundings, environment.hf_access_token)
+            job = prepare_build(settings, host, environment.hf_access_token)
             return Report([*facts, *job.estimate.sentences], findings)
         engine = _describe(settings, environment, findings)
         if engine is None:
@@ -106,10 +101,10 @@ def examine(truss: Path, config: Path | None) -> Report:
             )
         facts += _engine_facts(engine)
         instance_count(settings, engine)
-        findings += disagreements(settings, engine, surroundings)
+        findings += check_compatibility(settings, engine, host)
         if capacity := cache_capacity(settings, engine, here.gpus or ()):
-            facts.append(capacity.sentence)
-            findings += capacity.findings
+            facts.append(capacity.summary)
+            findings += capacity.diagnostics
     except SettingsError as problem:
         return Report(facts, [error("settings", problem.message)], settings_wrong=True)
     except TrussError as problem:
@@ -118,7 +113,7 @@ def examine(truss: Path, config: Path | None) -> Report:
 
 
 def _describe(
-    settings: Settings, environment: Environment, findings: list[Finding]
+    settings: Settings, environment: Environment, findings: list[Diagnostic]
 ) -> EngineDescription | None:
     """Describe the engine without downloading weights; check access rights and disk space.
 
@@ -152,7 +147,7 @@ def _engine_facts(engine: EngineDescription) -> list[str]:
     return facts
 
 
-def _machine(environment: Environment, gpus: Sequence[Gpu]) -> tuple[list[str], list[Finding]]:
+def _machine(environment: Environment, gpus: Sequence[Gpu]) -> tuple[list[str], list[Diagnostic]]:
     facts = [f"GPU: {gpu.name}, {gpu.free_bytes / 1e9:.1f} GB free" for gpu in gpus]
     findings = []
     if not gpus:
@@ -168,6 +163,7 @@ def _machine(environment: Environment, gpus: Sequence[Gpu]) -> tuple[list[str], 
 
 def _as_json(report: Report) -> dict[str, Any]:
     findings = [
-        {**asdict(finding), "severity": finding.severity.value} for finding in report.findings
+        {"code": found.code, "severity": found.severity.value, "sentence": found.message}
+        for found in report.findings
     ]
     return {"status": report.status, "facts": report.facts, "findings": findings}

@@ -12,18 +12,17 @@ import yaml
 
 from trtllm_truss.cli.common import add_truss_options, echo
 from trtllm_truss.cli.layout import read_config
-from trtllm_truss.engines.compatibility.environment import Surroundings
+from trtllm_truss.configuration import load_configuration
+from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.serving.rendering import check_runtime
 from trtllm_truss.settings.lmi_import.conversion import Row, convert_options
-from trtllm_truss.settings.lmi_import.option import Fate
+from trtllm_truss.settings.lmi_import.option import Outcome
 from trtllm_truss.settings.lmi_import.reading import (
-    given_options,
+    collect_options,
     lmi_variables,
     overridden,
     read_lines,
 )
-from trtllm_truss.settings.loading import parse_settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,16 +54,18 @@ def run(options: argparse.Namespace) -> int:
     values: dict[str, str] = lmi_variables(os.environ) if options.environment else {}
     for file in options.files:
         values |= _read_file(file)
-    given = given_options(values)
+    given = collect_options(values)
     if not given:
         raise SettingsError(
             "no LMI options to import; name a serving.properties or a file of "
             "environment variables, or add --environment."
         )
     imported = convert_options(given, options.gpus)
-    settings = parse_settings({"model_metadata": imported.metadata})
     content = read_config(options.truss, None)
-    check_runtime(settings, Surroundings.from_config(content).tensorrt_llm_version)
+    settings, _ = load_configuration(
+        {"model_metadata": imported.metadata},
+        HostInfo.from_config(content).tensorrt_llm_version,
+    )
     text = _document(content, imported.metadata, settings.world_size)
     output: Path | None = options.output
     if output is None:
@@ -100,13 +101,13 @@ def _document(config: dict[str, Any], metadata: dict[str, Any], ranks: int) -> s
 
 
 def _report(rows: Sequence[Row], ignored: Sequence[str]) -> None:
-    for fate in Fate:
-        some = [row for row in rows if row.fate is fate]
+    for outcome in Outcome:
+        some = [row for row in rows if row.outcome is outcome]
         if not some:
             continue
-        echo(f"{fate.value}:")
+        echo(f"{outcome.value}:")
         for row in some:
-            arrow = "→ " if fate is Fate.MAPPED else ""
-            echo(f"  {row.written}={row.value}: {arrow}{row.sentence}")
+            arrow = "→ " if outcome is Outcome.MAPPED else ""
+            echo(f"  {row.spelling}={row.value}: {arrow}{row.detail}")
     if ignored:
         echo(f"overridden, so ignored: {', '.join(ignored)}")

@@ -7,11 +7,12 @@ from pathlib import Path
 
 from trtllm_truss.cli.common import add_truss_options, echo, require_empty
 from trtllm_truss.cli.layout import read_config
-from trtllm_truss.engines.compatibility.environment import Surroundings
+from trtllm_truss.configuration import load_configuration
+from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.inspection import inspect_engine
 from trtllm_truss.serving.preflight import fetch_engine, installed_version, open_tokenizer
 from trtllm_truss.serving.rendering import render_engine
-from trtllm_truss.settings.loading import parse_settings, read_environment
+from trtllm_truss.settings.loading import read_environment
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
         ArtifactError: the engine or the tokenizer cannot be fetched.
     """
     content = read_config(options.truss, options.config)
-    settings = parse_settings(content)
+    settings, _ = load_configuration(content)
     require_empty(options.output)
     environment = read_environment()
     folder = options.engine or fetch_engine(settings, environment)
@@ -40,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     tokenizer = open_tokenizer(settings, environment)
     tokenizer_dir = tokenizer.fetch() if tokenizer else engine.tokenizer_folder
     data_dir = options.truss / content.get("data_dir", "data")
-    version = Surroundings.from_config(
+    version = HostInfo.from_config(
         content, runtime_version=installed_version()
     ).tensorrt_llm_version
     render_engine(settings, engine, data_dir, options.output, version, tokenizer_dir)

@@ -1,7 +1,7 @@
 """The GPUs that ``resources.accelerator`` in config.yaml can name, as data.
 
 Names: the ``Accelerator`` enum of Truss (``truss/base/truss_config.py``). Memory: NVIDIA's data
-sheets, in GB of 10⁹ bytes, which is never more than the driver reports. Compute capability:
+sheets, in GB of 10⁹ bytes, never more than the driver reports. Compute capability:
 https://developer.nvidia.com/cuda-gpus.
 """
 
@@ -22,8 +22,8 @@ class Accelerator:
 
     Attributes:
         name: as config.yaml spells it.
-        model: the word in the GPU's own name that tells it from others.
-        memory_bytes: of one GPU.
+        model: the word of NVML's GPU name that identifies it.
+        memory_bytes: memory of one GPU.
         compute_capability: major and minor.
     """
 
@@ -33,7 +33,7 @@ class Accelerator:
     compute_capability: ComputeCapability
 
     def matches(self, gpu: Gpu) -> bool:
-        """Whether a GPU is of this kind, by its name."""
+        """Compare the name of a GPU with this kind."""
         return re.search(rf"\b{self.model}\b", gpu.name, re.IGNORECASE) is not None
 
 
@@ -70,8 +70,8 @@ class AcceleratorRequest:
 
     Attributes:
         name: the part before the colon.
-        count: GPUs asked for.
-        accelerator: what is known of them; None for a name that is not in the table.
+        count: number of GPUs.
+        accelerator: its row of the table, if any.
     """
 
     name: str
@@ -80,7 +80,7 @@ class AcceleratorRequest:
 
 
 def parse_accelerator(spec: str) -> AcceleratorRequest | None:
-    """Reads ``resources.accelerator``; None where Truss itself would refuse the value."""
+    """Parse ``resources.accelerator``; None for a value that Truss refuses."""
     match = _SPEC.fullmatch(spec.strip())
     if match is None:
         return None

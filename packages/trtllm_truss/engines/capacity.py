@@ -1,10 +1,9 @@
-"""How many tokens and sequences an engine's KV cache holds on a GPU.
+"""Capacity of an engine's KV cache on a GPU, in tokens and sequences.
 
-The arithmetic is the runtime's own (``calculateCacheSizePerToken`` and ``calculateMaxNumBlocks`` in
-NVIDIA/TensorRT-LLM, ``batch_manager/kvCacheManager``): the fraction is taken of what is free once
-the engine is loaded; ``max_tokens_in_paged_kv_cache`` alone replaces it, and with both set the
-smaller wins. The runtime then rounds up to whole blocks; here it is down, so that nothing is
-promised that is not there.
+The arithmetic follows the runtime (``calculateCacheSizePerToken`` and ``calculateMaxNumBlocks`` in
+NVIDIA/TensorRT-LLM, ``batch_manager/kvCacheManager``): the fraction applies to the memory that is
+free after loading; ``max_tokens_in_paged_kv_cache`` alone replaces it; the smaller of both wins.
+The runtime rounds up to whole blocks; this module rounds down, so as not to overstate the capacity.
 """
 
 from __future__ import annotations
@@ -13,37 +12,31 @@ import math
 from dataclasses import dataclass
 from itertools import islice
 
-from trtllm_truss.engines.diagnostics import Finding, error, warning
+from trtllm_truss.engines.diagnostics import Diagnostic, error, warning
 from trtllm_truss.engines.rank_files import RankFiles
-from trtllm_truss.engines.runtime_values import (
-    RuntimeValues,
-    fraction,
-    whole_number,
-    whole_numbers,
-)
 from trtllm_truss.engines.tensorrt_llm_config import EngineConfig
+from trtllm_truss.settings.runtime import RuntimeOptions
 
 DEFAULT_FREE_FRACTION = 0.9
 
 _FRACTION = "kv_cache_free_gpu_mem_fraction"
 _TOKENS = "max_tokens_in_paged_kv_cache"
-_WINDOW = "max_attention_window_size"
 _GB = 10**9
 _BITS = {
     **{"float32": 32, "float16": 16, "bfloat16": 16, "INT8": 8, "FP8": 8},
     "NVFP4": 4.5,  # one scale of 8 bits for 16 numbers
 }
-_WASTEFUL = 0.5  # a cap below this share of what would fit is pointed out
+_WASTEFUL = 0.5  # warn about a limit below this share of the possible tokens
 
 
 @dataclass(frozen=True, slots=True)
 class CacheKnobs:
-    """What the settings say about the KV cache's size.
+    """Settings of the KV cache's size.
 
     Attributes:
         free_fraction: ``kv_cache_free_gpu_mem_fraction``, of the memory free after loading.
         max_tokens: ``max_tokens_in_paged_kv_cache``.
-        attention_window: the widest of ``max_attention_window_size``; tokens behind it are dropped.
+        attention_window: the largest ``max_attention_window_size``; older tokens are dropped.
     """
 
     free_fraction: float | None = None
@@ -51,30 +44,25 @@ class CacheKnobs:
     attention_window: int | None = None
 
     @classmethod
-    def from_runtime(cls, runtime: RuntimeValues) -> CacheKnobs:
-        """Reads them from ``model_metadata.runtime``.
-
-        Raises:
-            SettingsError: one of them is of the wrong type or out of range.
-        """
-        windows = whole_numbers(runtime, _WINDOW)
+    def from_runtime(cls, runtime: RuntimeOptions) -> CacheKnobs:
+        """Take them from ``model_metadata.runtime``."""
         return cls(
-            free_fraction=fraction(runtime, _FRACTION),
-            max_tokens=whole_number(runtime, _TOKENS),
-            attention_window=max(windows, default=0) or None,
+            free_fraction=runtime.kv_cache_free_gpu_mem_fraction,
+            max_tokens=runtime.max_tokens_in_paged_kv_cache,
+            attention_window=max(runtime.max_attention_window_size, default=None),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What the KV cache of one engine holds; every GPU of the engine holds the same tokens.
+    """KV cache of one engine; every GPU of the engine holds the same tokens.
 
     Attributes:
-        knobs: the settings that led to it.
-        bytes_per_token: of one token, on the GPU with the most layers.
-        free_bytes: of one GPU, after the weights.
+        knobs: its settings.
+        bytes_per_token: on the GPU with the most layers.
+        free_bytes: memory of one GPU after the weights.
         block_tokens: tokens of one block.
-        sequence_tokens: of one sequence of the engine's full length, or of its attention window.
+        sequence_tokens: tokens of a sequence of full length, or of the attention window.
     """
 
     knobs: CacheKnobs
@@ -85,13 +73,13 @@ class Capacity:
 
     @property
     def tokens_by_fraction(self) -> int:
-        """Tokens that the share of the free memory holds."""
+        """Tokens that fit into the configured fraction of the free memory."""
         share = self.knobs.free_fraction or DEFAULT_FREE_FRACTION
         return int(self.free_bytes * share / self.bytes_per_token)
 
     @property
     def tokens(self) -> int:
-        """All that fit, in whole blocks."""
+        """Tokens of the cache, in whole blocks."""
         knobs, tokens = self.knobs, self.tokens_by_fraction
         if knobs.max_tokens is not None:
             both = knobs.free_fraction is not None
@@ -107,29 +95,28 @@ class Capacity:
 
     @property
     def cache_bytes(self) -> int:
-        """What the cache takes of each GPU."""
+        """Bytes of the cache on each GPU."""
         return self.tokens * self.bytes_per_token
 
     @property
-    def sentence(self) -> str:
-        """The one line that ``check`` prints."""
+    def summary(self) -> str:
+        """One line for ``check`` and the log."""
         return (
             f"{_gigabytes(self.cache_bytes)} of KV cache per GPU → {self.tokens:,} tokens → "
             f"{self.sequences:,} sequences of {self.sequence_tokens:,} tokens"
         )
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
-        """What is wrong with it; with an error among them the engine must not start."""
+    def diagnostics(self) -> tuple[Diagnostic, ...]:
         return tuple(
-            finding
-            for finding in (_too_small(self), _too_large(self), _two_knobs(self), _idle(self))
-            if finding is not None
+            diagnostic
+            for diagnostic in (_too_small(self), _too_large(self), _two_knobs(self), _idle(self))
+            if diagnostic is not None
         )
 
 
 def kv_cache_bytes_per_token(config: EngineConfig) -> int:
-    """Bytes that one token takes in the KV cache of one GPU; 0 for a model without attention.
+    """Return the bytes of one token in the KV cache of one GPU; 0 for a model without attention.
 
     With pipeline parallelism this is the GPU with the most key/value heads, the first to fill up.
     """
@@ -146,12 +133,12 @@ def kv_cache_bytes_per_token(config: EngineConfig) -> int:
 
 
 def kv_cache_capacity(config: EngineConfig, knobs: CacheKnobs, free_bytes: int) -> Capacity | None:
-    """What the cache holds with these settings on GPUs with this much memory.
+    """Compute the capacity on GPUs with this much memory.
 
     Args:
         config: the engine.
         knobs: the settings.
-        free_bytes: of the GPU with the least memory, after the weights (`free_after_weights`).
+        free_bytes: of the smallest GPU, after the weights (`free_after_weights`).
 
     Returns:
         None for a model without a KV cache.
@@ -170,15 +157,15 @@ def kv_cache_capacity(config: EngineConfig, knobs: CacheKnobs, free_bytes: int) 
 
 
 def free_after_weights(gpu_free_bytes: int, files: RankFiles) -> int:
-    """An estimate of what the engine's weights leave free on a GPU.
+    """Estimate the bytes that remain on a GPU after the engine's weights.
 
     A rank's file is nearly all weights. The runtime's working memory (activations, CUDA graphs,
-    NCCL; often 1 to 3 GB) is recorded nowhere and not taken off.
+    NCCL; often 1 to 3 GB) is not recorded and not subtracted.
     """
     return max(0, gpu_free_bytes - files.largest_rank_bytes)
 
 
-def _too_small(capacity: Capacity) -> Finding | None:
+def _too_small(capacity: Capacity) -> Diagnostic | None:
     if capacity.sequences:
         return None
     knobs = capacity.knobs
@@ -199,7 +186,7 @@ def _too_small(capacity: Capacity) -> Finding | None:
     )
 
 
-def _too_large(capacity: Capacity) -> Finding | None:
+def _too_large(capacity: Capacity) -> Diagnostic | None:
     if capacity.cache_bytes <= capacity.free_bytes:
         return None
     return error(
@@ -210,7 +197,7 @@ def _too_large(capacity: Capacity) -> Finding | None:
     )
 
 
-def _two_knobs(capacity: Capacity) -> Finding | None:
+def _two_knobs(capacity: Capacity) -> Diagnostic | None:
     knobs, by_fraction = capacity.knobs, capacity.tokens_by_fraction
     if knobs.max_tokens is None or knobs.free_fraction is None or knobs.max_tokens == by_fraction:
         return None
@@ -223,7 +210,7 @@ def _two_knobs(capacity: Capacity) -> Finding | None:
     )
 
 
-def _idle(capacity: Capacity) -> Finding | None:
+def _idle(capacity: Capacity) -> Diagnostic | None:
     cap, usable = capacity.knobs.max_tokens, capacity.tokens_by_fraction
     if capacity.knobs.free_fraction is not None or cap is None or cap > usable * _WASTEFUL:
         return None

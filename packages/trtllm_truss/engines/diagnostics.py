@@ -1,4 +1,4 @@
-"""One thing that does not fit, as one sentence with its remedy."""
+"""Diagnostics: a mismatch and its remedy, in one message."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ from dataclasses import dataclass
 
 
 class Severity(enum.Enum):
-    """What a finding means for the start."""
+    """Effect of a diagnostic on the start."""
 
     ERROR = "error"
-    """The engine would not start, or not serve as the settings say."""
+    """The engine would not start, or not serve as the settings require."""
 
     WARNING = "warning"
-    """It starts; somebody will wonder later."""
+    """The engine starts with a probable mistake."""
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """A disagreement between two things that must fit together.
+class Diagnostic:
+    """A mismatch between two things that must fit together.
 
     Attributes:
         code: a stable word for programs, such as ``version_mismatch``.
-        severity: whether it stops the start.
-        sentence: both values and the remedy, for the operator.
+        severity: an error blocks the start.
+        message: both values and the remedy, for the operator.
     """
 
     code: str
     severity: Severity
-    sentence: str
+    message: str
 
 
-def error(code: str, sentence: str) -> Finding:
-    """A finding that stops the start."""
-    return Finding(code, Severity.ERROR, sentence)
+def error(code: str, message: str) -> Diagnostic:
+    """Build a blocking diagnostic."""
+    return Diagnostic(code, Severity.ERROR, message)
 
 
-def warning(code: str, sentence: str) -> Finding:
-    """A finding that does not."""
-    return Finding(code, Severity.WARNING, sentence)
+def warning(code: str, message: str) -> Diagnostic:
+    """Build a non-blocking diagnostic."""
+    return Diagnostic(code, Severity.WARNING, message)
 
 
-def shortlist(names: Sequence[str], most: int = 4) -> str:
-    """The first names with commas, and how many more there are."""
-    shown, more = ", ".join(names[:most]), len(names) - most
+def shortlist(names: Sequence[str], limit: int = 4) -> str:
+    """Join the first names with commas and count the others."""
+    shown, more = ", ".join(names[:limit]), len(names) - limit
     return f"{shown} and {more} more" if more > 0 else shown

@@ -1,8 +1,8 @@
-"""The key/value header of a GGUF file: what a model says about itself, without its weights.
+"""The key/value header of a GGUF file: the metadata of a model.
 
 The format is ggml's, https://github.com/ggml-org/ggml/blob/master/docs/gguf.md: the magic, a
 version, the number of tensors and of keys, then the keys, each a length-prefixed name, a type and a
-value. Versions 2 and 3 in little-endian order are read, which is what every current tool writes.
+value. Versions 2 and 3 in little-endian order are supported; every current tool writes them.
 """
 
 from __future__ import annotations
@@ -25,13 +25,7 @@ _ARRAY = 9
 
 
 def read_metadata(path: Path) -> dict[str, MetadataValue]:
-    """Read all keys of a GGUF file's header; the tensors that follow are not touched.
-
-    Args:
-        path: the file.
-
-    Returns:
-        Values by key, in the order of the file.
+    """Read all keys of a GGUF file's header, not its tensors.
 
     Raises:
         ArtifactError: the file cannot be read, is not GGUF, is of another version, or ends early.
@@ -46,7 +40,7 @@ def read_metadata(path: Path) -> dict[str, MetadataValue]:
 
 
 class _Header:
-    """A cursor over the mapped file. Whatever does not fit is a `ValueError` or `struct.error`."""
+    """A cursor over the mapped file; raises `ValueError` or `struct.error` for corrupt data."""
 
     def __init__(self, data: mmap.mmap) -> None:
         self._data = data
@@ -75,7 +69,7 @@ class _Header:
         return value
 
     def _scalars(self, code: str, count: int) -> tuple[int, ...]:
-        # The size is checked before `unpack` builds its tuple: a corrupt count may be astronomic.
+        # Check the size before `unpack` builds its tuple: a corrupt count may be astronomic.
         size = struct.calcsize(f"<{code}") * count
         return struct.unpack(f"<{count}{code}", self._take(size))
 
@@ -97,5 +91,5 @@ class _Header:
     @staticmethod
     def _code(kind: int) -> str:
         if kind not in _SCALARS:
-            raise ValueError(f"it holds a value of type {kind}, which is not read here")
+            raise ValueError(f"it has a value of the unsupported type {kind}")
         return _SCALARS[kind]

@@ -1,4 +1,4 @@
-"""The GPUs of this machine, as NVIDIA's management library (NVML) sees them."""
+"""The GPUs of this machine, by NVIDIA's management library (NVML)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Gpu:
     Attributes:
         name: as ``nvidia-smi`` prints it, such as ``NVIDIA H100 80GB HBM3``.
         total_bytes: its memory.
-        free_bytes: what no process has taken at this moment.
+        free_bytes: memory that no process uses at this moment.
         compute_capability: major and minor, ``(9, 0)`` for Hopper.
         driver_version: of the machine, such as ``575.57.08``.
     """
@@ -32,10 +32,10 @@ class Gpu:
 
 
 def visible_gpus(visible_devices: str | None = None) -> tuple[Gpu, ...]:
-    """The GPUs that a process started here may use, in NVML's order.
+    """List the GPUs that a child process may use, in NVML's order.
 
-    Without NVML's Python module, without a driver or without a GPU there are none; that is never
-    an error. No CUDA context is made, so nothing is taken from the GPUs.
+    Return none without NVML's Python module, driver or GPU. Creates no CUDA context, so it uses no
+    memory of the GPUs.
 
     Args:
         visible_devices: the value of ``CUDA_VISIBLE_DEVICES``, which NVML itself ignores: numbers
@@ -48,12 +48,12 @@ def visible_gpus(visible_devices: str | None = None) -> tuple[Gpu, ...]:
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
-        logger.debug("NVML cannot be used: %s", error)
+        logger.debug("cannot use NVML: %s", error)
         return ()
     try:
         return _selected(nvml, visible_devices)
     except nvml.NVMLError as error:
-        logger.warning("the GPUs cannot be read: %s", error)
+        logger.warning("cannot query GPUs: %s", error)
         return ()
     finally:
         nvml.nvmlShutdown()
@@ -70,7 +70,7 @@ def _selected(nvml: Any, visible_devices: str | None) -> tuple[Gpu, ...]:
             (h for i, h in enumerate(handles) if wanted == str(i) or _has_uuid(nvml, h, wanted)),
             None,
         )
-        if handle is None:  # CUDA, too, ignores everything behind the first wrong entry
+        if handle is None:  # CUDA also ignores everything after the first wrong entry
             break
         chosen.append(_gpu(nvml, handle, driver))
     return tuple(chosen)
@@ -93,5 +93,5 @@ def _gpu(nvml: Any, handle: Any, driver: str) -> Gpu:
 
 
 def _text(value: str | bytes) -> str:
-    """Older releases of the module return bytes."""
+    # Older releases of the module return bytes.
     return value.decode() if isinstance(value, bytes) else value

@@ -1,21 +1,32 @@
-"""A folder, or a listing of one, becomes an `Engine`: what it holds decides what serves it."""
+"""Inspection of an engine folder or of its listing."""
 
 from __future__ import annotations
 
 import enum
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+
+from pydantic import Field
 
 from trtllm_truss.engines.config_schemas import CONFIG_FILE, parse_config
 from trtllm_truss.engines.gguf import read_metadata
-from trtllm_truss.engines.json_fields import Fields
+from trtllm_truss.engines.json_files import (
+    INT32_MAX,
+    JsonObject,
+    json_object,
+    parse_json,
+    read_model,
+)
 from trtllm_truss.engines.layout import FLAT, GGUF_SUFFIX, Layout, Placement, find_engine
-from trtllm_truss.engines.manifest import Manifest, parse_manifest, read_manifest
+from trtllm_truss.engines.manifest import (
+    MANIFEST_FILE,
+    Manifest,
+    TargetGpu,
+    parse_manifest,
+    read_manifest,
+)
 from trtllm_truss.engines.rank_files import ENGINE_SUFFIX, RankFiles, match_rank_files
-from trtllm_truss.engines.target_gpu import MANIFEST_FILE, TargetGpu
 from trtllm_truss.engines.tensorrt_llm_config import EngineConfig
 from trtllm_truss.errors import ArtifactError
 
@@ -23,8 +34,12 @@ _CPU_MAX_BATCH_SIZE = 64
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
+class _CpuConfig(JsonObject):
+    max_position_embeddings: int = Field(ge=2, le=INT32_MAX)
+
+
 class EngineKind(enum.Enum):
-    """What an engine folder holds; the value is the Triton backend that serves it."""
+    """Kind of an engine; the value is the Triton backend that serves it."""
 
     TENSORRT_LLM = "tensorrtllm"
     CPU = "openvino_genai"
@@ -32,20 +47,20 @@ class EngineKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineDescription:
-    """What is known of an engine without its weights.
+    """Description of an engine without its weights.
 
     Attributes:
-        kind: what it is.
-        max_sequence_tokens: the most that prompt and generated tokens may be together.
-        max_input_tokens: the most that a prompt may be, without chunked context.
+        kind: its kind.
+        max_sequence_tokens: limit of prompt and generated tokens together.
+        max_input_tokens: limit of prompt tokens, without chunked context.
         max_batch_size: sequences that run at once.
         max_beam_width: beams a request may ask for.
         tensor_parallelism: GPUs that one layer is split over.
         pipeline_parallelism: groups of layers on different GPUs.
-        config: all that ``config.json`` says; None for an engine of the CPU.
-        rank_files: the files it consists of; None for an engine of the CPU.
-        manifest: what its build recorded, if it did.
-        placement: where in its repository it lies.
+        config: the contents of ``config.json``; None for an engine of the CPU.
+        rank_files: its files; None for an engine of the CPU.
+        manifest: the record of its build, if any.
+        placement: its location in the repository.
     """
 
     kind: EngineKind
@@ -62,27 +77,27 @@ class EngineDescription:
 
     @property
     def target_gpu(self) -> TargetGpu | None:
-        """The GPU it was built for, if that is recorded."""
+        """The GPU that it was built for, if recorded."""
         return None if self.manifest is None else self.manifest.gpu
 
     @property
     def takes_adapters(self) -> bool:
-        """Whether it was built with the LoRA plugin; False for an engine of the CPU."""
+        """True if it was built with the LoRA plugin."""
         return self.config is not None and self.config.plugins.lora
 
     @property
     def world_size(self) -> int:
-        """Ranks, one process and one GPU each; 1 for an engine of the CPU."""
+        """Ranks, one process and GPU each; 1 for an engine of the CPU."""
         return 1 if self.config is None else self.config.parallelism.world_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine(EngineDescription):
-    """An engine that lies on this machine.
+    """An engine on this machine.
 
     Attributes:
-        folder: where its files lie.
-        tokenizer_folder: where the files of its tokenizer lie, if they are beside it.
+        folder: its files.
+        tokenizer_folder: files of its tokenizer, if the repository has any.
     """
 
     folder: Path
@@ -90,13 +105,13 @@ class Engine(EngineDescription):
 
 
 def inspect_engine(repository: Path) -> Engine:
-    """Reads what an engine says about itself.
+    """Inspect an engine on this machine.
 
     Args:
-        repository: the folder that holds it, flat or in LMI's layout.
+        repository: its folder, flat or in LMI's layout.
 
     Raises:
-        ArtifactError: it holds no engine, or one whose description cannot be read.
+        ArtifactError: the folder has no engine, or its description cannot be read.
     """
     try:
         sizes = _sizes(repository)
@@ -120,22 +135,21 @@ def inspect_engine(repository: Path) -> Engine:
 
 
 def inspect_files(sizes: Mapping[str, int], read: Callable[[str], bytes]) -> EngineDescription:
-    """The same from a listing and two small files of it, before any weights are here.
+    """Inspect an engine by its listing and two small files, before its weights are fetched.
 
     Args:
         sizes: bytes of every file by its path below the repository.
-        read: the contents of one of them.
+        read: returns the contents of one of them.
 
     Raises:
-        ArtifactError: they describe no engine, or a GGUF file, which describes itself; or what
-            `read` raises.
+        ArtifactError: the files describe no engine, or a GGUF file, whose header describes it.
     """
     placement = find_engine(sizes)
     here = placement.sizes(sizes)
     contents: dict[str, object] = {}
     for name in (CONFIG_FILE, MANIFEST_FILE):
         if name in here:
-            contents[name] = _json(name, read(placement.paths([name])[0]))
+            contents[name] = parse_json(name, read(placement.paths([name])[0]))
         elif name == CONFIG_FILE and placement.layout is not Layout.GGUF:
             raise ArtifactError(f"{name} is missing; add the one that the build wrote.")
     description = inspect_config(
@@ -149,7 +163,7 @@ def inspect_config(
     files: Iterable[tuple[str, int]],
     manifest: object = None,
 ) -> EngineDescription:
-    """The same from contents that were read already.
+    """Inspect an engine by parsed contents.
 
     Args:
         config: the parsed ``config.json``.
@@ -157,16 +171,16 @@ def inspect_config(
         manifest: the parsed ``engine.manifest.json``, if there is one.
 
     Raises:
-        ArtifactError: they describe no engine, or a GGUF file, which describes itself.
+        ArtifactError: the contents describe no engine, or a GGUF file.
     """
     sizes = dict(files)
     placement = find_engine(sizes)
     if placement.layout is Layout.GGUF:
         raise ArtifactError("a GGUF engine has no config.json; fetch the file and inspect it.")
-    values = _object(config, CONFIG_FILE)
+    values = json_object(CONFIG_FILE, config)
     recorded = None if manifest is None else parse_manifest(manifest)
     if placement.layout is Layout.OPENVINO:
-        context = Fields(CONFIG_FILE, values).integer("max_position_embeddings", least=2)
+        context = read_model(_CpuConfig, CONFIG_FILE, values).max_position_embeddings
         return replace(_describe_cpu(context), placement=placement, manifest=recorded)
     return _describe_tensorrt_llm(parse_config(values), sizes, recorded)
 
@@ -206,9 +220,9 @@ def _describe_cpu(context: int) -> EngineDescription:
 
 
 def _sizes(folder: Path) -> dict[str, int]:
-    """Bytes of the files in a folder and in those below it, as deep as an engine may lie."""
+    """Return the bytes of files by path, down to the greatest depth of an engine."""
     if not folder.is_dir():
-        raise ArtifactError("there is no such folder; check engine_repository.")
+        raise ArtifactError("the folder does not exist; check engine_repository.")
     files = (file for depth in range(4) for file in folder.glob("*/" * depth + "*"))
     return {
         file.relative_to(folder).as_posix(): file.stat().st_size for file in files if file.is_file()
@@ -221,19 +235,5 @@ def _refuse_lfs_pointers(folder: Path, sizes: Mapping[str, int]) -> None:
             with (folder / name).open("rb") as file:
                 if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
                     raise ArtifactError(
-                        f"{name} is only a Git LFS pointer; run `git lfs pull` in the repository."
+                        f"{name} is a Git LFS pointer; run `git lfs pull` in the repository."
                     )
-
-
-def _json(name: str, content: bytes) -> object:
-    try:
-        parsed: object = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise ArtifactError(f"{name} is not valid JSON ({error}); fetch it again.") from None
-    return parsed
-
-
-def _object(content: object, name: str) -> Mapping[str, Any]:
-    if not isinstance(content, Mapping):
-        raise ArtifactError(f"{name} is not a JSON object; take it from the build's output.")
-    return content

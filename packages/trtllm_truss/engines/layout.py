@@ -1,14 +1,14 @@
-"""What kind of engine a list of files is and where it lies, before any of them is opened.
+"""Kind and location of an engine, by a list of files.
 
-Two arrangements are read. Flat: everything in the repository's top folder. And that of LMI, the
+Two layouts are supported. Flat: everything in the repository's top folder. And that of LMI, the
 large-model containers of DJL Serving (``isValidTrtLlmModelRepo`` in its ``LmiUtils.java`` up to
 0.32)::
 
     <name>/1/*.engine, <name>/1/config.json     the engine
-    <name>/config.pbtxt                         Triton's; it is not read
+    <name>/config.pbtxt                         Triton's, ignored
     <name>/tokenizer_config.json, …             the tokenizer
 
-where the repository is the folder above ``<name>``, that folder itself, or one further up.
+The repository is the folder above ``<name>``, that folder itself, or one further up.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _FOREIGN = {
 
 
 class Layout(enum.Enum):
-    """How an engine's files lie."""
+    """Kind of an engine's files."""
 
     TENSORRT_LLM = "config.json with one engine file per rank"
     OPENVINO = "an OpenVINO IR with its config.json"
@@ -53,12 +53,12 @@ class Layout(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where in a repository an engine lies.
+    """Location of an engine in a repository.
 
     Attributes:
-        layout: what it is.
-        folder: path of its folder, ``/`` between folders; empty for the repository's own.
-        tokenizer_folder: the same for the tokenizer that may lie beside it.
+        layout: its kind.
+        folder: path of its folder, ``/`` between folders; empty for the top.
+        tokenizer_folder: the same for the tokenizer, if it has one.
     """
 
     layout: Layout
@@ -66,45 +66,44 @@ class Placement:
     tokenizer_folder: str = ""
 
     def sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Bytes of the files in the engine's folder, by names below it."""
+        """Return the bytes of files in the engine's folder, by name below it."""
         return _below(self.folder, sizes)
 
     def tokenizer_sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """The same for the tokenizer's folder."""
+        """Return the bytes of files in the tokenizer's folder, by name below it."""
         return _below(self.tokenizer_folder, sizes)
 
     def marks(self, sizes: Mapping[str, int]) -> list[str]:
-        """Paths of what the layout is recognised by, beside the engine itself."""
+        """Return the paths of files that mark the layout."""
         return [path for path in self.tokenizer_paths([_LMI_MARK]) if self.folder and path in sizes]
 
     def paths(self, names: Iterable[str]) -> list[str]:
-        """Names below the engine's folder as paths below the repository."""
+        """Prepend the engine's folder to names."""
         return [_join(self.folder, name) for name in names]
 
     def tokenizer_paths(self, names: Iterable[str]) -> list[str]:
-        """The same for the tokenizer's folder."""
+        """Prepend the tokenizer's folder to names."""
         return [_join(self.tokenizer_folder, name) for name in names]
 
 
 FLAT = Placement(Layout.TENSORRT_LLM)
-"""As TensorRT-LLM's builder leaves an engine."""
+"""Output of TensorRT-LLM's builder."""
 
 
 def find_engine(sizes: Mapping[str, int]) -> Placement:
-    """Decides what a repository holds, and where.
+    """Locate the engine of a repository and determine its kind.
 
     Args:
         sizes: bytes of every file by its path below the repository, ``/`` between folders.
 
     Raises:
-        ArtifactError: it holds nothing that can be served, more than one engine, or an
-            incomplete one.
+        ArtifactError: the repository has no engine, several engines, or an incomplete one.
     """
     of_lmi = _lmi_folders(sizes)
     if len(of_lmi) > 1:
         raise ArtifactError(
             f"the engine repository holds {len(of_lmi)} engines ({shortlist(of_lmi)}); name the "
-            "folder of one, or leave one."
+            "folder of one, or keep only one."
         )
     if of_lmi and not any("/" not in name and name.endswith(ENGINE_SUFFIX) for name in sizes):
         folder = _join(of_lmi[0], "1")
@@ -126,18 +125,20 @@ def _flat_layout(sizes: Mapping[str, int]) -> Layout:
     if len(ggufs) > 1:
         raise ArtifactError(
             f"the engine repository holds {len(ggufs)} {GGUF_SUFFIX} files ({shortlist(ggufs)}); "
-            "leave one."
+            "keep only one."
         )
     if ggufs:
         _refuse_empty(sizes, GGUF_SUFFIX)
         return Layout.GGUF
     if OPENVINO_MODEL in sizes:
         return Layout.OPENVINO
-    raise ArtifactError(f"the engine repository holds {_what_instead(sizes, names)}. {_WANTED}")
+    raise ArtifactError(
+        f"the engine repository holds {_describe_contents(sizes, names)}. {_WANTED}"
+    )
 
 
 def _lmi_folders(sizes: Mapping[str, int]) -> list[str]:
-    """The folders with a ``config.pbtxt`` and engines in their folder ``1``, at most two deep."""
+    """List folders with a ``config.pbtxt`` and engines in their folder ``1``, at most two deep."""
     versions = {PurePosixPath(name).parent for name in sizes if name.endswith(ENGINE_SUFFIX)}
     folders = {version.parent for version in versions if version.name == "1"}
     names = ["" if folder == PurePosixPath() else str(folder) for folder in folders]
@@ -163,7 +164,7 @@ def _refuse_empty(sizes: Mapping[str, int], suffix: str) -> None:
         )
 
 
-def _what_instead(sizes: Mapping[str, int], names: list[str]) -> str:
+def _describe_contents(sizes: Mapping[str, int], names: list[str]) -> str:
     nested = sorted(
         {
             str(PurePosixPath(name).parent)
@@ -172,9 +173,9 @@ def _what_instead(sizes: Mapping[str, int], names: list[str]) -> str:
         }
     )
     if {"encoder", "decoder"} <= set(nested):
-        return "an encoder and a decoder, and such models are not served"
+        return "an encoder and a decoder, which is not supported"
     if nested:
-        return f"no engine at its top; there is one in {shortlist(nested)}: move its files up"
+        return f"no engine in its top folder but in {shortlist(nested)}; move the files up"
     for suffix, meaning in _FOREIGN.items():
         foreign = [name for name in names if name.endswith(suffix)]
         if foreign:

@@ -1,4 +1,4 @@
-"""Which number formats a quantization computes in, and the GPUs that have them.
+"""Number formats of each quantization, and the GPUs that support them.
 
 Sources: ``tensorrt_llm/quantization/mode.py`` (names) and the hardware support matrix in the
 documentation of NVIDIA/TensorRT-LLM.
@@ -9,13 +9,13 @@ from __future__ import annotations
 from trtllm_truss.engines.gpus import ComputeCapability
 from trtllm_truss.engines.tensorrt_llm_config import Quantization
 
-LEAST_CAPABILITY: dict[str, ComputeCapability] = {
+MINIMUM_CAPABILITY: dict[str, ComputeCapability] = {
     "BF16": (8, 0),
     "FP8": (8, 9),
     "block-scaled FP8": (9, 0),
     "FP4": (10, 0),
 }
-"""The first compute capability that has a format; formats that all GPUs have are left out."""
+"""The first compute capability with a format; formats of all GPUs are left out."""
 
 _FORMATS = {
     "bfloat16": "BF16",
@@ -34,6 +34,6 @@ KNOWN_QUANTIZATIONS = frozenset(_FORMATS) | {
 
 
 def number_formats(quantization: Quantization) -> tuple[str, ...]:
-    """Keys of `LEAST_CAPABILITY` for what an engine computes in, each once."""
+    """Return the keys of `MINIMUM_CAPABILITY` for an engine, each once."""
     names = (quantization.dtype, quantization.algorithm or "", quantization.kv_cache or "")
     return tuple(dict.fromkeys(_FORMATS[name] for name in names if name in _FORMATS))

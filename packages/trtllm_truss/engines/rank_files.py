@@ -1,6 +1,6 @@
-"""Which files of a repository are an engine's ranks, and which are missing.
+"""The files of an engine's ranks.
 
-The runtime computes the names it opens (``GptJsonConfig::engineFilename`` in NVIDIA/TensorRT-LLM):
+The runtime computes the names (``GptJsonConfig::engineFilename`` in NVIDIA/TensorRT-LLM):
 ``rankR.engine`` for an engine with a version, ``<name>_<dtype>_tpN[_ppM]_rankR.engine`` for one
 without. Any other ``.engine`` file is never opened.
 """
@@ -17,14 +17,14 @@ ENGINE_SUFFIX = ".engine"
 
 @dataclass(frozen=True, slots=True)
 class RankFiles:
-    """The engine files of a repository, against those that its ``config.json`` calls for.
+    """The engine files of a repository, compared with its ``config.json``.
 
     Attributes:
-        names: the files that are opened, by rank; with managed weights each rank's second file
+        names: files that the runtime opens, by rank; with managed weights each rank's second file
             follows the engines.
-        missing: those of `names` that are not there.
+        missing: those of `names` that the repository lacks.
         surplus: engine files that nothing opens.
-        largest_rank_bytes: size of the largest rank, about what its weights take on a GPU.
+        largest_rank_bytes: size of the largest rank, about the GPU memory of its weights.
     """
 
     names: tuple[str, ...]
@@ -34,12 +34,7 @@ class RankFiles:
 
 
 def match_rank_files(config: EngineConfig, sizes: Mapping[str, int]) -> RankFiles:
-    """Compares what is there with what the engine's runtime opens.
-
-    Args:
-        config: the engine.
-        sizes: bytes of each file by name.
-    """
+    """Compare files, in bytes by name, with those that the engine's runtime opens."""
     ranks = range(config.parallelism.world_size)
     engines = [_engine_name(config, rank) for rank in ranks]
     weights = (

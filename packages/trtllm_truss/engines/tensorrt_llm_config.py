@@ -1,6 +1,6 @@
-"""What a TensorRT-LLM engine's ``config.json`` says, whichever era wrote it, and what follows.
+"""Contents of a TensorRT-LLM engine's ``config.json``, of any era, and the runtime's rules.
 
-The rules are those of the C++ runtime that loads the engine: ``cpp/tensorrt_llm/runtime/
+Source of the rules, the C++ runtime that loads the engine: ``cpp/tensorrt_llm/runtime/
 gptJsonConfig.cpp`` and ``cpp/include/tensorrt_llm/runtime/modelConfig.h`` in NVIDIA/TensorRT-LLM
 (read at 0.5, 0.9, 0.12, 0.16 and 1.0), and ``batch_manager/trtGptModel.h`` for prompt lengths.
 `config_schemas` reads the file itself.
@@ -8,16 +8,22 @@ gptJsonConfig.cpp`` and ``cpp/include/tensorrt_llm/runtime/modelConfig.h`` in NV
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from trtllm_truss.engines.versions import release
+from pydantic import Field, model_validator
+
+from trtllm_truss.engines.json_files import INT32_MAX, JsonObject, PluginFlag, Size
+from trtllm_truss.literals import release
 
 _PACKED_PROMPTS_SINCE = (0, 11)
+_OLD_TOKENS_PER_BLOCK = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
-    """How an engine is split over GPUs, one rank on each.
+    """Split of an engine over GPUs, one rank on each.
 
     Attributes:
         tensor: GPUs that one layer is split over.
@@ -31,12 +37,11 @@ class Parallelism:
 
     @property
     def world_size(self) -> int:
-        """Ranks, and so GPUs."""
+        """Ranks, one GPU each."""
         return self.tensor * self.pipeline * self.context
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(JsonObject):
     """Sizes that the build fixed.
 
     Attributes:
@@ -49,23 +54,31 @@ class Limits:
         max_batch_tokens: ``max_num_tokens``, tokens of one step over all sequences, if recorded.
     """
 
-    max_batch_size: int
-    max_beam_width: int
-    max_input_tokens: int
-    max_sequence_tokens: int
-    max_batch_tokens: int | None
+    max_batch_size: Size
+    max_beam_width: Size = 1
+    max_input_tokens: Size = Field(alias="max_input_len")
+    max_sequence_tokens: int = Field(alias="max_seq_len", ge=2, le=INT32_MAX)
+    max_batch_tokens: Size | None = Field(None, alias="max_num_tokens")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _add_output(cls, values: Any) -> Any:
+        if isinstance(values, Mapping) and values.get("max_seq_len") is None:
+            tokens = values.get("max_input_len"), values.get("max_output_len")
+            if isinstance(tokens[0], int) and isinstance(tokens[1], int):
+                return {**values, "max_seq_len": sum(tokens)}
+        return values
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The model's measures, before any split over GPUs.
+    """Dimensions of the model, before any split over GPUs.
 
     Attributes:
-        vocab_size: tokens that the engine knows.
+        vocab_size: tokens of the vocabulary.
         heads: attention heads of a layer.
-        head_size: numbers that one head keeps of a token.
-        kv_heads: key/value heads of each layer, 0 where a layer has no attention. Its length is
-            the number of layers.
+        head_size: numbers per head and token.
+        kv_heads: key/value heads by layer, 0 for a layer without attention.
     """
 
     vocab_size: int
@@ -75,19 +88,18 @@ class Shape:
 
     @property
     def layers(self) -> int:
-        """Layers of all kinds."""
         return len(self.kv_heads)
 
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """How numbers are stored.
+    """Number formats of weights, activations and KV cache.
 
     Attributes:
         dtype: type of unquantized weights and activations, such as ``float16``.
         algorithm: TensorRT-LLM's name of the weights' quantization, such as ``W4A16_AWQ``; None
-            without one. The old schema has bit flags only and yields ``FP8``, ``INT8`` or ``INT4``.
-        kv_cache: ``INT8``, ``FP8`` or ``NVFP4``; None where the cache holds `dtype`.
+            without one. The old schema has only bit flags and yields ``FP8``, ``INT8`` or ``INT4``.
+        kv_cache: ``INT8``, ``FP8`` or ``NVFP4``; None for a cache of `dtype`.
     """
 
     dtype: str
@@ -95,9 +107,8 @@ class Quantization:
     kv_cache: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Plugins:
-    """What was compiled in, as far as serving depends on it.
+class Plugins(JsonObject):
+    """The compiled-in features that serving depends on.
 
     Attributes:
         attention: the GPT attention plugin.
@@ -107,21 +118,21 @@ class Plugins:
         paged_context_fmha: the same over a paged cache: KV-cache reuse and chunked context.
         paged_state: a recurrent model's state is cut into blocks.
         mamba_conv1d: the plugin of recurrent models.
-        managed_weights: weights lie in ``rankN_managed_weights.safetensors`` beside the engine.
+        managed_weights: weights are in ``rankN_managed_weights.safetensors`` beside the engine.
         tokens_per_block: tokens of one block of the paged cache.
         lora: adapters can be applied.
     """
 
-    attention: bool
-    packed_input: bool
-    paged_kv_cache: bool
-    context_fmha: bool
-    paged_context_fmha: bool
-    paged_state: bool
-    mamba_conv1d: bool
-    managed_weights: bool
-    tokens_per_block: int
-    lora: bool = False
+    attention: PluginFlag = Field(False, alias="gpt_attention_plugin")
+    packed_input: bool = Field(False, alias="remove_input_padding")
+    paged_kv_cache: bool = False
+    context_fmha: bool = False
+    paged_context_fmha: bool = Field(False, alias="use_paged_context_fmha")
+    paged_state: bool = False
+    mamba_conv1d: PluginFlag = Field(False, alias="mamba_conv1d_plugin")
+    managed_weights: bool = Field(False, alias="manage_weights")
+    tokens_per_block: Size = _OLD_TOKENS_PER_BLOCK
+    lora: PluginFlag = Field(False, alias="lora_plugin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,16 +140,15 @@ class EngineConfig:
     """One TensorRT-LLM engine, by its ``config.json``.
 
     Attributes:
-        version: the TensorRT-LLM version that built it; None in the schema of 0.5 to 0.7, which
-            records none.
+        version: the TensorRT-LLM version that built it; None in the schema of 0.5 to 0.7.
         assumed_version: `version`, or the newest release that writes a file like this one.
         name: the architecture (``LlamaForCausalLM``), in the old schema the builder's name.
-        recurrent: the model keeps a state instead of, or beside, a KV cache.
+        recurrent: the model has a state instead of, or in addition to, a KV cache.
         parallelism: the split over GPUs.
         limits: the sizes that the build fixed.
-        shape: the model's measures.
-        quantization: how numbers are stored.
-        plugins: what was compiled in.
+        shape: the model's dimensions.
+        quantization: number formats.
+        plugins: compiled-in features.
     """
 
     version: str | None
@@ -152,12 +162,12 @@ class EngineConfig:
     plugins: Plugins
 
     def max_prompt_tokens(self, *, chunked_context: bool = False) -> int:
-        """The longest prompt that the runtime lets in.
+        """Return the tokens of the longest prompt that the runtime accepts.
 
         With chunked context only the sequence limits it; with packed input and context FMHA a
-        prompt must fit into one step, and ``max_input_len`` binds nothing
-        (``TRTGptModel maxInputLen`` in the runtime's log). Engines older than that rule, 0.11,
-        and those that do not record ``max_num_tokens`` keep to ``max_input_len``.
+        prompt must fit into one step, and ``max_input_len`` has no effect
+        (``TRTGptModel maxInputLen`` in the runtime's log). For engines before 0.11 and for
+        those without ``max_num_tokens`` the limit is ``max_input_len``.
 
         Args:
             chunked_context: ``enable_chunked_context`` is set for the runtime.
@@ -179,7 +189,7 @@ class EngineConfig:
 
     @property
     def batching_gaps(self) -> tuple[str, ...]:
-        """Build options that in-flight batching needs and this engine lacks; empty if it can.
+        """Build options that in-flight batching needs and this engine lacks.
 
         The names are those of ``config.json``; the rule is ``supportsInflightBatching`` of the
         runtime.

@@ -1,7 +1,7 @@
 """TensorRT-LLM versions and the Triton images that run them, as data.
 
 Source: ``docs/introduction/compatibility.md`` in triton-inference-server/server (the same page is
-in NVIDIA's Triton user guide). It begins with 24.04; the rows before come from the branches of
+in NVIDIA's Triton user guide). It begins with 24.04; earlier rows come from the branches of
 triton-inference-server/tensorrtllm_backend and have no driver or TensorRT version.
 """
 
@@ -10,13 +10,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from trtllm_truss.literals import Release, release
+
 _IMAGE = "nvcr.io/nvidia/tritonserver:{tag}-trtllm-python-py3"
-_NUMBERS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})*")
 _IMAGE_NAME = re.compile(r"(?:^|/)tritonserver:([0-9]{2}\.[0-9]{2})-trtllm-python-py3(?:@|$)")
 
-Release = tuple[int, ...]
-
-_LEAST_DRIVERS: dict[str, Release] = {"12": (525, 60, 13), "13": (580,)}
+_MINIMUM_DRIVERS: dict[str, Release] = {"12": (525, 60, 13), "13": (580,)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +24,7 @@ class Image:
 
     Attributes:
         tag: the image's month, ``YY.MM``.
-        tensorrt_llm: the version that its engines must have.
+        tensorrt_llm: version of its engines.
         cuda: CUDA toolkit.
         driver: the NVIDIA driver it was released with; None before 24.04.
         tensorrt: TensorRT; None before 24.04.
@@ -41,21 +40,20 @@ class Image:
 
     @property
     def name(self) -> str:
-        """The image as Docker pulls it."""
         return _IMAGE.format(tag=self.tag)
 
     @property
-    def least_driver(self) -> Release | None:
+    def minimum_driver(self) -> Release | None:
         """The first driver that runs the image's CUDA, by CUDA's minor-version compatibility.
 
         Source: "CUDA Compatibility" in NVIDIA's data-center documentation. Its
-        forward-compatibility packages let some GPUs do with less.
+        forward-compatibility packages allow older drivers for some GPUs.
         """
-        return None if self.cuda is None else _LEAST_DRIVERS.get(self.cuda.split(".")[0])
+        return None if self.cuda is None else _MINIMUM_DRIVERS.get(self.cuda.split(".")[0])
 
     @property
     def documented(self) -> bool:
-        """Whether NVIDIA's table has this row."""
+        """True if NVIDIA's table has this row."""
         return self.tensorrt is not None
 
 
@@ -97,7 +95,7 @@ IMAGES: tuple[Image, ...] = (
 """Oldest first. 1.3, the release after the last row, no longer loads engines at all."""
 
 PINNED_IMAGE = next(image for image in IMAGES if image.tag == "25.10")
-"""What this project runs on: the last image on CUDA 12, which the drivers of GPU clouds carry."""
+"""The default: the last image on CUDA 12, which the drivers of GPU clouds support."""
 
 PINNED_VERSION = PINNED_IMAGE.tensorrt_llm
 
@@ -107,8 +105,8 @@ class ImageChoice:
     """The image for an engine.
 
     Attributes:
-        image: the best there is.
-        exact: whether it holds exactly the engine's version.
+        image: the best match.
+        exact: True if it has exactly the engine's version.
     """
 
     image: Image
@@ -117,20 +115,14 @@ class ImageChoice:
     def __str__(self) -> str:
         image = self.image
         if not self.exact:
-            return f"{image.name} (TensorRT-LLM {image.tensorrt_llm}, the nearest there is)"
+            return f"{image.name} (TensorRT-LLM {image.tensorrt_llm}, the nearest available)"
         if not image.documented:
             return f"{image.name} (older than NVIDIA's compatibility table, which starts at 24.04)"
         return image.name
 
 
-def release(version: str) -> Release:
-    """The numbers that a version begins with: ``(0, 17, 0)`` for ``0.17.0.post1``; may be empty."""
-    numbers = _NUMBERS.match(version)
-    return tuple(int(number) for number in numbers[0].split(".")) if numbers else ()
-
-
 def image_for(version: str) -> ImageChoice:
-    """The newest image with exactly this TensorRT-LLM version, or else the nearest.
+    """Choose the newest image with exactly this TensorRT-LLM version, or else the nearest.
 
     Nearest is an image of the same numbers (``0.12.0`` for ``0.12.0.dev2024080600``), then the
     newest one below, then the oldest of all.
@@ -143,22 +135,22 @@ def image_for(version: str) -> ImageChoice:
 
 
 def find_image(name: str) -> Image | None:
-    """The table's row of an image, by its name; None for any other image."""
+    """Look up an image by its name; None for an image outside the table."""
     match = _IMAGE_NAME.search(name)
     return next((image for image in IMAGES if match and image.tag == match[1]), None)
 
 
 def version_to_render(installed: str | None, image_name: str | None) -> str:
-    """Return the TensorRT-LLM version whose names of tensors and parameters are rendered.
+    """Choose the TensorRT-LLM version whose tensors and parameters are rendered.
 
     Args:
-        installed: the version that is installed here, if any; it wins.
-        image_name: `base_image.image` of config.yaml; images outside the table do not count.
+        installed: the installed version, if any; it wins.
+        image_name: `base_image.image` of config.yaml; images outside the table are ignored.
     """
     return installed or (version_in(image_name) if image_name else None) or PINNED_VERSION
 
 
 def version_in(image_name: str) -> str | None:
-    """The TensorRT-LLM version in an image, by its name; None for images not in the table."""
+    """Look up the TensorRT-LLM version of an image; None for an image outside the table."""
     image = find_image(image_name)
     return None if image is None else image.tensorrt_llm

@@ -1,7 +1,7 @@
-"""The check of guides (schemas, regular expressions, grammars) before an engine compiles them.
+"""Validation of guides (schemas, regular expressions, grammars) before an engine compiles them.
 
-XGrammar compiles a guide inside the engine and cannot be interrupted there. `check` has the guide
-compiled before that by a program, `trial`, which forks a process with limits for each guide. The
-engine supplies the compiler: `backends.openvino_genai.grammar_compiler_worker` on the CPU,
-`xgrammar_trial` for TensorRT-LLM. `size` and `misreading` read the text alone.
+XGrammar compiles a guide inside the engine and cannot be interrupted there. `validator` first has a
+`compiler_worker` compile it, a program that forks a process with limits for each guide. The engine
+supplies the compiler: `backends.openvino_genai.grammar_compiler_worker` on the CPU,
+`xgrammar_worker` for TensorRT-LLM. `size` and `xgrammar_workaround` read the text alone.
 """

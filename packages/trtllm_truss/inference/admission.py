@@ -28,7 +28,6 @@ _REQUESTS_REMEMBERED = 64
 _SPARE_SHARE = 8
 """One more request for so many of the batch: a successor is there when one ends."""
 
-_SCHEDULER_POLICY = "batch_scheduler_policy"
 _MAX_UTILIZATION = "max_utilization"
 
 
@@ -208,7 +207,7 @@ class Admission:
         tokens = kv_cache_tokens(settings, capacity)
         if tokens is not None:
             tokens *= instances
-        if settings.runtime.get(_SCHEDULER_POLICY) == _MAX_UTILIZATION:
+        if settings.runtime.batch_scheduler_policy == _MAX_UTILIZATION:
             tokens = None
         return cls(batch + -(-batch // _SPARE_SHARE), tokens, settings.serving)
 

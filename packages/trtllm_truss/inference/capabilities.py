@@ -13,7 +13,6 @@ from trtllm_truss.requests import GenerationRequest
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.validation import is_unicode
 
-_GUIDING = "guided_decoding_backend"
 _GUIDE_TENSORS = re.compile(r"guided_decoding_guide(_type)?")
 
 
@@ -49,7 +48,7 @@ class Capabilities:
         return cls(
             max_beam_width=max_beam_width(settings, engine),
             adapters=engine.takes_adapters,
-            guides=engine.kind is EngineKind.CPU or bool(settings.runtime.get(_GUIDING)),
+            guides=engine.kind is EngineKind.CPU or bool(settings.runtime.guided_decoding_backend),
             kv_cache_tokens=kv_cache_tokens(settings, capacity),
             control_tokens_in_messages=settings.serving.control_tokens_in_messages,
         )

@@ -10,15 +10,15 @@ from pathlib import Path
 
 from trtllm_truss.engines.inspection import Engine, EngineKind
 from trtllm_truss.errors import InvalidRequest, QueueFull
-from trtllm_truss.guides.check import GuideCheck
 from trtllm_truss.guides.guide import CheckFailed, Guide, GuideFault, TooManyGuides
+from trtllm_truss.guides.validator import GuideValidator
 from trtllm_truss.requests import GenerationRequest
 from trtllm_truss.triton.client.failures import RETRY_AFTER_S, unavailable
 
 logger = logging.getLogger(__name__)
 
-_CPU_TRIAL = "trtllm_truss.backends.openvino_genai.grammar_compiler_worker"
-_GPU_TRIAL = "trtllm_truss.guides.xgrammar_trial"
+_CPU_WORKER = "trtllm_truss.backends.openvino_genai.grammar_compiler_worker"
+_GPU_WORKER = "trtllm_truss.guides.xgrammar_worker"
 
 
 class GuideGate:
@@ -30,7 +30,7 @@ class GuideGate:
         check: the check for the engine's vocabulary.
     """
 
-    def __init__(self, check: GuideCheck) -> None:
+    def __init__(self, check: GuideValidator) -> None:
         self._check = check
 
     async def admit(self, request: GenerationRequest) -> None:
@@ -60,7 +60,7 @@ def guide_check_for(
     tokenizer_info: Path | None,
     environment: Mapping[str, str],
     compile_limit_s: float,
-) -> GuideCheck | None:
+) -> GuideValidator | None:
     """Build the check for an engine, or None without guided decoding; starts nothing.
 
     Args:
@@ -70,8 +70,8 @@ def guide_check_for(
         compile_limit_s: CPU time per guide.
     """
     if engine.kind is EngineKind.CPU:
-        program = ["-m", _CPU_TRIAL, str(engine.folder.resolve())]
-        return GuideCheck(program, environment, compile_limit_s)
+        program = ["-m", _CPU_WORKER, str(engine.folder.resolve())]
+        return GuideValidator(program, environment, compile_limit_s)
     if tokenizer_info is None:
         return None
     if importlib.util.find_spec("xgrammar") is None:
@@ -79,4 +79,4 @@ def guide_check_for(
             "XGrammar's Python package is not installed: of guides only length, depth and "
             "repetitions are checked"
         )
-    return GuideCheck(["-m", _GPU_TRIAL, str(tokenizer_info)], environment, compile_limit_s)
+    return GuideValidator(["-m", _GPU_WORKER, str(tokenizer_info)], environment, compile_limit_s)

@@ -13,6 +13,7 @@ from trtllm_truss.validation import (
     SHOWN_CHARACTERS,
     broken_rule,
     did_you_mean,
+    dotted_path,
     shown,
     shown_name,
 )
@@ -92,13 +93,14 @@ def invalid_request(error: ValidationError, known: Iterable[str]) -> InvalidRequ
         known: the names of the fields that exist, for suggestions.
     """
     finding: dict[str, Any] = dict(error.errors(include_url=False)[0])
-    location = [str(part)[:SHOWN_CHARACTERS] for part in finding["loc"]]
-    field, path = location[0] if location else "", _path(location)
+    location = [p if isinstance(p, int) else p[:SHOWN_CHARACTERS] for p in finding["loc"]]
+    path = dotted_path(location)
     if finding["type"] == "extra_forbidden":
         return unknown_field(path, known)
     if finding["type"] == "missing":
         return InvalidRequest(f"{path} is missing.", param=path)
-    return InvalidRequest(f"{broken_rule(finding, path)}.", param=field or None)
+    param = str(location[0]) if location else None
+    return InvalidRequest(f"{broken_rule(finding, path)}.", param=param)
 
 
 def check_length(name: str, items: Sized, most: int, *, param: str, unit: str = "items") -> None:
@@ -122,10 +124,3 @@ def unknown_field(name: str, known: Iterable[str]) -> InvalidRequest:
     return InvalidRequest(
         f"{shown_name(name)} is not a field of this request; {hint}", param=name[:SHOWN_CHARACTERS]
     )
-
-
-def _path(location: list[str]) -> str:
-    path = ""
-    for part in location:
-        path += f"[{part}]" if part.isdigit() else f".{part}" if path else part
-    return path

@@ -20,10 +20,10 @@ from trtllm_truss.engines.capacity import (
     free_after_weights,
     kv_cache_capacity,
 )
-from trtllm_truss.engines.compatibility.check import disagreements
-from trtllm_truss.engines.compatibility.environment import Surroundings
-from trtllm_truss.engines.contents import check_files
-from trtllm_truss.engines.diagnostics import Finding, Severity
+from trtllm_truss.engines.compatibility.check import check_compatibility
+from trtllm_truss.engines.compatibility.host import HostInfo
+from trtllm_truss.engines.diagnostics import Diagnostic, Severity
+from trtllm_truss.engines.file_checks import check_files
 from trtllm_truss.engines.gpus import Gpu, visible_gpus
 from trtllm_truss.engines.inspection import Engine, EngineDescription, inspect_engine
 from trtllm_truss.errors import SettingsError
@@ -45,14 +45,14 @@ class ResolvedEngine:
 
     engine: Engine
     tokenizer_folder: Path
-    findings: tuple[Finding, ...]
+    findings: tuple[Diagnostic, ...]
     capacity: Capacity | None
 
 
 def resolve_engine(
     settings: Settings,
     environment: Environment,
-    surroundings: Surroundings,
+    host: HostInfo,
     built: Path | None = None,
 ) -> ResolvedEngine:
     """Compares the engine with all around it; if it fits, fetches it and the tokenizer at once.
@@ -60,7 +60,7 @@ def resolve_engine(
     Args:
         settings: what to serve.
         environment: secrets and variables.
-        surroundings: what is known of this machine.
+        host: what is known of this machine.
         built: the folder of the engine that was built, where the settings name none.
 
     Raises:
@@ -70,7 +70,7 @@ def resolve_engine(
     repository = open_engine(settings, environment, built)
     described = repository.describe()
     if described is not None:
-        _refuse(_examined(settings, described, surroundings)[0])
+        _refuse(_examined(settings, described, host)[0])
     paths = [*repository.engine_paths(described), *own_tokenizer_paths(settings, repository)]
     repository.source.check_room(paths)
     tokenizer = open_tokenizer(settings, environment)
@@ -81,7 +81,7 @@ def resolve_engine(
         tokenizer_folder = fetched.result() if fetched else None
     engine = inspect_engine(folder)
     check_files(engine, folder)
-    own, capacity = _examined(settings, engine, surroundings)
+    own, capacity = _examined(settings, engine, host)
     _refuse(own)
     tokenizer_folder = tokenizer_folder or engine.tokenizer_folder
     return ResolvedEngine(engine, tokenizer_folder, (*findings, *own), capacity)
@@ -153,10 +153,10 @@ def fetch_engine(settings: Settings, environment: Environment) -> Path:
     return repository.source.fetch(repository.engine_paths(repository.describe()))
 
 
-def local_surroundings(environment: Environment) -> Surroundings:
+def local_host_info(environment: Environment) -> HostInfo:
     """What this machine says of itself; no GPU means that nothing is known of GPUs."""
     gpus = visible_gpus(environment.variables.get("CUDA_VISIBLE_DEVICES"))
-    return Surroundings(gpus=gpus or None, runtime_version=installed_version())
+    return HostInfo(gpus=gpus or None, runtime_version=installed_version())
 
 
 def installed_version() -> str | None:
@@ -186,14 +186,14 @@ def cache_capacity(
 
 
 def _examined(
-    settings: Settings, engine: EngineDescription, surroundings: Surroundings
-) -> tuple[list[Finding], Capacity | None]:
-    findings = disagreements(settings, engine, surroundings)
-    capacity = cache_capacity(settings, engine, surroundings.gpus or ())
-    return [*findings, *(capacity.findings if capacity else ())], capacity
+    settings: Settings, engine: EngineDescription, host: HostInfo
+) -> tuple[list[Diagnostic], Capacity | None]:
+    findings = check_compatibility(settings, engine, host)
+    capacity = cache_capacity(settings, engine, host.gpus or ())
+    return [*findings, *(capacity.diagnostics if capacity else ())], capacity
 
 
-def _refuse(findings: Sequence[Finding]) -> None:
-    errors = [finding.sentence for finding in findings if finding.severity is Severity.ERROR]
+def _refuse(findings: Sequence[Diagnostic]) -> None:
+    errors = [finding.message for finding in findings if finding.severity is Severity.ERROR]
     if errors:
         raise SettingsError(" ".join(errors))

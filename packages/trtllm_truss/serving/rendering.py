@@ -5,25 +5,20 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from trtllm_truss.engines.concurrency import (
-    INSTANCE_COUNT,
-    MAX_BATCH_SIZE,
-    batch_size,
-    instance_count,
-    max_beam_width,
-)
+from trtllm_truss.engines.concurrency import batch_size, instance_count, max_beam_width
 from trtllm_truss.engines.inspection import Engine
-from trtllm_truss.settings.model import RuntimeValue, Settings
+from trtllm_truss.literals import rows_for
+from trtllm_truss.settings.model import Settings
+from trtllm_truss.settings.runtime_parameters import PARAMETERS
 from trtllm_truss.text.tokenizer_files import read_tokenizer_folder
 from trtllm_truss.triton.model_repository.contract import MODEL_NAME
 from trtllm_truss.triton.model_repository.native_models import InstanceCounts, render_native_models
-from trtllm_truss.triton.model_repository.parameters import check_parameters
 from trtllm_truss.triton.model_repository.repository import render_repository
 
 _TEMPLATE = "triton_model_repository"
 _INFO_FILE = "xgrammar_tokenizer_info.json"
-_OWN_FIELDS = (MAX_BATCH_SIZE, INSTANCE_COUNT)
-_GUIDING, _TOKENIZER_INFO = "guided_decoding_backend", "xgrammar_tokenizer_info_path"
+_MAX_BEAM_WIDTH = "max_beam_width"
+_TOKENIZER_INFO = "xgrammar_tokenizer_info_path"
 
 
 def render_engine(
@@ -57,7 +52,7 @@ def render_engine(
         `destination`.
 
     Raises:
-        SettingsError: a parameter is unknown, of the wrong type or out of range.
+        SettingsError: `runtime` does not fit the engine.
         ArtifactError: the tokenizer cannot be read.
     """
     tokenizer_dir = tokenizer_dir or engine.tokenizer_folder
@@ -76,11 +71,9 @@ def render_engine(
             ),
             tensorrt_llm_version=tensorrt_llm_version,
         )
-    parameters = check_parameters(
-        _parameters(settings),
-        tensorrt_llm_version,
-        max_beam_width=max_beam_width(settings, engine),
-    )
+    parameters = dict(settings.runtime.parameters)
+    if _MAX_BEAM_WIDTH in {row.name for row in rows_for(PARAMETERS, tensorrt_llm_version)}:
+        parameters[_MAX_BEAM_WIDTH] = max_beam_width(settings, engine)
     info = tokenizer_info_file(settings, engine, destination)
     if info is not None:
         parameters[_TOKENIZER_INFO] = str(info)
@@ -94,7 +87,7 @@ def render_engine(
         tensorrt_llm_version=tensorrt_llm_version,
         instance_count=instance_count(settings, engine),
     )
-    if info is not None and not settings.runtime.get(_TOKENIZER_INFO):
+    if info is not None and not settings.runtime.xgrammar_tokenizer_info_path:
         is_trusted = settings.trust_remote_code
         write_tokenizer_info(tokenizer_dir, info, trust_remote_code=is_trusted)
     return destination
@@ -108,10 +101,10 @@ def tokenizer_info_file(settings: Settings, engine: Engine, repository: Path) ->
         engine: the engine.
         repository: the model repository.
     """
-    if engine.config is None or not settings.runtime.get(_GUIDING):
+    if engine.config is None or not settings.runtime.guided_decoding_backend:
         return None
-    named = settings.runtime.get(_TOKENIZER_INFO)
-    return Path(str(named)) if named else repository.absolute() / MODEL_NAME / _INFO_FILE
+    named = settings.runtime.xgrammar_tokenizer_info_path
+    return Path(named) if named else repository.absolute() / MODEL_NAME / _INFO_FILE
 
 
 def write_tokenizer_info(
@@ -142,21 +135,3 @@ def write_tokenizer_info(
         "stop_token_ids": list(parts.eos_ids),
     }
     file.write_text(json.dumps(info), encoding="utf-8")
-
-
-def check_runtime(settings: Settings, tensorrt_llm_version: str) -> None:
-    """Looks at `runtime` alone, without an engine.
-
-    Args:
-        settings: what config.yaml asks for.
-        tensorrt_llm_version: whose parameters they are.
-
-    Raises:
-        SettingsError: a parameter is unknown, of the wrong type or out of range.
-    """
-    check_parameters(_parameters(settings), tensorrt_llm_version)
-
-
-def _parameters(settings: Settings) -> dict[str, RuntimeValue]:
-    """`runtime` without what are fields of their own in config.pbtxt."""
-    return {name: value for name, value in settings.runtime.items() if name not in _OWN_FIELDS}

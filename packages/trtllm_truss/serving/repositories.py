@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from trtllm_truss.artifacts.source import Source, named
-from trtllm_truss.engines.contents import check_listing, needed_files, tokenizer_finding
-from trtllm_truss.engines.diagnostics import Finding
+from trtllm_truss.engines.diagnostics import Diagnostic
+from trtllm_truss.engines.file_checks import check_listing, check_tokenizer, needed_files
 from trtllm_truss.engines.inspection import EngineDescription, inspect_files
 from trtllm_truss.engines.layout import Layout, find_engine
 from trtllm_truss.text.tokenizer_selection import select_tokenizer
@@ -73,7 +73,7 @@ class TokenizerRepository:
         self._repository = name
         self._trust_remote_code = trust_remote_code
 
-    def examine(self, engine: EngineDescription | None) -> list[Finding]:
+    def examine(self, engine: EngineDescription | None) -> list[Diagnostic]:
         """Looks at rights, files and disk before tens of gigabytes of engine are fetched.
 
         Args:
@@ -82,7 +82,7 @@ class TokenizerRepository:
         self._source.check_room(self._paths())
         if engine is None:
             return []
-        return list(tokenizer_finding(engine, self._repository, self._source.listing().commit))
+        return list(check_tokenizer(engine, self._repository, self._source.listing().commit))
 
     def fetch(self) -> Path:
         """The folder that holds it."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_truss.builder.run.build_engine import ensure_engine
-from trtllm_truss.engines.compatibility.environment import Surroundings
+from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.inspection import Engine
 from trtllm_truss.engines.versions import version_to_render
 from trtllm_truss.errors import EngineUnavailable
@@ -29,7 +29,7 @@ from trtllm_truss.metrics.collector import Metrics, exposed
 from trtllm_truss.processes.leftovers import sweep, temporary_folder
 from trtllm_truss.serving.preflight import (
     ResolvedEngine,
-    local_surroundings,
+    local_host_info,
     resolve_engine,
 )
 from trtllm_truss.serving.rendering import render_engine, tokenizer_info_file
@@ -176,10 +176,10 @@ class Service:
         _raise_file_limit()
         log = StartupLog(4)
         sweep()
-        surroundings = local_surroundings(self._environment)
-        version = version_to_render(surroundings.runtime_version, self._image)
+        host = local_host_info(self._environment)
+        version = version_to_render(host.runtime_version, self._image)
         with log.phase("engine") as details:
-            resolved = self._resolved_engine(surroundings)
+            resolved = self._resolved_engine(host)
             engine = resolved.engine
             details.append(f"{engine.kind.value}, context of {engine.max_sequence_tokens} tokens")
         with log.phase("tokenizer") as details:
@@ -255,16 +255,16 @@ class Service:
             self._running.generator.engine_is_gone()
         self.metrics.engine_restarted()
 
-    def _resolved_engine(self, surroundings: Surroundings) -> ResolvedEngine:
+    def _resolved_engine(self, host: HostInfo) -> ResolvedEngine:
         """The engine, built if need be, once nothing speaks against starting it."""
         built = None
         if self._settings.engine_repository is None:
-            built = ensure_engine(self._settings, self._environment, surroundings)
-        resolved = resolve_engine(self._settings, self._environment, surroundings, built)
+            built = ensure_engine(self._settings, self._environment, host)
+        resolved = resolve_engine(self._settings, self._environment, host, built)
         if resolved.capacity is not None:
-            logger.info("%s", resolved.capacity.sentence)
+            logger.info("%s", resolved.capacity.summary)
         for finding in resolved.findings:
-            logger.warning("%s", finding.sentence)
+            logger.warning("%s", finding.message)
         return resolved
 
     def _new_run(

@@ -1,5 +1,5 @@
-"""What the operator asked for: config.yaml, secrets and environment become one `Settings`.
+"""Settings of the operator: config.yaml, secrets and environment.
 
-`model` holds every key with its default, range and sentence; `loading` is the only reader of
-files, secrets and environment.
+`model` declares every key with its default, range and description; `loading` is the only reader of
+secrets and environment.
 """

@@ -1,8 +1,7 @@
-"""`model_metadata.build`: how to make the engine from a checkpoint.
+"""`model_metadata.build`: the build of an engine from a checkpoint.
 
-Names are those of `trtllm-build` and `convert_checkpoint.py` in NVIDIA/TensorRT-LLM, which are also
-those of LMI's `option.*`, wherever these have one; null leaves a value to those tools.
-`builder/flags.py` says which flag of which version each becomes.
+Names are those of `trtllm-build` and `convert_checkpoint.py` in NVIDIA/TensorRT-LLM and of LMI's
+`option.*`; null leaves a value to those tools. `builder/planning/flags.py` maps them to flags.
 """
 
 from __future__ import annotations
@@ -16,80 +15,81 @@ from trtllm_truss.settings.quantization import Quantization
 from trtllm_truss.settings.section import Repository
 from trtllm_truss.validation import Strict
 
-_MOST_TOKENS = 1 << 24
+_MAX_TOKENS = 1 << 24
 
 
 class RotaryScaling(Strict):
-    """How positions beyond the trained context are squeezed into it."""
+    """Scaling of positions beyond the trained context."""
 
     type: Literal["linear", "dynamic"] = Field(description="The kind of scaling.")
     factor: float = Field(gt=1, le=1024, description="New context length ÷ trained one.")
 
 
 class Build(Strict):
-    """What to build, and of what."""
+    """Source and options of a build."""
 
     checkpoint_repository: Repository = Field(
-        description="The model's weights as Hugging Face has them (`config.json` and safetensors), "
+        description="The checkpoint in the format of Hugging Face (`config.json` and safetensors), "
         "in the same forms as engine_repository."
     )
     checkpoint_revision: Repository | None = Field(
         None, description="Branch, tag or commit of checkpoint_repository."
     )
     backend: Literal["tensorrtllm", "openvino_genai"] = Field(
-        "tensorrtllm", description="The Triton backend to build for: the GPU's or the CPU's."
+        "tensorrtllm", description="The Triton backend to build for: GPU or CPU."
     )
     publish_to: Repository | None = Field(
         None,
-        description="Where a finished engine goes, and where later starts fetch it instead of "
-        "building: `org/name` on Hugging Face (made private) or `s3://bucket/prefix`.",
+        description="Destination of the finished engine, from which later starts fetch it instead "
+        "of building: `org/name` on Hugging Face (created private) or `s3://bucket/prefix`.",
     )
 
     max_batch_size: int | None = Field(
-        None, ge=1, le=65536, description="Sequences that run at once."
+        None, ge=1, le=65536, description="Sequences that run concurrently."
     )
     max_input_len: int | None = Field(
-        None, ge=1, le=_MOST_TOKENS, description="Tokens of the longest prompt."
+        None, ge=1, le=_MAX_TOKENS, description="Tokens of the longest prompt."
     )
     max_output_len: int | None = Field(
         None,
         ge=1,
-        le=_MOST_TOKENS,
-        description="Tokens generated at most, the prompt not counted; with max_input_len, and "
-        "instead of max_seq_len. (LMI from 0.30 on takes its option of this name for max_seq_len.)",
+        le=_MAX_TOKENS,
+        description="Limit of generated tokens, without the prompt; set with max_input_len, "
+        "instead of max_seq_len. (From LMI 0.30 on, its option of this name means max_seq_len.)",
     )
     max_seq_len: int | None = Field(
         None,
         ge=2,
-        le=_MOST_TOKENS,
-        description="Tokens of prompt and answer together; null is the model's own limit.",
+        le=_MAX_TOKENS,
+        description="Tokens of prompt and answer together; null is the model's limit.",
     )
     max_num_tokens: int | None = Field(
         None,
         ge=1,
-        le=_MOST_TOKENS,
+        le=_MAX_TOKENS,
         description="Tokens of all sequences in one step; prompts above it need chunked context.",
     )
     opt_num_tokens: int | None = Field(
-        None, ge=1, le=_MOST_TOKENS, description="The number of tokens in one step to tune for."
+        None, ge=1, le=_MAX_TOKENS, description="The number of tokens in one step to tune for."
     )
-    max_beam_width: int = Field(1, ge=1, le=256, description="Beams a request may ask for.")
+    max_beam_width: int = Field(1, ge=1, le=256, description="Limit of a request's beams.")
     dtype: Literal["auto", "float16", "bfloat16", "float32"] = Field(
-        "auto", description="Of weights and activations; `auto` is the checkpoint's."
+        "auto", description="Type of weights and activations; `auto` is the checkpoint's."
     )
     quantization: Quantization | None = Field(
-        None, description="How weights are made smaller; one of the sections below, by `method`."
+        None, description="Quantization of the weights; one of the sections below, by `method`."
     )
     kv_cache_dtype: Literal["int8", "fp8"] | None = Field(
-        None, description="Of the KV cache; null is dtype. Half the bytes, twice the sequences."
+        None,
+        description="Type of the KV cache; null is dtype. Half the bytes hold twice the sequences.",
     )
     tokens_per_block: Literal[8, 16, 32, 64, 128, 256] | None = Field(
         None, description="Tokens in one block of the paged KV cache."
     )
     use_paged_context_fmha: bool | None = Field(
         None,
-        description="Prompts may read the paged KV cache: needed for KV-cache reuse and chunked "
-        "context. Null turns it on where `runtime` asks for either.",
+        description="Prompts may read the paged KV cache, as KV-cache reuse and chunked context "
+        "require. Null turns it on if `runtime` enables either.",
     )
     use_fp8_context_fmha: bool | None = Field(
         None, description="Attention over prompts in FP8 (Hopper, with fp8 quantization)."
@@ -98,76 +98,82 @@ class Build(Strict):
         None, description="Attention over prompts sums in FP32."
     )
     multi_block_mode: bool | None = Field(
-        None, description="Splits long sequences over several blocks of the GPU."
+        None, description="Split long sequences over several blocks of the GPU."
     )
     use_fused_mlp: bool | None = Field(
-        None, description="Joins the two input layers of a gated MLP."
+        None, description="Fuse the two input layers of a gated MLP."
     )
     use_custom_all_reduce: bool | None = Field(
-        None, description="TensorRT-LLM's own sum over GPUs that NVLink connects."
+        None, description="TensorRT-LLM's all-reduce for GPUs with NVLink."
     )
     gemm_plugin: Literal["auto", "float16", "bfloat16", "float32", "fp8", "disable"] = Field(
-        "auto", description="Matrix products by cuBLAS instead of TensorRT: faster to build."
+        "auto",
+        description="Type of matrix products by cuBLAS instead of TensorRT, faster to build.",
     )
-    logits_dtype: Literal["float16", "float32"] | None = Field(None, description="Of the logits.")
+    logits_dtype: Literal["float16", "float32"] | None = Field(
+        None, description="Type of the logits."
+    )
     rotary_base: float | None = Field(
-        None, gt=0, description="Base of the rotary embedding; replaces the checkpoint's."
+        None, gt=0, description="Base of the rotary embedding; overrides the checkpoint's."
     )
     rotary_dim: int | None = Field(
-        None, ge=1, le=65536, description="Rotated numbers of a head (GPT-J); as rotary_base."
+        None,
+        ge=1,
+        le=65536,
+        description="Rotated dimensions of a head (GPT-J); overrides the checkpoint's.",
     )
     rotary_scaling: RotaryScaling | None = Field(
-        None, description="Scaling of the rotary embedding; replaces the checkpoint's."
+        None, description="Scaling of the rotary embedding; overrides the checkpoint's."
     )
     baichuan_model_version: Literal["v1_7b", "v1_13b", "v2_7b", "v2_13b"] | None = Field(
-        None, description="Which Baichuan; `config.json` does not tell. Required for Baichuan."
+        None, description="Version of Baichuan, which `config.json` lacks. Required for Baichuan."
     )
     chatglm_model_version: Literal["glm", "chatglm", "chatglm2", "chatglm3", "glm4"] | None = Field(
-        None, description="Which ChatGLM; null is what the checkpoint says."
+        None, description="Version of ChatGLM; null is the checkpoint's."
     )
     gpt_model_version: Literal["gpt2", "santacoder", "starcoder", "starcoder2"] | None = Field(
-        None, description="Which GPT; null is what the checkpoint says."
+        None, description="Version of GPT; null is the checkpoint's."
     )
     load_by_shard: bool = Field(
-        False, description="Converts one file of the checkpoint after the other: less memory."
+        False, description="Convert the checkpoint file by file, with less memory."
     )
     workers: int | None = Field(
         None,
         ge=1,
         le=64,
-        description="Ranks converted and built at once; more are faster and take more memory.",
+        description="Ranks converted and built concurrently; more are faster and need more memory.",
     )
 
     @field_validator("max_output_len")
     @classmethod
-    def _needs_the_input(cls, tokens: int | None, info: ValidationInfo) -> int | None:
+    def _check_max_output_len(cls, tokens: int | None, info: ValidationInfo) -> int | None:
         if tokens is not None and info.data.get("max_input_len") is None:
-            raise _disagreement("max_output_len counts on top of max_input_len; set it as well")
+            raise _conflict("max_output_len counts in addition to max_input_len; set both")
         return tokens
 
     @field_validator("max_seq_len")
     @classmethod
-    def _holds_the_input(cls, tokens: int | None, info: ValidationInfo) -> int | None:
+    def _check_max_seq_len(cls, tokens: int | None, info: ValidationInfo) -> int | None:
         if tokens is not None and info.data.get("max_output_len") is not None:
-            raise _disagreement("it counts prompt and answer together; set max_output_len or it")
+            raise _conflict("it counts prompt and answer together; set either it or max_output_len")
         if tokens is not None and tokens < (info.data.get("max_input_len") or 0):
-            raise _disagreement("prompt and answer together are less than max_input_len; raise it")
+            raise _conflict("it is less than max_input_len; raise it")
         return tokens
 
     @field_validator("opt_num_tokens")
     @classmethod
-    def _is_possible(cls, tokens: int | None, info: ValidationInfo) -> int | None:
+    def _check_opt_num_tokens(cls, tokens: int | None, info: ValidationInfo) -> int | None:
         if tokens is not None and tokens > (info.data.get("max_num_tokens") or tokens):
-            raise _disagreement("it is more than max_num_tokens; lower it")
+            raise _conflict("it is more than max_num_tokens; lower it")
         return tokens
 
     @property
     def sequence_tokens(self) -> int | None:
-        """Tokens of prompt and answer together, however that was said; None is the model's."""
+        """Tokens of prompt and answer together, by either option; None is the model's."""
         if self.max_output_len is not None and self.max_input_len is not None:
             return self.max_input_len + self.max_output_len
         return self.max_seq_len
 
 
-def _disagreement(sentence: str) -> PydanticCustomError:
-    return PydanticCustomError("disagreement", "{sentence}", {"sentence": sentence})
+def _conflict(message: str) -> PydanticCustomError:
+    return PydanticCustomError("conflict", "{message}", {"message": message})

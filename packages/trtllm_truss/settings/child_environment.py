@@ -1,7 +1,6 @@
-"""The environment of our children: what they are known to read, and no secrets.
+"""The environment of child processes: variables that they are known to read, without secrets.
 
-What a child has in its environment, everything in it can read: backends, conversion scripts and the
-Python code of a checkpoint among it.
+All code in a child can read its environment: backends, conversion scripts, a checkpoint's Python.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ _NAMES = frozenset(
 _PREFIXES = (
     # the system and Python
     *("LC_", "LD_", "XDG_", "MALLOC_", "PYTHON", "CONDA_", "SSL_CERT_"),
-    # GPUs and what runs on them
+    # GPUs and their libraries
     *("CUDA_", "CUDNN_", "CUBLAS_", "NVIDIA_", "NVTX_", "NSYS_", "NVSHMEM_", "NCCL_"),
     *("TRT_", "TENSORRT_", "TRTLLM_", "TLLM_", "TRITON_", "MODELOPT_", "FLASHINFER_"),
     *("TORCH", "PYTORCH_", "HF_", "TRANSFORMERS_"),
-    # processes that talk to each other
+    # communication between processes
     *("MPI_", "OMPI_", "ORTE_", "PMIX_", "PRTE_", "HWLOC_", "HCOLL_"),
     *("UCX_", "UCC_", "SHARP_", "FI_", "IBV_", "MLX5_", "RDMAV_"),
     # the CPU
@@ -37,12 +36,12 @@ _PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:[^/@\s]*@")
 def child_environment(
     variables: Mapping[str, str], passed: Collection[str] = (), *, online: bool = False
 ) -> dict[str, str]:
-    """Chooses the variables of a child from ours.
+    """Select the variables of a child process.
 
     Args:
-        variables: our own environment.
-        passed: names that the operator has chosen (`serving.pass_environment`): whatever they hold.
-        online: the child fetches something, so it gets the proxies.
+        variables: the environment of this process.
+        passed: names that are always passed (`serving.pass_environment`).
+        online: pass proxies, for a child that fetches something.
     """
     return {
         name: value

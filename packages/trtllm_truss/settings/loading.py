@@ -1,4 +1,4 @@
-"""config.yaml, secrets and environment, read here and nowhere else."""
+"""The only reader of secrets, environment and `model_metadata`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.build import Build, RotaryScaling
 from trtllm_truss.settings.model import PLATFORM_KEYS, Serving, Settings
 from trtllm_truss.settings.quantization import METHOD_SECTIONS
-from trtllm_truss.validation import broken_rule, did_you_mean
+from trtllm_truss.validation import broken_rule, did_you_mean, dotted_path
 
 ACCESS_TOKEN_SECRET = "hf_access_token"  # noqa: S105 - the secret's name, not its value
 _VARIABLE = f"TRUSS_SECRET_{ACCESS_TOKEN_SECRET}"
-_FILE = Path("/secrets") / ACCESS_TOKEN_SECRET  # where Truss's server looks too
+_FILE = Path("/secrets") / ACCESS_TOKEN_SECRET  # read by Truss's server too
 _TOKEN = re.compile(r"[!-~]*")
 
 _SECTIONS: dict[str, type[BaseModel]] = {
@@ -30,11 +30,11 @@ _SECTIONS: dict[str, type[BaseModel]] = {
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What the surroundings decide, beside config.yaml.
+    """Secrets and environment variables.
 
     Attributes:
-        hf_access_token: the Hugging Face token, None if there is none, empty if there is one
-            without a value; kept out of every repr.
+        hf_access_token: the Hugging Face token, None if not declared, empty if declared without a
+            value; excluded from every repr.
         variables: the process environment at start.
     """
 
@@ -46,7 +46,7 @@ class Environment:
 
 
 def parse_settings(config: Mapping[str, Any]) -> Settings:
-    """The settings in a parsed config.yaml.
+    """Validate the settings of a parsed config.yaml.
 
     Raises:
         SettingsError: a key is unknown, missing, of the wrong type or out of range.
@@ -60,19 +60,19 @@ def parse_settings(config: Mapping[str, Any]) -> Settings:
     try:
         return Settings.model_validate(ours)
     except ValidationError as error:
-        raise SettingsError(_sentence(error)) from None
+        raise SettingsError(_message(error)) from None
 
 
 def read_environment(secrets: Mapping[str, str] | None = None) -> Environment:
-    """Secrets and environment variables of this process.
+    """Read secrets and environment variables of this process.
 
     Args:
-        secrets: Truss's secrets mapping. It raises its own error for a secret that is declared
-            and empty, and supports neither `in` nor iteration. Without it, as on the command
-            line, the variable `TRUSS_SECRET_hf_access_token` counts.
+        secrets: Truss's secrets mapping, which raises for a declared but empty secret and supports
+            neither `in` nor iteration. Without it, as on the command line, the token is the
+            variable `TRUSS_SECRET_hf_access_token`.
 
     Raises:
-        SettingsError: the token cannot be one.
+        SettingsError: the token is malformed.
     """
     token = os.environ.get(_VARIABLE)
     if secrets is not None:
@@ -83,29 +83,29 @@ def read_environment(secrets: Mapping[str, str] | None = None) -> Environment:
     token = token and token.strip()
     if token and not _TOKEN.fullmatch(token):
         raise SettingsError(
-            f"the secret {ACCESS_TOKEN_SECRET} holds a space, a line break or another character "
-            "that no token has; set it again to the token alone."
+            f"the secret {ACCESS_TOKEN_SECRET} contains a space, a line break or another character "
+            "that tokens cannot have; set it to the token alone."
         )
     return Environment(hf_access_token=token, variables=dict(os.environ))
 
 
-def _sentence(error: ValidationError) -> str:
+def _message(error: ValidationError) -> str:
     problems = [_problem(dict(item)) for item in error.errors(include_url=False)]
     return "config.yaml: " + "; ".join(problems) + "."
 
 
 def _problem(item: dict[str, Any]) -> str:
-    *parents, key = item["loc"] or ("model_metadata",)
-    path = ".".join(["model_metadata", *map(str, parents), str(key)])
+    path = dotted_path(("model_metadata", *item["loc"]))
     if item["type"] == "extra_forbidden":
-        return f"{path} is not a setting{_suggestion(parents, str(key))}"
+        return f"{path} is not a setting{_suggestion(*item['loc'])}"
     if item["type"] == "missing":
         return f"{path} is missing"
     return broken_rule(item, path)
 
 
-def _suggestion(parents: list[Any], key: str) -> str:
-    section = _SECTIONS.get(".".join(map(str, parents)))
+def _suggestion(*location: str) -> str:
+    *parents, key = location
+    section = _SECTIONS.get(".".join(parents))
     names = list(section.model_fields) if section else []
     close = did_you_mean(key, names)
     return f" (did you mean {close}?)" if close else f" (known: {', '.join(sorted(names))})"

@@ -1,4 +1,4 @@
-"""`model_metadata.build.quantization`: one section per method, told apart by `method`."""
+"""`model_metadata.build.quantization`: one section per method."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ class SmoothQuant(Strict):
 
     method: Literal["smoothquant"]
     alpha: float = Field(
-        0.8, gt=0, le=1, description="How much of the difficulty moves from activations to weights."
+        0.8,
+        gt=0,
+        le=1,
+        description="Share of the quantization difficulty moved from activations to weights.",
     )
     per_token: bool = Field(
         False, description="A scale for each token, computed while serving: slower, more accurate."
@@ -25,20 +28,18 @@ class SmoothQuant(Strict):
 
 
 class Awq(Strict):
-    """INT4 weights, chosen by how activations use them; calibrated by `quantize.py`."""
+    """INT4 weights, scaled by activations; calibrated by `quantize.py`."""
 
     method: Literal["awq"]
     format: Literal["int4_awq", "w4a8_awq"] = Field(
         "int4_awq", description="Activations in 16 bits, or (`w4a8_awq`, Ada and Hopper) in FP8."
     )
     calib_size: int = Field(
-        32, ge=1, le=32, description="Samples to calibrate with; `quantize.py` takes no more."
+        32, ge=1, le=32, description="Calibration samples; the limit is that of `quantize.py`."
     )
-    calib_batch_size: int = Field(
-        1, ge=1, le=1024, description="Samples that are calibrated at once."
-    )
+    calib_batch_size: int = Field(1, ge=1, le=1024, description="Samples of one calibration batch.")
     block_size: Literal[32, 64, 128] = Field(
-        128, description="Weights that share one scale: fewer are more accurate and larger."
+        128, description="Weights per scale: fewer are more accurate and need more memory."
     )
 
 
@@ -46,14 +47,12 @@ class Fp8(Strict):
     """FP8 weights and activations; calibrated by `quantize.py`. Ada, Hopper and later."""
 
     method: Literal["fp8"]
-    calib_size: int = Field(512, ge=1, le=100_000, description="Samples to calibrate with.")
-    calib_batch_size: int = Field(
-        1, ge=1, le=1024, description="Samples that are calibrated at once."
-    )
+    calib_size: int = Field(512, ge=1, le=100_000, description="Calibration samples.")
+    calib_batch_size: int = Field(1, ge=1, le=1024, description="Samples of one calibration batch.")
 
 
 class WeightOnly(Strict):
-    """INT8 or INT4 weights by rounding alone, no calibration; also for engines of the CPU."""
+    """INT8 or INT4 weights by rounding, without calibration; also for engines of the CPU."""
 
     method: Literal["int8_weight_only", "int4_weight_only"]
 

@@ -1,4 +1,4 @@
-"""Types that several sections of `model_metadata` share."""
+"""Types shared by the sections of `model_metadata`."""
 
 from __future__ import annotations
 

@@ -226,11 +226,11 @@ def test_who_vouches_for_a_bad_guide_harms_nobody_else(guided: Scheduler) -> Non
 def test_what_is_not_the_callers_fault_is_not_a_refusal(
     engine: Engine, start_scheduler: StartScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduler_module, "_TRIAL", "no.such.module")
+    monkeypatch.setattr(scheduler_module, "_WORKER", "no.such.module")
     caller = submit(start_scheduler(engine), "regex", "a").wait()
 
     assert caller.caller_at_fault is False
-    assert caller.error == "Guides cannot be checked: the program for it ended (1)."
+    assert caller.error == "Guides cannot be checked: the compiler worker ended (1)."
 
 
 def test_requests_that_wait_for_their_guides_end_with_the_engine(

@@ -26,7 +26,7 @@ from trtllm_truss.builder.publishing import publish
 from trtllm_truss.builder.run.build_engine import ensure_engine
 from trtllm_truss.builder.workspace import builds_folder
 from trtllm_truss.cli.main import main
-from trtllm_truss.engines.compatibility.environment import Surroundings
+from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.inspection import EngineKind, inspect_engine
 from trtllm_truss.engines.manifest import read_manifest
 from trtllm_truss.errors import ArtifactError, BuildError, SettingsError
@@ -54,7 +54,7 @@ def config(folder: Path, build: dict[str, Any]) -> str:
 
 def ensured(build: dict[str, Any], token: str | None = None) -> Path:
     settings = parse_settings({"model_metadata": {"build": build}})
-    return ensure_engine(settings, Environment(token, dict(os.environ)), Surroundings())
+    return ensure_engine(settings, Environment(token, dict(os.environ)), HostInfo())
 
 
 @pytest.fixture
@@ -210,14 +210,14 @@ def test_weights_that_are_pickles_need_consent(
     metadata = {"build": {**wanted, "backend": backend}, "trust_remote_code": False}
     words = "only pickled weights (.bin), which run code when loaded; convert them to"
     with pytest.raises(SettingsError, match=re.escape(words)) as caught:
-        prepare_build(parse_settings({"model_metadata": metadata}), Surroundings(), None)
+        prepare_build(parse_settings({"model_metadata": metadata}), HostInfo(), None)
     assert ("set trust_remote_code to true" in caught.value.message) == (backend == "tensorrtllm")
     trusting = parse_settings({"model_metadata": {**metadata, "trust_remote_code": True}})
     if backend == "tensorrtllm":
-        assert prepare_build(trusting, Surroundings(), None).source.weights == ".bin"
+        assert prepare_build(trusting, HostInfo(), None).source.weights == ".bin"
     else:
         with pytest.raises(SettingsError, match="pickled weights"):
-            prepare_build(trusting, Surroundings(), None)
+            prepare_build(trusting, HostInfo(), None)
     assert not hub.asked_for("*.bin")
 
 

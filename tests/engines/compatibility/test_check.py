@@ -15,9 +15,9 @@ from tests.engines.engine_configs import (
     old_config,
 )
 
-from trtllm_truss.engines.compatibility.check import disagreements
-from trtllm_truss.engines.compatibility.environment import Surroundings
-from trtllm_truss.engines.diagnostics import Finding, Severity
+from trtllm_truss.engines.compatibility.check import check_compatibility
+from trtllm_truss.engines.compatibility.host import HostInfo
+from trtllm_truss.engines.diagnostics import Diagnostic, Severity
 from trtllm_truss.engines.gpus import Gpu
 from trtllm_truss.engines.inspection import EngineDescription, EngineKind, inspect_config
 from trtllm_truss.engines.versions import PINNED_IMAGE
@@ -43,14 +43,14 @@ def find(
     files: Sequence[tuple[str, int]] | None = None,
     manifest: Json | None = None,
     settings: Json | None = None,
-    **surroundings: Any,
-) -> list[Finding]:
+    **host: Any,
+) -> list[Diagnostic]:
     config = new_config() if config is None else config
     engine = inspect_config(config, listing(config) if files is None else files, manifest)
-    return disagreements(
+    return check_compatibility(
         Settings.model_validate({"engine_repository": "org/engine", **(settings or {})}),
         engine,
-        Surroundings(**surroundings),
+        HostInfo(**host),
     )
 
 
@@ -91,24 +91,24 @@ TABLE: dict[str, tuple[dict[str, Any], Severity, list[str]]] = {
     "rank_files_surplus": (
         {"files": [*listing(new_config()), ("rank1.engine", 1)]},
         WARNING,
-        ["nothing loads rank1.engine", "remove"],
+        ["config.json does not name rank1.engine", "remove"],
     ),
     "max_batch_size_above_engine": (
         {"settings": runtime(max_batch_size=4096)},
         ERROR,
-        ["runtime.max_batch_size is 4096", "at most 2048", "--max_batch_size 4096"],
+        ["runtime.max_batch_size is 4096", "limit is 2048", "--max_batch_size 4096"],
     ),
     "max_beam_width_above_engine": (
         {"settings": runtime(max_beam_width="4")},
         ERROR,
-        ["runtime.max_beam_width is 4", "at most 1"],
+        ["runtime.max_beam_width is 4", "limit is 1"],
     ),
     "no_inflight_batching": (
         {"config": plugins(remove_input_padding=False, gpt_attention_plugin=None)},
         ERROR,
         [
             "needs gpt_attention_plugin, remove_input_padding and paged_kv_cache",
-            "build it again with gpt_attention_plugin, remove_input_padding.",
+            "rebuild it with gpt_attention_plugin, remove_input_padding.",
         ],
     ),
     "enable_kv_cache_reuse_unsupported": (
@@ -130,12 +130,17 @@ TABLE: dict[str, tuple[dict[str, Any], Severity, list[str]]] = {
     "quantization_unknown": (
         {"config": new_config(algorithm="W1A1", kv_cache="INT2")},
         WARNING,
-        ["W1A1 and INT2 is not known here"],
+        ["W1A1 and INT2 is unknown"],
     ),
     "version_mismatch": (
         {"config": config_0_12(), "runtime_version": "1.0.0"},
         ERROR,
-        ["built by TensorRT-LLM 0.12.0", "TensorRT-LLM 1.0.0", image("24.08"), "again with 1.0.0"],
+        [
+            "built by TensorRT-LLM 0.12.0",
+            "TensorRT-LLM 1.0.0",
+            image("24.08"),
+            "rebuild the engine with 1.0.0",
+        ],
     ),
     "image_version_mismatch": (
         {"config": old_config(), "image": PINNED_IMAGE.name},
@@ -145,7 +150,7 @@ TABLE: dict[str, tuple[dict[str, Any], Severity, list[str]]] = {
     "driver_too_old": (
         {"config": new_config("1.2.1"), "image": image("26.07"), "gpus": [OLD_DRIVER]},
         WARNING,
-        ["driver here is 560.35.05", "CUDA 13.1.0.036", "wants 580"],
+        ["driver here is 560.35.05", "CUDA 13.1.0.036", "needs 580"],
     ),
     "accelerator_count": (
         {"config": new_config(tp=2), "settings": TP2, "accelerator": "H100"},
@@ -165,12 +170,12 @@ TABLE: dict[str, tuple[dict[str, Any], Severity, list[str]]] = {
     "accelerator_differs": (
         {"accelerator": "H100", "gpus": [A100]},
         WARNING,
-        ["names H100", "here is NVIDIA A100-SXM4-80GB"],
+        ["names H100", "this machine has NVIDIA A100-SXM4-80GB"],
     ),
     "gpus_missing": (
         {"config": new_config(tp=2), "settings": TP2, "gpus": [H100]},
         ERROR,
-        ["built for 2 GPU(s) and 1 can be seen here"],
+        ["built for 2 GPU(s) and 1 are visible here"],
     ),
     "gpu_not_the_builders": (
         {"manifest": H100_MANIFEST, "gpus": [A100]},
@@ -190,15 +195,15 @@ def test_each_disagreement(code: str) -> None:
     case, severity, words = TABLE[code]
     if "engine" in case:
         settings = Settings.model_validate({"engine_repository": "org/engine"})
-        surroundings = Surroundings(accelerator=case["accelerator"])
-        findings = disagreements(settings, case["engine"], surroundings)
+        host = HostInfo(accelerator=case["accelerator"])
+        diagnostics = check_compatibility(settings, case["engine"], host)
     else:
-        findings = find(**case)
-    (finding,) = findings
-    assert (finding.code, finding.severity) == (code, severity)
+        diagnostics = find(**case)
+    (diagnostic,) = diagnostics
+    assert (diagnostic.code, diagnostic.severity) == (code, severity)
     for word in words:
-        assert word in finding.sentence
-    assert finding.sentence.endswith((".", "?"))
+        assert word in diagnostic.message
+    assert diagnostic.message.endswith((".", "?"))
 
 
 @pytest.mark.parametrize(
@@ -224,8 +229,8 @@ def test_what_fits_has_no_findings(case: dict[str, Any]) -> None:
 
 
 def test_no_gpu_at_all() -> None:
-    (finding,) = find(gpus=[])
-    assert "built for 1 GPU(s) and 0 can be seen here" in finding.sentence
+    (diagnostic,) = find(gpus=[])
+    assert "built for 1 GPU(s) and 0 are visible here" in diagnostic.message
 
 
 @pytest.mark.parametrize(
@@ -239,22 +244,24 @@ def test_no_gpu_at_all() -> None:
     ],
 )
 def test_formats_that_a_gpu_lacks(config: Json, accelerator: str) -> None:
-    assert [finding.code for finding in find(config, accelerator=accelerator)] == ["gpu_too_old"]
+    assert [diagnostic.code for diagnostic in find(config, accelerator=accelerator)] == [
+        "gpu_too_old"
+    ]
 
 
 def test_versions_with_the_same_numbers_are_a_warning() -> None:
-    (finding,) = find(new_config("0.17.0.post1"), runtime_version="0.17.0")
-    assert (finding.code, finding.severity) == ("version_mismatch", WARNING)
+    (diagnostic,) = find(new_config("0.17.0.post1"), runtime_version="0.17.0")
+    assert (diagnostic.code, diagnostic.severity) == ("version_mismatch", WARNING)
 
 
 def test_a_runtime_that_is_the_image_is_told_once() -> None:
-    findings = find(new_config("0.20.0"), image=PINNED_IMAGE.name, runtime_version="1.0.0")
-    assert [finding.code for finding in findings] == ["image_version_mismatch"]
+    diagnostics = find(new_config("0.20.0"), image=PINNED_IMAGE.name, runtime_version="1.0.0")
+    assert [diagnostic.code for diagnostic in diagnostics] == ["image_version_mismatch"]
 
 
 def test_all_disagreements_are_told_at_once() -> None:
-    findings = find(config_0_12(), settings=TP2, accelerator="H100:2", runtime_version="1.0.0")
-    assert [finding.code for finding in findings] == [
+    diagnostics = find(config_0_12(), settings=TP2, accelerator="H100:2", runtime_version="1.0.0")
+    assert [diagnostic.code for diagnostic in diagnostics] == [
         "tensor_parallelism_mismatch",
         "version_mismatch",
         "accelerator_count",
@@ -272,7 +279,7 @@ def test_wrong_types_are_settings_errors(name: str, value: Any) -> None:
 
 def test_surroundings_from_config_yaml() -> None:
     config = {"resources": {"accelerator": "H100:2"}, "base_image": {"image": PINNED_IMAGE.name}}
-    surroundings = Surroundings.from_config(config, runtime_version="1.0.0")
-    assert surroundings == Surroundings("H100:2", PINNED_IMAGE.name, None, "1.0.0")
+    host = HostInfo.from_config(config, runtime_version="1.0.0")
+    assert host == HostInfo("H100:2", PINNED_IMAGE.name, None, "1.0.0")
     for odd in ({}, {"resources": None}, {"resources": {"accelerator": None}}, {"base_image": "x"}):
-        assert Surroundings.from_config(odd) == Surroundings()
+        assert HostInfo.from_config(odd) == HostInfo()

@@ -15,13 +15,12 @@ from trtllm_truss.cli.main import main
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.build import Build
-from trtllm_truss.settings.lmi_import.conversion import Imported, convert_options
-from trtllm_truss.settings.lmi_import.option import Fate
+from trtllm_truss.settings.lmi_import.conversion import ConversionResult, convert_options
+from trtllm_truss.settings.lmi_import.option import Outcome
 from trtllm_truss.settings.lmi_import.options import OPTIONS, SECTIONS
-from trtllm_truss.settings.lmi_import.reading import given_options, read_lines
+from trtllm_truss.settings.lmi_import.reading import collect_options, read_lines
 from trtllm_truss.settings.loading import parse_settings
 from trtllm_truss.settings.model import Serving, Settings
-from trtllm_truss.triton.model_repository.parameters import check_parameters
 
 DOCUMENTED = """
 engine mpi_mode rolling_batch model_id revision trust_remote_code dtype tensor_parallel_degree
@@ -79,13 +78,13 @@ SAMPLES: dict[str, tuple[str, Mapping[str, str]]] = {
 }
 
 
-def converted(gpus: int | None = None, **options: str) -> Imported:
+def converted(gpus: int | None = None, **options: str) -> ConversionResult:
     values = {f"option.{name}": value for name, value in options.items()}
-    return convert_options(given_options(values), gpus)
+    return convert_options(collect_options(values), gpus)
 
 
-def fates(imported: Imported) -> dict[str, Fate]:
-    return {row.written.removeprefix("option."): row.fate for row in imported.rows}
+def outcomes(imported: ConversionResult) -> dict[str, Outcome]:
+    return {row.spelling.removeprefix("option."): row.outcome for row in imported.rows}
 
 
 def sample_of(name: str) -> tuple[str, Mapping[str, str]]:
@@ -101,20 +100,18 @@ def test_no_documented_option_is_missing() -> None:
 
 def test_unmapped_options_have_a_reason() -> None:
     for option in OPTIONS.values():
-        assert option.target if option.fate is Fate.MAPPED else option.why, option.name
+        assert option.target if option.outcome is Outcome.MAPPED else option.reason, option.name
 
 
 @pytest.mark.parametrize(
-    "name", [option.name for option in OPTIONS.values() if option.fate is Fate.MAPPED]
+    "name", [option.name for option in OPTIONS.values() if option.outcome is Outcome.MAPPED]
 )
 def test_what_is_mapped_becomes_a_valid_setting(name: str) -> None:
     value, needed = sample_of(name)
     imported = converted(**{**BUILDS, **needed, name: value})
-    assert fates(imported)[name] is Fate.MAPPED
+    assert outcomes(imported)[name] is Outcome.MAPPED
     settings = parse_settings({"model_metadata": imported.metadata})
-    check_parameters(
-        {k: v for k, v in settings.runtime.items() if k != "max_batch_size"}, PINNED_VERSION
-    )
+    settings.runtime.check_version(PINNED_VERSION)
     got: Any = imported.metadata
     for key in OPTIONS[name].target.split("."):
         got = got[key]
@@ -143,7 +140,7 @@ option.max_rolling_batch_size=64
 option.max_input_len=1024 # default is 512
 option.max_output_len=512
 """
-    imported = convert_options(given_options(read_lines(text, "x")), gpus=8)
+    imported = convert_options(collect_options(read_lines(text, "x")), gpus=8)
     assert imported.metadata == {
         "tensor_parallelism": 8,
         "build": {
@@ -164,7 +161,7 @@ export OPTION_MAX_ROLLING_BATCH_SIZE="64"
 OPTION_MAX_INPUT_LEN=1024
 OPTION_MAX_OUTPUT_LEN=512
 """
-    imported = convert_options(given_options(read_lines(text, "x")), gpus=8)
+    imported = convert_options(collect_options(read_lines(text, "x")), gpus=8)
     assert imported.metadata["tensor_parallelism"] == 8
     assert imported.metadata["build"]["max_output_len"] == 512
 
@@ -179,13 +176,13 @@ option.tensor_parallel_degree=2
 option.max_rolling_batch_size=64
 option.dtype=fp16
 """
-    imported = convert_options(given_options(read_lines(text, "x")), None)
+    imported = convert_options(collect_options(read_lines(text, "x")), None)
     assert imported.metadata == {
         "engine_repository": "s3://lmi-llm/trtllm/0.12.0/baichuan-13b-tp2/",
         "tensor_parallelism": 2,
         "runtime": {"max_batch_size": 64},
     }
-    assert fates(imported)["dtype"] is Fate.NOT_NEEDED
+    assert outcomes(imported)["dtype"] is Outcome.NOT_NEEDED
 
 
 def test_artifacts_beside_the_properties() -> None:
@@ -211,30 +208,30 @@ def test_precedence() -> None:
         "option.tensor_parallel_degree": "1",
     }
     for used in reversed(list(values)):
-        (given,) = given_options(values)
-        assert given.written == used
+        (given,) = collect_options(values)
+        assert given.spelling == used
         del values[used]
 
 
 @pytest.mark.parametrize(
-    ("options", "fate", "part"),
+    ("options", "outcome", "part"),
     [
-        ({"rolling_batch": "disable"}, Fate.UNSUPPORTED, "only auto and trtllm"),
-        ({"rolling_batch": "trtllm"}, Fate.NOT_NEEDED, "batched in flight"),
-        ({"output_formatter": "sse"}, Fate.UNSUPPORTED, "only json"),
-        ({"tensor_parallel_degree": "max"}, Fate.UNSUPPORTED, "--gpus"),
-        ({"max_draft_len": "20"}, Fate.UNSUPPORTED, "no draft models"),
-        ({"smoothquant_alpha": "0.5"}, Fate.NOT_NEEDED, "smoothquant only"),
-        ({"nothing_of_lmi": "1"}, Fate.UNSUPPORTED, "does not name it"),
-        ({"quantize": "awq"}, Fate.MAPPED, "build.quantization.method"),
+        ({"rolling_batch": "disable"}, Outcome.UNSUPPORTED, "only auto and trtllm"),
+        ({"rolling_batch": "trtllm"}, Outcome.NOT_NEEDED, "batched in flight"),
+        ({"output_formatter": "sse"}, Outcome.UNSUPPORTED, "only json"),
+        ({"tensor_parallel_degree": "max"}, Outcome.UNSUPPORTED, "--gpus"),
+        ({"max_draft_len": "20"}, Outcome.UNSUPPORTED, "draft models are not"),
+        ({"smoothquant_alpha": "0.5"}, Outcome.NOT_NEEDED, "smoothquant only"),
+        ({"nothing_of_lmi": "1"}, Outcome.UNSUPPORTED, "unknown to LMI's"),
+        ({"quantize": "awq"}, Outcome.MAPPED, "build.quantization.method"),
     ],
 )
-def test_every_option_has_its_sentence(options: dict[str, str], fate: Fate, part: str) -> None:
+def test_every_option_has_a_reason(options: dict[str, str], outcome: Outcome, part: str) -> None:
     (name,) = options
     imported = converted(**BUILDS, **options)
-    (row,) = [row for row in imported.rows if row.written == f"option.{name}"]
-    assert row.fate is fate
-    assert part in row.sentence
+    (row,) = [row for row in imported.rows if row.spelling == f"option.{name}"]
+    assert row.outcome is outcome
+    assert part in row.detail
 
 
 def test_max_is_divided_by_the_stages() -> None:

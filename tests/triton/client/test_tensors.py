@@ -5,6 +5,7 @@ import struct
 import pytest
 from tritonclient.grpc import service_pb2
 
+from trtllm_truss.literals import rows_for
 from trtllm_truss.requests import Guide, Sampling
 from trtllm_truss.triton.client.request import EngineChunk, EngineRequest
 from trtllm_truss.triton.client.tensors import (
@@ -14,7 +15,6 @@ from trtllm_truss.triton.client.tensors import (
     pack_words,
 )
 from trtllm_truss.triton.model_repository.contract import INPUTS
-from trtllm_truss.triton.model_repository.schema import rows_for
 
 
 def with_sampling(fields):

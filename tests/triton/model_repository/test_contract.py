@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from trtllm_truss.engines.versions import PINNED_VERSION
-from trtllm_truss.triton.model_repository.contract import INPUTS, OUTPUTS, PARAMETERS
-from trtllm_truss.triton.model_repository.schema import parse_release, rows_for
+from trtllm_truss.literals import rows_for
+from trtllm_truss.settings.runtime_parameters import PARAMETERS
+from trtllm_truss.triton.model_repository.contract import INPUTS, OUTPUTS
 
 
 def names(rows):
@@ -36,13 +37,6 @@ def test_renamed_inputs_follow_the_version(version, present, absent):
     assert not absent & declared
 
 
-@pytest.mark.parametrize(
-    ("version", "release"), [("1.0.0", (1, 0)), ("0.17.0.post1", (0, 17)), ("1.2.0rc3", (1, 2))]
-)
-def test_parse_release(version, release):
-    assert parse_release(version) == release
-
-
-def test_parse_release_refuses_other_text():
+def test_rows_for_refuses_other_text():
     with pytest.raises(ValueError):
-        parse_release("main")
+        rows_for(INPUTS, "main")

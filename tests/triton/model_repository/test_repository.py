@@ -9,9 +9,10 @@ from tritonclient.grpc import model_config_pb2
 
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.triton.model_repository.contract import INPUTS, OUTPUTS, PARAMETERS
+from trtllm_truss.literals import rows_for
+from trtllm_truss.settings.runtime_parameters import PARAMETERS
+from trtllm_truss.triton.model_repository.contract import INPUTS, OUTPUTS
 from trtllm_truss.triton.model_repository.repository import read_config, render_repository
-from trtllm_truss.triton.model_repository.schema import rows_for
 
 
 def render(folder: Path, **changes):
@@ -72,7 +73,12 @@ def test_rendering_changes_only_the_given_fields(tmp_path):
         tmp_path,
         engine_dir=Path('/a "quoted" folder/ü'),
         backend="openvino_genai",
-        parameters={"kv_cache_free_gpu_mem_fraction": "0.5", "lora_prefetch_dir": "/lora"},
+        parameters={
+            "kv_cache_free_gpu_mem_fraction": 0.5,
+            "lora_prefetch_dir": "/lora",
+            "enable_chunked_context": True,
+            "gpu_device_ids": (1, 0),
+        },
         instance_count=2,
     )
     wanted = read_config(TEMPLATES / "tensorrt_llm" / "config.pbtxt")
@@ -83,32 +89,17 @@ def test_rendering_changes_only_the_given_fields(tmp_path):
     wanted.parameters["gpt_model_path"].string_value = '/a "quoted" folder/ü'
     wanted.parameters["kv_cache_free_gpu_mem_fraction"].string_value = "0.5"
     wanted.parameters["lora_prefetch_dir"].string_value = "/lora"
+    wanted.parameters["enable_chunked_context"].string_value = "true"
+    wanted.parameters["gpu_device_ids"].string_value = "1,0"
     assert text_format.MessageToString(config) == text_format.MessageToString(wanted)
     assert list((tmp_path / "tensorrt_llm" / "1").iterdir()) == []
 
 
 def test_rendering_twice_replaces_the_first(tmp_path):
-    render(tmp_path, parameters={"sink_token_length": "2"})
+    render(tmp_path, parameters={"sink_token_length": 2})
     (tmp_path / "tensorrt_llm" / "stale").touch()
     assert render(tmp_path).parameters["sink_token_length"].string_value == ""
     assert not (tmp_path / "tensorrt_llm" / "stale").exists()
-
-
-@pytest.mark.parametrize(
-    ("name", "version", "message"),
-    [
-        ("kv_cache_free_gpu_memory_fraction", "1.0.0", "mean kv_cache_free_gpu_mem_fraction?"),
-        ("zzz", "1.0.0", "zzz is not a parameter of the tensorrt_llm model."),
-        ("max_num_sequences", "1.0.0", "before 0.8, not of 1.0.0"),
-        ("num_nodes", "0.12.0", "0.19 and later, not of 0.12.0"),
-        ("gpt_model_path", "1.0.0", "cannot be set"),
-    ],
-)
-def test_refused_parameters(tmp_path, name, version, message):
-    with pytest.raises(SettingsError) as failure:
-        render(tmp_path, parameters={name: "1"}, tensorrt_llm_version=version)
-    assert message in failure.value.message
-    assert failure.value.param == name
 
 
 def test_broken_template_is_named(tmp_path):

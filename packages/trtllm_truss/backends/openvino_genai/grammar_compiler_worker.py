@@ -13,7 +13,7 @@ import openvino_genai
 
 from trtllm_truss.backends.openvino_genai.guide_compiler import GuideCompiler
 from trtllm_truss.backends.openvino_genai.model_files import find_model
-from trtllm_truss.guides.trial import Follow, serve
+from trtllm_truss.guides.compiler_worker import Follow, serve
 
 
 def main() -> None:

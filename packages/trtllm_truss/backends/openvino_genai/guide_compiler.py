@@ -31,7 +31,7 @@ class GuideCompiler:
         self._pipeline: openvino_genai.LLMPipeline | None = None
 
     def __call__(self, guide: Guide, tokens: int, on_token: Callable[[], None]) -> None:
-        """Implement `guides.trial.Follow`."""
+        """Implement `guides.compiler_worker.Follow`."""
         config = openvino_genai.GenerationConfig()
         config.max_new_tokens = tokens
         config.structured_output_config = structured_output(guide)

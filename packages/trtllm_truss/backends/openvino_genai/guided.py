@@ -14,14 +14,14 @@ from trtllm_truss.backends.openvino_genai.engine import Engine
 from trtllm_truss.backends.openvino_genai.generation import send_empty
 from trtllm_truss.backends.openvino_genai.request import GUIDE_TEXT, GenerationRequest
 from trtllm_truss.backends.openvino_genai.responses import ResponseSender
-from trtllm_truss.guides.check import GuideCheck
+from trtllm_truss.guides.compiler_worker import brief
 from trtllm_truss.guides.guide import Guide, GuideFault
-from trtllm_truss.guides.trial import brief
+from trtllm_truss.guides.validator import GuideValidator
 
 HEARTBEAT_INTERVAL_S = 0.5
 """Interval of empty responses to requests that wait for their guide."""
 
-_KEPT_GUIDES = 128  # at most `trial.KEPT_LIMIT_BYTES` each
+_KEPT_GUIDES = 128  # at most `compiler_worker.KEPT_LIMIT_BYTES` each
 _NICENESS = 19
 
 
@@ -39,7 +39,7 @@ class GuidedRequests:
     ends.
     """
 
-    def __init__(self, engine: Engine, check: GuideCheck, wake: Callable[[], None]) -> None:
+    def __init__(self, engine: Engine, check: GuideValidator, wake: Callable[[], None]) -> None:
         self._engine = engine
         self._check = check
         self._wake = wake

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trtllm_truss.engines.runtime_values import BOOLEANS
+from trtllm_truss.literals import BOOLEANS
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from trtllm_truss.backends.openvino_genai.long_prompts import LongPrompts
 from trtllm_truss.backends.openvino_genai.parameters import EngineSettings
 from trtllm_truss.backends.openvino_genai.request import GenerationRequest
 from trtllm_truss.backends.openvino_genai.responses import ResponseSender
-from trtllm_truss.guides.check import GuideCheck
+from trtllm_truss.guides.validator import GuideValidator
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ _CHECK_REQUESTS, _CHECK_MAXIMUM = 6, 4
 # Simultaneous requests reach an idle engine within milliseconds. Its first step waits for them
 # while one follows another closely.
 _GATHER_S, _GATHER_LIMIT_S = 0.002, 0.008
-_TRIAL = "trtllm_truss.backends.openvino_genai.grammar_compiler_worker"
+_WORKER = "trtllm_truss.backends.openvino_genai.grammar_compiler_worker"
 
 
 class _Wake(NamedTuple):
@@ -77,7 +77,7 @@ class Scheduler:
         self._settings = settings
         self._on_death = on_death
         self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
-        check = GuideCheck(["-m", _TRIAL, str(settings.model_folder.resolve())])
+        check = GuideValidator(["-m", _WORKER, str(settings.model_folder.resolve())])
         self._guided = GuidedRequests(engine, check, lambda: self._inbox.put(_Wake()))
         self._long_prompts = LongPrompts(engine)
         self._waiting: deque[Arrival] = deque()

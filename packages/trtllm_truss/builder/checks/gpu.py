@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from trtllm_truss.builder.planning.target import Target
 from trtllm_truss.engines.gpus import ComputeCapability
-from trtllm_truss.engines.number_formats import LEAST_CAPABILITY
+from trtllm_truss.engines.number_formats import MINIMUM_CAPABILITY
 from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.quantization import Awq
@@ -39,7 +39,7 @@ def gpu_problems(settings: Settings, build: Build, target: Target) -> Iterator[s
 
 
 def _needs(build: Build) -> Iterator[tuple[str, ComputeCapability, str]]:
-    quantization, fp8 = build.quantization, LEAST_CAPABILITY["FP8"]
+    quantization, fp8 = build.quantization, MINIMUM_CAPABILITY["FP8"]
     if quantization is not None and quantization.method == "fp8":
         yield "build.quantization.method fp8", fp8, "choose another method"
     if isinstance(quantization, Awq) and quantization.format == "w4a8_awq":
@@ -49,7 +49,7 @@ def _needs(build: Build) -> Iterator[tuple[str, ComputeCapability, str]]:
     if build.use_fp8_context_fmha:
         yield "build.use_fp8_context_fmha", _HOPPER, "remove it"
     if build.dtype == "bfloat16":
-        yield "build.dtype bfloat16", LEAST_CAPABILITY["BF16"], "set float16"
+        yield "build.dtype bfloat16", MINIMUM_CAPABILITY["BF16"], "set float16"
 
 
 def _dotted(capability: ComputeCapability) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from trtllm_truss.builder.planning.checkpoint import Checkpoint
 from trtllm_truss.builder.planning.conversion import resolved_dtype
 from trtllm_truss.builder.planning.flags import BUILD_FLAGS, FIXED_FLAGS, BuildFlag, Form
-from trtllm_truss.engines.runtime_values import flag
-from trtllm_truss.engines.versions import Release
+from trtllm_truss.literals import Release
 from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.model import Settings
 
@@ -54,7 +53,7 @@ def resolved_values(
 
 def wants_paged_context(settings: Settings) -> bool:
     """Return whether `runtime` enables a user of ``use_paged_context_fmha``."""
-    return any(flag(settings.runtime, name) for name in PAGED_CONTEXT_USERS)
+    return any(getattr(settings.runtime, name) for name in PAGED_CONTEXT_USERS)
 
 
 def _words(row: BuildFlag, value: object) -> list[str]:

@@ -77,7 +77,7 @@ class Estimate:
             f"engine: {_gigabytes(self.engine_bytes)}, {_gigabytes(self.rank_bytes)} in each rank"
             + (f", on a GPU of {_gigabytes(self.gpu_bytes)}" if self.gpu_bytes else ""),
         ]
-        return lines + ([self.capacity.sentence] if self.capacity else [])
+        return lines + ([self.capacity.summary] if self.capacity else [])
 
 
 def estimate_build(

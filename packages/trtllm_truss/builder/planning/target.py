@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trtllm_truss.engines.accelerators import parse_accelerator
-from trtllm_truss.engines.compatibility.environment import Surroundings
+from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.gpus import ComputeCapability
-from trtllm_truss.engines.versions import PINNED_VERSION, Release, release
+from trtllm_truss.engines.versions import PINNED_VERSION
+from trtllm_truss.literals import Release, release
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +35,14 @@ class Target:
         return release(self.version)
 
     @classmethod
-    def from_surroundings(cls, surroundings: Surroundings) -> Target:
+    def from_host(cls, host: HostInfo) -> Target:
         """Prefer local GPUs to config.yaml's accelerator: an engine fits the GPU that built it."""
-        version = surroundings.tensorrt_llm_version
-        if surroundings.gpus:
-            gpu = min(surroundings.gpus, key=lambda gpu: gpu.total_bytes)
-            count = len(surroundings.gpus)
+        version = host.tensorrt_llm_version
+        if host.gpus:
+            gpu = min(host.gpus, key=lambda gpu: gpu.total_bytes)
+            count = len(host.gpus)
             return cls(version, gpu.name, gpu.compute_capability, gpu.total_bytes, count)
-        spec = surroundings.accelerator
+        spec = host.accelerator
         request = parse_accelerator(spec) if spec else None
         if request is None or request.accelerator is None:
             return cls(version)

@@ -15,10 +15,15 @@ from trtllm_truss.builder.run.runner import run_command
 from trtllm_truss.builder.run.tools import find_tools, step_environment
 from trtllm_truss.builder.sources import changed_copy
 from trtllm_truss.builder.workspace import Workspace
-from trtllm_truss.engines.compatibility.environment import Surroundings
+from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.inspection import inspect_engine
-from trtllm_truss.engines.manifest import Manifest, Origin, record_files, write_manifest
-from trtllm_truss.engines.target_gpu import TargetGpu
+from trtllm_truss.engines.manifest import (
+    Manifest,
+    Origin,
+    TargetGpu,
+    record_files,
+    write_manifest,
+)
 from trtllm_truss.errors import BuildError
 from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Settings
@@ -27,7 +32,7 @@ from trtllm_truss.text.tokenizer_selection import tokenizer_files
 logger = logging.getLogger(__name__)
 
 
-def ensure_engine(settings: Settings, environment: Environment, surroundings: Surroundings) -> Path:
+def ensure_engine(settings: Settings, environment: Environment, host: HostInfo) -> Path:
     """Return the folder of the engine that `settings.build` describes.
 
     Prefers an equal build on this machine, then a published one; otherwise builds the engine, and
@@ -39,7 +44,7 @@ def ensure_engine(settings: Settings, environment: Environment, surroundings: Su
         BuildError: a tool is missing or a command failed.
     """
     token = environment.hf_access_token
-    job = prepare_build(settings, surroundings, token)
+    job = prepare_build(settings, host, token)
     destination = job.build.publish_to
     was_complete = job.workspace.is_complete
     if destination and not was_complete:
@@ -140,7 +145,7 @@ def _complete(job: Job, checkpoint: Path) -> None:
             f"the built engine has {engine.world_size} ranks instead of {world_size}; see "
             f"{job.workspace.log}."
         )
-    origin = Origin(job.build.checkpoint_repository, job.source.commit)
+    origin = Origin(repository=job.build.checkpoint_repository, revision=job.source.commit)
     names = [file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()]
     write_manifest(
         folder,
@@ -160,4 +165,4 @@ def _complete(job: Job, checkpoint: Path) -> None:
 def _gpu(target: Target | None) -> TargetGpu | None:
     if target is None or target.gpu is None or target.compute_capability is None:
         return None
-    return TargetGpu(target.gpu, target.compute_capability)
+    return TargetGpu(name=target.gpu, compute_capability=target.compute_capability)

@@ -1,51 +1,40 @@
-"""Everything that must fit together for an engine to be served, compared before it is started.
+"""Compatibility of settings, engine, rank files, image, GPUs and runtime, checked before a start.
 
-Settings, engine, rank files, the image and GPUs that config.yaml asks for, the GPUs that are
-visible and the runtime that is installed: `disagreements` compares each with each and says what
-does not fit. It is a pure function; what is not known is left out and not compared.
+A pure function; unknown facts are not compared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trtllm_truss.engines.compatibility.environment import Surroundings
-from trtllm_truss.engines.compatibility.gpus import gpu_disagreements
-from trtllm_truss.engines.compatibility.versions import version_disagreements
-from trtllm_truss.engines.diagnostics import Finding, error, shortlist, warning
+from trtllm_truss.engines.compatibility.gpus import check_gpus
+from trtllm_truss.engines.compatibility.host import HostInfo
+from trtllm_truss.engines.compatibility.versions import check_versions
+from trtllm_truss.engines.diagnostics import Diagnostic, error, shortlist, warning
 from trtllm_truss.engines.inspection import EngineDescription
 from trtllm_truss.engines.number_formats import KNOWN_QUANTIZATIONS
 from trtllm_truss.engines.rank_files import RankFiles
-from trtllm_truss.engines.runtime_values import RuntimeValues, flag, whole_number
 from trtllm_truss.engines.tensorrt_llm_config import EngineConfig, Quantization
 from trtllm_truss.settings.model import Settings
+from trtllm_truss.settings.runtime import RuntimeOptions
 
 
-def disagreements(
-    settings: Settings, engine: EngineDescription, surroundings: Surroundings
-) -> list[Finding]:
-    """What does not fit, most basic first.
-
-    Args:
-        settings: what config.yaml asks for.
-        engine: what the engine says of itself.
-        surroundings: what else is known.
-
-    Raises:
-        SettingsError: a value under `runtime` that is looked at here is of the wrong type.
-    """
-    findings = [*_parallelism(settings, engine)]
+def check_compatibility(
+    settings: Settings, engine: EngineDescription, host: HostInfo
+) -> list[Diagnostic]:
+    """Return all mismatches, the most basic first."""
+    diagnostics = [*_parallelism(settings, engine)]
     if engine.rank_files is not None:
-        findings += _rank_files(engine.rank_files)
+        diagnostics += _rank_files(engine.rank_files)
     if engine.config is not None:
-        findings += _limits(settings.runtime, engine)
-        findings += _capabilities(settings.runtime, engine.config)
-        findings += _unknown_quantization(engine.config.quantization)
-        findings += version_disagreements(engine.config, surroundings)
-    return [*findings, *gpu_disagreements(engine, surroundings)]
+        diagnostics += _limits(settings.runtime, engine)
+        diagnostics += _capabilities(settings.runtime, engine.config)
+        diagnostics += _unknown_quantization(engine.config.quantization)
+        diagnostics += check_versions(engine.config, host)
+    return [*diagnostics, *check_gpus(engine, host)]
 
 
-def _parallelism(settings: Settings, engine: EngineDescription) -> Iterator[Finding]:
+def _parallelism(settings: Settings, engine: EngineDescription) -> Iterator[Diagnostic]:
     for name in ("tensor_parallelism", "pipeline_parallelism"):
         wanted, built = getattr(settings, name), getattr(engine, name)
         if wanted != built:
@@ -57,43 +46,43 @@ def _parallelism(settings: Settings, engine: EngineDescription) -> Iterator[Find
             )
 
 
-def _rank_files(files: RankFiles) -> Iterator[Finding]:
+def _rank_files(files: RankFiles) -> Iterator[Diagnostic]:
     if files.missing:
         yield error(
             "rank_files_missing",
-            f"the engine's {len(files.names)} files are not complete, missing: "
-            f"{shortlist(files.missing)}; upload all that the build wrote.",
+            f"the engine has {len(files.names)} files and some are missing: "
+            f"{shortlist(files.missing)}; upload every file of the build.",
         )
     if files.surplus:
         yield warning(
             "rank_files_surplus",
-            f"nothing loads {shortlist(files.surplus)} of the engine repository, which config.json "
-            "does not call for; remove what another build left there.",
+            f"config.json does not name {shortlist(files.surplus)} of the engine repository, so "
+            "nothing loads it; remove files of other builds.",
         )
 
 
-def _limits(runtime: RuntimeValues, engine: EngineDescription) -> Iterator[Finding]:
+def _limits(runtime: RuntimeOptions, engine: EngineDescription) -> Iterator[Diagnostic]:
     for name in ("max_batch_size", "max_beam_width"):
-        wanted, built = whole_number(runtime, name), getattr(engine, name)
+        wanted, built = getattr(runtime, name), getattr(engine, name)
         if wanted is not None and wanted > built:
             yield error(
                 f"{name}_above_engine",
-                f"config.yaml: model_metadata.runtime.{name} is {wanted}, but the engine takes at "
-                f"most {built}; lower it, or build the engine with --{name} {wanted}.",
+                f"config.yaml: model_metadata.runtime.{name} is {wanted}, but the engine's limit "
+                f"is {built}; lower it, or build the engine with --{name} {wanted}.",
             )
 
 
-def _capabilities(runtime: RuntimeValues, config: EngineConfig) -> Iterator[Finding]:
+def _capabilities(runtime: RuntimeOptions, config: EngineConfig) -> Iterator[Diagnostic]:
     gaps = config.batching_gaps
     if gaps:
         yield error(
             "no_inflight_batching",
             "the engine was not built for in-flight batching, which needs gpt_attention_plugin, "
             "remove_input_padding and paged_kv_cache (recurrent models: mamba_conv1d_plugin, "
-            f"remove_input_padding and paged_state); build it again with {', '.join(gaps)}.",
+            f"remove_input_padding and paged_state); rebuild it with {', '.join(gaps)}.",
         )
     for name in ("enable_kv_cache_reuse", "enable_chunked_context"):
-        if flag(runtime, name) and not config.plugins.paged_context_fmha:
+        if getattr(runtime, name) and not config.plugins.paged_context_fmha:
             yield error(
                 f"{name}_unsupported",
                 f"config.yaml: model_metadata.runtime.{name} is true, but the engine was built "
@@ -102,7 +91,7 @@ def _capabilities(runtime: RuntimeValues, config: EngineConfig) -> Iterator[Find
             )
 
 
-def _unknown_quantization(quantization: Quantization) -> Iterator[Finding]:
+def _unknown_quantization(quantization: Quantization) -> Iterator[Diagnostic]:
     unknown = [
         name
         for name in (quantization.algorithm, quantization.kv_cache)
@@ -111,6 +100,7 @@ def _unknown_quantization(quantization: Quantization) -> Iterator[Finding]:
     if unknown:
         yield warning(
             "quantization_unknown",
-            f"the engine's quantization {' and '.join(unknown)} is not known here, so neither its "
-            "GPUs nor its KV cache can be checked; see whether this project has a newer release.",
+            f"the engine's quantization {' and '.join(unknown)} is unknown to this release, so "
+            "neither its GPUs nor its KV cache can be checked; look for a newer release of "
+            "trtllm-truss.",
         )

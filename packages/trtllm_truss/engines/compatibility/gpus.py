@@ -1,4 +1,4 @@
-"""The engine against the GPUs that config.yaml asks for and those that are there."""
+"""Compatibility of an engine with the GPUs of config.yaml and of this machine."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from trtllm_truss.engines.accelerators import (
     AcceleratorRequest,
     parse_accelerator,
 )
-from trtllm_truss.engines.compatibility.environment import Surroundings
-from trtllm_truss.engines.diagnostics import Finding, error, warning
+from trtllm_truss.engines.compatibility.host import HostInfo
+from trtllm_truss.engines.diagnostics import Diagnostic, error, warning
 from trtllm_truss.engines.gpus import ComputeCapability, Gpu
 from trtllm_truss.engines.inspection import EngineDescription, EngineKind
-from trtllm_truss.engines.number_formats import LEAST_CAPABILITY, number_formats
+from trtllm_truss.engines.number_formats import MINIMUM_CAPABILITY, number_formats
 
 
-def gpu_disagreements(engine: EngineDescription, surroundings: Surroundings) -> Iterator[Finding]:
-    """Yields what does not fit; an engine of the CPU needs no GPU and asks for none."""
-    spec = surroundings.accelerator
+def check_gpus(engine: EngineDescription, host: HostInfo) -> Iterator[Diagnostic]:
+    """Yield mismatches; an engine of the CPU needs no GPU."""
+    spec = host.accelerator
     request = None if spec is None else parse_accelerator(spec)
     if engine.kind is EngineKind.CPU:
         if spec is not None:
@@ -30,7 +30,7 @@ def gpu_disagreements(engine: EngineDescription, surroundings: Surroundings) -> 
                 "remove it.",
             )
         return
-    gpus = surroundings.gpus
+    gpus = host.gpus
     accelerator = None if request is None else request.accelerator
     if request is not None:
         yield from _request(engine, request)
@@ -43,7 +43,7 @@ def gpu_disagreements(engine: EngineDescription, surroundings: Surroundings) -> 
         yield from _number_formats(engine, name, capability)
 
 
-def _request(engine: EngineDescription, request: AcceleratorRequest) -> Iterator[Finding]:
+def _request(engine: EngineDescription, request: AcceleratorRequest) -> Iterator[Diagnostic]:
     world = engine.world_size
     if request.count != world:
         fitting = request.name if world == 1 else f"{request.name}:{world}"
@@ -55,36 +55,40 @@ def _request(engine: EngineDescription, request: AcceleratorRequest) -> Iterator
         )
     if request.accelerator is None:
         close = get_close_matches(request.name.upper(), ACCELERATORS, n=1, cutoff=0.5)
-        hint = f"did you mean {close[0]}" if close else f"known are {', '.join(ACCELERATORS)}"
+        hint = (
+            f"did you mean {close[0]}"
+            if close
+            else f"did you mean one of {', '.join(ACCELERATORS)}"
+        )
         yield warning(
             "accelerator_unknown",
-            f"config.yaml: resources.accelerator names {request.name}, which is not known here, so "
-            f"nothing is compared with it; {hint}?",
+            f"config.yaml: resources.accelerator names {request.name}, which this release does "
+            f"not know, so nothing is compared with it; {hint}?",
         )
 
 
-def _count(engine: EngineDescription, visible: int) -> Iterator[Finding]:
+def _count(engine: EngineDescription, visible: int) -> Iterator[Diagnostic]:
     world = engine.world_size
     if visible < world:
         yield error(
             "gpus_missing",
-            f"the engine was built for {world} GPU(s) and {visible} can be seen here; run it where "
-            f"there are {world}, or build it for fewer.",
+            f"the engine was built for {world} GPU(s) and {visible} are visible here; run it on a "
+            f"machine with {world}, or build it for fewer.",
         )
 
 
-def _other_gpu(accelerator: Accelerator, gpus: Sequence[Gpu]) -> Iterator[Finding]:
+def _other_gpu(accelerator: Accelerator, gpus: Sequence[Gpu]) -> Iterator[Diagnostic]:
     others = sorted({gpu.name for gpu in gpus if not accelerator.matches(gpu)})
     if others:
         yield warning(
             "accelerator_differs",
-            f"config.yaml: resources.accelerator names {accelerator.name}, but here is "
-            f"{' and '.join(others)}; what fits here may not fit there.",
+            f"config.yaml: resources.accelerator names {accelerator.name}, but this machine "
+            f"has {' and '.join(others)}; results of this check may not hold there.",
         )
 
 
 def _places(accelerator: Accelerator | None, gpus: Sequence[Gpu]) -> dict[str, ComputeCapability]:
-    """Kinds of GPUs the engine may meet, by name."""
+    """Return the compute capability of each kind of GPU that may run the engine, by name."""
     places = {gpu.name: gpu.compute_capability for gpu in gpus}
     if accelerator is not None and not any(accelerator.matches(gpu) for gpu in gpus):
         places[accelerator.name] = accelerator.compute_capability
@@ -93,28 +97,29 @@ def _places(accelerator: Accelerator | None, gpus: Sequence[Gpu]) -> dict[str, C
 
 def _target(
     engine: EngineDescription, name: str, capability: ComputeCapability
-) -> Iterator[Finding]:
+) -> Iterator[Diagnostic]:
     target = engine.target_gpu
     if target is not None and target.compute_capability != capability:
         yield error(
             "gpu_not_the_builders",
             f"the engine was built on {target.name} (compute capability "
             f"{_dotted(target.compute_capability)}) and does not load on {name} "
-            f"({_dotted(capability)}); build it again on {name}, or serve it where it was built.",
+            f"({_dotted(capability)}); rebuild it on {name}, or serve it on the kind of GPU "
+            "that built it.",
         )
 
 
 def _number_formats(
     engine: EngineDescription, name: str, capability: ComputeCapability
-) -> Iterator[Finding]:
+) -> Iterator[Diagnostic]:
     used = () if engine.config is None else number_formats(engine.config.quantization)
     for number_format in used:
-        least = LEAST_CAPABILITY[number_format]
-        if capability < least:
+        minimum = MINIMUM_CAPABILITY[number_format]
+        if capability < minimum:
             yield error(
                 "gpu_too_old",
                 f"the engine computes in {number_format}, which needs compute capability "
-                f"{_dotted(least)}, and {name} has {_dotted(capability)}; take a newer GPU, or "
+                f"{_dotted(minimum)}, and {name} has {_dotted(capability)}; use a newer GPU, or "
                 "build the engine with another quantization.",
             )
 

@@ -1,5 +1,5 @@
-"""The configuration of an LMI container becomes ours.
+"""Conversion of an LMI container's configuration.
 
-`reading` takes options out of serving.properties and environment variables, `options` is the one
-table of what each of them (an `option`) means here, `conversion` applies it.
+`reading` collects options from serving.properties and environment variables, `options` has the one
+rule of each (an `option`), `conversion` applies it.
 """

@@ -1,4 +1,4 @@
-"""Options of LMI become keys of `model_metadata`, and a report of what became of each."""
+"""Conversion of LMI's options to keys of `model_metadata`, with a report."""
 
 from __future__ import annotations
 
@@ -7,45 +7,45 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.settings.lmi_import.option import Fate, Option
+from trtllm_truss.settings.lmi_import.option import OptionRule, Outcome
 from trtllm_truss.settings.lmi_import.options import OPTIONS
-from trtllm_truss.settings.lmi_import.reading import Given
+from trtllm_truss.settings.lmi_import.reading import LmiOption
 
 MOUNTED_MODEL = "/opt/ml/model"
-"""Where SageMaker puts the artifacts that belong to a serving.properties."""
+"""Folder of SageMaker for the artifacts of a serving.properties."""
 
 _INPUT_LEN = 1024
-"""LMI's own max_input_len where only max_output_len is given."""
+"""LMI's default max_input_len if only max_output_len is set."""
 _AWQ_CALIB_SIZE = 32
-"""Samples beyond which TensorRT-LLM's quantize.py does not go for AWQ."""
+"""Limit of samples for AWQ in TensorRT-LLM's quantize.py."""
 _FOLDERS = ("s3://", "/", ".", "~")
 _DEGREE = "tensor_parallel_degree"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What became of one option.
+    """A row of the report.
 
     Attributes:
-        written: how it was written.
-        value: as it may be printed.
-        fate: what became of it.
-        sentence: where it went, or why not.
+        spelling: the option as found: `option.dtype`, `OPTION_DTYPE`, `HF_MODEL_ID` …
+        value: safe to print.
+        outcome: its outcome.
+        detail: its key, or the reason.
     """
 
-    written: str
+    spelling: str
     value: str
-    fate: Fate
-    sentence: str
+    outcome: Outcome
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
-    """An LMI configuration in our words.
+class ConversionResult:
+    """A converted LMI configuration.
 
     Attributes:
-        metadata: keys of `model_metadata`, not checked yet.
-        rows: one for each option.
+        metadata: keys of `model_metadata`, not validated.
+        rows: one per option.
     """
 
     metadata: dict[str, Any]
@@ -53,46 +53,46 @@ class Imported:
 
 
 @dataclass(frozen=True, slots=True)
-class _Surroundings:
-    """What an option's meaning depends on.
+class _Context:
+    """Context of an option's meaning.
 
     Attributes:
-        builds: whether there is an engine to be built.
-        method: how it is quantized; empty for not at all.
-        most_ranks: what `tensor_parallel_degree=max` means; None if that is not known.
+        builds: True if LMI would build an engine.
+        method: its quantization; empty for none.
+        max_ranks: value of `tensor_parallel_degree=max`; None if unknown.
     """
 
     builds: bool
     method: str
-    most_ranks: int | None
+    max_ranks: int | None
 
 
-def convert_options(given: Sequence[Given], gpus: int | None) -> Imported:
-    """What LMI was told, said to us.
+def convert_options(given: Sequence[LmiOption], gpus: int | None) -> ConversionResult:
+    """Convert options.
 
     Args:
         given: each option once.
-        gpus: how many the machine has; None if that is not known.
+        gpus: number of GPUs of the machine; None if unknown.
 
     Raises:
-        SettingsError: a value is none of its option's.
+        SettingsError: an option has an invalid value.
     """
     values = {option.name: option for option in given}
-    surroundings = _Surroundings(_builds(values), _method(values), _most_ranks(values, gpus))
+    context = _Context(_builds(values), _method(values), _max_ranks(values, gpus))
     metadata: dict[str, Any] = {}
     places = {name: place for place, name in enumerate(OPTIONS)}
     ordered = sorted(given, key=lambda option: places.get(option.name, len(places)))
-    rows = tuple(_apply(option, metadata, surroundings) for option in ordered)
+    rows = tuple(_apply(option, metadata, context) for option in ordered)
     if "model_id" not in values:
         metadata["engine_repository"] = MOUNTED_MODEL
     _complete(metadata.get("build", {}))
-    return Imported(metadata, rows)
+    return ConversionResult(metadata, rows)
 
 
-def _builds(values: Mapping[str, Given]) -> bool:
-    """Whether LMI would have made the engine: of a model on the Hub, or with options of a build.
+def _builds(values: Mapping[str, LmiOption]) -> bool:
+    """Return True if LMI would build the engine: from a model on the Hub, or with build options.
 
-    `dtype` alone says nothing: it stands beside engines that are there as well.
+    `dtype` alone decides nothing: configurations of prebuilt engines have it too.
     """
     if "model_id" not in values:
         return False
@@ -101,55 +101,55 @@ def _builds(values: Mapping[str, Given]) -> bool:
     return asked or not values["model_id"].value.startswith(_FOLDERS)
 
 
-def _method(values: Mapping[str, Given]) -> str:
+def _method(values: Mapping[str, LmiOption]) -> str:
     for name in ("quantize", "quant_algo"):
         if name in values:
             return str(_converted(OPTIONS[name], values[name]) or "")
     return ""
 
 
-def _most_ranks(values: Mapping[str, Given], gpus: int | None) -> int | None:
+def _max_ranks(values: Mapping[str, LmiOption], gpus: int | None) -> int | None:
     name = "pipeline_parallel_degree"
     stages = _converted(OPTIONS[name], values[name]) if name in values else 1
     return None if gpus is None else gpus // max(int(str(stages)), 1)
 
 
-def _apply(given: Given, metadata: dict[str, Any], surroundings: _Surroundings) -> Row:
+def _apply(given: LmiOption, metadata: dict[str, Any], context: _Context) -> Row:
     option = OPTIONS.get(given.name)
     if option is None:
-        return _row(given, Fate.UNSUPPORTED, "LMI's documentation does not name it")
+        return _row(given, Outcome.UNSUPPORTED, "unknown to LMI's documentation")
     if option.only and given.value.lower() not in map(str.lower, option.only):
         allowed = " and ".join(option.only)
-        return _row(given, Fate.UNSUPPORTED, f"only {allowed} can be taken over: {option.why}")
-    if option.fate is not Fate.MAPPED:
-        return _row(given, option.fate, option.why)
-    if option.methods and surroundings.method not in option.methods:
-        return _row(given, Fate.NOT_NEEDED, f"read with {' and '.join(option.methods)} only")
+        return _row(given, Outcome.UNSUPPORTED, f"only {allowed} can be converted: {option.reason}")
+    if option.outcome is not Outcome.MAPPED:
+        return _row(given, option.outcome, option.reason)
+    if option.methods and context.method not in option.methods:
+        return _row(given, Outcome.NOT_NEEDED, f"applies to {' and '.join(option.methods)} only")
     target = option.target
-    if target.startswith("build.") and not surroundings.builds:
+    if target.startswith("build.") and not context.builds:
         if not option.prebuilt:
-            return _row(given, Fate.NOT_NEEDED, "the engine is built already")
+            return _row(given, Outcome.NOT_NEEDED, "the engine is prebuilt")
         target = option.prebuilt
     if given.name == _DEGREE and given.value.lower() == "max":
-        if surroundings.most_ranks is None:
-            return _row(given, Fate.UNSUPPORTED, "say with --gpus how many there are")
-        value: object = surroundings.most_ranks
+        if context.max_ranks is None:
+            return _row(given, Outcome.UNSUPPORTED, "give the number of GPUs with --gpus")
+        value: object = context.max_ranks
     else:
         value = _converted(option, given)
     _put(metadata, target, value)
-    return _row(given, Fate.MAPPED, f"{target} ({option.why})" if option.why else target)
+    return _row(given, Outcome.MAPPED, f"{target} ({option.reason})" if option.reason else target)
 
 
-def _row(given: Given, fate: Fate, sentence: str) -> Row:
-    return Row(given.written, given.shown, fate, sentence)
+def _row(given: LmiOption, outcome: Outcome, detail: str) -> Row:
+    return Row(given.spelling, given.shown, outcome, detail)
 
 
-def _converted(option: Option, given: Given) -> object:
+def _converted(option: OptionRule, given: LmiOption) -> object:
     try:
         return option.convert(given.value)
     except ValueError as error:
         must = "it must be a number" if option.convert in (int, float) else str(error)
-        raise SettingsError(f"{given.written} is {given.value!r}; {must}.") from None
+        raise SettingsError(f"{given.spelling} is {given.value!r}; {must}.") from None
 
 
 def _put(metadata: dict[str, Any], path: str, value: object) -> None:
@@ -160,7 +160,7 @@ def _put(metadata: dict[str, Any], path: str, value: object) -> None:
 
 
 def _complete(build: dict[str, Any]) -> None:
-    """Says what LMI leaves to its defaults, or to TensorRT-LLM's."""
+    """Fill in defaults of LMI and limits of TensorRT-LLM."""
     if "max_output_len" in build:
         build.setdefault("max_input_len", _INPUT_LEN)
     quantization = build.get("quantization", {})

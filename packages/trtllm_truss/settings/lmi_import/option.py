@@ -1,4 +1,4 @@
-"""What an option of LMI is, and how its values are read."""
+"""Rules of LMI's options and parsers of their values."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from trtllm_truss.literals import BOOLEANS
 
-class Fate(str, enum.Enum):
-    """What becomes of an option."""
+
+class Outcome(str, enum.Enum):
+    """Outcome of a conversion."""
 
     MAPPED = "mapped"
     NOT_NEEDED = "not needed any more"
@@ -16,52 +18,49 @@ class Fate(str, enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
-    """One option.
+class OptionRule:
+    """The rule of one option.
 
     Attributes:
-        name: LMI's, without `option.`.
-        fate: what becomes of it.
-        target: the key below `model_metadata` that it becomes.
-        prebuilt: the key that it becomes instead where the engine is there already; an option of
-            the build without one is then not needed.
-        convert: reads its value; raises ValueError for one that is none.
-        methods: the values of `quantize` with which it is read; empty means always.
-        only: the values for which `fate` holds; any other is unsupported. Empty means all.
-        why: the reason, as a sentence without its dot; empty where the target says it.
+        name: LMI's name, without `option.`.
+        outcome: its outcome.
+        target: its key below `model_metadata`.
+        prebuilt: its key for a prebuilt engine; without one, such an engine does not need it.
+        convert: parses its value; raises ValueError for an invalid one.
+        methods: values of `quantize` that use it; empty means all.
+        only: values for which `outcome` holds, others are unsupported; empty means all.
+        reason: the reason, as a sentence without its dot; may be empty with a target.
     """
 
     name: str
-    fate: Fate = Fate.MAPPED
+    outcome: Outcome = Outcome.MAPPED
     target: str = ""
     prebuilt: str = ""
     convert: Callable[[str], object] = str
     methods: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
-    why: str = ""
+    reason: str = ""
 
 
 def flag(text: str) -> bool:
-    """A boolean as LMI writes it."""
-    words = {"true": True, "1": True, "false": False, "0": False}
-    if text.lower() not in words:
+    """Parse a boolean."""
+    if text.lower() not in BOOLEANS:
         raise ValueError("it must be true or false")
-    return words[text.lower()]
+    return BOOLEANS[text.lower()]
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
-    """Reads one of a few words, whatever its case."""
+class WordMap:
+    """Parses one of a few words, in any case."""
 
     meanings: Mapping[str, object] = field(default_factory=dict)
 
     def __call__(self, text: str) -> object:
-        """The meaning of a word."""
         if text.lower() not in self.meanings:
             raise ValueError(f"it must be one of {', '.join(self.meanings)}")
         return self.meanings[text.lower()]
 
 
-def commas(text: str) -> str:
-    """A JSON list of numbers as `config.pbtxt` writes it."""
+def comma_separated(text: str) -> str:
+    """Convert a JSON list of numbers for `config.pbtxt`."""
     return text.strip("[] ").replace(" ", "")

@@ -1,21 +1,27 @@
-"""Every option of LMI's TensorRT-LLM containers, and what it means here.
+"""Rules of all options of LMI's TensorRT-LLM containers.
 
 Sources: LMI's "TensorRT-LLM Engine User Guide" and "Configurations" for 0.25 to 0.36
-(https://docs.djl.ai/master/docs/serving/serving/docs/lmi/), and, for 0.33 on, the arguments that
-its handler hands on to TensorRT-LLM's LLM API.
+(https://docs.djl.ai/master/docs/serving/serving/docs/lmi/), and, from 0.33 on, the arguments
+that its handler passes to TensorRT-LLM's LLM API.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from trtllm_truss.settings.lmi_import.option import Fate, Option, Words, commas, flag
+from trtllm_truss.settings.lmi_import.option import (
+    OptionRule,
+    Outcome,
+    WordMap,
+    comma_separated,
+    flag,
+)
 
-_NO_PYTORCH = "there is no PyTorch backend; engines are what is served"
-_NOT_BUILT_IN = "the build does not offer it"
-_BUILDER_DECIDES = "the build decides it by itself"
+_NO_PYTORCH = "only engines are served, without the PyTorch backend"
+_NOT_BUILT_IN = "the build does not support it"
+_BUILDER_DECIDES = "the build sets it"
 
-_DTYPES = Words(
+_DTYPES = WordMap(
     {
         **dict.fromkeys(("fp16", "float16"), "float16"),
         **dict.fromkeys(("bf16", "bfloat16"), "bfloat16"),
@@ -23,7 +29,7 @@ _DTYPES = Words(
         "auto": "auto",
     }
 )
-_CHATGLM = Words(
+_CHATGLM = WordMap(
     {
         "chatglm_6b": "chatglm",
         **dict.fromkeys(("chatglm2_6b", "chatglm2_6b_32k"), "chatglm2"),
@@ -33,7 +39,7 @@ _CHATGLM = Words(
         **{name: name for name in ("glm", "chatglm", "chatglm2", "chatglm3", "glm4")},
     }
 )
-_ALGORITHMS = Words(
+_ALGORITHMS = WordMap(
     {
         "fp8": "fp8",
         "w8a16": "int8_weight_only",
@@ -43,66 +49,68 @@ _ALGORITHMS = Words(
         "none": None,
     }
 )
-_METHODS = Words({"smoothquant": "smoothquant", "awq": "awq", "fp8": "fp8"})
+_METHODS = WordMap({"smoothquant": "smoothquant", "awq": "awq", "fp8": "fp8"})
 
 
-def _build(name: str, convert: Callable[[str], object] = str, target: str = "") -> Option:
-    return Option(name=name, target=f"build.{target or name}", convert=convert)
+def _build(name: str, convert: Callable[[str], object] = str, target: str = "") -> OptionRule:
+    return OptionRule(name=name, target=f"build.{target or name}", convert=convert)
 
 
-def _runtime(name: str, convert: Callable[[str], object] = str, target: str = "") -> Option:
-    return Option(name=name, target=f"runtime.{target or name}", convert=convert)
+def _runtime(name: str, convert: Callable[[str], object] = str, target: str = "") -> OptionRule:
+    return OptionRule(name=name, target=f"runtime.{target or name}", convert=convert)
 
 
-def _either(name: str, convert: Callable[[str], object], target: str = "") -> Option:
-    """Of the build, or else of the runtime, by the same name."""
+def _either(name: str, convert: Callable[[str], object], target: str = "") -> OptionRule:
+    """Map to the build, or for a prebuilt engine to the runtime, by the same name."""
     key = target or name
-    return Option(name=name, target=f"build.{key}", prebuilt=f"runtime.{key}", convert=convert)
+    return OptionRule(name=name, target=f"build.{key}", prebuilt=f"runtime.{key}", convert=convert)
 
 
-def _not_needed(name: str, why: str, *only: str) -> Option:
-    return Option(name=name, fate=Fate.NOT_NEEDED, only=only, why=why)
+def _not_needed(name: str, reason: str, *only: str) -> OptionRule:
+    return OptionRule(name=name, outcome=Outcome.NOT_NEEDED, only=only, reason=reason)
 
 
-def _unsupported(why: str, *names: str) -> tuple[Option, ...]:
-    return tuple(Option(name=name, fate=Fate.UNSUPPORTED, why=why) for name in names)
+def _unsupported(reason: str, *names: str) -> tuple[OptionRule, ...]:
+    return tuple(
+        OptionRule(name=name, outcome=Outcome.UNSUPPORTED, reason=reason) for name in names
+    )
 
 
 def _quantization(
     name: str, target: str, convert: Callable[[str], object], *methods: str
-) -> Option:
+) -> OptionRule:
     path = f"build.quantization.{target}"
-    return Option(name=name, target=path, convert=convert, methods=methods)
+    return OptionRule(name=name, target=path, convert=convert, methods=methods)
 
 
 SERVER = (
-    _not_needed("engine", "the engine's folder decides what serves it"),
-    _not_needed("mpi_mode", "ranks are started under mpirun where there are several"),
+    _not_needed("engine", "the engine's folder determines the backend"),
+    _not_needed("mpi_mode", "several ranks always start under mpirun"),
     _not_needed("rolling_batch", "requests are always batched in flight", "auto", "trtllm"),
     _not_needed("batch_size", "requests are always batched in flight", "1"),
-    _not_needed("enable_streaming", "each request says it by `stream`"),
-    _not_needed("async_mode", "requests are always answered side by side"),
-    Option(name="model_id", target="build.checkpoint_repository", prebuilt="engine_repository"),
-    Option(name="revision", target="build.checkpoint_revision", prebuilt="engine_revision"),
-    _not_needed("hf_token", "set the secret `hf_access_token`, where a repository needs it"),
-    _not_needed("task", "text is generated", "text-generation"),
-    Option(name="trust_remote_code", target="trust_remote_code", convert=flag),
-    Option(name="tensor_parallel_degree", target="tensor_parallelism", convert=int),
-    Option(name="pipeline_parallel_degree", target="pipeline_parallelism", convert=int),
-    Option(name="pipeline_parallel_size", target="pipeline_parallelism", convert=int),
+    _not_needed("enable_streaming", "a request sets `stream`"),
+    _not_needed("async_mode", "requests always run concurrently"),
+    OptionRule(name="model_id", target="build.checkpoint_repository", prebuilt="engine_repository"),
+    OptionRule(name="revision", target="build.checkpoint_revision", prebuilt="engine_revision"),
+    _not_needed("hf_token", "set the secret `hf_access_token` if a repository needs it"),
+    _not_needed("task", "only text generation is served", "text-generation"),
+    OptionRule(name="trust_remote_code", target="trust_remote_code", convert=flag),
+    OptionRule(name="tensor_parallel_degree", target="tensor_parallelism", convert=int),
+    OptionRule(name="pipeline_parallel_degree", target="pipeline_parallelism", convert=int),
+    OptionRule(name="pipeline_parallel_size", target="pipeline_parallelism", convert=int),
     _either("max_rolling_batch_size", int, "max_batch_size"),
     _not_needed("max_rolling_batch_prefill_tokens", "TensorRT-LLM's handler never read it"),
-    Option(name="job_queue_size", target="serving.queue_limit", convert=int),
-    _not_needed("output_formatter", "a request says it by `stream` or `output_formatter`", "json"),
-    _not_needed("tgi_compat", "huggingface_hub's client is recognised and gets TGI's shapes"),
+    OptionRule(name="job_queue_size", target="serving.queue_limit", convert=int),
+    _not_needed("output_formatter", "a request sets `stream` or `output_formatter`", "json"),
+    _not_needed("tgi_compat", "responses to huggingface_hub's client have TGI's shapes"),
     _not_needed(
         "entryPoint",
-        "there is one way of serving",
+        "one entry point serves all",
         *("djl_python.tensorrt_llm", "djl_python.lmi_trtllm.trtllm_async_service"),
     ),
     _not_needed("parallel_loading", "ranks always load at once"),
-    Option(name="model_loading_timeout", target="serving.start_timeout_s", convert=float),
-    Option(name="predict_timeout", target="serving.request_timeout_s", convert=float),
+    OptionRule(name="model_loading_timeout", target="serving.start_timeout_s", convert=float),
+    OptionRule(name="predict_timeout", target="serving.request_timeout_s", convert=float),
     *_unsupported("only decoder models are served", "trtllm_python_backend"),
     *_unsupported(_NO_PYTORCH, "backend"),
 )
@@ -110,11 +118,11 @@ SERVER = (
 ENGINE = (
     _build("dtype", _DTYPES),
     _build("max_input_len", int),
-    Option(
+    OptionRule(
         name="max_output_len",
         target="build.max_output_len",
         convert=int,
-        why="as before LMI 0.30; from then on it meant `max_seq_len`",
+        reason="as before LMI 0.30; later it meant `max_seq_len`",
     ),
     _build("max_seq_len", int),
     _build("max_num_tokens", int),
@@ -140,9 +148,9 @@ ENGINE = (
     _build("load_by_shard", flag),
     _build("num_engine_workers", int, "workers"),
     _not_needed("num_checkpoint_workers", "`build.workers` is for both steps"),
-    _not_needed("trtllm_checkpoint_path", "the build keeps its steps in a cache of its own"),
-    _not_needed("enable_build_cache", "a finished build is always found again"),
-    *_unsupported("there are no draft models", "max_draft_len", "speculative_decoding_mode"),
+    _not_needed("trtllm_checkpoint_path", "the build caches its steps"),
+    _not_needed("enable_build_cache", "finished builds are always cached"),
+    *_unsupported("draft models are not supported", "max_draft_len", "speculative_decoding_mode"),
     *_unsupported(
         _NOT_BUILT_IN,
         *("max_prompt_embedding_table_size", "gather_context_logits", "gather_generation_logits"),
@@ -161,12 +169,12 @@ ENGINE = (
 QUANTIZATION = (
     _build("quantize", _METHODS, "quantization.method"),
     _build("quant_algo", _ALGORITHMS, "quantization.method"),
-    _build("kv_cache_quant_algo", Words({"int8": "int8", "fp8": "fp8"}), "kv_cache_dtype"),
+    _build("kv_cache_quant_algo", WordMap({"int8": "int8", "fp8": "fp8"}), "kv_cache_dtype"),
     _quantization("smoothquant_alpha", "alpha", float, "smoothquant"),
     _quantization("smoothquant_val", "alpha", float, "smoothquant"),
     _quantization("smoothquant_per_token", "per_token", flag, "smoothquant"),
     _quantization("smoothquant_per_channel", "per_channel", flag, "smoothquant"),
-    _not_needed("multi_query_mode", "the checkpoint's number of key-value heads says it"),
+    _not_needed("multi_query_mode", "determined by the checkpoint's number of key-value heads"),
     _quantization("awq_format", "format", str, "awq"),
     _quantization("q_format", "format", str, "awq"),
     _quantization("awq_calib_size", "calib_size", int, "awq"),
@@ -191,7 +199,7 @@ RUNTIME = (
     _runtime("enable_kv_cache_reuse", flag),
     _runtime("enable_block_reuse", flag, "enable_kv_cache_reuse"),
     _runtime("max_tokens", int, "max_tokens_in_paged_kv_cache"),
-    _runtime("max_attention_window", commas, "max_attention_window_size"),
+    _runtime("max_attention_window", comma_separated, "max_attention_window_size"),
     _runtime("sink_token_length", int),
     _runtime("host_cache_size", int, "kv_cache_host_memory_bytes"),
     _runtime("onboard_blocks", flag, "kv_cache_onboard_blocks"),
@@ -199,13 +207,13 @@ RUNTIME = (
     _runtime("enable_chunked_prefill", flag, "enable_chunked_context"),
     _runtime("guided_decoding_backend"),
     _runtime("normalize_log_probs", flag),
-    Option(name="tokenizer", target="tokenizer_repository"),
-    Option(name="tokenizer_revision", target="tokenizer_revision"),
-    _not_needed("tokenizer_mode", "there is one kind of tokenizer", "auto"),
-    _not_needed("skip_tokenizer_init", "text never passes through the engine"),
-    _not_needed("enable_attention_dp", "requests are never spread over copies", "false"),
+    OptionRule(name="tokenizer", target="tokenizer_repository"),
+    OptionRule(name="tokenizer_revision", target="tokenizer_revision"),
+    _not_needed("tokenizer_mode", "all tokenizers are of one kind", "auto"),
+    _not_needed("skip_tokenizer_init", "the engine never sees text"),
+    _not_needed("enable_attention_dp", "attention is never data-parallel", "false"),
     *_unsupported(
-        "the engine's own defaults hold",
+        "the engine's defaults apply",
         *("secondary_offload_min_priority", "event_buffer_max_size"),
     ),
     *_unsupported(

@@ -1,7 +1,7 @@
-"""serving.properties and environment variables become options by their LMI names.
+"""Options of serving.properties and environment variables, by their LMI names.
 
-How LMI reads them: https://docs.djl.ai/master/docs/serving/serving/docs/lmi/deployment_guide/
-configurations.html. A property wins over `OPTION_…`, and this one over every other variable.
+Precedence: https://docs.djl.ai/master/docs/serving/serving/docs/lmi/deployment_guide/
+configurations.html. A property wins over `OPTION_…`, which wins over other variables.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _VARIABLES = {
     "MODEL_LOADING_TIMEOUT": "model_loading_timeout",
     "PREDICT_TIMEOUT": "predict_timeout",
 }
-"""Variables with names of their own; where two mean the same, the first one given wins."""
+"""Variables with special names; of two for one option, the earlier row wins."""
 
 _PREFIXES = ("OPTION_", "SERVING_")
 _SECRET = re.compile(r"token$|secret|password|credential|_key$")
@@ -36,35 +36,35 @@ _INLINE_COMMENT = re.compile(r"\s#.*$")
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """One option as it was found.
+class LmiOption:
+    """An option as found.
 
     Attributes:
         name: LMI's name, without `option.`.
-        written: how it was written: `option.dtype`, `OPTION_DTYPE`, `HF_MODEL_ID` …
-        value: never empty; kept out of every repr, for it may be a token.
+        spelling: its name there: `option.dtype`, `OPTION_DTYPE`, `HF_MODEL_ID` …
+        value: never empty; excluded from every repr, since it may be a token.
     """
 
     name: str
-    written: str
+    spelling: str
     value: str
 
     def __repr__(self) -> str:
-        return f"Given({self.written})"
+        return f"LmiOption({self.spelling})"
 
     @property
     def shown(self) -> str:
-        """The value as it may be printed."""
+        """The value, or "…" for a secret."""
         return "…" if _SECRET.search(self.name.lower()) else self.value
 
 
 def read_lines(text: str, source: str) -> dict[str, str]:
-    """`key=value` lines: serving.properties, or variables as `docker run --env-file` takes them.
+    """Parse `key=value` lines of serving.properties or of a `docker run --env-file`.
 
-    A comment after a value is cut off, as the documentation's own examples need it.
+    Cuts off a comment after a value, as the documentation's examples require.
 
     Raises:
-        SettingsError: a line is none.
+        SettingsError: a line has another form.
     """
     values = {}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -81,7 +81,7 @@ def read_lines(text: str, source: str) -> dict[str, str]:
 
 
 def lmi_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Those variables of an environment that LMI would read."""
+    """Select the variables that LMI reads."""
     return {
         name: value
         for name, value in environment.items()
@@ -89,35 +89,35 @@ def lmi_variables(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def given_options(values: Mapping[str, str]) -> list[Given]:
-    """Each option once, in the order of their first mention; empty values are not given."""
-    found: dict[str, tuple[int, Given]] = {}
-    for written, value in values.items():
+def collect_options(values: Mapping[str, str]) -> list[LmiOption]:
+    """Collect each option once, in the order of first mention; empty values count as not set."""
+    found: dict[str, tuple[int, LmiOption]] = {}
+    for spelling, value in values.items():
         if not value:
             continue
-        rank, name = _meaning(written)
+        rank, name = _meaning(spelling)
         if name not in found or rank < found[name][0]:
-            found[name] = (rank, Given(name, written, value))
+            found[name] = (rank, LmiOption(name, spelling, value))
     return [given for _, given in found.values()]
 
 
-def overridden(values: Mapping[str, str], given: Iterable[Given]) -> list[str]:
-    """What was written, but loses to another way of writing the same option."""
-    used = {option.written for option in given}
-    return [written for written, value in values.items() if value and written not in used]
+def overridden(values: Mapping[str, str], given: Iterable[LmiOption]) -> list[str]:
+    """List the spellings that lose to another one of the same option."""
+    used = {option.spelling for option in given}
+    return [spelling for spelling, value in values.items() if value and spelling not in used]
 
 
-def _meaning(written: str) -> tuple[int, str]:
-    """How early a way of writing wins (0 first), and the option that it means."""
-    if written.startswith("option."):
-        return 0, written.removeprefix("option.")
-    if written.startswith("OPTION_"):
-        return 1, _folded(written.removeprefix("OPTION_"))
-    if written in _VARIABLES:
-        return 2 + list(_VARIABLES).index(written), _VARIABLES[written]
-    if written.startswith("SERVING_"):
-        return 1, _folded(written.removeprefix("SERVING_"))
-    return 0, written
+def _meaning(spelling: str) -> tuple[int, str]:
+    """Return (precedence, option name); 0 wins."""
+    if spelling.startswith("option."):
+        return 0, spelling.removeprefix("option.")
+    if spelling.startswith("OPTION_"):
+        return 1, _folded(spelling.removeprefix("OPTION_"))
+    if spelling in _VARIABLES:
+        return 2 + list(_VARIABLES).index(spelling), _VARIABLES[spelling]
+    if spelling.startswith("SERVING_"):
+        return 1, _folded(spelling.removeprefix("SERVING_"))
+    return 0, spelling
 
 
 def _folded(name: str) -> str:

@@ -15,9 +15,9 @@ from typing import Any
 
 from tritonclient.grpc import model_config_pb2
 
+from trtllm_truss.literals import rows_for
 from trtllm_truss.triton.model_repository.contract import INPUTS, OUTPUTS
 from trtllm_truss.triton.model_repository.repository import CONFIG_FILE, read_config, write_config
-from trtllm_truss.triton.model_repository.schema import rows_for
 
 PREPROCESSING = "preprocessing"
 POSTPROCESSING = "postprocessing"

@@ -15,10 +15,10 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.triton.model_repository.contract import INPUTS, MODEL_NAME, OUTPUTS, PARAMETERS
-from trtllm_truss.triton.model_repository.parameters import check_parameter as check_parameter
-from trtllm_truss.triton.model_repository.parameters import check_parameters
-from trtllm_truss.triton.model_repository.schema import Tensor, rows_for
+from trtllm_truss.literals import rows_for
+from trtllm_truss.settings.runtime import ParameterValue
+from trtllm_truss.settings.runtime_parameters import PARAMETERS
+from trtllm_truss.triton.model_repository.contract import INPUTS, MODEL_NAME, OUTPUTS, Tensor
 
 Backend = Literal["tensorrtllm", "openvino_genai"]
 
@@ -33,7 +33,7 @@ def render_repository(
     engine_dir: Path,
     backend: Backend,
     max_batch_size: int,
-    parameters: Mapping[str, str],
+    parameters: Mapping[str, ParameterValue],
     tensorrt_llm_version: str | None,
     instance_count: int = 1,
 ) -> Path:
@@ -45,7 +45,7 @@ def render_repository(
         engine_dir: the engine's folder, passed to the backend as ``gpt_model_path``.
         backend: the Triton backend that loads the engine.
         max_batch_size: maximum of concurrent requests of the engine.
-        parameters: executor parameters by their ``config.pbtxt`` names.
+        parameters: executor parameters by their ``config.pbtxt`` names, valid for the version.
         tensorrt_llm_version: selects the declared names; None declares those of every version.
             Pass the same to :class:`TritonClient`.
         instance_count: engines on one GPU, each with its weights and KV cache; for an engine of one
@@ -55,8 +55,7 @@ def render_repository(
         ``destination``.
 
     Raises:
-        SettingsError: a parameter is unknown, of another version, of the wrong type or out of
-            range.
+        SettingsError: the template is missing or not valid.
     """
     config = read_config(template_dir / MODEL_NAME / CONFIG_FILE)
     config.backend = backend
@@ -101,13 +100,21 @@ def read_config(path: Path) -> model_config_pb2.ModelConfig:
 
 
 def _set_parameters(
-    config: model_config_pb2.ModelConfig, parameters: Mapping[str, str], version: str | None
+    config: model_config_pb2.ModelConfig,
+    parameters: Mapping[str, ParameterValue],
+    version: str | None,
 ) -> None:
     known = {row.name for row in rows_for(PARAMETERS, version)}
     for name in set(config.parameters) - known:
         del config.parameters[name]
-    for name, value in check_parameters(parameters, version).items():
-        config.parameters[name].string_value = value
+    for name, value in parameters.items():
+        config.parameters[name].string_value = _text(value)
+
+
+def _text(value: ParameterValue) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _declare(fields: Any, rows: Iterable[Tensor]) -> None:

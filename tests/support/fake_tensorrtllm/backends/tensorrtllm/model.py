@@ -95,10 +95,6 @@ class TritonPythonModel:
         path = self._folder / f"{request.request_id()}.request"
         return _parse(path.read_text().splitlines()) if path.exists() else {}
 
-    def _read_request_file(self, request):
-        path = self._folder / f"{request.request_id()}.request"
-        return _parse(path.read_text().splitlines()) if path.exists() else {}
-
 
 def _check_parameters(values):
     for name, value in values.items():

@@ -4,37 +4,39 @@ import pytest
 
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.triton.model_repository.contract import PARAMETERS
-from trtllm_truss.triton.model_repository.parameters import check_parameters
+from trtllm_truss.settings.runtime import RuntimeOptions
+from trtllm_truss.settings.runtime_parameters import PARAMETERS
 
 CHOICE = "batch_scheduler_policy"
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "text"),
+    ("name", "value", "parsed"),
     [
-        ("enable_chunked_context", True, "true"),
-        ("enable_chunked_context", "True", "true"),
-        ("enable_chunked_context", 0, "false"),
-        ("max_beam_width", 4, "4"),
-        ("max_beam_width", " 4 ", "4"),
-        ("kv_cache_free_gpu_mem_fraction", 0.85, "0.85"),
-        ("kv_cache_free_gpu_mem_fraction", "8e-1", "8e-1"),
-        ("gpu_weights_percent", 1, "1"),
-        ("kv_cache_host_memory_bytes", 50_000_000_000, "50000000000"),
-        ("max_attention_window_size", "4096, 1024", "4096,1024"),
-        ("gpu_device_ids", 0, "0"),
-        ("gpu_device_ids", "1,0", "1,0"),
+        ("enable_chunked_context", True, True),
+        ("enable_chunked_context", "True", True),
+        ("enable_chunked_context", 0, False),
+        ("max_beam_width", 4, 4),
+        ("max_beam_width", " 4 ", 4),
+        ("kv_cache_free_gpu_mem_fraction", 0.85, 0.85),
+        ("kv_cache_free_gpu_mem_fraction", "8e-1", 0.8),
+        ("gpu_weights_percent", 1, 1.0),
+        ("kv_cache_host_memory_bytes", 50_000_000_000, 50_000_000_000),
+        ("max_attention_window_size", "4096, 1024", (4096, 1024)),
+        ("gpu_device_ids", 0, (0,)),
+        ("gpu_device_ids", "1,0", (1, 0)),
         (CHOICE, "guaranteed_no_evict", "guaranteed_no_evict"),
         ("medusa_choices", "{0}, {0, 1}", "{0}, {0, 1}"),
         ("tokenizer_dir", "/tokenizer", "/tokenizer"),
-        ("exclude_input_in_output", True, "true"),
-        ("num_nodes", 1, "1"),
+        ("exclude_input_in_output", True, True),
+        ("num_nodes", 1, 1),
     ],
 )
-def test_values(name, value, text):
-    assert check_parameters({name: value}, PINNED_VERSION) == {name: text}
-    assert check_parameters({name: text}, PINNED_VERSION) == {name: text}
+def test_values(name, value, parsed):
+    options = RuntimeOptions.parse({name: value})
+    options.check_version(PINNED_VERSION)
+    assert options.parameters == {name: parsed}
+    assert getattr(options, name, parsed) == parsed
 
 
 @pytest.mark.parametrize(
@@ -53,7 +55,11 @@ def test_values(name, value, text):
         ("kv_cache_free_gpu_mem_fraction", "much", "above 0 and below 1"),
         ("gpu_weights_percent", 1.1, "from 0 to 1"),
         ("max_attention_window_size", "4096,", "whole numbers, at least 1, with commas between"),
-        ("gpu_device_ids", "0;1", "whole numbers, at least 0, with commas between them (`;` parts"),
+        (
+            "gpu_device_ids",
+            "0;1",
+            "whole numbers, at least 0, with commas between them (`;` separates",
+        ),
         (CHOICE, "fast", "one of max_utilization, guaranteed_no_evict"),
         ("gpt_model_type", "V1", "one of inflight_fused_batching, inflight_batching"),
         ("exclude_input_in_output", False, "true: an answer never repeats its prompt"),
@@ -63,7 +69,7 @@ def test_values(name, value, text):
 )
 def test_refused_values(name, value, wanted):
     with pytest.raises(SettingsError) as failure:
-        check_parameters({name: value}, PINNED_VERSION)
+        RuntimeOptions.parse({name: value})
     assert failure.value.message.startswith(
         f"config.yaml: model_metadata.runtime.{name} is {value!r}; it must be {wanted}"
     )
@@ -71,24 +77,51 @@ def test_refused_values(name, value, wanted):
 
 
 def test_unset_parameters_stay_unset():
-    assert check_parameters({"max_beam_width": None, "gpu_device_ids": ""}, PINNED_VERSION) == {}
+    assert RuntimeOptions.parse({"max_beam_width": None, "gpu_device_ids": ""}) == RuntimeOptions()
 
 
-def test_engine_decides_the_beam_width_that_is_not_set():
-    assert check_parameters({}, PINNED_VERSION, max_beam_width=4) == {"max_beam_width": "4"}
-    given = {"max_beam_width": 2}
-    assert check_parameters(given, PINNED_VERSION, max_beam_width=4) == {"max_beam_width": "2"}
-    assert check_parameters({}, "0.5.0", max_beam_width=4) == {}
+def test_fields_of_the_model_are_not_parameters():
+    options = RuntimeOptions.parse({"max_batch_size": "8", "instance_count": 2})
+    assert options == RuntimeOptions(max_batch_size=8, instance_count=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("kv_cache_free_gpu_memory_fraction", "mean kv_cache_free_gpu_mem_fraction?"),
+        ("zzz", "zzz is not a parameter of the tensorrt_llm model."),
+        ("gpt_model_path", "cannot be set"),
+    ],
+)
+def test_refused_names(name, message):
+    with pytest.raises(SettingsError) as failure:
+        RuntimeOptions.parse({name: "1"})
+    assert message in failure.value.message
+    assert failure.value.param == name
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "message"),
+    [
+        ("max_num_sequences", "1.0.0", "before 0.8, not of 1.0.0"),
+        ("num_nodes", "0.12.0", "0.19 and later, not of 0.12.0"),
+    ],
+)
+def test_parameters_of_other_versions(name, version, message):
+    with pytest.raises(SettingsError) as failure:
+        RuntimeOptions.parse({name: "1"}).check_version(version)
+    assert message in failure.value.message
+    assert failure.value.param == name
 
 
 def test_size_of_the_cache_in_tokens_brings_no_fraction_with_it():
     given = {"max_tokens_in_paged_kv_cache": 5000}
-    assert check_parameters(given, PINNED_VERSION) == {"max_tokens_in_paged_kv_cache": "5000"}
+    assert RuntimeOptions.parse(given).parameters == given
 
 
 def test_lookahead_is_all_or_nothing():
     with pytest.raises(SettingsError, match="set without lookahead_ngram_size") as failure:
-        check_parameters({"lookahead_window_size": 4}, PINNED_VERSION)
+        RuntimeOptions.parse({"lookahead_window_size": 4})
     assert failure.value.param == "lookahead_ngram_size"
 
 
@@ -102,9 +135,10 @@ def test_lookahead_is_all_or_nothing():
     ],
 )
 def test_settings_of_older_eras(name, value, era, instead):
-    assert list(check_parameters({name: value}, era)) == [name]
+    options = RuntimeOptions.parse({name: value})
+    options.check_version(era)
     with pytest.raises(SettingsError) as failure:
-        check_parameters({name: value}, "1.0.0")
+        options.check_version("1.0.0")
     assert "not of 1.0.0" in failure.value.message
     assert instead in failure.value.message
 

@@ -1,4 +1,4 @@
-"""The trial program for TensorRT-LLM: `python -m trtllm_truss.guides.xgrammar_trial INFO`.
+"""The compiler worker for TensorRT-LLM: `python -m trtllm_truss.guides.xgrammar_worker INFO`.
 
 INFO is the file of `xgrammar_tokenizer_info_path`. TensorRT-LLM requires XGrammar's Python package,
 so its image holds it. Without the package only length, depth and repetitions are checked.
@@ -13,12 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from trtllm_truss.guides.compiler_worker import Follow, serve
 from trtllm_truss.guides.guide import Guide
-from trtllm_truss.guides.trial import Follow, serve
 
 
 def main() -> None:
-    """Run the trial program."""
     serve(lambda: _load(Path(sys.argv[1])), brackets_only=False)
 
 

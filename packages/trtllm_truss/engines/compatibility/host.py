@@ -1,4 +1,4 @@
-"""What is known around an engine, as plain data."""
+"""The host of an engine, as plain data."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from trtllm_truss.engines.versions import version_to_render
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """Where an engine is to run; None is "not known" everywhere.
+class HostInfo:
+    """GPUs, image and runtime of the host that runs an engine; None is "unknown".
 
     Attributes:
         accelerator: ``resources.accelerator`` of config.yaml, such as ``H100:2``.
         image: ``base_image.image`` of config.yaml.
-        gpus: the GPUs that were found; empty if there are none.
-        runtime_version: the TensorRT-LLM version that is installed here.
+        gpus: the visible GPUs.
+        runtime_version: the installed version of TensorRT-LLM.
     """
 
     accelerator: str | None = None
@@ -28,7 +28,7 @@ class Surroundings:
 
     @property
     def tensorrt_llm_version(self) -> str:
-        """The version to render and to build for."""
+        """The TensorRT-LLM version to render and to build for."""
         return version_to_render(self.runtime_version, self.image)
 
     @classmethod
@@ -38,8 +38,8 @@ class Surroundings:
         *,
         gpus: Sequence[Gpu] | None = None,
         runtime_version: str | None = None,
-    ) -> Surroundings:
-        """Takes the platform's own keys from a parsed config.yaml; Truss checks their types."""
+    ) -> HostInfo:
+        """Take the platform's keys from a parsed config.yaml; Truss checks their types."""
         return cls(
             accelerator=_text(config, "resources", "accelerator"),
             image=_text(config, "base_image", "image"),

@@ -1,4 +1,4 @@
-"""Checks guides in a program of their own, a few at a time."""
+"""Queue of guides for the compiler worker."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from trtllm_truss.guides.compiler_worker import Verdict
 from trtllm_truss.guides.guide import (
     MAX_CHARACTERS,
     CheckFailed,
@@ -17,8 +18,7 @@ from trtllm_truss.guides.guide import (
     GuideFault,
     TooManyGuides,
 )
-from trtllm_truss.guides.trial import Verdict
-from trtllm_truss.guides.trial_process import TrialProcess
+from trtllm_truss.guides.worker_process import WorkerProcess
 
 MAX_WAITING = 32
 """Unchecked guides in the queue; further ones are refused."""
@@ -29,7 +29,7 @@ MAX_SLOW = 8
 _FIRST_LIMIT_S = 0.4
 _AT_ONCE, _SLOW_AT_ONCE = 2, 1
 _REMEMBERED_GUIDES = 256
-_CLOSED = "Guides are not checked any more."
+_CLOSED = "Guides are no longer checked."
 
 
 @dataclass(eq=False)
@@ -53,15 +53,15 @@ class _Job:
                 waiter.set_exception(error)
 
 
-class GuideCheck:
-    """Checks guides in a `trial` program. Thread-safe; the first guide starts the program.
+class GuideValidator:
+    """Validates guides in a compiler worker. Thread-safe; the first guide starts the worker.
 
     Two guides run at once. Each first gets 0.4 s of CPU time. A guide that needs more moves to a
     second queue, which runs one at a time, so quick guides pass slow ones. The last 256 results are
     cached.
 
     Args:
-        program: Python's arguments, which run `trial.serve`.
+        program: Python's arguments, which run `compiler_worker.serve`.
         environment: variables of the program; PYTHONPATH is set to this process's search path.
         compile_limit_s: CPU time per guide.
     """
@@ -81,10 +81,10 @@ class GuideCheck:
         self._running: dict[int, _Job] = {}
         self._jobs: dict[bytes, _Job] = {}
         self._known: OrderedDict[bytes, str | None] = OrderedDict()
-        self._process: TrialProcess | None = None
-        self._asker: threading.Thread | None = None
+        self._process: WorkerProcess | None = None
+        self._sender: threading.Thread | None = None
         self._reader: threading.Thread | None = None
-        self._number = 0
+        self._last_number = 0
         self._closed = False
 
     def check(self, guide: Guide) -> Future[None]:
@@ -96,7 +96,7 @@ class GuideCheck:
         """
         result: Future[None] = Future()
         if len(guide.text) > MAX_CHARACTERS:
-            fault = f"it has {len(guide.text)} characters; at most {MAX_CHARACTERS} are taken."
+            fault = f"it has {len(guide.text)} characters; at most {MAX_CHARACTERS} are allowed."
             result.set_exception(GuideFault(fault))
             return result
         key = _key(guide)
@@ -127,8 +127,8 @@ class GuideCheck:
                 self._process.kill()
         for waiter in (waiter for job in waiting for waiter in job.waiters):
             waiter.cancel()
-        if self._asker is not None:
-            self._asker.join()
+        if self._sender is not None:
+            self._sender.join()
         if self._reader is not None:
             self._reader.join()
 
@@ -141,12 +141,12 @@ class GuideCheck:
     def _begin(self, job: _Job) -> None:
         self._jobs[job.key] = job
         self._quick.append(job)
-        if self._asker is None:
-            self._asker = threading.Thread(target=self._ask_all, name="guide-check", daemon=True)
-            self._asker.start()
+        if self._sender is None:
+            self._sender = threading.Thread(target=self._send_all, name="guide-check", daemon=True)
+            self._sender.start()
         self._changed.notify_all()
 
-    def _ask_all(self) -> None:
+    def _send_all(self) -> None:
         """Send guides to the program and start it as needed; runs in a thread."""
         while (number := self._next()) is not None:
             try:
@@ -157,7 +157,7 @@ class GuideCheck:
             job = self._running.get(number)
             if job is not None:  # None: the program has ended meanwhile
                 limit_s = self._limit_s if job.is_slow else _FIRST_LIMIT_S
-                process.ask([number, limit_s, *job.guide])
+                process.send([number, limit_s, *job.guide])
 
     def _next(self) -> int | None:
         """Wait for a free place and number the next guide; None once closed."""
@@ -169,9 +169,9 @@ class GuideCheck:
                 elif job.is_unwanted:
                     del self._jobs[job.key]
                 else:
-                    self._number += 1
-                    self._running[self._number] = job
-                    return self._number
+                    self._last_number += 1
+                    self._running[self._last_number] = job
+                    return self._last_number
         return None
 
     def _pick(self) -> _Job | None:
@@ -182,11 +182,11 @@ class GuideCheck:
             return self._slow.popleft()
         return self._quick.popleft() if self._quick else None
 
-    def _start(self) -> TrialProcess:
+    def _start(self) -> WorkerProcess:
         with self._changed:
             if self._closed:
                 raise CheckFailed(_CLOSED)
-            process = self._process = TrialProcess(self._program, self._environment)
+            process = self._process = WorkerProcess(self._program, self._environment)
         try:
             process.wait_until_ready()
         except CheckFailed:
@@ -196,8 +196,8 @@ class GuideCheck:
         self._reader.start()
         return process
 
-    def _read(self, process: TrialProcess) -> None:
-        """Take in the program's answers until it ends; runs in a thread."""
+    def _read(self, process: WorkerProcess) -> None:
+        """Read the program's answers until it ends; runs in a thread."""
         for number, verdict, reason in process.answers():
             self._finish(number, Verdict(verdict), reason)
         error = process.ended()
@@ -247,8 +247,8 @@ def _as_error(fault: str | None) -> GuideFault | None:
     return None if fault is None else GuideFault(fault)
 
 
-def _too_many(most: int) -> TooManyGuides:
+def _too_many(limit: int) -> TooManyGuides:
     # "maximum queue size" maps to 429 where the message comes back through Triton.
     return TooManyGuides(
-        f"too many guides wait for their check (maximum queue size {most}); try again shortly."
+        f"too many guides wait for their check (maximum queue size {limit}); try again shortly."
     )

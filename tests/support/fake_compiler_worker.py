@@ -1,4 +1,4 @@
-"""A trial whose guides are orders: what XGrammar would do to the process, done on purpose.
+"""A fake compiler worker: each guide orders what XGrammar would do to the process.
 
 The text of a guide is an order and its argument: `note FILE` adds a line to a file, `wait FILE`
 waits until there is one, `burn` computes for ever, `grow` does so ever longer with each token,
@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from trtllm_truss.guides.compiler_worker import Follow, serve
 from trtllm_truss.guides.guide import Guide
-from trtllm_truss.guides.trial import Follow, serve
 
 
 def load() -> Follow:

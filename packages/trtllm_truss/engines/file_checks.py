@@ -1,4 +1,4 @@
-"""Which files an engine needs, and whether they are those that its manifest records."""
+"""The files that an engine needs, and their comparison with its manifest."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from pathlib import Path
 from trtllm_truss.artifacts.listing import Listing
 from trtllm_truss.artifacts.verified import has_sha256
 from trtllm_truss.engines.config_schemas import CONFIG_FILE
-from trtllm_truss.engines.diagnostics import Finding, shortlist, warning
+from trtllm_truss.engines.diagnostics import Diagnostic, shortlist, warning
 from trtllm_truss.engines.inspection import Engine, EngineDescription
 from trtllm_truss.engines.layout import GGUF_SUFFIX, Layout, Placement
-from trtllm_truss.engines.manifest import Manifest
-from trtllm_truss.engines.target_gpu import MANIFEST_FILE
+from trtllm_truss.engines.manifest import MANIFEST_FILE, Manifest
 from trtllm_truss.errors import ArtifactError
 
 _OPENVINO_PREFIX = "openvino_"
@@ -22,12 +21,12 @@ _OPENVINO_PREFIX = "openvino_"
 def needed_files(
     placement: Placement, sizes: Mapping[str, int], engine: EngineDescription | None
 ) -> list[str]:
-    """Paths below the repository of the files that serving an engine takes.
+    """List the files that serving needs, by path below the repository.
 
     Args:
-        placement: where it lies.
+        placement: location of the engine.
         sizes: bytes of every file by its path below the repository.
-        engine: its description; None for a GGUF file, which describes itself.
+        engine: its description; None for a GGUF file.
     """
     here = placement.sizes(sizes)
     names = {CONFIG_FILE, MANIFEST_FILE}
@@ -41,10 +40,10 @@ def needed_files(
 
 
 def check_listing(engine: EngineDescription, listing: Listing) -> None:
-    """Compares a manifest with the engine's `config.json` and with what the repository lists.
+    """Compare a manifest with the engine's `config.json` and the listing.
 
     Raises:
-        ArtifactError: they are of different builds.
+        ArtifactError: the manifest belongs to another build.
     """
     manifest, config = engine.manifest, engine.config
     if manifest is None:
@@ -58,7 +57,7 @@ def check_listing(engine: EngineDescription, listing: Listing) -> None:
         file = listed.get(path)
         if file is None:
             raise ArtifactError(
-                f"{MANIFEST_FILE} names {path}, which is missing; upload all that the build wrote."
+                f"{MANIFEST_FILE} names {path}, which is missing; upload every file of the build."
             )
         digest = file.digest
         other = digest is not None and digest.algorithm == "sha256" and digest.value != record[1]
@@ -67,13 +66,15 @@ def check_listing(engine: EngineDescription, listing: Listing) -> None:
     _refuse(wrong)
 
 
-def tokenizer_finding(engine: EngineDescription, repository: str, commit: str) -> Iterator[Finding]:
-    """Yields a warning if the manifest names another state of the same tokenizer.
+def check_tokenizer(
+    engine: EngineDescription, repository: str, commit: str
+) -> Iterator[Diagnostic]:
+    """Yield a warning if the manifest names another commit of the same tokenizer.
 
     Args:
-        engine: whose manifest it is.
-        repository: the tokenizer that the settings name.
-        commit: the state of it that is used.
+        engine: the engine.
+        repository: the tokenizer's repository.
+        commit: the commit in use.
     """
     recorded = None if engine.manifest is None else engine.manifest.tokenizer
     if recorded is None or recorded.repository != repository:
@@ -81,18 +82,18 @@ def tokenizer_finding(engine: EngineDescription, repository: str, commit: str) -
     if recorded.revision not in (None, commit):
         yield warning(
             "tokenizer_revision_differs",
-            f"the engine was built for {repository} at {recorded.revision}, and its tokenizer is "
-            f"now taken from {commit}; set tokenizer_revision to the former if they differ.",
+            f"the engine was built for {repository} at {recorded.revision}, but its tokenizer "
+            f"is fetched at {commit}; set tokenizer_revision to the former if they differ.",
         )
 
 
 def check_files(engine: Engine, repository: Path) -> None:
-    """Compares the files that are here with the manifest; those that are not are not needed.
+    """Compare files on this machine with the manifest.
 
-    Each is read once; while its size and time stay the same it is not read again.
+    A file is read again only after its size or time has changed.
 
     Raises:
-        ArtifactError: one has other contents than the build wrote.
+        ArtifactError: a file differs from the manifest.
     """
     if engine.manifest is None:
         return
@@ -104,7 +105,7 @@ def check_files(engine: Engine, repository: Path) -> None:
 
 
 def _recorded(manifest: Manifest, placement: Placement) -> dict[str, tuple[int, str]]:
-    """Bytes and SHA-256 by path below the repository."""
+    """Return bytes and SHA-256 by path below the repository."""
     return {
         path: (record.size, record.sha256)
         for path, record in zip(
@@ -116,14 +117,14 @@ def _recorded(manifest: Manifest, placement: Placement) -> dict[str, tuple[int, 
 def _compare(name: str, recorded: object, found: object) -> None:
     if recorded is not None and recorded != found:
         raise ArtifactError(
-            f"{MANIFEST_FILE} says {name} {recorded}, but {CONFIG_FILE} says {found}: they are of "
-            "different builds; upload all files of one."
+            f"{MANIFEST_FILE} has {name} {recorded}, but {CONFIG_FILE} has {found}; they are from "
+            "different builds: upload all files of one."
         )
 
 
 def _refuse(wrong: list[str]) -> None:
     if wrong:
         raise ArtifactError(
-            f"{shortlist(wrong)} in the engine repository has other contents than {MANIFEST_FILE} "
-            "records; upload all files of one build."
+            f"{shortlist(wrong)} in the engine repository differs from {MANIFEST_FILE}; "
+            "upload all files of one build."
         )

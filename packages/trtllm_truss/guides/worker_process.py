@@ -1,4 +1,4 @@
-"""The trial program as a child process."""
+"""The compiler worker as a child process."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _SMALL_STACK = 'ulimit -s 4096; exec "$@"'  # KiB; threads of the engine have 81
 _ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}  # each arena reserves 64 MiB of address space
 
 
-class TrialProcess:
-    """A child that runs `trial.serve` in a session of its own.
+class WorkerProcess:
+    """A child that runs `compiler_worker.serve` in its own session.
 
     Args:
         program: Python's arguments.
@@ -52,7 +52,7 @@ class TrialProcess:
         if not self._process.stdout.readline():
             raise self.ended()
 
-    def ask(self, question: Sequence[Any]) -> None:
+    def send(self, question: Sequence[Any]) -> None:
         """Send a line; does nothing once the program has ended."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError, ValueError):
@@ -71,7 +71,7 @@ class TrialProcess:
         with suppress(BrokenPipeError):
             self._process.communicate()
         status = self._process.returncode
-        return CheckFailed(f"Guides cannot be checked: the program for it ended ({status}).")
+        return CheckFailed(f"Guides cannot be checked: the compiler worker ended ({status}).")
 
     def kill(self) -> None:
         """Kill the program and its children."""

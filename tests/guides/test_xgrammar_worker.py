@@ -13,11 +13,11 @@ from tests.support.paths import SUPPORT
 from tests.support.smollm2 import write_smollm2_tokenizer
 from tests.support.waiting import PATIENCE_S
 
-from trtllm_truss.guides.check import GuideCheck
 from trtllm_truss.guides.guide import CheckFailed, Guide, GuideFault, Language
+from trtllm_truss.guides.validator import GuideValidator
 from trtllm_truss.serving.rendering import write_tokenizer_info
 
-TRIAL = ["-m", "trtllm_truss.guides.xgrammar_trial"]
+WORKER = ["-m", "trtllm_truss.guides.xgrammar_worker"]
 TORCH_STUB = SUPPORT / "torch_stub"
 LARGE = "with its repetitions written out it has more than 100000 parts; lower their counts."
 SCHEMA = {
@@ -46,19 +46,19 @@ def info_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def guides(info_file: Path) -> Iterator[GuideCheck]:
+def guides(info_file: Path) -> Iterator[GuideValidator]:
     if importlib.util.find_spec("xgrammar") is None:
         pytest.skip("xgrammar is not installed")
     with pytest.MonkeyPatch.context() as patch:
         if importlib.util.find_spec("torch") is None:
             patch.setattr(sys, "path", [str(TORCH_STUB), *sys.path])
-        check = GuideCheck([*TRIAL, str(info_file)])
+        check = GuideValidator([*WORKER, str(info_file)])
         assert check.check(Guide("regex", "a")).exception(PATIENCE_S) is None
     yield check
     check.close()
 
 
-def fault_of(guides: GuideCheck, language: Language, text: str) -> str | None:
+def fault_of(guides: GuideValidator, language: Language, text: str) -> str | None:
     error = guides.check(Guide(language, text)).exception(PATIENCE_S)
     assert error is None or isinstance(error, GuideFault), error
     return error and str(error)
@@ -77,7 +77,7 @@ def fault_of(guides: GuideCheck, language: Language, text: str) -> str | None:
         ("json_schema", '{"type": "array", "items": {"$ref": "#"}}'),
     ],
 )
-def test_good_guides_pass(guides: GuideCheck, language: Language, text: str) -> None:
+def test_good_guides_pass(guides: GuideValidator, language: Language, text: str) -> None:
     assert fault_of(guides, language, text) is None
 
 
@@ -89,7 +89,7 @@ def test_good_guides_pass(guides: GuideCheck, language: Language, text: str) -> 
         ("ebnf_grammar", "root ::= bar", 'EBNF parser error at line 1, column 10: Rule "bar" is'),
         ("json_schema", '{"type": "nonsense"}', 'Unsupported type "nonsense"'),
         ("json_schema", "{", "it is not JSON (Expecting property name"),
-        ("regex", "Größe", "it has 'ße', two characters that XGrammar takes for one"),
+        ("regex", "Größe", "it has 'ße', two characters that XGrammar reads as one"),
         ("regex", "((a|b1){1,300}c?){1,301}", LARGE),
         ("regex", "(" * 30_000 + "a" + ")" * 30_000, "it is nested more than 100 deep"),
         ("regex", "[a-z ]{1,5000}", "it takes more than 4 s to compile; simplify it."),
@@ -97,7 +97,7 @@ def test_good_guides_pass(guides: GuideCheck, language: Language, text: str) -> 
         ("ebnf_grammar", 'root ::= [^"] | root root | root root root', ""),
     ],
 )
-def test_bad_guides_do_not(guides: GuideCheck, language: Language, text: str, fault: str) -> None:
+def test_bad_guides_fail(guides: GuideValidator, language: Language, text: str, fault: str) -> None:
     found = fault_of(guides, language, text)
     assert found is not None
     assert found.startswith(fault)
@@ -109,16 +109,16 @@ def program_that_lacks_xgrammar(tmp_path: Path) -> str:
         "import importlib.util\n"
         "find = importlib.util.find_spec\n"
         "importlib.util.find_spec = lambda name: None if name == 'xgrammar' else find(name)\n"
-        "from trtllm_truss.guides.xgrammar_trial import main\n"
+        "from trtllm_truss.guides.xgrammar_worker import main\n"
         "main()\n"
     )
-    file = tmp_path / "trial.py"
+    file = tmp_path / "worker.py"
     file.write_text(code)
     return str(file)
 
 
-def test_without_xgrammar_the_size_is_looked_at(program_that_lacks_xgrammar: str) -> None:
-    guides = GuideCheck([program_that_lacks_xgrammar, "no/such/file"])
+def test_without_xgrammar_the_size_is_checked(program_that_lacks_xgrammar: str) -> None:
+    guides = GuideValidator([program_that_lacks_xgrammar, "no/such/file"])
     try:
         assert fault_of(guides, "regex", "(") is None
         assert fault_of(guides, "regex", "((a|b1){1,300}c?){1,301}") == LARGE
@@ -130,7 +130,7 @@ def test_with_an_xgrammar_that_fails_nothing_passes(info_file: Path, tmp_path: P
     (tmp_path / "xgrammar.py").write_text("raise ImportError('no torch')\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "path", [str(tmp_path), *sys.path])
-        guides = GuideCheck([*TRIAL, str(info_file)])
+        guides = GuideValidator([*WORKER, str(info_file)])
         error = guides.check(Guide("regex", "a")).exception(PATIENCE_S)
     guides.close()
     assert isinstance(error, CheckFailed)

@@ -1,8 +1,8 @@
 """A program that compiles guides under limits.
 
 XGrammar in the engine has no limits: a deeply nested guide overflows the stack, a small one can
-compile for hours, and an ambiguous one makes each token slower than the last. The trial compiles
-the guide with the same library and vocabulary and draws tokens by it.
+compile for hours, and an ambiguous one makes each token slower than the last. This program
+compiles the guide with the same library and vocabulary and draws tokens by it.
 
 Protocol, one JSON array a line: `[number, limit_s, language, text]` in, `[number, verdict, reason]`
 out, after a first line "ready". The program loads the vocabulary once and forks for each guide, so
@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import NoReturn, Protocol
 
 from trtllm_truss.guides.guide import Guide
-from trtllm_truss.guides.misreading import find_misread_pair
 from trtllm_truss.guides.size import find_excess
+from trtllm_truss.guides.xgrammar_workaround import find_misread_pair
 
 BEGIN_LIMIT_S = 0.25
 """CPU time to the first token of a compiled guide: the engine's step takes as long."""
@@ -51,12 +51,12 @@ _TOO_LARGE = "it is too large or too deeply nested; simplify it."
 
 
 class Verdict(str, Enum):
-    """Result of a trial."""
+    """Result of compiling a guide under limits."""
 
     GOOD = "good"
     FAULTY = "faulty"
     SLOW = "slow"  # over `limit_s`
-    FAILED = "failed"  # says nothing of the guide
+    FAILED = "failed"  # for a reason other than the guide
 
 
 class Follow(Protocol):
@@ -76,10 +76,10 @@ class Follow(Protocol):
 
 
 def serve(load: Callable[[], Follow], *, brackets_only: bool) -> NoReturn:
-    """Try the guides on standard input; never returns.
+    """Compile the guides on standard input; never returns.
 
     Args:
-        load: loads the vocabulary. Threads that it starts do not exist in the trials.
+        load: loads the vocabulary. Its threads do not exist in the forked processes.
         brackets_only: see `find_misread_pair`.
     """
     answers = os.dup(sys.stdout.fileno())
@@ -96,7 +96,7 @@ def serve(load: Callable[[], Follow], *, brackets_only: bool) -> NoReturn:
 
 
 def _watch(line: str, answers: int, find_fault: Callable[[Guide], str | None]) -> NoReturn:
-    """Fork a trial and answer for it if a signal ends it."""
+    """Fork a process for a guide and answer for it if a signal ends it."""
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         number, limit_s, language, text = json.loads(line)
@@ -115,7 +115,7 @@ def _watch(line: str, answers: int, find_fault: Callable[[Guide], str | None]) -
 
 
 def _death(number: int) -> tuple[Verdict, str]:
-    """Map the signal that ended a trial; negative is an exit status."""
+    """Map the signal that ended a process; negative is an exit status."""
     if number == signal.SIGPROF:
         return Verdict.SLOW, "it takes too long to compile; simplify it."
     if number == signal.SIGVTALRM:
@@ -123,7 +123,7 @@ def _death(number: int) -> tuple[Verdict, str]:
     if number == signal.SIGALRM:
         return Verdict.FAILED, "Guides cannot be checked: there was no result in time."
     if number < 0:
-        return Verdict.FAILED, "Guides cannot be checked: the program for it failed."
+        return Verdict.FAILED, "Guides cannot be checked: the compiler process failed."
     return Verdict.FAULTY, _TOO_LARGE
 
 
@@ -143,8 +143,8 @@ def _find_fault(guide: Guide, follow: Follow, brackets_only: bool) -> str | None
             return fault
         if pair := find_misread_pair(guide, brackets_only=brackets_only):
             return (
-                f"it has {pair!r}, two characters that XGrammar takes for one in a name, a value "
-                "or brackets; keep them apart, or spell it otherwise."
+                f"it has {pair!r}, two characters that XGrammar reads as one in a name, a value "
+                "or brackets; separate them, or escape one."
             )
     except ValueError as error:
         return f"it is not JSON ({error}); send a JSON schema."

@@ -14,17 +14,17 @@ import pytest
 from tests.support.paths import SUPPORT
 from tests.support.waiting import PATIENCE_S, settles
 
-from trtllm_truss.guides import check as check_module
-from trtllm_truss.guides.check import GuideCheck
+from trtllm_truss.guides import validator as validator_module
 from trtllm_truss.guides.guide import CheckFailed, Guide, GuideFault, TooManyGuides
+from trtllm_truss.guides.validator import GuideValidator
 
-FAKE_TRIAL = str(SUPPORT / "fake_trial.py")
+FAKE_WORKER = str(SUPPORT / "fake_compiler_worker.py")
 TOO_LARGE = "it is too large or too deeply nested; simplify it."
 
 
 @pytest.fixture
-def guides() -> Iterator[GuideCheck]:
-    check = GuideCheck([FAKE_TRIAL], compile_limit_s=1.5)
+def guides() -> Iterator[GuideValidator]:
+    check = GuideValidator([FAKE_WORKER], compile_limit_s=1.5)
     yield check
     check.close()
 
@@ -68,15 +68,17 @@ def processes(group: int) -> list[int]:
             "a{1000}" * 200,
             "with its repetitions written out it has more than 100000 parts; lower their counts.",
         ),
-        ("x" * 65_537, "it has 65537 characters; at most 65536 are taken."),
+        ("x" * 65_537, "it has 65537 characters; at most 65536 are allowed."),
     ],
 )
-def test_whatever_a_guide_does_is_told(guides: GuideCheck, text: str, fault: str | None) -> None:
+def test_every_failure_of_a_guide_is_reported(
+    guides: GuideValidator, text: str, fault: str | None
+) -> None:
     assert outcome(guides.check(order(text))) == fault
     assert outcome(guides.check(order("follow"))) is None
 
 
-def test_a_quick_guide_waits_for_no_slow_one(guides: GuideCheck) -> None:
+def test_quick_guides_pass_slow_ones(guides: GuideValidator) -> None:
     slow = [guides.check(order(f"burn {number}")) for number in range(3)]
     quick = [guides.check(order(f"follow {number}")) for number in range(20)]
     assert [outcome(result) for result in quick] == [None] * 20
@@ -87,22 +89,22 @@ def test_a_quick_guide_waits_for_no_slow_one(guides: GuideCheck) -> None:
 
 
 def test_slow_guides_that_are_too_many_are_refused(
-    guides: GuideCheck, monkeypatch: pytest.MonkeyPatch
+    guides: GuideValidator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check_module, "MAX_SLOW", 1)
+    monkeypatch.setattr(validator_module, "MAX_SLOW", 1)
     slow = [guides.check(order(f"burn {number}")) for number in range(3)]
     errors = [result.exception(PATIENCE_S) for result in slow]
     assert {type(error) for error in errors} == {GuideFault, TooManyGuides}
     assert outcome(guides.check(order("follow"))) is None
 
 
-def test_guides_that_are_too_many_are_refused_at_once(guides: GuideCheck, tmp_path: Path) -> None:
+def test_excess_guides_are_refused(guides: GuideValidator, tmp_path: Path) -> None:
     assert outcome(guides.check(order("follow"))) is None
     gate = tmp_path / "gate"
     running = [guides.check(order(f"wait {gate} {number}")) for number in range(2)]
     assert settles(lambda: len(guides._running) == 2)
     waiting = [
-        guides.check(order(f"follow {number}")) for number in range(check_module.MAX_WAITING)
+        guides.check(order(f"follow {number}")) for number in range(validator_module.MAX_WAITING)
     ]
     refused = guides.check(order("one more"))
     assert refused.done()
@@ -117,7 +119,7 @@ def test_guides_that_are_too_many_are_refused_at_once(guides: GuideCheck, tmp_pa
 
 
 def test_two_are_checked_at_once_and_what_is_known_is_not_checked_again(
-    guides: GuideCheck, tmp_path: Path
+    guides: GuideValidator, tmp_path: Path
 ) -> None:
     notes, gate = tmp_path / "notes", tmp_path / "gate"
     blocked = guides.check(order(f"wait {gate}"))
@@ -130,7 +132,7 @@ def test_two_are_checked_at_once_and_what_is_known_is_not_checked_again(
     assert outcome(blocked) is None
 
 
-def test_who_cancels_does_so_for_itself(guides: GuideCheck, tmp_path: Path) -> None:
+def test_cancelling_affects_one_caller(guides: GuideValidator, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     left, stays = (guides.check(order(f"wait {gate}")) for _ in range(2))
     left.cancel()
@@ -138,7 +140,7 @@ def test_who_cancels_does_so_for_itself(guides: GuideCheck, tmp_path: Path) -> N
     assert outcome(stays) is None
 
 
-def test_guides_that_nobody_waits_for_are_not_checked(guides: GuideCheck, tmp_path: Path) -> None:
+def test_unwanted_guides_are_not_checked(guides: GuideValidator, tmp_path: Path) -> None:
     notes, gate = tmp_path / "notes", tmp_path / "gate"
     blocked = [guides.check(order(f"wait {gate} {number}")) for number in range(2)]
     assert settles(lambda: len(guides._running) == 2)
@@ -150,7 +152,7 @@ def test_guides_that_nobody_waits_for_are_not_checked(guides: GuideCheck, tmp_pa
 
 
 def test_after_the_end_of_the_program_there_is_another_one(
-    guides: GuideCheck, tmp_path: Path
+    guides: GuideValidator, tmp_path: Path
 ) -> None:
     running = guides.check(order(f"wait {tmp_path / 'gate'}"))
     assert settles(lambda: bool(guides._running and guides._process))
@@ -161,17 +163,17 @@ def test_after_the_end_of_the_program_there_is_another_one(
 
 
 def test_a_program_that_cannot_start_is_nobodys_fault() -> None:
-    guides = GuideCheck([FAKE_TRIAL, "broken"])
+    guides = GuideValidator([FAKE_WORKER, "broken"])
     errors = [guides.check(order("follow")).exception(PATIENCE_S) for _ in range(2)]
     guides.close()
     assert [str(error) for error in errors] == [
-        "Guides cannot be checked: the program for it ended (3)."
+        "Guides cannot be checked: the compiler worker ended (3)."
     ] * 2
     assert {type(error) for error in errors} == {CheckFailed}
 
 
 def test_checks_have_a_low_priority_and_end_with_their_owner(
-    guides: GuideCheck, tmp_path: Path
+    guides: GuideValidator, tmp_path: Path
 ) -> None:
     running = [guides.check(order(f"wait {tmp_path / 'gate'} {number}")) for number in range(2)]
     waiting = guides.check(order("follow"))
@@ -188,7 +190,7 @@ def test_checks_have_a_low_priority_and_end_with_their_owner(
 
 
 def test_closing_ends_a_program_that_is_starting() -> None:
-    guides = GuideCheck([FAKE_TRIAL])
+    guides = GuideValidator([FAKE_WORKER])
     result = guides.check(order("follow"))
     guides.close()
     assert result.cancelled() or isinstance(result.exception(), CheckFailed)
@@ -197,15 +199,15 @@ def test_closing_ends_a_program_that_is_starting() -> None:
 def test_the_program_ends_with_a_process_that_is_killed(tmp_path: Path) -> None:
     code = (
         "import os, sys\n"
-        "from trtllm_truss.guides.check import GuideCheck, Guide\n"
-        "guides = GuideCheck([sys.argv[1]])\n"
+        "from trtllm_truss.guides.validator import GuideValidator, Guide\n"
+        "guides = GuideValidator([sys.argv[1]])\n"
         "guides.check(Guide('regex', 'follow')).result()\n"
         "guides.check(Guide('regex', 'wait ' + sys.argv[2]))\n"
         "print(guides._process.pid, flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, FAKE_TRIAL, str(tmp_path / "gate")],
+        [sys.executable, "-c", code, FAKE_WORKER, str(tmp_path / "gate")],
         stdout=subprocess.PIPE,
         check=False,
     )

@@ -1,4 +1,4 @@
-r"""Guides that XGrammar misreads.
+r"""Detection of guides that XGrammar misreads.
 
 XGrammar (0.1.21 to 0.1.32) prints U+0080 to U+00FF as ``\x`` with two hexadecimal digits and reads
 the result again, with any digits that follow: ``Größe`` becomes ``Grö`` and U+0DFE. Affected are

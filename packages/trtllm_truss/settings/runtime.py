@@ -1,0 +1,214 @@
+"""`model_metadata.runtime`, parsed once: typed values in place of YAML's or ``config.pbtxt``'s."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+from trtllm_truss.errors import SettingsError
+from trtllm_truss.literals import BOOLEANS, Release, rows_for
+from trtllm_truss.settings.runtime_parameters import PARAMETERS, Parameter
+from trtllm_truss.validation import did_you_mean
+
+RuntimeValue = bool | int | float | str | None
+ParameterValue = bool | int | float | str | tuple[int, ...]
+
+_MODEL_FIELDS = (
+    Parameter("max_batch_size", "int", minimum=1),
+    Parameter("instance_count", "int", minimum=1),
+)
+"""Keys of `runtime` that are fields of config.pbtxt, not parameters."""
+_ROWS = {row.name: row for row in (*_MODEL_FIELDS, *PARAMETERS)}
+_OWNED = {"gpt_model_path": "it is the downloaded engine's folder"}
+_FIXED: dict[str, tuple[ParameterValue, str]] = {
+    "exclude_input_in_output": (True, "an answer never repeats its prompt"),
+    "num_nodes": (1, "all ranks are started on one machine"),
+    "speculative_decoding_fast_logits": (
+        False,
+        "it needs orchestrator mode, and here the ranks of one engine are one MPI job (leader "
+        "mode)",
+    ),
+}
+_PER_INSTANCE = ("gpu_device_ids", "participant_ids")
+_TOGETHER = ("lookahead_window_size", "lookahead_ngram_size", "lookahead_verification_set_size")
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeOptions:
+    """`runtime`: every key that is set, and by name those that this project acts on.
+
+    Attributes:
+        parameters: of config.pbtxt, by name.
+        max_batch_size: a field of config.pbtxt.
+        instance_count: likewise, of its instance group.
+    """
+
+    parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
+    max_batch_size: int | None = None
+    instance_count: int | None = None
+    max_beam_width: int | None = None
+    max_tokens_in_paged_kv_cache: int | None = None
+    max_attention_window_size: tuple[int, ...] = ()
+    kv_cache_free_gpu_mem_fraction: float | None = None
+    gpu_device_ids: tuple[int, ...] = ()
+    batch_scheduler_policy: str | None = None
+    enable_kv_cache_reuse: bool = False
+    enable_chunked_context: bool = False
+    guided_decoding_backend: str | None = None
+    xgrammar_tokenizer_info_path: str | None = None
+
+    @classmethod
+    def parse(cls, values: Mapping[str, RuntimeValue]) -> RuntimeOptions:
+        """Parse the section.
+
+        The backend ignores a value of the wrong type, warns amid its log and uses its default;
+        so everything is refused here, before anything starts. No default is filled in: alone,
+        ``max_tokens_in_paged_kv_cache`` replaces ``kv_cache_free_gpu_mem_fraction``, but of both
+        the smaller wins.
+
+        Args:
+            values: typed as YAML has them, or the strings of a ``config.pbtxt``; a blank string
+                and None count as not set.
+
+        Raises:
+            SettingsError: a key is unknown, of the wrong type, out of range, or set by this
+                project alone; its ``param`` names it.
+        """
+        parsed = {
+            name: _parse(name, value)
+            for name, value in values.items()
+            if value is not None and value != ""
+        }
+        _check_together(parsed)
+        named: dict[str, Any] = {f.name: parsed[f.name] for f in fields(cls) if f.name in parsed}
+        parameters = {
+            name: value for name, value in parsed.items() if _ROWS[name] not in _MODEL_FIELDS
+        }
+        return cls(parameters=parameters, **named)
+
+    def check_version(self, tensorrt_llm_version: str) -> None:
+        """Refuse parameters that a TensorRT-LLM version does not know.
+
+        Raises:
+            SettingsError: a parameter is of another version; its ``param`` names it.
+        """
+        known = {row.name for row in rows_for(PARAMETERS, tensorrt_llm_version)}
+        for name in self.parameters:
+            if name not in known:
+                row = _ROWS[name]
+                raise _error(
+                    name,
+                    f"is a parameter of TensorRT-LLM {_span(row)}, not of {tensorrt_llm_version}. "
+                    f"{row.instead or 'Remove it.'}",
+                )
+
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, _source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(
+            cls.parse, handler.generate_schema(dict[str, RuntimeValue])
+        )
+
+
+def _parse(name: str, value: RuntimeValue) -> ParameterValue:
+    if name in _OWNED:
+        raise _error(name, f"cannot be set: {_OWNED[name]}.")
+    row = _ROWS.get(name)
+    if row is None:
+        close = did_you_mean(name, _ROWS)
+        hint = f" Did you mean {close}?" if close else ""
+        raise _error(name, f"is not a parameter of the tensorrt_llm model.{hint}")
+    parsed = _typed(row, value)
+    if parsed is None:
+        raise _wrong(name, value, _rule(row))
+    if name in _FIXED and parsed != _FIXED[name][0]:
+        only, reason = _FIXED[name]
+        raise _wrong(name, value, f"{str(only).lower()}: {reason}")
+    return parsed
+
+
+def _typed(row: Parameter, value: RuntimeValue) -> ParameterValue | None:
+    """Convert a value as the backend would; None if it is of the wrong type or out of range."""
+    text = str(value).strip()
+    if row.kind == "bool":
+        return BOOLEANS.get(text.lower())
+    if isinstance(value, bool):
+        return None
+    if row.kind == "int":
+        return _whole(row, text)
+    if row.kind == "ints":
+        numbers = [_whole(row, item.strip()) for item in text.split(",")]
+        known = tuple(number for number in numbers if number is not None)
+        return known if len(known) == len(numbers) else None
+    if row.kind == "float":
+        return _fraction(row, text)
+    return text if not row.choices or text in row.choices else None
+
+
+def _whole(row: Parameter, text: str) -> int | None:
+    is_number = text.isascii() and text.removeprefix("-").isdigit()
+    return int(text) if is_number and int(text) >= (row.minimum or 0) else None
+
+
+def _fraction(row: Parameter, text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    if row.minimum is None:
+        return number if 0 < number < 1 else None
+    return number if math.isfinite(number) and row.minimum <= number <= 1 else None
+
+
+def _check_together(names: Iterable[str]) -> None:
+    given = [name for name in _TOGETHER if name in names]
+    missing = [name for name in _TOGETHER if name not in names]
+    if given and missing:
+        raise SettingsError(
+            f"config.yaml: model_metadata.runtime.{given[0]} is set without {missing[0]}; set "
+            f"{', '.join(_TOGETHER)}, or none of them.",
+            param=missing[0],
+        )
+
+
+def _rule(row: Parameter) -> str:
+    minimum = row.minimum or 0
+    if row.choices:
+        return f"one of {', '.join(row.choices)}"
+    if row.name in _PER_INSTANCE:
+        return (
+            f"whole numbers, at least {minimum}, with commas between them (`;` separates several "
+            "instances in one server: orchestrator mode, which is not offered)"
+        )
+    return {
+        "bool": "true or false",
+        "int": f"a whole number, at least {minimum}",
+        "ints": f"whole numbers, at least {minimum}, with commas between them",
+        "float": "above 0 and below 1" if row.minimum is None else f"from {row.minimum} to 1",
+        "text": "a string",
+        "path": "a path",
+    }[row.kind]
+
+
+def _span(row: Parameter) -> str:
+    if row.until is None:
+        return f"{_dotted(row.since)} and later"
+    return f"before {_dotted(row.until)}"
+
+
+def _dotted(release: Release) -> str:
+    return ".".join(map(str, release))
+
+
+def _wrong(name: str, value: RuntimeValue, rule: str) -> SettingsError:
+    return _error(name, f"is {value!r}; it must be {rule}.")
+
+
+def _error(name: str, problem: str) -> SettingsError:
+    return SettingsError(f"config.yaml: model_metadata.runtime.{name} {problem}", param=name)
