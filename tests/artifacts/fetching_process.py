@@ -1,4 +1,4 @@
-"""A process that fetches one repository and prints what it got; tests kill it."""
+"""A process that fetches one repository and prints the result; tests kill it."""
 
 from __future__ import annotations
 

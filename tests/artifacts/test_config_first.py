@@ -1,4 +1,4 @@
-"""What does not fit is refused before a byte of the engine is fetched."""
+"""Mismatches are refused before any byte of the engine is fetched."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def change(hub: HubServer, files: dict[str, bytes], *removed: str) -> None:
     hub.repositories["org/engine"].commit(files, removed=removed)
 
 
-def test_only_what_is_needed_is_fetched(hub: HubServer) -> None:
+def test_only_needed_files_are_fetched(hub: HubServer) -> None:
     engine = examined().engine
     assert isinstance(engine, Engine)
     assert sorted(path.name for path in engine.folder.iterdir()) == [
@@ -140,7 +140,7 @@ def test_an_engine_that_does_not_fit(
         ({"added": {"a.gguf": b""}, "removed": "rank1.engine"}, "missing: rank1.engine"),
     ],
 )
-def test_a_repository_that_is_not_right(hub: HubServer, changes: dict[str, Any], part: str) -> None:
+def test_invalid_repositories(hub: HubServer, changes: dict[str, Any], part: str) -> None:
     added = dict(changes.get("added", {}))
     if "manifest" in changes:
         added["engine.manifest.json"] = json.dumps(manifest(**changes["manifest"])).encode()
@@ -167,7 +167,7 @@ def test_a_tokenizer_without_rights_stops_the_engine(hub: HubServer) -> None:
     assert not hub.asked_for("*.engine")
 
 
-def test_a_tokenizer_of_another_revision_is_told(hub: HubServer) -> None:
+def test_a_tokenizer_of_another_revision_is_reported(hub: HubServer) -> None:
     content = manifest(tokenizer={"repository": "org/tokenizer", "revision": "abc"})
     change(hub, {"engine.manifest.json": json.dumps(content).encode()})
     findings = examined(tokenizer_repository="org/tokenizer").findings

@@ -1,4 +1,4 @@
-"""Equal contents are fetched once and have every path, wherever the repository lies."""
+"""Equal contents are fetched once and linked at every path."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_on_s3(s3: S3Server, name: str, caplog: pytest.LogCaptureFixture) -> Non
     assert len(requests) <= len(set(files.values()))
 
 
-def test_one_of_them_comes_later(hub: HubServer) -> None:
+def test_equal_contents_of_a_later_fetch(hub: HubServer) -> None:
     repository = hub.add("org/later", {"a.json": b"{}"})
     fetch_repository("org/later")
     hub.forget()

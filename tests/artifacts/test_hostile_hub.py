@@ -366,7 +366,7 @@ def test_a_config_that_would_fill_the_memory(hub: HubServer) -> None:
     assert not hub.asked_for("*/resolve/*")
 
 
-def test_a_mirror_does_not_choose_the_storage(hub: HubServer, tmp_path: Path) -> None:
+def test_mirrors_cannot_choose_xet(hub: HubServer, tmp_path: Path) -> None:
     """hf_xet does not stop at the listed size."""
     route = f"{hub.url}/api/models/org/model/xet-read-token/{COMMIT}"
     headers = {"X-Xet-Hash": "a" * 64, "X-Xet-Refresh-Route": route}

@@ -117,17 +117,20 @@ def test_malformed_keys(evil: HostileS3, canaries: Canaries, key: str) -> None:
 @pytest.mark.parametrize(
     ("told", "part"),
     [
-        (HostileObject(DATA, etag=None), "something other than S3's protocol"),
+        (HostileObject(DATA, etag=None), "violates S3's protocol"),
         (HostileObject(DATA, size="x"), ""),
         (HostileObject(DATA, size=-5), ""),
         (HostileObject(DATA, size=1 << 63), ""),
         (HostileObject(DATA, headers={"x-amz-checksum-sha256": "abc"}), ""),
         (HostileObject(DATA, headers={"x-amz-checksum-sha256": "YWJj"}), "hex digits"),
-        (HostileObject(DATA, headers=checksum(b"other")), "other contents"),
-        (HostileObject(DATA, etag=f'"{"a" * 32}"'), "other contents"),
+        (
+            HostileObject(DATA, headers=checksum(b"other")),
+            "does not match the repository's listing",
+        ),
+        (HostileObject(DATA, etag=f'"{"a" * 32}"'), "does not match the repository's listing"),
         (HostileObject(DATA, size=len(DATA) - 1), "is longer than the 22 bytes"),
         (HostileObject(DATA, size=len(DATA) + 1), "is shorter than the repository lists"),
-        (HostileObject(DATA, size=1 << 62), "make room"),
+        (HostileObject(DATA, size=1 << 62), "free some space"),
     ],
 )
 def test_objects_that_differ_from_their_heads(
@@ -153,7 +156,7 @@ def test_one_etag_for_two_contents(evil: HostileS3) -> None:
     tag = f'"{"c" * 32}-3"'
     evil.objects["model/a"] = HostileObject(b"one", tag, headers=checksum(b"one"))
     evil.objects["model/b"] = HostileObject(b"two", tag, headers=checksum(b"two"))
-    assert "arrived with other contents" in refusal()
+    assert "does not match the repository's listing" in refusal()
     evil.objects["model/b"].etag = f'"{"d" * 32}-3"'
     folder = fetch()
     assert (folder / "a").read_bytes() == b"one"
@@ -176,7 +179,7 @@ def test_malformed_listings(evil: HostileS3, listing: str) -> None:
 
 
 @pytest.mark.parametrize("code", ["evil\n2026 INFO all is well", "\x1b[2J", "x" * 5000, ""])
-def test_words_of_the_server_reach_no_log(evil: HostileS3, code: str) -> None:
+def test_text_of_the_server_is_not_logged(evil: HostileS3, code: str) -> None:
     printable = code.replace("\x1b", "&#155;")
     evil.refusal = (400, f"<Error><Code>{printable}</Code><Message>evil</Message></Error>")
     message = refusal()

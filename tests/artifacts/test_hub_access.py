@@ -1,4 +1,4 @@
-"""Who may read what on the Hub: one sentence for each way of being refused."""
+"""Access to the Hub: one message for each refusal."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def test_a_private_repository_with_token(hub: HubServer) -> None:
         ("org/public", "hf_wrong", ["does not know the token"]),
         ("org/nothing", TOKEN, ["does not exist, or is private", "owner may not read it"]),
         ("org/nothing", None, ["does not exist, or is private", "is not set"]),
-        ("org/gated", TOKEN, ["is gated", "the account that the token belongs to"]),
+        ("org/gated", TOKEN, ["is gated", "the account of the token"]),
         ("org/gated", None, ["is gated", "hf_access_token is not set"]),
-        ("org/-.-", TOKEN, ["is not a name that Hugging Face has"]),
+        ("org/-.-", TOKEN, ["is not a valid name on Hugging Face"]),
     ],
 )
 def test_refusals(name: str, token: str | None, parts: list[str]) -> None:
@@ -143,7 +143,7 @@ def test_a_signed_url_is_in_no_log(
 
 
 @pytest.mark.skipif(importlib.util.find_spec("hf_xet") is None, reason="hf_xet is not installed")
-def test_xet_storage_that_refuses_is_done_without(
+def test_files_are_fetched_without_xet_if_it_refuses(
     hub: HubServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_HOME", f"{hub.url}/")
@@ -159,5 +159,5 @@ def test_xet_storage_that_refuses_is_done_without(
     hub.fault("*/xet-read-token/*", times=100, status=200, headers=access)
     assert (fetch("org/public") / "rank0.engine").read_bytes() == ENGINE["rank0.engine"]
     assert hub.asked_for("/storage*")
-    assert "rank0.engine cannot be fetched through Xet; going on without it" in caplog.text
+    assert "cannot fetch rank0.engine through Xet; continuing without it" in caplog.text
     assert SIGNATURE not in caplog.text

@@ -54,6 +54,6 @@ def test_without_sizes(hub: HubServer) -> None:
         fetch_repository("org/model")
     assert caught.value.message == (
         "engine_repository 'org/model': 'config.json' is listed without its size; set HF_ENDPOINT "
-        "to a mirror that answers `?blobs=true` with sizes, or name a folder or S3."
+        "to a mirror that answers `?blobs=true` with sizes, or use a folder or S3."
     )
     assert not hub.asked_for("*/resolve/*")

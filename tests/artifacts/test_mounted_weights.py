@@ -1,4 +1,4 @@
-"""The example for Baseten's weight delivery: what is mounted is what is served."""
+"""The example for Baseten's weight delivery serves the mounted files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trtllm_truss.settings.loading import parse_settings
 EXAMPLE = ROOT / "examples/baseten-weights"
 
 
-def test_the_settings_name_what_is_mounted() -> None:
+def test_the_settings_name_the_mounts() -> None:
     content = yaml.safe_load((EXAMPLE / "config.yaml").read_text())
     mounted = {source["mount_location"] for source in content["weights"]}
     settings = parse_settings(content)

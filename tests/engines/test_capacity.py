@@ -1,4 +1,4 @@
-"""What a KV cache holds, in bytes, tokens and sequences."""
+"""Capacity of a KV cache in bytes, tokens and sequences."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def codes(measured: Capacity) -> list[str]:
     return [diagnostic.code for diagnostic in measured.diagnostics]
 
 
-def test_the_sentence_names_bytes_tokens_and_sequences() -> None:
+def test_the_summary_has_bytes_tokens_and_sequences() -> None:
     assert capacity().summary == (
         "18.0 GB of KV cache per GPU → 137,312 tokens → 16 sequences of 8,192 tokens"
     )
@@ -135,7 +135,7 @@ def test_max_tokens_beyond_the_memory_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("tokens", "held"), [(100_000, 100_000), (200_000, 137_312)])
-def test_of_two_knobs_the_smaller_wins(tokens: int, held: int) -> None:
+def test_the_smaller_of_two_knobs_wins(tokens: int, held: int) -> None:
     measured = capacity(max_tokens_in_paged_kv_cache=tokens, kv_cache_free_gpu_mem_fraction=0.9)
     assert measured.tokens == held
     (diagnostic,) = measured.diagnostics
@@ -144,7 +144,7 @@ def test_of_two_knobs_the_smaller_wins(tokens: int, held: int) -> None:
     assert f"{tokens:,} tokens" in diagnostic.message
 
 
-def test_a_cap_that_leaves_most_of_the_gpu_idle_is_pointed_out() -> None:
+def test_a_low_limit_of_tokens_is_reported() -> None:
     measured = capacity(60 * GB, max_tokens_in_paged_kv_cache=10_000)
     assert codes(measured) == ["kv_cache_idle_memory"]
     assert "52.7 GB of each GPU idle" in measured.diagnostics[0].message
@@ -216,7 +216,7 @@ def test_wrong_knobs_are_named(name: str, value: bool | int | float | str) -> No
     fraction=st.none() | st.floats(0.001, 0.999),
     max_tokens=st.none() | st.integers(1, 3_000_000),
 )
-def test_what_is_accepted_holds_one_sequence_and_fits(
+def test_accepted_caches_hold_one_sequence_and_fit(
     model: str,
     tp: int,
     pp: int,

@@ -1,4 +1,4 @@
-"""Each era's config.json is understood as its own runtime understands it."""
+"""Each era's config.json is read as its runtime reads it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_each_era_is_recognised(era: str) -> None:
     assert (config.shape.layers, config.shape.heads, config.shape.head_size) == (32, 32, 128)
 
 
-def test_images_before_the_table_say_so() -> None:
+def test_undocumented_images_are_marked() -> None:
     assert "older than NVIDIA's compatibility table" in str(image_for("0.7.1"))
     assert str(image_for("1.0.0")) == "nvcr.io/nvidia/tritonserver:25.10-trtllm-python-py3"
 
@@ -208,6 +208,6 @@ def test_other_config_files_are_refused(content: Json, words: str) -> None:
         parse_config(content)
 
 
-def test_too_many_gpus_are_not_believed() -> None:
+def test_too_many_gpus_are_refused() -> None:
     with pytest.raises(ArtifactError, match="asks for 1048576 GPUs"):
         parse_config(new_config(tp=1024, pp=1024))

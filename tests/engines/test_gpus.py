@@ -81,16 +81,14 @@ def test_cuda_visible_devices_selects(
 
 
 @pytest.mark.parametrize("fails", ["nvmlInit", "nvmlDeviceGetCount"])
-def test_without_a_working_driver_there_are_none(
-    monkeypatch: pytest.MonkeyPatch, fails: str
-) -> None:
+def test_no_gpus_without_a_driver(monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
     nvml = FakeNvml(fails)
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     assert visible_gpus() == ()
     assert nvml.open == 0
 
 
-def test_without_the_module_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_gpus_without_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert visible_gpus() == ()
 

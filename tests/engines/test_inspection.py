@@ -1,4 +1,4 @@
-"""A folder or a listing becomes an engine, or one sentence that says why not."""
+"""Inspection of folders and listings: an engine, or one message."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_cpu_folders(tmp_path: Path) -> None:
         assert engine.config is engine.rank_files is None
 
 
-def test_a_listing_is_enough_before_anything_is_downloaded() -> None:
+def test_a_listing_describes_an_engine() -> None:
     engine = inspect_config(new_config(), listing(new_config()))
     assert type(engine) is EngineDescription
     assert engine.rank_files is not None
@@ -211,7 +211,7 @@ def test_gguf_without_a_context_length(tmp_path: Path) -> None:
     assert "model.gguf has no context length" in refusal(tmp_path)
 
 
-def test_git_lfs_pointers_are_no_engines(tmp_path: Path) -> None:
+def test_git_lfs_pointers_are_refused(tmp_path: Path) -> None:
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 16000000000\n"
     write_engine(tmp_path, new_config(), content=pointer)
     assert "rank0.engine is a Git LFS pointer; run `git lfs pull`" in refusal(tmp_path)

@@ -1,4 +1,4 @@
-"""The table of versions and images answers which image fits."""
+"""Lookups in the table of versions and images."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_version_in_an_image(name: str, version: str | None) -> None:
     assert version_in(name) == version
 
 
-def test_least_driver_follows_cuda() -> None:
+def test_minimum_driver_follows_cuda() -> None:
     assert PINNED_IMAGE.minimum_driver == (525, 60, 13)
     assert IMAGES[-1].minimum_driver == (580,)
     assert IMAGES[0].minimum_driver is None

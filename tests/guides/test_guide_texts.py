@@ -1,4 +1,4 @@
-"""What is found in the text of a guide, in one pass over it."""
+"""Faults in the text of a guide, found in one pass."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_closed_brackets_are_found_as_before(text: str) -> None:
 
 
 @given(REGEX_TEXTS)
-def test_no_character_is_looked_at_twice(text: str) -> None:
+def test_each_character_is_read_once(text: str) -> None:
     """From every bracket on there is a match, so that none is tried in vain."""
     for start in (match.start() for match in re.finditer(r"\[", text)):
         assert _BRACKETS.match(text, start)
@@ -57,7 +57,7 @@ READ_RIGHT: list[tuple[Language, str]] = [
 
 @pytest.mark.parametrize("brackets_only", [False, True])
 @pytest.mark.parametrize(("language", "text"), MISREAD)
-def test_what_would_be_misread(language: Language, text: str, brackets_only: bool) -> None:
+def test_misread_pairs_are_found(language: Language, text: str, brackets_only: bool) -> None:
     pair = find_misread_pair(Guide(language, text), brackets_only=brackets_only)
     assert pair is not None
     assert re.fullmatch("[ßé][0abe]", pair)
@@ -65,7 +65,7 @@ def test_what_would_be_misread(language: Language, text: str, brackets_only: boo
 
 @pytest.mark.parametrize("brackets_only", [False, True])
 @pytest.mark.parametrize(("language", "text"), READ_RIGHT)
-def test_what_only_looks_like_that(language: Language, text: str, brackets_only: bool) -> None:
+def test_similar_texts_pass(language: Language, text: str, brackets_only: bool) -> None:
     assert find_misread_pair(Guide(language, text), brackets_only=brackets_only) is None
 
 
@@ -122,12 +122,12 @@ LARGE = "with its repetitions written out it has more than 100000 parts; lower t
         ("json_schema", "true", None),
     ],
 )
-def test_what_is_too_large(language: Language, text: str, excess: str | None) -> None:
+def test_excess_is_found(language: Language, text: str, excess: str | None) -> None:
     assert find_excess(Guide(language, text)) == excess
 
 
 @pytest.mark.parametrize("text", ["{", "", '{"a": ' + "9" * 5000 + "}"])
-def test_a_schema_that_is_no_json(text: str) -> None:
+def test_a_schema_must_be_json(text: str) -> None:
     with pytest.raises(ValueError):
         find_excess(Guide("json_schema", text))
 

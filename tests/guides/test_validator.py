@@ -1,4 +1,4 @@
-"""Guides are checked in processes that may die of them, few at a time and none for long."""
+"""Guides are checked in processes with limits, few at a time."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_quick_guides_pass_slow_ones(guides: GuideValidator) -> None:
     }
 
 
-def test_slow_guides_that_are_too_many_are_refused(
+def test_excess_slow_guides_are_refused(
     guides: GuideValidator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(validator_module, "MAX_SLOW", 1)
@@ -118,7 +118,7 @@ def test_excess_guides_are_refused(guides: GuideValidator, tmp_path: Path) -> No
     assert [outcome(result) for result in (*running, *waiting[1:], last)] == [None] * 34
 
 
-def test_two_are_checked_at_once_and_what_is_known_is_not_checked_again(
+def test_two_guides_run_concurrently_and_results_are_cached(
     guides: GuideValidator, tmp_path: Path
 ) -> None:
     notes, gate = tmp_path / "notes", tmp_path / "gate"
@@ -151,9 +151,7 @@ def test_unwanted_guides_are_not_checked(guides: GuideValidator, tmp_path: Path)
     assert not notes.exists()
 
 
-def test_after_the_end_of_the_program_there_is_another_one(
-    guides: GuideValidator, tmp_path: Path
-) -> None:
+def test_a_dead_worker_is_replaced(guides: GuideValidator, tmp_path: Path) -> None:
     running = guides.check(order(f"wait {tmp_path / 'gate'}"))
     assert settles(lambda: bool(guides._running and guides._process))
     assert guides._process is not None
@@ -162,7 +160,7 @@ def test_after_the_end_of_the_program_there_is_another_one(
     assert outcome(guides.check(order("follow"))) is None
 
 
-def test_a_program_that_cannot_start_is_nobodys_fault() -> None:
+def test_a_worker_that_cannot_start_is_not_the_guides_fault() -> None:
     guides = GuideValidator([FAKE_WORKER, "broken"])
     errors = [guides.check(order("follow")).exception(PATIENCE_S) for _ in range(2)]
     guides.close()

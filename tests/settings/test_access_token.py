@@ -1,4 +1,4 @@
-"""The Hugging Face token: absent, empty and impossible are three different things."""
+"""The Hugging Face token: absent, empty and malformed are three different things."""
 
 from __future__ import annotations
 

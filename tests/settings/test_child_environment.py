@@ -1,4 +1,4 @@
-"""What children get to read of our environment."""
+"""The environment of child processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KNOWN = {
 }
 
 
-def test_what_engines_are_known_to_read_passes() -> None:
+def test_known_variables_pass() -> None:
     assert child_environment(KNOWN) == KNOWN
 
 
@@ -42,12 +42,12 @@ def test_what_engines_are_known_to_read_passes() -> None:
         *("TRITON_AUTHTOKEN", "nccl_secret", "http_proxy", "HTTPS_PROXY"),
     ],
 )
-def test_everything_else_stays_here_unless_it_is_named(name: str) -> None:
+def test_unknown_variables_pass_only_by_name(name: str) -> None:
     assert child_environment({name: "1"}) == {}
     assert child_environment({name: "1"}, [name]) == {name: "1"}
 
 
-def test_a_password_in_a_url_stays_here() -> None:
+def test_passwords_in_urls_are_not_passed() -> None:
     proxies = {"http_proxy": "http://proxy:3128", "NO_PROXY": "localhost"}
     with_password = {"HTTPS_PROXY": "http://me:secret@proxy:3128"}
     assert child_environment({**proxies, **with_password}, online=True) == proxies

@@ -1,4 +1,4 @@
-"""config.yaml to Settings: every mistake gets one sentence that names it."""
+"""config.yaml to Settings: every mistake has one message."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_defaults() -> None:
         ({"triton_native": True, "triton_http_port": 8000}, 8000),
     ],
 )
-def test_tritons_http_endpoint_is_closed_unless_asked_for(
+def test_tritons_http_endpoint_is_closed_by_default(
     serving: dict[str, object], http_port: int | None
 ) -> None:
     metadata = {"engine_repository": "a/b", "serving": serving}
@@ -54,7 +54,7 @@ def test_unknown_nested_key_is_refused_with_a_suggestion() -> None:
     assert "did you mean drain_timeout_s?" in refusal(serving={"drain_timeout": 3})
 
 
-def test_a_key_like_nothing_lists_what_exists() -> None:
+def test_an_unrelated_key_lists_the_known_ones() -> None:
     assert "known: bls_instance_count" in refusal(zzz=1)
 
 

@@ -114,7 +114,7 @@ def test_parameters_of_other_versions(name, version, message):
     assert failure.value.param == name
 
 
-def test_size_of_the_cache_in_tokens_brings_no_fraction_with_it():
+def test_tokens_of_the_cache_set_no_fraction():
     given = {"max_tokens_in_paged_kv_cache": 5000}
     assert RuntimeOptions.parse(given).parameters == given
 
@@ -143,6 +143,6 @@ def test_settings_of_older_eras(name, value, era, instead):
     assert instead in failure.value.message
 
 
-def test_older_ones_alone_have_a_successor():
+def test_older_parameters_alone_have_a_successor():
     assert all(row.until is not None for row in PARAMETERS if row.instead)
     assert all(row.instead for row in PARAMETERS if row.until is not None)

@@ -1,9 +1,7 @@
-"""Repositories become folders on this machine; `open_repository` is the one way in.
+"""Repositories as verified folders on this machine; `open_repository` is the entry point.
 
-`open_repository.open_repository` turns a name into a `source.Source`: something that lists its
-files, gives single small ones, and brings the rest. `local` has those that are here already. `hub`
-and `s3` are the two `transfer.Remote`s; `remote_source` makes a source of either: it lists, lets
-`transfer` fetch what its `store` does not have, and goes on with what is there when nobody answers.
-What went wrong is told by `hub_problems` and `s3` in one sentence; what may pass is tried
-again by `retrying`.
+`open_repository.open_repository` resolves a name to a `source.Source`, which lists and fetches
+files. `local` implements it for local folders, `remote_source` for the two `transfer.Remote`s,
+`hub` and `s3`: it lists, lets `transfer` fetch the files that its `store` lacks, and works offline
+with those fetched before. `hub_errors` and `s3` translate errors; `retrying` repeats requests.
 """

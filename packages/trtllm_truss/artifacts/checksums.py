@@ -1,4 +1,4 @@
-"""What is in files: digests, and writing that is never seen half done."""
+"""Digests and atomic writes of files."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _HEX_DIGITS = {"sha256": 64, "git-sha1": 40, "md5": 32}
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """What a file's contents must hash to.
+    """Digest of a file's contents.
 
     Attributes:
-        algorithm: `git-sha1` is the id that Git gives a file (its size is hashed first); `md5` is
-            what S3 calls the ETag of an object that was uploaded in one part.
+        algorithm: `git-sha1` is Git's id of a file, which hashes its size first; `md5` is S3's
+            ETag of an object uploaded in one part.
         value: lower-case hex digits.
     """
 
@@ -39,17 +39,17 @@ class Digest:
             )
 
     def matches(self, file: Path) -> bool:
-        """Whether a file has these contents; reads every byte."""
+        """Compare a file with the digest; reads every byte."""
         return _hash(file, self.algorithm) == self.value
 
 
 def sha256_of(file: Path) -> str:
-    """The SHA-256 of a file's contents, as 64 lower-case hex digits."""
+    """Return the SHA-256 of a file, 64 lower-case hex digits."""
     return _hash(file, "sha256")
 
 
 def write_atomically(file: Path, content: bytes) -> Path:
-    """Writes a file whole or not at all, whatever ends the process; returns it."""
+    """Write a file completely or not at all, even if the process is killed; return it."""
     descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     temporary = Path(name)
     try:

@@ -1,9 +1,8 @@
 """Hugging Face repositories through `huggingface_hub`, any release from 0.34 to 2.x.
 
-What is there, how to ask and who may ask is the library's business. The bytes of a file are read
-here, because from 1.0 on the library begins an interrupted file anew; files in Xet storage are
-left to `hf_xet`, which fetches many pieces at once (``HF_XET_HIGH_PERFORMANCE`` makes it use all
-there is).
+The library lists files and authenticates. This module reads their contents, because from 1.0 on the
+library restarts an interrupted file. Files in Xet storage are fetched by `hf_xet`, many chunks at a
+time (``HF_XET_HIGH_PERFORMANCE`` lets it use all cores and bandwidth).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trtllm_truss.artifacts.checksums import Digest
-from trtllm_truss.artifacts.hub_problems import HubProblems, keep_urls_out_of_logs
+from trtllm_truss.artifacts.hub_errors import HubErrors, keep_urls_out_of_logs
 from trtllm_truss.artifacts.listing import File, Listing, is_commit, shown
 from trtllm_truss.artifacts.remote_source import RemoteSource
 from trtllm_truss.artifacts.store import Store
@@ -35,13 +34,13 @@ _CHUNK_BYTES = 1 << 16
 def open_on_hub(
     repository: str, revision: str | None, *, setting: str, token: str | None
 ) -> RemoteSource:
-    """A repository on Hugging Face, kept in Hugging Face's own cache (`HF_HOME`).
+    """Open a repository on Hugging Face, stored in Hugging Face's cache (`HF_HOME`).
 
     Args:
         repository: `org/name`.
         revision: branch, tag or commit; None is the main branch.
-        setting: the key in config.yaml that named it, for messages.
-        token: the access token; None if there is none, empty if there is one without a value.
+        setting: its key in config.yaml, for messages.
+        token: the access token; None if not declared, empty if declared without a value.
     """
     from huggingface_hub import constants
 
@@ -50,7 +49,7 @@ def open_on_hub(
     wanted = revision or constants.DEFAULT_REVISION
     return RemoteSource(
         name,
-        _Hub(repository, wanted, HubProblems(name, revision, token), token),
+        _Hub(repository, wanted, HubErrors(name, revision, token), token),
         Store(Path(constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"),
         wanted,
         fixed=is_commit(wanted),
@@ -61,18 +60,18 @@ class _Hub:
     """One revision of one repository; see `transfer.Remote`."""
 
     def __init__(
-        self, repository: str, revision: str, problems: HubProblems, token: str | None
+        self, repository: str, revision: str, errors: HubErrors, token: str | None
     ) -> None:
         self._repository = repository
         self._revision = revision
-        self._problems = problems
-        self._token: str | bool = token or False  # never one that lies about on this machine
+        self._errors = errors
+        self._token: str | bool = token or False  # never a token stored on this machine
 
     def listing(self) -> Listing:
         from huggingface_hub import HfApi
 
         try:
-            with self._problems.in_words():
+            with self._errors.translated():
                 info = HfApi(token=self._token).model_info(
                     self._repository,
                     revision=self._revision,
@@ -83,7 +82,7 @@ class _Hub:
             return Listing(commit, tuple(_file(sibling, commit) for sibling in info.siblings or ()))
         except (AttributeError, LookupError, TypeError, RecursionError) as error:
             raise ArtifactError(
-                f"the answer is not the listing of a repository ({type(error).__name__}); check "
+                f"the response is not the listing of a repository ({type(error).__name__}); check "
                 "HF_ENDPOINT."
             ) from error
 
@@ -97,15 +96,15 @@ class _Hub:
             headers["Range"] = f"bytes={offset}-"
         url = hf_hub_url(self._repository, file.path, revision=commit)
         with ExitStack() as opened:
-            with self._problems.in_words():
+            with self._errors.translated():
                 response = opened.enter_context(_get(url, headers))
             yield offset if response.status_code == 206 else 0, self._chunks(response)
 
     def fetch_whole(self, commit: str, file: File, destination: Path) -> bool:
-        """Through Xet, where the file and this machine have it."""
+        """Fetch through Xet, if the file and this machine support it."""
         from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url
 
-        # hf_xet does not stop at the listed size, so a mirror may not choose its storage.
+        # hf_xet does not stop at the listed size, so only the Hub may choose its storage.
         trusted = f"{constants.ENDPOINT}/" == constants.HUGGINGFACE_CO_URL_HOME
         installed = importlib.util.find_spec("hf_xet") is not None
         if not trusted or not installed or constants.HF_HUB_DISABLE_XET:
@@ -113,13 +112,13 @@ class _Hub:
         if file.digest is None or file.digest.algorithm != "sha256":  # small files are not in Xet
             return False
         url = hf_hub_url(self._repository, file.path, revision=commit)
-        with self._problems.in_words():
+        with self._errors.translated():
             if get_hf_file_metadata(url, token=self._token).xet_file_data is None:
                 return False
         folder = destination.with_suffix(".xet")
         shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
         try:
-            with self._problems.in_words():
+            with self._errors.translated():
                 fetched = hf_hub_download(
                     self._repository,
                     file.path,
@@ -130,7 +129,7 @@ class _Hub:
             Path(fetched).replace(destination)
         except RuntimeError:  # raised by hf_xet; its text holds signed URLs
             logger.warning(
-                "%s: %s cannot be fetched through Xet; going on without it",
+                "%s: cannot fetch %s through Xet; continuing without it",
                 *(self._repository, file.path),
             )
             return False
@@ -139,8 +138,8 @@ class _Hub:
         return True
 
     def _chunks(self, response: Any) -> Iterator[bytes]:
-        """The body as it arrives, from either of the libraries that huggingface_hub is built on."""
-        with self._problems.in_words("was interrupted"):
+        """Yield the raw body, of httpx or requests."""
+        with self._errors.translated("was interrupted"):
             if hasattr(response, "iter_raw"):
                 yield from response.iter_raw()
             else:
@@ -149,7 +148,7 @@ class _Hub:
 
 @contextmanager
 def _get(url: str, headers: Mapping[str, str]) -> Iterator[Any]:
-    """A streamed GET by httpx (huggingface_hub from 1.0 on) or requests (before)."""
+    """Stream a GET by httpx (huggingface_hub from 1.0 on) or requests (before)."""
     from huggingface_hub.utils import (  # type: ignore[attr-defined]
         get_session,
         hf_raise_for_status,
@@ -166,13 +165,13 @@ def _get(url: str, headers: Mapping[str, str]) -> Iterator[Any]:
 
 
 def _file(sibling: RepoSibling, commit: str) -> File:
-    """A listed file; Git hashes small files, and Git LFS hashes large ones."""
+    """Convert a listed file; Git hashes small files, and Git LFS hashes large ones."""
     path, lfs, blob_id = sibling.rfilename, sibling.lfs, sibling.blob_id
     size = sibling.size if lfs is None else lfs.size
     if size is None:
         raise ArtifactError(
             f"{shown(path)} is listed without its size; set HF_ENDPOINT to a mirror that answers "
-            "`?blobs=true` with sizes, or name a folder or S3."
+            "`?blobs=true` with sizes, or use a folder or S3."
         )
     if lfs is None and not blob_id:
         return File.unhashed(commit, path, size)

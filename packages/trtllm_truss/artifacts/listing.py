@@ -1,6 +1,6 @@
-"""What a repository holds, file by file, before any of it is here.
+"""Listing of a repository's files, before any is fetched.
 
-Every value comes from a server and is checked here before it becomes a path on this machine.
+All values come from a server and are validated before they become paths on this machine.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from trtllm_truss.errors import ArtifactError
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _BLOB_NAME = re.compile(r"[0-9a-f]{32,64}(-[0-9]{1,5})?")
 _MAX_BYTES = 1 << 63
-_LONGEST_NAME_BYTES = 255
-_LONGEST_PATH_BYTES = 1024
+_MAX_NAME_BYTES = 255
+_MAX_PATH_BYTES = 1024
 _SHOWN_CHARACTERS = 80
 
 
@@ -29,8 +29,8 @@ class File:
     Attributes:
         path: below the repository, ``/`` between folders.
         size: bytes.
-        content_id: the server's id of exactly these contents, any text; see `blob_name`.
-        digest: what its contents must hash to, where the repository says so.
+        content_id: the server's id of these contents, any text; see `blob_name`.
+        digest: hash of its contents, if the repository has one.
     """
 
     path: str
@@ -46,8 +46,8 @@ class File:
             )
         if type(self.size) is not int or not 0 <= self.size < _MAX_BYTES:
             raise ArtifactError(
-                f"{self.path} is listed with the size {shown(self.size)}; name a repository or a "
-                "mirror that lists bytes."
+                f"{self.path} is listed with the size {shown(self.size)}; use a repository or "
+                "mirror that lists sizes in bytes."
             )
 
     @classmethod
@@ -74,9 +74,8 @@ class Listing:
     """All files of one state of a repository.
 
     Attributes:
-        commit: names that state in 40 hex digits; the same name, the same contents. Empty for a
-            folder of this machine.
-        files: in no special order.
+        commit: id of that state, 40 hex digits; empty for a local folder.
+        files: in no particular order.
     """
 
     commit: str
@@ -98,14 +97,14 @@ class Listing:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Bytes of each file, by its path."""
+        """Bytes of each file by path."""
         return {file.path: file.size for file in self.files}
 
     def select(self, paths: Collection[str]) -> list[File]:
-        """The files with these paths, the largest first.
+        """Select files by path, the largest first.
 
         Raises:
-            ArtifactError: one of them is the folder of another.
+            ArtifactError: one file is the folder of another.
         """
         wanted = set(paths)
         found = [file for file in self.files if file.path in wanted]
@@ -139,4 +138,4 @@ def _is_plain(path: object) -> bool:
     if not parts or parts[0] == "/" or ".." in parts or "/".join(parts) != path:
         return False
     longest = max(len(part.encode()) for part in parts)
-    return longest <= _LONGEST_NAME_BYTES and len(path.encode()) <= _LONGEST_PATH_BYTES
+    return longest <= _MAX_NAME_BYTES and len(path.encode()) <= _MAX_PATH_BYTES

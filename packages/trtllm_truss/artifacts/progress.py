@@ -1,4 +1,4 @@
-"""How far a download is, as log lines: containers have no terminal for bars."""
+"""Progress of a download as log lines; containers have no terminal for bars."""
 
 from __future__ import annotations
 
@@ -13,22 +13,20 @@ _EVERY_S = 5.0
 
 
 class Progress:
-    """Counts bytes and says every few seconds how many are left. Safe to share between threads.
+    """Counts bytes and logs progress every few seconds. Thread-safe.
 
-    As a context manager it also tells when a download begins and how fast it was.
+    As a context manager it also logs the start and the speed of a download.
+
+    Args:
+        name: the repository.
+        total_bytes: bytes of the download.
+        here_bytes: bytes left by an earlier attempt.
+        every_s: seconds between two lines.
     """
 
     def __init__(
         self, name: str, total_bytes: int, here_bytes: int = 0, *, every_s: float = _EVERY_S
     ) -> None:
-        """Describes a download.
-
-        Args:
-            name: what is fetched.
-            total_bytes: all of it.
-            here_bytes: what an earlier attempt has left.
-            every_s: seconds between two lines.
-        """
         self._name = name
         self._total = total_bytes
         self._here = here_bytes
@@ -36,10 +34,10 @@ class Progress:
         self._fetched = 0
         self._lock = threading.Lock()
         self._ended = threading.Event()
-        self._teller = threading.Thread(target=self._tell, daemon=True)
+        self._reporter = threading.Thread(target=self._report, daemon=True)
 
     def add(self, count: int) -> None:
-        """Counts bytes that have arrived; negative where some were thrown away."""
+        """Count received bytes; negative for discarded ones."""
         with self._lock:
             self._fetched += count
 
@@ -47,7 +45,7 @@ class Progress:
         resumed = f", {_size(self._here)} of them here already" if self._here else ""
         logger.info("%s: fetching %s%s", self._name, _size(self._total), resumed)
         self._start = time.monotonic()
-        self._teller.start()
+        self._reporter.start()
         return self
 
     def __exit__(
@@ -57,12 +55,12 @@ class Progress:
         trace: TracebackType | None,
     ) -> None:
         self._ended.set()
-        self._teller.join()
+        self._reporter.join()
         if error is None:
             spent_s = time.monotonic() - self._start
             logger.info("%s: fetched in %.1f s (%s)", self._name, spent_s, self._rate(spent_s))
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         while not self._ended.wait(self._every_s):
             spent_s = time.monotonic() - self._start
             with self._lock:

@@ -1,4 +1,4 @@
-"""A repository somewhere else as a `Source`: listed once, fetched once, usable offline after."""
+"""A remote repository as a `Source`: listed once, fetched once, then usable offline."""
 
 from __future__ import annotations
 
@@ -16,24 +16,23 @@ from trtllm_truss.errors import ArtifactError
 
 logger = logging.getLogger(__name__)
 
-_LARGEST_READ_BYTES = 1 << 26
+_MAX_READ_BYTES = 1 << 26
 
 
 class RemoteSource:
-    """One revision of one remote repository."""
+    """One revision of a remote repository; nothing is requested on construction.
+
+    Args:
+        name: for messages: ``engine_repository 'org/name'``.
+        remote: the repository.
+        store: the store of its files.
+        revision: the requested revision.
+        fixed: True if the revision is immutable, so that it is listed only once.
+    """
 
     def __init__(
         self, name: str, remote: Remote, store: Store, revision: str, *, fixed: bool
     ) -> None:
-        """Describes a repository; nothing is asked yet.
-
-        Args:
-            name: for messages: ``engine_repository 'org/name'``.
-            remote: where it is.
-            store: where its files are kept.
-            revision: what was asked for.
-            fixed: whether that can never mean another state, so that it is listed only once.
-        """
         self._name = name
         self._remote = remote
         self._store = store
@@ -44,11 +43,10 @@ class RemoteSource:
 
     @property
     def name(self) -> str:
-        """See `Source`."""
         return self._name
 
     def listing(self) -> Listing:
-        """See `Source`; without an answer, what was listed when there was one."""
+        """List all files; without a response, return the last known listing."""
         with self._lock:
             if self._listed is None:
                 with named(self._name):
@@ -56,22 +54,20 @@ class RemoteSource:
             return self._listed
 
     def read(self, path: str) -> bytes:
-        """See `Source`; what it reads into memory has a limit."""
-        if (size := self.listing().sizes[path]) > _LARGEST_READ_BYTES:
+        """Return a file's contents, up to 64 MiB."""
+        if (size := self.listing().sizes[path]) > _MAX_READ_BYTES:
             raise ArtifactError(
-                f"{self._name}: {path} has {size} bytes, and at most {_LARGEST_READ_BYTES} are "
-                "read; use another repository."
+                f"{self._name}: {path} has {size} bytes (limit {_MAX_READ_BYTES}); use another "
+                "repository."
             )
         return (self.fetch([path]) / path).read_bytes()
 
     def check_room(self, paths: Collection[str]) -> None:
-        """See `Source`."""
         listing = self.listing()
         with named(self._name):
             self._transfer(listing).check_room(self._store.missing(listing, paths))
 
     def fetch(self, paths: Collection[str]) -> Path:
-        """See `Source`."""
         listing, store = self.listing(), self._store
         with named(self._name):
             if store.missing(listing, paths):
@@ -85,17 +81,17 @@ class RemoteSource:
         return Transfer(self._name, self._remote, self._store, listing.commit)
 
     def _list(self) -> Listing:
-        remembered = self._store.remembered(self._revision)
-        if remembered is not None and self._fixed:
-            return remembered
-        here = remembered or self._store.found(self._revision)
+        recorded = self._store.recorded(self._revision)
+        if recorded is not None and self._fixed:
+            return recorded
+        here = recorded or self._store.found(self._revision)
         try:
             listing = retrying(self._name, self._remote.listing, tries=2 if here else 4)
         except Unreachable as problem:
             if here is None:
                 raise
-            logger.warning("%s Going on with %s, fetched before.", problem, here.commit)
+            logger.warning("%s Continuing with %s, fetched before.", problem, here.commit)
             return here
         with self._store.locked(self._name):
-            self._store.remember(self._revision, listing)
+            self._store.record(self._revision, listing)
         return listing

@@ -1,7 +1,7 @@
-"""Repositories in S3 and what speaks its protocol, through boto3 (`trtllm-truss[s3]`).
+"""Repositories in S3 and compatible stores, through boto3 (`trtllm-truss[s3]`).
 
 Credentials, region and endpoint come from boto3's standard chain: the variables ``AWS_*``
-(``AWS_ENDPOINT_URL_S3`` for a server other than AWS), shared files, the machine's role.
+(``AWS_ENDPOINT_URL_S3`` for another server than AWS), shared files, the machine's role.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _AT_ONCE = 8
 _CHUNK_BYTES = 1 << 18
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _CODE = re.compile(r"[0-9A-Za-z._-]{1,64}")
-_NOTHING_THERE = 416
+_RANGE_NOT_SATISFIABLE = 416
 _REFUSALS = {
     "NoSuchBucket": "names a bucket that does not exist; check the name",
     "AccessDenied": "is refused to these credentials; give them s3:ListBucket and s3:GetObject",
@@ -36,21 +36,21 @@ _REFUSALS = {
     "SignatureDoesNotMatch": "is refused: the secret key is wrong; check AWS_SECRET_ACCESS_KEY",
     "ExpiredToken": "is refused: the session has expired; renew the credentials",
     "InvalidToken": "is refused: the session token is wrong; check AWS_SESSION_TOKEN",
-    "PermanentRedirect": "lies in another region; set AWS_DEFAULT_REGION to the bucket's",
-    "PreconditionFailed": "was changed while it was fetched; start again",
-    "NoSuchKey": "was changed while it was fetched; start again",
+    "PermanentRedirect": "is in another region; set AWS_DEFAULT_REGION to the bucket's",
+    "PreconditionFailed": "changed during the download; start again",
+    "NoSuchKey": "changed during the download; start again",
 }
 
 
 def open_on_s3(url: str, *, setting: str) -> RemoteSource:
-    """The objects below `s3://bucket/prefix`, kept in `HF_HOME` beside Hugging Face's cache.
+    """Open the objects below `s3://bucket/prefix`, stored in `HF_HOME`.
 
     Args:
-        url: where they are.
-        setting: the key in config.yaml that named it, for messages.
+        url: the prefix.
+        setting: its key in config.yaml, for messages.
 
     Raises:
-        ArtifactError: the URL names no bucket, or boto3 is not installed.
+        ArtifactError: the URL has no bucket, or boto3 is not installed.
     """
     from huggingface_hub import constants
 
@@ -58,7 +58,7 @@ def open_on_s3(url: str, *, setting: str) -> RemoteSource:
     bucket, _, prefix = url.removeprefix(S3).partition("/")
     prefix = prefix.strip("/")
     if not bucket:
-        raise ArtifactError(f"{name} names no bucket; it must be `s3://bucket/prefix`.")
+        raise ArtifactError(f"{name} has no bucket; it must be `s3://bucket/prefix`.")
     folder = hashlib.sha256(f"{bucket}/{prefix}".encode()).hexdigest()[:16]
     store = Store(Path(constants.HF_HOME) / "trtllm-truss/s3" / f"{bucket}--{folder}")
     return RemoteSource(name, _Bucket(name, bucket, prefix), store, "latest", fixed=False)
@@ -74,26 +74,26 @@ class _Bucket:
         self._client = _new_client(name)
 
     def listing(self) -> Listing:
-        """What is there; a change of any object makes another commit."""
-        with self._in_words(), ThreadPoolExecutor(_AT_ONCE) as threads:
+        """List the objects; a change of any object changes the commit."""
+        with self._translated_errors(), ThreadPoolExecutor(_AT_ONCE) as threads:
             pages = self._client.get_paginator("list_objects_v2").paginate(
                 Bucket=self._bucket, Prefix=self._prefix
             )
             keys = [entry["Key"] for page in pages for entry in page.get("Contents", ())]
-            # Consoles make empty objects that stand for folders.
+            # Consoles create empty objects as folders.
             wanted = [key for key in keys if not key.endswith("/")]
             files = tuple(threads.map(self._file, wanted))
         if not files:
-            raise ArtifactError(f"{self._name} holds no objects; check the prefix.")
+            raise ArtifactError(f"{self._name} has no objects; check the prefix.")
         contents = sorted(f"{file.path} {file.size} {file.content_id}" for file in files)
         return Listing(hashlib.sha256("\n".join(contents).encode()).hexdigest()[:40], files)
 
     @contextmanager
     def open(self, commit: str, file: File, offset: int) -> Iterator[tuple[int, Iterator[bytes]]]:
-        """Reads on only if the object is still the one that was listed."""
+        """Open an object, only in the version that was listed."""
         options = {"Range": f"bytes={offset}-"} if offset else {}
         with ExitStack() as opened:
-            with self._in_words():
+            with self._translated_errors():
                 answer = self._client.get_object(
                     Bucket=self._bucket,
                     Key=f"{self._prefix}{file.path}",
@@ -104,7 +104,6 @@ class _Bucket:
             yield offset, self._chunks(body)
 
     def fetch_whole(self, commit: str, file: File, destination: Path) -> bool:
-        """There is no faster way."""
         return False
 
     def _file(self, key: str) -> File:
@@ -113,13 +112,13 @@ class _Bucket:
         return File(key.removeprefix(self._prefix), head["ContentLength"], tag, _digest(head, tag))
 
     def _chunks(self, body: Any) -> Iterator[bytes]:
-        with self._in_words():
+        with self._translated_errors():
             while chunk := body.read(_CHUNK_BYTES):
                 yield chunk
 
     @contextmanager
-    def _in_words(self) -> Iterator[None]:
-        """Turns what boto3 raises into this project's errors, without the cause: it holds URLs."""
+    def _translated_errors(self) -> Iterator[None]:
+        """Translate errors of boto3, without their cause, which contains URLs."""
         from botocore import exceptions, parsers
 
         try:
@@ -127,14 +126,14 @@ class _Bucket:
         except (TrussError, Interrupted):
             raise
         except exceptions.ClientError as error:
-            raise self._answered(error.response) from None
+            raise self._error_of(error.response) from None
         except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError):
             raise ArtifactError(
-                f"{self._name} needs credentials and there are none; set AWS_ACCESS_KEY_ID and "
-                "AWS_SECRET_ACCESS_KEY, or give the machine a role."
+                f"{self._name} needs credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+                "or give the machine a role."
             ) from None
         except exceptions.ParamValidationError:
-            raise ArtifactError(f"{self._name} is no bucket's name; check it.") from None
+            raise ArtifactError(f"{self._name} is an invalid bucket name; check it.") from None
         except (exceptions.BotoCoreError, OSError) as error:
             raise Interrupted(
                 f"cannot be reached ({type(error).__name__})",
@@ -142,18 +141,18 @@ class _Bucket:
             ) from None
         except (parsers.ResponseParserError, AttributeError, LookupError, ValueError) as error:
             raise ArtifactError(
-                f"{self._name} is answered with something other than S3's protocol "
-                f"({type(error).__name__}); check AWS_ENDPOINT_URL_S3."
+                f"{self._name}: the response violates S3's protocol ({type(error).__name__}); "
+                "check AWS_ENDPOINT_URL_S3."
             ) from None
 
-    def _answered(self, response: Mapping[str, Any]) -> Exception:
+    def _error_of(self, response: Mapping[str, Any]) -> Exception:
         status = response["ResponseMetadata"]["HTTPStatusCode"]
         code = response["Error"].get("Code") or ""
-        code = code if _CODE.fullmatch(code) else "Unknown"  # any text, and it goes into logs
+        code = code if _CODE.fullmatch(code) else "Unknown"  # the server's text goes into logs
         if status in (429, 503) or status >= 500:
             return Interrupted(f"met {code} (HTTP status {status})", "try again later")
-        if status == _NOTHING_THERE:
-            return Interrupted("is shorter than the repository lists", "upload the file anew")
+        if status == _RANGE_NOT_SATISFIABLE:
+            return Interrupted("is shorter than the repository lists", "upload the file again")
         by_status = {"403": "AccessDenied", "404": "NoSuchKey", "412": "PreconditionFailed"}
         refusal = _REFUSALS.get(by_status.get(code, code), f"was refused by S3 ({code})")
         return ArtifactError(f"{self._name} {refusal}.")
@@ -167,15 +166,15 @@ def _new_client(name: str) -> Any:
         raise ArtifactError(
             f"{name} needs boto3; add `boto3` to requirements.txt, or install trtllm-truss[s3]."
         ) from error
-    retries: Any = {"mode": "standard", "max_attempts": 1}  # `retrying` does it
+    retries: Any = {"mode": "standard", "max_attempts": 1}  # `retrying` retries
     return boto3.client("s3", config=Config(retries=retries, connect_timeout=10, read_timeout=30))
 
 
 def _digest(head: Mapping[str, Any], tag: str) -> Digest | None:
-    """What S3 knows of an object's contents.
+    """Return the digest of an object, if S3 knows one.
 
-    A SHA-256 is there if it was uploaded with one. The ETag is the MD5 only of what was uploaded
-    in one part and is not encrypted by a key of its own
+    Objects uploaded with a SHA-256 have one. The ETag is the MD5 of objects that were uploaded in
+    one part and are not encrypted by a customer's key
     (https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html).
     """
     sha256 = head.get("ChecksumSHA256", "")

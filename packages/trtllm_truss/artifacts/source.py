@@ -1,4 +1,4 @@
-"""What every kind of repository can do, wherever it lies."""
+"""Interface of a repository."""
 
 from __future__ import annotations
 
@@ -12,36 +12,34 @@ from trtllm_truss.errors import ArtifactError
 
 
 class Source(Protocol):
-    """One repository. Every method raises `ArtifactError` with one sentence and its remedy."""
+    """One repository. All methods raise `ArtifactError`."""
 
     @property
     def name(self) -> str:
-        """The setting and the repository, for messages: ``engine_repository 'org/name'``."""
+        """Setting and repository, for messages: ``engine_repository 'org/name'``."""
 
     def listing(self) -> Listing:
-        """What it holds; asked for once."""
+        """List all files; cached."""
 
     def read(self, path: str) -> bytes:
-        """The contents of one small file that the listing has."""
+        """Return the contents of one small file of the listing."""
 
     def check_room(self, paths: Collection[str]) -> None:
-        """Refuses if the disk is too small for those of the files that are not here."""
+        """Raise if the disk is too small for the files that are still to be fetched."""
 
     def fetch(self, paths: Collection[str]) -> Path:
-        """The folder that stands for the repository and holds these files, whole and verified.
+        """Fetch and verify files.
 
-        It may hold others, and is never written to. Safe to call from several threads and
-        processes at once.
+        Safe to call concurrently from threads and processes.
+
+        Returns:
+            The read-only folder of the repository, which may hold other files too.
         """
 
 
 @contextmanager
 def named(name: str) -> Iterator[None]:
-    """Put a repository's name in front of every error about its contents.
-
-    Args:
-        name: the setting and the repository: ``engine_repository 'org/name'``.
-    """
+    """Prefix errors with the setting and the repository: ``engine_repository 'org/name'``."""
     try:
         yield
     except ArtifactError as error:

@@ -1,16 +1,16 @@
-"""Where fetched files lie: the layout of Hugging Face's cache, and what is known to be whole.
+"""Store of fetched files in the layout of Hugging Face's cache, with a record of verified ones.
 
 One folder per repository, as huggingface_hub writes and reads it
 (https://huggingface.co/docs/huggingface_hub/guides/manage-cache)::
 
     blobs/<content id>                            the contents, each once
-    blobs/<content id>.trtllm-truss.incomplete    ours: the beginning of one, to be resumed
+    blobs/<content id>.trtllm-truss.incomplete    ours: a partial download
     snapshots/<commit>/<path>                     links to blobs
-    trtllm-truss.json                             ours: listings, and which files were verified
+    trtllm-truss.json                             ours: listings and verified files
 
-A blob gets its name after it was verified; a file counts only once the record names it. Nothing is
-written or removed through a link that leads out of the folder. `blobs/<content id>.incomplete`
-belongs to huggingface_hub: releases below 2.0 append to it without our lock.
+A blob gets its name after verification; a file is used once the record names it. Nothing is written
+or removed through a link that leads out of the folder. `blobs/<content id>.incomplete` belongs to
+huggingface_hub: releases below 2.0 append to it without our lock.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _LOCK = "trtllm-truss.lock"
 
 @dataclass
 class _Record:
-    """What is known of a repository.
+    """The record of a repository.
 
     Attributes:
-        revisions: the commit by the revision that was asked for.
-        listings: every file by commit.
-        verified: paths of the files that are here and whole, by commit.
+        revisions: commits by requested revision.
+        listings: files by commit.
+        verified: paths of verified files by commit.
     """
 
     revisions: dict[str, str] = field(default_factory=dict)
@@ -60,18 +60,17 @@ class Store:
 
     @property
     def root(self) -> Path:
-        """The repository's folder; it may not be there yet."""
+        """The repository's folder; it may not exist yet."""
         return self._root
 
     @contextlib.contextmanager
     def locked(self, name: str) -> Iterator[None]:
-        """Keeps other processes and threads out while files are fetched.
+        """Lock the store against other processes and threads during a download.
 
-        The lock goes with its holder, however that ends. A folder that cannot be written to (a
-        cache baked into an image) needs none.
+        The lock ends with its process. A read-only folder (a cache in an image) needs none.
 
         Args:
-            name: what is fetched, for the log.
+            name: the repository, for the log.
         """
         try:
             self._blobs.mkdir(parents=True, exist_ok=True)
@@ -83,12 +82,12 @@ class Store:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                logger.info("%s is being fetched by someone else here; waiting", name)
+                logger.info("another process is fetching %s; waiting", name)
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def remembered(self, revision: str) -> Listing | None:
-        """The listing that was last seen of a revision, if any; checked like a new one."""
+    def recorded(self, revision: str) -> Listing | None:
+        """Return the last known listing of a revision, validated like a new one."""
         record = self._read()
         try:
             commit = record.revisions.get(revision, revision)
@@ -97,7 +96,7 @@ class Store:
             return None
 
     def found(self, revision: str) -> Listing | None:
-        """What huggingface_hub itself has put here under a revision, if anything."""
+        """Return a listing of the files that huggingface_hub has fetched for a revision, if any."""
         commit = revision
         with contextlib.suppress(OSError, ValueError):  # branches and tags have a file, commits not
             commit = (self._root / "refs" / revision).read_text("ascii").strip()
@@ -111,8 +110,8 @@ class Store:
         )
         return Listing(commit, files) if files else None
 
-    def remember(self, revision: str, listing: Listing) -> None:
-        """Keeps a listing, so that a later start can do without the network."""
+    def record(self, revision: str, listing: Listing) -> None:
+        """Record a listing, so that a later start works offline."""
         record = self._read()
         entries = [asdict(file) for file in listing.files]
         known = record.revisions.get(revision), record.listings.get(listing.commit)
@@ -122,7 +121,7 @@ class Store:
             self._write(record)
 
     def missing(self, listing: Listing, paths: Collection[str]) -> list[File]:
-        """Those of the files that are not here, or not known to be whole; largest first."""
+        """Return the files that are missing or not verified; largest first."""
         verified = self._read().verified.get(listing.commit, [])
         return [
             file
@@ -131,27 +130,27 @@ class Store:
         ]
 
     def mark_verified(self, commit: str, files: Iterable[File]) -> None:
-        """Records that files are whole; from now on they are used without another look."""
+        """Record that files are verified; they are not read again."""
         record = self._read()
         paths = {*record.verified.get(commit, []), *(file.path for file in files)}
         record.verified[commit] = sorted(paths)
         self._write(record)
 
     def snapshot(self, commit: str) -> Path:
-        """The folder in which one state's files have their own names."""
+        """Return the folder of a commit's files."""
         return self._inside(self._root / "snapshots" / commit)
 
     def blob(self, file: File) -> Path:
-        """Where a file's contents lie, or would."""
+        """Return the path of a file's contents."""
         return self._inside(self._blobs / file.blob_name)
 
     def part(self, file: File) -> Path:
-        """Where the unfinished contents of a file lie, or would."""
+        """Return the path of a file's partial contents."""
         blob = self.blob(file)
         return blob.with_name(f"{blob.name}.trtllm-truss.incomplete")
 
     def link(self, commit: str, file: File) -> None:
-        """Gives a blob its path in a snapshot."""
+        """Link a blob into a snapshot."""
         link = self._inside(self.snapshot(commit) / file.path)
         target = os.path.relpath(self.blob(file), link.parent)
         if link.is_symlink() and str(link.readlink()) == target:
@@ -163,13 +162,13 @@ class Store:
         temporary.replace(link)
 
     def recover(self, commit: str, file: File) -> bool:
-        """Check a file that is not in the record; remove it if it is damaged.
+        """Verify a file that is not in the record; remove it if it is damaged.
 
         Another program may have fetched it, another commit may share its contents, or the process
         ended between the last byte and the record.
 
         Returns:
-            Whether the file is whole and linked.
+            True if the file is verified and linked.
         """
         blob, place = self.blob(file), self.snapshot(commit) / file.path
         if blob.is_file():

@@ -1,4 +1,4 @@
-"""Files from a remote repository into its store: resumed, verified, several at once."""
+"""Transfer of files from a remote repository to its store: resumed, verified, concurrent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trtllm_truss.errors import ArtifactError
 
 _AT_ONCE = 8
 _FULL = {errno.ENOSPC, errno.EDQUOT}
-_GIVEN_BACK_BYTES = 1 << 28
+_FREED_BYTES = 1 << 28
 _BLOCK_BYTES = 4096
 
 
@@ -32,35 +32,30 @@ def free_bytes(folder: Path) -> int:
 
 
 class Remote(Protocol):
-    """The other side of a download. Methods raise `Interrupted` for what may pass."""
+    """The remote side of a download. Methods raise `Interrupted` for transient errors."""
 
     def listing(self) -> Listing:
-        """What the repository holds now."""
+        """List the current files."""
 
     def open(
         self, commit: str, file: File, offset: int
     ) -> AbstractContextManager[tuple[int, Iterator[bytes]]]:
-        """Begins to read a file.
-
-        Args:
-            commit: the state to read it from.
-            file: which one.
-            offset: the first byte that is wanted.
+        """Open a file of a commit at an offset in bytes.
 
         Returns:
-            The byte at which it begins, `offset` or 0, and the contents from there on.
+            The actual offset, `offset` or 0, and the contents from there on.
         """
 
     def fetch_whole(self, commit: str, file: File, destination: Path) -> bool:
-        """Fetches a file in a faster way that cannot be resumed, if there is one.
+        """Fetch a file by a faster, non-resumable way, if available.
 
         Returns:
-            Whether it did.
+            True if the file was fetched.
         """
 
 
 class Transfer:
-    """The fetching of some files of one state of a repository."""
+    """A download of files of one commit."""
 
     def __init__(self, name: str, remote: Remote, store: Store, commit: str) -> None:
         self._name = name
@@ -70,28 +65,26 @@ class Transfer:
         self._stopped = threading.Event()
 
     def run(self, files: Sequence[File]) -> None:
-        """Fetches files that are not here; each is verified and linked, or not there at all.
-
-        Equal contents are fetched once.
+        """Fetch, verify and link missing files; equal contents are fetched once.
 
         Raises:
-            ArtifactError: the disk is too small, or a file did not arrive as the listing says.
+            ArtifactError: the disk is too small, or a file differs from the listing.
         """
-        with self._clear_words(files):
+        with self._translated_errors(files):
             absent = [file for file in files if not self._store.recover(self._commit, file)]
             if absent:
                 self.check_room(absent)
                 self._run(_by_contents(absent))
 
     def check_room(self, files: Sequence[File]) -> None:
-        """Compares what is still to come with the disk.
+        """Compare the remaining bytes with the free space.
 
         Raises:
-            ArtifactError: it is too small.
+            ArtifactError: the disk is too small.
         """
         first = [same[0] for same in _by_contents(files)]
         needed = sum(-(-file.size // _BLOCK_BYTES) * _BLOCK_BYTES for file in first)
-        needed -= self._begun(first)
+        needed -= self._resumable_bytes(first)
         free = free_bytes(self._store.root)
         if needed > free:
             raise self._disk_full(
@@ -102,7 +95,7 @@ class Transfer:
         first = [same[0] for same in groups]
         total = sum(file.size for file in first)
         with (
-            Progress(self._name, total, self._begun(first)) as progress,
+            Progress(self._name, total, self._resumable_bytes(first)) as progress,
             ThreadPoolExecutor(_AT_ONCE) as threads,
         ):
             tasks = [threads.submit(self._fetch_equal, same, progress) for same in groups]
@@ -115,8 +108,8 @@ class Transfer:
                 for task in tasks:
                     task.cancel()
 
-    def _begun(self, files: Sequence[File]) -> int:
-        """Bytes that an earlier attempt has left."""
+    def _resumable_bytes(self, files: Sequence[File]) -> int:
+        """Sum the bytes left by earlier attempts."""
         return sum(min(_size(self._store.part(file)), file.size) for file in files)
 
     def _fetch_equal(self, files: Sequence[File], progress: Progress) -> None:
@@ -128,11 +121,11 @@ class Transfer:
         for file in files:
             is_checked = (file.size, file.digest) == (first.size, first.digest)
             if not is_checked and not file.fits(blob):
-                raise self._other_contents(file)
+                raise self._mismatch(file)
             self._store.link(self._commit, file)
 
     def _fetch(self, file: File, progress: Progress) -> bool:
-        """Fetch one file's contents; a part of an earlier attempt earns a second one from zero.
+        """Fetch one file's contents; if a resumed file is damaged, retry once from zero.
 
         Returns:
             False if another file's failure stopped it.
@@ -151,14 +144,14 @@ class Transfer:
         if not file.fits(part):
             part.unlink()
             if not resumed:
-                raise self._other_contents(file)
+                raise self._mismatch(file)
             progress.add(-file.size)
             return self._fetch(file, progress)
         part.replace(self._store.blob(file))
         return True
 
     def _read_to_end(self, file: File, part: Path, progress: Progress) -> None:
-        """Fetches the rest of a file; every attempt that brings something earns new ones."""
+        """Fetch the rest of a file; retries start over after every attempt with progress."""
         _opened(part).close()
         while (before := _size(part)) < file.size and not self._stopped.is_set():
             try:
@@ -184,26 +177,26 @@ class Transfer:
                     part.unlink()
                     raise ArtifactError(
                         f"{self._name}: {file.path} is longer than the {file.size} bytes that the "
-                        "repository lists, and was removed; try again, and use another repository "
-                        "or mirror if that does not help."
+                        "repository lists, and was removed; try again, or use another repository "
+                        "or mirror."
                     )
                 stream.write(chunk)
                 progress.add(len(chunk))
         if place < file.size:
             raise Interrupted(
                 f"was cut short at {place} of {file.size} bytes",
-                "what has arrived is kept and the next start goes on from there",
+                "received bytes are kept, and the next start resumes there",
             )
 
-    def _other_contents(self, file: File) -> ArtifactError:
+    def _mismatch(self, file: File) -> ArtifactError:
         return ArtifactError(
-            f"{self._name}: {file.path} arrived with other contents than the repository lists, and "
-            "was removed; try again, and upload the file anew if that does not help."
+            f"{self._name}: {file.path} does not match the repository's listing, and was "
+            "removed; try again, or upload the file again."
         )
 
     @contextmanager
-    def _clear_words(self, files: Sequence[File]) -> Iterator[None]:
-        """Turn errors of the disk into this project's; leave room on a full one."""
+    def _translated_errors(self, files: Sequence[File]) -> Iterator[None]:
+        """Translate errors of the disk; free some space on a full one."""
         try:
             yield
         except OSError as error:
@@ -218,8 +211,8 @@ class Transfer:
 
     def _disk_full(self, what: str) -> ArtifactError:
         return ArtifactError(
-            f"{self._name}: {what} on the disk of {self._store.root}; make room, or point HF_HOME "
-            "at a larger disk."
+            f"{self._name}: {what} on the disk of {self._store.root}; free some space, or point "
+            "HF_HOME at a larger disk."
         )
 
 
@@ -241,7 +234,7 @@ def _shorten(part: Path) -> None:
     size = _size(part)
     if size > 0:
         with contextlib.suppress(OSError):
-            os.truncate(part, max(0, size - _GIVEN_BACK_BYTES))
+            os.truncate(part, max(0, size - _FREED_BYTES))
 
 
 def _size(part: Path) -> int:

@@ -1,4 +1,4 @@
-"""Files on this machine whose contents were looked at before, so that they are read once."""
+"""Verification of local files, cached so that each is read once."""
 
 from __future__ import annotations
 
@@ -10,14 +10,10 @@ from trtllm_truss.artifacts.checksums import sha256_of
 
 
 def has_sha256(file: Path, sha256: str) -> bool:
-    """Whether a file has these contents.
+    """Compare an existing file with a SHA-256, 64 lower-case hex digits.
 
-    A file that did is marked in `HF_HOME` and not read again as long as its place, size and time
-    stay the same.
-
-    Args:
-        file: it is there.
-        sha256: 64 lower-case hex digits.
+    A match is recorded in `HF_HOME`; the file is read again only after its path, size or time has
+    changed.
     """
     from huggingface_hub import constants
 
@@ -29,7 +25,7 @@ def has_sha256(file: Path, sha256: str) -> bool:
         return True
     if sha256_of(file) != sha256:
         return False
-    with contextlib.suppress(OSError):  # without a mark it is read again the next time
+    with contextlib.suppress(OSError):  # without a record the file is read again
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.touch()
     return True

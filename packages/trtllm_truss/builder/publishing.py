@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
-from trtllm_truss.artifacts.hub_problems import HubProblems, keep_urls_out_of_logs
+from trtllm_truss.artifacts.hub_errors import HubErrors, keep_urls_out_of_logs
 from trtllm_truss.artifacts.open_repository import is_on_hub, open_repository
 from trtllm_truss.artifacts.retrying import Interrupted, Unreachable, retrying
 from trtllm_truss.builder.model_card import CARD_FILE, model_card
@@ -121,7 +121,7 @@ def _hub_words(name: str, token: str) -> Iterator[None]:
     """Translate the upload errors of huggingface_hub."""
     from huggingface_hub.errors import HfHubHTTPError
 
-    with HubProblems(name, None, token).in_words():
+    with HubErrors(name, None, token).translated():
         try:
             yield
         except HfHubHTTPError as error:

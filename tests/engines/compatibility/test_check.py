@@ -1,4 +1,4 @@
-"""Every disagreement is one sentence with both values and the remedy."""
+"""Every mismatch has one message with both values and the remedy."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ TABLE: dict[str, tuple[dict[str, Any], Severity, list[str]]] = {
 
 
 @pytest.mark.parametrize("code", TABLE)
-def test_each_disagreement(code: str) -> None:
+def test_each_mismatch(code: str) -> None:
     case, severity, words = TABLE[code]
     if "engine" in case:
         settings = Settings.model_validate({"engine_repository": "org/engine"})
@@ -224,7 +224,7 @@ def test_each_disagreement(code: str) -> None:
         {"config": plugins(use_paged_context_fmha=False)},
     ],
 )
-def test_what_fits_has_no_findings(case: dict[str, Any]) -> None:
+def test_compatible_engines_have_no_diagnostics(case: dict[str, Any]) -> None:
     assert find(**case) == []
 
 
@@ -254,12 +254,12 @@ def test_versions_with_the_same_numbers_are_a_warning() -> None:
     assert (diagnostic.code, diagnostic.severity) == ("version_mismatch", WARNING)
 
 
-def test_a_runtime_that_is_the_image_is_told_once() -> None:
+def test_equal_image_and_runtime_are_reported_once() -> None:
     diagnostics = find(new_config("0.20.0"), image=PINNED_IMAGE.name, runtime_version="1.0.0")
     assert [diagnostic.code for diagnostic in diagnostics] == ["image_version_mismatch"]
 
 
-def test_all_disagreements_are_told_at_once() -> None:
+def test_all_mismatches_are_reported() -> None:
     diagnostics = find(config_0_12(), settings=TP2, accelerator="H100:2", runtime_version="1.0.0")
     assert [diagnostic.code for diagnostic in diagnostics] == [
         "tensor_parallelism_mismatch",
@@ -277,7 +277,7 @@ def test_wrong_types_are_settings_errors(name: str, value: Any) -> None:
         find(settings=runtime(**{name: value}))
 
 
-def test_surroundings_from_config_yaml() -> None:
+def test_host_info_from_config_yaml() -> None:
     config = {"resources": {"accelerator": "H100:2"}, "base_image": {"image": PINNED_IMAGE.name}}
     host = HostInfo.from_config(config, runtime_version="1.0.0")
     assert host == HostInfo("H100:2", PINNED_IMAGE.name, None, "1.0.0")

@@ -106,7 +106,7 @@ def test_unmapped_options_have_a_reason() -> None:
 @pytest.mark.parametrize(
     "name", [option.name for option in OPTIONS.values() if option.outcome is Outcome.MAPPED]
 )
-def test_what_is_mapped_becomes_a_valid_setting(name: str) -> None:
+def test_mapped_options_are_valid_settings(name: str) -> None:
     value, needed = sample_of(name)
     imported = converted(**{**BUILDS, **needed, name: value})
     assert outcomes(imported)[name] is Outcome.MAPPED
@@ -166,7 +166,7 @@ OPTION_MAX_OUTPUT_LEN=512
     assert imported.metadata["build"]["max_output_len"] == 512
 
 
-def test_engines_that_are_there() -> None:
+def test_prebuilt_engines() -> None:
     """The manual conversion guide: engines of two ranks under an S3 prefix."""
     text = """\
 engine=Python
@@ -240,7 +240,7 @@ def test_max_is_divided_by_the_stages() -> None:
     assert imported.metadata["pipeline_parallelism"] == 2
 
 
-def test_what_lmi_leaves_to_its_defaults() -> None:
+def test_defaults_of_lmi() -> None:
     build = converted(**BUILDS, max_output_len="512", quantize="awq", calib_size="512")
     assert build.metadata["build"]["max_input_len"] == 1024
     assert build.metadata["build"]["quantization"]["calib_size"] == 32

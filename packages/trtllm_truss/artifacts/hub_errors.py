@@ -1,7 +1,7 @@
-"""What goes wrong between here and Hugging Face: one sentence each, with its remedy.
+"""Translation of Hugging Face's errors.
 
-The Hub answers alike for a repository that does not exist and for one that the caller may not
-see: 404, and 401 without a token. A token that it does not know gets 401 everywhere.
+The Hub responds alike for a missing repository and for one that the caller may not read: 404, and
+401 without a token. An unknown token gets 401 everywhere.
 (https://huggingface.co/docs/hub/api; `hf_raise_for_status` of huggingface_hub.)
 """
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 _SECRET = "the secret hf_access_token"  # noqa: S105 - its name, not its value
 _WHERE = "set it in Baseten's workspace, or locally as TRUSS_SECRET_hf_access_token"
-_PASSING = {408, 429}
-_NOTHING_THERE = 416
+_TRANSIENT = {408, 429}
+_RANGE_NOT_SATISFIABLE = 416
 _SECONDS = re.compile(r"[0-9]+")
 _URL_LOGGERS = ("httpx", "httpx2", "httpcore", "httpcore2", "urllib3")
 _DISK_PROBLEMS = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS}
@@ -36,51 +36,50 @@ def keep_urls_out_of_logs() -> None:
         logging.getLogger(library).setLevel(logging.WARNING)
 
 
-class HubProblems:
-    """Names what was asked for and with which token, for messages."""
+class HubErrors:
+    """Translates errors of requests about one repository.
+
+    Args:
+        name: the setting and the repository: ``engine_repository 'org/name'``.
+        revision: branch, tag or commit; None is the main branch.
+        token: None if not declared, empty if declared without a value.
+    """
 
     def __init__(self, name: str, revision: str | None, token: str | None) -> None:
-        """Describes a request.
-
-        Args:
-            name: the setting and the repository: ``engine_repository 'org/name'``.
-            revision: branch, tag or commit; None is the main branch.
-            token: None if there is none, empty if there is one without a value.
-        """
         self._name = name
         self._revision = revision
         self._token = token
 
     @contextmanager
-    def in_words(self, lost: str = "cannot be reached") -> Iterator[None]:
-        """Turns what huggingface_hub and its HTTP library raise into this project's errors.
+    def translated(self, lost: str = "cannot be reached") -> Iterator[None]:
+        """Translate errors of huggingface_hub and its HTTP library.
 
         Args:
-            lost: what to say when the connection is.
+            lost: description of a lost connection.
 
         Raises:
-            Interrupted: it may pass.
-            ArtifactError: it will not.
+            Interrupted: the error may be transient.
+            ArtifactError: the error is permanent.
         """
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
-        of_its_library: Any = HfHubHTTPError.__bases__  # httpx's errors, or requests'
+        library_errors: Any = HfHubHTTPError.__bases__  # httpx's errors, or requests'
         try:
             yield
         except (TrussError, Interrupted):
             raise
         except HFValidationError:
             raise ArtifactError(
-                f"{self._name} is not a name that Hugging Face has; it must be `org/name`."
+                f"{self._name} is not a valid name on Hugging Face; it must be `org/name`."
             ) from None
         except OfflineModeIsEnabled:
             raise Unreachable(
-                f"{self._name} is not on this machine and HF_HUB_OFFLINE forbids to fetch it; "
-                "unset the variable, or fetch the repository beforehand."
+                f"{self._name} is not on this machine, and HF_HUB_OFFLINE forbids downloads; unset "
+                "the variable, or fetch the repository beforehand."
             ) from None
         except HfHubHTTPError as error:
-            raise self._answered(error) from None
-        except (OSError, ValueError, *of_its_library) as error:
+            raise self._error_of(error) from None
+        except (OSError, ValueError, *library_errors) as error:
             if isinstance(error, OSError) and error.errno in _DISK_PROBLEMS:
                 raise
             raise Interrupted(
@@ -88,11 +87,11 @@ class HubProblems:
                 "check this machine's network and HF_ENDPOINT",
             ) from None
 
-    def _answered(self, error: HfHubHTTPError) -> Exception:
-        """The meaning of an answer by the Hub, or by the storage behind its redirect."""
+    def _error_of(self, error: HfHubHTTPError) -> Exception:
+        """Translate a response of the Hub, or of the storage behind its redirect."""
         response = error.response
         status = 0 if response is None else response.status_code
-        if response is None or status in _PASSING or status >= 500:
+        if response is None or status in _TRANSIENT or status >= 500:
             wait = None if response is None else response.headers.get("Retry-After")
             return Interrupted(
                 f"met HTTP status {status}" if status != 429 else "met the Hub's rate limit (429)",
@@ -100,12 +99,12 @@ class HubProblems:
                 + ("" if self._token else f", or set {_SECRET} for a higher limit"),
                 retry_after_s=float(wait) if wait and _SECONDS.fullmatch(wait) else None,
             )
-        if status == _NOTHING_THERE:
-            return Interrupted("is shorter than the repository lists", "upload the file anew")
+        if status == _RANGE_NOT_SATISFIABLE:
+            return Interrupted("is shorter than the repository lists", "upload the file again")
         if (host := _storage(response)) is not None:
             return Interrupted(
                 f"was refused by its storage {host} (HTTP status {status})",
-                "try again, and check that this machine's proxies let that host through",
+                "try again, and check that this machine's proxies allow that host",
             )
         return ArtifactError(f"{self._name} {self._refusal(error, status)}.")
 
@@ -113,19 +112,14 @@ class HubProblems:
         from huggingface_hub import errors
 
         if isinstance(error, errors.GatedRepoError):
-            return (
-                "is gated: ask for access on its page on Hugging Face, with the account that "
-                + (
-                    "the token belongs to"
-                    if self._token
-                    else f"{_SECRET} will belong to ({self._no_token})"
-                )
+            return "is gated: request access on its page on Hugging Face, with the account of " + (
+                "the token" if self._token else f"{_SECRET} ({self._no_token})"
             )
         if isinstance(error, errors.RevisionNotFoundError):
             key = self._name.split()[0].replace("repository", "revision")
             return f"has no revision {self._revision!r}; correct {key}"
         if isinstance(error, errors.EntryNotFoundError):
-            return "lists a file that it does not give; try again, it may just have changed"
+            return "lists a file that it fails to serve; try again, it may have just changed"
         if isinstance(error, errors.DisabledRepoError):
             return "was disabled by Hugging Face; use another repository"
         if status == 401 and self._token:
@@ -135,8 +129,8 @@ class HubProblems:
         if status == 403:
             return f"was refused to this token; give the token in {_SECRET} read access to it"
         if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 404):
-            who = "the token's owner may not read it" if self._token else self._no_token
-            return f"does not exist, or is private and {who}; check the name and {_SECRET}"
+            reason = "the token's owner may not read it" if self._token else self._no_token
+            return f"does not exist, or is private and {reason}; check the name and {_SECRET}"
         return f"was refused with HTTP status {status}; check the name and HF_ENDPOINT"
 
     @property
@@ -145,7 +139,7 @@ class HubProblems:
 
 
 def _storage(response: Any) -> str | None:
-    """The answering host, unless it is the Hub: signed URLs of its storage carry no token."""
+    """Return the responding host, unless it is the Hub; signed storage URLs have no token."""
     from huggingface_hub import constants
 
     host = urlsplit(str(response.url)).netloc.rpartition("@")[2]
