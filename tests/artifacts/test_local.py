@@ -8,8 +8,8 @@ import pytest
 from tests.support.whole_repository import fetch_repository
 
 from trtllm_truss.artifacts import local
+from trtllm_truss.artifacts.checksums import has_sha256
 from trtllm_truss.artifacts.open_repository import is_on_hub, open_repository
-from trtllm_truss.artifacts.verified import has_sha256
 from trtllm_truss.errors import ArtifactError
 
 
@@ -103,7 +103,7 @@ def test_a_file_is_hashed_once(
 
     right = sha256_of(file)
     assert has_sha256(file, right)
-    monkeypatch.setattr("trtllm_truss.artifacts.verified.sha256_of", lambda path: "unread")
+    monkeypatch.setattr("trtllm_truss.artifacts.checksums.sha256_of", lambda path: "unread")
     assert has_sha256(file, right)
     file.write_bytes(b"Engine")
     assert not has_sha256(file, right)

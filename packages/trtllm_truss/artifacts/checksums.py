@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -44,8 +45,29 @@ class Digest:
 
 
 def sha256_of(file: Path) -> str:
-    """Return the SHA-256 of a file, 64 lower-case hex digits."""
     return _hash(file, "sha256")
+
+
+def has_sha256(file: Path, sha256: str) -> bool:
+    """Compare an existing file with a SHA-256, 64 lower-case hex digits.
+
+    A match is recorded in `HF_HOME`; the file is read again only after its path, size or time has
+    changed.
+    """
+    from huggingface_hub import constants
+
+    state = file.stat()
+    known = f"{file.resolve()} {state.st_ino} {state.st_size} {state.st_mtime_ns} {sha256}"
+    name = hashlib.sha256(known.encode()).hexdigest()
+    mark = Path(constants.HF_HOME) / "trtllm-truss/verified" / name
+    if mark.exists():
+        return True
+    if sha256_of(file) != sha256:
+        return False
+    with contextlib.suppress(OSError):  # without a record the file is read again
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+    return True
 
 
 def write_atomically(file: Path, content: bytes) -> Path:

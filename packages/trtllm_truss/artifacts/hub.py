@@ -138,7 +138,6 @@ class _Hub:
         return True
 
     def _chunks(self, response: Any) -> Iterator[bytes]:
-        """Yield the raw body, of httpx or requests."""
         with self._errors.translated("was interrupted"):
             if hasattr(response, "iter_raw"):
                 yield from response.iter_raw()

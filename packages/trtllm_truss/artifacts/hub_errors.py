@@ -88,7 +88,6 @@ class HubErrors:
             ) from None
 
     def _error_of(self, error: HfHubHTTPError) -> Exception:
-        """Translate a response of the Hub, or of the storage behind its redirect."""
         response = error.response
         status = 0 if response is None else response.status_code
         if response is None or status in _TRANSIENT or status >= 500:

@@ -97,7 +97,6 @@ class Listing:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Bytes of each file by path."""
         return {file.path: file.size for file in self.files}
 
     def select(self, paths: Collection[str]) -> list[File]:

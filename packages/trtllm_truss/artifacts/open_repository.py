@@ -50,11 +50,9 @@ def open_repository(
 
 
 def is_remote(repository: str) -> bool:
-    """Return True if the files of a repository must be fetched."""
     return is_on_hub(repository) or repository.startswith(S3)
 
 
 def is_on_hub(repository: str) -> bool:
-    """Return True for the name of a repository on Hugging Face."""
     elsewhere = "://" in repository or repository.startswith(_FOLDERS)
     return repository.count("/") == 1 and not elsewhere

@@ -52,8 +52,6 @@ class _Record:
 
 
 class Store:
-    """The folder of one repository."""
-
     def __init__(self, root: Path) -> None:
         self._root = root
         self._blobs = root / "blobs"
@@ -137,20 +135,16 @@ class Store:
         self._write(record)
 
     def snapshot(self, commit: str) -> Path:
-        """Return the folder of a commit's files."""
         return self._inside(self._root / "snapshots" / commit)
 
     def blob(self, file: File) -> Path:
-        """Return the path of a file's contents."""
         return self._inside(self._blobs / file.blob_name)
 
     def part(self, file: File) -> Path:
-        """Return the path of a file's partial contents."""
         blob = self.blob(file)
         return blob.with_name(f"{blob.name}.trtllm-truss.incomplete")
 
     def link(self, commit: str, file: File) -> None:
-        """Link a blob into a snapshot."""
         link = self._inside(self.snapshot(commit) / file.path)
         target = os.path.relpath(self.blob(file), link.parent)
         if link.is_symlink() and str(link.readlink()) == target:

@@ -55,8 +55,6 @@ class Remote(Protocol):
 
 
 class Transfer:
-    """A download of files of one commit."""
-
     def __init__(self, name: str, remote: Remote, store: Store, commit: str) -> None:
         self._name = name
         self._remote = remote
@@ -109,7 +107,6 @@ class Transfer:
                     task.cancel()
 
     def _resumable_bytes(self, files: Sequence[File]) -> int:
-        """Sum the bytes left by earlier attempts."""
         return sum(min(_size(self._store.part(file)), file.size) for file in files)
 
     def _fetch_equal(self, files: Sequence[File], progress: Progress) -> None:
@@ -217,7 +214,6 @@ class Transfer:
 
 
 def _by_contents(files: Sequence[File]) -> list[list[File]]:
-    """Group files by blob name, ordered by the first file of each group."""
     groups: dict[str, list[File]] = {}
     for file in files:
         groups.setdefault(file.blob_name, []).append(file)
@@ -225,7 +221,6 @@ def _by_contents(files: Sequence[File]) -> list[list[File]]:
 
 
 def _opened(part: Path) -> BinaryIO:
-    """Open an unfinished file, create it if missing, and refuse a link in its place."""
     return os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644), "r+b")
 
 

@@ -33,7 +33,6 @@ class Accelerator:
     compute_capability: ComputeCapability
 
     def matches(self, gpu: Gpu) -> bool:
-        """Compare the name of a GPU with this kind."""
         return re.search(rf"\b{self.model}\b", gpu.name, re.IGNORECASE) is not None
 
 

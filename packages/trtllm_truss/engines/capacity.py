@@ -45,7 +45,6 @@ class CacheKnobs:
 
     @classmethod
     def from_runtime(cls, runtime: RuntimeOptions) -> CacheKnobs:
-        """Take them from ``model_metadata.runtime``."""
         return cls(
             free_fraction=runtime.kv_cache_free_gpu_mem_fraction,
             max_tokens=runtime.max_tokens_in_paged_kv_cache,
@@ -79,7 +78,6 @@ class Capacity:
 
     @property
     def tokens(self) -> int:
-        """Tokens of the cache, in whole blocks."""
         knobs, tokens = self.knobs, self.tokens_by_fraction
         if knobs.max_tokens is not None:
             both = knobs.free_fraction is not None
@@ -95,12 +93,10 @@ class Capacity:
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes of the cache on each GPU."""
         return self.tokens * self.bytes_per_token
 
     @property
     def summary(self) -> str:
-        """One line for ``check`` and the log."""
         return (
             f"{_gigabytes(self.cache_bytes)} of KV cache per GPU → {self.tokens:,} tokens → "
             f"{self.sequences:,} sequences of {self.sequence_tokens:,} tokens"

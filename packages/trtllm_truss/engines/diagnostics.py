@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 
 class Severity(enum.Enum):
-    """Effect of a diagnostic on the start."""
-
     ERROR = "error"
     """The engine would not start, or not serve as the settings require."""
 
@@ -33,16 +31,13 @@ class Diagnostic:
 
 
 def error(code: str, message: str) -> Diagnostic:
-    """Build a blocking diagnostic."""
     return Diagnostic(code, Severity.ERROR, message)
 
 
 def warning(code: str, message: str) -> Diagnostic:
-    """Build a non-blocking diagnostic."""
     return Diagnostic(code, Severity.WARNING, message)
 
 
 def shortlist(names: Sequence[str], limit: int = 4) -> str:
-    """Join the first names with commas and count the others."""
     shown, more = ", ".join(names[:limit]), len(names) - limit
     return f"{shown} and {more} more" if more > 0 else shown

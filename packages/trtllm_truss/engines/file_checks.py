@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from trtllm_truss.artifacts.checksums import has_sha256
 from trtllm_truss.artifacts.listing import Listing
-from trtllm_truss.artifacts.verified import has_sha256
 from trtllm_truss.engines.config_schemas import CONFIG_FILE
 from trtllm_truss.engines.diagnostics import Diagnostic, shortlist, warning
 from trtllm_truss.engines.inspection import Engine, EngineDescription
@@ -105,7 +105,6 @@ def check_files(engine: Engine, repository: Path) -> None:
 
 
 def _recorded(manifest: Manifest, placement: Placement) -> dict[str, tuple[int, str]]:
-    """Return bytes and SHA-256 by path below the repository."""
     return {
         path: (record.size, record.sha256)
         for path, record in zip(

@@ -77,7 +77,6 @@ class EngineDescription:
 
     @property
     def target_gpu(self) -> TargetGpu | None:
-        """The GPU that it was built for, if recorded."""
         return None if self.manifest is None else self.manifest.gpu
 
     @property
@@ -220,7 +219,6 @@ def _describe_cpu(context: int) -> EngineDescription:
 
 
 def _sizes(folder: Path) -> dict[str, int]:
-    """Return the bytes of files by path, down to the greatest depth of an engine."""
     if not folder.is_dir():
         raise ArtifactError("the folder does not exist; check engine_repository.")
     files = (file for depth in range(4) for file in folder.glob("*/" * depth + "*"))

@@ -44,8 +44,6 @@ _FOREIGN = {
 
 
 class Layout(enum.Enum):
-    """Kind of an engine's files."""
-
     TENSORRT_LLM = "config.json with one engine file per rank"
     OPENVINO = "an OpenVINO IR with its config.json"
     GGUF = "one GGUF file"
@@ -66,11 +64,9 @@ class Placement:
     tokenizer_folder: str = ""
 
     def sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Return the bytes of files in the engine's folder, by name below it."""
         return _below(self.folder, sizes)
 
     def tokenizer_sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Return the bytes of files in the tokenizer's folder, by name below it."""
         return _below(self.tokenizer_folder, sizes)
 
     def marks(self, sizes: Mapping[str, int]) -> list[str]:
@@ -78,11 +74,9 @@ class Placement:
         return [path for path in self.tokenizer_paths([_LMI_MARK]) if self.folder and path in sizes]
 
     def paths(self, names: Iterable[str]) -> list[str]:
-        """Prepend the engine's folder to names."""
         return [_join(self.folder, name) for name in names]
 
     def tokenizer_paths(self, names: Iterable[str]) -> list[str]:
-        """Prepend the tokenizer's folder to names."""
         return [_join(self.tokenizer_folder, name) for name in names]
 
 

@@ -37,7 +37,6 @@ class Parallelism:
 
     @property
     def world_size(self) -> int:
-        """Ranks, one GPU each."""
         return self.tensor * self.pipeline * self.context
 
 

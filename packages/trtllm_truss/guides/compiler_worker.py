@@ -51,8 +51,6 @@ _TOO_LARGE = "it is too large or too deeply nested; simplify it."
 
 
 class Verdict(str, Enum):
-    """Result of compiling a guide under limits."""
-
     GOOD = "good"
     FAULTY = "faulty"
     SLOW = "slow"  # over `limit_s`
@@ -137,7 +135,6 @@ def brief(reason: str) -> str:
 
 
 def _find_fault(guide: Guide, follow: Follow, brackets_only: bool) -> str | None:
-    """Return the fault of a guide, or None."""
     try:
         if fault := find_excess(guide):
             return fault

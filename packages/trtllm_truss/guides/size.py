@@ -50,7 +50,6 @@ def find_excess(guide: Guide) -> str | None:
 
 
 def _measure(text: str, tokens: re.Pattern[str]) -> tuple[int, int]:
-    """Measure depth and parts of a regular expression or an EBNF grammar."""
     sums, last, depth = [0], 0, 0  # parts of each open group; parts of the last item
     for token in tokens.finditer(text):
         character = token.group()[0]

@@ -74,6 +74,5 @@ class WorkerProcess:
         return CheckFailed(f"Guides cannot be checked: the compiler worker ended ({status}).")
 
     def kill(self) -> None:
-        """Kill the program and its children."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)

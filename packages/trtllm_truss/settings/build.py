@@ -6,14 +6,15 @@ Names are those of `trtllm-build` and `convert_checkpoint.py` in NVIDIA/TensorRT
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from trtllm_truss.settings.quantization import Quantization
-from trtllm_truss.settings.section import Repository
 from trtllm_truss.validation import Strict
+
+Repository = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 _MAX_TOKENS = 1 << 24
 

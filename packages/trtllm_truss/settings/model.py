@@ -7,9 +7,8 @@ from typing import Annotated, Any
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from trtllm_truss.settings.build import Build
+from trtllm_truss.settings.build import Build, Repository
 from trtllm_truss.settings.runtime import RuntimeOptions
-from trtllm_truss.settings.section import Repository
 from trtllm_truss.validation import Strict
 
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trtllm_truss.builder.planning.target import Target
+from trtllm_truss.engines.compatibility.gpus import MINIMUM_CAPABILITY
 from trtllm_truss.engines.gpus import ComputeCapability
-from trtllm_truss.engines.number_formats import MINIMUM_CAPABILITY
 from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.quantization import Awq

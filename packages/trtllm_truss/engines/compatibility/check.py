@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trtllm_truss.engines.compatibility.gpus import check_gpus
+from trtllm_truss.engines.compatibility.gpus import KNOWN_QUANTIZATIONS, check_gpus
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.compatibility.versions import check_versions
 from trtllm_truss.engines.diagnostics import Diagnostic, error, shortlist, warning
 from trtllm_truss.engines.inspection import EngineDescription
-from trtllm_truss.engines.number_formats import KNOWN_QUANTIZATIONS
 from trtllm_truss.engines.rank_files import RankFiles
 from trtllm_truss.engines.tensorrt_llm_config import EngineConfig, Quantization
 from trtllm_truss.settings.model import Settings

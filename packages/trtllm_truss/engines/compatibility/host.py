@@ -28,7 +28,6 @@ class HostInfo:
 
     @property
     def tensorrt_llm_version(self) -> str:
-        """The TensorRT-LLM version to render and to build for."""
         return version_to_render(self.runtime_version, self.image)
 
     @classmethod

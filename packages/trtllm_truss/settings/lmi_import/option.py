@@ -10,8 +10,6 @@ from trtllm_truss.literals import BOOLEANS
 
 
 class Outcome(str, enum.Enum):
-    """Outcome of a conversion."""
-
     MAPPED = "mapped"
     NOT_NEEDED = "not needed any more"
     UNSUPPORTED = "unsupported"
@@ -43,7 +41,6 @@ class OptionRule:
 
 
 def flag(text: str) -> bool:
-    """Parse a boolean."""
     if text.lower() not in BOOLEANS:
         raise ValueError("it must be true or false")
     return BOOLEANS[text.lower()]

@@ -81,7 +81,6 @@ def read_lines(text: str, source: str) -> dict[str, str]:
 
 
 def lmi_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Select the variables that LMI reads."""
     return {
         name: value
         for name, value in environment.items()
