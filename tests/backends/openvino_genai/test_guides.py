@@ -119,7 +119,7 @@ def test_the_type_json_needs_no_guide(guided: Scheduler, decode: Any) -> None:
         ("regex", "((a|b1){1,300}c?){1,301}", "with its repetitions written out it has more than"),
         ("regex", "([a-z]{0,100}){0,100}", "its tokens take too long to find"),
         ("json_schema", "{", "it is not JSON (Expecting property name"),
-        ("json_schema", '{"enum": ["größer"]}', "it has 'ße', two characters that XGrammar takes"),
+        ("json_schema", '{"enum": ["größer"]}', "it has 'ße', two characters that XGrammar reads"),
     ],
 )
 def test_a_guide_that_cannot_be_followed_harms_nobody_else(

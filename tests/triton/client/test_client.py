@@ -71,7 +71,7 @@ async def test_no_token_until_the_deadline(triton, client):
 async def test_tokens_that_came_before_an_error_are_given(triton, client):
     triton.script("cut", tokens=[1, 2, 3], error="Prompt length (9) exceeds it", error_at=2)
     async with client.answer(request("cut")) as answer:
-        assert await answer.comes_to_end(PATIENCE_S)
+        assert await answer.wait_for_end(PATIENCE_S)
         assert (await answer.next()).token_ids == (1, 2)
         with pytest.raises(errors.ContextLengthExceeded):
             await answer.next()
