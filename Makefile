@@ -1,5 +1,8 @@
 # Everything needs only git, make and Python 3.10-3.13; `make help` lists the targets.
 
+# Without bytecode every worker and every server of the tests would compile all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin

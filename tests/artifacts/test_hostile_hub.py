@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.canaries import Canaries
+from tests.support.canaries import HOME, Canaries
 from tests.support.hub_server import HubServer
 from tests.support.whole_repository import fetch_repository
 
@@ -25,14 +25,7 @@ FILES = {
 COMMIT = "c" * 40
 ALWAYS = 10**9
 Info = dict[str, Any]
-HOME = "HOME"  # in an attack: the absolute path of the victim's home
-
-
-@pytest.fixture
-def canaries(tmp_path: Path, cache: Path) -> Iterator[Canaries]:
-    canaries = Canaries(tmp_path, cache / "hub/models--org--model")
-    yield canaries
-    canaries.assert_untouched()
+CACHE_FOLDER = "hub/models--org--model"
 
 
 @pytest.fixture(autouse=True)
@@ -83,10 +76,6 @@ def with_lfs(**changes: Any) -> Callable[[Info], Info]:
     return with_first(lfs={**known, **changes})
 
 
-def filled(value: Any, canaries: Canaries) -> Any:
-    return value.replace(HOME, str(canaries.home)) if isinstance(value, str) else value
-
-
 @pytest.mark.parametrize(
     "commit",
     [
@@ -104,7 +93,7 @@ def filled(value: Any, canaries: Canaries) -> Any:
     ],
 )
 def test_malformed_commits(hub: HubServer, canaries: Canaries, commit: Any) -> None:
-    attack(hub, with_commit(filled(commit, canaries)))
+    attack(hub, with_commit(canaries.with_home(commit)))
     hub.any_commit = True
     message = refusal()
     assert message.startswith("engine_repository 'org/model'")
@@ -121,7 +110,7 @@ def test_malformed_commits(hub: HubServer, canaries: Canaries, commit: Any) -> N
 def test_malformed_content_ids(
     hub: HubServer, canaries: Canaries, of: str, content_id: Any
 ) -> None:
-    content_id = filled(content_id, canaries)
+    content_id = canaries.with_home(content_id)
     attack(hub, with_lfs(sha256=content_id) if of == "lfs" else with_first(blobId=content_id))
     hub.any_commit = True
     message = refusal()
@@ -158,7 +147,7 @@ def test_malformed_content_ids(
     ],
 )
 def test_malformed_paths(hub: HubServer, canaries: Canaries, path: Any) -> None:
-    attack(hub, with_path(filled(path, canaries)))
+    attack(hub, with_path(canaries.with_home(path)))
     hub.any_commit = True
     message = refusal()
     assert message.startswith("engine_repository 'org/model'")
@@ -267,7 +256,7 @@ def test_a_record_of_an_older_release(
     """It may hold names that were never checked."""
     true_commit = hub.repositories["org/model"].revisions["main"]
     revision = true_commit if is_fixed else None
-    commit, data = filled(commit or true_commit, canaries), FILES[".bashrc"]
+    commit, data = canaries.with_home(commit or true_commit), FILES[".bashrc"]
     entry = {"path": ".bashrc", "size": len(data), "content_id": "a" * 40, "digest": None}
     record = {
         "revisions": {revision or "main": commit},
@@ -289,7 +278,7 @@ def test_a_record_of_an_older_release(
 def test_malformed_refs(hub: HubServer, cache: Path, canaries: Canaries, ref: str) -> None:
     refs = cache / "hub/models--org--model/refs/main"
     refs.parent.mkdir()
-    refs.write_bytes(filled(ref, canaries).encode("latin-1"))
+    refs.write_bytes(canaries.with_home(ref).encode("latin-1"))
     hub.close()
     assert "cannot be reached" in refusal()
 

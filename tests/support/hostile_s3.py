@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
 from xml.sax.saxutils import escape
+
+from tests.support.s3_server import environment_for
+from tests.support.serving import serving
 
 _CHUNK_BYTES = 1 << 16
 
@@ -50,23 +52,10 @@ class HostileS3:
         self.refusal: tuple[int, str] | None = None
         self.if_match: list[str] = []
         self.sent = 0
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-        self._server.daemon_threads = True
-        self._server.s3 = self  # type: ignore[attr-defined]
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
-        self._thread.start()
-        self.environment = {
-            "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{self._server.server_address[1]}",
-            "AWS_ACCESS_KEY_ID": "AKIATEST",
-            "AWS_SECRET_ACCESS_KEY": "s3-secret-of-the-tests",
-            "AWS_DEFAULT_REGION": "us-east-1",
-            "AWS_EC2_METADATA_DISABLED": "true",
-        }
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+        self.server.daemon_threads = True
+        self.server.s3 = self  # type: ignore[attr-defined]
+        self.environment = environment_for(self.server.server_port)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -138,8 +127,6 @@ def _listing(objects: Mapping[str, Any]) -> str:
 
 @contextlib.contextmanager
 def hostile_s3_server() -> Iterator[HostileS3]:
-    server = HostileS3()
-    try:
-        yield server
-    finally:
-        server.close()
+    s3 = HostileS3()
+    with serving(s3.server):
+        yield s3

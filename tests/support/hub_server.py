@@ -20,6 +20,7 @@ from http.server import ThreadingHTTPServer
 from typing import Any
 
 from tests.support.hub_repositories import Account, Repository
+from tests.support.serving import Serving
 
 SIGNATURE = "0a1b2c3d4e5f"
 """Of every URL on the host of large files: a secret for as long as it is valid."""
@@ -92,14 +93,11 @@ class HubServer:
         self.port = self._server.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.files_url = f"http://localhost:{self.port}"  # another host, as hf.co's CDN is
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
-        self._thread.start()
+        self._serving = Serving(self._server)
 
     def close(self) -> None:
         """Ends the server and every connection to it; may be called twice."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._serving.close()
         with self.lock:
             for connection in self.connections:
                 with contextlib.suppress(OSError):

@@ -12,18 +12,22 @@ import boto3
 from moto.server import ThreadedMotoServer
 
 
+def environment_for(port: int) -> dict[str, str]:
+    """Return the variables that point boto3 at a server on loopback."""
+    return {
+        "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{port}",
+        "AWS_ACCESS_KEY_ID": "AKIATEST",
+        "AWS_SECRET_ACCESS_KEY": "s3-secret-of-the-tests",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+
+
 class S3Server:
     """The server and a client of its own."""
 
     def __init__(self, port: int) -> None:
-        self.url = f"http://127.0.0.1:{port}"
-        self.environment = {
-            "AWS_ENDPOINT_URL_S3": self.url,
-            "AWS_ACCESS_KEY_ID": "AKIATEST",
-            "AWS_SECRET_ACCESS_KEY": "s3-secret-of-the-tests",
-            "AWS_DEFAULT_REGION": "us-east-1",
-            "AWS_EC2_METADATA_DISABLED": "true",
-        }
+        self.environment = environment_for(port)
         with mock.patch.dict(os.environ, self.environment):
             self.client: Any = boto3.client("s3")
 

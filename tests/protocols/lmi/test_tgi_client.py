@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.server
 import json
-import threading
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -16,6 +15,7 @@ from huggingface_hub.errors import (
     TextGenerationError,
     ValidationError,
 )
+from tests.support.serving import serving
 
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest, QueueFull, TrussError
 from trtllm_truss.protocols.lmi.answers import LmiAnswer, LmiStream, error_body
@@ -70,13 +70,10 @@ class Answering(http.server.BaseHTTPRequestHandler):
 def client() -> Iterator[InferenceClient]:
     Answering.bodies.clear()
     Answering.broken.clear()
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        with InferenceClient(f"http://127.0.0.1:{server.server_port}/invocations") as client:
-            yield client
-        server.shutdown()
-        thread.join()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answering)
+    url = f"http://127.0.0.1:{server.server_port}/invocations"
+    with serving(server), InferenceClient(url) as client:
+        yield client
 
 
 def test_text(client: InferenceClient) -> None:

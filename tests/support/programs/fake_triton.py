@@ -60,24 +60,28 @@ if "files" in modes:
     say(f"files {sorted(int(link.name) for link in Path('/proc/self/fd').iterdir())}")
 
 import grpc  # noqa: E402 - after what must be seen although the server does not start
-from tritonclient.grpc import service_pb2, service_pb2_grpc  # noqa: E402
 
 
-class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):
-    def ServerReady(self, request, context):
-        return service_pb2.ServerReadyResponse(ready="never_ready" not in modes)
-
-    def ModelReady(self, request, context):
-        return service_pb2.ModelReadyResponse(ready=time.monotonic() >= ready_at)
-
-    def ServerMetadata(self, request, context):
-        return service_pb2.ServerMetadataResponse(
-            name="stranger" if "stranger" in modes else run_id
-        )
+def when(ready):
+    return b"\x08\x01" if ready else b""  # the first field, true
 
 
-server = grpc.server(ThreadPoolExecutor(1))
-service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Servicer(), server)
+def name():
+    text = "stranger" if "stranger" in modes else run_id
+    return b"\x0a" + bytes([len(text)]) + text.encode()  # the first field, a string
+
+
+ANSWERS = {
+    "ServerReady": lambda: when("never_ready" not in modes),
+    "ModelReady": lambda: when(time.monotonic() >= ready_at),
+    "ServerMetadata": name,
+}
+handlers = {
+    method: grpc.unary_unary_rpc_method_handler(lambda _, __, answer=answer: answer())
+    for method, answer in ANSWERS.items()
+}
+service = grpc.method_handlers_generic_handler("inference.GRPCInferenceService", handlers)
+server = grpc.server(ThreadPoolExecutor(1), handlers=[service])
 server.add_insecure_port(f"127.0.0.1:{grpc_port}")
 server.start()
 with socket.create_server(("127.0.0.1", int(metrics_port))):

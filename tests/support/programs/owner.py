@@ -16,7 +16,7 @@ def command(launch):
     return [sys.executable, FAKE_TRITON, launch.run_id, *ports, launch.shm_prefix, *sys.argv[2:]]
 
 
-server = ServerProcess(command, os.environ)
+server = ServerProcess(command, os.environ, orphan_grace_s=0.2)
 thread = threading.Thread(target=server.start)  # it ends, as the thread that Truss loads on does
 thread.start()
 thread.join()

@@ -14,6 +14,7 @@ import prometheus_client.openmetrics.exposition as openmetrics
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics import parser as openmetrics_parser
+from tests.support.serving import serving
 from tests.support.triton_server import FakeEngineServer, triton_servers
 from tests.support.waiting import settles
 
@@ -124,15 +125,12 @@ def stranger(answer: bytes | None) -> Iterator[int]:
             else:
                 self.request.sendall(answer)
 
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
+    server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+    with serving(server):
         try:
             yield server.server_address[1]
         finally:
             leaving.set()
-            server.shutdown()
-            thread.join()
 
 
 OK = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
