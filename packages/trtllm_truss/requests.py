@@ -1,4 +1,4 @@
-"""What a caller wants, whatever protocol asked for it, and what comes back."""
+"""Generation requests and their answers, independent of the protocol."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 REST_OF_CONTEXT = 2**31 - 1
-"""`max_tokens` of a caller who set no limit: with `max_tokens_given` false it is cut down."""
-
+"""`max_tokens` without a limit; cut down, because `max_tokens_given` is false."""
 
 GuideKind = Literal["json", "json_schema", "regex", "ebnf_grammar"]
 
 
 @dataclass(frozen=True, slots=True)
 class Guide:
-    """What the whole answer must match.
+    """A constraint on the whole answer.
 
     Attributes:
-        kind: the language of `text`, by the backend's name for it. `json` is any JSON object or
-            array, without a text.
+        kind: the language of `text`, by the backend's name. `json` allows any JSON object or array
+            and takes no text.
         text: a JSON schema, a regular expression or an EBNF grammar whose first rule is `root`.
     """
 
@@ -30,18 +29,18 @@ class Guide:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are chosen. A field that is None is not sent, so the engine's default holds.
+    """Sampling parameters. None is not sent: the engine's default applies.
 
     Attributes:
-        temperature: divides the logits; 0 is greedy.
-        top_k: tokens to choose among, the likeliest first.
-        top_p: probability that the tokens to choose among have together.
-        repetition_penalty: divides the logits of tokens that occurred; 1 is none.
-        presence_penalty: taken off the logits of tokens that occurred.
-        frequency_penalty: taken off once for each time that they did.
+        temperature: divisor of the logits; 0 is greedy.
+        top_k: number of most likely tokens to sample from.
+        top_p: cumulative probability of the tokens to sample from.
+        repetition_penalty: divisor of the logits of repeated tokens; 1 has no effect.
+        presence_penalty: subtracted once from the logits of repeated tokens.
+        frequency_penalty: subtracted from the logits per repetition.
         length_penalty: exponent of the length in beam search.
-        min_tokens: tokens before which the answer does not end.
-        seed: of the random numbers; without it the engine uses a constant.
+        min_tokens: minimum length of the answer.
+        seed: random seed; the engine's default is a constant.
     """
 
     temperature: float | None = None
@@ -57,14 +56,14 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatFormat:
-    """How the chat template is to write `messages`.
+    """Arguments of the chat template.
 
     Attributes:
         tools: JSON descriptions of the functions that the model may call.
-        add_generation_prompt: whether to begin the assistant's answer.
-        continue_final_message: whether the answer goes on in the last message, so that nothing
-            may follow its text in the prompt.
-        variables: further names that the template may look at, such as `enable_thinking`.
+        add_generation_prompt: append the header of an assistant message.
+        continue_final_message: end the prompt with the text of the last message, which the answer
+            continues.
+        variables: further template variables, such as `enable_thinking`.
     """
 
     tools: Sequence[Mapping[str, Any]] | None = None
@@ -77,39 +76,35 @@ class ChatFormat:
 class GenerationRequest:
     """A request with every default filled in.
 
-    Exactly one of `prompt`, `prompt_ids` and `messages` is not None. What an engine cannot do is
-    refused by name before anything is sent to it.
+    Exactly one of `prompt`, `prompt_ids` and `messages` is not None.
 
     Attributes:
-        prompt: the text to continue.
-        prompt_ids: the token ids to continue, taken as they are.
-        messages: a conversation for the tokenizer's chat template.
-        chat: how the template writes `messages`.
-        add_special_tokens: whether the tokenizer adds to `prompt` what the model expects around
-            a text, such as BOS; false for a prompt that has it already.
-        truncate_prompt: ids of the prompt to keep, the last ones; None keeps all.
-        max_tokens: tokens to generate.
-        max_tokens_given: whether the caller chose `max_tokens`; a default is cut down to what
-            the context leaves, a choice is not.
-        n: answers to the same prompt. With a seed, each answer's is the seed plus its index.
+        prompt: text to continue.
+        prompt_ids: token ids to continue.
+        messages: conversation for the tokenizer's chat template.
+        chat: arguments of the chat template.
+        add_special_tokens: add the model's special tokens, such as BOS, to `prompt`; false if it
+            contains them.
+        truncate_prompt: number of trailing prompt tokens to keep; None keeps all.
+        max_tokens: maximum number of tokens to generate.
+        max_tokens_given: the caller set `max_tokens`; a default is cut down to the context.
+        n: number of answers to the prompt. An explicit seed is incremented by the answer's index.
         stop_words: texts that end the answer just before them.
-        include_stop: whether the stop word that ends the answer is part of it after all.
+        include_stop: keep the matched stop word in the answer.
         bad_words: texts that must not be generated.
         beam_width: beams; 1 means no beam search.
-        ignore_eos: whether generation goes on past the model's end of sequence.
-        skip_special_tokens: whether special tokens do not show in the text.
-        logit_bias: what is added to the logits of tokens, by id.
-        guide: what the answer must match.
-        lora_task_id: the adapter to generate with, as the engine knows it.
-        echo: whether the first piece of every answer is the text of its prompt.
-        token_details: whether pieces tell their tokens, with log probabilities where the engine
-            has them.
-        log_probs: the likeliest tokens to tell beside each token, which is told in any case; 0
-            asks for its own log probability alone, None for none. Implies `token_details`.
-        prompt_details: whether the first `GenerationEnd` tells the tokens of the prompt.
-        sampling: how tokens are chosen; without a seed a random one is taken.
-        names: what the caller's protocol calls the attributes that it calls otherwise, so that
-            refusals name the caller's own fields.
+        ignore_eos: continue past the model's end of sequence.
+        skip_special_tokens: drop special tokens from the text.
+        logit_bias: logit offsets by token id.
+        guide: constraint on the answer.
+        lora_task_id: LoRA adapter, by the engine's id.
+        echo: start every answer with the text of its prompt.
+        token_details: attach tokens to every `TextDelta`, with log probabilities if available.
+        log_probs: number of alternatives per token; 0 requests the log probability of the token
+            only, None requests none. Implies `token_details`.
+        prompt_details: attach the tokens of the prompt to the first `GenerationEnd`.
+        sampling: sampling parameters; a missing seed is drawn at random.
+        names: the protocol's field names of attributes, for error messages.
     """
 
     prompt: str | None = None
@@ -138,22 +133,22 @@ class GenerationRequest:
     names: Mapping[str, str] = field(default_factory=dict)
 
     def name(self, attribute: str) -> str:
-        """What the caller calls an attribute."""
+        """Return the caller's field name of an attribute."""
         return self.names.get(attribute, attribute)
 
 
 class FinishReason(str, enum.Enum):
-    """Why an answer ended."""
+    """The reason for the end of an answer."""
 
     STOP = "stop"
-    """The model ended it, or a stop word was reached."""
+    """End of sequence or stop word."""
     LENGTH = "length"
-    """`max_tokens` were generated."""
+    """`max_tokens` reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens that a request took in and gave out."""
+    """Token counts of a request."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -161,7 +156,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A token that could have stood in a place, with its log probability."""
+    """A candidate token with its log probability."""
 
     id: int
     text: str
@@ -170,15 +165,14 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token of an answer, or of a prompt.
+    """One token of an answer or a prompt.
 
     Attributes:
-        id: its id.
-        text: what it has added to the text; empty where a later token completes a character,
-            and for what does not show.
-        log_prob: its log probability; None where the engine does not tell.
-        special: whether it is a special token.
-        alternatives: the likeliest tokens in its place, the likeliest first, if asked for.
+        id: token id.
+        text: text added by this token; empty for hidden tokens and for incomplete characters.
+        log_prob: log probability; None if unknown.
+        special: True for a special token.
+        alternatives: the most likely tokens at this position in descending order, if requested.
     """
 
     id: int
@@ -190,12 +184,12 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """Text that is certain to be part of an answer.
+    """Final text of an answer.
 
     Attributes:
-        text: never empty, unless `tokens` are told.
-        index: the number of the answer in its call: those to the first request come first.
-        tokens: the tokens that make it up, if asked for; their texts joined are `text`.
+        text: empty only together with `tokens`.
+        index: number of the answer in its call, counted over all requests.
+        tokens: tokens of `text`, if requested; their texts add up to `text`.
     """
 
     text: str
@@ -205,15 +199,15 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True)
 class GenerationEnd:
-    """The end of an answer: exactly one for each, and nothing of it after.
+    """The last item of an answer.
 
     Attributes:
-        reason: why it ended.
-        usage: `completion_tokens` are those of this answer.
-        index: the number of the answer in its call.
-        stop_word: the stop word that ended it; None if the model did, or `max_tokens`.
-        seed: the seed that it was drawn with.
-        prompt: the tokens of the prompt, if asked for.
+        reason: reason for the end.
+        usage: token counts of this answer.
+        index: number of the answer in its call.
+        stop_word: the matched stop word, if any.
+        seed: random seed of the answer.
+        prompt: tokens of the prompt, if requested.
     """
 
     reason: FinishReason
@@ -225,4 +219,4 @@ class GenerationEnd:
 
 
 AnswerItem = TextDelta | GenerationEnd
-"""What an answer consists of: any number of deltas and one end."""
+"""An item of an answer: any number of deltas, then one end."""

@@ -105,7 +105,7 @@ def test_errors_are_lmis(server: Served) -> None:
     assert answer.status_code == 400
     assert list(answer.json()) == ["code", "error"]
     assert answer.json()["code"] == 400
-    said = "parameters.max_new_tokens is 9000; beside the 3 tokens of inputs"
+    said = "parameters.max_new_tokens is 9000; this engine's context of"
     assert answer.json()["error"].startswith(said)
     answer = invoke(server, {"inputs": PROMPT, "parameters": {"bad_sequences": "x"}})
     assert answer.json()["error"].startswith("parameters.bad_sequences is not supported")

@@ -1,4 +1,4 @@
-"""Streams in virtual time: comments while there is silence, and an end to clients that stall."""
+"""Streams in virtual time: keep-alive comments, and clients that stall."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Step = float | bytes | Exception
 
 
 class Answer:
-    """A body played from a script of pauses (in seconds), chunks and an error."""
+    """A body that plays a script of pauses in seconds, chunks and an error."""
 
     def __init__(self, *script: Step) -> None:
         self.script = script
@@ -39,7 +39,7 @@ class Answer:
 
 
 class Client:
-    """What has been sent, and when; reads as the test says."""
+    """Records messages with their times; reads as the test demands."""
 
     def __init__(self, block: Callable[[bytes], Awaitable[None]] | None = None) -> None:
         self.sent: list[tuple[float, bytes]] = []
@@ -73,13 +73,13 @@ async def received(*script: Step) -> list[tuple[float, bytes]]:
 
 
 @virtually
-async def test_a_stream_that_flows_has_no_comments() -> None:
+async def test_a_steady_stream_has_no_comments() -> None:
     script = [step for _ in range(40) for step in (b"x", 14.0)]
     assert await received(*script) == [(14.0 * number, b"x") for number in range(40)]
 
 
 @virtually
-async def test_silence_is_filled() -> None:
+async def test_silence_is_filled_with_comments() -> None:
     sent = await received(b"a", 40.0, b"b", 15.5, b"c")
     assert sent == [
         (0, b"a"),
@@ -92,13 +92,13 @@ async def test_silence_is_filled() -> None:
 
 
 @virtually
-async def test_a_stream_that_opens_with_nothing_to_say_opens_with_a_comment() -> None:
+async def test_a_stream_without_first_chunk_starts_with_a_comment() -> None:
     sent = await received(20.0, b"a")
     assert sent == [(0, COMMENT), (15, COMMENT), (20, b"a")]
 
 
 @virtually
-async def test_text_has_no_comments() -> None:
+async def test_plain_text_has_no_comments() -> None:
     client = Client()
     stream = AnswerStream(Answer(100.0, b"a", 100.0).chunks(), "text/plain", reader_timeout_s=60)
     await stream.stream_response(client.send)
@@ -108,7 +108,7 @@ async def test_text_has_no_comments() -> None:
 
 @pytest.mark.parametrize("blocked_s", [0.5, 40.0])
 @virtually
-async def test_nothing_is_sent_while_something_is_being_sent(blocked_s: float) -> None:
+async def test_no_comment_is_sent_during_a_send(blocked_s: float) -> None:
     under_way = 0
 
     async def slowly(body: bytes) -> None:
@@ -127,7 +127,7 @@ async def test_nothing_is_sent_while_something_is_being_sent(blocked_s: float) -
 
 
 @virtually
-async def test_a_client_that_stalls_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_stalled_client_is_disconnected(caplog: pytest.LogCaptureFixture) -> None:
     async def stall_at_b(body: bytes) -> None:
         await asyncio.sleep(1e9 if body == b"b" else 0)
 
@@ -142,7 +142,7 @@ async def test_a_client_that_stalls_is_given_up(caplog: pytest.LogCaptureFixture
 
 
 @virtually
-async def test_a_client_that_stalls_at_a_comment_is_given_up() -> None:
+async def test_a_client_stalled_at_a_comment_is_disconnected() -> None:
     async def stall(body: bytes) -> None:
         await asyncio.sleep(1e9)
 
@@ -154,7 +154,7 @@ async def test_a_client_that_stalls_at_a_comment_is_given_up() -> None:
 
 
 @virtually
-async def test_a_client_that_is_slow_and_no_more_gets_everything() -> None:
+async def test_a_slow_client_gets_everything() -> None:
     async def slowly(body: bytes) -> None:
         await asyncio.sleep(59)
 
@@ -175,7 +175,7 @@ async def test_an_error_leaves_the_response_incomplete() -> None:
 
 @pytest.mark.parametrize("comment_stalls", [False, True])
 @virtually
-async def test_leaving_closes_the_answer_and_leaves_nothing(comment_stalls: bool) -> None:
+async def test_a_disconnect_closes_the_answer(comment_stalls: bool) -> None:
     async def stall(body: bytes) -> None:
         await asyncio.sleep(1e9 if body == COMMENT and comment_stalls else 0)
 
@@ -193,7 +193,7 @@ async def test_leaving_closes_the_answer_and_leaves_nothing(comment_stalls: bool
 
 
 @virtually
-async def test_a_client_found_gone_by_a_comment_ends_the_stream() -> None:
+async def test_a_failed_comment_ends_the_stream() -> None:
     async def gone(body: bytes) -> None:
         if body == COMMENT:
             raise OSError("connection closed")

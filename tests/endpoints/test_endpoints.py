@@ -1,4 +1,4 @@
-"""Bodies in, responses out: every protocol's shapes, over an engine that answers from a script."""
+"""Bodies to responses in every protocol, with a fake engine that follows a script."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def post(
         ),
     ],
 )
-async def test_a_refusal_has_the_shape_of_its_protocol(
+async def test_an_error_has_the_shape_of_its_protocol(
     path: str, body: Any, headers: dict[str, str], said: Any
 ) -> None:
     answer = await post(path, body, **headers)
@@ -111,7 +111,7 @@ async def test_a_refusal_has_the_shape_of_its_protocol(
         ("/completions", TGI, ["code", "message", "param", "type"]),
     ],
 )
-async def test_what_is_no_json_is_refused_in_the_routes_shape(
+async def test_invalid_json_gets_the_routes_error_shape(
     path: str, headers: dict[str, str], shape: list[str]
 ) -> None:
     client, engine = served([])
@@ -122,7 +122,7 @@ async def test_what_is_no_json_is_refused_in_the_routes_shape(
     assert engine.counted("requests_failed") == 1
 
 
-async def test_tgis_clients_get_their_shape_even_then() -> None:
+async def test_invalid_json_gets_tgis_error_shape() -> None:
     client, _ = served([])
     async with client:
         answer = await client.post("/predict", content=b"{", headers=TGI)
@@ -139,7 +139,7 @@ BODIES = [
 
 
 @pytest.mark.parametrize(("path", "body", "headers"), BODIES)
-async def test_an_error_before_the_first_piece_is_a_status(
+async def test_an_error_before_the_first_delta_sets_the_status(
     path: str, body: Any, headers: dict[str, str]
 ) -> None:
     answer = await post(path, body, [GONE], **headers)
@@ -149,7 +149,7 @@ async def test_an_error_before_the_first_piece_is_a_status(
 
 
 @pytest.mark.parametrize(("path", "body", "headers"), BODIES)
-async def test_an_error_after_it_ends_the_stream_in_the_protocols_shape(
+async def test_a_later_error_ends_the_stream_in_the_protocols_shape(
     path: str, body: Any, headers: dict[str, str]
 ) -> None:
     answer = await post(path, body, ["One", " two", " three", GONE], **headers)
@@ -167,7 +167,7 @@ async def test_an_error_after_it_ends_the_stream_in_the_protocols_shape(
 
 
 @pytest.mark.parametrize(("path", "body", "headers"), BODIES)
-async def test_a_bug_of_ours_is_told_without_what_it_says(
+async def test_an_unhandled_exception_hides_its_message(
     path: str, body: Any, headers: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     secret: Any = ["a secret that is no token"]
@@ -199,7 +199,7 @@ async def test_a_panic_in_the_tokenizer_is_an_internal_error(
     assert caplog.text.count("unforeseen error") == 2
 
 
-async def test_every_response_tells_its_id() -> None:
+async def test_every_response_has_a_request_id() -> None:
     for body in (CHAT, {**CHAT, "max_tokens": 0}, {**CHAT, "stream": True}):
         answer = await post("/chat", body)
         assert len(answer.headers["x-request-id"]) == 32
@@ -207,7 +207,7 @@ async def test_every_response_tells_its_id() -> None:
     assert first["id"] == f"chatcmpl-{answer.headers['x-request-id']}"
 
 
-async def test_an_answer_without_text_is_one() -> None:
+async def test_an_empty_answer_is_valid() -> None:
     body = {"prompt": "Hi", "stop_words": ["Yes"]}
     answer = await post("/predict", body)
     assert (answer.status_code, answer.text) == (200, "")
@@ -215,7 +215,7 @@ async def test_an_answer_without_text_is_one() -> None:
     assert answer.json()["text"] == ""
 
 
-async def test_defaults_of_the_operator_go_before_the_models() -> None:
+async def test_the_operators_defaults_override_the_models() -> None:
     recommended = {"temperature": 0.6, "top_p": 0.9, "top_k": -1, "repetition_penalty": None}
     client, engine = served(["Yes"], {"temperature": 0.2, "max_tokens": 7}, **recommended)
     async with client:

@@ -1,4 +1,4 @@
-"""The status of an answer is open until its first item, its limit, or its client's leaving."""
+"""The status of an answer is open until its first item, its limit, or a disconnect."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def now() -> float:
 
 @pytest.mark.parametrize("limit_s", [None, 15])
 @virtually
-async def test_it_opens_with_the_first_item(limit_s: float | None) -> None:
+async def test_opens_with_the_first_item(limit_s: float | None) -> None:
     answer = Answer(first_after_s=3)
     opening = await opened(request(), answer.items(), limit_s)
     assert now() == 3
@@ -66,7 +66,7 @@ async def test_it_opens_with_the_first_item(limit_s: float | None) -> None:
 
 
 @virtually
-async def test_it_opens_without_one_when_its_limit_is_reached() -> None:
+async def test_opens_without_an_item_at_the_limit() -> None:
     answer = Answer(first_after_s=40)
     opening = await opened(request(), answer.items(), 15)
     assert now() == 15
@@ -75,7 +75,7 @@ async def test_it_opens_without_one_when_its_limit_is_reached() -> None:
 
 
 @virtually
-async def test_without_a_limit_it_waits() -> None:
+async def test_waits_without_a_limit() -> None:
     await opened(request(), Answer(first_after_s=1000).items())
     assert now() == 1000
 
@@ -99,7 +99,7 @@ async def test_an_error_after_the_limit_is_raised_by_the_answer() -> None:
 
 
 @virtually
-async def test_a_client_that_leaves_closes_the_answer() -> None:
+async def test_a_disconnect_closes_the_answer() -> None:
     answer = Answer(first_after_s=40)
     with pytest.raises(ClientGone):
         await opened(request(leaves_after_s=2), answer.items(), 15)
@@ -120,7 +120,7 @@ async def test_cancelling_closes_the_answer() -> None:
 
 @pytest.mark.parametrize("items_read", [0, 1])
 @virtually
-async def test_closing_ends_the_answer_begun_or_not(items_read: int) -> None:
+async def test_closing_ends_the_answer_started_or_not(items_read: int) -> None:
     answer = Answer(first_after_s=40)
     opening = await opened(request(), answer.items(), 15)
     for _ in range(items_read):

@@ -1,4 +1,4 @@
-"""What the tests of requests are tried on."""
+"""Fixtures of the request tests."""
 
 from __future__ import annotations
 

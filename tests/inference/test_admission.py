@@ -1,4 +1,4 @@
-"""Admission in virtual time: who goes first, who is refused when, and what they are told."""
+"""Admission in virtual time: order, rejections and their messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def admission(
 
 
 async def queued(gate: Admission, *sizes: int) -> list[asyncio.Task[Slot]]:
-    """One waiting request for each number of tokens, in this order."""
+    """Queue one request per number of tokens, in this order."""
     tasks = []
     for tokens in sizes:
         tasks.append(asyncio.create_task(gate.admit(tokens)))
@@ -35,7 +35,7 @@ async def served(gate: Admission, tokens: int, seconds: float) -> None:
 
 
 async def order_of(gate: Admission, tasks: list[asyncio.Task[Slot]]) -> list[int]:
-    """The indices of waiting requests in the order in which they are admitted, one by one."""
+    """Return the indices of waiting requests in order of admission, one by one."""
     order: list[int] = []
     while len(order) < len(tasks):
         await asyncio.sleep(0)
@@ -46,7 +46,7 @@ async def order_of(gate: Admission, tasks: list[asyncio.Task[Slot]]) -> list[int
 
 
 @virtually
-async def test_a_free_engine_is_never_waited_for() -> None:
+async def test_a_free_engine_admits_at_once() -> None:
     gate = admission(max_requests=2, max_tokens=100)
     tickets = [await gate.admit(50), await gate.admit(50)]
     assert (gate.running, gate.reserved_tokens, gate.waiting) == (2, 100, 0)
@@ -57,7 +57,7 @@ async def test_a_free_engine_is_never_waited_for() -> None:
 
 
 @virtually
-async def test_equals_go_in_the_order_of_their_arrival() -> None:
+async def test_equal_requests_are_admitted_in_order_of_arrival() -> None:
     gate = admission()
     running = await gate.admit(1)
     tasks = await queued(gate, 100, 100, 100)
@@ -77,7 +77,7 @@ async def test_a_short_request_overtakes_a_long_one() -> None:
 
 
 @virtually
-async def test_nobody_is_overtaken_for_ever() -> None:
+async def test_no_request_starves() -> None:
     gate = admission()
     running = await gate.admit(1)
     tasks = await queued(gate, 8000)
@@ -88,7 +88,7 @@ async def test_nobody_is_overtaken_for_ever() -> None:
 
 
 @virtually
-async def test_the_longest_request_comes_within_the_budget() -> None:
+async def test_the_longest_request_is_admitted_within_the_budget() -> None:
     gate = admission(queue_timeout_s=10)
     running = await gate.admit(1)
     tasks = await queued(gate, 1_000_000)
@@ -99,7 +99,7 @@ async def test_the_longest_request_comes_within_the_budget() -> None:
 
 
 @virtually
-async def test_tokens_are_kept_for_the_head() -> None:
+async def test_tokens_are_reserved_for_the_head() -> None:
     gate = admission(max_requests=9, max_tokens=100)
     first, second = await gate.admit(50), await gate.admit(50)
     large, small = await queued(gate, 80, 81)
@@ -149,7 +149,7 @@ async def test_the_queue_is_bounded() -> None:
 
 
 @virtually
-async def test_while_nothing_has_ended_all_may_wait() -> None:
+async def test_no_wait_is_predicted_before_a_request_ends() -> None:
     gate = admission(queue_limit=500)
     await gate.admit(1)
     await queued(gate, *[1] * 500)
@@ -157,7 +157,7 @@ async def test_while_nothing_has_ended_all_may_wait() -> None:
 
 
 @virtually
-async def test_a_wait_that_is_too_long_is_refused_at_once() -> None:
+async def test_a_predicted_wait_beyond_the_budget_is_rejected_at_once() -> None:
     gate = admission(max_requests=2, queue_timeout_s=10)
     await asyncio.gather(served(gate, 1, 4), served(gate, 1, 4))
     await gate.admit(1)
@@ -170,7 +170,7 @@ async def test_a_wait_that_is_too_long_is_refused_at_once() -> None:
 
 
 @virtually
-async def test_retry_after_tells_when_the_wait_will_be_bearable() -> None:
+async def test_retry_after_is_the_time_until_the_wait_fits_the_budget() -> None:
     gate = admission(queue_timeout_s=10)
     await served(gate, 1, 30)
     await gate.admit(1)
@@ -180,7 +180,7 @@ async def test_retry_after_tells_when_the_wait_will_be_bearable() -> None:
 
 
 @virtually
-async def test_tokens_count_in_what_is_foreseen() -> None:
+async def test_the_predicted_wait_includes_tokens() -> None:
     gate = admission(max_requests=100, max_tokens=1000, queue_timeout_s=10)
     await served(gate, 500, 7)
     await gate.admit(500)
@@ -192,7 +192,7 @@ async def test_tokens_count_in_what_is_foreseen() -> None:
 
 
 @virtually
-async def test_the_engine_speeding_up_is_noticed() -> None:
+async def test_the_predicted_wait_follows_a_faster_engine() -> None:
     gate = admission(queue_timeout_s=10)
     await served(gate, 1, 100)
     for _ in range(300):
@@ -204,7 +204,7 @@ async def test_the_engine_speeding_up_is_noticed() -> None:
 
 
 @virtually
-async def test_a_wait_ends_with_its_budget() -> None:
+async def test_a_wait_beyond_the_budget_is_rejected() -> None:
     gate = admission(queue_timeout_s=10)
     await gate.admit(1)
     begun = asyncio.get_running_loop().time()
@@ -215,7 +215,7 @@ async def test_a_wait_ends_with_its_budget() -> None:
 
 
 @virtually
-async def test_a_head_that_gives_up_makes_way() -> None:
+async def test_a_cancelled_head_unblocks_the_queue() -> None:
     gate = admission(max_requests=9, max_tokens=100, queue_timeout_s=10)
     await gate.admit(50)
     (large,) = await queued(gate, 90)
@@ -233,7 +233,7 @@ async def test_a_head_that_gives_up_makes_way() -> None:
 
 
 @virtually
-async def test_a_place_given_to_one_who_leaves_is_given_on() -> None:
+async def test_a_slot_granted_to_a_cancelled_waiter_is_released() -> None:
     gate = admission()
     running = await gate.admit(1)
     leaving, staying = await queued(gate, 1, 1)
@@ -247,7 +247,7 @@ async def test_a_place_given_to_one_who_leaves_is_given_on() -> None:
 
 
 @virtually
-async def test_an_engine_that_is_gone_ends_every_wait() -> None:
+async def test_fail_waiting_fails_every_waiter() -> None:
     gate = admission()
     running = await gate.admit(1)
     waits = await queued(gate, 1, 2, 3)
@@ -262,8 +262,8 @@ async def test_an_engine_that_is_gone_ends_every_wait() -> None:
 
 
 @virtually
-async def test_twice_the_load_for_ten_minutes() -> None:
-    """The engine stays busy, the wait within its budget, and refusals come at once."""
+async def test_ten_minutes_of_double_load() -> None:
+    """Keep the engine busy and the waits within the budget, and reject at once."""
     gate = admission(max_requests=9, queue_timeout_s=10)
     loop = asyncio.get_running_loop()
     waits: list[float] = []

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order: the limits hold and no place is lost."""
+"""Limits hold and no slot is lost, for any sequence of events."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ events = st.tuples(
 
 
 class Play:
-    """What happens to one admission, beside what must be true of it."""
+    """Events of one admission, and its invariants."""
 
     def __init__(self) -> None:
         limits = Serving(queue_limit=QUEUE_LIMIT, queue_timeout_s=BUDGET_S)
@@ -91,7 +91,7 @@ class Play:
 @settings(deadline=None, max_examples=120, derandomize=True)
 @given(story=st.lists(events, min_size=20, max_size=80))
 @virtually
-async def test_in_any_order(story: list[tuple[str, int]]) -> None:
+async def test_limits_hold_for_any_sequence_of_events(story: list[tuple[str, int]]) -> None:
     play = Play()
     for name, number in story:
         await getattr(play, name)(number)

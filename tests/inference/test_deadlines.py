@@ -1,4 +1,4 @@
-"""Requests that take too long, in virtual time."""
+"""Deadlines of requests, in virtual time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def read(engine: FakeEngine, items: list[TextDelta | GenerationEnd]) -> No
         ([" more", *[0.0, " more"] * 3, *[1.0, " more"] * 20], "request_timeout_s", 8.0),
     ],
 )
-def test_a_deadline_that_passes_ends_the_request(
+def test_a_passed_deadline_ends_the_request(
     tokenizer: TextTokenizer, steps: list[Any], setting: str, after_s: float
 ) -> None:
     @virtually
@@ -51,7 +51,7 @@ def test_a_deadline_that_passes_ends_the_request(
 
 
 @virtually
-async def test_what_ends_in_time_is_whole(tokenizer: TextTokenizer) -> None:
+async def test_an_answer_within_its_deadlines_is_complete(tokenizer: TextTokenizer) -> None:
     engine = FakeEngine(lambda _: [4.9, "one", 1.9, " two"], tokenizer, limits=LIMITS)
     items: list[TextDelta | GenerationEnd] = []
     await read(engine, items)
@@ -59,7 +59,7 @@ async def test_what_ends_in_time_is_whole(tokenizer: TextTokenizer) -> None:
 
 
 @virtually
-async def test_a_slow_reader_of_a_whole_answer_gets_all_of_it(tokenizer: TextTokenizer) -> None:
+async def test_a_slow_reader_gets_the_complete_answer(tokenizer: TextTokenizer) -> None:
     engine = FakeEngine(lambda _: ["one", " two"], tokenizer, limits=LIMITS)
     request = GenerationRequest(prompt="Hi", max_tokens=50)
     texts = []

@@ -1,4 +1,4 @@
-"""From requests to items, with an engine that answers from a script."""
+"""Requests to answer items, with a fake engine that follows a script."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def one(engine: FakeEngine, **fields: Any) -> tuple[str, GenerationEnd]:
 
 
 @virtually
-async def test_answers_run_side_by_side(tokenizer: TextTokenizer) -> None:
+async def test_answers_run_concurrently(tokenizer: TextTokenizer) -> None:
     def script(request: EngineRequest) -> list[Any]:
         return [1.0, f"I am {request.request_id}", 1.0, "."]
 
@@ -73,7 +73,7 @@ async def test_answers_run_side_by_side(tokenizer: TextTokenizer) -> None:
 
 
 @virtually
-async def test_more_answers_than_places_come_one_after_the_other(tokenizer: TextTokenizer) -> None:
+async def test_answers_beyond_the_slots_run_in_sequence(tokenizer: TextTokenizer) -> None:
     engine = FakeEngine(lambda _: [1.0, "yes"], tokenizer, places=2)
     items = await generated(engine, asked(n=5))
     assert len(ends(items)) == 5
@@ -82,7 +82,7 @@ async def test_more_answers_than_places_come_one_after_the_other(tokenizer: Text
 
 
 @virtually
-async def test_one_that_fails_ends_all(tokenizer: TextTokenizer) -> None:
+async def test_one_failed_answer_ends_all(tokenizer: TextTokenizer) -> None:
     failing = {"call-1": [1.0, "a", EngineUnavailable("gone")]}
     engine = FakeEngine(
         lambda request: failing.get(request.request_id, [1.0, "b", 1000.0, "c"]), tokenizer
@@ -96,7 +96,7 @@ async def test_one_that_fails_ends_all(tokenizer: TextTokenizer) -> None:
 
 
 @virtually
-async def test_a_reader_that_leaves_ends_all(tokenizer: TextTokenizer) -> None:
+async def test_closing_the_generator_ends_all_answers(tokenizer: TextTokenizer) -> None:
     engine = FakeEngine(lambda _: ["a", 1000.0, "b"], tokenizer, places=2)
     async with aclosing(engine.generator.generate([asked(n=3)])) as items:
         await anext(items)
@@ -106,7 +106,7 @@ async def test_a_reader_that_leaves_ends_all(tokenizer: TextTokenizer) -> None:
 
 
 @virtually
-async def test_nothing_is_sent_unless_all_fits(tokenizer: TextTokenizer) -> None:
+async def test_one_invalid_request_rejects_the_call(tokenizer: TextTokenizer) -> None:
     engine = FakeEngine(lambda _: ["a"], tokenizer)
     with pytest.raises(InvalidRequest):
         await generated(engine, asked(n=3), asked(logit_bias={1: 1.0}))
@@ -115,7 +115,7 @@ async def test_nothing_is_sent_unless_all_fits(tokenizer: TextTokenizer) -> None
 
 
 @virtually
-async def test_a_queue_that_cannot_take_all_refuses_all(tokenizer: TextTokenizer) -> None:
+async def test_a_full_queue_rejects_the_whole_call(tokenizer: TextTokenizer) -> None:
     limits = Serving(queue_limit=2)
     engine = FakeEngine(lambda _: [1.0, "a"], tokenizer, places=1, limits=limits)
     first = asyncio.create_task(generated(engine, asked(n=2)))
@@ -128,7 +128,7 @@ async def test_a_queue_that_cannot_take_all_refuses_all(tokenizer: TextTokenizer
 
 
 @virtually
-async def test_more_than_can_ever_run_and_wait_is_refused_by_name(tokenizer: TextTokenizer) -> None:
+async def test_more_answers_than_slots_and_queue_are_rejected(tokenizer: TextTokenizer) -> None:
     engine = FakeEngine(lambda _: ["a"], tokenizer, places=2, limits=Serving(queue_limit=3))
     assert len(ends(await generated(engine, asked(n=5)))) == 5
     with pytest.raises(InvalidRequest, match="6 answers") as refused:
@@ -151,7 +151,7 @@ async def test_tokens_and_their_log_probabilities(tokenizer: TextTokenizer) -> N
 
 
 @virtually
-async def test_the_prompt_comes_first_if_it_is_to(tokenizer: TextTokenizer) -> None:
+async def test_echo_sends_the_prompt_first(tokenizer: TextTokenizer) -> None:
     engine = FakeEngine(lambda _: [" there", "!"], tokenizer)
     items = await generated(engine, asked(echo=True, n=2))
     assert texts(items) == {0: "Hi there!", 1: "Hi there!"}
@@ -162,7 +162,7 @@ async def test_the_prompt_comes_first_if_it_is_to(tokenizer: TextTokenizer) -> N
 
 
 @virtually
-async def test_the_prompts_tokens_are_told_once(tokenizer: TextTokenizer) -> None:
+async def test_only_the_first_end_has_prompt_tokens(tokenizer: TextTokenizer) -> None:
     engine = FakeEngine(lambda _: ["!"], tokenizer)
     items = await generated(engine, asked(prompt="<|im_start|>Hi 🤖", prompt_details=True, n=2))
     first, second = sorted(ends(items), key=lambda finish: finish.index)
@@ -173,7 +173,7 @@ async def test_the_prompts_tokens_are_told_once(tokenizer: TextTokenizer) -> Non
 
 @pytest.mark.parametrize("include", [False, True])
 @virtually
-async def test_why_it_ended(tokenizer: TextTokenizer, include: bool) -> None:
+async def test_finish_reasons(tokenizer: TextTokenizer, include: bool) -> None:
     eos, start = tokenizer.eos_ids[0], tokenizer.encode("<|im_start|>")[0]
 
     engine = FakeEngine(lambda _: ["Yes", " no"], tokenizer)
@@ -197,7 +197,7 @@ async def test_why_it_ended(tokenizer: TextTokenizer, include: bool) -> None:
 
 
 @virtually
-async def test_special_tokens_show_if_they_are_to(tokenizer: TextTokenizer) -> None:
+async def test_special_tokens_are_kept_on_request(tokenizer: TextTokenizer) -> None:
     start = tokenizer.encode("<|im_start|>")
     engine = FakeEngine(lambda _: ["Yes", start, " no"], tokenizer)
     assert (await one(engine))[0] == "Yes no"
@@ -205,8 +205,8 @@ async def test_special_tokens_show_if_they_are_to(tokenizer: TextTokenizer) -> N
 
 
 @virtually
-async def test_requests_that_find_no_engine_add_up_to_a_hang(tokenizer: TextTokenizer) -> None:
-    """Whether the connection fails or the answer, and however quickly."""
+async def test_consecutive_failures_count_as_silence(tokenizer: TextTokenizer) -> None:
+    """Cover failures of the connection and of the answer, at any speed."""
 
     def refused(request: EngineRequest) -> list[Any]:
         raise EngineUnavailable("the engine cannot be reached")

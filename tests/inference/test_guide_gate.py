@@ -1,4 +1,4 @@
-"""Guides are checked before a request queues, and named as the caller names them."""
+"""Guides are checked before a request queues; errors have the caller's field name."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def plan(
 
 
 @pytest.mark.parametrize("kind", EngineKind)
-async def test_only_the_cpu_engine_is_told_that_a_guide_is_checked(
+async def test_only_the_cpu_engine_gets_the_checked_flag(
     tokenizer: TextTokenizer, check: GuideValidator, kind: EngineKind
 ) -> None:
     sent = (await plan(tokenizer, check, asks_for("follow"), kind)).engine_request
@@ -58,7 +58,7 @@ async def test_only_the_cpu_engine_is_told_that_a_guide_is_checked(
     assert sent.guide_is_checked == (kind is EngineKind.CPU)
 
 
-async def test_the_fault_of_a_guide_is_its_callers(
+async def test_an_invalid_guide_is_a_caller_error(
     tokenizer: TextTokenizer, check: GuideValidator
 ) -> None:
     with pytest.raises(InvalidRequest) as refused:
@@ -67,7 +67,7 @@ async def test_the_fault_of_a_guide_is_its_callers(
     assert refused.value.param == "response_format"
 
 
-async def test_too_many_guides_are_refused_for_now(
+async def test_too_many_guides_are_rejected_with_retry_after(
     tokenizer: TextTokenizer,
     check: GuideValidator,
     tmp_path: Path,
@@ -81,7 +81,7 @@ async def test_too_many_guides_are_refused_for_now(
     assert refused.value.param == "response_format"
 
 
-async def test_a_check_that_fails_is_not_the_callers_fault(tokenizer: TextTokenizer) -> None:
+async def test_a_failed_check_is_not_a_caller_error(tokenizer: TextTokenizer) -> None:
     check = GuideValidator([FAKE_WORKER, "broken"])
     with pytest.raises(EngineUnavailable, match=r"the compiler worker ended \(3\)"):
         await plan(tokenizer, check, asks_for("follow"))
@@ -95,7 +95,7 @@ async def test_the_kind_json_needs_no_check(tokenizer: TextTokenizer) -> None:
     check.close()
 
 
-async def test_who_leaves_takes_its_guide_with_it(
+async def test_a_cancelled_request_cancels_its_check(
     tokenizer: TextTokenizer, check: GuideValidator, tmp_path: Path
 ) -> None:
     notes, gates = tmp_path / "notes", [tmp_path / "gate 0", tmp_path / "gate 1"]
@@ -113,6 +113,6 @@ async def test_who_leaves_takes_its_guide_with_it(
     assert not notes.exists()
 
 
-def test_an_engine_that_follows_no_guides_needs_no_check() -> None:
+def test_without_guided_decoding_there_is_no_validator() -> None:
     engine = replace(ENGINE, kind=EngineKind.TENSORRT_LLM)
     assert guide_check_for(engine, None, {}, 4.0) is None

@@ -1,4 +1,4 @@
-"""Several streams read as one, in virtual time."""
+"""Merged streams, in virtual time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def nothing_is_left(*streams: Stream) -> bool:
 
 
 @virtually
-async def test_items_come_as_they_are_there() -> None:
+async def test_items_arrive_in_order_of_time() -> None:
     streams = Stream(1, 2, every_s=2.0), Stream(3, 4, 5, every_s=1.5)
     items = [item async for item in together(*streams)]
     assert items == [3, 1, 4, 2, 5]
@@ -52,7 +52,7 @@ async def test_items_come_as_they_are_there() -> None:
 
 
 @virtually
-async def test_one_stream_needs_no_task() -> None:
+async def test_a_single_stream_is_returned_as_it_is() -> None:
     stream = Stream(1, 2)
     async for _ in together(stream):
         assert len(asyncio.all_tasks()) == 1
@@ -99,7 +99,7 @@ async def test_cancelling_the_reader_ends_all(number: int) -> None:
 
 
 @virtually
-async def test_a_slow_reader_holds_the_streams_back() -> None:
+async def test_streams_run_one_item_ahead_at_most() -> None:
     streams = [Stream(*range(100), every_s=0.01) for _ in range(3)]
     async with aclosing(together(*streams)) as items:
         await anext(items)

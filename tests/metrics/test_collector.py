@@ -1,4 +1,4 @@
-"""Token schedules with exact times, and what a scrape then shows."""
+"""Exact token schedules, and the metrics that a scrape returns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Scrape = Callable[..., float | None]
 
 
 class Clock:
-    """Seconds that pass when the test says so; halves and their halves, so that sums are exact."""
+    """A clock that the test advances, by binary fractions so that sums are exact."""
 
     now_s = 1000.0
 
@@ -38,7 +38,7 @@ def metrics(clock: Clock) -> Metrics:
 
 @pytest.fixture
 def scraped(metrics: Metrics) -> Scrape:
-    """One sample of a scrape now; None if there is none."""
+    """Return one sample of a scrape; None if it is missing."""
     registry = CollectorRegistry()
     registry.register(metrics)
 
@@ -54,7 +54,7 @@ def scraped(metrics: Metrics) -> Scrape:
 
 
 def assert_histogram(scraped: Scrape, name: str, values: list[float], bounds: list[str]) -> None:
-    """Fails unless the histogram holds these values and no others."""
+    """Fail unless the histogram holds exactly these values."""
     for bound in bounds:
         below = sum(value <= float(bound) for value in values)
         assert scraped(f"{name}_bucket", le=bound) == below, bound
@@ -113,7 +113,7 @@ def test_failures_are_counted_by_their_code(metrics, scraped) -> None:
     assert scraped("e2e_latency_seconds_count") == 0  # refusals are quick and no answers
 
 
-def test_known_labels_begin_at_zero(scraped) -> None:
+def test_known_labels_start_at_zero(scraped) -> None:
     for reason in FinishReason:
         assert scraped("requests_finished_total", reason=reason.value) == 0
     for code in ("invalid_request", "queue_full", "engine_unavailable", "internal_error"):
@@ -121,7 +121,7 @@ def test_known_labels_begin_at_zero(scraped) -> None:
     assert scraped("requests_failed_total", code="startup_failed") is None
 
 
-def test_tokens_for_a_client_that_left_are_counted_apart(metrics, scraped) -> None:
+def test_tokens_after_a_disconnect_are_counted_separately(metrics, scraped) -> None:
     request = metrics.request_started("predict", "a")
     request.tokens(3)
     request.cancelled()
@@ -132,7 +132,7 @@ def test_tokens_for_a_client_that_left_are_counted_apart(metrics, scraped) -> No
     assert scraped("tokens_after_disconnect_total") == 5
 
 
-def test_in_flight_counts_every_request_until_its_one_end(metrics, scraped) -> None:
+def test_in_flight_counts_every_request_until_its_end(metrics, scraped) -> None:
     requests = [metrics.request_started("predict", "a") for _ in range(3)]
     assert scraped("requests_in_flight") == 3
     requests[0].finished(FinishReason.STOP)
@@ -164,7 +164,7 @@ def test_gauges_are_read_when_scraped() -> None:
     assert registry.get_sample_value(f"{PREFIX}engine_restarts_total") == 1
 
 
-def test_registers_and_leaves_as_often_as_it_is_started(metrics) -> None:
+def test_repeated_starts_register_and_unregister(metrics) -> None:
     def names() -> list[str]:
         return [family.name for family in REGISTRY.collect()]
 
@@ -177,7 +177,7 @@ def test_registers_and_leaves_as_often_as_it_is_started(metrics) -> None:
         assert "triton-metrics" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_two_services_of_one_process_do_not_get_in_each_others_way(metrics) -> None:
+def test_two_services_share_a_process(metrics) -> None:
     registry = CollectorRegistry(auto_describe=True)
     second = Metrics(waiting=lambda: 0, running=lambda: 0, engine_up=lambda: False)
     with exposed(metrics, lambda: None, registry):

@@ -1,4 +1,4 @@
-"""Our histogram against prometheus_client's own, for any values."""
+"""Our histogram against prometheus_client's, for any values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ values = st.sampled_from(BOUNDS) | st.floats(0, 2**17, width=32)
 
 
 @given(st.lists(st.tuples(values, st.integers(1, 5))))
-def test_shows_what_the_official_one_shows(observed: list[tuple[float, int]]) -> None:
+def test_equals_the_official_histogram(observed: list[tuple[float, int]]) -> None:
     ours, theirs = CollectorRegistry(), CollectorRegistry()
     histogram = Histogram("a_seconds", "What.", BOUNDS)
     ours.register(Shown(histogram))

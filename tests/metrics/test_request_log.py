@@ -1,4 +1,4 @@
-"""One line a request, and what Truss's own formatters make of it."""
+"""The request log, and its rendering by Truss's formatters."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def metrics(now: list[float]) -> Metrics:
 
 @pytest.fixture(scope="module")
 def truss_log() -> ModuleType:
-    """Truss's log configuration as its server has it, without the rest of Truss."""
+    """Apply the log configuration of Truss's server, without the rest of Truss."""
     truss = importlib.util.find_spec("truss")
     assert truss is not None
     assert truss.origin is not None
@@ -62,7 +62,7 @@ def answer(metrics: Metrics, now: list[float]) -> None:
     request.cancelled()
 
 
-def test_one_line_says_how_a_request_went(metrics, now, caplog) -> None:
+def test_one_line_summarizes_a_request(metrics, now, caplog) -> None:
     answer(metrics, now)
     (record,) = caplog.records
     assert (record.name, record.levelno) == ("trtllm_truss.requests", logging.INFO)
@@ -73,7 +73,7 @@ def test_one_line_says_how_a_request_went(metrics, now, caplog) -> None:
     )
 
 
-def test_what_did_not_happen_is_left_out(metrics, now, caplog) -> None:
+def test_missing_values_are_left_out(metrics, now, caplog) -> None:
     refused = metrics.request_started("openai", "1")
     now[0] += 0.5
     refused.failed("queue_full")

@@ -1,4 +1,4 @@
-"""Bounds of a body: counted before it is parsed, exact for JSON, named in the refusal."""
+"""Limits of a body: counted before parsing, exact for JSON, named in the error."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_size() -> None:
         (limits.MAX_VALUES, lambda n: [1] * n, lambda n: [1] * n, "values"),
     ],
 )  # fmt: skip
-def test_each_bound_lets_pass_what_is_within(most: int, few: Any, many: Any, word: str) -> None:
+def test_each_limit_accepts_values_up_to_it(most: int, few: Any, many: Any, word: str) -> None:
     assert parsed({"a": few(most - 4)})
     message = refusal({"a": many(most + 2)})
     assert word in message
@@ -72,13 +72,13 @@ VALUES = st.recursive(
 
 
 @given(st.dictionaries(TEXTS, VALUES))
-def test_brackets_within_texts_do_not_count(value: dict[str, Any]) -> None:
-    """A text of many brackets takes the exact count, which must find the body harmless."""
+def test_brackets_in_strings_do_not_count(value: dict[str, Any]) -> None:
+    """Many brackets in a string trigger the exact count, which must accept the body."""
     value["text"] = '[{",:\\' * 100
     assert parsed(value) == value
 
 
-def test_a_text_of_brackets_is_a_text() -> None:
+def test_a_string_of_brackets_is_valid() -> None:
     text = "[" * 1_000_000 + '"\\' * 100_000 + "," * 2_000_000
     assert parsed({"prompt": text}) == {"prompt": text}
 

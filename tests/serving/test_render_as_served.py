@@ -33,7 +33,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def served(config: dict[str, Any], folder: Path) -> dict[str, bytes]:
-    """What a start hands to a server that keeps its model repository and ends."""
+    """Return the repository that a start passes to a server which keeps it and exits."""
     executable = folder / "tritonserver"
     executable.write_text(KEEP_AND_END)
     executable.chmod(0o755)
@@ -73,7 +73,7 @@ def test_render_writes_what_serve_uses(tmp_path: Path, version: str) -> None:
     assert is_new == (NEWEST[version].tag >= "25.06")
 
 
-def test_what_is_installed_wins_over_the_image() -> None:
+def test_the_installed_version_wins_over_the_image() -> None:
     image = NEWEST["0.12.0"].name
     assert version_to_render("1.1.0", image) == "1.1.0"
     assert version_to_render(None, image) == "0.12.0"

@@ -1,4 +1,4 @@
-"""What an engine's model repository says, by settings and engine."""
+"""The rendered model repository, by settings and engine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GUIDED = {"guided_decoding_backend": "xgrammar"}
 
 @pytest.fixture
 def engine_folder(tmp_path: Path) -> Path:
-    """An engine for beams, its tokenizer beside it; no token has the id 2."""
+    """Build an engine with beams and a tokenizer; no token has the id 2."""
     folder = write_engine(tmp_path / "engine", limits={"max_beam_width": 4})
     backend = Tokenizer(models.WordLevel({"<unk>": 0, "größe": 1, "b": 3, "</s>": 4}, "<unk>"))
     backend.add_special_tokens([AddedToken("</s>", special=True)])
@@ -37,7 +37,7 @@ def engine_folder(tmp_path: Path) -> Path:
 def render(
     folder: Path, runtime: dict[str, Any], version: str = "1.0.0"
 ) -> tuple[Any, dict[str, str], Path]:
-    """The rendered configuration, its parameters that are set, and their folder."""
+    """Return the rendered configuration, its parameters, and their folder."""
     metadata = {"engine_repository": str(folder), "runtime": runtime}
     settings = parse_settings({"model_metadata": metadata})
     out = folder.parent / "repository"
@@ -47,7 +47,7 @@ def render(
     return config, {name: value for name, value in given.items() if value}, out / "tensorrt_llm"
 
 
-def test_guided_decoding_brings_the_vocabulary_along(engine_folder: Path) -> None:
+def test_guided_decoding_writes_the_vocabulary(engine_folder: Path) -> None:
     _, parameters, folder = render(engine_folder, GUIDED)
     path = Path(parameters["xgrammar_tokenizer_info_path"])
     info = json.loads(path.read_text(encoding="utf-8"))
@@ -62,7 +62,7 @@ def test_guided_decoding_brings_the_vocabulary_along(engine_folder: Path) -> Non
 @pytest.mark.parametrize(
     "runtime", [{}, {**GUIDED, "xgrammar_tokenizer_info_path": "/somewhere/info.json"}]
 )
-def test_the_vocabulary_is_written_only_where_it_is_needed(
+def test_the_vocabulary_is_written_only_if_needed(
     engine_folder: Path, runtime: dict[str, str]
 ) -> None:
     _, parameters, folder = render(engine_folder, runtime)
@@ -72,7 +72,7 @@ def test_the_vocabulary_is_written_only_where_it_is_needed(
     assert sorted(path.name for path in folder.iterdir()) == ["1", "config.pbtxt"]
 
 
-def test_what_is_rendered_follows_the_runtimes_version(engine_folder: Path) -> None:
+def test_rendering_follows_the_runtime_version(engine_folder: Path) -> None:
     config, _, _ = render(engine_folder, {}, "0.18.2")
 
     names = {field.name for field in config.input}
@@ -84,7 +84,7 @@ def test_what_is_rendered_follows_the_runtimes_version(engine_folder: Path) -> N
 
 
 @pytest.mark.parametrize(("runtime", "width"), [({}, 4), ({"max_beam_width": 1}, 1)])
-def test_beams_are_the_engines_unless_fewer_are_wanted(
+def test_max_beam_width_defaults_to_the_engines(
     engine_folder: Path, runtime: dict[str, int], width: int
 ) -> None:
     settings = parse_settings(

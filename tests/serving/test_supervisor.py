@@ -1,4 +1,4 @@
-"""What a supervisor does when a run cannot begin, and when it is stopped meanwhile."""
+"""Supervision of failing starts, and stops in between."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trtllm_truss.triton.server.process import ServerProcess, State
 
 
 class Run:
-    """A server process as the supervisor sees one; the second one never becomes ready."""
+    """A server process as the supervisor uses it; the second one never becomes ready."""
 
     grpc_address = "127.0.0.1:9"
     cause = "it was ended by the test."
@@ -38,7 +38,7 @@ class Run:
             raise TritonError("Triton was stopped.")
 
     def on_exit(self, callback: object) -> None:
-        """Nothing: the supervisor also looks by itself."""
+        """Do nothing; the supervisor polls too."""
 
     def stop(self, timeout_s: float = 10) -> None:
         self.state = State.STOPPED
@@ -71,7 +71,7 @@ def no_file(*_: object) -> None:
 
 
 class FailingRun(Run):
-    """A run of which one method raises."""
+    """A run with one failing method."""
 
     def __init__(self, method: str, error: Callable[..., None]) -> None:
         super().__init__(ready=True)
@@ -80,7 +80,7 @@ class FailingRun(Run):
 
 @pytest.mark.parametrize("error", [no_thread, no_file])
 @pytest.mark.parametrize("where", ["new_run", "start", "wait_until_ready", "on_exit", "warm_up"])
-def test_whatever_a_restart_raises_is_one_failed_start(
+def test_any_error_of_a_restart_counts_as_one_failed_start(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     where: str,
@@ -117,9 +117,7 @@ def test_whatever_a_restart_raises_is_one_failed_start(
 
 
 @pytest.mark.parametrize("where", ["new_run", "on_restart", "cause"])
-def test_an_engine_that_can_never_be_restarted_is_given_up(
-    monkeypatch: pytest.MonkeyPatch, where: str
-) -> None:
+def test_gives_up_after_the_restart_limit(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     class Broken(Run):
         @property
         def cause(self) -> str:  # type: ignore[override]
@@ -142,7 +140,7 @@ def test_an_engine_that_can_never_be_restarted_is_given_up(
     supervisor.stop()
 
 
-def test_stop_ends_a_run_that_begins_while_it_stops(monkeypatch) -> None:
+def test_stop_ends_a_run_that_starts_meanwhile(monkeypatch) -> None:
     runs = [Run(ready=True), Run(ready=False)]
     begun, may_go_on = threading.Event(), threading.Event()
 

@@ -1,6 +1,5 @@
-"""The life of a request between its protocol and Triton.
+"""The path of a request between its protocol and Triton.
 
-`generation` is the entry: `preprocessing` checks a request and builds a `prepared_request`,
-`admission` lets it wait for a slot, `decode_stream` turns the engine's tokens into text, and
-`merge_streams` joins the answers of one call.
+`generation` is the entry: `preprocessing` validates a request and builds a `PreparedRequest`,
+`admission` queues it for a slot, and `decode_stream` turns the engine's tokens into text.
 """

@@ -17,53 +17,52 @@ from trtllm_truss.errors import QueueFull, TrussError
 from trtllm_truss.settings.model import Serving, Settings
 
 _TOKENS_PER_S = 2000
-"""A request queues as if it had come later by its tokens at this rate: short ones go first."""
+"""Delays the virtual deadline of a request by its tokens at this rate: short ones go first."""
 
 _FORESEEN_SHARE = 0.8
-"""Of the wait budget, for a wait that is only an estimate: a late refusal is the worse one."""
+"""Share of the wait budget for predicted waits: a late rejection is worse than an early one."""
 
 _REQUESTS_REMEMBERED = 64
-"""Over so many requests that ended, service times are smoothed."""
+"""Number of completed requests over which service times are smoothed."""
 
 _SPARE_SHARE = 8
-"""One more request for so many of the batch: a successor is there when one ends."""
+"""Requests of the batch per spare one, so that a successor is ready when a request ends."""
 
 _MAX_UTILIZATION = "max_utilization"
 
 
 class Slot:
-    """The right of one request to use the engine; releasing it twice is harmless."""
+    """A request's reservation of the engine, granted by `Admission`.
+
+    Args:
+        release: called with the slot on release.
+        tokens: tokens reserved in the KV cache.
+        since_s: time of the grant, by the admission's clock.
+    """
 
     __slots__ = ("_release", "since_s", "tokens")
 
     def __init__(self, release: Callable[[Slot], None], tokens: int, since_s: float) -> None:
-        """Made by `Admission` alone.
-
-        Args:
-            release: is given this slot when it is released.
-            tokens: reserved in the KV cache.
-            since_s: when it was granted, by the admission's clock.
-        """
         self._release: Callable[[Slot], None] | None = release
         self.tokens = tokens
         self.since_s = since_s
 
     def release(self) -> None:
-        """Gives it on: the engine is done with the request, or has been told to stop it."""
+        """Release the slot once the request has ended or was cancelled; idempotent."""
         release, self._release = self._release, None
         if release is not None:
             release(self)
 
 
 class ServiceTimeEstimator:
-    """Smoothed times for which requests, and the tokens reserved for them, are held.
+    """Smoothed service times of requests and of their reserved tokens.
 
-    Little's law turns them into a rate: what is running is replaced once in the mean time for
-    which it is held, however unevenly requests end.
+    Little's law turns them into a rate: all running requests are replaced once per mean service
+    time, however unevenly they end.
 
     Attributes:
-        request_s: seconds for which a request is held; None while none has ended.
-        token_s: the same for a reserved token: longer where the larger requests run longer.
+        request_s: mean seconds per request; None before the first one ends.
+        token_s: mean seconds per reserved token; larger requests weigh more.
     """
 
     def __init__(self) -> None:
@@ -74,7 +73,7 @@ class ServiceTimeEstimator:
         self._token_seconds = 0.0
 
     def ended(self, tokens: int, held_s: float) -> None:
-        """Takes in one request that was held for so long."""
+        """Update the means with a request that held its slot for `held_s`."""
         if self._ended < _REQUESTS_REMEMBERED:
             self._ended += 1
         weight = 1 / self._ended
@@ -87,14 +86,14 @@ class ServiceTimeEstimator:
 
 @dataclass(slots=True, order=True)
 class Waiter:
-    """A request in the queue; the one that sorts last goes first.
+    """A queued request; the last one in sort order goes first.
 
     Attributes:
-        urgency: the negated virtual deadline, in seconds of a monotonic clock.
-        number: the negated count of requests before it; no two are equal.
-        tokens: of the KV cache that it needs.
-        handicap_s: by how much its virtual deadline is later than its arrival.
-        granted: what it waits for.
+        urgency: negated virtual deadline, in seconds of a monotonic clock.
+        number: negated arrival number; unique.
+        tokens: KV cache tokens to reserve.
+        handicap_s: delay of the virtual deadline after the arrival.
+        granted: resolves to the slot.
     """
 
     urgency: float
@@ -105,10 +104,10 @@ class Waiter:
 
 
 class WaitQueue:
-    """A sorted list, so that the place of a request is known before it waits.
+    """A sorted list, which gives a request's position before it waits.
 
     Attributes:
-        tokens: that all of them need.
+        tokens: KV cache tokens of all queued requests.
     """
 
     def __init__(self) -> None:
@@ -120,26 +119,25 @@ class WaitQueue:
 
     @property
     def head(self) -> Waiter:
-        """The one that goes next. There must be one."""
+        """The next request; the queue must not be empty."""
         return self._waiters[-1]
 
     def ahead_of(self, waiter: Waiter) -> int:
-        """How many go before a request, be it in the queue or not yet."""
+        """Count the requests ahead of one that is queued or about to be."""
         return len(self._waiters) - bisect_left(self._waiters, waiter) - (waiter in self)
 
     def add(self, waiter: Waiter) -> None:
-        """Puts a request into its place."""
         insort(self._waiters, waiter)
         self.tokens += waiter.tokens
 
     def pop(self) -> Waiter:
-        """Takes out the one that goes next."""
+        """Remove and return the next request."""
         waiter = self._waiters.pop()
         self.tokens -= waiter.tokens
         return waiter
 
     def discard(self, waiter: Waiter) -> None:
-        """Takes out a request, if it is still there."""
+        """Remove a request if it is queued."""
         if waiter in self:
             del self._waiters[bisect_left(self._waiters, waiter)]
             self.tokens -= waiter.tokens
@@ -150,16 +148,23 @@ class WaitQueue:
 
 
 class Admission:
-    """Lets no more requests to the engine than it can run. Belongs to one event loop.
+    """Limits concurrent requests to the engine's capacity. Belongs to one event loop.
 
-    Waiting requests are served by a virtual deadline: their arrival plus a handicap that grows
-    with their tokens, up to half the wait budget. A head for which the KV cache has no room yet
-    holds up those behind it, so it is overtaken only by requests that arrive, and are short
-    enough, before its virtual deadline: nobody starves.
+    Waiting requests are ordered by virtual deadline: arrival plus a handicap that grows with the
+    tokens, up to half the wait budget. A head that does not fit into the KV cache yet blocks the
+    requests behind it. Only requests that are short enough and arrive before its virtual deadline
+    overtake it, so no request starves.
+
+    Args:
+        max_requests: maximum number of requests in the engine, at least 1.
+        max_tokens: capacity of the KV cache in tokens; None if unknown. A request that needs more
+            is admitted alone.
+        limits: length of the queue and wait budget.
+        clock: seconds, monotonic.
 
     Attributes:
-        running: requests that hold a slot.
-        reserved_tokens: what they take of the KV cache at most.
+        running: number of requests that hold a slot.
+        reserved_tokens: KV cache tokens reserved by them.
     """
 
     def __init__(
@@ -170,16 +175,6 @@ class Admission:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Describes an engine that is idle.
-
-        Args:
-            max_requests: that may be with the engine at once, at least 1: its batch and about an
-                eighth more, so that a successor is there when one ends.
-            max_tokens: that its KV cache holds, None if unknown. A request that needs more is
-                admitted alone.
-            limits: the length of the queue and the wait budget.
-            clock: seconds, monotonic.
-        """
         self._max_requests = max_requests
         self._max_tokens = math.inf if max_tokens is None else max_tokens
         self._limits = limits
@@ -192,15 +187,15 @@ class Admission:
 
     @classmethod
     def for_engine(cls, settings: Settings, engine: Engine, capacity: Capacity | None) -> Admission:
-        """The admission to one engine.
+        """Derive the limits of an engine from its batch size and KV cache.
 
-        The KV cache bounds the tokens reserved, as the engine itself reserves them; not with the
-        policy `max_utilization`, by which it takes in more and pauses what does not fit.
+        With the policy `max_utilization` the KV cache sets no limit: the engine overcommits it and
+        pauses requests that do not fit.
 
         Args:
-            settings: what the operator sets under `runtime` and `serving`.
-            engine: what its folder says.
-            capacity: what its KV cache holds on these GPUs; None if unknown.
+            settings: `runtime` and `serving`.
+            engine: the engine.
+            capacity: KV cache capacity on the visible GPUs; None if unknown.
         """
         instances = instance_count(settings, engine)
         batch = batch_size(settings, engine) * instances
@@ -213,24 +208,23 @@ class Admission:
 
     @property
     def capacity(self) -> int:
-        """Requests that it takes at most, running and waiting together."""
+        """Maximum number of running and waiting requests together."""
         return self._max_requests + self._limits.queue_limit
 
     @property
     def waiting(self) -> int:
-        """Requests in the queue."""
+        """Number of queued requests."""
         return len(self._queue)
 
     async def admit(self, tokens: int) -> Slot:
-        """Waits for a place in the engine; cancelling the wait leaves the queue as it was.
+        """Wait for a slot. Cancelling the wait removes the request from the queue.
 
         Args:
-            tokens: what the request takes of the KV cache at most: its prompt and all tokens that
-                it may generate; at least 1.
+            tokens: KV cache tokens to reserve: prompt plus maximum answer; at least 1.
 
         Raises:
-            QueueFull: too many wait, the wait is foreseen to be too long, or it has been.
-            TrussError: what `fail_waiting` was given.
+            QueueFull: the queue is full, or the predicted or actual wait is too long.
+            TrussError: the error passed to `fail_waiting`.
         """
         if not self._queue and self._has_room(tokens):
             return self._grant(tokens)
@@ -246,7 +240,7 @@ class Admission:
             timer.cancel()
 
     def fail_waiting(self, error: TrussError) -> None:
-        """Ends every wait with an error: the engine is gone, and may be for minutes."""
+        """Fail all waiting requests, because the engine is down for up to minutes."""
         while self._queue:  # each raises its own copy, with its own traceback
             _refuse(self._queue.pop(), copy.copy(error))
 
@@ -293,7 +287,7 @@ class Admission:
         bearable_s = _FORESEEN_SHARE * limits.queue_timeout_s
         if waiting >= limits.queue_limit:
             raise _queue_full(
-                f"{waiting} requests are waiting for the engine, as many as may "
+                f"{waiting} requests are waiting for the engine, which is the limit "
                 "(serving.queue_limit)",
                 wait_s - bearable_s,
             )
@@ -306,10 +300,10 @@ class Admission:
             )
 
     def _predicted_wait_s(self, waiter: Waiter) -> float:
-        """Until so many requests, and so many tokens, have ended as must; 0 if nothing is known.
+        """Estimate the wait until enough requests and tokens have ended; 0 without data.
 
-        Those ahead are taken to be of the mean size of those that wait; while the handicap lasts,
-        as many may overtake it as end.
+        Assumes that the requests ahead have the mean size of the queue, and that every request
+        that ends during the handicap is replaced by one that overtakes.
         """
         service_time, queue = self._service_time, self._queue
         if service_time.request_s is None or service_time.token_s is None:
@@ -331,15 +325,15 @@ class Admission:
         _refuse(
             waiter,
             _queue_full(
-                f"the request has waited {self._limits.queue_timeout_s:g} s for the engine, as "
-                f"long as it may (serving.queue_timeout_s); {len(self._queue)} more are waiting",
+                f"the request has waited {self._limits.queue_timeout_s:g} s for the engine, which "
+                f"is the limit (serving.queue_timeout_s); {len(self._queue)} more are waiting",
                 wait_s,
             ),
         )
-        self._admit_waiting()  # it may have held up those behind it
+        self._admit_waiting()  # it may have blocked those behind it
 
     def _withdraw(self, waiter: Waiter) -> None:
-        """Leaves nothing of a wait that was refused, or cancelled just as it was granted."""
+        """Clean up after a wait that failed, or was cancelled just as its slot was granted."""
         granted = waiter.granted
         if granted.cancel() or granted.cancelled():
             self._queue.discard(waiter)

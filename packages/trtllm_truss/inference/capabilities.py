@@ -1,4 +1,4 @@
-"""What an engine can do as it is set up here, and the refusal of what it cannot."""
+"""The capabilities of an engine as configured, and the validation of requests against them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _GUIDE_TENSORS = re.compile(r"guided_decoding_guide(_type)?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What requests may ask for, beside what the engine's folder says.
+    """Limits that depend on the settings as well as on the engine.
 
     Attributes:
-        guides: whether answers can be made to match a guide.
-        adapters: whether there can be LoRA adapters.
-        max_beam_width: beams of one request at most.
-        kv_cache_tokens: tokens that the KV cache holds; None where that is not known.
-        control_tokens_in_messages: whether special tokens written out in messages act as such.
+        max_beam_width: maximum number of beams per request.
+        guides: guided decoding is enabled.
+        adapters: LoRA adapters are supported.
+        kv_cache_tokens: capacity of the KV cache in tokens; None if unknown.
+        control_tokens_in_messages: interpret special tokens in the text of messages.
     """
 
     max_beam_width: int = 1
@@ -38,13 +38,6 @@ class Capabilities:
     def for_engine(
         cls, settings: Settings, engine: Engine, capacity: Capacity | None
     ) -> Capabilities:
-        """What one request may ask of an engine.
-
-        Args:
-            settings: what the operator sets under `runtime`.
-            engine: what its folder says.
-            capacity: what its KV cache holds on these GPUs; None if unknown.
-        """
         return cls(
             max_beam_width=max_beam_width(settings, engine),
             adapters=engine.takes_adapters,
@@ -57,21 +50,21 @@ class Capabilities:
 def validate_capabilities(
     request: GenerationRequest, engine: Engine, capabilities: Capabilities
 ) -> None:
-    """Lets a request pass that asks for nothing that the engine cannot do.
+    """Validate a request against the engine.
 
     Raises:
-        InvalidRequest: it does; the field is named as the caller named it.
+        InvalidRequest: the engine does not support a field; the message has the caller's name.
     """
-    most_beams = capabilities.max_beam_width
-    if request.beam_width > most_beams:
+    max_beams = capabilities.max_beam_width
+    if request.beam_width > max_beams:
         raise _refusal(
             request,
             "beam_width",
-            f"is {request.beam_width}; this engine has at most {most_beams}. Lower it.",
+            f"is {request.beam_width}; this engine has at most {max_beams}. Lower it.",
         )
     if request.beam_width > 1 and request.n > 1:
         raise _refusal(
-            request, "n", f"is {request.n}; of several beams only the best is given. Set it to 1."
+            request, "n", f"is {request.n}; beam search returns the best beam only. Set it to 1."
         )
     if request.bad_words and engine.kind is EngineKind.CPU:
         raise _refusal(request, "bad_words", "is not supported by the CPU engine; leave it out.")
@@ -81,8 +74,8 @@ def validate_capabilities(
         raise _refusal(
             request,
             "log_probs",
-            f"is {request.log_probs}; the engine tells the log probability of the chosen token "
-            "alone, not of others. Set it to 0.",
+            f"is {request.log_probs}; the engine returns the log probability of the chosen token "
+            "only. Set it to 0.",
         )
     if request.guide is not None and not capabilities.guides:
         raise _refusal(
@@ -92,15 +85,15 @@ def validate_capabilities(
             "it out.",
         )
     if request.guide is not None and not is_unicode(request.guide.text):
-        raise _refusal(request, "guide", "holds half of a surrogate pair; send whole characters.")
+        raise _refusal(request, "guide", "contains a lone surrogate; send whole characters.")
     if request.lora_task_id is not None and not capabilities.adapters:
         raise _refusal(
             request, "lora_task_id", "is given, but this engine takes no adapters; leave it out."
         )
 
 
-def in_callers_words(refused: InvalidRequest, request: GenerationRequest) -> InvalidRequest:
-    """What the engine has found wrong with a guide, which only it can read, by the field's name."""
+def with_callers_field(refused: InvalidRequest, request: GenerationRequest) -> InvalidRequest:
+    """Replace the engine's tensor names in an error about a guide by the caller's field name."""
     if request.guide is None:
         return refused
     name = request.name("guide")

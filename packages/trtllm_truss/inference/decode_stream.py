@@ -1,4 +1,4 @@
-"""One answer while it arrives: the engine's tokens become text, within its deadlines."""
+"""Decode the engine's token stream of one answer into text, within its deadlines."""
 
 from __future__ import annotations
 
@@ -18,27 +18,26 @@ from trtllm_truss.text.tokenizer import TextTokenizer
 from trtllm_truss.triton.client.request import EngineChunk
 from trtllm_truss.triton.client.response_stream import ResponseStream
 
-_LEAST_LOG_PROB = -9999.0
-"""Instead of minus infinity, which JSON has no name for; the value is that of OpenAI's API."""
+_MIN_LOG_PROB = -9999.0
+"""Replaces minus infinity, which JSON cannot represent; OpenAI's API uses the same value."""
 
 _FAILURES = 3
-"""In a row, with nothing good in between, before they count as silence."""
+"""Consecutive failures that count as silence."""
 
 
 class AnswerReader:
     """Reads one answer, and reports it to metrics and heartbeat.
 
-    Attributes:
-        over: whether the last item was given.
-
     Args:
-        prepared: what the engine was asked for.
-        tokenizer: turns its tokens into text.
-        deadlines: how long it may take.
-        interval_s: for how long tokens are collected before they are given on together; not the
-            first ones.
-        record: is told of tokens and of the end.
-        heartbeat: is told of waiting and of the end.
+        prepared: the request.
+        tokenizer: the engine's tokenizer.
+        deadlines: deadlines of the request.
+        interval_s: minimum time between two reads after the first one.
+        record: metrics of the request.
+        heartbeat: heartbeat of the engine.
+
+    Attributes:
+        over: True after the last item.
     """
 
     def __init__(
@@ -63,14 +62,11 @@ class AnswerReader:
         self._next_at = 0.0
 
     async def read(self, stream: ResponseStream) -> Iterator[AnswerItem]:
-        """Wait for the next tokens; give the items that they complete, at last a `GenerationEnd`.
-
-        Args:
-            stream: what the engine gives.
+        """Wait for the next tokens and return their items; the last one is a `GenerationEnd`.
 
         Raises:
-            DeadlineExceeded: one of the deadlines has passed.
-            TrussError: the engine refused, failed or went away.
+            DeadlineExceeded: a deadline passed.
+            TrussError: the engine rejected the request, failed or exited.
         """
         deadlines = self._deadlines
         try:
@@ -106,8 +102,8 @@ class AnswerReader:
         tail = text.finish()
         if tail or text.tokens:
             yield TextDelta(tail, index, self._details.of(text.tokens, log_probs))
-        most = prepared.engine_request.max_tokens
-        ended = text.stopped or end_id is not None or self._generated < most
+        max_tokens = prepared.engine_request.max_tokens
+        ended = text.stopped or end_id is not None or self._generated < max_tokens
         stop_word = text.stop_word
         if ended and stop_word is None:
             stop_word = prepared.special_stop_word(end_id)
@@ -126,40 +122,39 @@ class AnswerReader:
 
 
 class Deadlines:
-    """One request's deadlines on one clock: for its first token, for each next one, for all."""
+    """The deadlines of one request: first token, next token, whole answer.
 
-    __slots__ = ("_begun", "_limits", "_token_at", "_total_at")
+    Args:
+        limits: `first_token_timeout_s`, `idle_timeout_s` and `request_timeout_s`.
+        arrived: time of arrival, in seconds of the clock of all methods.
+        admitted: time of admission.
+    """
+
+    __slots__ = ("_limits", "_started", "_token_at", "_total_at")
 
     def __init__(self, limits: Serving, arrived: float, admitted: float) -> None:
-        """Starts them; times are in seconds of one clock.
-
-        Args:
-            limits: `first_token_timeout_s`, `idle_timeout_s` and `request_timeout_s`.
-            arrived: when the request came.
-            admitted: when it got its place in the engine.
-        """
         self._limits = limits
         self._total_at = arrived + limits.request_timeout_s
         self._token_at = admitted + limits.first_token_timeout_s
-        self._begun = False
+        self._started = False
 
     def tokens_came(self, now: float) -> None:
-        """Starts the time for the next token."""
+        """Restart the deadline for the next token."""
         self._token_at = now + self._limits.idle_timeout_s
-        self._begun = True
+        self._started = True
 
     def at(self) -> float:
-        """When the request is out of time, unless a token comes."""
+        """Return the earliest deadline."""
         return min(self._total_at, self._token_at)
 
     def exceeded(self) -> DeadlineExceeded:
-        """The error of a request that is out of time."""
+        """Build the error for the deadline that passed."""
         limits = self._limits
         if self._total_at <= self._token_at:
             return _exceeded("the answer is not complete", "request_timeout_s", limits)
-        if not self._begun:
-            return _exceeded("there is no first token", "first_token_timeout_s", limits)
-        return _exceeded("there is no further token", "idle_timeout_s", limits)
+        if not self._started:
+            return _exceeded("no first token", "first_token_timeout_s", limits)
+        return _exceeded("no further token", "idle_timeout_s", limits)
 
 
 def _exceeded(what: str, name: str, limits: Serving) -> DeadlineExceeded:
@@ -167,13 +162,13 @@ def _exceeded(what: str, name: str, limits: Serving) -> DeadlineExceeded:
 
 
 class EngineHeartbeat:
-    """Knows how many requests wait for the engine, and when it last gave them something.
+    """Tracks the requests that wait for the engine, and its last sign of life.
 
-    A request with a slow reader, or with an unchecked guide, does not wait for the engine.
+    A request with a slow reader or an unchecked guide does not wait for the engine.
     Written by the event loop, read by the supervisor's thread.
 
     Attributes:
-        answered: requests that the engine has answered to the end.
+        answered: number of complete answers.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -186,7 +181,7 @@ class EngineHeartbeat:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """A request waits for the engine; a token or a refusal is a sign of life."""
+        """Mark one request as waiting; a token or a rejection is a sign of life."""
         if self._waiting == 0:
             self._last_sign = self._clock()
         self._waiting += 1
@@ -203,24 +198,24 @@ class EngineHeartbeat:
             self._waiting -= 1
 
     def sign_of_life(self) -> None:
-        """Notes that the engine has just shown that it works."""
+        """Record that the engine works."""
         self._last_sign = self._clock()
         self._failures = 0
 
     def request_failed(self) -> None:
-        """Notes that a request found no engine, or lost it."""
+        """Record that a request could not reach the engine or lost it."""
         self._last_failure = self._clock()
         if self._failures == 0:
             self._first_failure = self._last_failure
         self._failures += 1
 
     def request_answered(self) -> None:
-        """Notes that the engine has answered a request to the end."""
+        """Record a complete answer."""
         self.answered += 1
 
     @property
     def silent_for_s(self) -> float:
-        """Seconds in which requests waited for nothing, or in which each of them failed."""
+        """Seconds since the last sign of life while requests wait, or of consecutive failures."""
         failing_for_s = self._last_failure - self._first_failure
         return max(
             self._clock() - self._last_sign if self._waiting else 0.0,
@@ -240,24 +235,22 @@ def _text_stream(prepared: PreparedRequest, tokenizer: TextTokenizer) -> TextStr
 
 
 class _TokenDetails:
-    """The tokens of one answer, told in order."""
+    """Joins the tokens of one answer with their log probabilities, in order."""
 
     def __init__(self, tokenizer: TextTokenizer) -> None:
         self._special_ids = tokenizer.special_ids
-        self._told = 0
+        self._count = 0
 
     def of(self, tokens: Sequence[TokenText], log_probs: Sequence[float]) -> tuple[Token, ...]:
-        """The next tokens with what is known of them; `log_probs` are those of all so far."""
+        """Return the details of the next tokens; `log_probs` cover all tokens so far."""
         if not tokens:
             return ()
-        first, self._told = self._told, self._told + len(tokens)
-        known: list[float | None] = [_sayable(each) for each in log_probs[first : self._told]]
+        first, self._count = self._count, self._count + len(tokens)
+        known: list[float | None] = [
+            max(_MIN_LOG_PROB, log_prob) for log_prob in log_probs[first : self._count]
+        ]
         known += [None] * (len(tokens) - len(known))
         return tuple(
             Token(token_id, text, log_prob, special=token_id in self._special_ids)
             for (token_id, text), log_prob in zip(tokens, known, strict=True)
         )
-
-
-def _sayable(log_prob: float) -> float:
-    return log_prob if log_prob > _LEAST_LOG_PROB else _LEAST_LOG_PROB

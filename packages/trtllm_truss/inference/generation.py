@@ -1,4 +1,4 @@
-"""The life of requests: prepared, admitted, sent to the engine, and turned back into text."""
+"""Prepare requests, admit them, send them to the engine, and decode the answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest
 from trtllm_truss.inference.admission import Admission
-from trtllm_truss.inference.capabilities import in_callers_words
+from trtllm_truss.inference.capabilities import with_callers_field
 from trtllm_truss.inference.decode_stream import AnswerReader, Deadlines, EngineHeartbeat
 from trtllm_truss.inference.preprocessing import PreparedRequest, Preprocessor
 from trtllm_truss.inference.tokenization import prompt_field
@@ -23,7 +23,7 @@ from trtllm_truss.text.tokenizer import TextTokenizer
 from trtllm_truss.triton.client.client import TritonClient
 from trtllm_truss.triton.client.failures import unavailable
 
-STARTS_AT_ONCE = 8
+STARTS_PER_ROUND = 8
 
 Item = TypeVar("Item")
 
@@ -33,12 +33,12 @@ class Generator:
 
     Args:
         preprocessor: prepares requests for the engine.
-        tokenizer: the one that the engine's model was trained with.
-        connect: gives the connection to the engine as it runs now, or raises EngineUnavailable.
+        tokenizer: the engine's tokenizer.
+        connect: returns the connection to the running engine, or raises EngineUnavailable.
         limits: deadlines and the chunk interval.
-        admission: decides how many requests the engine has at once.
-        heartbeat: is told of waiting and of the engine's answers.
-        metrics: is told of everything that can be counted.
+        admission: limits concurrent requests.
+        heartbeat: the engine's heartbeat.
+        metrics: the service's metrics.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Generator:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def engine_is_gone(self) -> None:
-        """Refuses those who wait for the engine, which may be gone for minutes. Any thread's."""
+        """Fail all waiting requests, because the engine is down. Callable from any thread."""
         error = unavailable("the engine is restarting; try again shortly.")
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._admission.fail_waiting, error)
@@ -74,29 +74,29 @@ class Generator:
         protocol: str = "predict",
         call_id: str | None = None,
     ) -> AsyncGenerator[AnswerItem, None]:
-        """All answers to all requests, side by side.
+        """Stream all answers to all requests concurrently.
 
-        An answer comes piece by piece; its last item is a `GenerationEnd`. Its first piece comes
-        at once, later ones are collected for `serving.chunk_interval_ms`. Each of them queues,
-        runs and is counted by itself; if one fails, all end. Closing the generator, or cancelling
-        its consumer, ends them in the engine.
+        The last item of an answer is a `GenerationEnd`. The first delta is sent at once, later ones
+        are collected for `serving.chunk_interval_ms`. Answers queue, run and count separately; if
+        one fails, all end. Closing the generator, or cancelling its consumer, cancels them in the
+        engine.
 
         Args:
-            requests: what to generate, at least one.
-            protocol: which of our protocols asks, for metrics and log.
-            call_id: what the engine is to call the first answer; others add their number to it.
+            requests: at least one.
+            protocol: name of the protocol, for metrics and log.
+            call_id: the engine's request id of the first answer; others append their number.
 
         Raises:
-            RequestError: a request does not fit this engine; nothing was sent to it.
-            QueueFull: an answer would have to wait too long.
-            DeadlineExceeded: one of an answer's deadlines has passed.
-            TrussError: the engine refused, failed or went away.
+            RequestError: the engine does not support a request; nothing was sent.
+            QueueFull: the queue is full or too slow.
+            DeadlineExceeded: a deadline of an answer passed.
+            TrussError: the engine rejected a request, failed or exited.
         """
         self._loop = asyncio.get_running_loop()
         arrived = self._loop.time()
         call_id = call_id or uuid.uuid4().hex
         with ExitStack() as records:
-            # Until all are prepared it is one request, and refused as one.
+            # Counted as one request until all are prepared.
             record = records.enter_context(self._metrics.request_started(protocol, call_id))
             await self._throttle.turn()
             first, *others = await self._prepare(requests, call_id)
@@ -112,27 +112,26 @@ class Generator:
     async def _prepare(
         self, requests: Sequence[GenerationRequest], call_id: str
     ) -> list[PreparedRequest]:
-        """Every answer of the call, in the order of the requests."""
+        """Prepare every answer of the call, in the order of the requests."""
         wanted = sum(request.n for request in requests)
         if wanted > self._admission.capacity:
             raise InvalidRequest(
-                f"{wanted} answers are asked for at once; at most {self._admission.capacity} can "
-                "run and wait here (serving.queue_limit). Ask for fewer.",
+                f"{wanted} answers are requested; at most {self._admission.capacity} can run and "
+                "wait at once (serving.queue_limit). Request fewer.",
                 param=requests[0].name("n") if requests[0].n > 1 else prompt_field(requests[0]),
             )
         request_ids = chain([call_id], (f"{call_id}-{number}" for number in count(1)))
         prepared: list[PreparedRequest] = []
         for request in requests:
             if prepared:
-                await asyncio.sleep(0)  # running streams go on between one prompt and the next
+                await asyncio.sleep(0)  # let running streams continue between two prompts
             prepared += await self._preprocessor.prepare(request, request_ids, len(prepared))
         return prepared
 
     async def _answer(
         self, prepared: PreparedRequest, arrived: float, record: RequestMetrics
     ) -> AsyncGenerator[AnswerItem, None]:
-        """One answer, from the queue to its end."""
-        self._connect()  # without an engine there is nothing to queue for
+        self._connect()  # fail before queueing if the engine is down
         slot = await self._admission.admit(prepared.tokens)
         admitted = asyncio.get_running_loop().time()
         record.queued(admitted - arrived)
@@ -159,63 +158,63 @@ class Generator:
             self._heartbeat.request_failed()
             raise
         except InvalidRequest as refused:
-            raise in_callers_words(refused, prepared.request) from None
+            raise with_callers_field(refused, prepared.request) from None
         finally:
             slot.release()
 
 
 class StartThrottle:
-    """Lets few requests begin in each round of the event loop.
+    """Limits the requests that start in one round of the event loop.
 
-    To plan a request and send it to the engine takes as long as to send several chunks. When
-    hundreds come at once and all begin in one round, every answer that runs waits for the whole of
-    it. Eight at a time, chunks go out between them, and nobody waits longer in the end.
+    Preparing and sending a request takes as long as sending several chunks. Without the limit, a
+    burst of hundreds delays every running answer until all have started. The limit lets chunks
+    out in between, and the last request of the burst starts no later.
     """
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._begun = 0
+        self._started = 0
 
     async def turn(self) -> None:
-        """Returns when it is the caller's turn: at once if few have begun in this round."""
+        """Wait for the caller's turn; return at once while the round is below its limit."""
         loop = asyncio.get_running_loop()
-        if self._begun == 0:
+        if self._started == 0:
             loop.call_soon(self._next_round)
-        if self._begun < STARTS_AT_ONCE:
-            self._begun += 1
+        if self._started < STARTS_PER_ROUND:
+            self._started += 1
             return
         turn = loop.create_future()
         self._waiting.append(turn)
         await turn
 
     def _next_round(self) -> None:
-        self._begun = 0
-        while self._waiting and self._begun < STARTS_AT_ONCE:
+        self._started = 0
+        while self._waiting and self._started < STARTS_PER_ROUND:
             turn = self._waiting.popleft()
             if not turn.done():  # else the caller has left
                 turn.set_result(None)
-                self._begun += 1
-        if self._begun:
+                self._started += 1
+        if self._started:
             asyncio.get_running_loop().call_soon(self._next_round)
 
 
 def merge_streams(streams: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerator[Item, None]:
-    """Items of all streams as they come; one stream is given back as it is.
+    """Merge streams in order of arrival; a single stream is returned as it is.
 
-    Every stream runs on by itself, but no further than one item ahead of the reader. All are
-    closed in the end, whatever that is.
+    Streams run concurrently, at most one item ahead of the reader. All are closed at the end, on
+    errors too.
 
     Args:
-        streams: at least one; none of them begun.
+        streams: at least one; none of them started.
 
     Raises:
-        Exception: what the first stream to fail raised.
+        Exception: the error of the first stream that fails.
     """
     return streams[0] if len(streams) == 1 else _merged(streams)
 
 
 async def _merged(streams: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerator[Item, None]:
-    # An item stands in a tuple, so that it is told from what ends a stream.
+    # A tuple wraps each item to distinguish it from the end of a stream.
     queue: asyncio.Queue[tuple[Item] | Exception | None] = asyncio.Queue(1)
     readers = [asyncio.create_task(_read(stream, queue)) for stream in streams]
     running = len(readers)
@@ -238,7 +237,7 @@ async def _read(
     stream: AsyncGenerator[Item, None],
     queue: asyncio.Queue[tuple[Item] | Exception | None],
 ) -> None:
-    """Puts the items of a stream into the queue, then None, or what it raised."""
+    """Queue the items of a stream, then None or its error."""
     try:
         async with aclosing(stream):
             async for item in stream:

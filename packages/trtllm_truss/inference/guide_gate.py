@@ -1,4 +1,4 @@
-"""The check of a request's guide, before the request queues for the engine."""
+"""Validate the guide of a request before the request queues for the engine."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _GPU_WORKER = "trtllm_truss.guides.xgrammar_worker"
 
 
 class GuideGate:
-    """Refuses requests with guides that the engine must not compile.
+    """Rejects requests with guides that the engine must not compile.
 
-    A waiting request holds no place in the engine and does not count for `hang_timeout_s`.
+    A waiting request holds no slot and does not count for `hang_timeout_s`.
 
     Args:
-        check: the check for the engine's vocabulary.
+        check: the validator for the engine's vocabulary.
     """
 
     def __init__(self, check: GuideValidator) -> None:
@@ -37,8 +37,8 @@ class GuideGate:
         """Wait for the check of a request's guide.
 
         Raises:
-            InvalidRequest: the guide is refused.
-            QueueFull: too many guides are unchecked.
+            InvalidRequest: the guide is invalid.
+            QueueFull: too many guides wait for their check.
             EngineUnavailable: the check failed.
         """
         guide = request.guide
@@ -61,12 +61,12 @@ def guide_check_for(
     environment: Mapping[str, str],
     compile_limit_s: float,
 ) -> GuideValidator | None:
-    """Build the check for an engine, or None without guided decoding; starts nothing.
+    """Build the validator for an engine without starting it; None without guided decoding.
 
     Args:
         engine: the engine.
         tokenizer_info: TensorRT-LLM's vocabulary file; None without guided decoding.
-        environment: variables of the trial program.
+        environment: environment of the worker process.
         compile_limit_s: CPU time per guide.
     """
     if engine.kind is EngineKind.CPU:
@@ -76,7 +76,7 @@ def guide_check_for(
         return None
     if importlib.util.find_spec("xgrammar") is None:
         logger.warning(
-            "XGrammar's Python package is not installed: of guides only length, depth and "
-            "repetitions are checked"
+            "XGrammar's Python package is not installed: only length, depth and repetitions of "
+            "guides are checked"
         )
     return GuideValidator(["-m", _GPU_WORKER, str(tokenizer_info)], environment, compile_limit_s)

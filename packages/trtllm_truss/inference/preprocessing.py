@@ -1,4 +1,4 @@
-"""What a request becomes before the engine sees it: ids, limits and seeds, checked."""
+"""Validate requests and convert them to engine requests."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _SEEDS = 2**64
 
 @dataclass(frozen=True, slots=True)
 class PreparedRequest:
-    """One answer to a request, as the engine is asked for it.
+    """One answer to a request, ready for the engine.
 
     Attributes:
-        request: what is answered.
-        prompt: its prompt.
-        engine_request: what is sent.
-        end_ids: the ids that end the answer and are not part of it.
-        special_stop_words: of the end ids, those that are stop words, with their texts.
-        stop_words: those of the request, shared by its answers.
-        index: the number of the answer in its call.
+        request: the request.
+        prompt: the encoded prompt.
+        engine_request: the request in the engine's terms.
+        end_ids: token ids that end the answer and are not part of it.
+        special_stop_words: text by token id of the stop words that are special tokens.
+        stop_words: stop words of the request, shared by its answers.
+        index: number of the answer in its call.
     """
 
     request: GenerationRequest
@@ -45,31 +45,30 @@ class PreparedRequest:
 
     @property
     def tokens(self) -> int:
-        """Tokens that its KV cache must have room for in the end, all beams together."""
+        """KV cache tokens of prompt and maximum answer, over all beams."""
         request = self.engine_request
         return (len(request.input_ids) + request.max_tokens) * request.beam_width
 
     @property
     def seed(self) -> int:
-        """What the random numbers begin with."""
         seed = self.engine_request.sampling.seed
         assert seed is not None
         return seed
 
     def special_stop_word(self, end_id: int | None) -> str | None:
-        """The stop word that an answer ended with, if it is a special token.
+        """Return the stop word of an end id, if it is a special token.
 
         Args:
-            end_id: the end id in the output; None if it was the one that the engine leaves out.
+            end_id: the end id in the output; None for the one that the engine omits.
         """
         end = self.engine_request.end_id if end_id is None else end_id
         return None if end is None else self.special_stop_words.get(end)
 
     def cut_at_end(self, ids: tuple[int, ...]) -> tuple[tuple[int, ...], int | None]:
-        """The ids before the first end id, and that id if there is one.
+        """Return the ids before the first end id, and that id or None.
 
-        The engine leaves out the one end id that it knows; others come as stop words, in the
-        output.
+        The engine omits its own end id from the output; further ones are sent to it as stop words,
+        which it does not omit.
         """
         for place, token_id in enumerate(ids):
             if token_id in self.end_ids:
@@ -78,7 +77,14 @@ class PreparedRequest:
 
 
 class Preprocessor:
-    """Checks requests against one engine and encodes them with its tokenizer."""
+    """Validates requests against one engine and encodes them with its tokenizer.
+
+    Args:
+        engine: the engine.
+        tokenizer: the engine's tokenizer.
+        capabilities: limits of the engine as configured.
+        guides: validates guides; None without guided decoding.
+    """
 
     def __init__(
         self,
@@ -87,14 +93,6 @@ class Preprocessor:
         capabilities: Capabilities,
         guides: GuideGate | None = None,
     ) -> None:
-        """Binds engine and tokenizer.
-
-        Args:
-            engine: what its folder says of it.
-            tokenizer: the one that it was trained with.
-            capabilities: what it can do as it is set up here.
-            guides: checks guides; None without guided decoding.
-        """
         self._engine = engine
         self._tokenizer = tokenizer
         self._capabilities = capabilities
@@ -104,17 +102,17 @@ class Preprocessor:
     async def prepare(
         self, request: GenerationRequest, request_ids: Iterator[str], index: int = 0
     ) -> list[PreparedRequest]:
-        """Makes a request ready for the engine, once for each of its answers.
+        """Prepare each answer of a request.
 
         Args:
-            request: what to generate.
-            request_ids: what the engine is to call the answers.
-            index: the number of the first answer in its call.
+            request: the request.
+            request_ids: the engine's request ids.
+            index: number of the first answer in its call.
 
         Raises:
-            RequestError: it does not fit this engine.
+            RequestError: the engine does not support the request.
             QueueFull: too many guides wait for their check.
-            EngineUnavailable: its guide cannot be checked.
+            EngineUnavailable: the guide cannot be checked.
         """
         validate_capabilities(request, self._engine, self._capabilities)
         prompt = await encode_prompt(
@@ -133,8 +131,7 @@ class Preprocessor:
         if request.guide is not None and not end_ids:
             name = request.name("guide")
             raise InvalidRequest(
-                f"{name} is given, and an answer that follows it ends by the model's end of "
-                "sequence; do not ignore that.",
+                f"{name} needs the model's end of sequence to end the answer; do not ignore it.",
                 param=name,
             )
         engine_request = self._engine_request(request, prompt, end_ids, next(request_ids))
@@ -165,7 +162,7 @@ class Preprocessor:
             max_tokens=self._tokens_to_generate(request, len(prompt.ids)),
             end_id=end_ids[0] if end_ids else None,
             pad_id=self._tokenizer.pad_id,
-            # The backend knows one end id only; further ones travel as stop words of one token.
+            # The backend takes one end id; send the others as stop words of one token.
             stop_words=[
                 [token_id]
                 for token_id in dict.fromkeys((*end_ids[1:], *hints))
@@ -182,7 +179,7 @@ class Preprocessor:
         )
 
     def _tokens_to_generate(self, request: GenerationRequest, prompt_tokens: int) -> int:
-        """`max_tokens`, cut down to the context only where the caller did not choose it."""
+        """Return `max_tokens`, cut down to the context unless the caller chose it."""
         engine = self._engine
         field = prompt_field(request)
         room = engine.max_sequence_tokens - prompt_tokens
@@ -192,21 +189,21 @@ class Preprocessor:
             return request.max_tokens
         name = request.name("max_tokens")
         raise ContextLengthExceeded(
-            f"{name} is {request.max_tokens}; beside the {prompt_tokens} tokens of {field} this "
-            f"engine's context of {engine.max_sequence_tokens} leaves room for {room}. Lower "
-            f"{name} or shorten {field}.",
+            f"{name} is {request.max_tokens}; this engine's context of "
+            f"{engine.max_sequence_tokens} tokens leaves room for {room} after the "
+            f"{prompt_tokens} tokens of {field}. Lower {name} or shorten {field}.",
             param=name,
         )
 
     def _cache_room(self, request: GenerationRequest, prompt_tokens: int) -> int:
-        """Tokens that an empty KV cache leaves for each beam, at least 1."""
+        """Return the tokens per beam that fit into an empty KV cache, at least 1."""
         tokens = self._capabilities.kv_cache_tokens
         if tokens is None:
             return request.max_tokens
         return max(1, tokens // request.beam_width - prompt_tokens)
 
     def _bad_word_ids(self, words: tuple[str, ...]) -> list[list[int]]:
-        """Each word as it is written at the start of a text and after a space."""
+        """Encode each word as at the start of a text and after a space."""
         spellings = [spelling for word in words for spelling in (word, f" {word}")]
         return [
             self._tokenizer.encode(spelling, add_special_tokens=False) for spelling in spellings
@@ -214,12 +211,12 @@ class Preprocessor:
 
 
 def _with_seed(sampling: Sampling) -> Sampling:
-    """A seed left out is a constant to the engine: every answer would be the same."""
+    """Draw a missing seed: the engine's default is a constant, so answers would repeat."""
     return sampling if sampling.seed is not None else replace(sampling, seed=secrets.randbits(63))
 
 
 def _sibling(first: PreparedRequest, number: int, request_id: str) -> PreparedRequest:
-    """Another answer to the same request, with a seed of its own; it does not tell the prompt."""
+    """Derive a further answer with its own seed and id, without the prompt's tokens."""
     sampling = replace(first.engine_request.sampling, seed=(first.seed + number) % _SEEDS)
     return replace(
         first,

@@ -1,4 +1,4 @@
-"""What a caller sends to be continued becomes token ids."""
+"""Encode prompts and conversations as token ids."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from trtllm_truss.text.token_stream import TokenStream
 from trtllm_truss.text.tokenizer import TextTokenizer, TooManyTokens
 
 _LONG_CHARACTERS = 2048
-"""From here on a prompt is encoded in a thread: the event loop must not wait for it."""
+"""Size from which a prompt is encoded in a thread, off the event loop."""
 
 _ITEM_CHARACTERS = 16
-"""Characters that a message, list or number counts as."""
+"""Estimated size of a message, list or number."""
 
 _ENCODERS = ThreadPoolExecutor(2, "encode")
-"""Few at a time: each takes a core, and a kilobyte for each token of the engine's context."""
+"""Few threads: each takes a core, and a kilobyte per token of the engine's context."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedPrompt:
-    """A prompt as the engine gets it.
+    """An encoded prompt.
 
     Attributes:
         ids: at least one.
-        text: its text, if answers are to begin with it.
-        tokens: its tokens, if they are to be told.
+        text: the text for `echo`, else empty.
+        tokens: the tokens for `prompt_details`, else empty.
     """
 
     ids: list[int]
@@ -50,14 +50,14 @@ async def encode_prompt(
     """Encode the prompt of a request.
 
     Args:
-        request: the prompt, or messages.
-        tokenizer: the model's.
-        max_tokens: the longest prompt that the engine takes.
-        control_tokens: whether special tokens that are written out in messages act as such.
+        request: a request with a prompt or messages.
+        tokenizer: the engine's tokenizer.
+        max_tokens: maximum length of a prompt.
+        control_tokens: interpret special tokens in the text of messages.
 
     Raises:
         ContextLengthExceeded: the prompt has more tokens than `max_tokens`.
-        RequestError: the tokenizer cannot encode it, or it is empty.
+        RequestError: the tokenizer cannot encode the prompt, or it is empty.
     """
     encode = partial(_encode, request, tokenizer, max_tokens, control_tokens)
     parts: list[Any] = [request.prompt, request.messages, request.chat.tools]
@@ -69,14 +69,14 @@ async def encode_prompt(
 
 
 def prompt_field(request: GenerationRequest) -> str:
-    """The caller's name of the field that holds the prompt."""
+    """Return the caller's name of the prompt field."""
     if request.messages is not None:
         return request.name("messages")
     return request.name("prompt" if request.prompt_ids is None else "prompt_ids")
 
 
 def _characters_left(value: Any, characters: int) -> int:
-    """Subtract the size of a value; stop at 0, so that a large one costs no time."""
+    """Subtract the size of a value; stop at 0 to bound the cost."""
     if isinstance(value, str):
         return characters - len(value)
     characters -= _ITEM_CHARACTERS
@@ -159,12 +159,12 @@ def _text(request: GenerationRequest, ids: list[int], tokenizer: TextTokenizer) 
 
 
 def _tokens(ids: list[int], tokenizer: TextTokenizer) -> tuple[Token, ...]:
-    """Each with its text, special ones too: that is what the prompt is made of."""
+    """Pair each id with its text, including special tokens."""
     stream = TokenStream(tokenizer, skip_special_tokens=False)
     stream.push(ids)
-    told = stream.tokens
+    tokens = stream.tokens
     stream.finish()
     return tuple(
         Token(token_id, text, special=token_id in tokenizer.special_ids)
-        for token_id, text in (*told, *stream.tokens)
+        for token_id, text in (*tokens, *stream.tokens)
     )

@@ -60,7 +60,7 @@ def test_whole_with_details() -> None:
     )
 
 
-def test_whole_with_the_prompts_tokens() -> None:
+def test_whole_with_prompt_tokens() -> None:
     finish = GenerationEnd(FinishReason.STOP, Usage(1, 3), prompt=(Token(1, "<s>", special=True),))
     details = json.loads(whole(call(details=True, decoder_input_details=True), *PIECES, finish))
     assert details["details"]["prefill"] == [
@@ -91,7 +91,7 @@ def test_reasons(reason: FinishReason, stop_word: str | None, name: str) -> None
     )
 
 
-def test_a_list_of_inputs_gives_a_list() -> None:
+def test_a_list_of_inputs_returns_a_list() -> None:
     answer = LmiAnswer(parse_lmi({"inputs": ["a", "b"]}, {}, tgi=False))
     for index, text in ((1, "y"), (0, "x")):
         answer.push(TextDelta(text, index))
@@ -139,13 +139,13 @@ def test_an_empty_stream_has_one_line() -> None:
     )
 
 
-def test_text_is_sent_as_it_is() -> None:
+def test_text_is_not_escaped() -> None:
     tokens = (Token(1, "é\u2028", None), Token(2, "\n", None))
     text = lines(call(stream=True), TextDelta("é\u2028\n", tokens=tokens), LENGTH)
     assert text.split("\n")[0] == '{"token": {"id": 1, "text": "é\u2028", "log_prob": null}}'
 
 
-def test_a_stream_that_broke_off() -> None:
+def test_an_aborted_stream() -> None:
     stream = LmiStream(call(stream=True))
     raw = stream.push(PIECES[0]) + stream.error(EngineUnavailable("the engine has died."))
     first, last = raw.decode().splitlines()

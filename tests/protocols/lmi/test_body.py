@@ -1,4 +1,4 @@
-"""LMI bodies: LMI's defaults, its names and other names, and refusals."""
+"""LMI bodies: defaults, names, aliases and errors."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_settings_give_defaults_that_a_body_overrides() -> None:
         ({"top_k": 7, "top_p": 0.5, "temperature": 2}, Sampling(2, 7, 0.5)),
     ],
 )
-def test_how_tokens_are_chosen(sent: dict[str, Any], sampling: Sampling) -> None:
+def test_sampling(sent: dict[str, Any], sampling: Sampling) -> None:
     assert call(**sent).requests[0].sampling == sampling
 
 
@@ -106,7 +106,7 @@ def test_parameters_reach_the_request(sent: dict[str, Any], name: str, value: ob
 
 
 @pytest.mark.parametrize("alias", sorted(ALIASES))
-def test_other_names(alias: str) -> None:
+def test_aliases(alias: str) -> None:
     values = {"stop": ["a"], "ignore_eos": True, "runtime_top_p": 0.5, "len_penalty": 0.5}
     value = values.get(alias, 3)
     assert call(**{alias: value}) == call(**{ALIASES[alias]: value})
@@ -153,7 +153,7 @@ def test_a_list_of_inputs() -> None:
     assert [request.prompt for request in parsed.requests] == ["a", "b"]
 
 
-def test_tgi_tells_details_unless_told_otherwise() -> None:
+def test_tgi_returns_details_by_default() -> None:
     assert call(tgi=True).details
     assert not call(tgi=True, details=False).details
 
@@ -165,7 +165,7 @@ def test_dispatch() -> None:
     assert not is_tgi_client("python-requests/2.32")
 
 
-def test_what_asks_for_nothing_passes() -> None:
+def test_neutral_values_are_accepted() -> None:
     neutral = {name: field.neutral[0] for name, field in UNSUPPORTED.items() if field.neutral}
     assert call(**neutral) == call()
     assert call(**dict.fromkeys(UNSUPPORTED)) == call()
@@ -173,7 +173,7 @@ def test_what_asks_for_nothing_passes() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(UNSUPPORTED))
-def test_what_is_not_served_is_refused_by_name(name: str) -> None:
+def test_unsupported_fields_are_named(name: str) -> None:
     error = refusal({"inputs": "a", "parameters": {name: "x"}})
     assert error.param == name
     assert UNSUPPORTED[name].reason in error.message
@@ -226,6 +226,6 @@ def test_refused_parameters(sent: dict[str, Any], param: str, parts: list[str]) 
         assert part in error.message
 
 
-def test_a_stream_is_no_single_object() -> None:
+def test_a_stream_cannot_be_json() -> None:
     body = {"inputs": "a", "stream": True, "parameters": {"output_formatter": "json"}}
     assert "choose jsonlines or sse" in refusal(body).message

@@ -1,4 +1,4 @@
-"""huggingface_hub's own client reads answers in TGI's shapes, and sends what is understood."""
+"""huggingface_hub's client parses our TGI answers, and we parse its requests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FINISH = GenerationEnd(FinishReason.LENGTH, Usage(4, 3), seed=7, prompt=(Token(4
 
 
 class Answering(http.server.BaseHTTPRequestHandler):
-    """Parses with our parser and answers with our builders; `broken` says how it goes wrong."""
+    """Parse and answer with our code; `broken` selects the failure."""
 
     bodies: ClassVar[list[dict[str, Any]]] = []
     broken: ClassVar[dict[str, TrussError]] = {}
@@ -151,7 +151,7 @@ def test_errors_become_the_clients_exceptions(
         client.text_generation("The")
 
 
-def test_a_stream_that_broke_off_raises(client: InferenceClient) -> None:
+def test_an_aborted_stream_raises(client: InferenceClient) -> None:
     Answering.broken["after"] = EngineUnavailable("the engine has died.")
     events = iter(client.text_generation("The", stream=True))
     assert [next(events) for _ in TOKENS] == ["100", "%", "."]

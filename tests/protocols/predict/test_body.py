@@ -1,4 +1,4 @@
-"""JSON bodies to requests: what is accepted, what is refused, and with which words."""
+"""Predict bodies: accepted, rejected, and error messages."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_aliases(alias: str, field: str, value: object) -> None:
     assert getattr(holder, field) == value
 
 
-def test_one_stop_word_may_be_a_plain_text() -> None:
+def test_one_stop_word_may_be_a_plain_string() -> None:
     request, _ = parse_predict({"prompt": "Hi", "stop": "a,b\n"}, {})
     assert request.stop_words == ("a,b\n",)
 
@@ -95,7 +95,7 @@ def test_null_counts_as_not_sent() -> None:
         ({"prompt": "\ud800"}, "prompt", ["lone surrogates"]),
     ],
 )
-def test_refusals_name_field_value_and_remedy(
+def test_errors_name_field_value_and_remedy(
     body: dict[str, Any], param: str, parts: list[str]
 ) -> None:
     error = refusal(body)
@@ -124,13 +124,13 @@ def test_a_long_value_is_cut_in_the_message() -> None:
         (b"[" * 100_000, "100000 levels deep"),
     ],
 )
-def test_bodies_that_are_no_json_object(raw: bytes, part: str) -> None:
+def test_bodies_that_are_not_json_objects(raw: bytes, part: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         parse_json_object(raw, 1 << 20)
     assert part in caught.value.message
 
 
-def test_good_body() -> None:
+def test_valid_body() -> None:
     assert parse_json_object(json.dumps({"prompt": "é"}).encode(), 1 << 20) == {"prompt": "é"}
 
 
