@@ -2,5 +2,5 @@
 
 The engine `openvino_genai` imports `errors`, `engines` and `guides`. The text models in
 `triton_native` import `errors`, `text` and `triton`. Both use `numpy_abi`, which fits NumPy 2 to
-older stubs, and `parent_death_watch`, which ends Triton if their process dies.
+older stubs, and `kill_parent_on_death`, which ends Triton if their process dies.
 """

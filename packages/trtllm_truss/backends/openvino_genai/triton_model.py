@@ -10,6 +10,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
+from trtllm_truss.backends.kill_parent_on_death import KillParentOnDeath
 from trtllm_truss.backends.numpy_abi import readable_copy, repair_reading
 from trtllm_truss.backends.openvino_genai.engine import Engine
 from trtllm_truss.backends.openvino_genai.parameters import read_settings
@@ -17,7 +18,6 @@ from trtllm_truss.backends.openvino_genai.request import read_request
 from trtllm_truss.backends.openvino_genai.responses import Outputs
 from trtllm_truss.backends.openvino_genai.scheduler import Scheduler
 from trtllm_truss.backends.openvino_genai.tensors import Tensors, UnsupportedRequest
-from trtllm_truss.backends.parent_death_watch import ParentDeathWatch
 from trtllm_truss.guides.guide import GUIDE_IS_CHECKED
 
 logger = logging.getLogger(__package__)
@@ -51,7 +51,7 @@ class TritonPythonModel:
         self._limits = engine.limits
         self._scheduler = Scheduler(engine, settings, on_death=_end_server)
         self._scheduler.start()
-        self._death_watch = ParentDeathWatch()
+        self._kill_on_death = KillParentOnDeath()
 
     def execute(self, requests: list[Any]) -> None:
         for request in requests:
@@ -66,7 +66,7 @@ class TritonPythonModel:
 
     def finalize(self) -> None:
         self._scheduler.close()
-        self._death_watch.stop()
+        self._kill_on_death.stop()
 
     def _take(self, request: Any, sender: _TritonSender) -> None:
         tensors = Tensors({tensor.name(): tensor.as_numpy() for tensor in request.inputs()})

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from trtllm_truss.backends.parent_death_watch import ParentDeathWatch
+from trtllm_truss.backends.kill_parent_on_death import KillParentOnDeath
 from trtllm_truss.backends.triton_native.answer import TextAnswer, beams
 from trtllm_truss.backends.triton_native.calls import ENGINE_OUTPUTS, Models
 from trtllm_truss.backends.triton_native.config import parameters, tokenizer
@@ -49,7 +49,7 @@ class TritonPythonModel:
         self._engine = values["tensorrt_llm_model_name"]
         self._tokenizer = tokenizer(values)
         self._stub = threading.Lock()
-        self._death_watch = ParentDeathWatch()
+        self._kill_on_death = KillParentOnDeath()
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="answers", daemon=True).start()
         self._models = self._start(_connect(os.environ[GRPC_ADDRESS_VARIABLE])).result()
@@ -70,7 +70,7 @@ class TritonPythonModel:
 
     def finalize(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._death_watch.stop()
+        self._kill_on_death.stop()
 
     def _start(self, work: Coroutine[Any, Any, _Result]) -> Future[_Result]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)

@@ -10,7 +10,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from trtllm_truss.backends.parent_death_watch import ParentDeathWatch
+from trtllm_truss.backends.kill_parent_on_death import KillParentOnDeath
 from trtllm_truss.backends.triton_native.answer import beams
 from trtllm_truss.backends.triton_native.config import parameters, tokenizer
 from trtllm_truss.backends.triton_native.tensors import Inputs, from_texts, to_numpy
@@ -19,13 +19,13 @@ from trtllm_truss.backends.triton_native.tensors import Inputs, from_texts, to_n
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         self._tokenizer = tokenizer(parameters(args))
-        self._death_watch = ParentDeathWatch()
+        self._kill_on_death = KillParentOnDeath()
 
     def execute(self, requests: list[Any]) -> list[Any]:
         return [self._answer(request) for request in requests]
 
     def finalize(self) -> None:
-        self._death_watch.stop()
+        self._kill_on_death.stop()
 
     def _answer(self, request: Any) -> Any:
         tensors = Inputs(request.inputs()).tensors

@@ -11,7 +11,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from trtllm_truss.backends.parent_death_watch import ParentDeathWatch
+from trtllm_truss.backends.kill_parent_on_death import KillParentOnDeath
 from trtllm_truss.backends.triton_native.config import flag, parameters, tokenizer
 from trtllm_truss.backends.triton_native.tensors import Inputs, from_ids, from_integer, from_numpy
 from trtllm_truss.backends.triton_native.words import bad_lists, stop_lists, word_tensor
@@ -26,13 +26,13 @@ class TritonPythonModel:
         values = parameters(args)
         self._tokenizer = tokenizer(values)
         self._adds_special_tokens = flag(values, "add_special_tokens", default=True)
-        self._death_watch = ParentDeathWatch()
+        self._kill_on_death = KillParentOnDeath()
 
     def execute(self, requests: list[Any]) -> list[Any]:
         return [self._answer(request) for request in requests]
 
     def finalize(self) -> None:
-        self._death_watch.stop()
+        self._kill_on_death.stop()
 
     def _answer(self, request: Any) -> Any:
         try:

@@ -68,7 +68,7 @@ class TritonPythonModel:
         self._behaviour = _read_rank_file(self._folder / f"rank{_RANK}.engine")
         _load(self._behaviour)
         self._death_watch = subprocess.Popen(
-            ["sh", "-c", _WATCH, "parent-death-watch", str(os.getppid())], stdin=subprocess.PIPE
+            ["sh", "-c", _WATCH, "kill-parent-on-death", str(os.getppid())], stdin=subprocess.PIPE
         )
         _log(f"rank {_RANK} of {_WORLD_SIZE} loaded {self._folder}")
         _meet_the_others()
