@@ -1,4 +1,4 @@
-"""What the formats of tool calls have in common."""
+"""The interface of tool call formats."""
 
 from __future__ import annotations
 
