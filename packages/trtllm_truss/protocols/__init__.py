@@ -1,4 +1,4 @@
-"""JSON bodies into requests, generated text into bytes; no network, no engine.
+"""Parse JSON bodies into requests and encode answers; no network, no engine.
 
 Each protocol is a package with an `adapter` that implements `base.ApiAdapter`.
 """

@@ -15,34 +15,34 @@ JSON_MEDIA_TYPE = "application/json"
 SSE_MEDIA_TYPE = "text/event-stream"
 
 Defaults = Mapping[str, Any]
-"""Values for fields that a body leaves out, by the names of the predict body."""
+"""Values of missing fields, by the names of the predict body."""
 
 
 class Writer(Protocol):
-    """Turns all answers to one call into bytes, as they come."""
+    """Encodes the answers of one call."""
 
     def push(self, item: AnswerItem) -> bytes:
-        """What the next item adds, possibly nothing."""
+        """Encode the next item; may return nothing."""
 
     def end(self) -> bytes:
-        """What follows once every answer has ended."""
+        """Encode the end of all answers."""
 
     def error(self, error: TrussError) -> bytes:
-        """What ends a stream that broke off.
+        """Encode an error within a stream.
 
         Raises:
-            TrussError: `error` itself, where only breaking off the response can say it.
+            TrussError: `error`, if the protocol can only abort the response.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One body, read.
+    """A parsed body.
 
     Attributes:
-        requests: what is to be generated, side by side.
-        writer: turns the answers into bytes.
-        media_type: of these; JSON is sent whole, everything else as it comes.
+        requests: requests to run concurrently.
+        writer: encodes the answers.
+        media_type: content type; JSON is sent whole, other types are streamed.
     """
 
     requests: Sequence[GenerationRequest]
@@ -51,22 +51,22 @@ class Call:
 
 
 class ApiAdapter(Protocol):
-    """One protocol, as one client speaks it."""
+    """One protocol."""
 
     @property
     def name(self) -> str:
-        """What metrics and log call it."""
+        """Name in metrics and log."""
 
     def read(self, body: Mapping[str, Any], accept: str, call_id: str) -> Call:
-        """What a body asks for.
+        """Parse a body.
 
         Args:
-            body: the JSON object that the caller sent.
-            accept: the header of that name; empty if there is none.
-            call_id: unique, for answers that have an id.
+            body: the JSON object.
+            accept: the `Accept` header or an empty string.
+            call_id: unique id for answers with an id.
 
         Raises:
-            InvalidRequest: it cannot be understood, or asks for what is not served.
+            InvalidRequest: the body is invalid or has unsupported fields.
         """
 
     def error_body(self, error: TrussError) -> Any:
@@ -75,7 +75,7 @@ class ApiAdapter(Protocol):
 
 @dataclass(slots=True)
 class CollectedAnswer:
-    """The items of one answer, put together; `end` is None until it has ended."""
+    """The collected items of one answer; `end` is None until it has ended."""
 
     texts: list[str] = field(default_factory=list)
     tokens: list[Token] = field(default_factory=list)
@@ -83,18 +83,16 @@ class CollectedAnswer:
 
     @property
     def text(self) -> str:
-        """The text so far."""
         return "".join(self.texts)
 
 
 class WholeWriter:
-    """A `Writer` of one JSON value, which `body` makes of all answers in the end."""
+    """A `Writer` of one JSON value, built by `body` from all answers."""
 
     def __init__(self) -> None:
         self._answers: defaultdict[int, CollectedAnswer] = defaultdict(CollectedAnswer)
 
     def push(self, item: AnswerItem) -> bytes:
-        """Collects the item."""
         answer = self._answers[item.index]
         if isinstance(item, TextDelta):
             answer.texts.append(item.text)
@@ -104,26 +102,24 @@ class WholeWriter:
         return b""
 
     def end(self) -> bytes:
-        """The value."""
         return json_bytes(self.body())
 
     def error(self, error: TrussError) -> bytes:
-        """Raises it."""
         raise error
 
     def body(self) -> Any:
-        """The value, once every answer has ended.
+        """Build the JSON value.
 
         Raises:
-            InternalError: one has not.
+            InternalError: an answer has no end.
         """
         raise NotImplementedError
 
     def ended(self, index: int) -> tuple[CollectedAnswer, GenerationEnd]:
-        """An answer and its end.
+        """Return an answer and its end.
 
         Raises:
-            InternalError: it has none.
+            InternalError: the answer has no end.
         """
         answer = self._answers[index]
         if answer.end is None:

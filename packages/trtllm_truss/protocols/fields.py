@@ -1,4 +1,4 @@
-"""The fields of a body, whatever the protocol: their types, and errors that name them."""
+"""Field types and field errors of all protocols."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from trtllm_truss.validation import (
 
 INT32_MAX = 2**31 - 1
 LEAST = 1e-6
-"""Least value of what must be above 0: the engine computes in 32 bits, where less becomes 0."""
+"""Minimum of positive numbers: the engine's 32-bit floats round smaller ones to 0."""
 
 NonEmpty = Annotated[str, Field(min_length=1)]
 Word = Annotated[str, Field(min_length=1, max_length=MAX_WORD_CHARACTERS)]
 Words = Annotated[list[Word], Field(fail_fast=True, max_length=MAX_WORDS)]
-"""Stop words or bad words. Without `fail_fast` pydantic collects an error for each item."""
+"""Stop words or bad words. Without `fail_fast` pydantic collects an error per item."""
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Unsupported(NamedTuple):
-    """A field of a protocol that is not served.
+    """An unsupported field of a protocol.
 
     Attributes:
-        reason: why, as the end of a sentence.
-        neutral: values that ask for nothing, so that they may be sent.
+        reason: end of the error message.
+        neutral: accepted values, which have no effect.
     """
 
     reason: str
@@ -45,10 +45,10 @@ class Unsupported(NamedTuple):
 def refuse_unsupported(
     name: str, value: Any, table: Mapping[str, Unsupported], *, within: str = ""
 ) -> None:
-    """Lets a field of the table pass only if it asks for nothing.
+    """Accept only neutral values of an unsupported field.
 
     Raises:
-        InvalidRequest: it asks for something.
+        InvalidRequest: the value would have an effect.
     """
     if value in table[name].neutral:
         return
@@ -62,13 +62,13 @@ def refuse_unsupported(
 def named_once(
     sent: Mapping[str, Any], aliases: Mapping[str, str], texts: Collection[str], *, within: str = ""
 ) -> dict[str, Any]:
-    """Fields under their own names.
+    """Resolve aliases of fields.
 
     Args:
-        sent: by the names that the caller used.
-        aliases: other names, and the field that each of them means.
-        texts: fields that hold a list of texts, for which one text alone may stand.
-        within: what is put before a name in messages.
+        sent: values by the caller's names.
+        aliases: field by alias.
+        texts: fields with a list of strings, which accept a single string too.
+        within: prefix of names in messages.
 
     Raises:
         InvalidRequest: a field is given under two names.
@@ -89,8 +89,8 @@ def invalid_request(error: ValidationError, known: Iterable[str]) -> InvalidRequ
     """Build the error of a failed validation from its first finding.
 
     Args:
-        error: the findings.
-        known: the names of the fields that exist, for suggestions.
+        error: the validation error.
+        known: all field names, for suggestions.
     """
     finding: dict[str, Any] = dict(error.errors(include_url=False)[0])
     location = [p if isinstance(p, int) else p[:SHOWN_CHARACTERS] for p in finding["loc"]]
@@ -103,15 +103,15 @@ def invalid_request(error: ValidationError, known: Iterable[str]) -> InvalidRequ
     return InvalidRequest(f"{broken_rule(finding, path)}.", param=param)
 
 
-def check_length(name: str, items: Sized, most: int, *, param: str, unit: str = "items") -> None:
+def check_length(name: str, items: Sized, maximum: int, *, param: str, unit: str = "items") -> None:
     """Refuse a list or text that is too long.
 
     Raises:
-        InvalidRequest: it has more than `most` of `unit`.
+        InvalidRequest: it has more than `maximum` of `unit`.
     """
-    if len(items) > most:
+    if len(items) > maximum:
         raise InvalidRequest(
-            f"{name} has {len(items)} {unit}; it must have at most {most} {unit}.",
+            f"{name} has {len(items)} {unit}; it must have at most {maximum} {unit}.",
             param=param,
         )
 

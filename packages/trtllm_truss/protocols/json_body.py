@@ -1,4 +1,4 @@
-"""Bytes of a request become a JSON object, or a refusal that names what is wrong with them."""
+"""Parse request bodies as JSON objects within limits."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _NOT_BRACKETS = bytes(set(range(256)) - _STEPS.keys())
 def parse_json_object(raw: bytes, max_bytes: int) -> dict[str, Any]:
     """Parse a request body, which must be a JSON object.
 
-    NaN and Infinity, which Python's parser accepts, are refused. Size and shape are checked before
-    any object is built.
+    Reject NaN and Infinity, which Python's parser accepts. Check size and shape before building
+    any object.
 
     Args:
         raw: the body.
@@ -25,7 +25,7 @@ def parse_json_object(raw: bytes, max_bytes: int) -> dict[str, Any]:
 
     Raises:
         BodyTooLarge: it has more than `max_bytes`.
-        InvalidRequest: it is not UTF-8, not JSON, not an object, or beyond one of `limits`.
+        InvalidRequest: it is not UTF-8, not JSON, not an object, or exceeds one of `limits`.
     """
     if len(raw) > max_bytes:
         raise BodyTooLarge(
@@ -60,12 +60,12 @@ def parse_json_object(raw: bytes, max_bytes: int) -> dict[str, Any]:
 
 
 def _check_shape(raw: bytes) -> None:
-    """Refuse a body that would be expensive to parse and validate.
+    """Reject a body that would be expensive to parse and validate.
 
-    Counts are exact for JSON; of anything else, which the parser refuses, they are harmless.
+    Counts are exact for JSON; the parser rejects anything else.
 
     Raises:
-        InvalidRequest: it is beyond one of `limits`.
+        InvalidRequest: the body exceeds one of `limits`.
     """
     containers = raw.count(b"[") + raw.count(b"{")
     if containers <= limits.MAX_NESTING and raw.count(b",") <= limits.MAX_KEYS:
@@ -85,9 +85,11 @@ def _check_shape(raw: bytes) -> None:
         )
 
 
-def _refuse_more(what: str, count: int, most: int) -> None:
-    if count > most:
-        raise InvalidRequest(f"the body holds {count} {what}; at most {most} are read. Send fewer.")
+def _refuse_more(unit: str, count: int, maximum: int) -> None:
+    if count > maximum:
+        raise InvalidRequest(
+            f"the body holds {count} {unit}; at most {maximum} are read. Send fewer."
+        )
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -98,5 +100,5 @@ def _kind(value: object) -> str:
     if isinstance(value, list):
         return "a list"
     if isinstance(value, str):
-        return "a text"
+        return "a string"
     return json.dumps(value)[:40]

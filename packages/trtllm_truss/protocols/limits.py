@@ -1,12 +1,12 @@
-"""Bounds on what one body may hold, beside `serving.max_body_bytes`.
+"""Limits of one body in addition to `serving.max_body_bytes`.
 
-Each keeps the work on the event loop for one request below a tenth of a second.
+Each keeps the work of one request on the event loop below 100 ms.
 """
 
 from __future__ import annotations
 
 MAX_NESTING = 64
-"""Arrays and objects within each other. Templates and encoders recurse deeper than the parser."""
+"""Nesting of arrays and objects. Templates and encoders recurse deeper than the parser."""
 
 MAX_CONTAINERS = 1 << 16
 """Arrays and objects in all."""
@@ -15,7 +15,7 @@ MAX_STRINGS = 1 << 16
 """Strings in all, keys included."""
 
 MAX_KEYS = 1 << 15
-"""Keys in all: each unknown one costs a kilobyte when it is refused."""
+"""Keys in all: each unknown one costs a kilobyte when rejected."""
 
 MAX_VALUES = 1 << 19
 """Items in all, such as the token ids of prompts."""
@@ -28,7 +28,7 @@ MAX_PROMPTS = 256
 MAX_BIASED_TOKENS = 1024
 
 MAX_MODEL_CHARACTERS = 256
-"""Of the name that every event echoes."""
+"""Length of the name that every event repeats."""
 
 MAX_WORDS = 64
 """Stop words, and bad words."""
@@ -36,4 +36,4 @@ MAX_WORDS = 64
 MAX_WORD_CHARACTERS = 256
 
 MAX_GUIDE_CHARACTERS = 1 << 16
-"""A JSON schema, a regular expression or a grammar."""
+"""Length of a JSON schema, a regular expression or a grammar."""

@@ -183,7 +183,7 @@ def test_unsupported_fields_are_named(name: str) -> None:
     ("body", "param", "parts"),
     [
         ({"inputs": None}, "inputs", ["inputs is null"]),
-        ({"inputs": ""}, "inputs", ["not empty"]),
+        ({"inputs": ""}, "inputs", ["non-empty"]),
         ({"inputs": 5}, "inputs", ["inputs is 5"]),
         ({"inputs": []}, "inputs", ["inputs is []"]),
         ({"inputs": ["a", ""]}, "inputs", ["inputs[1]"]),

@@ -115,7 +115,7 @@ def test_a_long_value_is_cut_in_the_message() -> None:
         (b"", "empty"),
         (b"{", "not valid JSON"),
         (b"[1]", "is a list"),
-        (b'"x"', "is a text"),
+        (b'"x"', "is a string"),
         (b"3", "is 3"),
         (b'{"prompt": "\xff"}', "not UTF-8"),
         (b'{"prompt": "x", "top_p": NaN}', "NaN"),

@@ -1,4 +1,4 @@
-"""LMI's protocol as an endpoint uses it."""
+"""The `ApiAdapter` of LMI's protocol."""
 
 from __future__ import annotations
 
@@ -15,18 +15,16 @@ from trtllm_truss.protocols.lmi.call import LmiForm
 
 @dataclass(frozen=True, slots=True)
 class LmiAdapter:
-    """LMI's, or with `tgi` that of Text Generation Inference."""
+    """LMI's protocol, or with `tgi` that of Text Generation Inference."""
 
     defaults: Defaults
     tgi: bool = False
     name: str = "lmi"
 
     def read(self, body: Mapping[str, Any], accept: str, call_id: str) -> Call:
-        """As `ApiAdapter.read`."""
         call = parse_lmi(body, self.defaults, tgi=self.tgi)
         writer = LmiAnswer(call) if call.form is LmiForm.JSON else LmiStream(call)
         return Call(call.requests, writer, call.form.media_type)
 
     def error_body(self, error: TrussError) -> Any:
-        """LMI's shape or TGI's."""
         return error_body(error, tgi=self.tgi)

@@ -1,4 +1,4 @@
-"""Answers and errors in LMI's shapes and in TGI's: JSON, JSON lines, or server-sent events."""
+"""Encode answers and errors for LMI and TGI: JSON, JSON lines, or server-sent events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trtllm_truss.requests import AnswerItem, FinishReason, GenerationEnd, Token
 Json = dict[str, Any]
 
 NO_TOKEN = Token(id=-1, text="", log_prob=-1, special=True)
-"""What LMI puts where a line must have a token and there is none."""
+"""LMI's placeholder in a line without a token."""
 
 
 class LmiAnswer(WholeWriter):
@@ -24,7 +24,7 @@ class LmiAnswer(WholeWriter):
         self._call = call
 
     def body(self) -> Json | list[Json]:
-        """An object, or a list of them for a list of inputs and for TGI's clients."""
+        """Return an object, or a list for a list of inputs and for TGI's clients."""
         objects = [
             self._object(request.prompt or "", *self.ended(index))
             for index, request in enumerate(self._call.requests)
@@ -44,19 +44,19 @@ class LmiAnswer(WholeWriter):
             "finish_reason": finish_reason(end),
             "generated_tokens": end.usage.completion_tokens,
         }
-        told = [token_object(token, tgi=tgi) for token in tokens]
+        generated = [token_object(token, tgi=tgi) for token in tokens]
         prefill = [token_object(token, tgi=tgi) for token in end.prompt]
         if tgi:
-            return {**head, "seed": end.seed, "prefill": prefill, "tokens": told}
-        details: Json = {**head, "inputs": prompt, "tokens": told}
+            return {**head, "seed": end.seed, "prefill": prefill, "tokens": generated}
+        details: Json = {**head, "inputs": prompt, "tokens": generated}
         return {**details, "prefill": prefill} if prefill else details
 
 
 class LmiStream:
-    """Turns the answer of one call into lines, as it comes: one for each token.
+    """Encodes the answer of one call as lines, one per token.
 
-    The last line holds the last token together with the whole text, so a token is sent when the
-    next one is there or nothing follows.
+    The last line has the last token and the whole text, so each token is held until the next one
+    or the end.
     """
 
     def __init__(self, call: LmiCall) -> None:
@@ -66,7 +66,7 @@ class LmiStream:
         self._sent = 0
 
     def push(self, item: AnswerItem) -> bytes:
-        """The lines that the next item completes; possibly none."""
+        """Encode the lines that the next item completes."""
         if isinstance(item, GenerationEnd):
             return self._line(self._held or NO_TOKEN, self._ending(item))
         self._text.append(item.text)
@@ -81,7 +81,7 @@ class LmiStream:
         return b""
 
     def error(self, error: TrussError) -> bytes:
-        """The last lines of an answer that broke off."""
+        """Encode the last lines of an aborted answer."""
         return self._release() + self._encoded(error_line(error, tgi=self._call.tgi))
 
     def _release(self) -> bytes:
@@ -123,7 +123,7 @@ class LmiStream:
 
 
 def token_object(token: Token, *, tgi: bool) -> dict[str, Any]:
-    """One token. LMI tells of special ones only where a token is one."""
+    """Encode one token; LMI's `special_token` is present only if true."""
     if tgi:
         return {
             "id": token.id,
@@ -136,17 +136,17 @@ def token_object(token: Token, *, tgi: bool) -> dict[str, Any]:
 
 
 def finish_reason(finish: GenerationEnd) -> str:
-    """`length`, `eos_token` or `stop_sequence`."""
+    """Return `length`, `eos_token` or `stop_sequence`."""
     if finish.reason is FinishReason.LENGTH:
         return "length"
     return "eos_token" if finish.stop_word is None else "stop_sequence"
 
 
 def error_body(error: TrussError, *, tgi: bool) -> dict[str, Any]:
-    """The body of an error response.
+    """Encode an error response.
 
-    LMI answers 424 to nearly everything; `code` here is the true status of the response. TGI's
-    clients choose their exception by `error_type`.
+    LMI returns 424 for nearly all errors; our `code` is the actual status. TGI's clients choose
+    their exception by `error_type`.
     """
     if tgi:
         return {"error": error.message, "error_type": _kind(error)}
@@ -154,7 +154,7 @@ def error_body(error: TrussError, *, tgi: bool) -> dict[str, Any]:
 
 
 def error_line(error: TrussError, *, tgi: bool) -> dict[str, Any]:
-    """The last line of a stream that broke off: LMI's token of an error, with its message."""
+    """Encode the last line of an aborted stream: LMI's error token with the message."""
     if tgi:
         return error_body(error, tgi=True)
     return {

@@ -1,4 +1,4 @@
-"""The body: dispatch, inputs, and what its parameters mean for a generation."""
+"""Parse LMI bodies: dispatch, inputs, and conversion of parameters."""
 
 from __future__ import annotations
 
@@ -42,30 +42,29 @@ _NAMES = {
     "guide": "parameters.grammar",
     "lora_task_id": "parameters.lora_task_id",
 }
-"""What LMI calls a request's attributes that an engine may refuse."""
+"""LMI's field names of attributes that an engine may reject."""
 
 _NOT_A_DEFAULT = ("stream", "beam_width")
 
 
 def is_lmi(body: Mapping[str, Any]) -> bool:
-    """Whether a body is LMI's, and not that of another protocol on the same route."""
+    """Distinguish LMI bodies from other protocols of the route."""
     return "inputs" in body
 
 
 def is_tgi_client(user_agent: str) -> bool:
-    """Whether a client expects TGI's shapes: huggingface_hub's, by what it calls itself."""
+    """Recognize huggingface_hub, which expects TGI's shapes, by its user agent."""
     return "hf_hub/" in user_agent
 
 
 def parse_lmi(body: Mapping[str, Any], defaults: Mapping[str, Any], *, tgi: bool) -> LmiCall:
-    """An LMI body.
+    """Parse an LMI body.
 
     Args:
-        body: the JSON object that the caller sent.
-        defaults: values for fields that it leaves out, by the names of the predict body; LMI's
-            own defaults hold where there is none.
-        tgi: whether the caller expects the shapes of Text Generation Inference, as LMI's option
-            `tgi_compat` gives them.
+        body: the JSON object.
+        defaults: values of missing fields, by the names of the predict body; they override LMI's
+            defaults.
+        tgi: use the shapes of Text Generation Inference, like LMI's option `tgi_compat`.
 
     Raises:
         InvalidRequest: a field is missing, unknown, not served, of the wrong type or out of
@@ -103,7 +102,7 @@ def parse_lmi(body: Mapping[str, Any], defaults: Mapping[str, Any], *, tgi: bool
 
 
 def _generation_arguments(sent: Mapping[str, Any], parameters: Parameters) -> dict[str, Any]:
-    """The arguments of a `GenerationRequest` that do not depend on its input."""
+    """Return the arguments of `GenerationRequest` that do not depend on the input."""
     chosen = {ALIASES.get(name, name) for name, value in sent.items() if value is not None}
     return {
         "truncate_prompt": parameters.truncate,
@@ -130,11 +129,11 @@ def _inputs(inputs: Any) -> tuple[list[str], bool]:
         path = f"inputs[{place}]" if listed else "inputs"
         if not isinstance(text, str) or not text:
             raise InvalidRequest(
-                f"{path} is {shown(text)}; it must be a text that is not empty.", param="inputs"
+                f"{path} is {shown(text)}; it must be a non-empty string.", param="inputs"
             )
         if not is_unicode(text):
             raise InvalidRequest(
-                f"{path} holds half of a UTF-16 surrogate pair; send whole characters.",
+                f"{path} contains a lone surrogate; send whole characters.",
                 param="inputs",
             )
     if not texts:

@@ -1,4 +1,4 @@
-"""One LMI call, read: what is to be generated and how the answer is to look."""
+"""A parsed LMI call and the forms of its answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trtllm_truss.requests import GenerationRequest
 
 
 class LmiForm(str, enum.Enum):
-    """How an answer is sent; the values are LMI's names of its output formatters."""
+    """Form of an answer; values are LMI's output formatters."""
 
     JSON = "json"
     JSON_LINES = "jsonlines"
@@ -17,7 +17,6 @@ class LmiForm(str, enum.Enum):
 
     @property
     def media_type(self) -> str:
-        """Its content type."""
         return _MEDIA_TYPES[self]
 
 
@@ -30,15 +29,15 @@ _MEDIA_TYPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LmiCall:
-    """What a body asks for.
+    """A parsed LMI body.
 
     Attributes:
-        requests: one for each input, each with a prompt.
-        listed: whether the inputs were a list, so that the answer is one.
-        form: how the answer is sent; a list of inputs is answered as JSON only.
-        tgi: whether the shapes are those of Text Generation Inference.
-        details: whether to tell more than the text.
-        return_full_text: whether `generated_text` begins with the input.
+        requests: one per input, each with a prompt.
+        listed: the inputs are a list, so the answer is a list.
+        form: form of the answer; JSON for a list.
+        tgi: use the shapes of Text Generation Inference.
+        details: include `details`.
+        return_full_text: start `generated_text` with the input.
     """
 
     requests: tuple[GenerationRequest, ...]

@@ -1,4 +1,4 @@
-"""TGI's `grammar`: what the answer must match."""
+"""TGI's `grammar` parameter."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _KINDS: dict[str, GuideKind] = {
 
 
 class Grammar(Strict):
-    """A guide: `json` holds a schema, `json_schema` one under `schema`, `regex` a text."""
+    """A guide: `json` takes a schema, `json_schema` one under `schema`, `regex` a string."""
 
     type: str
     value: Any
 
 
 def guide_from(grammar: Grammar | None) -> Guide | None:
-    """The guide that a grammar means.
+    """Convert a grammar to a guide.
 
     Raises:
-        InvalidRequest: its type is unknown, or its value is not what the type needs.
+        InvalidRequest: the type is unknown, or the value does not fit it.
     """
     if grammar is None:
         return None

@@ -1,4 +1,4 @@
-"""Every field below `parameters`: LMI's, those of its TensorRT-LLM handler, and TGI's."""
+"""The fields under `parameters`: LMI's, its TensorRT-LLM handler's, and TGI's."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ALIASES = {
     "random_seed": "seed",
     "ignore_eos": "ignore_eos_token",
 }
-"""Other names: TGI's for stop sequences, the backend's tensors, which LMI passes on, and ours."""
+"""Field by alias: TGI's, the backend's tensors, which LMI forwards, and ours."""
 
 _LISTS_OF_TEXTS = ("stop_sequences", "bad_sequences")
 
@@ -42,15 +42,15 @@ UNSUPPORTED = {
     "adapter_id": Unsupported("adapters are chosen by lora_task_id"),
     "best_of": Unsupported("one sequence is generated", (0, 1)),
     "early_stopping": Unsupported("beam search is not offered here", (False,)),
-    "logprobs": Unsupported("details tell the log probabilities", (0, 1)),
+    "logprobs": Unsupported("details include the log probabilities", (0, 1)),
     "min_p": Unsupported("the engine has no such limit", (0,)),
     "n": Unsupported("one sequence is generated", (1,)),
     "num_beams": Unsupported("beam search is not offered here", (1,)),
     "prompt_logprobs": Unsupported("the engine gives no log probabilities of a prompt", (0,)),
     "spaces_between_special_tokens": Unsupported("the tokenizer decides", (True,)),
     "stop_token_ids": Unsupported("send their texts as stop_sequences", ([],)),
-    "streaming": Unsupported("say it with stream, beside parameters", (True,)),
-    "top_n_tokens": Unsupported("the engine tells the chosen token only", (0,)),
+    "streaming": Unsupported("use stream, next to parameters", (True,)),
+    "top_n_tokens": Unsupported("the engine returns the chosen token only", (0,)),
     "typical_p": Unsupported("the engine has no typical sampling", (1,)),
     "watermark": Unsupported("text is not watermarked", (False,)),
 }
@@ -61,7 +61,7 @@ _UNLIMITED = 1.0
 
 
 class Parameters(Strict):
-    """What is served; defaults are those of LMI's TensorRT-LLM handler."""
+    """The supported parameters, with the defaults of LMI's TensorRT-LLM handler."""
 
     max_new_tokens: int = Field(30, ge=1, le=INT32_MAX, description="Tokens to generate.")
     do_sample: bool | None = Field(
@@ -112,10 +112,10 @@ class Parameters(Strict):
     lora_task_id: int | None = Field(
         None, ge=0, le=2**64 - 1, description="The adapter to generate with."
     )
-    details: bool | None = Field(None, description="Tell the tokens and why the answer ended.")
+    details: bool | None = Field(None, description="Return the tokens and the finish reason.")
     decoder_input_details: bool = Field(
         False,
-        description="Tell the input's tokens as `prefill`, without log probabilities; needs "
+        description="Return the input's tokens as `prefill`, without log probabilities; needs "
         "details, and no stream.",
     )
     return_full_text: bool = Field(
@@ -127,14 +127,14 @@ class Parameters(Strict):
 
 
 def read_parameters(sent: Mapping[str, Any], defaults: Mapping[str, Any]) -> Parameters:
-    """The parameters of a body, checked. One that is null counts as not sent.
+    """Validate the parameters of a body; null counts as missing.
 
     Args:
-        sent: what stands below `parameters`.
-        defaults: values for what is not sent, by LMI's names.
+        sent: `parameters`.
+        defaults: values of missing parameters, by LMI's names.
 
     Raises:
-        InvalidRequest: a parameter is unknown, not served, of the wrong type or out of range.
+        InvalidRequest: a parameter is unknown, unsupported, of the wrong type or out of range.
     """
     known = [*Parameters.model_fields, *ALIASES, *UNSUPPORTED]
     given = {name: value for name, value in sent.items() if value is not None or name not in known}
@@ -149,10 +149,10 @@ def read_parameters(sent: Mapping[str, Any], defaults: Mapping[str, Any]) -> Par
 
 
 def sampling_from(parameters: Parameters) -> Sampling:
-    """The sampling that the parameters mean: LMI's `do_sample` and its defaults.
+    """Convert parameters to sampling by LMI's `do_sample` and its defaults.
 
-    The engine is greedy where neither top_k nor top_p is set, whatever the temperature. So whoever
-    asks for a temperature alone, which LMI takes for a wish to draw since 0.32, gets a top_p of 1.
+    The engine is greedy at any temperature unless top_k or top_p is set. LMI samples since 0.32 if
+    only a temperature is set, so that case gets a top_p of 1.
     """
     return replace(
         _choice(parameters),
@@ -166,7 +166,7 @@ def sampling_from(parameters: Parameters) -> Sampling:
 
 
 def _choice(parameters: Parameters) -> Sampling:
-    """Greedy unless something asks for drawing."""
+    """Return greedy decoding unless a parameter requests sampling."""
     temperature, top_k, top_p = parameters.temperature, parameters.top_k, parameters.top_p
     asked = parameters.do_sample
     if asked is None:

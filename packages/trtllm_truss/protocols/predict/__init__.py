@@ -1,4 +1,4 @@
-"""The Truss's own protocol: one body, answered with text, events or JSON.
+"""The predict protocol: one body, answered with text, events or JSON.
 
-`body` reads it, `adapter` writes its answers and errors.
+`body` parses it, `adapter` encodes answers and errors.
 """

@@ -21,13 +21,12 @@ from trtllm_truss.requests import AnswerItem, GenerationEnd, TextDelta
 
 @dataclass(frozen=True, slots=True)
 class PredictAdapter:
-    """Our own protocol."""
+    """The predict protocol."""
 
     defaults: Defaults
     name: str = "predict"
 
     def read(self, body: Mapping[str, Any], accept: str, call_id: str) -> Call:
-        """As `ApiAdapter.read`."""
         request, stream = parse_predict(body, self.defaults)
         form = response_form(accept, stream)
         if form == "json":
@@ -37,15 +36,14 @@ class PredictAdapter:
         return Call([request], PlainText(), "text/plain; charset=utf-8")
 
     def error_body(self, error: TrussError) -> dict[str, Any]:
-        """`{"error": {"code", "message", "param"}}`."""
+        """Return `{"error": {"code", "message", "param"}}`."""
         return _error_body(error)
 
 
 class PlainText:
-    """The text and nothing else, so that only a response that breaks off can tell an error."""
+    """Text only; an error aborts the response."""
 
     def push(self, item: AnswerItem) -> bytes:
-        """A delta's text."""
         return item.text.encode() if isinstance(item, TextDelta) else b""
 
     def end(self) -> bytes:
@@ -53,15 +51,14 @@ class PlainText:
         return b""
 
     def error(self, error: TrussError) -> bytes:
-        """Raises it."""
         raise error
 
 
 class Events:
-    """One event a delta, and a last one that says how the answer ended."""
+    """One event per delta, and a last one with finish reason and usage."""
 
     def push(self, item: AnswerItem) -> bytes:
-        """`data: {"text": …}`, in the end `data: {"finish_reason": …, "usage": …}`."""
+        """Return `data: {"text": …}`, or at the end `data: {"finish_reason": …, "usage": …}`."""
         return sse_event({"text": item.text} if isinstance(item, TextDelta) else _end_fields(item))
 
     def end(self) -> bytes:
@@ -69,7 +66,7 @@ class Events:
         return b""
 
     def error(self, error: TrussError) -> bytes:
-        """`data: {"error": …}`."""
+        """Return `data: {"error": …}`."""
         return sse_event(_error_body(error))
 
 
@@ -77,7 +74,6 @@ class WholeText(WholeWriter):
     """`{"text": …, "finish_reason": …, "usage": …}`."""
 
     def body(self) -> dict[str, Any]:
-        """The object."""
         answer, end = self.ended(0)
         return {"text": answer.text, **_end_fields(end)}
 

@@ -1,4 +1,4 @@
-"""The body of `predict`: every field, its range and its aliases."""
+"""The body of `predict`: fields, ranges and aliases."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ALIASES = {
     "min_length": "min_tokens",
     "random_seed": "seed",
 }
-"""Other names that clients use, and the field each of them means."""
+"""Field by alias."""
 
 _SAMPLING = {field.name for field in fields(Sampling)}
 
@@ -43,7 +43,7 @@ class Message(Strict):
 
 
 class PredictBody(Strict):
-    """What a caller may send to `predict`; anything else is refused by name."""
+    """The fields of a predict body; other fields are rejected."""
 
     prompt: NonEmpty | None = None
     messages: (
@@ -73,13 +73,11 @@ _KNOWN = [*PredictBody.model_fields, *ALIASES]
 def parse_predict(
     body: Mapping[str, Any], defaults: Mapping[str, Any]
 ) -> tuple[GenerationRequest, bool]:
-    """A predict body as a request, and whether the caller wants it streamed.
-
-    A field that is null counts as not sent.
+    """Parse a predict body into a request and its `stream` field; null counts as missing.
 
     Args:
-        body: the JSON object that the caller sent.
-        defaults: values for fields that the caller left out (`model_metadata.generation`).
+        body: the JSON object.
+        defaults: values of missing fields (`model_metadata.generation`).
 
     Raises:
         InvalidRequest: a field is missing, unknown, of the wrong type or out of range.
@@ -112,7 +110,7 @@ def parse_predict(
 
 
 def parse_defaults(generation: Mapping[str, Any]) -> dict[str, Any]:
-    """`model_metadata.generation`, checked by the same rules as a body.
+    """Validate `model_metadata.generation` by the rules of a body.
 
     Raises:
         SettingsError: a default is unknown, of the wrong type or out of range.
@@ -131,7 +129,7 @@ def parse_defaults(generation: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def response_form(accept: str, stream: bool) -> Literal["text", "events", "json"]:
-    """How the answer is sent, from the `Accept` header and the field `stream`."""
+    """Choose the form of the answer by the `Accept` header and the field `stream`."""
     wanted = accept.lower()
     if not stream:
         return "json"
@@ -141,7 +139,7 @@ def response_form(accept: str, stream: bool) -> Literal["text", "events", "json"
 
 
 def _by_field(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that were really sent, each under its own name."""
+    """Drop known fields that are null, and resolve aliases."""
     sent = {name: value for name, value in body.items() if value is not None or name not in _KNOWN}
     return named_once(sent, ALIASES, ("stop_words", "bad_words"))
 
