@@ -49,8 +49,10 @@ class Model:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # Truss waits for ever after what is not an Exception
-            logger.exception("unforeseen error")
-            sentence = f"unforeseen {type(error).__name__}: {error}; the log above says where."
+            logger.exception("unhandled exception")
+            sentence = (
+                f"unhandled {type(error).__name__}: {error}; the log above has the traceback."
+            )
             logger.error("cannot start: %s", sentence)
             raise StartupError(sentence) from error
         self._service = service
@@ -78,7 +80,7 @@ class Model:
         return await self._loaded().completions(request)
 
     def _is_in_process(self) -> bool:
-        """Whether `truss.load(DIR)` made it: that passes a dict, Truss's server an object."""
+        """Detect `truss.load(DIR)`, which passes a dict as secrets; the server an object."""
         return isinstance(self._secrets, dict)
 
     def _loaded(self) -> Routes:

@@ -2,12 +2,13 @@
 
 The layers, each of which imports only those before it:
 
-* `errors`, `validation`, `requests`: the vocabulary of every layer.
-* `settings`, `artifacts`, `engines`, `guides`: configuration, files and what they describe.
-* `processes`, `triton`, `text`, `builder`: child processes, the server, the tokenizer, builds.
-* `metrics`, `inference`, `serving`: counters, the life of a request, the life of the engine.
-* `protocols`, `endpoints`: JSON bodies and the HTTP around them.
-* `cli`: the commands.
+* `errors`, `literals`, `validation`, `requests`: vocabulary of all layers.
+* `settings`, `artifacts`, `engines`, `guides`: configuration, downloads, engine files, guides.
+* `processes`, `triton`, `text`, `tool_calls`: child processes, the server, tokenizers, tool calls.
+* `builder`: engine builds.
+* `metrics`, `inference`, `serving`: metrics, the request path, the engine's lifecycle.
+* `protocols`, `configuration`, `endpoints`: JSON bodies, config.yaml as a whole, HTTP.
+* `cli`: commands.
 
 `backends` runs inside Triton's processes. Importing this package imports none of them.
 `tests/packaging/test_layers.py` checks the order.

@@ -178,7 +178,7 @@ def test_whatever_ends_a_start_is_said(
     with pytest.raises(StartupError):
         module.Model(config={}, secrets={}, data_dir=ROOT / "data").load()
     assert caplog.messages[-1] == (
-        "cannot start: unforeseen Panic: at the disco; the log above says where."
+        "cannot start: unhandled Panic: at the disco; the log above has the traceback."
     )
 
 

@@ -1,1 +1,1 @@
-"""HTTP: one request from its body to its response, and `predict` in this process."""
+"""HTTP endpoints, and in-process `predict`."""

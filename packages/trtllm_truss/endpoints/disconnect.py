@@ -1,7 +1,7 @@
-"""A client that leaves cancels what is done for it, whether or not there is a response yet.
+"""Cancel the work for a client that disconnects, before and during the response.
 
-Until a response is sent nobody reads the connection's events, and while one is sent Starlette
-reads them at the price of a task group. Here one task listens, and cancels the one that works.
+Before a response Starlette does not read the connection's events; during one it does, at the cost
+of a task group. Here one task listens and cancels the working one.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ Result = TypeVar("Result")
 
 
 class SelfCancel:
-    """Cancels the task that made it, and tells this from being cancelled by somebody else.
+    """Cancels the task that created it, and distinguishes that from other cancellations.
 
-    Do what it may interrupt inside ``try``, and call `consume` when a CancelledError arrives.
-    This is what a cancel scope is for; made for one response each, it costs a tenth of anyio's.
+    Call `consume` on a CancelledError. Costs a tenth of anyio's cancel scope per response.
     """
 
     __slots__ = ("_requested", "_task")
@@ -31,13 +30,13 @@ class SelfCancel:
         self._requested = False
 
     def request(self) -> None:
-        """Cancels the task; to be called from elsewhere in the same event loop."""
+        """Cancel the task, from another task or callback of the same event loop."""
         if not self._requested:
             self._requested = True
             self._task.cancel()
 
     def consume(self) -> bool:
-        """Uncancel; True if nobody else cancelled the task."""
+        """Uncancel; return True if no other cancellation is pending."""
         if not self._requested:
             return False
         uncancel = getattr(self._task, "uncancel", None)  # they are counted from Python 3.11 on
@@ -45,20 +44,20 @@ class SelfCancel:
 
 
 class ClientGone(Exception):
-    """The client closed the connection; there is nobody to answer."""
+    """The client closed the connection."""
 
 
 async def while_connected(receive: Receive, work: Awaitable[Result]) -> Result:
-    """Awaits `work`, and cancels it as soon as the client is gone.
+    """Await `work` in the calling task; cancel it when the client disconnects.
 
     The request's body must have been read.
 
     Args:
-        receive: gives the connection's events.
-        work: what is done for the client, in the calling task.
+        receive: ASGI's `receive`.
+        work: the work for the client.
 
     Raises:
-        ClientGone: the client left first; `work` has been cancelled and has ended.
+        ClientGone: the client disconnected first; `work` was cancelled and has ended.
     """
     cancellation = SelfCancel()
     leaving = asyncio.ensure_future(_when_gone(receive, cancellation.request))
@@ -73,7 +72,7 @@ async def while_connected(receive: Receive, work: Awaitable[Result]) -> Result:
 
 
 async def _when_gone(receive: Receive, act: Callable[[], None]) -> None:
-    """Acts when the client has left; events are pushed, nothing is polled."""
+    """Call `act` on a disconnect."""
     while (await receive())["type"] != "http.disconnect":
         pass
     act()

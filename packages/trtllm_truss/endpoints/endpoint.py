@@ -1,4 +1,4 @@
-"""One HTTP request from its body to its response, whatever the protocol."""
+"""Handle one HTTP request in any protocol."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from trtllm_truss.endpoints.disconnect import ClientGone
-from trtllm_truss.endpoints.streaming import AnswerStream, EncodedAnswer, unforeseen_error
+from trtllm_truss.endpoints.streaming import AnswerStream, EncodedAnswer, internal_error
 from trtllm_truss.errors import TrussError
 from trtllm_truss.protocols.base import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, ApiAdapter, Call
 from trtllm_truss.protocols.json_body import parse_json_object
@@ -21,7 +21,7 @@ from trtllm_truss.serving.service import Service
 logger = logging.getLogger(__name__)
 
 Choose = Callable[[Mapping[str, str], Mapping[str, Any]], ApiAdapter]
-"""The protocol of a request with these headers and this body; empty if it is no JSON object."""
+"""Selects the protocol by headers and body; the body is empty if it is not a JSON object."""
 
 CLIENT_GONE_STATUS = 499
 REQUEST_ID_HEADER = "X-Request-Id"
@@ -29,12 +29,12 @@ _UNBUFFERED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 class Endpoint:
-    """Answers the requests of one route.
+    """Handles the requests of one route.
 
     Args:
-        service: the running engine.
-        default: the route's protocol.
-        choose: chooses another by the request; None for a route of one protocol.
+        service: the running service.
+        default: protocol of the route.
+        choose: selects another protocol by request; None for a route with one protocol.
     """
 
     def __init__(self, service: Service, default: ApiAdapter, choose: Choose | None = None) -> None:
@@ -43,7 +43,7 @@ class Endpoint:
         self._choose = choose
 
     async def __call__(self, request: Request) -> Response:
-        """The response to one request; never raises for what a caller or the engine did."""
+        """Return the response; errors become responses too."""
         call_id = uuid.uuid4().hex
         adapter = self._default
         try:
@@ -61,16 +61,16 @@ class Endpoint:
             response = await self._respond(request, call, adapter.name, call_id)
         except TrussError as error:
             response = _error_response(error, adapter)
-        except ClientGone:  # for nobody: the status appears in the access log alone
+        except ClientGone:  # the status appears in the access log only
             response = Response(status_code=CLIENT_GONE_STATUS)
         except Exception:
-            logger.exception("unforeseen error")
-            response = _error_response(unforeseen_error(), adapter)
+            logger.exception("unhandled exception")
+            response = _error_response(internal_error(), adapter)
         response.headers[REQUEST_ID_HEADER] = call_id
         return response
 
     def _parse(self, raw: bytes) -> tuple[dict[str, Any], TrussError | None]:
-        """The JSON object, or an empty one and what is wrong with the body."""
+        """Return the JSON object, or an empty one and the error."""
         try:
             return parse_json_object(raw, self._service.limits.max_body_bytes), None
         except TrussError as error:
@@ -80,7 +80,7 @@ class Endpoint:
         limits = self._service.limits
         items = self._service.generator.generate(call.requests, protocol, call_id)
         answer = EncodedAnswer(items, call.writer)
-        # Only a stream of events has comments, by which silence can be filled.
+        # Only event streams have comments, which can fill silence.
         keep_alive_s = limits.keep_alive_s if call.media_type == SSE_MEDIA_TYPE else None
         await answer.open(request.receive, keep_alive_s)
         if call.media_type == JSON_MEDIA_TYPE:
@@ -95,15 +95,15 @@ class Endpoint:
 
 
 def _release(request: Request) -> None:
-    """Untie a request from itself, so that its body is freed with it and not by a collection.
+    """Break a reference cycle, so that the body is freed without a garbage collection.
 
-    Truss keeps a closure over each request in that request's own state.
+    Truss stores a closure over the request in the request's state.
     """
     with suppress(AttributeError, KeyError):
         del request.state.watch_disconnect
 
 
 def _error_response(error: TrussError, adapter: ApiAdapter) -> JSONResponse:
-    """An error that was found before the first byte of an answer."""
+    """Build the response of an error before the first byte of an answer."""
     retry_after = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
     return JSONResponse(adapter.error_body(error), error.status, retry_after)

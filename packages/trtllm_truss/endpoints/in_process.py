@@ -1,7 +1,7 @@
-"""`predict` for a caller in this process: `truss.load(DIR).predict({…})`, a script, a notebook.
+"""In-process `predict`: `truss.load(DIR).predict({…})` in a script or notebook.
 
-Such a caller wants text, not a response, and it awaits nothing; it may even be inside an event loop
-of its own that must not be blocked for. Requests therefore run in a loop on a thread of their own.
+The caller is synchronous and may run inside an event loop, so requests run in a loop on a separate
+thread.
 """
 
 from __future__ import annotations
@@ -23,35 +23,33 @@ _PROTOCOL = "predict"
 
 
 class InProcessPredict:
-    """Answers predict bodies with text. May be called from any thread.
+    """Answers predict bodies with text. Thread-safe.
 
-    The engine ends with this object, or with the process: Truss makes a model for each prediction,
-    drops it afterwards, and has no way of saying so.
+    The service is stopped with this object or the process: Truss creates a model per prediction
+    and drops it without a notification.
+
+    Args:
+        service: the running service.
+        defaults: values of missing request fields.
     """
 
     def __init__(self, service: Service, defaults: Mapping[str, Any]) -> None:
-        """Binds the service that answers, and ends with it.
-
-        Args:
-            service: the running engine.
-            defaults: request fields that hold where a body leaves them out.
-        """
         self._service = service
         self._defaults = defaults
         self._loop, end_loop = _new_loop()
         weakref.finalize(self, _end, service.stop, end_loop)
 
     def __call__(self, body: Mapping[str, Any]) -> str | Generator[str, None, None]:
-        """The text that a body asks for.
+        """Generate the text of a body.
 
         Returns:
-            A generator of its pieces, as they come; closing it ends the request in the engine.
-            With `"stream": false` the whole text.
+            A generator of text deltas; closing it cancels the request in the engine. The whole text
+            with `"stream": false`.
 
         Raises:
             InvalidRequest: a field is missing, unknown, of the wrong type or out of range.
-            TrussError: the engine refused, failed or went away. A generator raises it when it is
-                read, and never ends as if the text were whole.
+            TrussError: the engine rejected the request, failed or exited. A generator raises it
+                when read.
         """
         request, stream = parse_predict(body, self._defaults)
         pieces = self._pieces(self._service.generator.generate([request], _PROTOCOL))
@@ -67,7 +65,7 @@ class InProcessPredict:
             reading.result()
         finally:
             reading.cancel()
-            # Its error's traceback has this frame: a circle, and the engine would outlive it.
+            # Break the cycle of error, traceback and frame, which would keep the engine alive.
             del reading
 
 
@@ -79,7 +77,7 @@ async def _read(answer: AsyncGenerator[AnswerItem, None], put: Callable[[str], N
 
 
 def _new_loop() -> tuple[asyncio.AbstractEventLoop, Callable[[], object]]:
-    """A loop that runs on a thread of its own, and what ends it."""
+    """Start an event loop on a thread; return it and a function that ends it."""
     started: Future[tuple[asyncio.AbstractEventLoop, Callable[[], object]]] = Future()
 
     async def stay() -> None:

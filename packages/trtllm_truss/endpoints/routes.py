@@ -1,4 +1,4 @@
-"""Truss's routes, and which protocol a request on each of them speaks."""
+"""The endpoints of Truss's routes, and the selection of their protocols."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Routes:
     """The endpoints of one service.
 
     Attributes:
-        predict: `/v1/models/model:predict` and `/invocations`: our own body, or LMI's.
+        predict: `/v1/models/model:predict` and `/invocations`: predict, LMI or TGI bodies.
         chat_completions: `/v1/chat/completions`.
         completions: `/v1/completions`.
     """
@@ -36,9 +36,9 @@ def build_routes(service: Service, defaults: Defaults) -> Routes:
     """Build the endpoints of a running service.
 
     Args:
-        service: the running engine.
-        defaults: `model_metadata.generation`, checked. In OpenAI's APIs it goes before what the
-            model's authors recommend.
+        service: the running service.
+        defaults: `model_metadata.generation`, validated; overrides the model's
+            `generation_config.json` in OpenAI's APIs.
     """
     predict = PredictAdapter(defaults)
     lmi, tgi = LmiAdapter(defaults), LmiAdapter(defaults, tgi=True)

@@ -1,4 +1,4 @@
-"""A stream as a response: opened by its first chunk, never silent, broken off visibly."""
+"""Streaming responses with keep-alive comments, read timeouts and visible aborts."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from trtllm_truss.requests import AnswerItem
 logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_COMMENT = b": keep-alive\n\n"
-"""What a reader of server-sent events skips: a line that begins with a colon is a comment."""
+"""A comment of server-sent events, which clients ignore."""
 
 
 class EncodedAnswer:
-    """The chunks of one call's answers, at least one. Its first chunk decides the status.
+    """Encodes the answers of one call as chunks, at least one. The first one decides the status.
 
-    Open it once, then iterate or close it. An error after the opening becomes the last chunk, where
-    the protocol has a shape for it.
+    Open it once, then iterate or close it. A later error becomes the last chunk, if the protocol
+    can represent it.
 
     Args:
-        items: the answers.
-        writer: turns them into bytes.
+        items: items of the answers.
+        writer: encodes them.
     """
 
     def __init__(self, items: AsyncGenerator[AnswerItem, None], writer: Writer) -> None:
@@ -40,13 +40,13 @@ class EncodedAnswer:
         self._over = False
 
     async def open(self, receive: Receive, limit_s: float | None = None) -> None:
-        """Wait for the first chunk, no longer than `limit_s` if that is given.
+        """Wait for the first chunk, at most `limit_s`.
 
         The request's body must have been read.
 
         Raises:
-            ClientGone: the client left first; the answers are closed.
-            Exception: what they raised instead of their first chunk; they are closed.
+            ClientGone: the client disconnected first; the answers are closed.
+            Exception: the answers failed before their first chunk; they are closed.
         """
         first = self._first = asyncio.ensure_future(self._next())
         try:
@@ -71,11 +71,11 @@ class EncodedAnswer:
             return self._writer.error(error)
         except Exception:
             self._over = True
-            logger.exception("unforeseen error in a stream")
-            return self._writer.error(unforeseen_error())
+            logger.exception("unhandled exception in a stream")
+            return self._writer.error(internal_error())
 
     async def aclose(self) -> None:
-        """Ends the answers; a first chunk that is still on its way is not waited for."""
+        """Cancel the answers, including a pending first chunk."""
         if self._first is not None:
             self._first.cancel()
             await asyncio.gather(self._first, return_exceptions=True)
@@ -89,24 +89,23 @@ class EncodedAnswer:
         return self._writer.end()
 
 
-def unforeseen_error() -> InternalError:
-    """The error of a bug: what it says is for the log alone."""
-    return InternalError("an error that is not yours; the server's log tells more.")
+def internal_error() -> InternalError:
+    """Build the error of an unhandled exception, without its message."""
+    return InternalError("internal server error; see the server log.")
 
 
 class AnswerStream(StreamingResponse):
-    """A stream that can break off visibly.
+    """A streaming response that aborts visibly.
 
-    When `body` raises a `TrussError`, or the client does not read, the response is left
-    incomplete: the server closes the connection without the closing chunk, so that no client takes
-    the answer for whole.
+    If `body` raises a `TrussError`, or the client does not read, the server closes the connection
+    without the closing chunk, so that clients detect the incomplete answer.
 
     Args:
-        body: its chunks; closed in the end, whatever that is.
-        media_type: of the body.
-        headers: further ones.
-        keep_alive_s: silence after which a stream of events sends a comment; None for never.
-        reader_timeout_s: how long one chunk may wait for the client to read.
+        body: the chunks; always closed at the end.
+        media_type: content type.
+        headers: additional headers.
+        keep_alive_s: silence after which an event stream sends a comment; None disables it.
+        reader_timeout_s: maximum time for the client to read one chunk.
     """
 
     def __init__(
@@ -124,12 +123,12 @@ class AnswerStream(StreamingResponse):
         self._reader_timeout_s = reader_timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends the answer as long as there is somebody to read it."""
+        """Send the response until the client disconnects."""
         with suppress(ClientGone):
             await while_connected(receive, self.stream_response(send))
 
     async def stream_response(self, send: Send) -> None:
-        """Sends the head, then each chunk as it comes."""
+        """Send the headers, then each chunk."""
         try:
             async with (
                 aclosing(self._body) as chunks,
@@ -153,29 +152,29 @@ class AnswerStream(StreamingResponse):
             logger.warning("response aborted: %s: %s", error.code, error.message)
         except SlowReader:
             logger.warning(
-                "response aborted: its client read nothing for %g s (serving.reader_timeout_s)",
+                "response aborted: client read nothing for %g s (serving.reader_timeout_s)",
                 self._reader_timeout_s,
             )
 
 
 class SlowReader(Exception):
-    """The client has read nothing for as long as it may."""
+    """The client exceeded the read timeout."""
 
 
 @asynccontextmanager
 async def keepalive_send(
     send: Send, *, keep_alive_s: float = math.inf, reader_timeout_s: float = math.inf
 ) -> AsyncIterator[Send]:
-    """Wrap a response's `send`: fill silence with comments, limit how long a message waits.
+    """Wrap ASGI's `send`: fill silence with comments, and time out slow readers.
 
     Args:
-        send: the server's.
-        keep_alive_s: silence after which a comment is sent, for streams of events only. One is
-            sent at once if there is nothing to send after the head.
-        reader_timeout_s: how long one message may wait for the client to read.
+        send: ASGI's `send`.
+        keep_alive_s: silence after which a comment is sent, for event streams only. One is sent at
+            once if nothing follows the headers.
+        reader_timeout_s: maximum time for the client to read one message.
 
     Raises:
-        SlowReader: it waited longer. Whatever the block was waiting for has been cancelled.
+        SlowReader: the client exceeded the timeout; the block was cancelled.
     """
     cancellation = SelfCancel()
     watch = _Watch(send, cancellation.request, keep_alive_s, reader_timeout_s)
@@ -190,10 +189,10 @@ async def keepalive_send(
 
 
 class _Watch:
-    """Knows since when a message has been under way, or nothing has been.
+    """Tracks the start of the current send or silence.
 
-    Per message it notes the time, nothing more: one timer of the event loop, re-armed when it
-    fires, looks whether the engine has been silent or the client has not read for too long.
+    Per message only the time is recorded. One timer, re-armed when it fires, checks for silence of
+    the engine and for a slow client.
     """
 
     def __init__(
@@ -216,13 +215,13 @@ class _Watch:
         self._timer: asyncio.Handle = loop.call_soon(self._look)
 
     async def send(self, message: Message) -> None:
-        """Sends a message, after the comment that may be on its way."""
+        """Send a message after a pending comment."""
         if self._comment is not None:
             await self._comment
         await self._timed(message)
 
     async def stop(self) -> None:
-        """Ends the watch, and the comment that may be on its way."""
+        """Cancel the timer and a pending comment."""
         self._timer.cancel()
         if self._comment is not None:
             self._comment.cancel()
@@ -245,7 +244,7 @@ class _Watch:
                 return
             self._sending, self._due = True, now + self._reader_timeout_s
             self._comment = self._loop.create_task(self._keep_alive())
-        # What goes on now can end at once; what follows it has its own limit.
+        # The current state may end at once, and the next one has its own limit.
         next_limit_s = self._keep_alive_s if self._sending else self._reader_timeout_s
         look_again = min(self._due, now + next_limit_s)
         if look_again < math.inf:
