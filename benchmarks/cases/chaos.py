@@ -215,5 +215,5 @@ def _check(result: CaseResult, left_behind: list[Path], log: str) -> None:
     if unhandled := _UNHANDLED.search(log):
         start = log.rfind("\n", 0, unhandled.start()) + 1
         result.fault(f"the log has: {log[start : start + 300]!r}.")
-    restarts = log.count("the engine is back")
+    restarts = log.count("engine restarted")
     result.find(f"The engine was restarted {restarts} times.")

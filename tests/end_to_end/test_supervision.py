@@ -163,7 +163,7 @@ def test_an_engine_that_hangs_is_restarted(tmp_path: Path) -> None:
     try:
         assert stream(served) == "cut"
         assert settles(lambda: answers_right(served))
-        assert "gave no token" in served.log
+        assert "generated no token" in served.log
     finally:
         assert served.end() == 0
 
@@ -176,7 +176,7 @@ def test_an_engine_that_only_fails_is_restarted(tmp_path: Path) -> None:
         (stub,) = named(served, "triton_python_b")
         os.kill(stub, signal.SIGSTOP)
         assert settles(lambda: answers_right(served))
-        assert "gave no token" in served.log
+        assert "generated no token" in served.log
     finally:
         assert served.end() == 0
 

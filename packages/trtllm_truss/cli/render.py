@@ -10,7 +10,7 @@ from trtllm_truss.cli.layout import read_config
 from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.inspection import inspect_engine
-from trtllm_truss.serving.preflight import fetch_engine, installed_version, open_tokenizer
+from trtllm_truss.serving.preflight import installed_version, open_engine, open_tokenizer
 from trtllm_truss.serving.rendering import render_engine
 from trtllm_truss.settings.loading import read_environment
 
@@ -36,7 +36,10 @@ def run(options: argparse.Namespace) -> int:
     settings, _ = load_configuration(content)
     require_empty(options.output)
     environment = read_environment()
-    folder = options.engine or fetch_engine(settings, environment)
+    folder = options.engine
+    if folder is None:
+        repository = open_engine(settings, environment)
+        folder = repository.source.fetch(repository.engine_paths(repository.describe()))
     engine = inspect_engine(folder.resolve())
     tokenizer = open_tokenizer(settings, environment)
     tokenizer_dir = tokenizer.fetch() if tokenizer else engine.tokenizer_folder

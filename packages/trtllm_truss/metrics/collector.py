@@ -1,4 +1,4 @@
-"""The service's own metrics; docs/metrics.md describes each of them."""
+"""The metrics of the service, as described in docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -23,7 +23,14 @@ logger = logging.getLogger("trtllm_truss.requests")
 
 
 class Metrics(Collector):
-    """Counts what happens to requests and to the engine."""
+    """Counts events of requests and of the engine.
+
+    Args:
+        waiting: returns the number of queued requests.
+        running: returns the number of requests in the engine.
+        engine_up: returns True while the engine answers.
+        clock: seconds, monotonic.
+    """
 
     def __init__(
         self,
@@ -33,14 +40,6 @@ class Metrics(Collector):
         engine_up: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Counts from zero.
-
-        Args:
-            waiting: requests that wait for admission to the engine now.
-            running: requests that the engine has now.
-            engine_up: whether the engine answers now.
-            clock: seconds, monotonic.
-        """
         self._waiting = waiting
         self._running = running
         self._engine_up = engine_up
@@ -49,29 +48,28 @@ class Metrics(Collector):
         self._restarts = 0
 
     def request_started(self, protocol: str, request_id: str) -> RequestMetrics:
-        """A request that has just arrived; it must be told its end.
+        """Record the arrival of a request; the caller must report its end.
 
         Args:
-            protocol: which of our protocols it came by.
-            request_id: the id that the engine will know it by; one of ours, never a caller's.
+            protocol: name of the protocol.
+            request_id: the engine's request id, generated here and never a caller's.
         """
         return RequestMetrics(self._counters, self._clock, protocol, request_id)
 
     def refused(self, protocol: str, code: str) -> None:
-        """A request that never became one: its body could not be understood.
+        """Record a request with an invalid body.
 
         Args:
-            protocol: which of our protocols it came by.
-            code: the error's, as its body says it.
+            protocol: name of the protocol.
+            code: `code` of the error.
         """
         self.request_started(protocol, "none").failed(code)
 
     def engine_restarted(self) -> None:
-        """Notes that the engine is started again."""
         self._restarts += 1
 
     def collect(self) -> Iterator[Metric]:
-        """What a scrape shows."""
+        """Yield the metrics of a scrape."""
         yield from self._counters.families()
         for name, documentation, value in (
             ("requests_in_flight", "Requests begun and not ended.", self._counters.in_flight),
@@ -85,7 +83,7 @@ class Metrics(Collector):
         )
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing, so that being registered asks for no values yet."""
+        """Return nothing, so that registration does not trigger a collect."""
         return ()
 
 
@@ -95,12 +93,12 @@ def exposed(
     triton_port: Callable[[], int | None],
     registry: CollectorRegistry = REGISTRY,
 ) -> Iterator[None]:
-    """Shows our metrics and Triton's on Truss's `/metrics`, which shows the default registry.
+    """Register our metrics and Triton's; Truss's `/metrics` exports the default registry.
 
     Args:
-        metrics: ours.
-        triton_port: Triton's metrics port; None while it is not running.
-        registry: where they are shown.
+        metrics: our metrics.
+        triton_port: returns Triton's metrics port; None while Triton is down.
+        registry: the registry.
     """
     with ExitStack() as stack:
         triton = stack.enter_context(TritonMetrics(triton_port))
@@ -111,11 +109,17 @@ def exposed(
 
 
 class RequestMetrics:
-    """One request, from its arrival to its end, told by the event loop.
+    """The metrics of one request. Belongs to one event loop.
 
-    It ends once, by `finished`, `failed` or `cancelled`; the first of them counts and a later one
-    says nothing new. As a context manager it takes an error for a failure, and being closed or
-    cancelled for a client that has left.
+    The first call of `finished`, `failed` or `cancelled` ends the request; later ones have no
+    effect. The context manager maps an error to `failed`, and closing or cancellation to
+    `cancelled`.
+
+    Args:
+        counters: the service's counters.
+        clock: seconds, monotonic.
+        protocol: name of the protocol.
+        request_id: the engine's request id.
     """
 
     __slots__ = (
@@ -136,14 +140,6 @@ class RequestMetrics:
     def __init__(
         self, counters: Counters, clock: Callable[[], float], protocol: str, request_id: str
     ) -> None:
-        """A request that arrives now.
-
-        Args:
-            counters: what it adds to.
-            clock: seconds, monotonic.
-            protocol: which of our protocols it came by.
-            request_id: the id that the engine knows it by.
-        """
         self._counters = counters
         self._clock = clock
         self._protocol = protocol
@@ -173,24 +169,21 @@ class RequestMetrics:
             self.failed(error.code if isinstance(error, TrussError) else InternalError.code)
 
     def queued(self, wait_s: float) -> None:
-        """Notes that it was admitted to the engine after so long, 0 included."""
+        """Record the admission after a wait, possibly 0."""
         self._queue_s = wait_s
         self._counters.queue_time.observe(wait_s)
 
     def sent(self, prompt_tokens: int) -> None:
-        """Notes that it was sent to the engine."""
+        """Record the sending to the engine."""
         self._prompt_tokens = prompt_tokens
         self._counters.prompt_tokens += prompt_tokens
         self._counters.prompt_length.observe(prompt_tokens)
 
     def tokens(self, count: int) -> None:
-        """Notes tokens that come from the engine now, at once.
+        """Record `count` tokens that the engine has just sent together; 0 has no effect.
 
-        The time since the tokens before is shared by all of them: `count` gaps of that time's
-        `count`-th part. Tokens that come together with the first one have no gap.
-
-        Args:
-            count: tokens; 0 is nothing.
+        Observe `count` equal latencies that add up to the time since the previous tokens. Tokens
+        sent together with the first one have none.
         """
         if not count:
             return
@@ -206,12 +199,12 @@ class RequestMetrics:
         counters.generation_tokens += count
 
     def tokens_wasted(self, count: int) -> None:
-        """Notes tokens that came after the end; they matter if it was the client who left."""
+        """Record tokens after the end; counted only after a disconnect."""
         if self._left:
             self._counters.tokens_after_disconnect += count
 
     def finished(self, reason: FinishReason) -> None:
-        """Notes that the whole answer was given."""
+        """Record a complete answer."""
         if self._ended:
             return
         total_s = self._end("finished", reason.value)
@@ -220,18 +213,14 @@ class RequestMetrics:
         self._counters.generation_length.observe(self._generation_tokens)
 
     def failed(self, code: str) -> None:
-        """Notes that it ended with an error of ours.
-
-        Args:
-            code: the error's, as its body says it.
-        """
+        """Record an error by its `code`."""
         if self._ended:
             return
         self._end("failed", code)
         self._counters.failed[code] = self._counters.failed.get(code, 0) + 1
 
     def cancelled(self) -> None:
-        """Notes that the client left before the end."""
+        """Record a disconnect before the end."""
         if self._ended:
             return
         self._end("cancelled", None)
@@ -239,7 +228,7 @@ class RequestMetrics:
         self._counters.cancelled += 1
 
     def _end(self, status: str, reason: str | None) -> float:
-        """Ends the request; gives the seconds since its arrival."""
+        """End the request and return the seconds since its arrival."""
         self._ended = True
         self._counters.in_flight -= 1
         total_s = self._clock() - self._started_s
@@ -259,13 +248,12 @@ class RequestMetrics:
 
 
 def _log(**fields: str | int | float | None) -> None:
-    """Log how a request went: `key=value` for eyes, fields of the record for machines.
+    """Log the summary of a request as `key=value` text and as fields of the log record.
 
-    Truss's JSON formatter carries such fields as keys of their own, and adds the platform's
-    `request_id` itself. A field that is None is left out.
+    Truss's JSON formatter writes the fields as keys and adds the platform's `request_id`.
 
     Args:
-        fields: numbers and words of our own; never anything of the prompt, the answer or a header.
+        fields: our own values, never parts of the prompt, the answer or a header; None is omitted.
     """
     known = {name: value for name, value in fields.items() if value is not None}
     line = " ".join(f"{name}={value}" for name, value in known.items())

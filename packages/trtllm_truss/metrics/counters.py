@@ -1,4 +1,4 @@
-"""Counters and histograms over all requests since the service was started."""
+"""Counters and histograms over all requests since the start of the service."""
 
 from __future__ import annotations
 
@@ -31,24 +31,20 @@ _TOKENS = tuple(2**power for power in range(16))
 
 
 class Histogram:
-    """Counts of values in fixed buckets, and their sum; cheap enough for the token stream.
+    """A histogram with fixed buckets, cheap enough for the token stream.
 
-    prometheus_client's own takes a lock for every observation; this one is written by the event
-    loop alone and counts in plain integers. A scrape during an observation is off by that one at
-    most.
+    prometheus_client's takes a lock for every observation. This one is written only by the event
+    loop and counts in plain integers; a concurrent scrape misses one observation at most.
+
+    Args:
+        name: name of the family, with its unit.
+        documentation: one sentence for `# HELP`.
+        bounds: inclusive upper bounds of the buckets, ascending; larger values are counted too.
     """
 
     __slots__ = ("_bounds", "_counts", "_documentation", "_name", "_sum")
 
     def __init__(self, name: str, documentation: str, bounds: Sequence[float]) -> None:
-        """An empty histogram.
-
-        Args:
-            name: the family's, with its unit.
-            documentation: one sentence for `# HELP`.
-            bounds: the buckets' upper bounds, each part of its bucket, ascending; what is above
-                the last one is counted too.
-        """
         self._name = name
         self._documentation = documentation
         self._bounds = tuple(map(float, bounds))
@@ -56,12 +52,11 @@ class Histogram:
         self._sum = 0.0
 
     def observe(self, value: float, weight: int = 1) -> None:
-        """Counts a value as often as `weight` says."""
+        """Count a value `weight` times."""
         self._counts[bisect_left(self._bounds, value)] += weight
         self._sum += value * weight
 
     def family(self) -> HistogramMetricFamily:
-        """What a scrape shows."""
         return HistogramMetricFamily(
             self._name, self._documentation, buckets=list(self._buckets()), sum_value=self._sum
         )
@@ -72,19 +67,19 @@ class Histogram:
 
 
 class Counters:
-    """Plain numbers, written by the event loop and read by whoever scrapes.
+    """Plain numbers, written by the event loop and read by scrapes.
 
-    Every label value that is known beforehand begins at 0: a series that appears with its first
-    event hides that event from `rate()`.
+    Known label values start at 0: a series that appears with its first event hides that event
+    from `rate()`.
 
     Attributes:
-        in_flight: requests that have begun and not ended.
+        in_flight: requests that have not ended.
         prompt_tokens: tokens sent to the engine.
-        generation_tokens: tokens received from it for requests whose client was there.
-        tokens_after_disconnect: tokens received from it for requests whose client had left.
-        finished: answers by the reason of their end.
-        failed: requests by their error's code.
-        cancelled: requests whose client left before their end.
+        generation_tokens: tokens received for connected clients.
+        tokens_after_disconnect: tokens received for disconnected clients.
+        finished: complete answers by reason.
+        failed: requests by error code.
+        cancelled: requests with a disconnected client.
     """
 
     def __init__(self) -> None:
@@ -123,7 +118,7 @@ class Counters:
         )
 
     def families(self) -> Iterator[Metric]:
-        """What a scrape shows."""
+        """Yield the metrics of a scrape."""
         yield from (
             self.time_to_first_token.family(),
             self.inter_token_latency.family(),
@@ -156,7 +151,7 @@ def _labelled(name: str, documentation: str, label: str, values: Mapping[str, in
 
 
 def _error_codes(error: type[TrussError]) -> Iterator[str]:
-    """The codes of an error and its kinds that may end a request."""
+    """Yield the codes of an error class and its subclasses that can end a request."""
     yield error.code
     for kind in error.__subclasses__():
         if kind is not StartupError:

@@ -1,5 +1,5 @@
-"""The life of the engine: prepared, started, watched, restarted, stopped.
+"""The lifecycle of the engine.
 
-`service` owns it all. `preflight` checks the engine before the start, `rendering` writes Triton's
-model repository, `supervisor` starts Triton and restarts it.
+`service` is the entry: `preflight` validates the engine before the start, `rendering` writes
+Triton's model repository, `supervisor` starts Triton and restarts it.
 """

@@ -1,7 +1,7 @@
-"""Everything that is looked at before anything is started; `check` looks at the same.
+"""Validation before the start; the command `check` runs the same.
 
-The engine's `config.json` alone is read first and compared with everything around it; only an
-engine that fits, and whose tokenizer is there too, is fetched.
+The engine's `config.json` is read and validated first, so that only an engine that fits and has a
+tokenizer is downloaded.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from trtllm_truss.settings.model import Settings
 
 @dataclass(frozen=True, slots=True)
 class ResolvedEngine:
-    """An engine that has been compared with everything around it.
+    """A downloaded and validated engine.
 
     Attributes:
-        engine: what its folder says.
-        tokenizer_folder: where its tokenizer is.
-        findings: what does not fit and does not stop it.
-        capacity: what its KV cache holds on the GPUs here; None where that is not known.
+        engine: the engine.
+        tokenizer_folder: folder of its tokenizer.
+        findings: warnings.
+        capacity: KV cache capacity on the visible GPUs; None if unknown.
     """
 
     engine: Engine
@@ -55,22 +55,22 @@ def resolve_engine(
     host: HostInfo,
     built: Path | None = None,
 ) -> ResolvedEngine:
-    """Compares the engine with all around it; if it fits, fetches it and the tokenizer at once.
+    """Validate the engine against this host and the settings; download it with the tokenizer.
 
     Args:
-        settings: what to serve.
+        settings: the operator's settings.
         environment: secrets and variables.
-        host: what is known of this machine.
-        built: the folder of the engine that was built, where the settings name none.
+        host: properties of this machine.
+        built: folder of the engine from `build`, if the settings name none.
 
     Raises:
-        ArtifactError: there is no engine or no tokenizer, or one that cannot be read.
-        SettingsError: the engine does not fit, or a value under `runtime` is of the wrong type.
+        ArtifactError: engine or tokenizer is missing or unreadable.
+        SettingsError: the engine does not fit the host or the settings.
     """
     repository = open_engine(settings, environment, built)
     described = repository.describe()
     if described is not None:
-        _refuse(_examined(settings, described, host)[0])
+        _raise_errors(_diagnose(settings, described, host)[0])
     paths = [*repository.engine_paths(described), *own_tokenizer_paths(settings, repository)]
     repository.source.check_room(paths)
     tokenizer = open_tokenizer(settings, environment)
@@ -81,8 +81,8 @@ def resolve_engine(
         tokenizer_folder = fetched.result() if fetched else None
     engine = inspect_engine(folder)
     check_files(engine, folder)
-    own, capacity = _examined(settings, engine, host)
-    _refuse(own)
+    own, capacity = _diagnose(settings, engine, host)
+    _raise_errors(own)
     tokenizer_folder = tokenizer_folder or engine.tokenizer_folder
     return ResolvedEngine(engine, tokenizer_folder, (*findings, *own), capacity)
 
@@ -90,11 +90,11 @@ def resolve_engine(
 def open_engine(
     settings: Settings, environment: Environment, built: Path | None = None
 ) -> EngineRepository:
-    """The engine repository that the settings name, listed but not fetched.
+    """List the engine repository of the settings; download nothing.
 
     Raises:
-        ArtifactError: it cannot be read, or holds no engine.
-        SettingsError: they name none, and none was built.
+        ArtifactError: it is unreadable or has no engine.
+        SettingsError: the settings name none, and none was built.
     """
     if settings.engine_repository is not None:
         source = open_repository(
@@ -107,17 +107,17 @@ def open_engine(
         source = open_folder(built, setting="build")
     else:
         raise SettingsError(
-            "config.yaml: model_metadata names no engine_repository; name one, or make the engine "
+            "config.yaml: model_metadata.engine_repository is not set; set it, or build the engine "
             "with `trtllm-truss build`."
         )
     return EngineRepository(source)
 
 
 def open_tokenizer(settings: Settings, environment: Environment) -> TokenizerRepository | None:
-    """The tokenizer's repository, not listed yet; None if it lies beside the engine.
+    """Open the tokenizer's repository, if it is not the engine's; send no request yet.
 
     Raises:
-        ArtifactError: there is no such folder or package.
+        ArtifactError: the folder or package does not exist.
     """
     if settings.tokenizer_repository is None:
         return None
@@ -133,34 +133,24 @@ def open_tokenizer(settings: Settings, environment: Environment) -> TokenizerRep
 
 
 def own_tokenizer_paths(settings: Settings, repository: EngineRepository) -> list[str]:
-    """The tokenizer's files in the engine repository; none if it has a repository of its own.
+    """Return the tokenizer's files in the engine repository, if `tokenizer_repository` is unset.
 
     Raises:
-        ArtifactError: there is none, or one that must not be used.
+        ArtifactError: the tokenizer is missing or not trusted.
     """
     if settings.tokenizer_repository is not None:
         return []
     return repository.tokenizer_paths(trust_remote_code=settings.trust_remote_code)
 
 
-def fetch_engine(settings: Settings, environment: Environment) -> Path:
-    """The folder of the engine repository that the settings name, with all that is needed in it.
-
-    Raises:
-        ArtifactError: there is none.
-    """
-    repository = open_engine(settings, environment)
-    return repository.source.fetch(repository.engine_paths(repository.describe()))
-
-
 def local_host_info(environment: Environment) -> HostInfo:
-    """What this machine says of itself; no GPU means that nothing is known of GPUs."""
+    """Describe this machine; without a GPU, `gpus` is unknown."""
     gpus = visible_gpus(environment.variables.get("CUDA_VISIBLE_DEVICES"))
     return HostInfo(gpus=gpus or None, runtime_version=installed_version())
 
 
 def installed_version() -> str | None:
-    """Return the version of the TensorRT-LLM that is installed here."""
+    """Return the installed version of TensorRT-LLM."""
     try:
         return importlib.metadata.version("tensorrt_llm")
     except importlib.metadata.PackageNotFoundError:
@@ -170,10 +160,10 @@ def installed_version() -> str | None:
 def cache_capacity(
     settings: Settings, engine: EngineDescription, gpus: Sequence[Gpu]
 ) -> Capacity | None:
-    """What the KV cache would hold on these GPUs; None where that cannot be known.
+    """Estimate the KV cache capacity on these GPUs; None if unknown.
 
     Raises:
-        SettingsError: a value under `runtime` is of the wrong type.
+        SettingsError: a value under `runtime` has the wrong type.
     """
     if not gpus or engine.config is None or engine.rank_files is None:
         return None
@@ -185,7 +175,7 @@ def cache_capacity(
     )
 
 
-def _examined(
+def _diagnose(
     settings: Settings, engine: EngineDescription, host: HostInfo
 ) -> tuple[list[Diagnostic], Capacity | None]:
     findings = check_compatibility(settings, engine, host)
@@ -193,7 +183,7 @@ def _examined(
     return [*findings, *(capacity.diagnostics if capacity else ())], capacity
 
 
-def _refuse(findings: Sequence[Diagnostic]) -> None:
+def _raise_errors(findings: Sequence[Diagnostic]) -> None:
     errors = [finding.message for finding in findings if finding.severity is Severity.ERROR]
     if errors:
         raise SettingsError(" ".join(errors))

@@ -1,4 +1,4 @@
-"""Settings and engine become the Triton model repository that serves them."""
+"""Render the Triton model repository from settings and engine."""
 
 from __future__ import annotations
 
@@ -29,31 +29,28 @@ def render_engine(
     tensorrt_llm_version: str,
     tokenizer_dir: Path | None = None,
 ) -> Path:
-    """Writes the model repository of one engine.
+    """Write the model repository of one engine and return its folder.
 
-    `max_beam_width` is the engine's unless it is set, and `decoding_mode` is left to the backend,
-    which then samples while its requests have one beam and searches while they have more. It never
-    mixes widths: a request of another width waits until those that run have ended, and all behind
-    it wait too. `max_beam_width: 1` spares the others that.
+    `max_beam_width` defaults to the engine's. `decoding_mode` is left to the backend, which samples
+    requests with one beam and searches for the others. It never mixes widths: a request of another
+    width waits until the running ones have ended, and blocks the queue meanwhile.
+    `max_beam_width: 1` avoids that.
 
-    With `guided_decoding_backend` the backend gets the vocabulary in a file beside `config.pbtxt`,
-    unless `xgrammar_tokenizer_info_path` names one.
+    With `guided_decoding_backend` the vocabulary is written next to `config.pbtxt`, unless
+    `xgrammar_tokenizer_info_path` names a file.
 
     Args:
-        settings: `runtime` is what the operator sets; what an engine fixes is filled in.
-        engine: its folder is linked to, never copied.
-        data_dir: the Truss's data folder, which holds the template.
-        destination: the repository's folder.
-        tensorrt_llm_version: of the runtime that will load it; names of tensors and parameters
-            follow it.
-        tokenizer_dir: the tokenizer's files, if they are not beside the engine.
-
-    Returns:
-        `destination`.
+        settings: the operator's settings; parameters fixed by the engine are filled in.
+        engine: its folder is referenced, not copied.
+        data_dir: the Truss's data folder, which contains the template.
+        destination: folder of the repository.
+        tensorrt_llm_version: version of the runtime, which decides the names of tensors and
+            parameters.
+        tokenizer_dir: folder of the tokenizer; default: the engine's.
 
     Raises:
         SettingsError: `runtime` does not fit the engine.
-        ArtifactError: the tokenizer cannot be read.
+        ArtifactError: the tokenizer is unreadable.
     """
     tokenizer_dir = tokenizer_dir or engine.tokenizer_folder
     batch = batch_size(settings, engine)
@@ -94,13 +91,7 @@ def render_engine(
 
 
 def tokenizer_info_file(settings: Settings, engine: Engine, repository: Path) -> Path | None:
-    """Locate TensorRT-LLM's vocabulary file for guides; None without guided decoding.
-
-    Args:
-        settings: the operator's settings.
-        engine: the engine.
-        repository: the model repository.
-    """
+    """Return the path of TensorRT-LLM's vocabulary file; None without guided decoding."""
     if engine.config is None or not settings.runtime.guided_decoding_backend:
         return None
     named = settings.runtime.xgrammar_tokenizer_info_path
@@ -110,19 +101,19 @@ def tokenizer_info_file(settings: Settings, engine: Engine, repository: Path) ->
 def write_tokenizer_info(
     tokenizer_dir: Path, file: Path, *, trust_remote_code: bool = False
 ) -> None:
-    """Writes what `xgrammar_tokenizer_info_path` names, all that the C++ backend reads.
+    """Write the file of `xgrammar_tokenizer_info_path` for the C++ backend.
 
-    Keys: `encoded_vocab`, tokens by id as the tokenizer spells them, blank where an id has none;
-    `tokenizer_str`, the `tokenizer.json`; `stop_token_ids`, one of which ends an answer. Source:
+    Keys: `encoded_vocab`, tokens by id in the tokenizer's spelling, empty for unused ids;
+    `tokenizer_str`, the `tokenizer.json`; `stop_token_ids`, the ids that end an answer. Source:
     `examples/generate_xgrammar_tokenizer_info.py` in NVIDIA/TensorRT-LLM (1.0).
 
     Args:
-        tokenizer_dir: the tokenizer's files.
-        file: what to write.
-        trust_remote_code: whether a tokenizer that is a program may run.
+        tokenizer_dir: folder of the tokenizer.
+        file: file to write.
+        trust_remote_code: run tokenizers that contain Python code.
 
     Raises:
-        ArtifactError: the tokenizer cannot be read.
+        ArtifactError: the tokenizer is unreadable.
     """
     parts = read_tokenizer_folder(tokenizer_dir, trust_remote_code=trust_remote_code)
     ids = parts.backend.get_vocab(with_added_tokens=True)

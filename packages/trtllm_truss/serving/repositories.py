@@ -1,4 +1,4 @@
-"""The two repositories that the settings name: what of them is needed, and getting it."""
+"""The engine and tokenizer repositories: select the needed files and download them."""
 
 from __future__ import annotations
 
@@ -13,24 +13,20 @@ from trtllm_truss.text.tokenizer_selection import select_tokenizer
 
 
 class EngineRepository:
-    """Where an engine lies; every method raises `ArtifactError` with the repository's name."""
+    """A repository with an engine, listed on construction.
+
+    Raises:
+        ArtifactError: from every method, with the repository's name.
+    """
 
     def __init__(self, source: Source) -> None:
-        """Lists a repository and finds the engine in it.
-
-        Args:
-            source: the repository.
-
-        Raises:
-            ArtifactError: it cannot be read, or holds no engine.
-        """
         self.source = source
         self._sizes = source.listing().sizes
         with named(source.name):
             self._placement = find_engine(self._sizes)
 
     def describe(self) -> EngineDescription | None:
-        """The engine from its `config.json` alone; None for a GGUF file, which describes itself."""
+        """Read `config.json` only; return None for a GGUF file, which has none."""
         if self._placement.layout is Layout.GGUF:
             return None
         with named(self.source.name):
@@ -39,19 +35,11 @@ class EngineRepository:
         return engine
 
     def engine_paths(self, engine: EngineDescription | None) -> list[str]:
-        """The files that serving it takes.
-
-        Args:
-            engine: what `describe` has returned.
-        """
+        """Return the files to serve, given the result of `describe`."""
         return needed_files(self._placement, self._sizes, engine)
 
     def tokenizer_paths(self, *, trust_remote_code: bool) -> list[str]:
-        """The files of the tokenizer beside it.
-
-        Args:
-            trust_remote_code: whether it may be a program.
-        """
+        """Return the tokenizer's files in this repository."""
         sizes = self._placement.tokenizer_sizes(self._sizes)
         with named(self.source.name):
             names = select_tokenizer(sizes, trust_remote_code=trust_remote_code)
@@ -59,25 +47,27 @@ class EngineRepository:
 
 
 class TokenizerRepository:
-    """Where a tokenizer of its own lies; every method raises `ArtifactError` with its name."""
+    """A repository with a tokenizer; construction sends no request.
+
+    Args:
+        source: the repository.
+        name: `tokenizer_repository`.
+        trust_remote_code: accept tokenizers that contain Python code.
+
+    Raises:
+        ArtifactError: from every method, with the repository's name.
+    """
 
     def __init__(self, source: Source, name: str, *, trust_remote_code: bool) -> None:
-        """Describes a repository; nothing is asked yet.
-
-        Args:
-            source: the repository.
-            name: as the settings have it.
-            trust_remote_code: whether it may be a program.
-        """
         self._source = source
         self._repository = name
         self._trust_remote_code = trust_remote_code
 
     def examine(self, engine: EngineDescription | None) -> list[Diagnostic]:
-        """Looks at rights, files and disk before tens of gigabytes of engine are fetched.
+        """Check access, files and disk space before the engine is downloaded.
 
         Args:
-            engine: what to compare it with; None if that is not known yet.
+            engine: the engine to compare with; None if unknown.
         """
         self._source.check_room(self._paths())
         if engine is None:
@@ -85,7 +75,7 @@ class TokenizerRepository:
         return list(check_tokenizer(engine, self._repository, self._source.listing().commit))
 
     def fetch(self) -> Path:
-        """The folder that holds it."""
+        """Download the tokenizer and return its folder."""
         return self._source.fetch(self._paths())
 
     def _paths(self) -> list[str]:

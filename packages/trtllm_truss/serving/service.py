@@ -1,4 +1,4 @@
-"""From settings to something that answers: resolved, rendered, started, kept running."""
+"""Start an engine from the settings, keep it running, and stop it."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ class StartupLog:
     def __init__(self, count: int) -> None:
         self._count = count
         self._done = 0
-        self._begun = time.monotonic()
+        self._started = time.monotonic()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[list[str]]:
-        """Logs a phase when it begins and when it is done.
+        """Log the start and the end of a phase.
 
         Yields:
             A list of details for the closing line.
@@ -68,23 +68,20 @@ class StartupLog:
         self._done += 1
         label = f"[{self._done}/{self._count}] {name}"
         logger.info("%s …", label)
-        begun = time.monotonic()
+        started = time.monotonic()
         details: list[str] = []
         yield details
         logger.info(
-            "%s: %s (%.1f s)", label, ", ".join(details) or "done", time.monotonic() - begun
+            "%s: %s (%.1f s)", label, ", ".join(details) or "done", time.monotonic() - started
         )
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the first phase could begin."""
-        return time.monotonic() - self._begun
+        return time.monotonic() - self._started
 
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """What a started service answers with."""
-
     supervisor: Supervisor
     admission: Admission
     generator: Generator
@@ -92,10 +89,16 @@ class _Running:
 
 
 class Service:
-    """One engine behind one Triton. `start` and `stop` may be called from any thread.
+    """One engine behind one Triton. `start` and `stop` are thread-safe.
+
+    Args:
+        settings: the operator's settings.
+        environment: secrets and variables.
+        data_dir: the Truss's data folder, which contains the model repository's template.
+        image: `base_image.image` of config.yaml.
 
     Attributes:
-        metrics: what is counted, over all starts.
+        metrics: metrics over all starts.
     """
 
     def __init__(
@@ -105,14 +108,6 @@ class Service:
         data_dir: Path,
         image: str | None = None,
     ) -> None:
-        """Describes a service; nothing is started.
-
-        Args:
-            settings: what to serve and how.
-            environment: secrets and variables.
-            data_dir: the Truss's data folder, which holds the Triton model repository's template.
-            image: `base_image.image` of config.yaml.
-        """
         self._settings = settings
         self._environment = environment
         self._data_dir = data_dir
@@ -128,36 +123,34 @@ class Service:
 
     @property
     def limits(self) -> Serving:
-        """The limits that the operator has set."""
         return self._settings.serving
 
     @property
     def generator(self) -> Generator:
-        """What answers requests.
+        """The generator of the running engine.
 
         Raises:
-            EngineUnavailable: nothing was started.
+            EngineUnavailable: the engine was not started.
         """
         return self._started().generator
 
     @property
     def sampling(self) -> Mapping[str, Any]:
-        """How the model's authors recommend to draw tokens.
+        """Sampling defaults from the model's `generation_config.json`.
 
         Raises:
-            EngineUnavailable: nothing was started.
+            EngineUnavailable: the engine was not started.
         """
         return self._started().sampling
 
     def is_healthy(self) -> bool:
-        """Whether the engine answers now."""
         return self._running is not None and self._running.supervisor.is_healthy
 
     def start(self) -> None:
-        """Starts everything and returns once the engine answers. Truss may call it twice.
+        """Start the engine and return once it answers. Truss may call it twice.
 
         Raises:
-            StartupError: the one sentence that says what is wrong.
+            StartupError: the engine cannot start; the message has the reason.
         """
         with self._lock:
             self._stop()
@@ -168,7 +161,7 @@ class Service:
                 raise
 
     def stop(self) -> None:
-        """Ends Triton and everything it started; safe to call at any time."""
+        """Stop Triton and all its processes; idempotent."""
         with self._lock:
             self._stop()
 
@@ -179,7 +172,7 @@ class Service:
         host = local_host_info(self._environment)
         version = version_to_render(host.runtime_version, self._image)
         with log.phase("engine") as details:
-            resolved = self._resolved_engine(host)
+            resolved = self._resolve_engine(host)
             engine = resolved.engine
             details.append(f"{engine.kind.value}, context of {engine.max_sequence_tokens} tokens")
         with log.phase("tokenizer") as details:
@@ -255,8 +248,8 @@ class Service:
             self._running.generator.engine_is_gone()
         self.metrics.engine_restarted()
 
-    def _resolved_engine(self, host: HostInfo) -> ResolvedEngine:
-        """The engine, built if need be, once nothing speaks against starting it."""
+    def _resolve_engine(self, host: HostInfo) -> ResolvedEngine:
+        """Validate the engine; build it first if the settings name no repository."""
         built = None
         if self._settings.engine_repository is None:
             built = ensure_engine(self._settings, self._environment, host)
@@ -270,7 +263,7 @@ class Service:
     def _new_run(
         self, engine: Engine, repository: Path, run_folder: Path
     ) -> Callable[[], ServerProcess]:
-        """What starts Triton on a rendered repository, as often as it must."""
+        """Return a factory of Triton processes for a rendered repository."""
         installation = find_installation(self._environment.variables)
         backends = assemble_backends(
             installation, run_folder / "backends", self._environment.variables
@@ -291,13 +284,13 @@ class Service:
         )
 
     def _show_triton_line(self, line: str) -> None:
-        """Triton's start-up fills pages and is told only when it fails; what follows is news."""
+        """Log Triton's output at INFO once it is healthy; its long startup log at DEBUG."""
         level = logging.INFO if self.is_healthy() else logging.DEBUG
         _triton_log.log(level, "triton: %s", line)
 
 
 def _raise_file_limit() -> None:
-    """Leaves room for connections, each of which is an open file; Triton inherits the limit."""
+    """Raise the limit of open files, one per connection; Triton inherits it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
     if soft not in (resource.RLIM_INFINITY, wanted):
@@ -305,7 +298,7 @@ def _raise_file_limit() -> None:
 
 
 def _settle_memory() -> None:
-    """What is here now stays, so no collection need look at it; what comes goes without one."""
+    """Exempt long-lived objects from garbage collection, and collect rarely."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_OBJECTS_BEFORE_COLLECTION)

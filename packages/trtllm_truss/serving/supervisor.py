@@ -1,4 +1,4 @@
-"""Keeps one engine running: started, watched, restarted in place, given up on in the end."""
+"""Start one engine, watch it, and restart it in place up to a limit."""
 
 from __future__ import annotations
 
@@ -23,11 +23,19 @@ _PATIENCE_S = 10.0
 
 
 class Supervisor:
-    """The life of an engine over all its runs. All methods may be called from any thread.
+    """Restarts an engine that exits or hangs. All methods are thread-safe.
 
-    A run that dies, or hangs while it has requests, ends with everything it started: the streams
-    in flight fail by themselves because their connection does. The next run follows after a
-    back-off; the engine is on disk already.
+    A run that exits, or hangs while it has requests, is ended with all its processes; streams in
+    flight fail with their connection. The next run starts after a back-off.
+
+    Args:
+        new_run: creates a run without starting it.
+        limits: deadlines and the restart policy.
+        heartbeat: the engine's heartbeat.
+        first_token_id: a valid token id for the request that proves readiness.
+        tensorrt_llm_version: version that the model repository was rendered for.
+        on_restart: called before each restart, from the supervisor's thread.
+        give_up: called after the last failed restart, from the supervisor's thread.
     """
 
     def __init__(
@@ -41,17 +49,6 @@ class Supervisor:
         on_restart: Callable[[], None],
         give_up: Callable[[], None],
     ) -> None:
-        """Describes an engine; nothing is started.
-
-        Args:
-            new_run: makes one run, not started yet.
-            limits: deadlines and the restart policy.
-            heartbeat: what the requests in flight tell about the engine.
-            first_token_id: an id that the engine knows, for the request that proves it ready.
-            tensorrt_llm_version: the version that the model repository was rendered for.
-            on_restart: called, from the supervisor's thread, before each attempt to start again.
-            give_up: called, from the supervisor's thread, when restarting has not helped.
-        """
         self._new_run = new_run
         self._limits = limits
         self._heartbeat = heartbeat
@@ -69,7 +66,6 @@ class Supervisor:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the engine answers requests now."""
         run = self._run
         return self._client is not None and run is not None and run.state is State.READY
 
@@ -78,7 +74,7 @@ class Supervisor:
         """The connection to the current run.
 
         Raises:
-            EngineUnavailable: there is none, or it is not ready.
+            EngineUnavailable: the engine is not ready.
         """
         client = self._client
         if client is None or not self.is_healthy:
@@ -92,30 +88,30 @@ class Supervisor:
         return run.launch.ports.metrics if self.is_healthy and run and run.launch else None
 
     def start(self) -> None:
-        """Starts the first run and returns once it has generated a token.
+        """Start the first run and return once it has generated a token.
 
         Raises:
-            TritonError: it did not become ready; nothing of it is left.
+            TritonError: the run did not become ready; it was cleaned up.
         """
-        self._begin_run()
+        self._start_run()
         self._thread = threading.Thread(target=self._watch, name="supervisor", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the engine for good, a restart that is under way included."""
+        """End the engine for good, including a restart in progress."""
         self._stopping.set()
         self._run_ended.set()
         self._end_run()
         while self._thread is not None and self._thread.is_alive():
             self._thread.join(_TICK_S)
-            self._end_run()  # it may have begun another one meanwhile
+            self._end_run()  # a restart may have started another one
 
     def _end_run(self, patience_s: float = _PATIENCE_S) -> None:
         self._client = None
         if self._run is not None:
             self._run.stop(patience_s)
 
-    def _begin_run(self) -> None:
+    def _start_run(self) -> None:
         run = self._run = self._new_run()
         deadline = time.monotonic() + self._limits.start_timeout_s
         try:
@@ -135,19 +131,19 @@ class Supervisor:
             self._run_ended.wait(_TICK_S)
             self._run_ended.clear()
             try:
-                reason = None if self._stopping.is_set() else self._why_ended()
+                reason = None if self._stopping.is_set() else self._failure()
             except Exception as error:
                 logger.exception("the engine cannot be watched")
                 reason = f"it cannot be watched ({type(error).__name__}: {error})."
                 self._end_run(0)
             if reason is None or self._stopping.is_set():
                 continue
-            logger.error("the engine is gone: %s", reason)
+            logger.error("engine exited: %s", reason)
             if not self._restart():
                 return
 
-    def _why_ended(self) -> str | None:
-        """What ended the current run, if something did; a hung one is ended here."""
+    def _failure(self) -> str | None:
+        """Return the failure of the current run, if any; end a hung run."""
         run = self._run
         assert run is not None
         if run.state is not State.READY:
@@ -159,14 +155,14 @@ class Supervisor:
         self._client = None
         run.stop(0)
         return (
-            f"it gave no token for {silent_for_s:.0f} s to any of the requests "
+            f"it generated no token for {silent_for_s:.0f} s for any of its requests "
             "(serving.hang_timeout_s)."
         )
 
     def _restart(self) -> bool:
-        """Tries again within the limit; False when the engine is given up or no longer wanted."""
+        """Restart within the limit; return False when giving up or stopping."""
         if self._heartbeat.answered > self._answered_before:
-            self._restarts = 0  # the run that ended was of use: this is not one more in a row
+            self._restarts = 0  # the last run answered requests: not consecutive
         self._answered_before = self._heartbeat.answered
         while self._restarts < self._limits.restart_limit:
             backoff_s = self._limits.restart_backoff_s * 2 ** (self._restarts - 1)
@@ -177,13 +173,13 @@ class Supervisor:
             logger.warning("restart %d of %d", self._restarts, self._limits.restart_limit)
             try:
                 self._on_restart()
-                self._begin_run()
+                self._start_run()
             except TritonError as error:
-                logger.error("the restart failed: %s", error.message)
+                logger.error("restart failed: %s", error.message)
             except Exception as error:  # no thread, no file, a bug: one more failed start
-                logger.exception("the restart failed: %s: %s", type(error).__name__, error)
+                logger.exception("restart failed: %s: %s", type(error).__name__, error)
             else:
-                logger.info("the engine is back")
+                logger.info("engine restarted")
                 return True
         logger.critical(
             "giving up after %d restarts (serving.restart_limit); the process ends so that the "
