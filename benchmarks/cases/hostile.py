@@ -1,4 +1,4 @@
-"""What one hostile body costs another client."""
+"""The cost of one hostile body for another client."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class Guide(NamedTuple):
 
 
 class GuideFault(ValueError):
-    """The guide is refused; the message says why and begins with "it"."""
+    """The guide is invalid; the message has the reason and starts with "it"."""
 
 
 class TooManyGuides(RuntimeError):

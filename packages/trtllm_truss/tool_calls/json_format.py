@@ -26,7 +26,8 @@ class JsonFormat(MarkerFormat):
     r"""Objects `{"name": …, "arguments": {…}}`, alone or in an array, after a marker or bare.
 
     Accepts keys in any order, `parameters` for `arguments`, and further keys: models write all of
-    them whatever their template shows. Arguments before the name are held until the name is known.
+    them even if their template does not. Arguments before the name are held until the name is
+    known.
     They may be `null` for an empty object, or JSON in a string; after a marker they are optional.
 
     * Hermes and Qwen: `<tool_call>\n{…}\n</tool_call>`, repeated. Source: the templates of

@@ -91,7 +91,7 @@ def tool_format(name: str) -> ToolFormat:
     """Return the format of that name.
 
     Raises:
-        SettingsError: there is none.
+        SettingsError: the name is unknown.
     """
     return _find("serving.tool_parser", name, TOOL_FORMATS)
 
@@ -100,7 +100,7 @@ def reasoning_format(name: str) -> ReasoningFormat:
     """Return the format of that name.
 
     Raises:
-        SettingsError: there is none.
+        SettingsError: the name is unknown.
     """
     return _find("serving.reasoning_parser", name, REASONING_FORMATS)
 

@@ -268,7 +268,7 @@ def read_whole(text: str, scanner: type[JsonScanner] = JsonScanner) -> str | Non
         scanner: the language that it is written in.
 
     Returns:
-        None if it is no value.
+        None if it is not a value.
     """
     source = Source()
     source.feed(text.strip())

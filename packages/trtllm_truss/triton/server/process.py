@@ -270,7 +270,7 @@ def _make_private(shm_prefix: str) -> None:
     """Restrict the shared-memory segments of a run to their owner.
 
     Triton's Python backend passes prompts and answers through them. It creates each with mode 0644,
-    whatever the umask (Boost's default).
+    regardless of the umask (Boost's default).
     """
     for segment in SHARED_MEMORY.glob(f"{shm_prefix}*"):
         with suppress(OSError):  # it may just have been removed
