@@ -19,14 +19,19 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OpenAIAdapter:
-    """One of OpenAI's APIs, by what parses its bodies."""
+    """One of OpenAI's APIs.
+
+    Attributes:
+        parse: the parser of its bodies.
+        defaults: values for omitted fields.
+        name: its name in metrics and log.
+    """
 
     parse: Callable[[Mapping[str, Any], Defaults], OpenAICall]
     defaults: Defaults
     name: str
 
     def read(self, body: Mapping[str, Any], accept: str, call_id: str) -> Call:
-        """As `ApiAdapter.read`."""
         call = self.parse(body, self.defaults)
         created_s = int(time.time())
         if call.stream:
@@ -34,19 +39,16 @@ class OpenAIAdapter:
         return Call(call.requests, WholeAnswer(call, call_id, created_s), JSON_MEDIA_TYPE)
 
     def error_body(self, error: TrussError) -> Any:
-        """OpenAI's shape."""
         return error_body(error)
 
 
 def usable_defaults(recommended: Mapping[str, Any]) -> dict[str, Any]:
-    """What a model's authors recommend, as far as a body could hold it as well.
+    """Return the authors' recommendations that a body accepts; log the others.
 
-    Others, such as a `top_k` of -1 that means no limit, or null, would have every request refused
-    that does not say something else.
+    With another value, such as a `top_k` of -1, each request that omits the field would be refused.
 
     Args:
-        recommended: the values of `generation_config.json`; `transformers` names them as the
-            predict body does.
+        recommended: the values of `generation_config.json`, by the names of the predict body.
     """
     usable = {}
     for name, value in recommended.items():

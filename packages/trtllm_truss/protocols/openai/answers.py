@@ -1,4 +1,4 @@
-"""Answers as OpenAI's objects, whole or in chunks, and its errors.
+"""Whole objects, event streams and errors.
 
 Errors: https://platform.openai.com/docs/guides/error-codes
 """
@@ -16,7 +16,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 class UsageCount:
-    """Tokens of a whole call: a prompt counts once, however many choices it has."""
+    """Tokens of a whole call. A prompt counts once, regardless of its choices."""
 
     def __init__(self, call: OpenAICall) -> None:
         self._choices_each = call.n
@@ -24,12 +24,10 @@ class UsageCount:
         self._completion_tokens = 0
 
     def add(self, end: GenerationEnd) -> None:
-        """Takes one choice in."""
         self._prompts[end.index // self._choices_each] = end.usage.prompt_tokens
         self._completion_tokens += end.usage.completion_tokens
 
     def fields(self) -> dict[str, int]:
-        """The object `usage`."""
         prompt_tokens = sum(self._prompts.values())
         return {
             "prompt_tokens": prompt_tokens,
@@ -39,10 +37,10 @@ class UsageCount:
 
 
 class WholeAnswer(WholeWriter):
-    """Collects the answers of one call.
+    """Collects the answers of one call into one object.
 
     Args:
-        call: what was asked for.
+        call: the call.
         answer_id: unique, without the API's prefix.
         created_s: seconds since 1970.
     """
@@ -53,7 +51,6 @@ class WholeAnswer(WholeWriter):
         self._head = _head(call, call.shape.whole_object, answer_id, created_s)
 
     def body(self) -> dict[str, Any]:
-        """The object, once every answer has ended."""
         usage = UsageCount(self._call)
         choices = []
         for index in range(len(self._call.requests) * self._call.n):
@@ -64,10 +61,10 @@ class WholeAnswer(WholeWriter):
 
 
 class EventStream:
-    """Turns the answers of one call into server-sent events, as they come.
+    """Turns the answers of one call into server-sent events.
 
     Args:
-        call: what was asked for.
+        call: the call.
         answer_id: unique, without the API's prefix.
         created_s: seconds since 1970.
     """
@@ -80,7 +77,6 @@ class EventStream:
         self._lengths: dict[int, int] = {}
 
     def push(self, item: AnswerItem) -> bytes:
-        """The events for the next item."""
         shape, index = self._call.shape, item.index
         events = b""
         if index not in self._lengths:
@@ -95,14 +91,14 @@ class EventStream:
         return events + self._event([shape.part(index, item, offset)])
 
     def end(self) -> bytes:
-        """What follows the last answer's end: the usage, if asked for, and `[DONE]`."""
+        """Return the usage, if requested, and `[DONE]`."""
         if not self._call.include_usage:
             return DONE
         usage = json_bytes(self._usage.fields())
         return self._head + b'[],"usage":' + usage + b"}\n\n" + DONE
 
     def error(self, error: TrussError) -> bytes:
-        """The last event of a stream that broke off; no `[DONE]` follows."""
+        """Return the last event of a failed stream; no `[DONE]` follows."""
         return sse_event(error_body(error))
 
     def _event(self, choices: list[dict[str, Any]]) -> bytes:
@@ -120,7 +116,7 @@ def _head(call: OpenAICall, kind: str, answer_id: str, created_s: int) -> dict[s
 
 
 def error_body(error: TrussError) -> dict[str, Any]:
-    """The body of an error response; `code` is ours, the status says the rest."""
+    """Build the body of an error response. `code` is a code of this project."""
     return {
         "error": {
             "message": error.message,

@@ -19,21 +19,22 @@ from trtllm_truss.validation import shown
 
 
 class ChatExtensions(SharedFields):
-    """What the chat template may be told beyond OpenAI's fields; the names are vLLM's."""
+    """Variables of the chat template beyond OpenAI's fields; the names are vLLM's."""
 
     add_generation_prompt: bool | None = Field(
-        None, description="Whether the template begins the assistant's answer; default: true."
+        None, description="Begin the assistant's answer in the prompt; default: true."
     )
     continue_final_message: bool = Field(
-        False, description="The answer goes on in the last message, which is the assistant's."
+        False, description="Continue the last message, which is the assistant's."
     )
     chat_template_kwargs: dict[str, Any] = Field(
-        default_factory=dict, description="Further names for the template: `enable_thinking` …"
+        default_factory=dict,
+        description="Further variables of the template, such as `enable_thinking`.",
     )
 
 
 class ChatFields(ChatExtensions):
-    """What a caller may send to `/v1/chat/completions`."""
+    """Fields of `/v1/chat/completions`."""
 
     messages: Annotated[list[Any], Field(min_length=1, max_length=MAX_MESSAGES)] = Field(
         description="The conversation, for the tokenizer's chat template; content is text, or "
@@ -47,8 +48,8 @@ class ChatFields(ChatExtensions):
         None,
         ge=0,
         le=20,
-        description="Likeliest tokens to tell in each place; needs logprobs. The engines so far "
-        "tell the chosen token alone, so that only 0 passes.",
+        description="Alternatives to report for each token; requires logprobs. The engines report "
+        "the chosen token only, so the only accepted value is 0.",
     )
     tools: list[Any] | None = Field(
         None,
@@ -69,40 +70,40 @@ REFUSED = {
     "modalities": Unsupported("answers are text", (["text"],)),
     "function_call": Unsupported("tools and tool_choice have replaced it", ("auto", "none")),
     "functions": Unsupported("tools have replaced it", ([],)),
-    "moderation": Unsupported("there is no moderation model"),
+    "moderation": Unsupported("moderation is not available"),
     "parallel_tool_calls": Unsupported("tool calls are not restrained", (True,)),
-    "prediction": Unsupported("there are no predicted outputs"),
-    "service_tier": Unsupported("there is one tier only", ("auto", "default")),
-    "store": Unsupported("nothing is stored", (False,)),
-    "verbosity": Unsupported("say it in a message", ("medium",)),
-    "web_search_options": Unsupported("there is no web search"),
+    "prediction": Unsupported("predicted outputs are not available"),
+    "service_tier": Unsupported("the server has one tier", ("auto", "default")),
+    "store": Unsupported("answers are not stored", (False,)),
+    "verbosity": Unsupported("state it in a message", ("medium",)),
+    "web_search_options": Unsupported("web search is not available"),
 }
 
 UNUSED = {
-    "metadata": "nothing is stored that it could be attached to",
-    "prompt_cache_key": "the engine finds equal beginnings by itself",
-    "prompt_cache_options": "the engine finds equal beginnings by itself",
-    "prompt_cache_retention": "the engine finds equal beginnings by itself",
-    "safety_identifier": "nothing is kept about callers",
-    "user": "nothing is kept about callers",
+    "metadata": "answers are not stored",
+    "prompt_cache_key": "the engine reuses equal prefixes automatically",
+    "prompt_cache_options": "the engine reuses equal prefixes automatically",
+    "prompt_cache_retention": "the engine reuses equal prefixes automatically",
+    "safety_identifier": "nothing is stored about callers",
+    "user": "nothing is stored about callers",
 }
 
 
 _FIELDS_OF_TEMPLATES = ("messages", "tools", "add_generation_prompt", "continue_final_message")
-"""What templates are told by fields of their own."""
+"""Variables of templates that are fields of the request."""
 
 
 def parse_chat(body: Mapping[str, Any], defaults: Mapping[str, Any]) -> OpenAICall:
-    """A body of `/v1/chat/completions`.
+    """Parse a body of `/v1/chat/completions`.
 
     Args:
-        body: the JSON object that the caller sent.
-        defaults: values for fields that it leaves out, by the names of the predict body;
-            OpenAI's own defaults hold where there is none.
+        body: the JSON object.
+        defaults: values for omitted fields, by the names of the predict body; then OpenAI's
+            defaults apply.
 
     Raises:
-        InvalidRequest: a field is missing, unknown, not served, of the wrong type or out of
-            range, or two contradict each other.
+        InvalidRequest: a field is missing, unknown, unsupported, of the wrong type or out of
+            range, or fields contradict each other.
     """
     fields = read_body(ChatFields, body, defaults, refused=REFUSED, unused=UNUSED)
     limits = ("max_tokens", "max_completion_tokens")
@@ -144,13 +145,13 @@ def _log_probs(fields: ChatFields) -> int | None:
 
 
 def _chat_format(fields: ChatFields, last_role: str) -> ChatFormat:
-    going_on = fields.continue_final_message
-    if going_on and fields.add_generation_prompt:
+    continues = fields.continue_final_message
+    if continues and fields.add_generation_prompt:
         raise InvalidRequest(
             "add_generation_prompt and continue_final_message are both true; choose one.",
             param="continue_final_message",
         )
-    if going_on and last_role != "assistant":
+    if continues and last_role != "assistant":
         raise InvalidRequest(
             f"continue_final_message is true, but the last message is by {shown(last_role)}; end "
             "messages with one by the assistant.",
@@ -168,8 +169,8 @@ def _chat_format(fields: ChatFields, last_role: str) -> ChatFormat:
     begins = fields.add_generation_prompt
     return ChatFormat(
         tools=_tools(fields),
-        add_generation_prompt=not going_on if begins is None else begins,
-        continue_final_message=going_on,
+        add_generation_prompt=not continues if begins is None else begins,
+        continue_final_message=continues,
         variables=variables,
     )
 

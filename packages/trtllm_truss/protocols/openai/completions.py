@@ -20,15 +20,15 @@ Prompt = str | tuple[int, ...]
 
 
 class CompletionExtensions(SharedFields):
-    """What may be said of a prompt beyond OpenAI's fields; the names are vLLM's."""
+    """Options of the prompt beyond OpenAI's fields; the names are vLLM's."""
 
     add_special_tokens: bool = Field(
-        True, description="Whether BOS and the like are added to a prompt that is a text."
+        True, description="Add BOS and the like to a prompt that is a text."
     )
 
 
 class CompletionFields(CompletionExtensions):
-    """What a caller may send to `/v1/completions`."""
+    """Fields of `/v1/completions`."""
 
     prompt: Any = Field(
         description="A text, a list of texts, a list of token ids, or a list of such lists."
@@ -38,28 +38,28 @@ class CompletionFields(CompletionExtensions):
         None,
         ge=0,
         le=5,
-        description="Likeliest tokens to tell in each place, beside the chosen one. The engines "
-        "so far tell that one alone, so that only 0 passes.",
+        description="Alternatives to report for each token. The engines report the chosen token "
+        "only, so the only accepted value is 0.",
     )
     best_of: int | None = Field(None, ge=1, description="May only be equal to n.")
 
 
-REFUSED = {"suffix": Unsupported("there is no filling in of a middle", ("",))}
+REFUSED = {"suffix": Unsupported("insertion is not available", ("",))}
 
-UNUSED = {"user": "nothing is kept about callers"}
+UNUSED = {"user": "nothing is stored about callers"}
 
 
 def parse_completion(body: Mapping[str, Any], defaults: Mapping[str, Any]) -> OpenAICall:
-    """A body of `/v1/completions`.
+    """Parse a body of `/v1/completions`.
 
     Args:
-        body: the JSON object that the caller sent.
-        defaults: values for fields that it leaves out, by the names of the predict body;
-            OpenAI's own defaults hold where there is none.
+        body: the JSON object.
+        defaults: values for omitted fields, by the names of the predict body; then OpenAI's
+            defaults apply.
 
     Raises:
-        InvalidRequest: a field is missing, unknown, not served, of the wrong type or out of
-            range, or two contradict each other.
+        InvalidRequest: a field is missing, unknown, unsupported, of the wrong type or out of
+            range, or fields contradict each other.
     """
     fields = read_body(CompletionFields, body, defaults, refused=REFUSED, unused=UNUSED)
     _check_agreement(fields)
@@ -97,14 +97,14 @@ def _check_agreement(fields: CompletionFields) -> None:
         )
     if fields.echo and fields.logprobs is not None:
         raise InvalidRequest(
-            "echo is true and logprobs are asked for; the engine gives no log probabilities of "
-            "the prompt. Leave one of them out.",
+            "echo and logprobs are both given; the engine has no log probabilities of the prompt. "
+            "Omit one of them.",
             param="echo",
         )
 
 
 def _prompts(prompt: Any) -> list[Prompt]:
-    """Each prompt of the four forms in which they may be sent."""
+    """Return each prompt of the four accepted forms."""
     alone = isinstance(prompt, str) or (
         isinstance(prompt, list) and bool(prompt) and all(type(item) is int for item in prompt)
     )

@@ -1,4 +1,4 @@
-"""The fields that both APIs have in common: OpenAI's own, and those it has no name for."""
+"""Fields of both APIs: OpenAI's, and those beyond it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trtllm_truss.protocols.limits import MAX_BIASED_TOKENS, MAX_MODEL_CHARACTER
 from trtllm_truss.validation import Strict
 
 _NAMES_OF_DEFAULTS = {"stop_words": "stop"}
-"""Names of the predict body, in which settings give defaults, that OpenAI calls otherwise."""
+"""OpenAI's names of defaults, by their names in settings."""
 
 
 class StreamOptions(Strict):
@@ -31,9 +31,9 @@ class StreamOptions(Strict):
 
 
 class Extensions(Strict):
-    """What OpenAI has no name for; the names are those of the predict body, or vLLM's."""
+    """Fields beyond OpenAI's; the names are those of the predict body, or vLLM's."""
 
-    top_k: int | None = Field(None, ge=0, le=1024, description="Tokens to draw from.")
+    top_k: int | None = Field(None, ge=0, le=1024, description="Number of tokens to sample from.")
     repetition_penalty: Finite | None = Field(
         None, ge=LEAST, le=100, description="Divides the logits of tokens that occurred."
     )
@@ -41,23 +41,23 @@ class Extensions(Strict):
         None, ge=-100, le=100, description="Exponent of the length in beam search."
     )
     min_tokens: int | None = Field(
-        None, ge=0, le=INT32_MAX, description="Tokens to generate at least."
+        None, ge=0, le=INT32_MAX, description="Minimum of tokens to generate."
     )
-    ignore_eos: bool = Field(False, description="Go on past the model's end of sequence.")
+    ignore_eos: bool = Field(False, description="Continue past the model's end of sequence.")
     bad_words: Words = Field(default_factory=list, description="Texts that must not be generated.")
     beam_width: int = Field(1, ge=1, le=INT32_MAX, description="Beams.")
     lora_task_id: int | None = Field(
         None, ge=0, le=2**64 - 1, description="The adapter to generate with."
     )
-    skip_special_tokens: bool = Field(True, description="Whether special tokens do not show.")
-    include_stop_str_in_output: bool = Field(False, description="Whether the stop text is shown.")
+    skip_special_tokens: bool = Field(True, description="Omit special tokens from the text.")
+    include_stop_str_in_output: bool = Field(False, description="Include the stop text.")
     truncate_prompt_tokens: int | None = Field(
-        None, ge=1, le=INT32_MAX, description="Keeps the prompt's last tokens only."
+        None, ge=1, le=INT32_MAX, description="Keep only the prompt's last tokens."
     )
 
 
 class SharedFields(Extensions):
-    """What a caller may send to either API."""
+    """Fields of both APIs."""
 
     model: Annotated[str, Field(min_length=1, max_length=MAX_MODEL_CHARACTERS)] = Field(
         "model", description="Echoed; one model is served, by any name."
@@ -66,7 +66,7 @@ class SharedFields(Extensions):
         None,
         ge=1,
         le=INT32_MAX,
-        description="Tokens to generate; default: what the context leaves.",
+        description="Limit of generated tokens; default: the rest of the context.",
     )
     n: int = Field(1, ge=1, le=128, description="Choices for each prompt.")
     stop: Words = Field(
@@ -77,16 +77,16 @@ class SharedFields(Extensions):
         None, description="`include_usage`; `include_obfuscation` may only be false."
     )
     temperature: Finite = Field(1.0, ge=0, le=2, description="0 is greedy.")
-    top_p: Finite = Field(1.0, ge=0, le=1, description="Probability to draw from.")
+    top_p: Finite = Field(1.0, ge=0, le=1, description="Cumulative probability to sample from.")
     presence_penalty: Finite | None = Field(None, ge=-2, le=2, description="As OpenAI's.")
     frequency_penalty: Finite | None = Field(None, ge=-2, le=2, description="As OpenAI's.")
     seed: int | None = Field(
-        None, ge=-(2**63), le=2**64 - 1, description="Makes drawing repeatable; default: random."
+        None, ge=-(2**63), le=2**64 - 1, description="Makes sampling repeatable; default: random."
     )
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] = Field(
         default_factory=dict,
         max_length=MAX_BIASED_TOKENS,
-        description="From token ids to what is added to their logits; no engine takes it so far.",
+        description="Values added to logits, by token id; no engine supports it.",
     )
     response_format: dict[str, Any] | None = Field(
         None,
@@ -106,17 +106,17 @@ def read_body(
     refused: Mapping[str, Unsupported],
     unused: Mapping[str, str],
 ) -> Body:
-    """The fields of a body, checked. A field that is null counts as not sent.
+    """Validate the fields of a body. A field that is null counts as omitted.
 
     Args:
-        model: the fields that are served.
-        body: the JSON object that the caller sent.
-        defaults: values for fields that the caller left out, by the names of the predict body.
-        refused: OpenAI's fields that are not served.
-        unused: OpenAI's fields that have no effect here, and why.
+        model: the supported fields.
+        body: the JSON object.
+        defaults: values for omitted fields, by the names of the predict body.
+        refused: OpenAI's unsupported fields.
+        unused: OpenAI's fields without effect, with the reasons.
 
     Raises:
-        InvalidRequest: a field is unknown, not served, of the wrong type or out of range.
+        InvalidRequest: a field is unknown, unsupported, of the wrong type or out of range.
     """
     sent = {}
     for name, value in body.items():
@@ -136,7 +136,7 @@ def read_body(
 
 
 def _named(defaults: Mapping[str, Any], sent: Mapping[str, Any]) -> dict[str, Any]:
-    """Defaults by OpenAI's names, without those that another name of the same field replaces."""
+    """Return defaults by OpenAI's names, without those that a sent field replaces."""
     values = {_NAMES_OF_DEFAULTS.get(name, name): value for name, value in defaults.items()}
     values.pop("stream", None)
     if "max_completion_tokens" in sent:

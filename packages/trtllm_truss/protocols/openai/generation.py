@@ -1,4 +1,4 @@
-"""What both APIs' fields mean for a generation."""
+"""Fields of both APIs to arguments of a `GenerationRequest`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAMES = {
     "include_stop": "include_stop_str_in_output",
     "guide": "response_format",
 }
-"""What both APIs call a request's attributes, where that is something else."""
+"""Names of a request's attributes in both APIs, where they differ."""
 
 
 def generation_arguments(
@@ -29,13 +29,13 @@ def generation_arguments(
     max_tokens_given: bool,
     names: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The arguments of a `GenerationRequest` that do not depend on the API.
+    """Return the arguments of a `GenerationRequest` that do not depend on the API.
 
     Args:
-        fields: what the caller sent, over the defaults.
-        max_tokens: the limit that holds, by whatever name; None for what the context leaves.
+        fields: the fields, with defaults.
+        max_tokens: the limit; None for the rest of the context.
         max_tokens_given: whether the caller chose it.
-        names: what this API calls a request's attributes, where not even both APIs' name is it.
+        names: this API's own names of a request's attributes.
 
     Raises:
         InvalidRequest: fields contradict each other.
@@ -61,10 +61,10 @@ def generation_arguments(
 
 
 def include_usage(fields: SharedFields) -> bool:
-    """Whether the stream is to end with the usage.
+    """Return whether the stream ends with the usage.
 
     Raises:
-        InvalidRequest: `stream_options` without a stream, or what they do not offer.
+        InvalidRequest: `stream_options` without a stream, or with an unsupported option.
     """
     options = fields.stream_options
     if options is None:

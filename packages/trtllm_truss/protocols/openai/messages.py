@@ -1,4 +1,4 @@
-"""`messages` and `tools`: what the caller said becomes what chat templates read.
+"""`messages` and `tools`, converted for chat templates.
 
 Templates expect plain text as content, and a tool call's arguments as an object
 (https://huggingface.co/docs/transformers/chat_extras); OpenAI sends parts, and arguments as JSON
@@ -24,7 +24,7 @@ _WITHOUT_MEANING = ("refusal", "annotations", "audio", "function_call")
 
 
 class FunctionCall(Strict):
-    """What the model wanted to call."""
+    """The function of a call, with its arguments as JSON text."""
 
     name: NonEmpty
     arguments: str
@@ -57,10 +57,10 @@ class _Conversation(Strict):
 
 
 def read_messages(messages: Sequence[Any]) -> list[dict[str, Any]]:
-    """A conversation as chat templates read it. `developer` becomes `system`.
+    """Convert a conversation for chat templates. `developer` becomes `system`.
 
     Raises:
-        InvalidRequest: a message is malformed, or holds something else than text.
+        InvalidRequest: a message is malformed, or has content other than text.
     """
     plain = [_plain(message, f"messages[{place}]") for place, message in enumerate(messages)]
     try:
@@ -71,7 +71,7 @@ def read_messages(messages: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def read_tools(tools: Sequence[Any] | None) -> list[Mapping[str, Any]] | None:
-    """The tools as they are, once they are what templates read; None if there are none.
+    """Return the tools unchanged; None for an empty list.
 
     Raises:
         InvalidRequest: one is not a function with a name.

@@ -1,4 +1,4 @@
-"""`response_format`: what the answer must match.
+"""`response_format` to a guide.
 
 `text`, `json_object` and `json_schema` are OpenAI's
 (https://platform.openai.com/docs/guides/structured-outputs), and so is `grammar`, which its client
@@ -19,16 +19,16 @@ from trtllm_truss.validation import shown
 
 _TEXTS: dict[str, GuideKind] = {"regex": "regex", "grammar": "ebnf_grammar"}
 _ANY_OBJECT = json.dumps({"type": "object", "additionalProperties": True})
-"""The backend's own `json` lets arrays pass as well."""
+"""The backend's own `json` also accepts arrays."""
 
 _TYPES = ("text", "json_object", "json_schema", *_TEXTS)
 
 
 def read_response_format(response_format: Mapping[str, Any] | None) -> Guide | None:
-    """The guide that a `response_format` means; None if any text will do.
+    """Return the guide of a `response_format`; None for unrestricted text.
 
     Raises:
-        InvalidRequest: its type is unknown, or what its type needs is missing.
+        InvalidRequest: its type is unknown, or it lacks the key that its type requires.
     """
     if response_format is None:
         return None

@@ -1,6 +1,6 @@
-"""The objects of either API: choices, whole and in chunks.
+"""Choices of either API, whole and in chunks.
 
-The shapes are those of the API reference; what streams hold, and in which order, is told at
+The contents and order of streams follow
 https://platform.openai.com/docs/api-reference/chat-streaming.
 """
 
@@ -16,35 +16,35 @@ Json = dict[str, Any]
 
 
 class Shape(Protocol):
-    """What the two APIs do differently when they answer."""
+    """The choices of one API."""
 
     id_prefix: ClassVar[str]
     whole_object: ClassVar[str]
     chunk_object: ClassVar[str]
 
     def opening(self, index: int) -> Json | None:
-        """The choice that comes before any text of it, if there is one."""
+        """Return the choice that precedes all text, if any."""
 
     def part(self, index: int, piece: TextDelta, offset: int) -> Json:
-        """A choice with more text; `offset` characters of it have gone before."""
+        """Return a choice with more text, after `offset` characters."""
 
     def ending(self, index: int, reason: FinishReason) -> Json:
-        """The choice that ends it."""
+        """Return the last choice."""
 
     def whole(self, index: int, text: str, tokens: Sequence[Token], reason: FinishReason) -> Json:
-        """A choice that is complete."""
+        """Return a complete choice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenAICall:
-    """What a body asks for, and how its answer looks.
+    """A parsed body.
 
     Attributes:
-        requests: one for each prompt, to be answered side by side.
-        model: the name that the caller used; echoed.
-        stream: whether the answer is sent as it is generated.
+        requests: one for each prompt.
+        model: the caller's name of the model; echoed.
+        stream: whether the answer is streamed.
         include_usage: whether a stream ends with the usage.
-        shape: the objects of the API that was called.
+        shape: the choices of the API.
     """
 
     requests: tuple[GenerationRequest, ...]
@@ -55,7 +55,6 @@ class OpenAICall:
 
     @property
     def n(self) -> int:
-        """Choices for each prompt."""
         return self.requests[0].n
 
 
@@ -64,7 +63,7 @@ class ChatShape:
     """Messages and their deltas.
 
     Attributes:
-        log_probs: whether the caller asked for log probabilities.
+        log_probs: whether log probabilities are requested.
     """
 
     id_prefix: ClassVar[str] = "chatcmpl-"
@@ -74,20 +73,16 @@ class ChatShape:
     log_probs: bool = False
 
     def opening(self, index: int) -> Json | None:
-        """Tells the role."""
         return _delta(index, {"role": "assistant", "content": ""})
 
     def part(self, index: int, piece: TextDelta, offset: int) -> Json:
-        """More content."""
         log_probs = self._log_probs(piece.tokens)
         return _delta(index, {"content": piece.text}, log_probs=log_probs)
 
     def ending(self, index: int, reason: FinishReason) -> Json:
-        """No more content."""
         return _delta(index, {}, reason=reason)
 
     def whole(self, index: int, text: str, tokens: Sequence[Token], reason: FinishReason) -> Json:
-        """A whole message."""
         return {
             "index": index,
             "message": {"role": "assistant", "content": text, "refusal": None},
@@ -115,7 +110,7 @@ class CompletionShape:
     """Texts, whole or in parts.
 
     Attributes:
-        log_probs: the likeliest tokens that the caller asked for; None for no log probabilities.
+        log_probs: the number of alternatives; None for no log probabilities.
     """
 
     id_prefix: ClassVar[str] = "cmpl-"
@@ -125,19 +120,15 @@ class CompletionShape:
     log_probs: int | None = None
 
     def opening(self, index: int) -> Json | None:
-        """Nothing."""
         return None
 
     def part(self, index: int, piece: TextDelta, offset: int) -> Json:
-        """More text."""
         return self._choice(index, piece.text, piece.tokens, None, offset)
 
     def ending(self, index: int, reason: FinishReason) -> Json:
-        """No more text."""
         return self._choice(index, "", (), reason, 0)
 
     def whole(self, index: int, text: str, tokens: Sequence[Token], reason: FinishReason) -> Json:
-        """A whole text."""
         return self._choice(index, text, tokens, reason, 0)
 
     def _choice(
@@ -190,6 +181,6 @@ def _with_bytes(text: str, log_prob: float | None) -> Json:
 
 
 def _likeliest(token: Token) -> dict[str, float | None]:
-    """The alternatives by their texts, and the chosen token whether it is among them or not."""
+    """Return log probabilities of the alternatives and of the chosen token, by their texts."""
     others = {other.text: other.log_prob for other in token.alternatives}
     return {**others, token.text: token.log_prob}
