@@ -41,18 +41,19 @@ class Decoding(Protocol):
 
 
 def choose_decoding(
-    backend: Tokenizer, *, skip_special_tokens: bool = True
+    backend: Tokenizer, *, skip_special_tokens: bool = True, shown: frozenset[str] = frozenset()
 ) -> Callable[[], Decoding]:
     """Choose the exact decoding for a tokenizer.
 
     Args:
         backend: the tokenizer; it must not change afterwards.
         skip_special_tokens: omit special tokens from the text.
+        shown: special tokens not to omit.
 
     Returns:
         A function that begins a text. All texts share the tables behind it.
     """
-    hidden = special_tokens(backend) if skip_special_tokens else frozenset()
+    hidden = special_tokens(backend) - shown if skip_special_tokens else frozenset()
     stages = _decoder_stages(backend)
     if [stage["type"] for stage in stages] == ["ByteLevel"]:
         return partial(ByteDecoding, ByteTable(backend, hidden))
@@ -61,7 +62,7 @@ def choose_decoding(
         has_bytes = any(stage["type"] == "ByteFallback" for stage in stages)
         return partial(TokenDecoding, TextTable(backend, hidden, anchor, has_bytes))
     logger.warning("this tokenizer cannot stream; text is sent when generation ends")
-    return partial(WholeDecoding, backend, skip_special_tokens)
+    return partial(WholeDecoding, backend, hidden)
 
 
 class ByteDecoding:
@@ -121,19 +122,19 @@ class TokenDecoding:
 
 
 class WholeDecoding:
-    def __init__(self, backend: Tokenizer, skip_special_tokens: bool) -> None:
+    def __init__(self, backend: Tokenizer, hidden: frozenset[str]) -> None:
         self._backend = backend
-        self._skip_special_tokens = skip_special_tokens
+        self._hidden = {backend.token_to_id(token) for token in hidden}
         self._ids: list[int] = []
 
     def push(self, ids: Sequence[int]) -> str:
-        self._ids += ids
+        self._ids += (token_id for token_id in ids if token_id not in self._hidden)
         return ""
 
     @panics_as_errors()
     def flush(self) -> str:
         ids, self._ids = self._ids, []
-        return self._backend.decode(ids, skip_special_tokens=self._skip_special_tokens)
+        return self._backend.decode(ids, skip_special_tokens=False)
 
 
 def _decoder_stages(backend: Tokenizer) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from trtllm_truss.text.stop_words import StopWordMatcher, StopWords
@@ -43,6 +43,7 @@ class TextStream:
         stop_words: words that end the answer.
         include_stop_word: include the one that ends it.
         skip_special_tokens: omit special tokens.
+        shown: special tokens not to omit.
 
     Attributes:
         tokens: tokens of the text of the last `push` or `finish`; filled by
@@ -58,8 +59,9 @@ class TextStream:
         *,
         include_stop_word: bool = False,
         skip_special_tokens: bool = True,
+        shown: Collection[str] = (),
     ) -> None:
-        self._decoding = tokenizer.start_decoding(skip_special_tokens)
+        self._decoding = tokenizer.start_decoding(skip_special_tokens, shown)
         self._matcher = StopWordMatcher(stop_words, shown=include_stop_word)
         self._push = self._push_watched if stop_words else self._push_all
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from trtllm_truss.text.stop_words import StopWords
 from trtllm_truss.text.text_stream import NO_STOP_WORDS, Piece, TextStream, TokenText
@@ -28,12 +28,14 @@ class TokenStream(TextStream):
         *,
         include_stop_word: bool = False,
         skip_special_tokens: bool = True,
+        shown: Collection[str] = (),
     ) -> None:
         super().__init__(
             tokenizer,
             stop_words,
             include_stop_word=include_stop_word,
             skip_special_tokens=skip_special_tokens,
+            shown=shown,
         )
         self._held: deque[TokenText] = deque()
         # Characters at the beginning of the held tokens' text that no stop word can take back.

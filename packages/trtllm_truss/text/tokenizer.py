@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,9 @@ from trtllm_truss.text.gguf_tokenizer import read_gguf_tokenizer
 from trtllm_truss.text.tokenizer_files import read_tokenizer_folder
 from trtllm_truss.text.tokenizer_parts import LibraryPanic, TokenizerParts, panics_as_errors
 from trtllm_truss.text.tokenizer_selection import select_tokenizer
+
+_TEMPLATES = ("default", "tool_use")
+_NONE_SHOWN = frozenset[str]()
 
 _LONG_CHARACTERS = 1 << 15
 """Longer texts are encoded only if they may fit: a token takes microseconds and a kilobyte."""
@@ -44,6 +46,7 @@ class TextTokenizer:
         vocab_size: number of tokens, added ones included.
         special_ids: ids of special tokens, hidden in decoded text by default.
         sampling: the authors' sampling defaults; see `TokenizerParts`.
+        chat_template: the source of the chat template, and of the one for tools if they differ.
     """
 
     def __init__(self, parts: TokenizerParts) -> None:
@@ -57,11 +60,15 @@ class TextTokenizer:
         added = self._backend.get_added_tokens_decoder()
         special = {id_: token.content for id_, token in added.items() if token.special}
         self.special_ids = frozenset(special)
+        self._special = frozenset(special.values())
+        self.chat_template = "\n".join(
+            parts.chat_templates[name] for name in _TEMPLATES if name in parts.chat_templates
+        )
         self._chat_templates = {
             name: (ChatTemplate(source), ControlTokens(special.values(), source))
             for name, source in parts.chat_templates.items()
         }
-        self._start_decoding = choose_decoding(self._backend)
+        self._decodings = {(True, _NONE_SHOWN): choose_decoding(self._backend)}
 
     def encode(
         self,
@@ -110,19 +117,26 @@ class TextTokenizer:
         """Decode ids; skip those outside the vocabulary, replace invalid UTF-8 by U+FFFD."""
         return self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
-    def start_decoding(self, skip_special_tokens: bool = True) -> Decoding:
+    def start_decoding(
+        self, skip_special_tokens: bool = True, shown: Collection[str] = ()
+    ) -> Decoding:
         """Begin the incremental decoding of one text.
 
         Text is returned as soon as no further id can change it, so a U+FFFD in it is one of the
         whole text. Joined, it equals `decode` of all ids, to the byte. The cost of a token does not
         grow with the length of the text.
-        """
-        return self._start_decoding() if skip_special_tokens else self._start_literal_decoding()
 
-    @cached_property
-    @panics_as_errors()
-    def _start_literal_decoding(self) -> Callable[[], Decoding]:
-        return choose_decoding(self._backend, skip_special_tokens=False)
+        Args:
+            skip_special_tokens: omit special tokens from the text.
+            shown: special tokens not to omit. Each set costs a table in memory.
+        """
+        key = (skip_special_tokens, self._special.intersection(shown) if shown else _NONE_SHOWN)
+        if key not in self._decodings:
+            with panics_as_errors():
+                self._decodings[key] = choose_decoding(
+                    self._backend, skip_special_tokens=key[0], shown=key[1]
+                )
+        return self._decodings[key]()
 
     def apply_chat_template(
         self,
@@ -156,7 +170,7 @@ class TextTokenizer:
             InvalidRequest: the model has no chat template, or it rejects the messages.
             TooManyTokens: as for `encode`.
         """
-        name = "tool_use" if tools and "tool_use" in self._chat_templates else "default"
+        name = _TEMPLATES[bool(tools) and _TEMPLATES[1] in self._chat_templates]
         if name not in self._chat_templates:
             raise InvalidRequest(
                 "the model has no chat template; send a prompt, or name a tokenizer_repository "
