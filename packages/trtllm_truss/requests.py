@@ -64,12 +64,20 @@ class ChatFormat:
         continue_final_message: end the prompt with the text of the last message, which the answer
             continues.
         variables: further template variables, such as `enable_thinking`.
+        answer_prefix: text to append to the prompt, with which every answer begins. Special tokens
+            in it act as such.
+        reasoning_starts: words that begin reasoning. An answer to a prompt that ends in one of them
+            begins with it; with `answer_prefix`, the reasoning is ended first.
+        reasoning_end: the word that ends it.
     """
 
     tools: Sequence[Mapping[str, Any]] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     variables: Mapping[str, Any] = field(default_factory=dict)
+    answer_prefix: str = ""
+    reasoning_starts: tuple[str, ...] = ()
+    reasoning_end: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +103,7 @@ class GenerationRequest:
         beam_width: beams; 1 means no beam search.
         ignore_eos: continue past the model's end of sequence.
         skip_special_tokens: drop special tokens from the text.
+        shown_special_tokens: special tokens to keep.
         logit_bias: logit offsets by token id.
         guide: constraint on the answer.
         lora_task_id: LoRA adapter, by the engine's id.
@@ -122,6 +131,7 @@ class GenerationRequest:
     beam_width: int = 1
     ignore_eos: bool = False
     skip_special_tokens: bool = True
+    shown_special_tokens: frozenset[str] = frozenset()
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     guide: Guide | None = None
     lora_task_id: int | None = None

@@ -231,6 +231,7 @@ def _text_stream(prepared: PreparedRequest, tokenizer: TextTokenizer) -> TextStr
         prepared.stop_words,
         include_stop_word=request.include_stop,
         skip_special_tokens=request.skip_special_tokens,
+        shown=request.shown_special_tokens,
     )
 
 

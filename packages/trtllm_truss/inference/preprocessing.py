@@ -118,7 +118,7 @@ class Preprocessor:
         prompt = await encode_prompt(
             request,
             self._tokenizer,
-            self._engine.max_input_tokens,
+            self._engine,
             control_tokens=self._capabilities.control_tokens_in_messages,
         )
         special = {
@@ -189,9 +189,9 @@ class Preprocessor:
             return request.max_tokens
         name = request.name("max_tokens")
         raise ContextLengthExceeded(
-            f"{name} is {request.max_tokens}; this engine's context of "
-            f"{engine.max_sequence_tokens} tokens leaves room for {room} after the "
-            f"{prompt_tokens} tokens of {field}. Lower {name} or shorten {field}.",
+            engine.max_sequence_tokens,
+            f"{name} is {request.max_tokens} and {field} is {prompt_tokens} tokens long; lower "
+            f"{name} to at most {room} or shorten {field}",
             param=name,
         )
 

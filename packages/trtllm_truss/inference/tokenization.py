@@ -10,8 +10,9 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+from trtllm_truss.engines.inspection import Engine
 from trtllm_truss.errors import ContextLengthExceeded, InvalidRequest
-from trtllm_truss.requests import GenerationRequest, Token
+from trtllm_truss.requests import ChatFormat, GenerationRequest, Token
 from trtllm_truss.text.token_stream import TokenStream
 from trtllm_truss.text.tokenizer import TextTokenizer, TooManyTokens
 
@@ -20,6 +21,9 @@ _LONG_CHARACTERS = 2048
 
 _ITEM_CHARACTERS = 16
 """Estimated size of a message, list or number."""
+
+_TAIL_TOKENS = 32
+"""Tokens at the end of a prompt that can hold a word that begins reasoning."""
 
 _ENCODERS = ThreadPoolExecutor(2, "encode")
 """Few threads: each takes a core, and a kilobyte per token of the engine's context."""
@@ -31,7 +35,7 @@ class EncodedPrompt:
 
     Attributes:
         ids: at least one.
-        text: the text for `echo`, else empty.
+        text: the text with which answers begin: the prompt for `echo`, or the end of a chat's.
         tokens: the tokens for `prompt_details`, else empty.
     """
 
@@ -43,7 +47,7 @@ class EncodedPrompt:
 async def encode_prompt(
     request: GenerationRequest,
     tokenizer: TextTokenizer,
-    max_tokens: int,
+    engine: Engine,
     *,
     control_tokens: bool = False,
 ) -> EncodedPrompt:
@@ -52,14 +56,14 @@ async def encode_prompt(
     Args:
         request: a request with a prompt or messages.
         tokenizer: the engine's tokenizer.
-        max_tokens: maximum length of a prompt.
+        engine: the engine, which limits the prompt.
         control_tokens: interpret special tokens in the text of messages.
 
     Raises:
-        ContextLengthExceeded: the prompt has more tokens than `max_tokens`.
+        ContextLengthExceeded: the prompt has more tokens than the engine takes.
         RequestError: the tokenizer cannot encode the prompt, or it is empty.
     """
-    encode = partial(_encode, request, tokenizer, max_tokens, control_tokens)
+    encode = partial(_encode, request, tokenizer, engine, control_tokens)
     parts: list[Any] = [request.prompt, request.messages, request.chat.tools]
     if request.echo or request.prompt_details:
         parts.append(request.prompt_ids)  # decoded
@@ -93,29 +97,45 @@ def _characters_left(value: Any, characters: int) -> int:
 
 
 def _encode(
-    request: GenerationRequest, tokenizer: TextTokenizer, max_tokens: int, control_tokens: bool
+    request: GenerationRequest, tokenizer: TextTokenizer, engine: Engine, control_tokens: bool
 ) -> EncodedPrompt:
-    field = prompt_field(request)
+    field, max_tokens = prompt_field(request), engine.max_input_tokens
     try:
         ids = _ids(request, tokenizer, max_tokens, control_tokens)
     except TooManyTokens:
-        raise _too_long(field, f"more than {max_tokens}", max_tokens) from None
+        raise _too_long(field, f"more than {max_tokens}", engine) from None
     if not ids:
         raise InvalidRequest(f"{field} has no tokens; send some text.", param=field)
+    opening = _open_answer(request.chat, ids, tokenizer)
     if request.truncate_prompt is not None:
         ids = ids[-request.truncate_prompt :]
     if len(ids) > max_tokens:
-        raise _too_long(field, str(len(ids)), max_tokens)
+        raise _too_long(field, str(len(ids)), engine)
     return EncodedPrompt(
         ids,
-        text=_text(request, ids, tokenizer) if request.echo else "",
+        text=_text(request, ids, tokenizer) if request.echo else opening,
         tokens=_tokens(ids, tokenizer) if request.prompt_details else (),
     )
 
 
-def _too_long(field: str, tokens: str, max_tokens: int) -> ContextLengthExceeded:
+def _open_answer(chat: ChatFormat, ids: list[int], tokenizer: TextTokenizer) -> str:
+    """Append `answer_prefix` to a prompt, and return the text with which answers begin."""
+    start = ""
+    if chat.reasoning_starts:
+        tail = tokenizer.decode(ids[-_TAIL_TOKENS:], skip_special_tokens=False).rstrip()
+        start = next((word for word in chat.reasoning_starts if tail.endswith(word)), "")
+    if not chat.answer_prefix:
+        return start and start + "\n"
+    if start:
+        ids += tokenizer.encode(f"\n{chat.reasoning_end}\n\n", add_special_tokens=False)
+    ids += tokenizer.encode(chat.answer_prefix, add_special_tokens=False)
+    return chat.answer_prefix
+
+
+def _too_long(field: str, tokens: str, engine: Engine) -> ContextLengthExceeded:
     return ContextLengthExceeded(
-        f"{field} is {tokens} tokens long; this engine takes at most {max_tokens}. Shorten it.",
+        engine.max_sequence_tokens,
+        f"{field} is {tokens} tokens long; shorten it to at most {engine.max_input_tokens}",
         param=field,
     )
 
