@@ -41,6 +41,7 @@ class FakeEngine:
         tokenizer: turns texts into ids.
         places: requests that it takes at once.
         limits: the operator's; by default there is no chunk interval.
+        engine: the engine that it stands for; another than the default takes guides.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class FakeEngine:
         tokenizer: TextTokenizer,
         places: int = 8,
         limits: Serving | None = None,
+        engine: Engine = ENGINE,
     ) -> None:
         self.requests: list[EngineRequest] = []
         self.ended: list[str] = []
@@ -58,9 +60,13 @@ class FakeEngine:
         self.admission = Admission(places, None, self.limits)
         self.metrics = Metrics(waiting=lambda: 0, running=lambda: 0, engine_up=lambda: True)
         self.sampling: dict[str, object] = {}
+        self.chat_template = tokenizer.chat_template
         self.heartbeat = EngineHeartbeat()
+        capabilities = Capabilities(kv_cache_tokens=80)
+        if engine is not ENGINE:
+            capabilities = Capabilities(guides=True)
         self.generator = Generator(
-            Preprocessor(ENGINE, tokenizer, Capabilities(kv_cache_tokens=80)),
+            Preprocessor(engine, tokenizer, capabilities),
             tokenizer,
             lambda: self,  # type: ignore[arg-type, return-value]
             self.limits,

@@ -4,16 +4,16 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
-from trtllm_truss.errors import SettingsError
+from trtllm_truss.settings.model import ReasoningParser, ToolParser
 from trtllm_truss.tool_calls.registry import (
     REASONING_FORMATS,
     TOOL_FORMATS,
     detect_reasoning_format,
     detect_tool_format,
-    reasoning_format,
-    tool_format,
 )
 
 # What models' templates hold of tools and reasoning, shortened.
@@ -124,25 +124,11 @@ def test_a_template_shows_its_formats(model: str) -> None:
     assert detect_reasoning_format(template) == reasoning
 
 
-def test_formats_have_the_names_that_operators_know() -> None:
-    assert {"hermes", "qwen3_coder", "llama3_json", "pythonic", "mistral"} <= TOOL_FORMATS.keys()
-    assert {"deepseek_v3", "deepseek_v31", "harmony"} <= TOOL_FORMATS.keys()
-    assert {"granite", "phi4_mini"} <= TOOL_FORMATS.keys()
-    assert {"deepseek_r1", "qwen3", "granite", "mistral", "harmony"} <= REASONING_FORMATS.keys()
-
-
-def test_a_format_is_found_by_its_name() -> None:
-    assert tool_format("hermes") is TOOL_FORMATS["hermes"]
-    assert reasoning_format("qwen3") is REASONING_FORMATS["qwen3"]
-
-
-def test_an_unknown_name_is_refused() -> None:
-    with pytest.raises(SettingsError, match=r"serving\.tool_parser is 'gpt'; .* hermes, "):
-        tool_format("gpt")
-    with pytest.raises(SettingsError, match=r"serving\.reasoning_parser is 'gpt'; .* qwen3, "):
-        reasoning_format("gpt")
+def test_formats_have_the_names_of_the_settings() -> None:
+    assert tuple(TOOL_FORMATS) == get_args(ToolParser)
+    assert tuple(REASONING_FORMATS) == get_args(ReasoningParser)
 
 
 def test_reasoning_markers_are_named_as_special_tokens() -> None:
-    assert reasoning_format("qwen3").special_tokens == {"<think>", "</think>"}
-    assert "<|channel|>" in reasoning_format("harmony").special_tokens
+    assert REASONING_FORMATS["qwen3"].special_tokens == {"<think>", "</think>"}
+    assert "<|channel|>" in REASONING_FORMATS["harmony"].special_tokens

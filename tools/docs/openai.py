@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from tools.docs.tables import field_rows, table, unsupported_rows
 
 from trtllm_truss.protocols.fields import Unsupported
-from trtllm_truss.protocols.openai import chat, completions
+from trtllm_truss.protocols.openai import chat, completions, messages
 from trtllm_truss.protocols.openai.fields import Extensions, SharedFields
 
 _INTRODUCTION = """\
@@ -35,7 +35,8 @@ for chunk in stream:
   waits in the queue separately, and with a `seed` choice i uses `seed` + i. If one fails, all end;
   a client that disconnects cancels all of them.
 - `finish_reason` is `stop` where the model or a stop text ended a choice, `length` where
-  `max_tokens` did. `usage` counts a prompt once, however many choices it has.
+  `max_tokens` did, `tool_calls` where the model ended it after a call. `usage` counts a prompt
+  once, however many choices it has.
 - A stop text ends a choice just before it, regardless of token boundaries, and is never returned,
   not even in part.
 - A stream of `/v1/chat/completions` starts each choice with the role and ends it with its
@@ -44,8 +45,39 @@ for chunk in stream:
 - Errors are `{"error": {"message", "type", "param", "code"}}`: 400 `invalid_request_error`, 429
   `rate_limit_error`, other statuses `server_error`; `code` is the same as everywhere else. The
   header `X-Request-Id` is the id in the answer, and `engine_request_id` in the log.
-- The chat template presents tools to the model. The answer is text: a tool call appears in
-  `content` as the model wrote it.
+- A prompt that is too long, or leaves too little of the context, is refused with 400 and the code
+  `context_length_exceeded`; the message begins with `This model's maximum context length is`.
+"""
+
+_TOOLS = """\
+## Tools and reasoning
+
+The formats of calls and reasoning are recognized in the model's chat template, or named by
+`serving.tool_parser` and `serving.reasoning_parser` ([settings](settings.md)).
+
+- `auto` reads the calls that the model writes; they become `tool_calls` as soon as they are
+  certain. Calls of other functions, broken calls and calls that were cut off stay text. In a
+  stream, a call is announced when its arguments begin; if `max_tokens` cuts it, `finish_reason` is
+  `length`.
+- `required` and a named function are enforced by guided decoding for every model: the prompt ends
+  in the beginning of a call, and its JSON follows the schema in `parameters`. Open reasoning is
+  closed before it. With `required`, a format that writes the name outside of the JSON is replaced
+  by plain JSON. TensorRT-LLM engines need `runtime.guided_decoding_backend: xgrammar`.
+- `allowed_tools` restricts the functions that count as calls; the prompt holds all of them.
+- `parallel_tool_calls: false` returns the first call only.
+- `response_format` beside tools constrains the whole answer, so that the model cannot call unless a
+  call is forced; a forced call ignores it.
+- Names of functions have letters, digits and `. _ -`.
+- If the chat template has no tools, as SmolLM2's, the functions and the form of a call are
+  described in the system message, or in the first message where the template refuses that role;
+  earlier calls become text of that form, and results become messages of the user in
+  `<tool_response>`.
+- Keys that clients echo in messages are ignored: {echoed}; `reasoning` counts as
+  `reasoning_content`. Arguments of earlier calls reach the template as an object, or as text if
+  they are not one. Other unknown keys are refused by name.
+- Reasoning is `reasoning_content`, in messages and deltas; its tokens are part of
+  `completion_tokens`.
+- `logprobs` holds all tokens of an answer, those of reasoning and calls included.
 """
 
 
@@ -61,6 +93,7 @@ def openai_page() -> str:
         _served(chat.ChatFields, own_chat | shared),
         _unused(chat.UNUSED),
         _refused(chat.REFUSED),
+        _TOOLS.format(echoed=", ".join(f"`{key}`" for key in sorted(messages.ECHOED))),
         "## `/v1/completions`\n",
         _served(completions.CompletionFields, own_completion | shared),
         _unused(completions.UNUSED),

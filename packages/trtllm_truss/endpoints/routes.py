@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from trtllm_truss.endpoints.endpoint import Endpoint
@@ -14,6 +15,7 @@ from trtllm_truss.protocols.openai.adapter import OpenAIAdapter, usable_defaults
 from trtllm_truss.protocols.openai.chat import parse_chat
 from trtllm_truss.protocols.openai.completions import parse_completion
 from trtllm_truss.protocols.predict.adapter import PredictAdapter
+from trtllm_truss.protocols.tool_use import ModelFormats
 from trtllm_truss.serving.service import Service
 
 
@@ -50,7 +52,8 @@ def build_routes(service: Service, defaults: Defaults) -> Routes:
         return predict
 
     recommended = {**usable_defaults(service.sampling), **defaults}
-    chat = OpenAIAdapter(parse_chat, recommended, "chat_completions")
+    formats = ModelFormats.choose(service.limits, service.chat_template)
+    chat = OpenAIAdapter(partial(parse_chat, formats=formats), recommended, "chat_completions")
     completion = OpenAIAdapter(parse_completion, recommended, "completions")
     return Routes(
         predict=Endpoint(service, predict, choose),

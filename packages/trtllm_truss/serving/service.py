@@ -86,6 +86,7 @@ class _Running:
     admission: Admission
     generator: Generator
     sampling: Mapping[str, Any]
+    chat_template: str
 
 
 class Service:
@@ -142,6 +143,15 @@ class Service:
             EngineUnavailable: the engine was not started.
         """
         return self._started().sampling
+
+    @property
+    def chat_template(self) -> str:
+        """The source of the model's chat template; empty without one.
+
+        Raises:
+            EngineUnavailable: nothing was started.
+        """
+        return self._started().chat_template
 
     def is_healthy(self) -> bool:
         return self._running is not None and self._running.supervisor.is_healthy
@@ -230,7 +240,9 @@ class Service:
             heartbeat=heartbeat,
             metrics=self.metrics,
         )
-        self._running = _Running(supervisor, admission, generator, tokenizer.sampling)
+        self._running = _Running(
+            supervisor, admission, generator, tokenizer.sampling, tokenizer.chat_template
+        )
         _settle_memory()
         logger.info("ready after %.1f s", log.elapsed_s)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
@@ -11,6 +11,23 @@ from trtllm_truss.settings.build import Build, Repository
 from trtllm_truss.settings.runtime import RuntimeOptions
 from trtllm_truss.validation import Strict
 
+ToolParser = Literal[
+    "hermes",
+    "qwen3_coder",
+    "llama3_json",
+    "pythonic",
+    "mistral",
+    "mistral_args",
+    "deepseek_v3",
+    "deepseek_v31",
+    "harmony",
+    "granite",
+    "phi4_mini",
+    "json",
+]
+ReasoningParser = Literal[
+    "deepseek_r1", "qwen3", "granite", "mistral", "seed_oss", "reasoning_tags", "harmony"
+]
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
@@ -62,6 +79,17 @@ class Serving(Strict):
         False,
         description="Treat special tokens written out in `messages`, such as `</s>`, as such; by "
         "default they are plain text, so that users cannot forge another's turn.",
+    )
+    tool_parser: Literal["auto", "none"] | ToolParser = Field(
+        "auto",
+        description="Format in which the model writes tool calls. `auto` recognizes it in the chat "
+        "template, and is `hermes` for a template without tools; `none` leaves calls in the text.",
+    )
+    reasoning_parser: Literal["auto", "none"] | ReasoningParser = Field(
+        "auto",
+        description="Format in which the model writes its reasoning, which then becomes "
+        "`reasoning_content`. `auto` recognizes it in the chat template; `none` leaves it in the "
+        "text.",
     )
     queue_limit: int = Field(
         2048,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -72,6 +73,22 @@ def call_schema(
         if not parallel:
             schema["maxItems"] = 1
     return {**schema, "$defs": definitions} if definitions else schema
+
+
+def write_call(guide: CallGuide, name: str, arguments: str) -> str:
+    """Write a call as a guide would have it.
+
+    Args:
+        guide: the guide of a function.
+        name: the function's name.
+        arguments: its arguments as JSON text.
+    """
+    call = guide.schema.get("items", guide.schema)
+    if keys := call.get("required"):  # the keys of `call_schema`
+        arguments = f'{{"name": {json.dumps(name)}, "{keys[1]}": {arguments}}}'
+    if "items" in guide.schema:
+        arguments = f"[{arguments}]"
+    return guide.prefix + arguments + guide.suffix
 
 
 def _arguments_schema(tool: Tool) -> Schema:

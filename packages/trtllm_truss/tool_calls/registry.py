@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TypeVar
 
-from trtllm_truss.errors import SettingsError
 from trtllm_truss.tool_calls.deepseek_format import DeepSeekFormat
 from trtllm_truss.tool_calls.harmony_format import HarmonyFormat
 from trtllm_truss.tool_calls.json_format import JsonFormat, LlamaFormat, MistralFormat
@@ -84,26 +82,6 @@ REASONING_FORMATS: Mapping[str, ReasoningFormat] = {
 }
 """Formats of reasoning by their names in `serving.reasoning_parser`."""
 
-_Format = TypeVar("_Format")
-
-
-def tool_format(name: str) -> ToolFormat:
-    """Return the format of that name.
-
-    Raises:
-        SettingsError: the name is unknown.
-    """
-    return _find("serving.tool_parser", name, TOOL_FORMATS)
-
-
-def reasoning_format(name: str) -> ReasoningFormat:
-    """Return the format of that name.
-
-    Raises:
-        SettingsError: the name is unknown.
-    """
-    return _find("serving.reasoning_parser", name, REASONING_FORMATS)
-
 
 def detect_tool_format(chat_template: str) -> str | None:
     """Return the name of the format in a chat template, or None."""
@@ -156,9 +134,3 @@ def _detect(
     chat_template: str, telltales: tuple[tuple[str, Callable[[str], bool]], ...]
 ) -> str | None:
     return next((name for name, shows in telltales if shows(chat_template)), None)
-
-
-def _find(setting: str, name: str, formats: Mapping[str, _Format]) -> _Format:
-    if name not in formats:
-        raise SettingsError(f"{setting} is {name!r}; it must be one of {', '.join(formats)}.")
-    return formats[name]

@@ -12,6 +12,7 @@ from openai.types.chat.completion_create_params import (
 
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.openai.chat import REFUSED, UNUSED, ChatFields, parse_chat
+from trtllm_truss.protocols.openai.messages import ECHOED
 from trtllm_truss.protocols.openai.shapes import OpenAICall
 from trtllm_truss.requests import REST_OF_CONTEXT, ChatFormat, Guide, Sampling
 
@@ -153,6 +154,7 @@ def test_content_is_what_templates_read() -> None:
         {"role": "user", "content": "a\nb"},
         {
             "role": "assistant",
+            "content": "",
             "tool_calls": [
                 {
                     "id": "call_1",
@@ -164,6 +166,53 @@ def test_content_is_what_templates_read() -> None:
         {"role": "tool", "tool_call_id": "call_1", "content": "3.14"},
         {"role": "assistant", "content": "", "name": "bot"},
     ]
+
+
+ECHOES: list[dict[str, Any]] = [
+    *({key: {"any": 1}} for key in sorted(ECHOED)),
+    *({"refusal": ""}, {"refusal": "No."}, {"reasoning": "Hm."}, {"tool_calls": []}, {"name": "a"}),
+]
+
+
+@pytest.mark.parametrize("echoed", ECHOES, ids=lambda echoed: next(iter(echoed)))
+def test_what_clients_echo_passes(echoed: dict[str, Any]) -> None:
+    messages = call(messages=[*HELLO, {"role": "assistant", "content": "b", **echoed}, *HELLO])
+    _, answer, _ = messages.requests[0].messages or ()
+    kept = {"name": "a"} if "name" in echoed else {}
+    kept |= {"reasoning_content": "Hm."} if "reasoning" in echoed else {}
+    assert answer == {"role": "assistant", "content": "b", **kept}
+
+
+@pytest.mark.parametrize(
+    ("sent", "read"),
+    [
+        ("{", "{"),
+        ("", {}),
+        (None, {}),
+        ('["a"]', '["a"]'),
+        ({"q": 1}, {"q": 1}),
+        ('{"q": 1}', {"q": 1}),
+    ],
+)
+def test_arguments_of_earlier_calls(sent: Any, read: Any) -> None:
+    function = {"name": "f", "arguments": sent, "parsed_arguments": None}
+    calls = [{"id": "c", "type": "function", "function": function, "index": 0}]
+    for message in ({"tool_calls": calls}, {"function_call": function}):
+        messages = [*HELLO, {"role": "assistant", "content": None, **message}]
+        answer = (call(messages=messages).requests[0].messages or ())[1]
+        assert answer["tool_calls"][0]["function"] == {"name": "f", "arguments": read}
+        assert answer["content"] == ""
+
+
+def test_an_answer_without_content_is_empty_and_a_refusal_is_its_text() -> None:
+    messages = [*HELLO, {"role": "assistant"}, {"role": "assistant", "refusal": "No."}]
+    _, empty, refused = call(messages=messages).requests[0].messages or ()
+    assert empty == {"role": "assistant", "content": ""}
+    assert refused == {"role": "assistant", "content": "No."}
+
+
+def test_any_model_name_is_accepted() -> None:
+    assert call(model="").model == ""
 
 
 def test_what_the_template_is_told() -> None:
@@ -232,18 +281,6 @@ def test_what_is_not_served_is_refused_by_name(name: str) -> None:
             "messages",
             ["messages[0].content[0]", "image_url", "type text"],
         ),
-        (
-            {
-                "messages": [
-                    {
-                        "role": "assistant",
-                        "tool_calls": [{"function": {"name": "f", "arguments": "{"}}],
-                    }
-                ]
-            },
-            "messages",
-            ["messages[0].tool_calls[0].function.arguments", "not JSON"],
-        ),
         ({"max_tokens": 0}, "max_tokens", ["at least 1"]),
         ({"max_tokens": 5, "max_completion_tokens": 5}, "max_tokens", ["both given"]),
         ({"n": 0}, "n", ["n is 0", "at least 1"]),
@@ -274,7 +311,28 @@ def test_what_is_not_served_is_refused_by_name(name: str) -> None:
         ),
         ({"response_format": {"type": "regex"}}, "response_format", ["regex is null"]),
         ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools", ["tools[0]"]),
-        ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice", ["only auto and none"]),
+        ({"tool_choice": "required"}, "tool_choice", ["tool_choice is", "send tools"]),
+        ({"tools": [TOOL], "tool_choice": "maybe"}, "tool_choice", ["maybe", "a named function"]),
+        (
+            {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "x"}}},
+            "tool_choice",
+            ["name a function of tools", '"x"'],
+        ),
+        (
+            {"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "allowed_tools": {}}},
+            "tool_choice",
+            ["allowed_tools with a mode"],
+        ),
+        (
+            {"tools": [{"type": "function", "function": {"name": "a b"}}]},
+            "tools",
+            ["tools[0].function.name", "rename"],
+        ),
+        (
+            {"tools": [{"type": "function", "function": {"name": "a", "parameters": []}}]},
+            "tools",
+            ["tools[0].function.parameters", "JSON schema"],
+        ),
         ({"continue_final_message": True}, "continue_final_message", ['by "user"']),
         (
             {"continue_final_message": True, "add_generation_prompt": True},

@@ -12,6 +12,7 @@ from trtllm_truss.errors import InvalidRequest, TrussError
 from trtllm_truss.protocols.base import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, Call, Defaults
 from trtllm_truss.protocols.openai.answers import EventStream, WholeAnswer, error_body
 from trtllm_truss.protocols.openai.completions import parse_completion
+from trtllm_truss.protocols.openai.parsed_messages import MessageStream, WholeMessage
 from trtllm_truss.protocols.openai.shapes import OpenAICall
 
 logger = logging.getLogger(__name__)
@@ -35,8 +36,10 @@ class OpenAIAdapter:
         call = self.parse(body, self.defaults)
         created_s = int(time.time())
         if call.stream:
-            return Call(call.requests, EventStream(call, call_id, created_s), SSE_MEDIA_TYPE)
-        return Call(call.requests, WholeAnswer(call, call_id, created_s), JSON_MEDIA_TYPE)
+            events = EventStream if call.new_parser is None else MessageStream
+            return Call(call.requests, events(call, call_id, created_s), SSE_MEDIA_TYPE)
+        whole = WholeAnswer if call.new_parser is None else WholeMessage
+        return Call(call.requests, whole(call, call_id, created_s), JSON_MEDIA_TYPE)
 
     def error_body(self, error: TrussError) -> Any:
         return error_body(error)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from trtllm_truss.errors import QueueFull, RequestError, TrussError
-from trtllm_truss.protocols.base import WholeWriter, json_bytes, sse_event
+from trtllm_truss.protocols.base import CollectedAnswer, WholeWriter, json_bytes, sse_event
 from trtllm_truss.protocols.openai.shapes import OpenAICall
 from trtllm_truss.requests import AnswerItem, GenerationEnd
 
@@ -47,17 +47,21 @@ class WholeAnswer(WholeWriter):
 
     def __init__(self, call: OpenAICall, answer_id: str, created_s: int) -> None:
         super().__init__()
-        self._call = call
+        self.call = call
         self._head = _head(call, call.shape.whole_object, answer_id, created_s)
 
     def body(self) -> dict[str, Any]:
-        usage = UsageCount(self._call)
+        usage = UsageCount(self.call)
         choices = []
-        for index in range(len(self._call.requests) * self._call.n):
+        for index in range(len(self.call.requests) * self.call.n):
             answer, end = self.ended(index)
             usage.add(end)
-            choices.append(self._call.shape.whole(index, answer.text, answer.tokens, end.reason))
+            choices.append(self.choice(answer, end))
         return {**self._head, "choices": choices, "usage": usage.fields()}
+
+    def choice(self, answer: CollectedAnswer, end: GenerationEnd) -> dict[str, Any]:
+        """Build the choice of one answer."""
+        return self.call.shape.whole(end.index, answer.text, answer.tokens, end.reason)
 
 
 class EventStream:
@@ -70,39 +74,40 @@ class EventStream:
     """
 
     def __init__(self, call: OpenAICall, answer_id: str, created_s: int) -> None:
-        self._call = call
+        self.call = call
         head = _head(call, call.shape.chunk_object, answer_id, created_s)
         self._head = b"data: " + json_bytes(head)[:-1] + b',"choices":'
-        self._usage = UsageCount(call)
+        self.usage = UsageCount(call)
         self._lengths: dict[int, int] = {}
 
     def push(self, item: AnswerItem) -> bytes:
-        shape, index = self._call.shape, item.index
+        shape, index = self.call.shape, item.index
         events = b""
         if index not in self._lengths:
             self._lengths[index] = 0
             opening = shape.opening(index)
-            events = b"" if opening is None else self._event([opening])
+            events = b"" if opening is None else self.event([opening])
         if isinstance(item, GenerationEnd):
-            self._usage.add(item)
-            return events + self._event([shape.ending(index, item.reason)])
+            self.usage.add(item)
+            return events + self.event([shape.ending(index, item.reason)])
         offset = self._lengths[index]
         self._lengths[index] = offset + len(item.text)
-        return events + self._event([shape.part(index, item, offset)])
+        return events + self.event([shape.part(index, item, offset)])
 
     def end(self) -> bytes:
         """Return the usage, if requested, and `[DONE]`."""
-        if not self._call.include_usage:
+        if not self.call.include_usage:
             return DONE
-        usage = json_bytes(self._usage.fields())
+        usage = json_bytes(self.usage.fields())
         return self._head + b'[],"usage":' + usage + b"}\n\n" + DONE
 
     def error(self, error: TrussError) -> bytes:
         """Return the last event of a failed stream; no `[DONE]` follows."""
         return sse_event(error_body(error))
 
-    def _event(self, choices: list[dict[str, Any]]) -> bytes:
-        usage = b',"usage":null' if self._call.include_usage else b""
+    def event(self, choices: list[dict[str, Any]]) -> bytes:
+        """Encode one event."""
+        usage = b',"usage":null' if self.call.include_usage else b""
         return self._head + json_bytes(choices) + usage + b"}\n\n"
 
 

@@ -12,8 +12,10 @@ from trtllm_truss.protocols.fields import INT32_MAX, NonEmpty, Unsupported
 from trtllm_truss.protocols.limits import MAX_MESSAGES, MAX_TOOLS
 from trtllm_truss.protocols.openai.fields import SharedFields, read_body
 from trtllm_truss.protocols.openai.generation import generation_arguments, include_usage
-from trtllm_truss.protocols.openai.messages import read_messages, read_tools
+from trtllm_truss.protocols.openai.messages import read_messages
 from trtllm_truss.protocols.openai.shapes import ChatShape, OpenAICall
+from trtllm_truss.protocols.openai.tools import read_tool_use
+from trtllm_truss.protocols.tool_use import ModelFormats
 from trtllm_truss.requests import ChatFormat, GenerationRequest
 from trtllm_truss.validation import shown
 
@@ -54,11 +56,15 @@ class ChatFields(ChatExtensions):
     tools: list[Any] | None = Field(
         None,
         max_length=MAX_TOOLS,
-        description="Given to the chat template. What the model then writes is the content; it is "
-        "not read into `tool_calls`.",
+        description="Functions that the model may call; see below.",
     )
     tool_choice: Any = Field(
-        None, description="`auto`, or `none`, which keeps the tools from the template."
+        None,
+        description="`auto`, `none`, `required`, a named function, or `allowed_tools`; default: "
+        "`auto`.",
+    )
+    parallel_tool_calls: bool = Field(
+        True, description="Allow several calls in one answer; false returns the first only."
     )
     reasoning_effort: NonEmpty | None = Field(
         None, description="Given to the chat template under this name."
@@ -71,7 +77,6 @@ REFUSED = {
     "function_call": Unsupported("tools and tool_choice have replaced it", ("auto", "none")),
     "functions": Unsupported("tools have replaced it", ([],)),
     "moderation": Unsupported("moderation is not available"),
-    "parallel_tool_calls": Unsupported("tool calls are not restrained", (True,)),
     "prediction": Unsupported("predicted outputs are not available"),
     "service_tier": Unsupported("the server has one tier", ("auto", "default")),
     "store": Unsupported("answers are not stored", (False,)),
@@ -93,13 +98,19 @@ _FIELDS_OF_TEMPLATES = ("messages", "tools", "add_generation_prompt", "continue_
 """Variables of templates that are fields of the request."""
 
 
-def parse_chat(body: Mapping[str, Any], defaults: Mapping[str, Any]) -> OpenAICall:
+_ANY_FORMATS = ModelFormats()
+
+
+def parse_chat(
+    body: Mapping[str, Any], defaults: Mapping[str, Any], formats: ModelFormats = _ANY_FORMATS
+) -> OpenAICall:
     """Parse a body of `/v1/chat/completions`.
 
     Args:
         body: the JSON object.
         defaults: values for omitted fields, by the names of the predict body; then OpenAI's
             defaults apply.
+        formats: the model's formats of tool calls and reasoning.
 
     Raises:
         InvalidRequest: a field is missing, unknown, unsupported, of the wrong type or out of
@@ -115,6 +126,7 @@ def parse_chat(body: Mapping[str, Any], defaults: Mapping[str, Any]) -> OpenAICa
         )
     log_probs = _log_probs(fields)
     messages = read_messages(fields.messages)
+    use = read_tool_use(fields.tools, fields.tool_choice, parallel=fields.parallel_tool_calls)
     request = GenerationRequest(
         messages=messages,
         chat=_chat_format(fields, str(messages[-1]["role"])),
@@ -126,12 +138,15 @@ def parse_chat(body: Mapping[str, Any], defaults: Mapping[str, Any]) -> OpenAICa
             names={"log_probs": "top_logprobs", "max_tokens": given[0] if given else limits[0]},
         ),
     )
+    request, new_parser = formats.apply(request, use)
     return OpenAICall(
         requests=(request,),
         model=fields.model,
         stream=fields.stream,
         include_usage=include_usage(fields),
         shape=ChatShape(log_probs=log_probs is not None),
+        new_parser=new_parser,
+        parallel_calls=use.parallel,
     )
 
 
@@ -168,18 +183,7 @@ def _chat_format(fields: ChatFields, last_role: str) -> ChatFormat:
         variables.setdefault("reasoning_effort", fields.reasoning_effort)
     begins = fields.add_generation_prompt
     return ChatFormat(
-        tools=_tools(fields),
         add_generation_prompt=not continues if begins is None else begins,
         continue_final_message=continues,
         variables=variables,
     )
-
-
-def _tools(fields: ChatFields) -> list[Mapping[str, Any]] | None:
-    tools = read_tools(fields.tools)
-    if fields.tool_choice not in (None, "auto", "none"):
-        raise InvalidRequest(
-            f"tool_choice is {shown(fields.tool_choice)}; only auto and none are supported.",
-            param="tool_choice",
-        )
-    return None if fields.tool_choice == "none" else tools

@@ -59,7 +59,7 @@ class Extensions(Strict):
 class SharedFields(Extensions):
     """Fields of both APIs."""
 
-    model: Annotated[str, Field(min_length=1, max_length=MAX_MODEL_CHARACTERS)] = Field(
+    model: Annotated[str, Field(max_length=MAX_MODEL_CHARACTERS)] = Field(
         "model", description="Echoed; one model is served, by any name."
     )
     max_tokens: int | None = Field(

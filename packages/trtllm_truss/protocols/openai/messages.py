@@ -8,10 +8,10 @@ within a text.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.fields import NonEmpty, check_length, invalid_request
@@ -19,23 +19,31 @@ from trtllm_truss.protocols.limits import MAX_CONTENT_PARTS, MAX_TOOL_CALLS
 from trtllm_truss.validation import Strict, shown
 
 _TEXT_PARTS = {"text": "text", "refusal": "refusal"}
-_WITHOUT_MEANING = ("refusal", "annotations", "audio", "function_call")
-"""Keys of an answer that callers send back as it was; only null or empty ones pass."""
+ECHOED = frozenset(
+    {
+        *("annotations", "audio", "cache_control", "id", "parsed", "provider_specific_fields"),
+        *("reasoning_details", "thinking_blocks"),
+    }
+)
+"""Keys of answers that clients echo. They cannot change an answer, so they are ignored."""
 
 
 class FunctionCall(Strict):
-    """The function of a call, with its arguments as JSON text."""
+    """The function of a call. Ignores keys of clients, such as `parsed_arguments`."""
+
+    model_config = ConfigDict(extra="ignore")
 
     name: NonEmpty
-    arguments: str
+    arguments: str | dict[str, Any] | None = None
 
 
 class ToolCall(Strict):
-    """One call in an assistant's message."""
+    """One call in an assistant's message. Ignores keys of clients."""
+
+    model_config = ConfigDict(extra="ignore")
 
     id: str | None = None
-    type: str = "function"
-    index: int | None = None
+    type: str | None = None
     function: FunctionCall
 
 
@@ -67,41 +75,28 @@ def read_messages(messages: Sequence[Any]) -> list[dict[str, Any]]:
         conversation = _Conversation.model_validate({"messages": plain})
     except ValidationError as error:
         raise invalid_request(error, Message.model_fields) from None
-    return [_for_template(message, place) for place, message in enumerate(conversation.messages)]
-
-
-def read_tools(tools: Sequence[Any] | None) -> list[Mapping[str, Any]] | None:
-    """Return the tools unchanged; None for an empty list.
-
-    Raises:
-        InvalidRequest: one is not a function with a name.
-    """
-    for place, tool in enumerate(tools or ()):
-        function = tool.get("function") if isinstance(tool, dict) else None
-        named = isinstance(function, dict) and isinstance(function.get("name"), str)
-        if not named or tool.get("type") != "function":
-            raise InvalidRequest(
-                f"tools[{place}] is {shown(tool)}; it must be of type function, with the "
-                "function's name.",
-                param="tools",
-            )
-    return list(tools) if tools else None
+    return [_for_template(message) for message in conversation.messages]
 
 
 def _plain(message: Any, path: str) -> Any:
     if not isinstance(message, dict):
         return message
     kept = {
-        name: value
-        for name, value in message.items()
-        if value is not None and (value or name not in _WITHOUT_MEANING)
+        name: value for name, value in message.items() if value is not None and name not in ECHOED
     }
+    refusal, reasoning = kept.pop("refusal", None), kept.pop("reasoning", None)
+    if isinstance(refusal, str) and refusal and not kept.get("content"):
+        kept["content"] = refusal
+    if isinstance(reasoning, str):
+        kept.setdefault("reasoning_content", reasoning)
+    if call := kept.pop("function_call", None):
+        kept["tool_calls"] = [*(kept.get("tool_calls") or ()), {"function": call}]
     content = kept.get("content")
     if isinstance(content, list):
         check_length(f"{path}.content", content, MAX_CONTENT_PARTS, param="messages")
         parts = [_part(part, f"{path}.content[{place}]") for place, part in enumerate(content)]
         kept["content"] = "\n".join(parts)
-    elif content is None and not kept.get("tool_calls"):
+    elif content is None and kept.get("role") != "assistant":
         raise InvalidRequest(f"{path}.content is missing.", param="messages")
     return kept
 
@@ -117,21 +112,24 @@ def _part(part: Any, path: str) -> str:
     return text
 
 
-def _for_template(message: Message, place: int) -> dict[str, Any]:
+def _for_template(message: Message) -> dict[str, Any]:
     fields = message.model_dump(exclude_none=True)
     if message.role == "developer":
         fields["role"] = "system"
-    for number, call in enumerate(fields.get("tool_calls", ())):
-        call.pop("index", None)
-        path = f"messages[{place}].tool_calls[{number}].function.arguments"
-        call["function"]["arguments"] = _arguments(call["function"]["arguments"], path)
+    if not fields.get("tool_calls", True):
+        del fields["tool_calls"]
+    for call in fields.get("tool_calls", ()):
+        call.setdefault("type", "function")
+        call["function"]["arguments"] = _arguments(call["function"].get("arguments"))
     return fields
 
 
-def _arguments(text: str, path: str) -> Any:
+def _arguments(arguments: str | dict[str, Any] | None) -> Any:
+    """Return the object, or the text that is none: a model's broken call ends no conversation."""
+    if not isinstance(arguments, str):
+        return arguments or {}
     try:
-        return json.loads(text or "{}")
+        value = json.loads(arguments or "{}")
     except (ValueError, RecursionError):
-        raise InvalidRequest(
-            f"{path} is not JSON; it must be an object, written as a text.", param="messages"
-        ) from None
+        return arguments
+    return value if isinstance(value, dict) else arguments

@@ -6,11 +6,12 @@ https://platform.openai.com/docs/api-reference/chat-streaming.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from trtllm_truss.requests import FinishReason, GenerationRequest, TextDelta, Token
+from trtllm_truss.tool_calls.parser import OutputParser
 
 Json = dict[str, Any]
 
@@ -45,6 +46,8 @@ class OpenAICall:
         stream: whether the answer is streamed.
         include_usage: whether a stream ends with the usage.
         shape: the choices of the API.
+        new_parser: makes a parser of reasoning and tool calls for each answer; None for text.
+        parallel_calls: whether an answer may have several calls.
     """
 
     requests: tuple[GenerationRequest, ...]
@@ -52,6 +55,8 @@ class OpenAICall:
     stream: bool
     include_usage: bool
     shape: Shape
+    new_parser: Callable[[], OutputParser] | None = None
+    parallel_calls: bool = True
 
     @property
     def n(self) -> int:
@@ -73,24 +78,25 @@ class ChatShape:
     log_probs: bool = False
 
     def opening(self, index: int) -> Json | None:
-        return _delta(index, {"role": "assistant", "content": ""})
+        return chunk_choice(index, {"role": "assistant", "content": ""})
 
     def part(self, index: int, piece: TextDelta, offset: int) -> Json:
-        log_probs = self._log_probs(piece.tokens)
-        return _delta(index, {"content": piece.text}, log_probs=log_probs)
+        log_probs = self.log_probs_of(piece.tokens)
+        return chunk_choice(index, {"content": piece.text}, log_probs=log_probs)
 
     def ending(self, index: int, reason: FinishReason) -> Json:
-        return _delta(index, {}, reason=reason)
+        return chunk_choice(index, {}, reason=reason.value)
 
     def whole(self, index: int, text: str, tokens: Sequence[Token], reason: FinishReason) -> Json:
         return {
             "index": index,
             "message": {"role": "assistant", "content": text, "refusal": None},
-            "logprobs": self._log_probs(tokens),
+            "logprobs": self.log_probs_of(tokens),
             "finish_reason": reason.value,
         }
 
-    def _log_probs(self, tokens: Sequence[Token]) -> Json | None:
+    def log_probs_of(self, tokens: Sequence[Token]) -> Json | None:
+        """Return the field `logprobs`; None if not requested."""
         if not self.log_probs:
             return None
         content = [
@@ -161,18 +167,19 @@ class CompletionShape:
         }
 
 
-def _delta(
+def chunk_choice(
     index: int,
     delta: Json,
     *,
     log_probs: Json | None = None,
-    reason: FinishReason | None = None,
+    reason: str | None = None,
 ) -> Json:
+    """Build a choice of a chunk of a chat."""
     return {
         "index": index,
         "delta": delta,
         "logprobs": log_probs,
-        "finish_reason": None if reason is None else reason.value,
+        "finish_reason": reason,
     }
 
 

@@ -1,0 +1,176 @@
+"""Messages with reasoning and tool calls, whole or in chunks."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from trtllm_truss.protocols.base import CollectedAnswer
+from trtllm_truss.protocols.openai.answers import EventStream, WholeAnswer
+from trtllm_truss.protocols.openai.shapes import ChatShape, OpenAICall, chunk_choice
+from trtllm_truss.requests import AnswerItem, FinishReason, GenerationEnd, Token
+from trtllm_truss.tool_calls.events import (
+    ArgumentsDelta,
+    CallStarted,
+    Event,
+    ReasoningDelta,
+    TextDelta,
+)
+from trtllm_truss.tool_calls.parser import OutputParser
+
+TOOL_CALLS = "tool_calls"
+Json = dict[str, Any]
+
+
+class MessageParser:
+    """Text of one answer to OpenAI's deltas.
+
+    Args:
+        parser: the parser of this answer.
+        parallel: whether the message may have several calls; the first one is kept otherwise.
+
+    Attributes:
+        complete: the indexes of the calls that have ended with whole arguments.
+    """
+
+    def __init__(self, parser: OutputParser, *, parallel: bool) -> None:
+        self._parser = parser
+        self._parallel = parallel
+        self.complete: set[int] = set()
+
+    def feed(self, text: str) -> list[Json]:
+        """Read more text."""
+        return self._deltas(self._parser.feed(text))
+
+    def finish(self) -> list[Json]:
+        """End the text."""
+        return self._deltas(self._parser.finish())
+
+    def finish_reason(self, reason: FinishReason) -> str:
+        """Return the message's finish reason, once it is finished."""
+        if reason is FinishReason.STOP and self.complete:
+            return TOOL_CALLS
+        return reason.value
+
+    def _deltas(self, events: Iterable[Event]) -> list[Json]:
+        return [delta for event in events if (delta := self._delta(event))]
+
+    def _delta(self, event: Event) -> Json | None:
+        if isinstance(event, TextDelta):
+            return {"content": event.text}
+        if isinstance(event, ReasoningDelta):
+            return {"reasoning_content": event.text}
+        if event.index and not self._parallel:
+            return None
+        if isinstance(event, CallStarted):
+            call = {
+                "index": event.index,
+                "id": f"call_{uuid.uuid4().hex[:24]}",
+                "type": "function",
+                "function": {"name": event.name, "arguments": ""},
+            }
+            return {TOOL_CALLS: [call]}
+        if isinstance(event, ArgumentsDelta):
+            function = {"arguments": event.json}
+            return {TOOL_CALLS: [{"index": event.index, "function": function}]}
+        if event.complete:
+            self.complete.add(event.index)
+        return None
+
+
+class MessageStream(EventStream):
+    """Turns the answers of one call into server-sent events. The first delta has no content."""
+
+    def __init__(self, call: OpenAICall, answer_id: str, created_s: int) -> None:
+        super().__init__(call, answer_id, created_s)
+        assert isinstance(call.shape, ChatShape)
+        self._shape = call.shape
+        self._messages: dict[int, MessageParser] = {}
+        self._tokens: dict[int, list[Token]] = {}
+
+    def push(self, item: AnswerItem) -> bytes:
+        index, events = item.index, b""
+        message = self._messages.get(index)
+        if message is None:
+            message = self._messages[index] = new_message(self.call)
+            self._tokens[index] = []
+            events = self.event([chunk_choice(index, {"role": "assistant", "content": None})])
+        if isinstance(item, GenerationEnd):
+            self.usage.add(item)
+            events += self._parts(index, message.finish())
+            reason = message.finish_reason(item.reason)
+            log_probs = self._log_probs(index)
+            return events + self.event(
+                [chunk_choice(index, {}, log_probs=log_probs, reason=reason)]
+            )
+        self._tokens[index] += item.tokens
+        return events + self._parts(index, message.feed(item.text))
+
+    def _parts(self, index: int, deltas: Iterable[Json]) -> bytes:
+        return b"".join(
+            self.event([chunk_choice(index, delta, log_probs=self._log_probs(index))])
+            for delta in deltas
+        )
+
+    def _log_probs(self, index: int) -> Json | None:
+        """Return the field `logprobs` of the tokens since the last event."""
+        tokens, self._tokens[index] = self._tokens[index], []
+        return self._shape.log_probs_of(tokens) if tokens else None
+
+
+class WholeMessage(WholeAnswer):
+    """Collects the answers of one call into one object."""
+
+    def choice(self, answer: CollectedAnswer, end: GenerationEnd) -> Json:
+        assert isinstance(self.call.shape, ChatShape)
+        message = new_message(self.call)
+        fields = join_deltas([*message.feed(answer.text), *message.finish()], message.complete)
+        return {
+            "index": end.index,
+            "message": {"role": "assistant", **fields, "refusal": None},
+            "logprobs": self.call.shape.log_probs_of(answer.tokens),
+            "finish_reason": message.finish_reason(end.reason),
+        }
+
+
+def new_message(call: OpenAICall) -> MessageParser:
+    """Begin the message of one answer."""
+    assert call.new_parser is not None
+    return MessageParser(call.new_parser(), parallel=call.parallel_calls)
+
+
+def join_deltas(deltas: Iterable[Json], complete: Collection[int]) -> Json:
+    """Join deltas to the fields of a message.
+
+    Content is null if the message has only calls. A call that was cut off becomes text.
+
+    Args:
+        deltas: all deltas of the message.
+        complete: the indexes of complete calls.
+    """
+    content, reasoning = [], []
+    calls: dict[int, Json] = {}
+    for delta in deltas:
+        content.append(delta.get("content", ""))
+        reasoning.append(delta.get("reasoning_content", ""))
+        for call in delta.get(TOOL_CALLS, ()):
+            begun = calls.setdefault(call["index"], call)
+            if begun is not call:
+                begun["function"]["arguments"] += call["function"]["arguments"]
+    for index in calls.keys() - complete:
+        function = calls.pop(index)["function"]
+        name, arguments = json.dumps(function["name"]), function["arguments"]
+        content.append(f'{{"name": {name}, "arguments": {arguments}')
+    fields: Json = {"content": "".join(content)}
+    if thoughts := "".join(reasoning):
+        fields["reasoning_content"] = thoughts
+    if calls:
+        fields["content"] = fields["content"] or None
+        fields[TOOL_CALLS] = [_without_index(call) for call in calls.values()]
+    return fields
+
+
+def _without_index(call: Json) -> Json:
+    return {name: value for name, value in call.items() if name != "index"}

@@ -1,0 +1,79 @@
+"""`tools` and `tool_choice` to a `ToolUse`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.protocols.tool_use import ToolUse, read_tool
+from trtllm_truss.validation import shown
+
+_MODES = ("auto", "required")
+
+
+def read_tool_use(tools: Sequence[Any] | None, choice: Any, *, parallel: bool) -> ToolUse:
+    """Read the functions of a request.
+
+    Args:
+        tools: the field `tools`.
+        choice: the field `tool_choice`; None for `auto`.
+        parallel: the field `parallel_tool_calls`.
+
+    Raises:
+        InvalidRequest: a tool is not a function, or the choice is unknown or names another
+            function.
+    """
+    tools = tools or ()
+    offered = {}
+    for place, tool in enumerate(tools):
+        function = tool.get("function") if isinstance(tool, dict) else None
+        if not isinstance(function, dict) or tool.get("type") != "function":
+            raise InvalidRequest(
+                f"tools[{place}] is {shown(tool)}; it must be of type function, with the "
+                "function's name.",
+                param="tools",
+            )
+        path = f"tools[{place}].function"
+        offered[function.get("name")] = read_tool(
+            function.get("name"), function.get("parameters"), path
+        )
+    mode, names = _read_choice(choice)
+    unknown = [name for name in names or () if name not in offered]
+    if unknown or (mode == "required" and not offered):
+        wanted = f"name a function of tools, not {shown(unknown[0])}" if unknown else "send tools"
+        raise InvalidRequest(f"tool_choice is {shown(choice)}; {wanted}.", param="tool_choice")
+    if mode == "none" or not offered:
+        return ToolUse()
+    return ToolUse(
+        tools=list(tools),
+        offered=tuple(t for name, t in offered.items() if names is None or name in names),
+        is_forced=mode == "required",
+        parallel=parallel,
+    )
+
+
+def _read_choice(choice: Any) -> tuple[str, list[Any] | None]:
+    """Return the mode and the names of the functions to choose from; None for all."""
+    if choice is None or choice in ("auto", "none", "required"):
+        return choice or "auto", None
+    kind = choice.get("type") if isinstance(choice, Mapping) else None
+    if kind == "function" and (name := _function_name(choice)) is not None:
+        return "required", [name]
+    allowed = choice.get("allowed_tools") if kind == "allowed_tools" else None
+    if isinstance(allowed, Mapping) and allowed.get("mode", "auto") in _MODES:
+        entries = allowed.get("tools")
+        names = [_function_name(entry) for entry in entries] if isinstance(entries, list) else []
+        if names and None not in names:
+            return allowed.get("mode", "auto"), names
+    raise InvalidRequest(
+        f"tool_choice is {shown(choice)}; it must be auto, none, required, a named function or "
+        "allowed_tools with a mode and functions.",
+        param="tool_choice",
+    )
+
+
+def _function_name(entry: Any) -> str | None:
+    function = entry.get("function") if isinstance(entry, Mapping) else None
+    name = function.get("name") if isinstance(function, Mapping) else None
+    return name if isinstance(name, str) else None

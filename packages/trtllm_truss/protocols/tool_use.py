@@ -1,0 +1,254 @@
+"""Tools and reasoning of a conversation, for every protocol.
+
+`ModelFormats` is chosen once for the model. `ToolUse` is what one request may call; `apply` turns
+both into the arguments of a `GenerationRequest` and the parser of its answers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.protocols.fields import check_length
+from trtllm_truss.protocols.limits import MAX_GUIDE_CHARACTERS
+from trtllm_truss.requests import ChatFormat, GenerationRequest, Guide
+from trtllm_truss.settings.model import Serving
+from trtllm_truss.tool_calls.events import Tool
+from trtllm_truss.tool_calls.guides import CallGuide, write_call
+from trtllm_truss.tool_calls.parser import OutputParser
+from trtllm_truss.tool_calls.reasoning import ReasoningFormat
+from trtllm_truss.tool_calls.registry import (
+    REASONING_FORMATS,
+    TOOL_FORMATS,
+    detect_reasoning_format,
+    detect_tool_format,
+)
+from trtllm_truss.tool_calls.tool_format import ToolFormat
+
+Message = dict[str, Any]
+NewParser = Callable[[], OutputParser]
+
+_NEUTRAL = TOOL_FORMATS["json"]
+_DEFAULT = "hermes"
+"""The format for chat templates without tools."""
+
+_LACKS_SYSTEM_ROLE = re.compile(r"raise_exception\(['\"]System role")
+_TESTS_NONE = re.compile(r"content(['\"]\])? is (not )?none")
+_WANTS_SHORT_IDS = re.compile(r"length\s*!=\s*9\b")
+"""The test of Mistral's templates for the ids of calls."""
+
+_DESCRIPTION = """\
+You can call these functions, each described by a JSON schema:
+<tools>
+{tools}
+</tools>
+
+To call a function, write its name and its arguments exactly in this form:
+{call}
+
+The results follow in the next message. Answer directly if no function is needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """The functions of one request.
+
+    Attributes:
+        tools: OpenAI's descriptions, for the chat template; None for none.
+        offered: the functions that may be called.
+        is_forced: whether the answer must be a call.
+        parallel: whether it may have several.
+    """
+
+    tools: Sequence[Mapping[str, Any]] | None = None
+    offered: tuple[Tool, ...] = ()
+    is_forced: bool = False
+    parallel: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFormats:
+    """The formats of a model, and the limits of its chat template.
+
+    Attributes:
+        tools: the format of calls; None leaves calls in the text.
+        reasoning: the format of reasoning; None leaves it in the text.
+        template: the source of the chat template.
+    """
+
+    tools: ToolFormat | None = None
+    reasoning: ReasoningFormat | None = None
+    template: str = "tools tool_calls"
+
+    @classmethod
+    def choose(cls, serving: Serving, template: str) -> ModelFormats:
+        """Choose the formats by the settings, or else by the chat template."""
+        tools: str | None = serving.tool_parser
+        if tools == "auto":
+            tools = detect_tool_format(template) or (None if "tools" in template else _DEFAULT)
+        reasoning: str | None = serving.reasoning_parser
+        if reasoning == "auto":
+            reasoning = detect_reasoning_format(template)
+        return cls(TOOL_FORMATS.get(tools or ""), REASONING_FORMATS.get(reasoning or ""), template)
+
+    def apply(
+        self, request: GenerationRequest, use: ToolUse
+    ) -> tuple[GenerationRequest, NewParser | None]:
+        """Add tools and reasoning to a request.
+
+        Args:
+            request: a conversation.
+            use: its functions.
+
+        Returns:
+            The request, and what makes a parser for each of its answers; None if these are text.
+
+        Raises:
+            InvalidRequest: the schemas of a forced call are too long.
+        """
+        assert request.messages is not None
+        messages = self._messages(request.messages, use)
+        if use.is_forced:
+            return self._forced(replace(request, messages=messages), use)
+        tools = self.tools if use.offered else None
+        shown: set[str] = set()
+        for chosen in (tools, self.reasoning):
+            shown |= chosen.special_tokens if chosen else set()
+        reasoning = self.reasoning
+        chat = replace(
+            request.chat,
+            tools=use.tools,
+            reasoning_starts=reasoning.starts if reasoning else (),
+        )
+        request = replace(
+            request, messages=messages, chat=chat, shown_special_tokens=frozenset(shown)
+        )
+        if tools is None and reasoning is None:
+            return request, None
+        return request, partial(OutputParser, tools, reasoning, use.offered)
+
+    def _forced(
+        self, request: GenerationRequest, use: ToolUse
+    ) -> tuple[GenerationRequest, NewParser]:
+        """Force a call by a guide: one JSON schema, after a prefix."""
+        form = self.tools or _NEUTRAL
+        guides = form.guides(use.offered, parallel=use.parallel)
+        if len(guides) != 1:  # engines take one schema and one prefix
+            form = _NEUTRAL
+            guides = form.guides(use.offered, parallel=use.parallel)
+        (guide,) = guides
+        schema = json.dumps(guide.schema, ensure_ascii=False)
+        check_length(
+            "the schema of tools", schema, MAX_GUIDE_CHARACTERS, param="tools", unit="characters"
+        )
+        chat: ChatFormat = replace(request.chat, tools=use.tools, answer_prefix=guide.prefix)
+        if self.reasoning and self.reasoning.starts:
+            starts, ends = self.reasoning.starts, self.reasoning.ends
+            chat = replace(chat, reasoning_starts=starts, reasoning_end=ends[0])
+        request = replace(
+            request,
+            chat=chat,
+            guide=Guide("json_schema", schema),
+            names={**request.names, "guide": "tool_choice"},
+        )
+        return request, partial(OutputParser, form, None, use.offered)
+
+    def _messages(self, messages: Sequence[Mapping[str, Any]], use: ToolUse) -> list[Message]:
+        """Adapt messages to the chat template.
+
+        A template without tools gets them as text: their description in the system message, calls
+        as the model would write them, results in messages of the user.
+        """
+        adapted = [dict(message) for message in messages]
+        if "tool_calls" not in self.template:
+            adapted = self._calls_as_text(adapted)
+        if _WANTS_SHORT_IDS.search(self.template):
+            _shorten_ids(adapted)
+        absent = None if _TESTS_NONE.search(self.template) else ""
+        for message in adapted:
+            message.setdefault("content", absent)
+        if use.tools and "tools" not in self.template:
+            self._describe(use.tools, adapted)
+        return adapted
+
+    def _describe(self, tools: Sequence[Mapping[str, Any]], messages: list[Message]) -> None:
+        example = self._write_call("FUNCTION", '{"ARGUMENT": VALUE}')
+        listed = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
+        text = _DESCRIPTION.format(tools=listed, call=example)
+        role = "user" if _LACKS_SYSTEM_ROLE.search(self.template) else "system"
+        if messages[0]["role"] == role:
+            begin, end = str(messages[0]["content"]), text
+            if role == "user":
+                begin, end = end, begin
+            messages[0]["content"] = f"{begin}\n\n{end}"
+        else:
+            messages.insert(0, {"role": role, "content": text})
+
+    def _calls_as_text(self, messages: Sequence[Message]) -> list[Message]:
+        adapted: list[Message] = []
+        for message in messages:
+            if calls := message.pop("tool_calls", None):
+                written = [
+                    self._write_call(call["function"]["name"], _json(call["function"]["arguments"]))
+                    for call in calls
+                ]
+                message["content"] = "\n".join(filter(None, [message.get("content"), *written]))
+            if message["role"] == "tool":
+                text = f"<tool_response>\n{message.get('content', '')}\n</tool_response>"
+                if adapted and adapted[-1].get("is_result"):
+                    adapted[-1]["content"] += "\n" + text
+                    continue
+                message = {"role": "user", "content": text, "is_result": True}
+            adapted.append(message)
+        for message in adapted:
+            message.pop("is_result", None)
+        return adapted
+
+    def _write_call(self, name: str, arguments: str) -> str:
+        form = self.tools or _NEUTRAL
+        guides: list[CallGuide] = form.guides([Tool(name, {})], parallel=True)
+        guide = (guides or _NEUTRAL.guides([Tool(name, {})], parallel=True))[0]
+        return write_call(guide, name, arguments)
+
+
+def read_tool(name: Any, parameters: Any, path: str) -> Tool:
+    """Check a function.
+
+    Args:
+        name: its name.
+        parameters: the JSON schema of its arguments; None for none.
+        path: the field that holds it, for errors.
+
+    Raises:
+        InvalidRequest: the name or the schema is unusable.
+    """
+    if not isinstance(name, str) or not re.fullmatch(r"[\w.-]{1,256}", name):
+        raise InvalidRequest(
+            f"{path}.name must be a string of at most 256 letters, digits and . _ -; rename the "
+            "function.",
+            param="tools",
+        )
+    if parameters is not None and not isinstance(parameters, dict):
+        raise InvalidRequest(f"{path}.parameters must be a JSON schema, an object.", param="tools")
+    return Tool(name, parameters or {})
+
+
+def _json(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+
+
+def _shorten_ids(messages: Sequence[Message]) -> None:
+    """Replace ids of calls by nine letters and digits; equal ids stay equal."""
+    for message in messages:
+        for holder, key in (
+            (message, "tool_call_id"),
+            *((call, "id") for call in message.get("tool_calls", ())),
+        ):
+            if (id_ := holder.get(key)) and not re.fullmatch(r"[0-9A-Za-z]{9}", id_):
+                holder[key] = hashlib.sha256(id_.encode()).hexdigest()[:9]
