@@ -67,8 +67,8 @@ class ChatFormat:
         answer_prefix: text to append to the prompt, with which every answer begins. Special tokens
             in it act as such.
         reasoning_starts: words that begin reasoning. An answer to a prompt that ends in one of them
-            begins with it; with `answer_prefix`, the reasoning is ended first.
-        reasoning_end: the word that ends it.
+            begins with it, or, with `answer_prefix`, the reasoning is ended first.
+        reasoning_end: the word that ends it. Reasoning tokens are counted if it is one token.
     """
 
     tools: Sequence[Mapping[str, Any]] | None = None
@@ -158,10 +158,18 @@ class FinishReason(str, enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of a request."""
+    """Token counts of a request.
+
+    Attributes:
+        prompt_tokens: tokens of the prompt.
+        completion_tokens: tokens of the answer.
+        reasoning_tokens: of these, the tokens up to `ChatFormat.reasoning_end`, or all without
+            it; None if not counted.
+    """
 
     prompt_tokens: int
     completion_tokens: int
+    reasoning_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,8 +75,9 @@ The formats of calls and reasoning are recognized in the model's chat template, 
 - Keys that clients echo in messages are ignored: {echoed}; `reasoning` counts as
   `reasoning_content`. Arguments of earlier calls reach the template as an object, or as text if
   they are not one. Other unknown keys are refused by name.
-- Reasoning is `reasoning_content`, in messages and deltas; its tokens are part of
-  `completion_tokens`.
+- Reasoning is `reasoning_content`, in messages and deltas. Its tokens, the end marker included, are
+  part of `completion_tokens`; where that marker is one token of the tokenizer,
+  `usage.completion_tokens_details.reasoning_tokens` counts them.
 - `logprobs` holds all tokens of an answer, those of reasoning and calls included.
 """
 

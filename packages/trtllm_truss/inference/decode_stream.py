@@ -59,6 +59,8 @@ class AnswerReader:
         self._details = _TokenDetails(tokenizer)
         self._echo = prepared.prompt.text
         self._generated = 0
+        self._reasoning_end = _reasoning_end_id(prepared, tokenizer)
+        self._reasoning_tokens: int | None = None
         self._next_at = 0.0
 
     async def read(self, stream: ResponseStream) -> Iterator[AnswerItem]:
@@ -85,6 +87,9 @@ class AnswerReader:
         index, text = self._prepared.index, self._text
         ids, end_id = self._prepared.cut_at_end(chunk.token_ids)
         piece = text.push(ids)
+        end = self._reasoning_end
+        if end is not None and self._reasoning_tokens is None and end in ids:
+            self._reasoning_tokens = self._generated + ids.index(end) + 1
         self._generated += piece.used
         self._record.tokens(piece.used)
         if self._echo:
@@ -113,12 +118,19 @@ class AnswerReader:
         self._record.finished(reason)
         yield GenerationEnd(
             reason,
-            Usage(len(prepared.prompt.ids), self._generated),
+            Usage(len(prepared.prompt.ids), self._generated, self._counted_reasoning()),
             index,
             stop_word=stop_word,
             seed=prepared.seed,
             prompt=prepared.prompt.tokens,
         )
+
+    def _counted_reasoning(self) -> int | None:
+        if self._reasoning_end is None:
+            return None
+        if self._reasoning_tokens is None:
+            return self._generated
+        return min(self._reasoning_tokens, self._generated)
 
 
 class Deadlines:
@@ -221,6 +233,15 @@ class EngineHeartbeat:
             self._clock() - self._last_sign if self._waiting else 0.0,
             failing_for_s if self._failures >= _FAILURES else 0.0,
         )
+
+
+def _reasoning_end_id(prepared: PreparedRequest, tokenizer: TextTokenizer) -> int | None:
+    """Return the token that ends reasoning, if it is one token."""
+    chat = prepared.request.chat
+    if not chat.reasoning_end or chat.answer_prefix:
+        return None
+    ids = tokenizer.encode(chat.reasoning_end, add_special_tokens=False)
+    return ids[0] if len(ids) == 1 else None
 
 
 def _text_stream(prepared: PreparedRequest, tokenizer: TextTokenizer) -> TextStream:

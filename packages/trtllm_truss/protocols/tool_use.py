@@ -40,6 +40,9 @@ _DEFAULT = "hermes"
 
 _LACKS_SYSTEM_ROLE = re.compile(r"raise_exception\(['\"]System role")
 _TESTS_NONE = re.compile(r"content(['\"]\])? is (not )?none")
+_JOINS_ARGUMENTS = re.compile(r"arguments(['\"]\])?\s*[+~]")
+"""The use of arguments as text in DeepSeek's templates."""
+
 _WANTS_SHORT_IDS = re.compile(r"length\s*!=\s*9\b")
 """The test of Mistral's templates for the ids of calls."""
 
@@ -125,6 +128,7 @@ class ModelFormats:
             request.chat,
             tools=use.tools,
             reasoning_starts=reasoning.starts if reasoning else (),
+            reasoning_end=reasoning.ends[0] if reasoning and reasoning.ends else "",
         )
         request = replace(
             request, messages=messages, chat=chat, shown_special_tokens=frozenset(shown)
@@ -168,6 +172,8 @@ class ModelFormats:
         adapted = [dict(message) for message in messages]
         if "tool_calls" not in self.template:
             adapted = self._calls_as_text(adapted)
+        elif _JOINS_ARGUMENTS.search(self.template):
+            _arguments_as_text(adapted)
         if _WANTS_SHORT_IDS.search(self.template):
             _shorten_ids(adapted)
         absent = None if _TESTS_NONE.search(self.template) else ""
@@ -241,6 +247,16 @@ def read_tool(name: Any, parameters: Any, path: str) -> Tool:
 
 def _json(arguments: Any) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+
+
+def _arguments_as_text(messages: Sequence[Message]) -> None:
+    for message in messages:
+        if calls := message.get("tool_calls"):
+            message["tool_calls"] = [
+                {**call, "function": {**call["function"], "arguments": _json(arguments)}}
+                for call in calls
+                for arguments in [call["function"]["arguments"]]
+            ]
 
 
 def _shorten_ids(messages: Sequence[Message]) -> None:

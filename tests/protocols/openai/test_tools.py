@@ -269,6 +269,13 @@ def test_a_template_without_tools_gets_them_as_text() -> None:
     assert messages[0]["content"].endswith("Hello")
 
 
+def test_arguments_are_text_where_a_template_joins_them() -> None:
+    template = "{{ tools }}{{ tool_calls['function']['arguments'] + '\n' }}"
+    call = chat(template=template, messages=[*HELLO, CALLED, *RESULTS])
+    calls = (call.requests[0].messages or ())[1]["tool_calls"]
+    assert [each["function"]["arguments"] for each in calls] == ['{"a": 1}', "oops"]
+
+
 def test_messages_fit_what_templates_test() -> None:
     tests = "{% if message['content'] is none %}tool_calls{% endif %}{% if x|length != 9 %}"
     call = chat(template=tests, messages=[*HELLO, CALLED, *RESULTS])
@@ -329,7 +336,7 @@ async def posted(steps: list[str], **fields: Any) -> tuple[Json, str]:
     body: Json = response.json()
     ChatCompletion.model_validate(body)
     prompt = tokenizer.decode(engine.requests[0].input_ids, skip_special_tokens=False)
-    return body["choices"][0], prompt
+    return {**body["choices"][0], "usage": body["usage"]}, prompt
 
 
 async def test_markers_that_are_special_tokens_are_read() -> None:
@@ -339,6 +346,16 @@ async def test_markers_that_are_special_tokens_are_read() -> None:
     assert choice["message"]["reasoning_content"] == "Hm."
     assert "im_start" not in json.dumps(choice)
     assert calls_of(choice) == [("get_weather", '{"city": "Oslo"}')]
+    reasoned = len(thinking_tokenizer().encode("Hm.</think>"))
+    assert choice["usage"]["completion_tokens_details"] == {"reasoning_tokens": reasoned}
+
+
+async def test_reasoning_that_does_not_end_is_all_of_the_answer() -> None:
+    choice, _ = await posted(["Hm", "m."])
+    assert choice["message"]["reasoning_content"] == "Hmm."
+    assert choice["message"]["content"] == ""
+    usage = choice["usage"]
+    assert usage["completion_tokens_details"]["reasoning_tokens"] == usage["completion_tokens"]
 
 
 async def test_a_forced_call_ends_the_reasoning_first() -> None:

@@ -22,18 +22,24 @@ class UsageCount:
         self._choices_each = call.n
         self._prompts: dict[int, int] = {}
         self._completion_tokens = 0
+        self._reasoning_tokens: int | None = None
 
-    def add(self, end: GenerationEnd) -> None:
+    def add(self, end: GenerationEnd, *, has_reasoned: bool = False) -> None:
+        if (counted := end.usage.reasoning_tokens) is not None:
+            self._reasoning_tokens = (self._reasoning_tokens or 0) + counted * has_reasoned
         self._prompts[end.index // self._choices_each] = end.usage.prompt_tokens
         self._completion_tokens += end.usage.completion_tokens
 
-    def fields(self) -> dict[str, int]:
+    def fields(self) -> dict[str, Any]:
         prompt_tokens = sum(self._prompts.values())
-        return {
+        fields: dict[str, Any] = {
             "prompt_tokens": prompt_tokens,
             "completion_tokens": self._completion_tokens,
             "total_tokens": prompt_tokens + self._completion_tokens,
         }
+        if self._reasoning_tokens is not None:
+            fields["completion_tokens_details"] = {"reasoning_tokens": self._reasoning_tokens}
+        return fields
 
 
 class WholeAnswer(WholeWriter):
@@ -52,15 +58,17 @@ class WholeAnswer(WholeWriter):
 
     def body(self) -> dict[str, Any]:
         usage = UsageCount(self.call)
-        choices = []
-        for index in range(len(self.call.requests) * self.call.n):
-            answer, end = self.ended(index)
-            usage.add(end)
-            choices.append(self.choice(answer, end))
+        choices = [
+            self.choice(*self.ended(index), usage)
+            for index in range(len(self.call.requests) * self.call.n)
+        ]
         return {**self._head, "choices": choices, "usage": usage.fields()}
 
-    def choice(self, answer: CollectedAnswer, end: GenerationEnd) -> dict[str, Any]:
-        """Build the choice of one answer."""
+    def choice(
+        self, answer: CollectedAnswer, end: GenerationEnd, usage: UsageCount
+    ) -> dict[str, Any]:
+        """Build the choice of one answer, and count its tokens."""
+        usage.add(end)
         return self.call.shape.whole(end.index, answer.text, answer.tokens, end.reason)
 
 

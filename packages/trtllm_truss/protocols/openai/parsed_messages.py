@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from trtllm_truss.protocols.base import CollectedAnswer
-from trtllm_truss.protocols.openai.answers import EventStream, WholeAnswer
+from trtllm_truss.protocols.openai.answers import EventStream, UsageCount, WholeAnswer
 from trtllm_truss.protocols.openai.shapes import ChatShape, OpenAICall, chunk_choice
 from trtllm_truss.requests import AnswerItem, FinishReason, GenerationEnd, Token
 from trtllm_truss.tool_calls.events import (
@@ -33,12 +33,14 @@ class MessageParser:
 
     Attributes:
         complete: the indexes of the calls that have ended with whole arguments.
+        has_reasoned: whether there was reasoning.
     """
 
     def __init__(self, parser: OutputParser, *, parallel: bool) -> None:
         self._parser = parser
         self._parallel = parallel
         self.complete: set[int] = set()
+        self.has_reasoned = False
 
     def feed(self, text: str) -> list[Json]:
         """Read more text."""
@@ -61,6 +63,7 @@ class MessageParser:
         if isinstance(event, TextDelta):
             return {"content": event.text}
         if isinstance(event, ReasoningDelta):
+            self.has_reasoned = True
             return {"reasoning_content": event.text}
         if event.index and not self._parallel:
             return None
@@ -98,8 +101,8 @@ class MessageStream(EventStream):
             self._tokens[index] = []
             events = self.event([chunk_choice(index, {"role": "assistant", "content": None})])
         if isinstance(item, GenerationEnd):
-            self.usage.add(item)
             events += self._parts(index, message.finish())
+            self.usage.add(item, has_reasoned=message.has_reasoned)
             reason = message.finish_reason(item.reason)
             log_probs = self._log_probs(index)
             return events + self.event(
@@ -123,10 +126,11 @@ class MessageStream(EventStream):
 class WholeMessage(WholeAnswer):
     """Collects the answers of one call into one object."""
 
-    def choice(self, answer: CollectedAnswer, end: GenerationEnd) -> Json:
+    def choice(self, answer: CollectedAnswer, end: GenerationEnd, usage: UsageCount) -> Json:
         assert isinstance(self.call.shape, ChatShape)
         message = new_message(self.call)
         fields = join_deltas([*message.feed(answer.text), *message.finish()], message.complete)
+        usage.add(end, has_reasoned=message.has_reasoned)
         return {
             "index": end.index,
             "message": {"role": "assistant", **fields, "refusal": None},
