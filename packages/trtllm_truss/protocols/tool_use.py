@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from trtllm_truss.errors import InvalidRequest
@@ -119,6 +119,8 @@ class ModelFormats:
         messages = self._messages(request.messages, use)
         if use.is_forced:
             return self._forced(replace(request, messages=messages), use)
+        if not use.tools and self.reasoning is None:
+            return replace(request, messages=messages), None
         tools = self.tools if use.offered else None
         shown: set[str] = set()
         for chosen in (tools, self.reasoning):
@@ -172,11 +174,11 @@ class ModelFormats:
         adapted = [dict(message) for message in messages]
         if "tool_calls" not in self.template:
             adapted = self._calls_as_text(adapted)
-        elif _JOINS_ARGUMENTS.search(self.template):
+        elif _shows(_JOINS_ARGUMENTS, self.template):
             _arguments_as_text(adapted)
-        if _WANTS_SHORT_IDS.search(self.template):
+        if _shows(_WANTS_SHORT_IDS, self.template):
             _shorten_ids(adapted)
-        absent = None if _TESTS_NONE.search(self.template) else ""
+        absent = None if _shows(_TESTS_NONE, self.template) else ""
         for message in adapted:
             message.setdefault("content", absent)
         if use.tools and "tools" not in self.template:
@@ -187,7 +189,7 @@ class ModelFormats:
         example = self._write_call("FUNCTION", '{"ARGUMENT": VALUE}')
         listed = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
         text = _DESCRIPTION.format(tools=listed, call=example)
-        role = "user" if _LACKS_SYSTEM_ROLE.search(self.template) else "system"
+        role = "user" if _shows(_LACKS_SYSTEM_ROLE, self.template) else "system"
         if messages[0]["role"] == role:
             begin, end = str(messages[0]["content"]), text
             if role == "user":
@@ -243,6 +245,12 @@ def read_tool(name: Any, parameters: Any, path: str) -> Tool:
     if parameters is not None and not isinstance(parameters, dict):
         raise InvalidRequest(f"{path}.parameters must be a JSON schema, an object.", param="tools")
     return Tool(name, parameters or {})
+
+
+@lru_cache(64)
+def _shows(trait: re.Pattern[str], template: str) -> bool:
+    """Return whether a template has a trait; templates are long, and searched once."""
+    return trait.search(template) is not None
 
 
 def _json(arguments: Any) -> str:
