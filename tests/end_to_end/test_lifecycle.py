@@ -130,7 +130,7 @@ def failing_start(tmp_path: Path, **metadata: object) -> tuple[int, str]:
     ("metadata", "parts"),
     [
         ({"tensor_parallelism": 2}, ["tensor_parallelism is 2", "built for 1"]),
-        ({"engine_repository": "/nowhere"}, ["engine_repository", "/nowhere", "no such folder"]),
+        ({"engine_repository": "/nowhere"}, ["engine_repository", "/nowhere", "does not exist"]),
         ({"engine_repository": "package://nope"}, ["nope", "pip install"]),
         ({"engin_repository": "a/b"}, ["engin_repository", "did you mean engine_repository?"]),
         ({"runtime": {"max_beam_with": 2}}, ["max_beam_with", "max_beam_width"]),
