@@ -248,7 +248,7 @@ CORPUS = [
     HostileBody("white space", PREDICT, _repeated(b" ", b"\n", _ALMOST, b"1"), ("the body is 1",)),
     HostileBody("cut short", PREDICT, _repeated(b'{"prompt":"', b"a", _ALMOST, b""),
                 ("not valid JSON",)),
-    HostileBody("a string of 8 MB", PREDICT, _repeated(b'"', b"a", _ALMOST, b'"'), ("is a string",)),
+    HostileBody("string of 8 MB", PREDICT, _repeated(b'"', b"a", _ALMOST, b'"'), ("is a string",)),
 ]  # fmt: skip
 
 
