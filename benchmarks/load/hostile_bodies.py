@@ -143,7 +143,7 @@ CORPUS = [
         "tool described in 4 MB", CHAT,
         _chat(tools=[{"type": "function", "function": {"name": "f", "x": "1 " * (2 * _MB)}}],
               tool_choice="required"),
-        ("tool_choice",),
+        ("messages", *_TOO_LONG),
     ),
     HostileBody(
         "variables of 30,000 keys", CHAT,

@@ -65,24 +65,26 @@ class BodyTooLarge(RequestError):
 
 
 class ContextLengthExceeded(RequestError):
-    """Prompt and requested tokens do not fit into the engine's context.
-
-    The message begins with the sentence by which litellm recognizes the error and ends in the code,
-    by which LangChain does: https://docs.litellm.ai/docs/exception_mapping.
-
-    Args:
-        context_tokens: the engine's limit of prompt and answer.
-        details: the field, its length and the remedy, without a full stop.
-    """
+    """Prompt and requested tokens do not fit into the engine's context."""
 
     code = "context_length_exceeded"
 
-    def __init__(self, context_tokens: int, details: str, *, param: str | None = None) -> None:
-        super().__init__(
-            f"This model's maximum context length is {context_tokens} tokens. However, {details} "
-            f"({self.code}).",
-            param=param,
-        )
+    @classmethod
+    def describe(
+        cls, context_tokens: int, details: str, *, param: str | None = None
+    ) -> ContextLengthExceeded:
+        """Return an error whose message clients recognize.
+
+        It begins with the sentence by which litellm recognizes the error and ends in the code, by
+        which LangChain does: https://docs.litellm.ai/docs/exception_mapping.
+
+        Args:
+            context_tokens: the engine's limit of prompt and answer.
+            details: the field, its length and the remedy, without a full stop.
+            param: the field at fault.
+        """
+        sentence = f"This model's maximum context length is {context_tokens} tokens."
+        return cls(f"{sentence} However, {details} ({cls.code}).", param=param)
 
 
 class QueueFull(TrussError):

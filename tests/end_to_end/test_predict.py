@@ -111,7 +111,7 @@ def test_many_at_once_give_what_each_gives_alone(server: Served) -> None:
 @pytest.mark.parametrize(
     ("body", "code", "param", "parts"),
     [
-        ({"prompt": "x " * 9000}, "context_length_exceeded", "prompt", ["8191", "Shorten"]),
+        ({"prompt": "x " * 9000}, "context_length_exceeded", "prompt", ["8191", "shorten"]),
         (
             {"prompt": "x", "max_tokens": 9000},
             "context_length_exceeded",

@@ -188,7 +188,7 @@ class Preprocessor:
         if request.max_tokens <= room:
             return request.max_tokens
         name = request.name("max_tokens")
-        raise ContextLengthExceeded(
+        raise ContextLengthExceeded.describe(
             engine.max_sequence_tokens,
             f"{name} is {request.max_tokens} and {field} is {prompt_tokens} tokens long; lower "
             f"{name} to at most {room} or shorten {field}",

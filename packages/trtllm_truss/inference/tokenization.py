@@ -133,7 +133,7 @@ def _open_answer(chat: ChatFormat, ids: list[int], tokenizer: TextTokenizer) -> 
 
 
 def _too_long(field: str, tokens: str, engine: Engine) -> ContextLengthExceeded:
-    return ContextLengthExceeded(
+    return ContextLengthExceeded.describe(
         engine.max_sequence_tokens,
         f"{field} is {tokens} tokens long; shorten it to at most {engine.max_input_tokens}",
         param=field,

@@ -275,7 +275,11 @@ def test_the_client_sees_that_a_stream_broke_off() -> None:
     ("error", "kind", "raised"),
     [
         (InvalidRequest("no.", param="n"), "invalid_request_error", openai.BadRequestError),
-        (ContextLengthExceeded(8, "long"), "invalid_request_error", openai.BadRequestError),
+        (
+            ContextLengthExceeded.describe(8, "long"),
+            "invalid_request_error",
+            openai.BadRequestError,
+        ),
         (QueueFull("full."), "rate_limit_error", openai.RateLimitError),
         (EngineUnavailable("gone."), "server_error", openai.InternalServerError),
     ],
