@@ -23,8 +23,9 @@ TOO_LARGE = "it is too large or too deeply nested; simplify it."
 
 
 @pytest.fixture
-def guides() -> Iterator[GuideValidator]:
-    check = GuideValidator([FAKE_WORKER], compile_limit_s=1.5)
+def guides(request: pytest.FixtureRequest) -> Iterator[GuideValidator]:
+    """Check guides; the parameter is the limit in seconds."""
+    check = GuideValidator([FAKE_WORKER], compile_limit_s=getattr(request, "param", 1.5))
     yield check
     check.close()
 
@@ -78,16 +79,18 @@ def test_every_failure_of_a_guide_is_reported(
     assert outcome(guides.check(order("follow"))) is None
 
 
+@pytest.mark.parametrize("guides", [0.5], indirect=True)
 def test_quick_guides_pass_slow_ones(guides: GuideValidator) -> None:
     slow = [guides.check(order(f"burn {number}")) for number in range(3)]
     quick = [guides.check(order(f"follow {number}")) for number in range(20)]
     assert [outcome(result) for result in quick] == [None] * 20
     assert sum(result.done() for result in slow) < len(slow)
     assert {outcome(result) for result in slow} == {
-        "it takes more than 1.5 s to compile; simplify it."
+        "it takes more than 0.5 s to compile; simplify it."
     }
 
 
+@pytest.mark.parametrize("guides", [0.5], indirect=True)
 def test_excess_slow_guides_are_refused(
     guides: GuideValidator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
