@@ -52,7 +52,7 @@ def main() -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "cases", nargs="*", metavar="CASE", help=f"{', '.join(ALL)} (default: the first three)"
+        "cases", nargs="*", metavar="CASE", help=f"{', '.join(ALL)} (default: the first four)"
     )
     parser.add_argument("--quick", action="store_true", help="tiny sizes, for a smoke test")
     parser.add_argument("--streams", type=_numbers, metavar="N,…", help="concurrent requests")

