@@ -1,4 +1,4 @@
-"""Servers for the tests in this folder."""
+"""Servers of the end-to-end tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECRETS = {
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Served]:
-    """One CPU server for all tests that leave it as they found it, with secrets around it."""
+    """One shared CPU server, with secrets in its environment; tests must leave it running."""
     served = Served(environment=SECRETS)
     try:
         yield served.wait_until_ready()
@@ -33,7 +33,7 @@ def server() -> Iterator[Served]:
 
 @pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[Served]:
-    """A server of the test's own with the fake engine, to be ended in any way."""
+    """A server with the fake engine for one test, which may kill it."""
     served = serve_engine(write_engine(tmp_path / "engine", step_ms=10))
     try:
         yield served.wait_until_ready()

@@ -1,4 +1,4 @@
-"""A client that leaves stops the engine, whatever state its request is in, and leaks nothing."""
+"""A client disconnect stops generation in any state of the request and leaks nothing."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import pytest
 from tests.support.truss_process import Served, listening_addresses
 from tests.support.waiting import settles
 
-LIMIT_S = 15  # the promise is half a second; the answer itself would take a minute
+LIMIT_S = 15  # the documented limit is 0.5 s; the whole answer takes a minute
 ROUNDS = 100
 LONG = {"prompt": "Once upon a time", "max_tokens": 4000, "ignore_eos": True}
 
 
 def open_request(server: Served, body: dict[str, object]) -> socket.socket:
-    """Sends a request over a bare socket, so that the test decides when what is closed."""
+    """Send a request over a bare socket, so that the test controls when it closes."""
     payload = json.dumps(body).encode()
     head = (
         f"POST /v1/models/model:predict HTTP/1.1\r\nHost: localhost:{server.port}\r\n"
@@ -38,7 +38,7 @@ def await_text(connection: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_leaving_stops_the_engine(server: Served, stream: bool) -> None:
+def test_a_disconnect_stops_generation(server: Served, stream: bool) -> None:
     before = len(server.cancelled())
     connection = open_request(server, {**LONG, "stream": stream})
     if stream:
@@ -50,9 +50,9 @@ def test_leaving_stops_the_engine(server: Served, stream: bool) -> None:
     assert server.cancelled()[-1] < LONG["max_tokens"]
 
 
-def test_leaving_before_the_first_token_stops_the_engine(server: Served) -> None:
+def test_a_disconnect_before_the_first_token_stops_generation(server: Served) -> None:
     before = len(server.cancelled())
-    # A long prompt: its prefill takes longer than the client stays.
+    # The prefill of a long prompt outlasts the client.
     connection = open_request(server, {**LONG, "prompt": "word " * 4000})
     assert settles(lambda: server.running() == 1)
     connection.close()
@@ -60,7 +60,7 @@ def test_leaving_before_the_first_token_stops_the_engine(server: Served) -> None
     assert server.cancelled()[-1] <= 1
 
 
-def test_a_hundred_times_leaks_nothing(server: Served) -> None:
+def test_a_hundred_disconnects_leak_nothing(server: Served) -> None:
     (server_pid,) = [pid for pid, name in server.processes().items() if is_truss_server(pid)]
     server.post({"prompt": "warm", "max_tokens": 2})
     files_before = count(server_pid, "fd")
@@ -81,7 +81,7 @@ def test_a_hundred_times_leaks_nothing(server: Served) -> None:
     assert len(server.cancelled()) - cancelled_before >= ROUNDS // 2
 
 
-def test_a_broken_off_neighbour_disturbs_nobody(server: Served) -> None:
+def test_disconnects_do_not_affect_other_requests(server: Served) -> None:
     greedy = {"prompt": "The capital of France is", "max_tokens": 32, "top_k": 1}
     alone = server.post(greedy).text
     leaving = [open_request(server, LONG) for _ in range(4)]
@@ -102,7 +102,7 @@ def count(pid: int, what: str) -> int:
 
 
 def running_requests(server: Served) -> int:
-    """Requests that Triton still holds, as its own metrics count them."""
+    """Return the pending requests in Triton's metrics."""
     (triton,) = [pid for pid, name in server.processes().items() if name == "tritonserver"]
     for _, port in listening_addresses(triton):
         with contextlib.suppress(httpx.HTTPError):

@@ -1,4 +1,4 @@
-"""A signal at any point of a start ends the command, and nothing of it is left."""
+"""A signal at any point of a start ends the command without leftovers."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.support.truss_process import free_port
 LIMIT_S = 60
 
 Point = Callable[[Path], bool]
-"""Whether a start that uses this folder for temporary files has come so far."""
+"""A test of a start's temporary folder: true once the start has reached the point."""
 
 
 def holds(count: int) -> Point:
-    """So many files and folders have been made."""
+    """Return a point reached with `count` files and folders."""
     return lambda temporary: sum(1 for _ in temporary.rglob("*")) >= count
 
 
@@ -47,7 +47,7 @@ def temporary(tmp_path: Path) -> Iterator[Path]:
 
 
 def processes_with(temporary: Path) -> list[str]:
-    """The command lines of all that was started with this folder for temporary files."""
+    """Return the command lines of processes whose environment names the temporary folder."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -59,7 +59,7 @@ def processes_with(temporary: Path) -> list[str]:
 
 
 def ended(command: list[str], temporary: Path, point: Point, number: int) -> tuple[int, str]:
-    """Sends a signal as soon as a start has come to a point; gives its status and last words."""
+    """Signal a start at a point; return its exit status and standard error."""
     with subprocess.Popen(
         [sys.executable, "-m", "trtllm_truss", *command, "--truss", str(ROOT)],
         stdin=subprocess.DEVNULL,
@@ -73,15 +73,15 @@ def ended(command: list[str], temporary: Path, point: Point, number: int) -> tup
             assert process.poll() is None
             assert time.monotonic() < deadline
         process.send_signal(number)
-        said = process.communicate(timeout=LIMIT_S)[1]
-    return process.returncode, said
+        errors = process.communicate(timeout=LIMIT_S)[1]
+    return process.returncode, errors
 
 
 @pytest.mark.parametrize("point", POINTS)
 def test_sigterm_while_serve_starts(temporary: Path, point: str) -> None:
     command = ["serve", "--config", str(EXAMPLE), "--port", str(free_port())]
-    status, said = ended(command, temporary, POINTS[point], signal.SIGTERM)
-    assert status == 0, said
+    status, errors = ended(command, temporary, POINTS[point], signal.SIGTERM)
+    assert status == 0, errors
 
 
 @pytest.mark.parametrize(
@@ -93,6 +93,6 @@ def test_sigterm_while_serve_starts(temporary: Path, point: str) -> None:
     ],
 )
 def test_a_signal_while_demo_starts(temporary: Path, point: str, number: int) -> None:
-    status, said = ended(["demo", "--config", str(EXAMPLE)], temporary, POINTS[point], number)
-    assert status == 128 + number, said
-    assert "Traceback" not in said
+    status, errors = ended(["demo", "--config", str(EXAMPLE)], temporary, POINTS[point], number)
+    assert status == 128 + number, errors
+    assert "Traceback" not in errors

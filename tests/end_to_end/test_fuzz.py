@@ -1,4 +1,4 @@
-"""Two thousand bodies that nobody should send: a clear refusal each, and the server lives on."""
+"""Two thousand random bodies: each invalid one gets a clear error, and the server survives."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def random_body(chance: random.Random) -> bytes:
     for _ in range(chance.randint(1, 4)):
         body[chance.choice(FIELDS)] = chance.choice(VALUES)
     if "max_tokens" in body and chance.random() < 0.5:
-        body["max_tokens"] = chance.choice([1, 2])  # keeps what is valid short
+        body["max_tokens"] = chance.choice([1, 2])  # keeps valid requests short
     raw = json.dumps(body).encode()
     match chance.randint(0, 9):
         case 0:

@@ -1,4 +1,4 @@
-"""Who may ask a server that `serve` started: programs and pages of this machine."""
+"""`serve` accepts requests of local programs and pages only."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_websocket_of_another_page_is_refused(server: Served) -> None:
         assert connection.recv(4096).startswith(b"HTTP/1.1 403 ")
 
 
-def test_another_host_is_open_and_says_so() -> None:
+def test_a_public_host_is_open_with_a_warning() -> None:
     served = Served(arguments=["--host", "0.0.0.0"]).wait_until_ready()
     try:
         (warning,) = [line for line in served.lines if line.startswith("warning: ")]
@@ -95,7 +95,7 @@ def test_another_host_is_open_and_says_so() -> None:
         ("x" * 70, "must be an address or a name of this machine"),
     ],
 )
-def test_a_host_that_cannot_be_is_told(
+def test_an_invalid_host_is_named(
     host: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", "--config", "config.yaml", "--host", host]) == 2
@@ -109,7 +109,7 @@ def test_names_of_this_machine() -> None:
     assert not any(map(is_loopback, others))
 
 
-async def test_a_body_beyond_the_limit_reaches_no_application() -> None:
+async def test_an_oversized_body_does_not_reach_the_application() -> None:
     reached, sent = [], []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -137,8 +137,8 @@ async def test_a_body_beyond_the_limit_reaches_no_application() -> None:
     assert sent == [413, None]
 
 
-def test_an_endless_body_is_refused_without_being_kept(server: Served) -> None:
-    """Without a length: the client sends chunks."""
+def test_an_oversized_chunked_body_is_refused(server: Served) -> None:
+    """Send chunks, without a Content-Length."""
     chunk = b"a" * (1 << 20)
     answer = httpx.post(server.url, content=(chunk for _ in range(64)), timeout=60)
     assert error(answer) == (413, "body_too_large")

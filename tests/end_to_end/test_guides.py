@@ -1,4 +1,4 @@
-"""Guides that are hostile, or only expensive: other clients and the engine must not notice."""
+"""Hostile and expensive guides must not delay other clients or crash the engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.truss_process import Served
 from tests.support.waiting import PATIENCE_S
 
 STANDSTILL_S = 6.0
-"""No stream stops so long on a busy machine; 16 kB of brackets stopped them for ten seconds."""
+"""Above any pause of a healthy stream; 16 kB of brackets once caused ten seconds."""
 TORCH_STUB = ROOT / "tests/support/torch_stub"
 HOSTILE = {
     "16 kB of brackets": "[" * 16_000,
@@ -42,7 +42,7 @@ def chat(served: Served, kind: str, guide: str, **fields: Any) -> httpx.Response
 
 
 class Neighbour:
-    """Another client's long stream: counts the pieces that come."""
+    """A long stream of another client; counts the received pieces."""
 
     def __init__(self, served: Served) -> None:
         self._url = served.url
@@ -61,7 +61,7 @@ class Neighbour:
         self._thread.join(PATIENCE_S)
 
     def gets(self, pieces: int) -> None:
-        """Waits for further pieces."""
+        """Wait for further pieces."""
         with self._grown:
             wanted = self.pieces + pieces
             assert self._grown.wait_for(lambda: self.pieces >= wanted, pieces * STANDSTILL_S)
@@ -78,7 +78,7 @@ class Neighbour:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_stream_goes_on_beside_a_hostile_guide(server: Served, name: str) -> None:
+def test_a_hostile_guide_does_not_block_a_stream(server: Served, name: str) -> None:
     with Neighbour(server) as neighbour, concurrent.futures.ThreadPoolExecutor(1) as pool:
         refused = pool.submit(chat, server, "regex", HOSTILE[name])
         while not refused.done():
@@ -97,8 +97,8 @@ def guided_pieces(served: Served, length: int) -> None:
     assert answer.status_code == 200, answer.text
 
 
-def test_a_stream_goes_on_while_a_guide_is_compiled(server: Served) -> None:
-    """Compiles in seconds, in the trial and in the engine."""
+def test_compiling_a_guide_does_not_block_a_stream(server: Served) -> None:
+    """Compile for seconds, in the worker and in the engine."""
     with Neighbour(server) as neighbour, concurrent.futures.ThreadPoolExecutor(1) as pool:
         before = neighbour.pieces
         answer = pool.submit(guided_pieces, server, 80)
@@ -110,7 +110,7 @@ def test_a_stream_goes_on_while_a_guide_is_compiled(server: Served) -> None:
 
 @pytest.fixture
 def impatient_server(tmp_path: Path) -> Iterator[Served]:
-    """A CPU server that takes an engine for hung after two seconds."""
+    """A CPU server with a `hang_timeout_s` of 2."""
     config = yaml.safe_load(EXAMPLE.read_text())
     config.pop("external_package_dirs", None)
     config["model_metadata"]["serving"] = {"hang_timeout_s": 2}
@@ -124,8 +124,8 @@ def impatient_server(tmp_path: Path) -> Iterator[Served]:
             served.end()
 
 
-def test_slow_guides_are_no_sign_of_a_hang(impatient_server: Served) -> None:
-    """Three that are refused after seconds, and two that the engine needs seconds for."""
+def test_slow_guides_do_not_count_as_a_hang(impatient_server: Served) -> None:
+    """Send three guides that are refused after seconds, and two that compile for seconds."""
     with concurrent.futures.ThreadPoolExecutor() as pool:
         refused = [
             pool.submit(chat, impatient_server, "regex", rf"[\w ]{{1,{1000 + number}}}")
@@ -141,7 +141,7 @@ def test_slow_guides_are_no_sign_of_a_hang(impatient_server: Served) -> None:
 
 @pytest.fixture(scope="module")
 def gpu_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A server of the fake engine that checks guides with the real XGrammar."""
+    """A server with the fake engine and the real XGrammar."""
     if importlib.util.find_spec("xgrammar") is None:
         pytest.skip("xgrammar is not installed")
     folder = tmp_path_factory.mktemp("gpu")
@@ -167,13 +167,13 @@ def gpu_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_tensorrt_llm_never_sees_a_hostile_guide(gpu_server: Served, name: str) -> None:
+def test_tensorrt_llm_does_not_receive_a_hostile_guide(gpu_server: Served, name: str) -> None:
     answer = completion(gpu_server, HOSTILE[name])
     assert answer.status_code == 400, answer.text
     assert "response_format cannot be followed: " in answer.text
 
 
-def test_tensorrt_llm_sees_a_good_one(gpu_server: Served) -> None:
+def test_tensorrt_llm_receives_a_valid_guide(gpu_server: Served) -> None:
     answer = completion(gpu_server, "(yes|no)")
     assert answer.status_code == 200, answer.text
 

@@ -1,4 +1,4 @@
-"""Bodies that cost time or memory out of proportion: each refused by field and limit."""
+"""Bodies of disproportionate cost: each error names the field and the limit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PAGE_BYTES = 4096
 
 
 def resident_bytes(server: Served) -> int:
-    """Memory of the Truss's own process and Triton's."""
+    """Return the memory of Truss's server and of Triton."""
     pages = 0
     for pid in server.processes():
         pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
@@ -39,7 +39,7 @@ def test_the_limit_is_the_default() -> None:
     assert Serving().max_body_bytes == LIMIT_BYTES
 
 
-def test_the_corpus_is_as_large_as_it_should_be() -> None:
+def test_the_corpus_is_large_and_its_names_are_unique() -> None:
     assert len({body.name for body in CORPUS}) == len(CORPUS) >= 40
 
 

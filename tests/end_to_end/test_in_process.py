@@ -1,4 +1,4 @@
-"""`truss.load(DIR).predict(…)`, Truss's prediction in process, in a Python without this package."""
+"""`truss.load(DIR).predict(…)` in a Python process without this package."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Told = dict[str, tuple[object, dict[int, str]]]
 
 
 def run(tmp_path: Path, script: str) -> Told:
-    """Runs a script that tells things, each with the processes that it had at that moment."""
+    """Run a script; return its reported values, each with the child processes at that time."""
     prelude = PRELUDE.format(root=str(ROOT), folder=str(EXAMPLE.parent))
     temporary = tmp_path / "tmp"
     temporary.mkdir()
@@ -68,7 +68,7 @@ def run(tmp_path: Path, script: str) -> Told:
     return told
 
 
-def test_whole_and_streamed(tmp_path: Path) -> None:
+def test_whole_and_streamed_answers(tmp_path: Path) -> None:
     told = run(
         tmp_path,
         """
@@ -95,7 +95,7 @@ def test_whole_and_streamed(tmp_path: Path) -> None:
     assert not running
 
 
-def test_a_bad_body_and_a_stream_that_is_not_read_to_its_end(tmp_path: Path) -> None:
+def test_an_invalid_body_and_an_abandoned_stream(tmp_path: Path) -> None:
     told = run(
         tmp_path,
         """
@@ -119,7 +119,7 @@ def test_a_bad_body_and_a_stream_that_is_not_read_to_its_end(tmp_path: Path) -> 
 
 
 class FakeService:
-    """Answers with a word again and again, until it is stopped; fails on the prompt "fail"."""
+    """Repeats a word until stopped; fails on the prompt "fail"."""
 
     def __init__(self) -> None:
         self.generator = self
@@ -145,7 +145,7 @@ def in_process(service: FakeService) -> InProcessPredict:
     return InProcessPredict(cast(Service, service), {})
 
 
-def test_closing_a_stream_ends_its_request_and_dropping_it_the_engine() -> None:
+def test_closing_a_stream_ends_its_request_and_deletion_the_engine() -> None:
     service = FakeService()
     predict = in_process(service)
     pieces = predict({"prompt": "Hi"})
@@ -159,7 +159,7 @@ def test_closing_a_stream_ends_its_request_and_dropping_it_the_engine() -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_failing_engine_raises_and_is_not_held_by_its_error(stream: bool) -> None:
+def test_an_engine_failure_raises_and_releases_the_engine(stream: bool) -> None:
     service = FakeService()
     with pytest.raises(EngineUnavailable, match="the engine is gone"):
         "".join(in_process(service)({"prompt": "fail", "stream": stream}))

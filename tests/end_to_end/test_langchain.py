@@ -1,4 +1,4 @@
-"""LangChain's ChatOpenAI against the real server, where it is installed."""
+"""LangChain's ChatOpenAI, if installed, against the real server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.truss_process import Served
 
 @pytest.fixture
 def chat(server: Served) -> Any:
-    langchain_openai = pytest.importorskip("langchain_openai")  # here: importing takes seconds
+    langchain_openai = pytest.importorskip("langchain_openai")  # imported late: it takes seconds
     return langchain_openai.ChatOpenAI(
         base_url=f"http://127.0.0.1:{server.port}/v1",
         api_key="none",

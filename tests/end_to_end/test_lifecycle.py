@@ -1,4 +1,4 @@
-"""Starting, ending and being killed: nothing is left, and the reason is said."""
+"""Starts, ends and kills leave nothing behind, and the log has their cause."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def test_sigint_ends_with_status_0_and_leaves_nothing(own_server: Served) -> Non
     assert not own_server.left_overs()
 
 
-def test_connections_that_say_nothing_keep_nobody_out(tmp_path: Path) -> None:
-    """They are open files, of which a shell allows few."""
+def test_idle_connections_do_not_block_clients(tmp_path: Path) -> None:
+    """Shells allow few open files, and every connection is one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
     served = serve_engine(write_engine(tmp_path / "engine"))  # inherits the limit
@@ -96,7 +96,7 @@ def test_kill_9_leaves_nothing(own_server: Served, victim: str) -> None:
     }[victim]  # fmt: skip
     (target,) = targets
     subprocess.run(["kill", "-9", str(target)], check=True)
-    if victim == "guard of triton":  # the engine is gone, the server says so and can be ended
+    if victim == "guard of triton":  # the server reports the loss and can still be ended
         assert settles(lambda: not own_server.is_healthy())
         status = own_server.post({"prompt": "Hi"}).status_code
         assert status in (503, 200)  # 200 if the engine was restarted meanwhile
@@ -137,7 +137,7 @@ def failing_start(tmp_path: Path, **metadata: object) -> tuple[int, str]:
         ({"generation": {"top_p": 3}}, ["generation", "top_p", "at most 1"]),
     ],
 )
-def test_a_start_that_fails_says_why_last(
+def test_a_failed_start_ends_with_its_cause(
     tmp_path: Path, metadata: dict[str, object], parts: list[str]
 ) -> None:
     status, last_line = failing_start(tmp_path, **metadata)
@@ -149,7 +149,7 @@ def test_a_start_that_fails_says_why_last(
 
 
 def test_a_tokenizer_that_panics_ends_the_start(tmp_path: Path) -> None:
-    """Truss would wait for ever: a panic is no Exception."""
+    """Truss would wait forever: a panic is a BaseException."""
     parts = json.loads(Tokenizer(models.WordLevel({"a": 0}, unk_token="a")).to_str())
     parts["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
     folder = tmp_path / "tokenizer"
@@ -160,7 +160,7 @@ def test_a_tokenizer_that_panics_ends_the_start(tmp_path: Path) -> None:
     assert re.fullmatch(r"error: the tokenizer in \S+ cannot be used \(.*panicked.*", last_line)
 
 
-def test_whatever_ends_a_start_is_said(
+def test_an_unhandled_exception_is_logged_last(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Panic(BaseException):
@@ -195,8 +195,8 @@ def test_a_taken_port_is_named(server: Served) -> None:
     assert re.search(r"--port", result.stderr)
 
 
-def test_a_port_taken_meanwhile_is_named() -> None:
-    """Truss's server ends while its thread still imports the model, which fails in turn."""
+def test_a_port_taken_during_the_start_is_named() -> None:
+    """Truss's server ends while a thread still imports the model."""
     program = (
         "import sys; from trtllm_truss.cli import main, truss_server;"
         "truss_server._require_free = lambda host, port: None;"

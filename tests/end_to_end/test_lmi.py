@@ -69,7 +69,7 @@ def test_events(server: Served) -> None:
     assert all("token" in json.loads(frame.removeprefix("data: ")) for frame in frames)
 
 
-def test_a_list_of_inputs_gives_a_list(server: Served) -> None:
+def test_a_list_of_inputs_returns_a_list(server: Served) -> None:
     inputs = [PROMPT, "Water boils at"]
     answer = invoke(server, {"inputs": inputs, "parameters": PARAMETERS}).json()
     assert [each["details"]["inputs"] for each in answer] == inputs
@@ -77,7 +77,7 @@ def test_a_list_of_inputs_gives_a_list(server: Served) -> None:
     assert answer[1]["generated_text"] == alone["generated_text"]
 
 
-def test_reasons_to_end(server: Served) -> None:
+def test_finish_reasons(server: Served) -> None:
     text = invoke(server, {"inputs": PROMPT, "parameters": PARAMETERS}).json()["generated_text"]
     stop = text[6:10]
     parameters = {**PARAMETERS, "stop": [stop]}
@@ -99,7 +99,7 @@ def test_the_last_tokens_of_an_input_are_kept(server: Served) -> None:
     assert [token["text"] for token in answer["details"]["prefill"]] == [" Learning", " is"]
 
 
-def test_errors_are_lmis(server: Served) -> None:
+def test_errors_have_lmis_shape(server: Served) -> None:
     parameters = {"max_new_tokens": 9000}
     answer = invoke(server, {"inputs": PROMPT, "parameters": parameters})
     assert answer.status_code == 400
@@ -146,7 +146,7 @@ def test_the_client_of_tgi_raises_its_own_exceptions(tgi: InferenceClient) -> No
 
 @pytest.fixture(scope="module")
 def sagemaker(server: Served) -> Any:
-    """SageMaker's own client; only the path that its endpoints have is put right."""
+    """SageMaker's client, with the endpoint path of the platform replaced."""
     client = boto3.client(
         "sagemaker-runtime",
         region_name="us-east-1",

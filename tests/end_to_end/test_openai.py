@@ -1,4 +1,4 @@
-"""OpenAI's own client against the real server, engine and LLM."""
+"""OpenAI's client against the real server, engine and LLM."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def client(base_url: str) -> Iterator[openai.OpenAI]:
 
 
 def chunks(url: str, body: dict[str, Any]) -> list[dict[str, Any]]:
-    """The events of a stream, which must end as OpenAI's do."""
+    """Return the events of a stream, which must end with `[DONE]`."""
     raw = httpx.post(url, json={**body, "stream": True}, timeout=60)
     assert raw.headers["content-type"].startswith("text/event-stream")
     events = raw.text.removesuffix("\n\n").split("\n\n")
@@ -190,7 +190,7 @@ def test_log_probabilities_of_a_completion(client: openai.OpenAI) -> None:
     )] == [True] * 16  # fmt: skip
 
 
-def test_going_on_in_the_last_message(client: openai.OpenAI) -> None:
+def test_continuing_the_last_message(client: openai.OpenAI) -> None:
     begun = {"role": "assistant", "content": "The capital of France is"}
     asked = [{"role": "user", "content": "What is the capital of France?"}, begun]
     options = {"continue_final_message": True}
@@ -279,13 +279,13 @@ def test_a_completion_is_refused_by_its_own_names(client: openai.OpenAI) -> None
     assert raised.value.param == "prompt"
 
 
-def test_no_json_is_refused_in_openais_shape(base_url: str) -> None:
+def test_invalid_json_is_refused_in_openais_shape(base_url: str) -> None:
     answer = httpx.post(f"{base_url}/chat/completions", content=b"{", timeout=60)
     assert answer.status_code == 400
     assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
-def test_leaving_a_stream_stops_all_its_choices(client: openai.OpenAI, server: Served) -> None:
+def test_closing_a_stream_stops_all_its_choices(client: openai.OpenAI, server: Served) -> None:
     before = len(server.cancelled())
     stream = client.completions.create(**ENDLESS, n=3, stream=True)
     seen: set[int] = set()

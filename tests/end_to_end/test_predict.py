@@ -21,7 +21,7 @@ def events(text: str) -> list[dict[str, object]]:
     return [json.loads(frame.removeprefix("data: ")) for frame in frames]
 
 
-def test_the_three_forms_give_the_same_text(server: Served) -> None:
+def test_the_three_forms_return_the_same_text(server: Served) -> None:
     plain = server.post(GREEDY)
     assert plain.status_code == 200
     assert plain.headers["content-type"] == "text/plain; charset=utf-8"
@@ -41,7 +41,7 @@ def test_the_three_forms_give_the_same_text(server: Served) -> None:
     assert PROMPT not in plain.text
 
 
-def test_text_comes_as_it_is_generated(server: Served) -> None:
+def test_text_is_streamed_during_generation(server: Served) -> None:
     times = []
     body = {**GREEDY, "max_tokens": 64, "ignore_eos": True}
     with httpx.stream("POST", server.url, json=body, timeout=60) as answer:
@@ -83,7 +83,7 @@ def test_ignore_eos_goes_on_to_max_tokens(server: Served) -> None:
 
 
 def test_seeds(server: Served) -> None:
-    # A prompt of this test's own: GenAI draws differently for one that is wholly in its cache.
+    # A unique prompt: GenAI samples differently if the whole prompt is in its cache.
     prompt = "A seed is planted in spring and"
     sampled = {**GREEDY, "prompt": prompt, "top_k": 50, "temperature": 1.5, "stream": False}
     first = server.post({**sampled, "seed": 11}).json()["text"]
@@ -99,7 +99,7 @@ def test_sagemaker_routes(server: Served) -> None:
     assert httpx.get(f"{base}/v1/models/model").status_code == 200
 
 
-def test_many_at_once_give_what_each_gives_alone(server: Served) -> None:
+def test_concurrent_requests_return_the_texts_of_single_ones(server: Served) -> None:
     prompts = [f"{PROMPT} {n}," for n in range(16)]
     bodies = [{"prompt": prompt, "max_tokens": 16, "top_k": 1} for prompt in prompts]
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
@@ -139,7 +139,7 @@ def test_refusals(
 @pytest.mark.parametrize(
     "raw", [b"", b"{", b"[]", b"null", b'{"prompt": "\xff\xfe"}', b'{"prompt": NaN}', b"[" * 50_000]
 )
-def test_bodies_that_are_no_json(server: Served, raw: bytes) -> None:
+def test_bodies_that_are_not_json(server: Served, raw: bytes) -> None:
     answer = httpx.post(server.url, content=raw, timeout=60)
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["code"] == "invalid_request"

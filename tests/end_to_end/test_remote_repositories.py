@@ -1,4 +1,4 @@
-"""`trtllm-truss serve` on engines and tokenizers that lie elsewhere, from start to answer."""
+"""`trtllm-truss serve` with remote engines and tokenizers, from start to answer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def smollm2() -> Path:
 
 
 def tokenizer_json() -> bytes:
-    """The tokenizer in it, stored as Hugging Face does."""
+    """The tokenizer of that file, in Hugging Face's format."""
     return load_tokenizer(smollm2())._backend.to_str().encode()
 
 

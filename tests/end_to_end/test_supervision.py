@@ -1,4 +1,4 @@
-"""An engine of two ranks that dies in every way, under load, and comes back by itself."""
+"""A two-rank engine restarts after every kind of death under load."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             served.process.kill()
 
 
-def stream(served: Served, begun: Callable[[], object] = lambda: None) -> str:
-    """How one long stream ended: `whole`, `cut`, or the status that refused it.
+def stream(served: Served, started: Callable[[], object] = lambda: None) -> str:
+    """Read one long stream; return `whole`, `cut`, or the status of its rejection.
 
-    With its first piece it calls `begun`.
+    Call `started` at the first piece.
     """
     body = {"prompt": PROMPT, "max_tokens": 1500}
     try:
         with httpx.stream("POST", served.url, json=body, timeout=120) as answer:
             for number, _ in enumerate(answer.iter_raw()):
                 if number == 0:
-                    begun()
+                    started()
             return "whole" if answer.status_code == 200 else str(answer.status_code)
     except httpx.RemoteProtocolError:
         return "cut"
 
 
-def answers_right(served: Served) -> bool:
+def answers_correctly(served: Served) -> bool:
     return served.post({"prompt": PROMPT, "max_tokens": 10}).text == PROMPT
 
 
@@ -82,17 +82,17 @@ VICTIMS: dict[str, Callable[[Served], list[int]]] = {
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_kill_9_under_load(two_ranks: Served, victim: str) -> None:
     before = two_ranks.processes()
-    begun = threading.Barrier(STREAMS + 1, timeout=PATIENCE_S)
+    started = threading.Barrier(STREAMS + 1, timeout=PATIENCE_S)
     with concurrent.futures.ThreadPoolExecutor(STREAMS) as pool:
-        streams = [pool.submit(stream, two_ranks, begun.wait) for _ in range(STREAMS)]
-        begun.wait()
+        streams = [pool.submit(stream, two_ranks, started.wait) for _ in range(STREAMS)]
+        started.wait()
         (target, *_) = VICTIMS[victim](two_ranks)
         subprocess.run(["kill", "-9", str(target)], check=True)
         assert settles(lambda: not two_ranks.is_healthy(), UNHEALTHY_LIMIT_S)
         endings = {future.result() for future in streams}
     assert endings <= {"cut", "503"}, two_ranks.log[-3000:]
     assert settles(two_ranks.is_healthy)
-    assert answers_right(two_ranks)
+    assert answers_correctly(two_ranks)
     after = two_ranks.processes()
     assert sorted(after.values()) == sorted(before.values())
     old = {pid: name for pid, name in before.items() if pid not in after}
@@ -104,8 +104,8 @@ def test_nothing_listens_on_a_public_address(two_ranks: Served) -> None:
     assert listening_hosts(two_ranks) <= LOOPBACK
 
 
-def test_two_ranks_answer_right(two_ranks: Served) -> None:
-    assert answers_right(two_ranks)
+def test_two_ranks_answer_correctly(two_ranks: Served) -> None:
+    assert answers_correctly(two_ranks)
 
 
 def command_line(pid: int) -> bytes:
@@ -114,8 +114,8 @@ def command_line(pid: int) -> bytes:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("killed", ["server and process guard", "all but the engine"])
-def test_all_that_would_clean_up_is_killed_at_once(tmp_path: Path, killed: str, ranks: int) -> None:
-    """What is left then, ranks on their GPUs among it, the next start removes."""
+def test_a_restart_cleans_up_after_killed_guards(tmp_path: Path, killed: str, ranks: int) -> None:
+    """The next start ends the remaining ranks and removes leftovers."""
     config = config_for(write_engine(tmp_path / "engine", tp=ranks, step_ms=20), tp=ranks)
     temporary = tmp_path / "tmp"
     temporary.mkdir()
@@ -141,7 +141,7 @@ def test_all_that_would_clean_up_is_killed_at_once(tmp_path: Path, killed: str, 
         with contextlib.ExitStack() as ending:
             after = Served(config, environment)
             ending.callback(after.end)
-            assert answers_right(after.wait_until_ready())
+            assert answers_correctly(after.wait_until_ready())
     assert not alive(pids)
     assert not served.left_overs()
     assert not list(temporary.iterdir())
@@ -152,7 +152,7 @@ def test_an_engine_that_aborts_is_restarted(tmp_path: Path) -> None:
     served = serve_engine(folder).wait_until_ready()
     try:
         assert stream(served) == "cut"
-        assert settles(lambda: answers_right(served))
+        assert settles(lambda: answers_correctly(served))
     finally:
         assert served.end() == 0
 
@@ -162,26 +162,26 @@ def test_an_engine_that_hangs_is_restarted(tmp_path: Path) -> None:
     served = serve_engine(folder, serving={"hang_timeout_s": 2}).wait_until_ready()
     try:
         assert stream(served) == "cut"
-        assert settles(lambda: answers_right(served))
+        assert settles(lambda: answers_correctly(served))
         assert "generated no token" in served.log
     finally:
         assert served.end() == 0
 
 
-def test_an_engine_that_only_fails_is_restarted(tmp_path: Path) -> None:
-    """Triton answers for its stopped Python stub, each time with an error."""
+def test_an_engine_that_always_fails_is_restarted(tmp_path: Path) -> None:
+    """Triton answers every request to a stopped Python stub with an error."""
     folder = write_engine(tmp_path / "engine", step_ms=10)
     served = serve_engine(folder, serving={"hang_timeout_s": 3}).wait_until_ready()
     try:
         (stub,) = named(served, "triton_python_b")
         os.kill(stub, signal.SIGSTOP)
-        assert settles(lambda: answers_right(served))
+        assert settles(lambda: answers_correctly(served))
         assert "generated no token" in served.log
     finally:
         assert served.end() == 0
 
 
-def test_an_engine_that_cannot_be_kept_ends_the_process(tmp_path: Path) -> None:
+def test_an_engine_beyond_its_restart_limit_ends_the_process(tmp_path: Path) -> None:
     folder = write_engine(tmp_path / "engine", step_ms=10, crash_after=60)
     limits = {"restart_limit": 1, "restart_backoff_s": 0}
     served = serve_engine(folder, serving=limits).wait_until_ready()
@@ -200,7 +200,7 @@ def test_an_engine_that_cannot_be_kept_ends_the_process(tmp_path: Path) -> None:
         ({"load_s": 600}, ["not ready after 3 s"]),
     ],
 )
-def test_a_start_that_fails_says_why(
+def test_a_failed_start_logs_its_cause(
     tmp_path: Path, behaviour: dict[str, object], parts: list[str]
 ) -> None:
     folder = write_engine(tmp_path / "engine", **behaviour)
@@ -213,7 +213,7 @@ def test_a_start_that_fails_says_why(
 
 
 def test_parallelism_that_differs_is_refused_at_once(tmp_path: Path) -> None:
-    folder = write_engine(tmp_path / "engine", tp=2, load_s=600)  # it is not even loaded
+    folder = write_engine(tmp_path / "engine", tp=2, load_s=600)  # the engine is not even loaded
     served = serve_engine(folder, tp=4)
     assert served.process.wait(PATIENCE_S) != 0
     served._reader.join(5)

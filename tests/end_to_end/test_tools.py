@@ -1,4 +1,4 @@
-"""Tool calls with OpenAI's own client against the real server, engine and LLM."""
+"""Tool calls of OpenAI's client against the real server, engine and LLM."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_parsing_with_the_message_appended(client: openai.OpenAI) -> None:
     assert isinstance(again.choices[0].message.parsed, Time)
 
 
-def test_a_context_overflow_begins_with_the_sentence_of_wrappers(client: openai.OpenAI) -> None:
+def test_a_context_overflow_has_the_sentence_that_wrappers_match(client: openai.OpenAI) -> None:
     long = [{"role": "user", "content": "word " * 9000}]
     with pytest.raises(openai.BadRequestError) as raised:
         client.chat.completions.create(model="", messages=long)  # type: ignore[arg-type]
