@@ -1,4 +1,4 @@
-"""What holds for every test: which need a server, which share one, and where files go."""
+"""Server marks, groups for the workers, temporary files and a check for leftovers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHARED_FIXTURES = (
     *("context", "model_folder", "engine", "native", "remote_api", "server", "smollm2_checkpoint"),
     *("gpu_server", "triton", "two_ranks", "warm_triton"),
 )
-"""Servers and models that serve many tests; one worker runs all tests of each."""
+"""Shared servers and models; one worker runs all tests of each."""
 MOST_WORKERS = 4
 RUNNING: set[str] = set()
 LEFT_BEHIND = pytest.StashKey[LeftBehind]()
@@ -32,9 +32,9 @@ LEFT = pytest.StashKey[list[str]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Gives the session a folder of its own for temporary files, the workers' included."""
+    """Give the session and its workers a separate folder for temporary files."""
     if not hasattr(config, "workerinput"):
-        os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.gettempdir()  # `tmp_path` stays there
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.gettempdir()  # `tmp_path` is not moved
         os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="truss-tests-")
         tempfile.tempdir = None
 
@@ -56,8 +56,8 @@ def pytest_runtest_logfinish(nodeid: str) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
-    """Fails the session if anything of it is left on the machine."""
-    yield  # servers that were shared and workers have ended
+    """Fail the session if it left anything on the machine."""
+    yield  # shared servers and workers have ended
     if left_behind := session.config.stash.get(LEFT_BEHIND, None):
         if left := left_behind.end():
             session.config.stash[LEFT] = left
@@ -78,12 +78,12 @@ def groups_file() -> Path:
     return Path(os.environ["TMPDIR"]) / "groups.json"
 
 
-@pytest.hookimpl(tryfirst=True)  # before `-m` is looked at
+@pytest.hookimpl(tryfirst=True)  # before `-m` is applied
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
-    """Marks the tests that need a server, puts them first, and groups all for the workers.
+    """Mark the server tests, run them first, and group all tests for the workers.
 
-    Tests that share a server are a group, one that starts its own is a group of itself, and the
-    others are grouped by file.
+    Tests with a shared server are one group, each other server test is a separate one, and the
+    remaining tests are grouped by file.
     """
     groups = {}
     for item in items:
@@ -103,7 +103,7 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
 
 
 class Scheduler(LoadScopeScheduling):
-    """Gives whole groups to workers, in the order of collection.
+    """Assigns whole groups to workers, in the order of collection.
 
     `--dist loadgroup` would do; with pytest 9.2 it ignores groups (pytest-xdist's issue 1386).
     """
@@ -126,5 +126,5 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScope
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One worker more than cores, for servers and downloads are waited for."""
+    """Return one worker more than cores, because tests wait for servers and downloads."""
     return min(len(os.sched_getaffinity(0)) + 1, MOST_WORKERS)

@@ -38,7 +38,7 @@ def await_text(connection: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_disconnect_stops_generation(server: Served, stream: bool) -> None:
+def test_leaving_stops_the_engine(server: Served, stream: bool) -> None:
     before = len(server.cancelled())
     connection = open_request(server, {**LONG, "stream": stream})
     if stream:
@@ -50,7 +50,7 @@ def test_a_disconnect_stops_generation(server: Served, stream: bool) -> None:
     assert server.cancelled()[-1] < LONG["max_tokens"]
 
 
-def test_a_disconnect_before_the_first_token_stops_generation(server: Served) -> None:
+def test_leaving_before_the_first_token_stops_the_engine(server: Served) -> None:
     before = len(server.cancelled())
     # The prefill of a long prompt outlasts the client.
     connection = open_request(server, {**LONG, "prompt": "word " * 4000})

@@ -97,7 +97,7 @@ def guided_pieces(served: Served, length: int) -> None:
     assert answer.status_code == 200, answer.text
 
 
-def test_compiling_a_guide_does_not_block_a_stream(server: Served) -> None:
+def test_a_stream_goes_on_while_a_guide_is_compiled(server: Served) -> None:
     """Compile for seconds, in the worker and in the engine."""
     with Neighbour(server) as neighbour, concurrent.futures.ThreadPoolExecutor(1) as pool:
         before = neighbour.pieces
@@ -160,7 +160,7 @@ def gpu_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     try:
         yield served.wait_until_ready()
         assert served.end() == 0, served.log
-        assert not served.left_overs()
+        assert not served.leftovers()
     finally:
         if served.process.poll() is None:
             served.process.kill()

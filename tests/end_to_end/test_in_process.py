@@ -68,7 +68,7 @@ def run(tmp_path: Path, script: str) -> Told:
     return told
 
 
-def test_whole_and_streamed_answers(tmp_path: Path) -> None:
+def test_whole_and_streamed(tmp_path: Path) -> None:
     told = run(
         tmp_path,
         """

@@ -54,12 +54,12 @@ def test_sigterm_lets_a_running_stream_finish(own_server: Served) -> None:
 
 
 def test_sigint_ends_with_status_0_and_leaves_nothing(own_server: Served) -> None:
-    assert own_server.left_overs()
+    assert own_server.leftovers()
     pids = own_server.processes()
     assert len(pids) >= 4  # two guards, Truss's server, Triton, its Python stub
     assert own_server.end(signal.SIGINT) == 0
     assert not alive(pids)
-    assert not own_server.left_overs()
+    assert not own_server.leftovers()
 
 
 def test_idle_connections_do_not_block_clients(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_kill_9_leaves_nothing(own_server: Served, victim: str) -> None:
         assert own_server.end() == 0
     pids[own_server.process.pid] = "serve"
     assert settles(lambda: not alive(pids)), alive(pids)
-    assert settles(lambda: not own_server.left_overs()), own_server.left_overs()
+    assert settles(lambda: not own_server.leftovers()), own_server.leftovers()
     own_server.process.wait(PATIENCE_S)
 
 
@@ -195,7 +195,7 @@ def test_a_taken_port_is_named(server: Served) -> None:
     assert re.search(r"--port", result.stderr)
 
 
-def test_a_port_taken_during_the_start_is_named() -> None:
+def test_a_port_taken_meanwhile_is_named() -> None:
     """Truss's server ends while a thread still imports the model."""
     program = (
         "import sys; from trtllm_truss.cli import main, truss_server;"

@@ -285,7 +285,7 @@ def test_invalid_json_is_refused_in_openais_shape(base_url: str) -> None:
     assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
-def test_closing_a_stream_stops_all_its_choices(client: openai.OpenAI, server: Served) -> None:
+def test_leaving_a_stream_stops_all_its_choices(client: openai.OpenAI, server: Served) -> None:
     before = len(server.cancelled())
     stream = client.completions.create(**ENDLESS, n=3, stream=True)
     seen: set[int] = set()

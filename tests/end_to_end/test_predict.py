@@ -41,7 +41,7 @@ def test_the_three_forms_return_the_same_text(server: Served) -> None:
     assert PROMPT not in plain.text
 
 
-def test_text_is_streamed_during_generation(server: Served) -> None:
+def test_text_comes_as_it_is_generated(server: Served) -> None:
     times = []
     body = {**GREEDY, "max_tokens": 64, "ignore_eos": True}
     with httpx.stream("POST", server.url, json=body, timeout=60) as answer:

@@ -30,7 +30,7 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     try:
         yield served
         assert served.end() == 0, served.log
-        assert not served.left_overs()
+        assert not served.leftovers()
     finally:
         if served.process.poll() is None:
             served.process.kill()
@@ -115,7 +115,7 @@ def command_line(pid: int) -> bytes:
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("killed", ["server and process guard", "all but the engine"])
 def test_a_restart_cleans_up_after_killed_guards(tmp_path: Path, killed: str, ranks: int) -> None:
-    """The next start ends the remaining ranks and removes leftovers."""
+    """The next start ends the remaining ranks and removes remaining files."""
     config = config_for(write_engine(tmp_path / "engine", tp=ranks, step_ms=20), tp=ranks)
     temporary = tmp_path / "tmp"
     temporary.mkdir()
@@ -143,7 +143,7 @@ def test_a_restart_cleans_up_after_killed_guards(tmp_path: Path, killed: str, ra
             ending.callback(after.end)
             assert answers_correctly(after.wait_until_ready())
     assert not alive(pids)
-    assert not served.left_overs()
+    assert not served.leftovers()
     assert not list(temporary.iterdir())
 
 
@@ -168,7 +168,7 @@ def test_an_engine_that_hangs_is_restarted(tmp_path: Path) -> None:
         assert served.end() == 0
 
 
-def test_an_engine_that_always_fails_is_restarted(tmp_path: Path) -> None:
+def test_an_engine_that_only_fails_is_restarted(tmp_path: Path) -> None:
     """Triton answers every request to a stopped Python stub with an error."""
     folder = write_engine(tmp_path / "engine", step_ms=10)
     served = serve_engine(folder, serving={"hang_timeout_s": 3}).wait_until_ready()
@@ -189,7 +189,7 @@ def test_an_engine_beyond_its_restart_limit_ends_the_process(tmp_path: Path) -> 
     assert stream(served) == "cut"
     assert served.process.wait(PATIENCE_S) != 0
     assert "giving up after 1 restarts" in served.log
-    assert not served.left_overs()
+    assert not served.leftovers()
 
 
 @pytest.mark.parametrize(

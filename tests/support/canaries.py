@@ -1,4 +1,4 @@
-"""Files around a cache that no download may change."""
+"""Canary files around a cache: downloads must not change them."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _CONTENTS = {
 
 
 HOME = "HOME"
-"""In an attack: the absolute path of the victim's home."""
+"""Placeholder in an attack for the absolute path of the home."""
 
 
 class Canaries:
-    """A home, a temporary folder and a neighbour in the cache, as they were.
+    """Files in a home and next to a repository in the cache, with their recorded state.
 
     Attributes:
         home: the folder that attacks aim at.
     """
 
     def __init__(self, root: Path, allowed: Path) -> None:
-        """Writes the files and notes their state.
+        """Write the files and record their state.
 
         Args:
-            root: everything below it is watched.
-            allowed: the folder in which everything may change.
+            root: the watched folder.
+            allowed: the folder below `root` that may change.
         """
         self.home = root / "home/user"
         self._root = root
@@ -44,15 +44,15 @@ class Canaries:
         self._before = self._states()
 
     def with_home(self, value: Any) -> Any:
-        """Put the path of the home into the text of an attack."""
+        """Replace `HOME` in the text of an attack."""
         return value.replace(HOME, str(self.home)) if isinstance(value, str) else value
 
     def assert_untouched(self) -> None:
-        """Fails if anything was written, changed, deleted or made outside the allowed folder."""
+        """Fail if anything outside the allowed folder was created, changed or deleted."""
         assert self._states() == self._before
 
     def _states(self) -> dict[str, object]:
-        """Inode, times, mode, links and contents of everything but the allowed folder."""
+        """Return inode, mode, mtime, links and contents of all files outside the allowed folder."""
         states: dict[str, object] = {}
         for folder, folders, files in os.walk(self._root):
             folders[:] = [name for name in folders if Path(folder, name) != self._allowed]

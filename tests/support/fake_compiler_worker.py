@@ -1,8 +1,8 @@
-"""A fake compiler worker: each guide orders what XGrammar would do to the process.
+"""A fake compiler worker: each guide is a command that reproduces an effect of XGrammar.
 
-The text of a guide is an order and its argument: `note FILE` adds a line to a file, `wait FILE`
-waits until there is one, `burn` computes for ever, `grow` does so ever longer with each token,
-`crawl` needs ever the same long time, `raise WORDS`, `keep`, `allocate`, `crash`, `killed`.
+The text of a guide is a command and its argument: `note FILE` appends a line to a file, `wait
+FILE` waits until the file exists, `burn` computes for an hour, `grow` takes longer with each token,
+`crawl` takes the same long time for each, `raise WORDS`, `keep`, `allocate`, `crash`, `killed`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An engine that answers from a script, behind everything that serves it."""
+"""A fake engine behind the real request path; its answers follow a script."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trtllm_truss.text.tokenizer import TextTokenizer
 from trtllm_truss.triton.client.request import EngineChunk, EngineRequest
 
 Step = str | list[int] | float | TrussError
-"""A text, or ids, that come at once; seconds of silence; how the answer fails."""
+"""A text or ids, sent at once; seconds of silence; or the error that ends the answer."""
 
 ENGINE = Engine(
     kind=EngineKind.CPU,
@@ -34,14 +34,14 @@ ENGINE = Engine(
 
 
 class FakeEngine:
-    """Gives every request the steps that the test has written for it.
+    """Plays the scripted steps of every request.
 
     Args:
-        script: the steps of a request.
-        tokenizer: turns texts into ids.
-        places: requests that it takes at once.
-        limits: the operator's; by default there is no chunk interval.
-        engine: the engine that it stands for; another than the default takes guides.
+        script: returns the steps of a request.
+        tokenizer: encodes texts.
+        places: concurrent requests.
+        limits: the operator's settings; the default has no chunk interval.
+        engine: the described engine; the default one accepts no guides.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class FakeEngine:
             self.ended.append(request.request_id)
 
     def counted(self, name: str) -> float:
-        """A counter of the metrics, all its labels together."""
+        """Return the sum of a counter over all its labels."""
         return sum(
             sample.value
             for family in self.metrics.collect()
@@ -115,6 +115,6 @@ class _FakeAnswer:
             await asyncio.sleep(0)
             ids = step if isinstance(step, list) else self._tokenizer.encode(step)
             self._generated += len(ids)
-            # As the engine does: those of all tokens so far.
+            # As the real engine does: of all tokens so far.
             log_probs = tuple(-float(place) for place in range(self._generated))
             return EngineChunk(tuple(ids), not self._steps, log_probs=log_probs)

@@ -1,4 +1,4 @@
-"""Writes the header of a GGUF file, for tests of its reader."""
+"""Write the header of a GGUF file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _CODES = {"B": 0, "b": 1, "H": 2, "h": 3, "I": 4, "i": 5, "f": 6, "?": 7, "Q": 1
 
 
 class Typed:
-    """A number, or a list of numbers, in a given binary form."""
+    """A number or a list of numbers with its GGUF type."""
 
     def __init__(self, code: str, value: Any) -> None:
         self.code = code
@@ -17,7 +17,7 @@ class Typed:
 
 
 def header(metadata: dict[str, Any], version: int = 3, magic: bytes = b"GGUF") -> bytes:
-    """A whole file without tensors. Plain values are strings and lists of strings."""
+    """Return a file without tensors; untyped values are strings and lists of strings."""
     start = struct.pack("<4sIQQ", magic, version, 0, len(metadata))
     return start + b"".join(_string(key) + _value(value) for key, value in metadata.items())
 

@@ -18,13 +18,13 @@ _CHUNK_BYTES = 1 << 16
 
 @dataclass
 class HostileObject:
-    """One object, and what the server claims about it.
+    """One object and its claimed properties.
 
     Attributes:
-        data: what a GET gives.
-        etag: as the header has it; None for no such header.
-        size: Content-Length of a HEAD; None for the true one.
-        headers: further ones of both answers.
+        data: body of a GET.
+        etag: value of the header; None omits it.
+        size: Content-Length of a HEAD; None sends the true one.
+        headers: further headers of GET and HEAD.
         extra_bytes: sent after the data.
     """
 
@@ -36,14 +36,14 @@ class HostileObject:
 
 
 class HostileS3:
-    """The server; its objects may be changed while it runs.
+    """The server; its objects may change while it runs.
 
     Attributes:
-        objects: by their keys.
-        listing: the XML of a listing in place of the true one.
-        refusal: status and XML of the answer to every GET of an object.
-        if_match: the header of every request for contents.
-        sent: bytes of contents.
+        objects: by key.
+        listing: XML that replaces the true listing.
+        refusal: status and XML that answer every GET of an object.
+        if_match: If-Match of every GET.
+        sent: bytes of contents sent.
     """
 
     def __init__(self) -> None:

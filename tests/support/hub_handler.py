@@ -36,7 +36,7 @@ class HubHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: object) -> None:
-        """The server has a log of its own."""
+        """Log nothing; the server records requests."""
 
     def setup(self) -> None:
         super().setup()
@@ -142,7 +142,7 @@ class HubHandler(BaseHTTPRequestHandler):
             self._answer(302, None, Location=where, **headers)
 
     def _send_any_commit(self) -> None:
-        """The file that the path ends with, whatever commit and folders stand before it."""
+        """Send the file at the end of the path, ignoring commit and folders."""
         for repository in self.hub.repositories.values():
             for path, contents in repository.commits[repository.revisions["main"]].items():
                 if self.route.endswith(f"/{path}"):
@@ -240,7 +240,7 @@ class HubHandler(BaseHTTPRequestHandler):
         return self.hub.tokens.get(self.request_.token or "")
 
     def _find(self, name: str, revision: str) -> tuple[Repository, str] | None:
-        """A repository that the caller may see, and a commit of it; or it answers by itself."""
+        """Return a visible repository and a commit; answer an error and return None otherwise."""
         repository, account = self.hub.repositories.get(name), self._account
         reads = frozenset[str]() if account is None else account.reads
         hidden = repository is None or (repository.private and not reads & {"*", name})

@@ -1,4 +1,4 @@
-"""What a Hugging Face Hub knows: repositories, their commits and files, and who may read them."""
+"""State of a Hugging Face Hub: repositories, commits, files and access rights."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Contents:
         return self.sha256 if self.lfs else self.git_sha1
 
     def described(self, path: str) -> dict[str, Any]:
-        """As in `siblings` of /api/models/…?blobs=true."""
+        """Return an entry of `siblings` in /api/models/…?blobs=true."""
         known = {"rfilename": path, "size": len(self.data), "blobId": self.git_sha1}
         if self.lfs:
             known["lfs"] = {"sha256": self.sha256, "size": len(self.data), "pointerSize": 134}
         return known
 
     def in_tree(self, path: str) -> dict[str, Any]:
-        """As in /api/models/…/tree/…."""
+        """Return an entry of /api/models/…/tree/…."""
         known = {"type": "file", "path": path, "size": len(self.data), "oid": self.git_sha1}
         if self.lfs:
             known["lfs"] = {"oid": self.sha256, "size": len(self.data), "pointerSize": 134}
@@ -47,7 +47,7 @@ class Contents:
 
 @dataclass
 class Repository:
-    """One model repository. Its commits never change, its branches and tags do."""
+    """A model repository with immutable commits."""
 
     name: str
     private: bool = False
@@ -64,7 +64,7 @@ class Repository:
         removed: tuple[str, ...] = (),
         message: str = "Upload",
     ) -> str:
-        """Adds files to a branch; returns the commit."""
+        """Add files to a branch; return the commit."""
         before = self.commits.get(self.revisions.get(revision, ""), {})
         added = {path: Contents(data, is_lfs(path, len(data))) for path, data in files.items()}
         now = {path: file for path, file in before.items() if path not in removed} | added
@@ -76,19 +76,19 @@ class Repository:
         return commit
 
     def find(self, revision: str) -> str | None:
-        """The commit of a branch, tag or commit."""
+        """Return the commit of a branch, tag or commit."""
         return revision if revision in self.commits else self.revisions.get(revision)
 
     @property
     def files(self) -> dict[str, bytes]:
-        """What is on the main branch."""
+        """Files of the main branch."""
         commit = self.commits.get(self.revisions.get("main", ""), {})
         return {path: contents.data for path, contents in commit.items()}
 
 
 @dataclass
 class Account:
-    """Whom a token belongs to, and what it may read; `*` is everything but gated repositories."""
+    """The owner of a token and its readable repositories; `*` is all but gated ones."""
 
     name: str
     reads: frozenset[str] = frozenset({"*"})

@@ -1,8 +1,8 @@
-"""What a session of the tests leaves on the machine, and which tests ran when it came up.
+"""Detect leftovers of a test session, with the tests that ran when they appeared.
 
-Other suites may run beside this one. A process is ours that descends from this one or has its
-temporary files below our folders. What lies in the session's own folder is ours; elsewhere, what
-came up with the number of such a process in its name, or was mapped by one, is.
+Other suites may run at the same time. A process is ours if it descends from this one or has its
+`TMPDIR` below our folders. A file is ours in the session's folder; elsewhere, if its name contains
+the id of one of our processes, or if one of them maps it.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from tests.support.waiting import settles
 from trtllm_truss.processes.process_guard import _env_makers
 
 _TICK_S = 0.1
-_PATIENCE_S = 15.0  # for guards that are still cleaning up
+_PATIENCE_S = 15.0  # guards may still be cleaning up
 _PATTERNS = ("python_env_*", "trtllm*", "truss-*", "ompi.*", "prte.*", "pmix*")
 
 
 class LeftBehind:
-    """Watches from a thread what comes up while tests run."""
+    """Watches for new files and processes from a thread."""
 
     def __init__(self, folders: Collection[Path], running: Collection[str]) -> None:
-        """Takes note of what is there already.
+        """Record existing files.
 
         Args:
-            folders: the session's own; the first one must be empty in the end.
-            running: names of the tests that run now.
+            folders: the session's folders; the first one must be empty in the end.
+            running: names of the currently running tests.
         """
         self._own, *_ = self._folders = [folder.resolve() for folder in folders]
         self._running = running
@@ -44,7 +44,7 @@ class LeftBehind:
         self._thread.start()
 
     def end(self) -> list[str]:
-        """Removes what is left and tells what it was."""
+        """Remove leftovers and return their descriptions."""
         self._ended.set()
         self._thread.join()
         settles(lambda: not self._left(), _PATIENCE_S)
@@ -55,7 +55,7 @@ class LeftBehind:
 
     def _watch(self) -> None:
         while not self._ended.wait(_TICK_S):
-            with contextlib.suppress(OSError, LookupError):  # what is looked at may go meanwhile
+            with contextlib.suppress(OSError, LookupError):  # files may disappear meanwhile
                 self._look()
 
     def _look(self) -> None:
@@ -76,7 +76,7 @@ class LeftBehind:
         return {*found, *Path("/dev/shm").iterdir()} - {self._own}
 
     def _is_of(self, path: Path, ours: set[int]) -> bool:
-        with contextlib.suppress(OSError):  # it has gone again
+        with contextlib.suppress(OSError):  # it has disappeared
             if path.parent == self._own:
                 return True
             names = [path.name, *(each.name for each in path.rglob("*"))]

@@ -1,4 +1,4 @@
-"""Values checked with the types of OpenAI's own client."""
+"""Validate values with the types of OpenAI's client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 
 class OpenChoice(CompletionChoice):
-    """A text that goes on: OpenAI sends null there, which its client's types leave out."""
+    """A choice before its end: OpenAI sends null, which the client's types do not allow."""
 
     finish_reason: Literal["stop", "length"] | None = None  # type: ignore[assignment]
 
@@ -20,6 +20,6 @@ class CompletionChunk(Completion):
 
 
 def check(kind: type[BaseModel], value: dict[str, Any]) -> None:
-    """The value is one of the type, and holds nothing that the type does not name."""
+    """Fail unless the value has the type and no further fields."""
     named = kind.model_validate(value, extra="forbid").model_dump(exclude_unset=True)
     assert named == value

@@ -16,7 +16,7 @@ from trtllm_truss.artifacts import retrying
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """`HF_HOME`, here and in child processes. huggingface_hub reads it once, on import."""
+    """Set `HF_HOME` here and in child processes; huggingface_hub reads it once, on import."""
     home = tmp_path / "hf-home"
     monkeypatch.setenv("HF_HOME", str(home))
     monkeypatch.setattr(constants, "HF_HOME", str(home))
@@ -26,7 +26,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def canaries(tmp_path: Path, cache: Path, request: pytest.FixtureRequest) -> Iterator[Canaries]:
-    """Files around the module's `CACHE_FOLDER`, which must stay as they are."""
+    """Files around the module's `CACHE_FOLDER`; the test fails if they change."""
     canaries = Canaries(tmp_path, cache / request.module.CACHE_FOLDER)
     yield canaries
     canaries.assert_untouched()

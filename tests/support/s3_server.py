@@ -1,4 +1,4 @@
-"""An S3-compatible server for tests: moto's, on loopback, with boto3 pointed at it."""
+"""Moto's S3 server on loopback, with boto3 configured to use it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def environment_for(port: int) -> dict[str, str]:
 
 
 class S3Server:
-    """The server and a client of its own."""
+    """The server and a client."""
 
     def __init__(self, port: int) -> None:
         self.environment = environment_for(port)

@@ -9,7 +9,7 @@ from socketserver import BaseServer
 
 
 class Serving:
-    """A server that answers until it is closed, at once and not at the next half second."""
+    """A running server; closing it does not wait for the default poll of 0.5 s."""
 
     def __init__(self, server: BaseServer) -> None:
         self._server = server
@@ -25,7 +25,7 @@ class Serving:
 
 @contextmanager
 def serving(server: BaseServer) -> Iterator[None]:
-    """Answer until the block ends."""
+    """Run a server during the block."""
     thread = Serving(server)
     try:
         yield

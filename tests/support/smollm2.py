@@ -13,12 +13,12 @@ from trtllm_truss.text.tokenizer import TextTokenizer, load_tokenizer
 
 @cache
 def smollm2_tokenizer() -> TextTokenizer:
-    """Its end of text is `<|im_end|>`. The package's own code is never imported."""
+    """Return the tokenizer, whose EOS is `<|im_end|>`, without importing the package."""
     return load_tokenizer(_gguf())
 
 
 def write_smollm2_tokenizer(folder: Path) -> Path:
-    """Writes the tokenizer as Hugging Face's files, and gives the folder back."""
+    """Write the tokenizer as Hugging Face's files; return the folder."""
     folder.mkdir(parents=True)
     (folder / "tokenizer.json").write_text(read_gguf_tokenizer(_gguf()).backend.to_str())
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>"}

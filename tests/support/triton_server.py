@@ -30,7 +30,7 @@ StartTriton = Callable[..., "FakeEngineServer"]
 
 
 class FakeEngineServer(ServerProcess):
-    """Real Triton whose engine is fake; it keeps every line of its log.
+    """Real Triton with a fake engine; keeps every line of the log.
 
     Attributes:
         engine_dir: the engine folder.
@@ -66,21 +66,21 @@ class FakeEngineServer(ServerProcess):
         script_request(self.engine_dir, request_id, **behaviour)
 
     def wait_for_line(self, pattern: str, within_s: float = PATIENCE_S) -> re.Match[str]:
-        """Return the first match in the log, once there is one."""
+        """Wait for a match in the log and return the first one."""
         with self._news:
             found = self._news.wait_for(lambda: self._search(pattern), within_s)
         assert found is not None, f"no line matches {pattern!r}"
         return found
 
     def wait_for_request(self, request_id: str) -> dict[str, Any]:
-        """Return the inputs and outputs of a request that an engine with `log_requests` got."""
+        """Return inputs and outputs of a request from the log of an engine with `log_requests`."""
         note: dict[str, Any] = json.loads(
             self.wait_for_line(rf"\] request id={request_id} (.*)")[1]
         )
         return note
 
     def wait_for_cancel(self, request_id: str, within_s: float = PATIENCE_S) -> int:
-        """Return the number of tokens that a request had when the engine dropped it."""
+        """Wait until the engine drops a request; return its number of tokens."""
         return int(self.wait_for_line(rf"\] cancelled id={request_id} after=(\d+)", within_s)[1])
 
     def _keep(self, line: str) -> None:
@@ -94,12 +94,12 @@ class FakeEngineServer(ServerProcess):
 
 @contextmanager
 def triton_servers(folders: pytest.TempPathFactory, stop_s: float = 0.2) -> Iterator[StartTriton]:
-    """Give a function that starts servers; stop all of them at the end.
+    """Yield a function that starts servers; stop all of them at the end.
 
     The function takes the arguments of `write_engine`, and
 
-        world_size: ranks of the job, where it is not the engine's.
-        ready_s: how long to wait until the server is ready; None not to wait.
+        world_size: ranks of the job, if not those of the engine.
+        ready_s: limit for the wait until the server is ready; None does not wait.
         spoil: changes the engine folder before the start.
     """
     started: list[FakeEngineServer] = []
@@ -146,9 +146,9 @@ def assert_nothing_left(run_id: str, shm_prefix: str, within_s: float = PATIENCE
 
 
 def left_alone(folders: Iterable[Path]) -> list[Path]:
-    """Return those folders of the Python backend that no living process can have made.
+    """Return the folders of the Python backend whose creator is dead.
 
-    A Triton of another test or user that started in the same second keeps them.
+    Folders are skipped if a living Triton of another test or user started in the same second.
     """
     there = {folder: folder.lstat().st_ctime for folder in folders if folder.exists()}
     makers = _env_makers().values() if there else []
@@ -160,7 +160,7 @@ def left_alone(folders: Iterable[Path]) -> list[Path]:
 
 
 async def chunks_of(client: TritonClient, request: EngineRequest) -> AsyncIterator[EngineChunk]:
-    """Give the chunks of one request as they come."""
+    """Yield the chunks of one request as they arrive."""
     async with client.answer(request) as answer:
         while True:
             chunk = await answer.next()

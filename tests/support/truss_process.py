@@ -1,4 +1,4 @@
-"""The real thing for tests: `trtllm-truss serve` as a process, on free ports, on loopback."""
+"""`trtllm-truss serve` as a process, on free loopback ports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.paths import EXAMPLE, ROOT
 from tests.support.waiting import PATIENCE_S
 
 START_LIMIT_S = 120
-LOOPBACK = {"127.0.0.1", "::ffff:127.0.0.1"}  # the same address, as a dual-stack socket has it
+LOOPBACK = {"127.0.0.1", "::ffff:127.0.0.1"}  # and its form on a dual-stack socket
 
 
 _FIRST_PORT, _PORTS = 20_000, 12_000
@@ -30,10 +30,9 @@ _ports = itertools.count(os.getpid() * 97)
 
 
 def free_port() -> int:
-    """Return a port that no other worker or session and no outgoing connection takes meanwhile.
+    """Return a port that other workers, sessions and outgoing connections do not take meanwhile.
 
-    Each process begins at another place. Linux gives connections and port 0 a port of 32768 and
-    above.
+    Each process starts at a different port. Linux uses ports from 32768 for connections and port 0.
     """
     while True:
         port = _FIRST_PORT + next(_ports) % _PORTS
@@ -42,7 +41,7 @@ def free_port() -> int:
 
 
 class Served:
-    """One `trtllm-truss serve`, its log, and everything that descends from it."""
+    """A `trtllm-truss serve`, its log and its descendants."""
 
     def __init__(
         self,
@@ -85,8 +84,8 @@ class Served:
         self._folders = {Path(f"/proc/{pid}/cwd").readlink().parent for pid in pids} - {ROOT.parent}
         return self
 
-    def left_overs(self) -> list[str]:
-        """Shared memory and folders of this server that are still there."""
+    def leftovers(self) -> list[str]:
+        """Return remaining shared memory and folders of this server."""
         names = [path.name for path in Path("/dev/shm").iterdir()]
         segments = [name for name in names if name.startswith(tuple(self._shm_prefixes))]
         return segments + [str(folder) for folder in self._folders if folder.exists()]
@@ -99,11 +98,11 @@ class Served:
         return httpx.post(self.url, json=body, timeout=60, **options)
 
     def is_healthy(self) -> bool:
-        """Whether the engine answers requests now, as the platform asks."""
+        """Return the result of the platform's health check."""
         return httpx.get(f"http://127.0.0.1:{self.port}/v1/models/model").status_code == 200
 
     def running(self) -> int:
-        """Requests that the engine has now, as the server counts them."""
+        """Return `trtllm_truss_requests_running`."""
         page = httpx.get(f"http://127.0.0.1:{self.port}/metrics", follow_redirects=True).text
         (value,) = re.findall(r"^trtllm_truss_requests_running (\d+)", page, re.MULTILINE)
         return int(value)
@@ -115,16 +114,16 @@ class Served:
         return status
 
     def processes(self) -> dict[int, str]:
-        """Everything that runs because of this server, found by descent."""
+        """Return names of the descendants by process id."""
         return descendants(self.process.pid)
 
     def cancelled(self) -> list[int]:
-        """Tokens that cancelled requests had when the engine let go of them."""
+        """Return the numbers of tokens of cancelled requests, from the fake engine's log."""
         return [int(n) for n in re.findall(r"\] cancelled id=\S+ after=(\d+)", self.log)]
 
 
 def alive(pids: dict[int, str]) -> dict[int, str]:
-    """Those of the processes that still run; a zombie does not."""
+    """Return the processes that still run, without zombies."""
     running = {}
     for pid, name in pids.items():
         with contextlib.suppress(OSError, IndexError):
@@ -135,7 +134,7 @@ def alive(pids: dict[int, str]) -> dict[int, str]:
 
 
 def listening_addresses(pid: int) -> list[tuple[str, int]]:
-    """Address and port of every TCP socket that a process listens on, as `ss -ltnp` shows them."""
+    """Return address and port of every TCP socket on which a process listens, like `ss -ltnp`."""
     sockets = set()
     for link in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(OSError):
@@ -154,6 +153,6 @@ def listening_addresses(pid: int) -> list[tuple[str, int]]:
 
 
 def listening_hosts(server: Served) -> set[str]:
-    """Every address that something listens on that runs because of a server."""
+    """Return all listening addresses of a server and its descendants."""
     pids = [server.process.pid, *server.processes()]
     return {address for pid in pids for address, _ in listening_addresses(pid)}

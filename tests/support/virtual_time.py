@@ -1,4 +1,4 @@
-"""An event loop whose time passes only while nothing can run: minutes in milliseconds, exactly."""
+"""An event loop whose clock advances only while it is idle: exact, minutes in milliseconds."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 
 class _Selector(selectors.DefaultSelector):
-    """Instead of sleeping it moves the clock."""
+    """Advances the clock instead of sleeping."""
 
     now_s = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(0)
         if not ready:
-            assert timeout is not None, "everybody waits, and nobody has a timer"
+            assert timeout is not None, "deadlock: every task waits, without a timer"
             self.now_s += timeout
         return ready
 
@@ -32,7 +32,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 def virtually(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Plays an asynchronous test in virtual time."""
+    """Decorate an asynchronous test to run in virtual time."""
 
     @wraps(test)
     def play(*args: Any, **fixtures: Any) -> None:

@@ -1,4 +1,4 @@
-"""Waiting for what other processes and threads do."""
+"""Wait for other processes and threads."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 
 PATIENCE_S = 60.0
-"""Longer than anything here takes on a busy machine: only what never happens meets it."""
+"""Above any wait on a busy machine; only a failure reaches it."""
 
 
 def settles(condition: Callable[[], bool], within_s: float = PATIENCE_S) -> bool:
-    """Whether a condition comes to hold in time."""
+    """Wait for a condition; return False if it is not met in time."""
     deadline = time.monotonic() + within_s
     while not condition():
         if time.monotonic() > deadline:
@@ -21,8 +21,8 @@ def settles(condition: Callable[[], bool], within_s: float = PATIENCE_S) -> bool
 
 
 async def until(condition: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
-    """Lets the event loop run until a condition holds; fails when it does not in time."""
+    """Run the event loop until a condition is met; fail if it is not met in time."""
     deadline = time.monotonic() + within_s
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
+        assert time.monotonic() < deadline, "the condition was not met in time"
         await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""A repository with every file it has, as a test of the fetching itself wants it."""
+"""Fetch all files of a repository."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from trtllm_truss.artifacts.open_repository import open_repository
 
 
 def fetch_repository(name: str, revision: str | None = None, *, token: str | None = None) -> Path:
-    """Fetches all of it, named in config.yaml by `engine_repository`."""
+    """Fetch an engine repository; errors name the key `engine_repository`."""
     source = open_repository(name, revision, setting="engine_repository", token=token)
     return source.fetch(source.listing().sizes)

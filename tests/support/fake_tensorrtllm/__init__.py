@@ -1,6 +1,6 @@
 """Engine folders for the fake `tensorrtllm` backend, with any number of ranks.
 
-With `FAKE_ENGINE` in its environment, a server serves such a folder as any other engine.
+A server with `FAKE_ENGINE` in its environment loads such a folder like a real engine.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def write_engine(
     """Write `config.json`, as trtllm-build 1.0 does, and one engine file per rank.
 
     Args:
-        folder: created if it is not there; files of an earlier engine are replaced.
+        folder: created if missing; files of an earlier engine are replaced.
         tp: tensor parallelism.
         pp: pipeline parallelism.
         limits: changes to `build_config`, such as `max_batch_size`.
@@ -71,7 +71,7 @@ def script_request(folder: Path, request_id: str, **behaviour: object) -> None:
 
 
 def engine_config(tp: int, pp: int, limits: Mapping[str, int]) -> dict[str, Any]:
-    """`config.json` of a small Llama."""
+    """Return the `config.json` of a small Llama."""
     return {
         "version": "1.0.0",
         "pretrained_config": {

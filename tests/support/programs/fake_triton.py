@@ -1,4 +1,4 @@
-"""A small program in place of Triton.
+"""A fake Triton.
 
 Usage: `fake_triton.py RUN_ID GRPC_PORT METRICS_PORT SHM_PREFIX MODE…`
 
@@ -7,12 +7,12 @@ Modes, any number of them:
     never_ready  answers, but is never ready
     stranger     is ready under another name
     crash        ends with status 3 before it listens
-    port_taken   says so and ends, unless a file `port_taken` is in the folder; makes that file
-    port_lost    says that a port is taken, as a ready server may of another's, and goes on
+    port_taken   reports a taken port and ends, once: creates the file `port_taken`
+    port_lost    reports a taken port and continues, as a ready server may
     stubborn     ignores SIGTERM
     chatty       prints 20,000 long lines before it is ready
-    family       starts a child that ignores SIGTERM and has a session, and a child of its own
-    memory       makes two shared-memory segments, and a folder as Triton's Python backend does
+    family       starts a child with a child; both ignore SIGTERM, in a new session
+    memory       makes two shared-memory segments and a folder like Triton's Python backend
     files        prints its open file descriptors
 """
 
@@ -30,7 +30,7 @@ DESCENDANT = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)
 CHILD = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {DESCENDANT!r}])"
 
 
-def say(line):
+def echo(line):
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
@@ -38,15 +38,15 @@ def say(line):
 if "stubborn" in modes:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if "crash" in modes:
-    say('E1121 08:45:15.576576 7594 model_lifecycle.cc:654] "failed to load: no engine"')
-    say("bye")
+    echo('E1121 08:45:15.576576 7594 model_lifecycle.cc:654] "failed to load: no engine"')
+    echo("bye")
     sys.exit(3)
 if "port_taken" in modes and not Path("port_taken").exists():
     Path("port_taken").touch()
-    say("error: failed to start HTTP service: Unavailable - Socket already in use")
+    echo("error: failed to start HTTP service: Unavailable - Socket already in use")
     sys.exit(1)
 if "port_lost" in modes:
-    say("Address already in use")
+    echo("Address already in use")
 if "memory" in modes:
     for i in range(2):
         Path(f"/dev/shm/{shm_prefix}{i}").write_text("x")
@@ -55,11 +55,11 @@ if "family" in modes:
     subprocess.Popen([sys.executable, "-c", f"{CHILD}; {DESCENDANT}"], start_new_session=True)
 if "chatty" in modes:
     for i in range(20_000):
-        say(f"line {i} " + "x" * 200)
+        echo(f"line {i} " + "x" * 200)
 if "files" in modes:
-    say(f"files {sorted(int(link.name) for link in Path('/proc/self/fd').iterdir())}")
+    echo(f"files {sorted(int(link.name) for link in Path('/proc/self/fd').iterdir())}")
 
-import grpc  # noqa: E402 - after what must be seen although the server does not start
+import grpc  # noqa: E402 - the output above must appear although the server does not start
 
 
 def when(ready):

@@ -1,4 +1,4 @@
-"""Owns a fake server until it is killed: `owner.py FORK|- MODE…`; prints run id and prefix."""
+"""Run a fake server until killed: `owner.py FORK|- MODE…`; print run id, prefix and pid."""
 
 import os
 import sys
@@ -17,11 +17,11 @@ def command(launch):
 
 
 server = ServerProcess(command, os.environ, orphan_grace_s=0.2)
-thread = threading.Thread(target=server.start)  # it ends, as the thread that Truss loads on does
+thread = threading.Thread(target=server.start)  # ends early, as in Truss
 thread.start()
 thread.join()
 server.wait_until_ready(10)
-if sys.argv[1] == "FORK" and os.fork() == 0:  # keeps every pipe of its parent open
+if sys.argv[1] == "FORK" and os.fork() == 0:  # keeps its parent's pipes open
     time.sleep(8)
     os._exit(0)
 sys.stdout.write(f"{server.launch.run_id} {server.launch.shm_prefix} {server.pid}\n")

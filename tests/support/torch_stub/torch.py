@@ -1,4 +1,4 @@
-"""As much of PyTorch as XGrammar needs to compile guides and to fill a bitmask, on NumPy."""
+"""The part of PyTorch that XGrammar uses to compile guides and fill a bitmask, on NumPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In-flight batching as the executor does it: one thread, one token per request and iteration."""
+"""In-flight batching as in the executor: one thread, one token per request and iteration."""
 
 import json
 import os
@@ -91,13 +91,11 @@ class Generation:
 
 
 class Batch:
-    """The engine."""
-
     def __init__(self, behaviour, limits, log):
         self._behaviour = behaviour
         self._limits = limits
         self._log = log
-        self._wire = threading.Lock()  # the stub dies at times when two threads use it at once
+        self._wire = threading.Lock()  # the stub sometimes crashes when two threads use it at once
         self._news = threading.Condition()
         self._waiting: deque[Generation] = deque()
         self._active: list[Generation] = []
@@ -144,7 +142,7 @@ class Batch:
             self._iterate()
 
     def _idle_s(self):
-        """Seconds until something is to be done; None for as long as there is no request."""
+        """Return the seconds until the next work is due; None without a request."""
         if self._waiting and len(self._active) < self._limits.max_batch_size:
             return 0
         if not self._active:
@@ -209,7 +207,7 @@ class Batch:
             each = [_LOG_PROB] * len(generation.output)
             tensors.append(_tensor("cum_log_probs", [[sum(each)]], np.float32))
             tensors.append(_tensor("output_log_probs", [[each]], np.float32))
-        # The stub dies of dropping tensors that nobody asked for (3.13).
+        # The stub crashes on tensors that were not requested (3.13).
         wanted = [tensor for tensor in tensors if tensor.name() in generation.outputs]
         response = pb_utils.InferenceResponse(output_tensors=wanted)
         with self._wire:

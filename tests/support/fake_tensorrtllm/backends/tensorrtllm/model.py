@@ -10,23 +10,23 @@ The engine folder is laid out as a real one (`fake_tensorrtllm.write_engine` doe
     load_exit     end this process with this status while loading
     load_crash    1: abort the server while loading
     crash_after   abort the server after so many iterations with requests
-    hang_after    answer nothing more after so many iterations with requests
+    hang_after    stop answering after so many iterations with requests
     log_requests  1: write the tensors of each request to the log
 
 Keys of a request, in `rank0.engine` for all of them, in `<request id>.request` for one:
 
-    tokens          comma-separated ids to answer; default: the prompt's, over and over
+    tokens          comma-separated ids of the answer; default: those of the prompt, repeated
     delay_ms        time before each token
     first_delay_ms  time before the first one instead
-    final           how the answer ends: `with_last` token (default, as in the C++ backend), by an
+    final           end of the answer: `with_last` token (default, as in the C++ backend), by an
                     empty response `after_last`, or by an `empty` flag without a response
     error, error_at fail with this text after so many tokens
     ignore_cancel   1: go on after the request was cancelled or stopped
-    ignore_stop     1: answer a `stop` as any other request, as backends do that lack it
+    ignore_stop     1: answer a `stop` like any other request, as backends without it do
 
-It refuses what the real one refuses, in its words, and writes what happens to requests to stderr:
-`[fake] cancelled id=ID after=TOKENS`. As in the real one, a rank above 0 never becomes ready,
-and nothing survives the death of the engine's process.
+It fails with the real backend's messages and logs the end of cancelled requests to stderr:
+`[fake] cancelled id=ID after=TOKENS`. As with the real backend, a rank above 0 never becomes ready,
+and all processes end with the engine's.
 """
 
 import json
@@ -71,9 +71,9 @@ class TritonPythonModel:
             ["sh", "-c", _WATCH, "kill-parent-on-death", str(os.getppid())], stdin=subprocess.PIPE
         )
         _log(f"rank {_RANK} of {_WORLD_SIZE} loaded {self._folder}")
-        _meet_the_others()
+        _wait_for_all_ranks()
         if _RANK > 0:
-            _work_for_ever()
+            _work_until_orphaned()
         build = engine["build_config"]
         limits = Limits(
             max_batch_size=build["max_batch_size"],
@@ -159,8 +159,8 @@ def _load(behaviour):
         raise _refusal(behaviour["load_error"])
 
 
-def _meet_the_others():
-    """Ranks set up their communication together: none goes on before all are there."""
+def _wait_for_all_ranks():
+    """Wait until all ranks have started, as MPI does."""
     if _WORLD_SIZE > 1:
         folder = Path(os.environ["TMPDIR"])
         (folder / f"fake_rank{_RANK}").touch()
@@ -168,8 +168,8 @@ def _meet_the_others():
             time.sleep(0.02)
 
 
-def _work_for_ever():
-    """Keep a rank above 0 busy, which never becomes ready."""
+def _work_until_orphaned():
+    """Block a rank above 0 until its server ends."""
     server = os.getppid()
     while os.getppid() == server:
         time.sleep(0.1)
