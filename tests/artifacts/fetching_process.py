@@ -1,4 +1,4 @@
-"""A process that fetches one repository and prints the result; tests kill it."""
+"""Fetch one repository and print the digests of its files; tests kill this process."""
 
 from __future__ import annotations
 

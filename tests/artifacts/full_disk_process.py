@@ -1,4 +1,4 @@
-"""A process that fetches onto a small disk, which it fills itself when half has arrived."""
+"""Fetch to a small disk and fill the rest of it halfway through."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mismatches are refused before any byte of the engine is fetched."""
+"""Mismatches are refused before the engine files are fetched."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_only_needed_files_are_fetched(hub: HubServer) -> None:
     assert "config.json" not in others
 
 
-def test_a_tokenizer_of_its_own(hub: HubServer) -> None:
+def test_a_separate_tokenizer_repository(hub: HubServer) -> None:
     found = examined(tokenizer_repository="org/tokenizer")
     assert not (found.engine.folder / "tokenizer.json").exists()
     assert hub.asked_for("/org/tokenizer/resolve/*"), "fetched together with the engine"

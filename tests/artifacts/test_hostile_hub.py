@@ -1,4 +1,4 @@
-"""A hostile Hub changes nothing outside the repository's own folder in the cache."""
+"""A hostile Hub cannot change files outside the repository's folder in the cache."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def with_commit(commit: Any) -> Callable[[Info], Info]:
 
 
 def with_first(**changes: Any) -> Callable[[Info], Info]:
-    """Change the first file of the listing, a small one."""
+    """Change the first entry of the listing, a small file."""
     return lambda info: {
         **info,
         "siblings": [{**info["siblings"][0], **changes}, *info["siblings"][1:]],
@@ -190,7 +190,7 @@ def test_names_that_exclude_each_other(
 
 
 def test_a_commit_whose_file_becomes_a_folder(hub: HubServer) -> None:
-    """Its path then leads through a link of ours."""
+    """Place a file below a path that is a link in the cache."""
 
     def listing(path: str) -> Callable[[Info], Info]:
         known = {"rfilename": path, "size": 2, "blobId": git_sha1(b"{}")}
@@ -253,7 +253,7 @@ def test_a_record_of_an_older_release(
     is_reachable: bool,
     is_fixed: bool,
 ) -> None:
-    """It may hold names that were never checked."""
+    """Old releases recorded unchecked names."""
     true_commit = hub.repositories["org/model"].revisions["main"]
     revision = true_commit if is_fixed else None
     commit, data = canaries.with_home(commit or true_commit), FILES[".bashrc"]
@@ -356,7 +356,7 @@ def test_a_config_that_would_fill_the_memory(hub: HubServer) -> None:
 
 
 def test_mirrors_cannot_choose_xet(hub: HubServer, tmp_path: Path) -> None:
-    """hf_xet does not stop at the listed size."""
+    """Avoid hf_xet, which does not stop at the listed size."""
     route = f"{hub.url}/api/models/org/model/xet-read-token/{COMMIT}"
     headers = {"X-Xet-Hash": "a" * 64, "X-Xet-Refresh-Route": route}
     hub.fault("*/resolve/*/rank0.engine", times=ALWAYS, headers=headers)

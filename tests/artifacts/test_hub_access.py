@@ -1,4 +1,4 @@
-"""Access to the Hub: one message for each refusal."""
+"""Access to the Hub: each refusal has its message."""
 
 from __future__ import annotations
 

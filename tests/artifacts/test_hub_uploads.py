@@ -17,7 +17,7 @@ FILES = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:Use 'content:DeprecationWarning")  # of huggingface_hub's own
+@pytest.mark.filterwarnings("ignore:Use 'content:DeprecationWarning")  # from huggingface_hub
 def test_one_private_commit(
     hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -34,13 +34,13 @@ def test_one_private_commit(
     assert repository.files == FILES
     assert repository.messages == ["An engine"]
     assert repository.find("main") == commit.oid
-    assert set(hub.uploads.values()) == {FILES["rank0.engine"]}  # the others travel in the commit
+    assert set(hub.uploads.values()) == {FILES["rank0.engine"]}  # the others are in the commit
     folder = fetch_repository(name, token="hf_writer")
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == FILES
     for path in FILES:
         (tmp_path / path).write_bytes(FILES[path])
     api.upload_folder(repo_id=name, folder_path=tmp_path)
-    assert len(hub.uploads) == 1, "what is there is not sent again"
+    assert len(hub.uploads) == 1, "existing files are not uploaded again"
 
 
 def test_no_token_no_repository(hub: HubServer) -> None:

@@ -1,4 +1,4 @@
-"""Arrays that a stub built for NumPy 1 can read."""
+"""Copy arrays for a stub built for NumPy 1."""
 
 from __future__ import annotations
 

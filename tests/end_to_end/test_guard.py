@@ -109,7 +109,7 @@ def test_names_of_this_machine() -> None:
     assert not any(map(is_loopback, others))
 
 
-async def test_an_oversized_body_does_not_reach_the_application() -> None:
+async def test_a_body_beyond_the_limit_reaches_no_application() -> None:
     reached, sent = [], []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

@@ -167,13 +167,13 @@ def gpu_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_tensorrt_llm_does_not_receive_a_hostile_guide(gpu_server: Served, name: str) -> None:
+def test_tensorrt_llm_never_sees_a_hostile_guide(gpu_server: Served, name: str) -> None:
     answer = completion(gpu_server, HOSTILE[name])
     assert answer.status_code == 400, answer.text
     assert "response_format cannot be followed: " in answer.text
 
 
-def test_tensorrt_llm_receives_a_valid_guide(gpu_server: Served) -> None:
+def test_tensorrt_llm_sees_a_good_one(gpu_server: Served) -> None:
     answer = completion(gpu_server, "(yes|no)")
     assert answer.status_code == 200, answer.text
 

@@ -95,7 +95,7 @@ def test_whole_and_streamed(tmp_path: Path) -> None:
     assert not running
 
 
-def test_an_invalid_body_and_an_abandoned_stream(tmp_path: Path) -> None:
+def test_a_bad_body_and_a_stream_that_is_not_read_to_its_end(tmp_path: Path) -> None:
     told = run(
         tmp_path,
         """
@@ -145,7 +145,7 @@ def in_process(service: FakeService) -> InProcessPredict:
     return InProcessPredict(cast(Service, service), {})
 
 
-def test_closing_a_stream_ends_its_request_and_deletion_the_engine() -> None:
+def test_closing_a_stream_ends_its_request_and_dropping_it_the_engine() -> None:
     service = FakeService()
     predict = in_process(service)
     pieces = predict({"prompt": "Hi"})

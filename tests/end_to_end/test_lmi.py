@@ -77,7 +77,7 @@ def test_a_list_of_inputs_returns_a_list(server: Served) -> None:
     assert answer[1]["generated_text"] == alone["generated_text"]
 
 
-def test_finish_reasons(server: Served) -> None:
+def test_reasons_to_end(server: Served) -> None:
     text = invoke(server, {"inputs": PROMPT, "parameters": PARAMETERS}).json()["generated_text"]
     stop = text[6:10]
     parameters = {**PARAMETERS, "stop": [stop]}

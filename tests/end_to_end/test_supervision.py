@@ -104,7 +104,7 @@ def test_nothing_listens_on_a_public_address(two_ranks: Served) -> None:
     assert listening_hosts(two_ranks) <= LOOPBACK
 
 
-def test_two_ranks_answer_correctly(two_ranks: Served) -> None:
+def test_two_ranks_answer_right(two_ranks: Served) -> None:
     assert answers_correctly(two_ranks)
 
 

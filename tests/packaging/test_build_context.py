@@ -1,4 +1,4 @@
-"""The build context of the image: everything that `load()` needs and nothing else."""
+"""The image's build context has all files of `load()` and no others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def context(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def copied(context: Path) -> list[Path]:
-    """Every file that the Dockerfile copies into the image."""
+    """Return the files that the Dockerfile copies into the image."""
     dockerfile = (context / "Dockerfile").read_text()
     sources = re.findall(r"^COPY (?:--chown=\S+ )?(\S+) ", dockerfile, re.MULTILINE)
     files: list[Path] = []

@@ -39,7 +39,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
 def dotted(module: Path) -> str:
-    """The module below the package; a package is named by its folder."""
+    """Return the dotted name of a module below the package."""
     path = module.relative_to(PACKAGE)
     return ".".join(path.parent.parts if path.name == "__init__.py" else path.with_suffix("").parts)
 
@@ -49,7 +49,7 @@ PACKAGES = {dotted(module) for module in MODULES if module.name == "__init__.py"
 
 
 def ancestors(name: str) -> list[str]:
-    """A module and the packages around it, the innermost first."""
+    """Return a module and its packages, innermost first."""
     parts = name.split(".")
     return [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
 
@@ -59,7 +59,7 @@ def layer_of(name: str) -> str | None:
 
 
 def imported_modules(module: Path) -> set[str]:
-    """The modules of this package that one imports."""
+    """Return the imported modules of this package."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

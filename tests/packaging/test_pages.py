@@ -1,4 +1,4 @@
-"""The pages for people: links, commands, settings, paths, messages and figures that they name."""
+"""Links, commands, settings, paths, messages and figures in the documentation."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def page(name: str) -> str:
 
 
 def prose(text: str) -> str:
-    """A page without its code blocks."""
+    """Return a page without its code blocks."""
     return FENCE.sub("", text)
 
 
 def spans(text: str) -> list[str]:
-    """Inline code, whatever line it ends on."""
+    """Return inline code, also across lines."""
     return [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose(text))]
 
 
 def anchors(text: str) -> set[str]:
-    """The anchors that GitHub gives a page's headings."""
+    """Return GitHub's anchors of a page's headings."""
     titles = re.findall(r"^#+ (.+)$", prose(text), re.MULTILINE)
     slugs = [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
     return {
@@ -58,7 +58,7 @@ def anchors(text: str) -> set[str]:
 
 
 def rows(text: str, head: str) -> Iterator[list[str]]:
-    """The rows of every table whose first column has this head."""
+    """Yield the rows of every table whose first column is `head`."""
     inside = False
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip("| ").split(" | ")]
@@ -83,7 +83,7 @@ def test_links_and_anchors_resolve(file: Path) -> None:
 
 @cache
 def options_of(command: str) -> set[str]:
-    """The options in the help of a command."""
+    """Return the options in the help of a command."""
     with contextlib.redirect_stdout(io.StringIO()) as shown, pytest.raises(SystemExit) as ended:
         main([command, "--help"])
     assert ended.value.code == 0, command
@@ -121,7 +121,7 @@ def test_settings_exist(file: Path) -> None:
 
 @each_page
 def test_paths_exist(file: Path) -> None:
-    """Paths of files and folders, relative to the root or to the package."""
+    """Look for paths relative to the root or to the package."""
     for span in spans(file.read_text(encoding="utf-8")):
         if re.fullmatch(r"(packages|tests|tools|benchmarks|model|data|examples)/[\w./-]+", span):
             assert (ROOT / span).exists(), span
@@ -154,7 +154,7 @@ def test_the_readme_is_short_and_its_figures_are_measured() -> None:
 def test_the_predict_page_has_every_field() -> None:
     named = [
         re.findall(r"`(\w+)`", row[0]) for row in rows(page("docs/predict.md"), "field")
-    ]  # the field, or several, then its aliases
+    ]  # one or several fields, then aliases
     assert {name for names in named for name in names} == {*PredictBody.model_fields, *ALIASES}
     for names in named:
         aliases = [name for name in names if name in ALIASES]
@@ -176,7 +176,7 @@ def test_every_error_of_a_request_is_listed(name: str) -> None:
 
 
 def literals() -> Iterator[str]:
-    """Every string of the package, with a placeholder for each value put into it."""
+    """Yield every string of the package, with a placeholder for each formatted value."""
     for module in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
             if isinstance(node, ast.JoinedStr):

@@ -1,4 +1,4 @@
-"""requirements.txt inside the image: it must not move what TensorRT-LLM pins there."""
+"""requirements.txt must not change packages that TensorRT-LLM pins in the image."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ assert SPEC is not None
 assert SPEC.origin is not None
 SERVER = Path(SPEC.origin).parent / "templates/server"
 
-# From TensorRT-LLM's own requirements.txt of the releases that a container may hold: what its
-# Python package asks for. 1.0 is the pinned image; 1.1 and 1.2 are the ones after it.
+# From requirements.txt of TensorRT-LLM's supported releases. 1.0 is the pinned image's; 1.1 and
+# 1.2 follow it.
 TENSORRT_LLM_PINS = {
     "1.0": ["numpy<2", "pydantic>=2.9.1", "transformers==4.53.1"],
     "1.1": ["numpy<2", "pydantic>=2.9.1", "transformers==4.56.0"],
@@ -28,7 +28,7 @@ NEVER = {"torch", "torchvision", "tensorrt", "tensorrt-llm", "nvidia-modelopt", 
 
 
 def resolve(*files: Path) -> dict[str, str]:
-    """The versions that pip would install for Python 3.12 on Linux."""
+    """Return the versions that pip would install for Python 3.12 on Linux."""
     command = [UV, "pip", "compile", "--python-version", "3.12", "--no-header", "--no-annotate"]
     command += ["--python-platform", "x86_64-manylinux_2_28", "--quiet", *files]
     command += ["--constraint", SERVER / "constraints.txt"]

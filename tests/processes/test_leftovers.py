@@ -1,4 +1,4 @@
-"""The next start removes leftovers of killed runs, and nothing in use."""
+"""A start removes leftovers of killed runs, but nothing in use."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ with temporary_folder() as folder:
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The temporary folder of this process and its children."""
+    """Set the temporary folder of this process and its children."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     return tmp_path
@@ -39,7 +39,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def prefix() -> Iterator[str]:
-    """Of the names of some segments, which are removed in the end."""
+    """A prefix for names of segments; remove them after the test."""
     prefix = f"trtllm_truss_{os.getpid()}_test_"
     yield prefix
     for path in Path("/dev/shm").glob(f"{prefix}*"):
@@ -69,7 +69,7 @@ def test_only_unlocked_runs_are_removed(temporary: Path, prefix: str) -> None:
 def test_foreign_files_stay(temporary: Path, prefix: str) -> None:
     checkout = temporary / "trtllm-truss-checkout"
     checkout.mkdir()
-    old = temporary / "trtllm_truss_1_00000000_x"  # of a version without locks; in use perhaps
+    old = temporary / "trtllm_truss_1_00000000_x"  # of a version without locks; possibly in use
     old.mkdir()
     precious = temporary / "precious"
     precious.mkdir()
@@ -96,7 +96,7 @@ def test_folders_of_another_user_stay(temporary: Path) -> None:
 
 
 def test_a_lock_is_renewed_without_a_gap(temporary: Path) -> None:
-    """`serve` holds its folder, then hands it over to the guard."""
+    """Pass the lock from `serve` to the guard."""
     with temporary_folder() as folder:
         renewed = lock_folder(folder, "run")
         assert renewed is not None
@@ -113,7 +113,7 @@ def test_where_nothing_can_be_locked_nothing_is_swept(temporary: Path) -> None:
 
 
 def kill_owner_and_guard() -> tuple[str, str]:
-    """Return the run id and the prefix of a run that nothing cleaned up."""
+    """Kill a run without cleanup; return its run id and prefix."""
     owner = subprocess.Popen(
         [sys.executable, str(PROGRAMS / "owner.py"), "-", "stubborn", "family", "memory"],
         stdout=subprocess.PIPE,
@@ -131,7 +131,7 @@ def kill_owner_and_guard() -> tuple[str, str]:
 
 
 def test_owner_and_guard_killed_at_once(temporary: Path) -> None:
-    for _ in range(3):  # any server that starts on this machine sweeps too, and may be faster
+    for _ in range(3):  # another server that starts meanwhile may clean up first
         run_id, shm_prefix = kill_owner_and_guard()
         family, found = marked_processes(run_id), segments(shm_prefix)
         if family and found:

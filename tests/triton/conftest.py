@@ -15,6 +15,6 @@ def make_triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartTrito
 
 @pytest.fixture(scope="session")
 def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeEngineServer]:
-    """One ready server for all tests that leave it alive."""
+    """A shared server; tests must leave it running."""
     with triton_servers(tmp_path_factory, stop_s=3) as start:
         yield start(log_requests=1)

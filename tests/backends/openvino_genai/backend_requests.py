@@ -1,4 +1,4 @@
-"""Requests to the CPU engine, and a caller that keeps what it is sent."""
+"""Requests to the CPU engine, and a caller that records responses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DTYPES: dict[type, type] = {bool: np.bool_, int: np.int32, float: np.float32}
 
 
 def tensors(prompt: list[int] = PROMPT, output_len: int = 4, **inputs: Any) -> Tensors:
-    """Input tensors as Triton hands them over: scalars as [1], the rest with a batch of 1."""
+    """Return input tensors as Triton passes them: scalars as [1], others with a batch of 1."""
     arrays: dict[str, NDArray[Any]] = {
         "input_ids": np.array([prompt], np.int32),
         "input_lengths": np.array([len(prompt)], np.int32),
@@ -50,14 +50,14 @@ def request(
 
 
 def word_list(*words: list[int]) -> NDArray[np.int32]:
-    """[1, 2, n] as NVIDIA's preprocessing model makes it."""
+    """Return a [1, 2, n] list as NVIDIA's preprocessing model does."""
     flat = [token for word in words for token in word]
     ends = np.cumsum([len(word) for word in words]).tolist()
     return np.array([[flat, ends + [-1] * (len(flat) - len(ends))]], np.int32)
 
 
 class Caller:
-    """A `ResponseSender` that keeps every response; `wait` returns after the final one."""
+    """A `ResponseSender` that records every response; `wait` returns after the final one."""
 
     def __init__(self) -> None:
         self.responses: list[Outputs] = []
@@ -97,5 +97,5 @@ class Caller:
 
     @property
     def tokens(self) -> list[int]:
-        """The ids of all responses together."""
+        """The concatenated ids of all responses."""
         return [t for outputs in self.responses for t in outputs["output_ids"].ravel().tolist()]

@@ -1,4 +1,4 @@
-"""The real engine with the real model, loaded once, and schedulers on top of it."""
+"""The real engine and model, loaded once, and schedulers for it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def engine(model_folder: Path) -> Engine:
 
 @pytest.fixture(scope="session")
 def small_engine(model_folder: Path) -> Engine:
-    """An engine whose KV cache holds four blocks of 32 tokens."""
+    """An engine with a KV cache of four blocks of 32 tokens."""
     return Engine(
         EngineSettings(model_folder, max_batch_size=8, max_beam_width=4, kv_cache_tokens=128)
     )
@@ -37,7 +37,7 @@ def small_engine(model_folder: Path) -> Engine:
 
 @pytest.fixture
 def start_scheduler(model_folder: Path) -> Iterator[StartScheduler]:
-    """Start a scheduler for an engine; it is closed after the test."""
+    """Start schedulers for an engine; close them after the test."""
     started: list[Scheduler] = []
 
     def start(engine: Engine, **settings: object) -> Scheduler:

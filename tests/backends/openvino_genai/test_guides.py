@@ -1,4 +1,4 @@
-"""Answers that match a guide, and guides that the engine must never see."""
+"""Answers that match a guide, and guides that must not reach the engine."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ PERSON = {
     "additionalProperties": False,
 }
 SAMPLED = {"runtime_top_k": 50, "temperature": 1.5, "seed": np.array([5], np.uint64)}
-SLOW = r"[\w ]{1,2000}"  # compiles for longer than is allowed
-EXPENSIVE = '{"type": "string", "maxLength": %d}'  # for seconds
+SLOW = r"[\w ]{1,2000}"  # compiles for longer than the limit
+EXPENSIVE = '{"type": "string", "maxLength": %d}'  # compiles for seconds
 AMBIGUOUS = "root ::= [a-z] | root root | root root root"
 
 
@@ -48,7 +48,7 @@ def decode(model_folder: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def guided(engine: Engine, model_folder: Path) -> Iterator[Scheduler]:
-    """One scheduler for all tests, and so one program that checks guides."""
+    """A scheduler with one compiler worker for all tests."""
     settings = EngineSettings(model_folder, max_batch_size=8, cancellation_check_s=0.005)
     scheduler = Scheduler(engine, settings, on_death=lambda: pytest.fail("the engine died"))
     scheduler.start()
@@ -86,7 +86,7 @@ def test_answers_match(
 
 
 @pytest.mark.parametrize("log_probs", [False, True])
-def test_an_answer_is_what_its_schema_says(guided: Scheduler, decode: Any, log_probs: bool) -> None:
+def test_an_answer_satisfies_its_schema(guided: Scheduler, decode: Any, log_probs: bool) -> None:
     outputs = ("output_ids", "sequence_length", "output_log_probs")
     inputs = {"return_log_probs": log_probs, "outputs": outputs, "exclude_input_in_output": True}
     caller = submit(guided, "json_schema", json.dumps(PERSON), streaming=False, **inputs).wait()
@@ -122,7 +122,7 @@ def test_the_type_json_needs_no_guide(guided: Scheduler, decode: Any) -> None:
         ("json_schema", '{"enum": ["größer"]}', "it has 'ße', two characters that XGrammar reads"),
     ],
 )
-def test_a_guide_that_cannot_be_followed_harms_nobody_else(
+def test_an_invalid_guide_does_not_affect_other_requests(
     guided: Scheduler, kind: str, guide: str, reason: str
 ) -> None:
     other = Caller()
@@ -161,7 +161,7 @@ def test_a_check_that_takes_too_long_is_ended(guided: Scheduler) -> None:
 
 
 def test_a_guide_is_compiled_while_others_get_tokens(guided: Scheduler) -> None:
-    """And who vouches for its guide hears that it is worked at."""
+    """Send signs of life to a caller whose guide is marked as checked."""
     other = Caller()
     guided.submit(request(PROMPT, 4000, streaming=True), other)
     other.wait_for_responses(1)
@@ -181,7 +181,7 @@ def test_a_guide_is_compiled_while_others_get_tokens(guided: Scheduler) -> None:
 
 
 def test_a_step_finds_what_was_compiled(model_folder: Path) -> None:
-    """A separate engine, without compiled guides."""
+    """Use a separate engine, without compiled guides."""
     engine = Engine(EngineSettings(model_folder, max_batch_size=8))
     guides = [Guide("json_schema", EXPENSIVE % length) for length in (60, 61)]
 
@@ -192,7 +192,7 @@ def test_a_step_finds_what_was_compiled(model_folder: Path) -> None:
             engine.step()
         return time.process_time() - begun
 
-    cpu_time_to_first_token_s(None)  # the first step of all takes longer
+    cpu_time_to_first_token_s(None)  # the first step takes longer
     engine.compile_guide(guides[0])
     assert cpu_time_to_first_token_s(guides[0]) < cpu_time_to_first_token_s(guides[1]) / 2
     engine.forget_guides()
@@ -211,7 +211,7 @@ def test_guides_that_were_compiled_are_forgotten_in_time(
     assert len(guided._guided._compiled) <= 2
 
 
-def test_who_vouches_for_a_bad_guide_harms_nobody_else(guided: Scheduler) -> None:
+def test_an_invalid_guide_marked_as_checked_fails_alone(guided: Scheduler) -> None:
     other = Caller()
     guided.submit(request(PROMPT, 4000, streaming=True), other)
     caller = submit(guided, "regex", "(yes", guide_is_checked=True).wait()
@@ -223,7 +223,7 @@ def test_who_vouches_for_a_bad_guide_harms_nobody_else(guided: Scheduler) -> Non
     assert other.wait().error is None
 
 
-def test_what_is_not_the_callers_fault_is_not_a_refusal(
+def test_a_worker_failure_is_not_the_callers_fault(
     engine: Engine, start_scheduler: StartScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scheduler_module, "_WORKER", "no.such.module")

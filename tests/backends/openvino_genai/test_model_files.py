@@ -53,7 +53,7 @@ def test_an_openvino_ir(tmp_path: Path) -> None:
     assert find_model(tmp_path) == ModelFiles(tmp_path, 4096, 32000)
 
 
-def test_an_openvino_ir_that_does_not_say_its_size(tmp_path: Path) -> None:
+def test_an_openvino_ir_without_its_context_length(tmp_path: Path) -> None:
     (tmp_path / "openvino_model.xml").touch()
     (tmp_path / "config.json").write_text("{}")
 

@@ -1,4 +1,4 @@
-"""Tensors -> a checked request, or a refusal that names what is wrong."""
+"""Tensors -> a validated request, or an error that names the input."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_defaults_are_those_of_the_cpp_backend() -> None:
 
     assert read.prompt.tolist() == PROMPT
     assert read.prompt.dtype == np.int64
-    assert read.end_id is None  # never stops unless told at which token
+    assert read.end_id is None  # without end_id it never stops early
     assert not read.streaming
     assert read.echo_prompt
     assert read.sampling.greedy
@@ -46,7 +46,7 @@ def test_names_before_and_after_0_20_mean_the_same(newest: str, older: str, attr
 @pytest.mark.parametrize(
     ("inputs", "greedy"),
     [
-        ({"temperature": 0.7}, True),  # without top_k and top_p TensorRT-LLM is greedy
+        ({"temperature": 0.7}, True),  # TensorRT-LLM is greedy without top_k and top_p
         ({"runtime_top_k": 1, "temperature": 2.0}, True),
         ({"runtime_top_k": 50, "temperature": 0.0}, True),
         ({"runtime_top_p": 0.0}, True),
@@ -56,7 +56,7 @@ def test_names_before_and_after_0_20_mean_the_same(newest: str, older: str, attr
         ({"runtime_top_p": 0.9, "temperature": 0.7}, False),
     ],
 )
-def test_when_the_likeliest_token_wins(inputs: dict[str, Any], greedy: bool) -> None:
+def test_inputs_that_select_greedy_decoding(inputs: dict[str, Any], greedy: bool) -> None:
     assert request(**inputs).sampling.greedy is greedy
 
 
@@ -85,7 +85,7 @@ def test_the_answer_is_clipped_to_the_context() -> None:
         ({"streaming": True, "exclude_input_in_output": False}, False, False),
     ],
 )
-def test_who_decides_whether_the_prompt_is_repeated(
+def test_the_request_overrides_the_setting_for_echoing_the_prompt(
     inputs: dict[str, Any], setting: bool, echoed: bool
 ) -> None:
     limits = Limits(context_length=100, vocab_size=49152, exclude_input_in_output=setting)
@@ -126,7 +126,7 @@ def test_outputs_are_made_only_if_requested_and_asked_for() -> None:
         ({"beam_width": 2}, "beam_width above 1 needs end_id on the CPU engine"),
     ],
 )
-def test_what_is_wrong_is_named(inputs: dict[str, Any], message: str) -> None:
+def test_invalid_inputs_are_named(inputs: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedRequest, match=message):
         request(**inputs)
 
@@ -215,7 +215,7 @@ UNSUPPORTED = {
 
 
 @pytest.mark.parametrize("name", UNSUPPORTED)
-def test_what_the_engine_cannot_do_is_refused_by_name(name: str) -> None:
+def test_unsupported_inputs_are_named(name: str) -> None:
     with pytest.raises(
         UnsupportedRequest, match=f"{name} is not supported by the CPU engine; leave it out"
     ):
@@ -231,7 +231,7 @@ def test_bad_words_without_a_word_pass() -> None:
     request(bad_words_list=np.array([[[0], [-1]]], np.int32))
 
 
-def test_what_can_never_fit_into_the_kv_cache_is_refused_with_numbers() -> None:
+def test_a_request_larger_than_the_kv_cache_is_refused() -> None:
     limits = Limits(context_length=8192, vocab_size=49152, kv_cache_tokens=320, max_beam_width=4)
     most = 320 - len(PROMPT) + 1
 

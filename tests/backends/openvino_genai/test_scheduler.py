@@ -1,4 +1,4 @@
-"""Many requests at one time on the real engine with the real model."""
+"""Concurrent requests to the real engine and model."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_later_tokens_are_collected_for_an_interval(
     assert caller.tokens == run(start_scheduler(engine), PROMPT, 6, streaming=True).tokens
 
 
-def test_an_idle_engine_waits_for_what_comes_together(
+def test_an_idle_engine_gathers_simultaneous_requests(
     engine: Engine, start_scheduler: StartScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scheduling, "_GATHER_S", 1.0)
@@ -165,7 +165,7 @@ def test_penalties_are_honoured(scheduler: Scheduler, penalty: dict[str, float])
     assert run(scheduler, PROMPT, 24, streaming=True, **penalty).tokens != plain
 
 
-def test_a_seed_gives_the_same_answer_whatever_else_runs(scheduler: Scheduler) -> None:
+def test_a_seed_is_reproducible_under_load(scheduler: Scheduler) -> None:
     def sample(seed: int) -> Caller:
         inputs = {"streaming": True, "runtime_top_k": 50, "seed": np.array([seed], np.uint64)}
         return submit(scheduler, PROMPT, 16, **inputs)
@@ -231,7 +231,7 @@ def test_a_waiting_request_can_be_cancelled(
     running.wait()
 
 
-def test_requests_that_look_alike_are_not_mistaken_for_each_other(
+def test_identical_requests_are_distinguished(
     engine: Engine, start_scheduler: StartScheduler
 ) -> None:
     scheduler = start_scheduler(engine, max_batch_size=1)
@@ -259,7 +259,7 @@ def test_stop_by_request_id(scheduler: Scheduler) -> None:
 def test_a_full_kv_cache(
     small_engine: Engine, start_scheduler: StartScheduler, evict: bool
 ) -> None:
-    """Each request takes more than half the cache; both policies serve all of them."""
+    """Serve all requests under both policies, each with more than half the cache."""
     scheduler = start_scheduler(small_engine, evict=evict)
     limits = small_engine.limits
     callers = [
@@ -356,7 +356,7 @@ class BreakingEngine:
             raise RuntimeError("no such file")
 
 
-def test_a_failed_step_fails_those_who_took_part_and_no_one_later(
+def test_a_failed_step_fails_its_requests_only(
     engine: Engine, start_scheduler: StartScheduler
 ) -> None:
     scheduler = start_scheduler(BreakingEngine(engine, failures=1))
@@ -375,9 +375,7 @@ def test_a_failed_step_fails_the_prompt_that_was_read(
     assert run(scheduler, LONG_PROMPT[:1000], 4).error is None
 
 
-def test_an_engine_that_cannot_be_loaded_again_is_the_end(
-    engine: Engine, model_folder: Path
-) -> None:
+def test_a_failed_reload_ends_the_scheduler(engine: Engine, model_folder: Path) -> None:
     deaths: list[bool] = []
     scheduler = Scheduler(
         BreakingEngine(engine, failures=1, loads=False),  # type: ignore[arg-type]

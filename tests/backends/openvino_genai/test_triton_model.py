@@ -1,4 +1,4 @@
-"""The CPU engine behind real Triton: requests and responses arrive unchanged."""
+"""The CPU engine in real Triton: requests and responses are passed unchanged."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ def ids(got: list[EngineChunk]) -> list[int]:
 
 
 @pytest.mark.parametrize("streaming", [True, False])
-async def test_log_probabilities_are_what_genai_says(
+async def test_log_probabilities_are_those_of_genai(
     address: str, engine: Engine, streaming: bool
 ) -> None:
     outputs = ("output_ids", "sequence_length", "output_log_probs")
-    prompt = [260, *PROMPT]  # what another request has in the cache may be rounded otherwise
+    prompt = [260, *PROMPT]  # unique, as another request's cached values may be rounded differently
     handle = engine.add(request(prompt, 8, return_log_probs=True, outputs=outputs))
     while handle.get_status() != openvino_genai.GenerationStatus.FINISHED:
         engine.step()
@@ -109,7 +109,7 @@ async def test_a_guide_is_followed(address: str, model_folder: Path, streaming: 
         ({"lora_task_id": 2**63}, "lora_task_id is not supported by the CPU engine"),
     ],
 )
-async def test_what_cannot_be_done_is_the_callers_to_know(
+async def test_unsupported_requests_are_errors_of_the_caller(
     address: str, fields: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidRequest) as refusal:
@@ -118,7 +118,7 @@ async def test_what_cannot_be_done_is_the_callers_to_know(
 
 
 async def test_the_best_of_two_beams(address: str) -> None:
-    """Its log probabilities are cut to its length: the other beam is longer."""
+    """Cut the log probabilities to the length of the best beam, which is shorter."""
     (best,) = await chunks(address, beam_width=2, streaming=False, return_log_probs=True)
 
     assert len(best.token_ids) == len(best.log_probs) == 4

@@ -1,4 +1,4 @@
-"""Word lists in TensorRT-LLM's format, and stopping at their words."""
+"""Word lists in TensorRT-LLM's format, and stop words."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_empty_lists(array: np.ndarray[tuple[int, ...], np.dtype[np.int32]] | No
 
 
 @given(WORDS)
-def test_reading_gives_back_what_was_written(words: list[list[int]]) -> None:
+def test_written_lists_are_read_unchanged(words: list[list[int]]) -> None:
     assert read_words("stop_words_list", word_list(*words)) == tuple(map(tuple, words))
 
 

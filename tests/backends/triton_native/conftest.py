@@ -13,7 +13,7 @@ TEXT = "It is  only a 日本語 test 🤖, with two  words? Größe. "
 
 @pytest.fixture(scope="session")
 def make_native(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., NativeTriton]]:
-    """Starts real Tritons; all are stopped at the end of the session."""
+    """Start real Tritons; stop them at the end of the session."""
     started: list[NativeTriton] = []
 
     def make(**options: Any) -> NativeTriton:
@@ -29,5 +29,5 @@ def make_native(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
 
 @pytest.fixture(scope="session")
 def native(make_native: Callable[..., NativeTriton]) -> NativeTriton:
-    """One server whose engine answers `TEXT`, with several processes of every text model."""
+    """A server whose engine answers `TEXT`, with several instances of every text model."""
     return make_native(text=TEXT, counts=InstanceCounts(2, 2, 3), step_ms=1)

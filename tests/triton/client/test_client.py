@@ -68,7 +68,7 @@ async def test_no_token_until_the_deadline(triton, client):
         assert (await answer.next()).token_ids[0] == 11
 
 
-async def test_tokens_that_came_before_an_error_are_given(triton, client):
+async def test_tokens_before_an_error_are_returned(triton, client):
     triton.script("cut", tokens=[1, 2, 3], error="Prompt length (9) exceeds it", error_at=2)
     async with client.answer(request("cut")) as answer:
         assert await answer.wait_for_end(PATIENCE_S)
@@ -131,7 +131,7 @@ async def test_error_text_becomes_our_error(triton, client, error_at):
     assert ids(got) == [1, 2, 3][:error_at]
 
 
-async def test_input_that_triton_does_not_know_is_our_fault(triton):
+async def test_an_input_unknown_to_triton_is_an_internal_error(triton):
     client = TritonClient(triton.grpc_address, tensorrt_llm_version="0.12.0")
     with pytest.raises(errors.InternalError, match="random_seed"):
         await collect(client, request("unknown", sampling=Sampling(seed=1)))
@@ -147,7 +147,7 @@ async def test_closing_the_stream_cancels_in_the_engine(triton, client):
 
 @pytest.mark.parametrize("slow_ms", [50, 700])
 async def test_an_engine_that_stops_is_not_cancelled(make_triton, monkeypatch, slow_ms):
-    """A cancelled call can abort Triton; an iteration of a large batch takes its time."""
+    """Wait for the end of a slow iteration: cancelling a call can abort Triton."""
     cancelled = []
     monkeypatch.setattr(GrpcConnection, "cancel", lambda _, call: cancelled.append(call))
     server = make_triton(step_ms=slow_ms)

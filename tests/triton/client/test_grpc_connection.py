@@ -15,7 +15,7 @@ METHOD = "/test.Service/Answer"
 
 
 class Received:
-    """A receiver that keeps everything."""
+    """A receiver that records messages and the end."""
 
     def __init__(self):
         self.messages = []
@@ -29,7 +29,7 @@ class Received:
 
 
 async def behave(request, context):
-    """The first word of the request."""
+    """Follow the first word of the request."""
     word, _, rest = request.partition(b" ")
     if word == b"echo":
         yield rest
@@ -105,7 +105,7 @@ async def test_a_request_larger_than_the_servers_window(connection):
 
 
 async def test_more_than_the_connections_window(connection):
-    for _ in range(6):  # 6 MB each, while a step of the window is 16 MB
+    for _ in range(6):  # 6 MB each; the window grows in steps of 16 MB
         messages, end = await ask(connection, b"sizes 3000000 3000000")
         assert [len(message) for message in messages] == [3_000_000] * 2
         assert end[0] is StatusCode.OK
@@ -171,7 +171,7 @@ async def test_a_closed_port_is_an_error():
         await GrpcConnection.connect("127.0.0.1:9")
 
 
-async def test_a_peer_that_speaks_something_else():
+async def test_a_peer_with_another_protocol():
     async def talk(reader, writer):
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 2000)
         writer.close()

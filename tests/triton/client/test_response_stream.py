@@ -1,4 +1,4 @@
-"""Log probabilities of an answer, as engines send them."""
+"""Log probabilities and signs of life in engine responses."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def test_signs_of_life_without_a_token(said, signs):
 
 
 @pytest.mark.parametrize("status", [StatusCode.UNAVAILABLE, StatusCode.OK, StatusCode.CANCELLED])
-async def test_the_end_of_a_connection_is_no_sign_of_life(status):
+async def test_a_connections_end_is_not_a_sign_of_life(status):
     seen = []
     answer = ResponseStream(on_heartbeat=lambda: seen.append(1))
     answer.ended(status, "connection reset")

@@ -18,7 +18,7 @@ from trtllm_truss.triton.model_repository.contract import INPUTS
 
 
 def with_sampling(fields):
-    """Moves what belongs to the sampling into it."""
+    """Move the fields of `Sampling` into one."""
     names = Sampling.__slots__
     sampling = Sampling(**{name: fields.pop(name) for name in names if name in fields})
     return {**fields, "sampling": sampling}

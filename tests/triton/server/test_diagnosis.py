@@ -14,7 +14,7 @@ LOAD_FAILURE = (
     "E1121 08:45:15.576576 7594 model_lifecycle.cc:642] \"failed to load 'tensorrt_llm' version 1: "
     'Internal: unexpected error when creating modelInstanceState: {}\\n\\nAt:\\n"'
 )
-# What a server says on every host without a GPU, whatever else goes wrong.
+# Lines of every server on a host without a GPU.
 HARMLESS = [
     'W1121 08:45:15.570000 7594 pinned_memory_manager.cc:273] "Unable to allocate pinned system '
     "memory, pinned memory pool will not be available: CUDA driver version is insufficient for "
@@ -147,7 +147,7 @@ def test_every_cause_has_a_real_text():
     assert {name for name, _ in REAL_TEXTS} | {"kv_cache_memory"} == {c.name for c in KNOWN_ERRORS}
 
 
-def test_a_host_without_gpu_alone_is_no_cause():
+def test_lines_of_a_host_without_gpu_are_not_a_cause():
     assert find_known_error([]) is None
     assert explain_exit(HARMLESS[2:], 1).endswith("in-flight")
 

@@ -1,4 +1,4 @@
-"""Folders of Triton's Python backend in /tmp: a run removes only its own."""
+"""A run removes only its folders of Triton's Python backend in /tmp."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 def env_folders(server: ServerProcess) -> set[Path]:
-    """The folders that were made between the start of the server's Triton and of its stub."""
+    """Return folders created between the starts of the server's Triton and its stub."""
     assert server.launch is not None
     begun_s: dict[str, float] = {}
     booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -34,7 +34,7 @@ def env_folders(server: ServerProcess) -> set[Path]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder as the backend makes it, whose maker is dead."""
+    """A folder like the backend's, whose creator is dead."""
     folder = Path(tempfile.mkdtemp(prefix="python_env_", dir="/tmp"))
     yield folder
     for path in folder.iterdir() if folder.exists() else ():
@@ -61,7 +61,7 @@ def test_no_end_leaves_a_folder(make_triton, end: str) -> None:
 
 
 def test_a_living_triton_keeps_its_folder(make_triton) -> None:
-    """Without it, it would abort at its end."""
+    """Triton aborts on exit if its folder is missing."""
     first, second = make_triton(ready_s=None), make_triton(ready_s=None)
     first.wait_until_ready(60)
     second.wait_until_ready(60)
@@ -69,7 +69,7 @@ def test_a_living_triton_keeps_its_folder(make_triton) -> None:
     first.stop(0)
     assert of_second
     assert all(folder.exists() for folder in of_second)
-    second.stop(0)  # of two that began together the last one removes the folders of both
+    second.stop(0)  # of two with the same start time, the last one removes both folders
     assert not left_alone(of_first | of_second)
 
 

@@ -1,4 +1,4 @@
-"""Triton's metrics as a scrape of ours shows them, from a real Triton."""
+"""Metrics of a real Triton in our scrape."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 def samples(text: str) -> Samples:
-    """Every sample of a text by its name and labels; nothing of the parser under test."""
+    """Return every sample by name and labels, without the parser under test."""
     return {
         (name, tuple(sorted(re.findall(r'(\w+)="(.*?)"', labels)))): float(value)
         for name, labels, value in SAMPLE.findall(text)
@@ -43,7 +43,7 @@ def shown(metrics: TritonMetrics) -> str:
     return generate_latest(registry).decode()
 
 
-def told(port: int) -> str:
+def scraped(port: int) -> str:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     try:
         connection.request("GET", "/metrics")
@@ -65,8 +65,8 @@ def warm_triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeEngine
     with triton_servers(tmp_path_factory) as start:
         server = start()
         warm_up(server.grpc_address, 11, 10, PINNED_VERSION)
-        port = metrics_port(server)  # counts a request a moment after its last token
-        assert settles(lambda: samples(told(port)).get(SUCCESSES) == 1)
+        port = metrics_port(server)  # Triton counts a request shortly after its last token
+        assert settles(lambda: samples(scraped(port)).get(SUCCESSES) == 1)
         yield server
 
 
@@ -78,7 +78,7 @@ def metrics_port(server: FakeEngineServer) -> int:
 def test_every_sample_keeps_name_labels_and_value(warm_triton: FakeEngineServer) -> None:
     port = metrics_port(warm_triton)
     with TritonMetrics(lambda: port) as metrics:
-        raw, again = samples(told(port)), samples(shown(metrics))
+        raw, again = samples(scraped(port)), samples(shown(metrics))
     assert raw.keys() == again.keys()
     changing = ("nv_cpu_", "nv_gpu_")
     steady = {key for key in raw if not key[0].startswith(changing)}
@@ -114,7 +114,7 @@ def test_nothing_without_a_server() -> None:
 
 @contextmanager
 def stranger(answer: bytes | None) -> Iterator[int]:
-    """The port of a server that sends one response, or none."""
+    """Yield the port of a server that sends one response, or none."""
     leaving = threading.Event()
 
     class Handler(socketserver.BaseRequestHandler):
@@ -148,7 +148,7 @@ OK = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
     ],
     ids=["silent", "closed", "not-http", "busy", "not-metrics", "not-text"],
 )
-def test_no_proper_answer_is_no_metrics_and_no_error(answer: bytes | None) -> None:
+def test_an_invalid_response_has_no_metrics(answer: bytes | None) -> None:
     with stranger(answer) as port:
         assert fetch_metrics(port, timeout_s=0.2) == ()
 
@@ -159,7 +159,7 @@ def test_a_proper_answer_of_that_server_is_read() -> None:
 
 
 def test_the_reading_goes_on_after_an_error(monkeypatch):
-    """A response that no known server sends must not end the thread either."""
+    """An unexpected exception must not end the thread either."""
     monkeypatch.setattr("trtllm_truss.triton.server.metrics._REFRESH_S", 0.01)
     asked = threading.Semaphore(0)
 

@@ -41,7 +41,7 @@ def test_two_threads_are_one_core_to_open_mpi(ranks, cpus, needed):
 
 
 def test_a_port_of_another_program_is_left_alone():
-    """One rank has no mpirun, and minutes may pass between choosing the port and looking."""
+    """A single rank has no mpirun; another program may take the port before the check."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         assert close_control_port("of_nobody", listener.getsockname()[1])
         socket.create_connection(listener.getsockname()).close()
@@ -55,7 +55,7 @@ def program(folder):
     return path
 
 
-def test_where_mpirun_is_looked_for(tmp_path, monkeypatch):
+def test_the_search_order_of_mpirun(tmp_path, monkeypatch):
     monkeypatch.setattr(mpi, "_IMAGE_MPIRUN", tmp_path / "image" / "mpirun")
     monkeypatch.setattr(mpi.sys, "executable", str(tmp_path / "venv" / "python"))
     environ = {"PATH": str(tmp_path / "path")}

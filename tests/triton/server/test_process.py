@@ -1,4 +1,4 @@
-"""The server's life, with small real programs in the place of Triton."""
+"""The life cycle of a server, with small programs in place of Triton."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trtllm_truss.triton.server.process import ServerProcess, State
 
 @pytest.fixture
 def fake_triton(tmp_path, monkeypatch):
-    """Makes a server of the given modes; all are stopped afterwards and have left nothing."""
+    """Make servers of the given modes; stop them afterwards and check for leftovers."""
     monkeypatch.chdir(tmp_path)
     made = []
 
@@ -85,7 +85,7 @@ def test_crash_at_boot_is_reported_at_once(fake_triton):
     assert failure.value.message == (
         "Triton exited with code 3. Its log: failed to load: no engine"
     )
-    assert time.monotonic() - begun < 30  # and not only when the time is over
+    assert time.monotonic() - begun < 30  # well before the deadline
 
 
 def test_missing_program_is_reported():
@@ -157,34 +157,34 @@ def test_output_is_drained_and_the_tail_bounded(fake_triton):
 
 def test_death_after_ready_is_reported_once(fake_triton):
     server = started(fake_triton("family", "memory"))
-    told = []
-    server.on_exit(told.append)
+    ends = []
+    server.on_exit(ends.append)
     (child,) = [p for p in children_of(server.pid) if b"fake_triton" in command_line(p)]
     os.kill(child, signal.SIGSEGV)
-    assert settles(lambda: told)
+    assert settles(lambda: ends)
     assert server.state is State.DEAD
-    assert [error.message for error in told] == ["Triton was killed by SIGSEGV. Its log is empty."]
+    assert [error.message for error in ends] == ["Triton was killed by SIGSEGV. Its log is empty."]
     with pytest.raises(TritonError, match="SIGSEGV"):
         server.wait_until_ready(1)
     server.stop()
     assert server.state is State.DEAD
 
 
-def test_stop_is_no_death(fake_triton):
+def test_a_stop_is_not_reported_as_a_death(fake_triton):
     server = started(fake_triton())
-    told = []
-    server.on_exit(told.append)
+    ends = []
+    server.on_exit(ends.append)
     server.stop(2)
-    assert told == []
+    assert ends == []
 
 
 def test_killed_guard_takes_everything_with_it(fake_triton):
     server = started(fake_triton("stubborn", "family", "memory"))
-    told = []
-    server.on_exit(told.append)
+    ends = []
+    server.on_exit(ends.append)
     os.kill(server.pid, signal.SIGKILL)
-    assert settles(lambda: told)
-    assert "process guard was killed by SIGKILL" in told[0].message
+    assert settles(lambda: ends)
+    assert "process guard was killed by SIGKILL" in ends[0].message
     assert_nothing_left(server.launch.run_id, server.launch.shm_prefix, within_s=0.5)
 
 
@@ -195,7 +195,7 @@ def test_no_file_descriptor_leaks(fake_triton, tmp_path):
         server = started(fake_triton("files"))
     finally:
         os.close(inheritable)
-    # 0, 1, 2 and the folder that is being listed
+    # 0, 1, 2 and the listed folder
     assert "files [0, 1, 2, 3]" in server.tail
 
 
@@ -218,7 +218,7 @@ def test_a_server_that_no_thread_can_watch_is_not_started(fake_triton, monkeypat
 
 @contextlib.contextmanager
 def files_left(count):
-    """Lets this process open so many files and no more."""
+    """Limit this process to `count` further open files."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest = os.dup(0)
     os.close(lowest)
@@ -242,11 +242,11 @@ def test_running_out_of_files_leaves_nothing(fake_triton, tmp_path, monkeypatch,
 
 def test_a_death_is_noticed_without_a_file_to_open(fake_triton):
     server = started(fake_triton())
-    told = []
-    server.on_exit(told.append)
+    ends = []
+    server.on_exit(ends.append)
     with files_left(0):
         os.kill(server.pid, signal.SIGKILL)
-        assert settles(lambda: told)
+        assert settles(lambda: ends)
     assert server.state is State.DEAD
     sweep()  # as the next start does
 
@@ -282,7 +282,7 @@ def test_nothing_outlives_its_owner(number, fork):
 
 
 def test_guard_below_a_guard_cleans_up_first(tmp_path):
-    """As under `serve`: the server process has a guard too, and all of it is killed."""
+    """Kill a process with a guard that itself runs below a guard, as under `serve`."""
 
     def command(_):
         return [

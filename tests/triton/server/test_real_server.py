@@ -1,4 +1,4 @@
-"""Real Triton as a child: how it starts, fails, dies and is found to listen."""
+"""Real Triton as a child: start, failures, death and listening addresses."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Answer:
     ],
 )
 async def test_no_header_opens_a_closed_api(triton, head, details):
-    """Not even one that only a client without any checks would send, as this one is."""
+    """Send headers that only a client without checks can send."""
     connection = await GrpcConnection.connect(triton.grpc_address)
     answer = Answer()
     send_headers = connection._h2.send_headers

@@ -47,7 +47,7 @@ async def stream(server, **options):
 
 
 def processes(server: ServerProcess) -> Iterator[tuple[str, int]]:
-    """The run's processes as `mpirun`, `rank 1`, `stub 1` …, without the guard."""
+    """Yield the run's processes as `mpirun`, `rank 1`, `stub 1` …, without the guard."""
     for pid in marked_processes(server.launch.run_id) - {server.pid}:
         name = Path(f"/proc/{pid}/exe").readlink().name
         environment = Path(f"/proc/{pid}/environ").read_bytes().decode()
@@ -88,7 +88,7 @@ def test_engine_folder_is_one_that_inspection_reads(tmp_path):
 
 
 async def live_streams(server, max_tokens=1900):
-    """Streams that have returned their first tokens."""
+    """Return a client and its streams once all have returned tokens."""
     client = TritonClient(server.grpc_address, tensorrt_llm_version=PINNED_VERSION)
     given = [0] * STREAMS
 
@@ -110,8 +110,8 @@ async def live_streams(server, max_tokens=1900):
 )
 async def test_kill_9_of_any_process_ends_every_stream(make_triton, victim, world_size):
     server = make_triton(tp=world_size, step_ms=10)
-    told = []
-    server.on_exit(told.append)
+    reported = []
+    server.on_exit(reported.append)
     pids = {**dict(processes(server)), "guard": server.pid}
     client, tasks = await live_streams(server)
     os.kill(pids[victim], signal.SIGKILL)
@@ -119,15 +119,15 @@ async def test_kill_9_of_any_process_ends_every_stream(make_triton, victim, worl
     results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), PATIENCE_S)
     assert {type(result) for result in results} == {EngineUnavailable}
     assert server.state is State.DEAD
-    await until(lambda: told)
-    assert [error.message for error in told] == [server.cause]
+    await until(lambda: reported)
+    assert [error.message for error in reported] == [server.cause]
     assert "SIGKILL" in server.cause or world_size == 2
     assert_gone(server)
     await client.close()
 
 
 async def test_a_connection_does_not_block_mpirun(make_triton):
-    """One idle connection did: no death of a rank was noticed while it was there."""
+    """Detect a rank's death in spite of idle connections, which once blocked mpirun."""
     server = make_triton(tp=2)
     listening = {
         address
@@ -173,7 +173,7 @@ async def test_streams_that_are_left_end_in_the_engine(make_triton):
     await until(lambda: sum(count >= 20 for count in given) == 8)  # the others wait
     for task in tasks:
         task.cancel()
-    for _ in range(5):  # rounds of the event loop: nobody who leaves waits for the engine
+    for _ in range(5):  # rounds of the event loop: cancelled tasks do not wait for the engine
         await asyncio.sleep(0)
     assert all(task.done() for task in tasks)
     await until(lambda: sum("cancelled id=s" in line for line in server.lines) == STREAMS)
@@ -197,7 +197,7 @@ async def test_hung_engine_is_stopped(make_triton):
     server = make_triton(tp=2, step_ms=5, hang_after=100)
     client, tasks = await live_streams(server)
     await asyncio.to_thread(server.wait_for_line, "hanging")
-    assert server.state is State.READY  # only whoever waits for tokens can tell
+    assert server.state is State.READY  # only clients that wait for tokens notice
     server.stop(0.3)
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert {type(result) for result in results} == {EngineUnavailable}
@@ -259,5 +259,5 @@ def test_engine_that_loads_too_long_meets_the_deadline(make_triton, rank):
     with pytest.raises(TritonError, match="not ready after 1 s"):
         server.wait_until_ready(1)
     server.stop(0.3)
-    assert time.monotonic() - begun < 30  # it would load for 60
+    assert time.monotonic() - begun < 30  # loading takes 60 s
     assert_gone(server, within_s=0.1)
