@@ -1,4 +1,4 @@
-"""The command line of the benchmarks, one case in a tiny size."""
+"""The command line of the benchmarks, with one tiny case."""
 
 from __future__ import annotations
 

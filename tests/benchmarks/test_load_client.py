@@ -61,7 +61,7 @@ def test_quantiles_are_given_values() -> None:
 async def served(
     answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
 ) -> AsyncIterator[int]:
-    """A server on a free port; every connection has ended when the block has been left."""
+    """Run a server on a free port; wait for the end of every connection."""
     connections: list[asyncio.Task[Any]] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -33,13 +33,13 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
 
 
 class Asked:
-    """A stream to the engine and all that came through it."""
+    """A stream to the engine; records all responses."""
 
     def __init__(self, target: Target) -> None:
         self.client = InferenceServerClient(f"127.0.0.1:{target.grpc_port}")
         self.ids: list[list[int]] = []
         self.ended: list[str] = []
-        self.begun = threading.Event()
+        self.started = threading.Event()
         self.client.start_stream(self._on_response)
 
     def ask(self, request_id: str, **values: Any) -> None:
@@ -56,7 +56,7 @@ class Asked:
     def _on_response(self, result: Any, error: Exception | None) -> None:
         if error is not None:
             return  # cancelled
-        self.begun.set()
+        self.started.set()
         response = result.get_response()
         self.ids.append(result.as_numpy("output_ids").ravel().tolist())
         if response.parameters["triton_final_response"].bool_param:
@@ -105,9 +105,9 @@ def test_engine_stops_a_request_that_runs(engine: Target) -> None:
 def test_engine_lets_go_of_a_cancelled_request(engine: Target) -> None:
     gone = Asked(engine)
     gone.ask("a", **request(100_000, 7))
-    assert gone.begun.wait(PATIENCE_S)
+    assert gone.started.wait(PATIENCE_S)
     gone.close(cancel=True)
     asked = Asked(engine)
     asked.ask("b", **request(2, 7))
-    asked.close()  # returns when the answer is whole: the one place in the batch was free again
+    asked.close()  # waits for the whole answer, which needs the only slot of the batch
     assert asked.ids == [[7], [7]]

@@ -1,4 +1,4 @@
-"""The page that a run of the benchmarks writes."""
+"""The page that the benchmarks write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`config.json` of real models, cut down to what a build reads."""
+"""`config.json` of real models, reduced to the keys that a build reads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trtllm_truss.settings.model import Settings
 def usual(
     architecture: str, layers: int, hidden: int, heads: int, kv: int, inner: int, vocab: int
 ) -> dict[str, Any]:
-    """The names that most families share."""
+    """Return the keys that most families share."""
     return {
         "architectures": [architecture],
         "num_hidden_layers": layers,
@@ -113,12 +113,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 
 def checkpoint(family: str = "LLaMA", **changes: Any) -> Checkpoint:
-    """A checkpoint of a family, with other values in its `config.json`."""
+    """Return a checkpoint of a family with changes to its `config.json`."""
     return parse_checkpoint(CONFIGS[family] | changes)
 
 
 def settings(build: dict[str, Any], **metadata: Any) -> tuple[Settings, Build]:
-    """Settings with a `build` block."""
+    """Parse settings with a `build` block."""
     block = {"checkpoint_repository": "org/model", **build}
     parsed = parse_settings(
         {"model_metadata": {"trust_remote_code": True, "build": block} | metadata}

@@ -15,7 +15,7 @@ TOOLS = Path(__file__).parent / "fake_tools"
 
 @pytest.fixture(scope="session")
 def smollm2_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """SmolLM2-135M-Instruct as Hugging Face would have it, out of its GGUF file."""
+    """SmolLM2-135M-Instruct in Hugging Face's format, converted from its GGUF file."""
     folder = tmp_path_factory.mktemp("smollm2")
     write_smollm2_checkpoint(folder)
     return folder
@@ -23,7 +23,7 @@ def smollm2_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Install fakes of `trtllm-build` and the scripts, which record their calls in the folder."""
+    """Install fakes of `trtllm-build` and the scripts; they record their calls in the folder."""
     folder = tmp_path / "tools"
     programs = folder / "bin"
     programs.mkdir(parents=True)

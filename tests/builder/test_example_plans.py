@@ -1,4 +1,4 @@
-"""The examples print the builds that the guides do by hand."""
+"""The examples plan the builds of the guides."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def test_llama_3_8b() -> None:
 def test_baichuan_13b_on_two_gpus() -> None:
     """Seed: "Manual compilation of models", TensorRT-LLM 0.12.0.
 
-    The guide calls `build.py` of 0.7, whose `--use_inflight_batching`, `--use_gemm_plugin` and
-    `--world_size` are since 0.8 the options below.
+    The guide calls `build.py` of 0.7; the options below have replaced its
+    `--use_inflight_batching`, `--use_gemm_plugin` and `--world_size` since 0.8.
     """
     plan, version = planned("baichuan-13b-tp2-build", CONFIGS["Baichuan"])
     assert version == "0.12.0"
@@ -68,7 +68,7 @@ def test_baichuan_13b_on_two_gpus() -> None:
     }.items()  # fmt: skip
 
 
-@pytest.mark.filterwarnings("ignore::ImportWarning")  # google-api-core, which Truss imports
+@pytest.mark.filterwarnings("ignore::ImportWarning")  # of google-api-core, which Truss imports
 @pytest.mark.parametrize("example", ["llama-3-8b-build", "baichuan-13b-tp2-build"])
 def test_examples_are_what_truss_accepts(example: str) -> None:
     from truss.base.truss_config import TrussConfig

@@ -1,4 +1,4 @@
-"""The commands of every family and quantization: as reviewed, and with options that exist."""
+"""Commands of every family and quantization equal the reviewed ones and use known options."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trtllm_truss.errors import SettingsError
 
 
 def options(command: tuple[str, ...]) -> dict[str, str | None]:
-    """Flags and their values."""
+    """Return flags and their values."""
     following = (*command[1:], "--")
     return {
         word: None if after.startswith("--") else after
@@ -28,7 +28,7 @@ def options(command: tuple[str, ...]) -> dict[str, str | None]:
 
 
 def built(block: dict[str, Any], version: str = "1.0.0", **metadata: Any) -> dict[str, str | None]:
-    """Options of `trtllm-build` for LLaMA-3-8B."""
+    """Return the options of `trtllm-build` for LLaMA-3-8B."""
     wanted, build = settings(block, **metadata)
     model = parse_checkpoint(LLAMA_3_8B)
     step = plan_build(wanted, build, model, Target(version, "H100", (9, 0))).steps[-1]
@@ -39,7 +39,7 @@ def test_plans_are_those_that_were_reviewed() -> None:
     assert text() == GOLDEN.read_text(encoding="utf-8")
 
 
-def test_every_option_is_one_that_the_tools_have() -> None:
+def test_every_option_exists_in_the_tools() -> None:
     checked = 0
     for family, split, block in variants():
         try:

@@ -1,4 +1,4 @@
-"""The command line before it starts anything, and the terminal client against a small server."""
+"""Argument checks of the command line, and `predict` against a small server."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_predict_streams(url: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.fixture
 def https_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """A server for `localhost` and `model.example`, both of which are this machine."""
+    """The port of a server for `localhost` and `model.example`, which resolve to loopback."""
     certificate = tmp_path / "certificate.pem"
     certificate.write_bytes(new_certificate("localhost", "model.example"))
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
@@ -101,7 +101,7 @@ def https_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]
 
 
 def new_certificate(*names: str) -> bytes:
-    """A certificate that signs itself, and its key."""
+    """Return a self-signed certificate and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, names[0])])
     now = datetime.datetime.now(datetime.timezone.utc)

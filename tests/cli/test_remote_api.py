@@ -43,7 +43,7 @@ def server(remote_api: int) -> Iterator[Served]:
 
 @pytest.fixture
 def environment(remote_api: int, tmp_path: Path) -> dict[str, str]:
-    """Of a user who has never used Truss before."""
+    """The environment of a new user of Truss."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("XDG_")}
     return {
         **kept,
@@ -88,7 +88,7 @@ def test_it_streams(server: Served, environment: dict[str, str]) -> None:
         client.kill()
     assert settles(lambda: len(server.cancelled()) > before)
     (*_, generated) = server.cancelled()[before:]
-    assert generated < 4000  # the text was there long before its end
+    assert generated < 4000  # text arrived long before the end
 
 
 def test_not_streamed_and_refused(server: Served, environment: dict[str, str]) -> None:

@@ -1,8 +1,8 @@
-"""`config.json` as each era's builder writes it, and the rank files beside it.
+"""`config.json` and rank files as each era's builder writes them.
 
-Put together from the keys of each release's builder (``examples/llama/build.py`` up to 0.7,
+Composed from the keys of each release's builder (``examples/llama/build.py`` up to 0.7,
 ``tensorrt_llm/builder.py`` and ``models/modeling_utils.py`` from 0.8) for Llama-3-8B and
-Llama-2-7B; every file here was written for these tests.
+Llama-2-7B; all were written for these tests.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ENGINE_BYTES = 16_000_000_000
 def old_config(
     *, tp: int = 1, pp: int = 1, quant_mode: int = 0, paged_context: bool | None = False
 ) -> Json:
-    """Releases 0.5 (`paged_context` is None: the key is not there yet) to 0.7; Llama-2-7B."""
+    """Return a config of 0.5 (`paged_context` None omits the key) to 0.7 for Llama-2-7B."""
     plugins: Json = {
         "bert_attention_plugin": False,
         "context_fmha_type": 1,
@@ -63,7 +63,7 @@ def old_config(
 
 
 def config_0_9(version: str = "0.9.0") -> Json:
-    """Releases 0.8 to 0.10: `max_output_len`, and the cache's kind is a plugin option."""
+    """Return a config of 0.8 to 0.10: `max_output_len`, cache kind as a plugin option."""
     config = new_config(version)
     build = config["build_config"]
     del build["max_seq_len"], build["kv_cache_type"], build["plugin_config"]["manage_weights"]
@@ -81,7 +81,7 @@ def config_0_9(version: str = "0.9.0") -> Json:
 
 
 def config_0_12(version: str = "0.12.0") -> Json:
-    """Releases 0.11 and 0.12: `max_seq_len`, still `paged_kv_cache`."""
+    """Return a config of 0.11 and 0.12: `max_seq_len`, still `paged_kv_cache`."""
     config = new_config(version)
     build = config["build_config"]
     del build["kv_cache_type"], build["plugin_config"]["manage_weights"]
@@ -93,7 +93,7 @@ def config_0_12(version: str = "0.12.0") -> Json:
 
 
 def config_0_18(version: str = "0.18.0") -> Json:
-    """Releases 0.13 to 0.18: `kv_cache_type`."""
+    """Return a config of 0.13 to 0.18: `kv_cache_type`."""
     config = new_config(version)
     config["build_config"]["plugin_config"].update(
         tokens_per_block=64, use_paged_context_fmha=False
@@ -116,7 +116,7 @@ def new_config(
     kv_cache: str | None = None,
     max_seq_len: int = 8192,
 ) -> Json:
-    """Releases 0.19 to 1.2; Llama-3-8B unless its measures are given."""
+    """Return a config of 0.19 to 1.2, by default for Llama-3-8B."""
     model: Json = {
         "architecture": "LlamaForCausalLM",
         "dtype": dtype,
@@ -186,7 +186,7 @@ def new_config(
 
 
 def rank_names(config: Json) -> list[str]:
-    """The engine files that belong to a config, by rank."""
+    """Return the names of a config's engine files, by rank."""
     if "version" in config:
         mapping = config["pretrained_config"]["mapping"]
         return [f"rank{rank}.engine" for rank in range(mapping["world_size"])]
@@ -198,5 +198,5 @@ def rank_names(config: Json) -> list[str]:
 
 
 def listing(config: Json, *, engine_bytes: int = ENGINE_BYTES) -> list[tuple[str, int]]:
-    """The files of a whole engine repository."""
+    """Return names and sizes of all files of an engine repository."""
     return [("config.json", 5000), *((name, engine_bytes) for name in rank_names(config))]

@@ -46,7 +46,7 @@ MODELS = {
     "phi-2": shape(32, 2560, 32, 32, 80),
 }
 
-# Bytes per token and GPU, worked out by hand: 2 × layers × kv heads × head size × bytes.
+# Bytes per token and GPU, calculated by hand: 2 × layers × kv heads × head size × bytes.
 GOLDEN = [
     # model, tp, pp, fp16, fp8 or int8
     ("llama-2-7b", 1, 1, 524_288, 262_144),

@@ -237,7 +237,7 @@ def with_value(config: Json, path: tuple[str, ...], value: Any) -> Json:
     section: Any = config
     for parent in path[:-1]:
         section = section.get(parent)
-        if not isinstance(section, dict):  # an earlier change took it away
+        if not isinstance(section, dict):  # removed by an earlier change
             return config
     section[path[-1]] = value
     return config

@@ -13,7 +13,7 @@ from trtllm_truss.guides.guide import Guide, Language
 from trtllm_truss.guides.size import find_excess
 from trtllm_truss.guides.xgrammar_workaround import _BRACKETS, find_misread_pair
 
-# What a bracket was before: quadratic in brackets that are not closed.
+# The former pattern, quadratic in unclosed brackets.
 CLOSED_BRACKETS = re.compile(r"\[(?:\\.|[^\]\\])*\]", re.DOTALL)
 REGEX_TEXTS = st.text(st.sampled_from("[]\\ab(é0ß-^\n"), max_size=40)
 
@@ -28,7 +28,7 @@ def test_closed_brackets_are_found_as_before(text: str) -> None:
 
 @given(REGEX_TEXTS)
 def test_each_character_is_read_once(text: str) -> None:
-    """From every bracket on there is a match, so that none is tried in vain."""
+    """Match from every bracket, so no character is read twice."""
     for start in (match.start() for match in re.finditer(r"\[", text)):
         assert _BRACKETS.match(text, start)
 

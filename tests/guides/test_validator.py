@@ -1,4 +1,4 @@
-"""Guides are checked in processes with limits, few at a time."""
+"""Guides are checked in a few processes with limits."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def outcome(result: Future[None]) -> str | None:
 
 
 def processes(group: int) -> list[int]:
-    """The ids of what lives in a session."""
+    """Return the ids of the processes in a session."""
     found = []
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
@@ -113,7 +113,7 @@ def test_excess_guides_are_refused(guides: GuideValidator, tmp_path: Path) -> No
     assert refused.done()
     with pytest.raises(TooManyGuides, match=r"\(maximum queue size 32\); try again shortly"):
         refused.result()
-    waiting[0].cancel()  # and leaves its place to another
+    waiting[0].cancel()  # frees its place in the queue
     last = guides.check(order("one more"))
     assert not last.done()
     for number in range(2):
@@ -181,7 +181,7 @@ def test_checks_have_a_low_priority_and_end_with_their_owner(
     assert settles(lambda: len(guides._running) == 2 and guides._process is not None)
     assert guides._process is not None
     group = guides._process.pid
-    assert settles(lambda: len(processes(group)) == 5)  # the program, and two for each guide
+    assert settles(lambda: len(processes(group)) == 5)  # the worker, and two for each guide
     assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in processes(group)} == {10}
     guides.close()
     assert settles(lambda: not processes(group))

@@ -1,4 +1,4 @@
-"""Guides for TensorRT-LLM, checked with the XGrammar that its image holds."""
+"""Guides for TensorRT-LLM, checked with the XGrammar of its image."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ async def test_retry_after_is_the_time_until_the_wait_fits_the_budget() -> None:
     await gate.admit(1)
     with pytest.raises(QueueFull) as full:
         await gate.admit(1)
-    assert full.value.retry_after_s == 23  # 30 s to wait, 8 s bearable, and a little for a token
+    assert full.value.retry_after_s == 23  # 30 s of wait, minus an acceptable 8 s, plus a token
 
 
 @virtually
@@ -185,7 +185,7 @@ async def test_the_predicted_wait_includes_tokens() -> None:
     await served(gate, 500, 7)
     await gate.admit(500)
     await gate.admit(500)
-    (waiting,) = await queued(gate, 500)  # half of what is reserved must end: 3.5 s
+    (waiting,) = await queued(gate, 500)  # half of the reserved tokens must be released: 3.5 s
     with pytest.raises(QueueFull, match="about 11 s"):
         await gate.admit(1000)
     assert not waiting.done()
@@ -237,7 +237,7 @@ async def test_a_slot_granted_to_a_cancelled_waiter_is_released() -> None:
     gate = admission()
     running = await gate.admit(1)
     leaving, staying = await queued(gate, 1, 1)
-    running.release()  # grants the place to `leaving`, which has not noticed yet
+    running.release()  # grants the slot to `leaving`, which does not run yet
     leaving.cancel()
     await asyncio.sleep(0)
     await asyncio.sleep(0)

@@ -17,7 +17,7 @@ MAX_REQUESTS, MAX_TOKENS, QUEUE_LIMIT, BUDGET_S = 3, 100, 6, 10
 frequencies = {"arrive": 6, "look": 3, "cancel": 3, "release": 5, "wait": 1, "fail": 1}
 events = st.tuples(
     st.sampled_from([name for name, count in frequencies.items() for _ in range(count)]),
-    st.integers(1, 130),  # tokens, or which one, or tenths of a second
+    st.integers(1, 130),  # tokens, an index, or tenths of a second
 )
 
 
@@ -33,7 +33,7 @@ class Play:
 
     async def arrive(self, tokens: int) -> None:
         self.waits[asyncio.create_task(self.gate.admit(tokens))] = self.now()
-        if tokens % 4:  # else it is cancelled, or the engine gone, before it has begun
+        if tokens % 4:  # others may end before they run
             await asyncio.sleep(0)
 
     async def cancel(self, which: int) -> None:
@@ -54,7 +54,7 @@ class Play:
         await self.look(0)
 
     async def look(self, _: int) -> None:
-        for _ in range(3):  # until what is given on by those who leave has arrived
+        for _ in range(3):  # slots pass from ended requests to waiting ones
             await asyncio.sleep(0)
         for wait in [wait for wait in self.waits if wait.done()]:
             del self.waits[wait]
@@ -67,7 +67,7 @@ class Play:
         assert self.gate.running == len(self.held)
         assert self.gate.reserved_tokens == sum(ticket.tokens for ticket in self.held)
         assert self.gate.waiting == len(self.waits)
-        assert not self.waits or self.held, "somebody waits for an idle engine"
+        assert not self.waits or self.held, "a request waits for an idle engine"
         assert all(self.now() - begun <= BUDGET_S for begun in self.waits.values())
 
     def limits_hold(self) -> bool:

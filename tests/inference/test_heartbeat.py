@@ -37,7 +37,7 @@ def test_a_new_request_does_not_hide_a_hang(heartbeat: EngineHeartbeat, now: lis
         with heartbeat.waiting():
             assert heartbeat.silent_for_s == 5
             now[0] += 1
-        # The second one got something: a sign of life.
+        # The second request got a token: a sign of life.
         assert heartbeat.silent_for_s == 0
 
 
@@ -70,7 +70,7 @@ def test_consecutive_failures_are_silence(heartbeat: EngineHeartbeat, now: list[
         heartbeat.request_failed()
         now[0] += 10
     assert heartbeat.silent_for_s == 20
-    now[0] += 1000  # nobody asks
+    now[0] += 1000  # without requests
     assert heartbeat.silent_for_s == 20
     with heartbeat.waiting():
         assert heartbeat.silent_for_s == 20

@@ -1,4 +1,4 @@
-"""`render` writes the repository that `serve` gives to Triton, for every version of the table."""
+"""`render` and `serve` write the same repository for every version of the table."""
 
 from __future__ import annotations
 

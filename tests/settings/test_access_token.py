@@ -1,4 +1,4 @@
-"""The Hugging Face token: absent, empty and malformed are three different things."""
+"""The Hugging Face token: absent, empty and malformed values are distinguished."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VARIABLE = "TRUSS_SECRET_hf_access_token"
 
 
 class TrussSecrets(dict[str, str]):
-    """Like Truss's: a secret without a value is as absent as one that is not declared."""
+    """Secrets like Truss's, which does not distinguish empty from undeclared ones."""
 
 
 @pytest.fixture(autouse=True)

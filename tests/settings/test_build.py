@@ -1,4 +1,4 @@
-"""`model_metadata.build`: types, ranges, and lengths that agree."""
+"""`model_metadata.build`: types, ranges and consistent lengths."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_metadata_must_be_a_mapping() -> None:
 
 
 class TrussSecrets:
-    """Behaves as Truss's own secrets do: only look-up, its own error, no iteration."""
+    """Secrets like Truss's: look-up with its error, no iteration."""
 
     def __init__(self, **secrets: str) -> None:
         self._secrets = secrets

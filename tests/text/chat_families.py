@@ -1,8 +1,7 @@
-"""Chat templates of seven model families: each model's published prompt format, as a template.
+"""Chat templates and expected prompts of seven model families.
 
-The templates are this project's own, written from the formats that the models' makers document, in
-the ways of Jinja that the families' own templates have. Each comes with the conversation below as
-its prompt has to look.
+The templates were written for this project from the documented formats, with the Jinja features
+that the families' templates use.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ DIALOGUE = [
     {"role": "assistant", "content": "Hello!"},
     {"role": "user", "content": "2 + 2?"},
 ]
-"""A dialogue for every family: no system message, alternating turns."""
+"""A dialogue that every family accepts: alternating turns, no system message."""
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 
@@ -26,11 +25,11 @@ class Family:
     Attributes:
         template: the Jinja source.
         tokens: its special tokens.
-        bos: the token that begins a text, which its tokenizer adds by itself; None for none.
-        eos: the token that ends one.
-        prompt: `DIALOGUE`, and the beginning of an answer.
-        has_system: whether it knows system messages.
-        has_tools: whether it knows tools.
+        bos: the token that the tokenizer adds before a text; None if it adds none.
+        eos: the end token.
+        prompt: the expected prompt of `DIALOGUE`.
+        has_system: accepts system messages.
+        has_tools: accepts tools.
     """
 
     template: str
@@ -244,4 +243,4 @@ FAMILIES = {
     "gemma": GEMMA,
     "phi": PHI,
 }
-"""ChatML, the seventh, is SmolLM2's own, from its file."""
+"""The seventh, ChatML, comes from SmolLM2's file."""

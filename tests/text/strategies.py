@@ -1,4 +1,4 @@
-"""Inputs of the property tests in this folder."""
+"""Inputs of the property tests."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ cuts = st.lists(st.integers(0, 5), min_size=1, max_size=8).filter(any)
 
 
 def id_lists(tokenizer: TextTokenizer) -> st.SearchStrategy[list[int]]:
-    """Ids in any order: mostly invalid UTF-8, with special and unknown ones in between."""
+    """Generate ids in any order: mostly invalid UTF-8, with special and unknown ones."""
     everything = st.integers(0, tokenizer.vocab_size + 9)
-    first = st.integers(0, 300)  # where special and byte tokens are
+    first = st.integers(0, 300)  # has the special and byte tokens
     return st.lists(st.one_of(everything, first), max_size=40)
 
 
 def pieces(whole: Item, lengths: list[int]) -> Iterator[Item]:
-    """Cut something into pieces of the given lengths, over and over; some may be empty."""
+    """Cut a sequence into pieces of repeating lengths; some may be empty."""
     start = 0
     while start < len(whole):
         for length in lengths:
@@ -55,7 +55,7 @@ def pieces(whole: Item, lengths: list[int]) -> Iterator[Item]:
 
 
 def common_start(texts: Sequence[str]) -> str:
-    """The common beginning of all texts."""
+    """Return the common prefix of all texts."""
     return "".join(
         column[0]
         for column in takewhile(lambda column: len({*column}) == 1, zip(*texts, strict=False))

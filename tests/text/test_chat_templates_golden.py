@@ -1,4 +1,4 @@
-"""The ids of conversations are those of `transformers`, for the templates of seven families."""
+"""Ids of conversations equal those of `transformers` for seven families' templates."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _both(folder: Path) -> Pair:
 
 
 def _trained(family: Family) -> Tokenizer:
-    """Byte-level, with the family's tokens; it adds BOS around a text where the family does."""
+    """Train a byte-level tokenizer with the family's tokens and BOS."""
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -77,7 +77,7 @@ def _trained(family: Family) -> Tokenizer:
 
 @cache
 def pair(name: str) -> Pair:
-    """Ours and theirs, from the same folder."""
+    """Load our tokenizer and that of `transformers` from one folder."""
     with TemporaryDirectory() as folder:
         if name == "chatml":
             parts = read_gguf_tokenizer(smollm2_file())
@@ -91,11 +91,11 @@ def pair(name: str) -> Pair:
 
 
 def ids(name: str, messages: list[dict[str, Any]], **options: Any) -> list[int]:
-    """Our ids, once they are known to be those of `transformers`."""
+    """Return our ids; fail unless they equal those of `transformers`."""
     ours, theirs = pair(name)
     options.setdefault("add_generation_prompt", True)
     own = {name: options.pop(name) for name in OWN_OPTIONS & options.keys()}
-    control = "<s>" in str(messages)  # the reference lets those act
+    control = "<s>" in str(messages)  # the reference interprets these
     got = ours.apply_chat_template(messages, **own, variables=options, control_tokens=control)
     wanted = theirs.apply_chat_template(
         messages, tokenize=True, return_dict=False, **own, **options
@@ -127,7 +127,7 @@ def test_the_chatml_prompt_is_the_published_one() -> None:
 @pytest.mark.parametrize("turns", [1, 2, 3])
 @pytest.mark.parametrize("begin", [True, False])
 def test_turns(name: str, turns: int, begin: bool) -> None:
-    """Two turns end with the assistant's."""
+    """End with a turn of the assistant if there are two."""
     assert ids(name, DIALOGUE[:turns], add_generation_prompt=begin)
 
 
@@ -136,7 +136,7 @@ GOING_ON = ["The", "The answer is ", " 3.14\n", "e", "<s>", "assistant"]
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("begun", GOING_ON)
-def test_going_on_in_the_last_message(name: str, begun: str) -> None:
+def test_continuing_the_last_message(name: str, begun: str) -> None:
     ours, _ = pair(name)
     messages = [DIALOGUE[0], {"role": "assistant", "content": begun}]
     got = ids(name, messages, add_generation_prompt=False, continue_final_message=True)

@@ -1,4 +1,4 @@
-"""Special tokens written out in messages are text, unless the operator lets them act."""
+"""Special tokens in messages are plain text, unless the operator allows them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_names_and_tools_are_text_too() -> None:
     ids = tokenizer.apply_chat_template(
         [{"role": f"user{ATTACK}", "content": "Hi"}], tools=[{"name": ATTACK}]
     )
-    assert ids.count(START) == 3  # the default system prompt, the message, the answer
+    assert ids.count(START) == 3  # of the default system prompt, the message and the answer
 
 
 @given(st.lists(st.sampled_from(["<a>", "<", "a", ">", "<ab>", "<b>", "b", " "]), max_size=12))

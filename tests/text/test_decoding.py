@@ -1,4 +1,4 @@
-"""Decoders of no known model: the text is exact for every valid tokenizer.json."""
+"""Decoding is exact for any valid tokenizer.json, also with decoders of no known model."""
 
 from __future__ import annotations
 

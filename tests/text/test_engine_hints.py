@@ -48,7 +48,7 @@ def test_special_tokens_bytes_and_broken_text_give_no_hint(kind: str, word: str)
     assert StopWordIds(tokenizer_of(kind)).hint(word) is None
 
 
-def test_a_leading_space_is_no_hint_where_the_first_token_loses_it() -> None:
+def test_a_space_that_the_first_token_loses_is_not_a_hint() -> None:
     tokenizer = tokenizer_of("llama-2")
     (token_id,) = tokenizer.encode("the", add_special_tokens=False)
     assert StopWordIds(tokenizer).hint("the") == token_id

@@ -49,7 +49,7 @@ def test_smollm2_is_rebuilt() -> None:
     assert tokenizer.bos_id == 1
     assert tokenizer.pad_id == 2
     assert tokenizer.special_ids == frozenset(range(17))
-    # The ids that OpenVINO GenAI's tokenizer makes from the same file.
+    # The ids of OpenVINO GenAI's tokenizer for the same file.
     assert tokenizer.encode("Hi 12 <|im_end|>") == [26843, 216, 33, 34, 216, 2]
     code = [198, 197, 1604, 275, 24, 104, 727, 1003, 1792, 1903, 216, 34, 216, 357, 506, 216]
     ids = tokenizer.encode("\n\tdef f(x): return x ** 2  it's 2024")

@@ -44,8 +44,8 @@ def test_pieces_of_any_ids_join_to_their_decoding(
     check_pieces(tokenizer, data.draw(id_lists(tokenizer)), lengths)
 
 
-def ways_to_go_on(tokenizer: TextTokenizer) -> list[list[int]]:
-    """Continuations that together bring out all that can still change in a text."""
+def continuations(tokenizer: TextTokenizer) -> list[list[int]]:
+    """Return ids to append that cover all possible changes of a text."""
     letter = tokenizer.encode("a", add_special_tokens=False)
     ways = [[], letter]
     for rest in (b"\x80\x80\x80", b"\x90\x80\x80", b"\xa0\x80\x80", b"\xbf\xbf\xbf", b"\xff"):
@@ -58,7 +58,7 @@ def byte_ids(tokenizer: TextTokenizer, data: bytes) -> list[int]:
     backend = tokenizer._backend
     names = [f"<0x{byte:02X}>" for byte in data]
     if backend.token_to_id(names[0]) is None:
-        # GPT-2's alphabet writes these bytes as U+0122 to U+0142, and as themselves from U+00A1.
+        # GPT-2's alphabet maps these bytes to U+0122 to U+0142, and from U+00A1 to themselves.
         names = [chr(byte) if byte >= 0xA1 else chr(byte + 0xA2) for byte in data]
     ids = [backend.token_to_id(name) for name in names]
     return [token_id for token_id in ids if token_id is not None]
@@ -68,12 +68,12 @@ def byte_ids(tokenizer: TextTokenizer, data: bytes) -> list[int]:
 @settings(deadline=None, derandomize=True, max_examples=40)
 @given(text=texts)
 def test_text_comes_as_soon_as_no_further_id_can_change_it(kind: str, text: str) -> None:
-    # A U+FFFD of the text itself is certain from its first byte on: it is there whether the
-    # character is completed or spoilt. That is not made use of.
+    # Without U+FFFD: it could be sent at its first byte, as both a complete and a broken character
+    # decode to it. The decoder does not use this.
     tokenizer = tokenizer_of(kind)
     ids = tokenizer.encode(text.replace("\ufffd", ""), add_special_tokens=False)
     decoding = tokenizer.start_decoding()
-    ways = ways_to_go_on(tokenizer)
+    ways = continuations(tokenizer)
     shown = ""
     for end, token_id in enumerate(ids, start=1):
         shown += decoding.push([token_id])
@@ -93,7 +93,7 @@ def test_plain_text_comes_token_by_token(kind: str) -> None:
 @every_kind
 @pytest.mark.timeout(20)
 def test_the_cost_of_a_token_does_not_grow(kind: str) -> None:
-    # Re-decoding all that came before would take minutes here.
+    # Decoding the whole text again for each token would take minutes.
     tokenizer = tokenizer_of(kind)
     for ids in ([5] * 30_000, [3] * 30_000, [2] * 30_000, [60, 130] * 15_000):
         decoding = tokenizer.start_decoding()

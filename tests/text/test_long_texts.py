@@ -1,4 +1,4 @@
-"""A long text costs what the engine's context is worth, and a tail is that of the whole text."""
+"""The cost of a long text is bounded by the engine's context; a tail is exact."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def long_text(seed: int, words: int = 20_000) -> str:
 
 
 class Counted:
-    """Counts the characters that a tokenizer's backend is given."""
+    """Counts the characters passed to a tokenizer's backend."""
 
     def __init__(self, backend: Any) -> None:
         self._backend = backend

@@ -13,14 +13,14 @@ thorough = settings(deadline=None, max_examples=500, derandomize=True)
 
 
 def reference(text: str, stop_words: list[str]) -> str:
-    """The text up to the first place where a stop word is found."""
+    """Return the text before the first stop word."""
     found = [at for word in stop_words if (at := text.find(word)) >= 0]
     return text[: min(found, default=len(text))]
 
 
 @thorough
 @given(text=letters, stop_words=words, lengths=cuts)
-def test_any_cut_gives_what_a_search_in_the_whole_text_gives(
+def test_any_cut_equals_a_search_in_the_whole_text(
     text: str, stop_words: list[str], lengths: list[int]
 ) -> None:
     matcher = StopWordMatcher(StopWords(stop_words))
@@ -38,11 +38,11 @@ def test_any_cut_gives_what_a_search_in_the_whole_text_gives(
 @given(text=letters, stop_words=words)
 def test_no_more_is_held_back_than_can_still_be_cut(text: str, stop_words: list[str]) -> None:
     matcher = StopWordMatcher(StopWords(stop_words))
-    ways_to_go_on = ["", "x", *(word[at:] for word in stop_words for at in range(len(word)))]
+    continuations = ["", "x", *(word[at:] for word in stop_words for at in range(len(word)))]
     shown = ""
     for end, character in enumerate(text, start=1):
         shown += matcher.push(character)[0]
-        wholes = [reference(text[:end] + way, stop_words) for way in ways_to_go_on]
+        wholes = [reference(text[:end] + way, stop_words) for way in continuations]
         assert shown == common_start(wholes)
 
 

@@ -19,7 +19,7 @@ options = st.fixed_dictionaries(
 
 
 def cut(text: str, stop_words: Sequence[str], *, after: bool = False) -> str:
-    """The text before its first stop word, or after the shortest that begins there."""
+    """Cut a text before its first stop word, or after the shortest one at that position."""
     found = [(at, len(word)) for word in stop_words if (at := text.find(word)) >= 0]
     at, length = min(found, default=(len(text), 0))
     return text[: at + length if after else at]
@@ -53,27 +53,27 @@ def check_tokens(
     options: dict[str, bool],
     text: str,
 ) -> None:
-    """The stream of tokens shows the same text, made of the first ids one after the other."""
+    """Fail unless the tokens have the same text and are the first ids in order."""
     stream = TokenStream(tokenizer, StopWords(stop_words), **options)
-    shown, told = "", []
+    shown, reported = "", []
     for ids_ in pieces(ids, lengths):
         piece = stream.push(ids_)
         assert piece.text == "".join(token.text for token in stream.tokens)
         shown += piece.text
-        told += stream.tokens
+        reported += stream.tokens
     last = stream.finish()
     shown += last
-    told += stream.tokens
+    reported += stream.tokens
     assert shown == text
-    assert [token.id for token in told] == ids[: len(told)]
-    assert stream.stopped or len(told) == len(ids)
-    left = text.removeprefix("".join(token.text for token in told))
+    assert [token.id for token in reported] == ids[: len(reported)]
+    assert stream.stopped or len(reported) == len(ids)
+    left = text.removeprefix("".join(token.text for token in reported))
     assert left in ("", "\ufffd")
 
 
 @st.composite
 def parts_of(draw: st.DrawFn, text: str) -> list[str]:
-    """Stop words that have a chance: short parts of the text, and one that is not in it."""
+    """Draw stop words: short parts of the text, and one that is not in it."""
     starts = draw(st.lists(st.integers(0, max(0, len(text) - 1)), max_size=3))
     words = [text[start : start + draw(st.integers(1, 6))] for start in starts]
     return [word for word in [*words, "\ue000"] if word]
@@ -130,13 +130,13 @@ def test_the_stop_word_that_ended_it_is_reported() -> None:
     assert stream.stop_word == " two"
 
 
-def test_tokens_tell_the_text_that_each_adds() -> None:
+def test_each_token_has_its_added_text() -> None:
     tokenizer = tokenizer_of("smollm2")
     ids = tokenizer.encode("Hi🤖!")
     stream = TokenStream(tokenizer)
-    told = [token for token_id in ids if stream.push([token_id]) for token in stream.tokens]
-    assert [token.id for token in told] == ids
-    assert [token.text for token in told] == ["Hi", *[""] * (len(ids) - 3), "🤖", "!"]
+    reported = [token for token_id in ids if stream.push([token_id]) for token in stream.tokens]
+    assert [token.id for token in reported] == ids
+    assert [token.text for token in reported] == ["Hi", *[""] * (len(ids) - 3), "🤖", "!"]
     assert len(ids) > 3
 
 
@@ -144,7 +144,7 @@ def test_a_token_cut_by_a_stop_word_is_reported_with_the_rest_of_its_text() -> N
     tokenizer = tokenizer_of("smollm2")
     ids = tokenizer.encode("one two three")
     stream = TokenStream(tokenizer, StopWords(["wo th"]))
-    told = [token for token_id in ids if stream.push([token_id]) for token in stream.tokens]
-    assert told == [TokenText(ids[0], "one"), TokenText(ids[1], " t")]
+    reported = [token for token_id in ids if stream.push([token_id]) for token in stream.tokens]
+    assert reported == [TokenText(ids[0], "one"), TokenText(ids[1], " t")]
     assert stream.finish() == ""
     assert stream.tokens == ()

@@ -1,4 +1,4 @@
-"""Which files of a repository are its tokenizer, and which are not touched."""
+"""Selection of the tokenizer files of a repository."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_tokenizer_that_is_a_program_needs_trust() -> None:
 
 
 def write_gpt2(folder: Path) -> Tokenizer:
-    """A tokenizer as GPT-2 stores it, and what it should become."""
+    """Write a tokenizer in GPT-2's format; return the expected fast tokenizer."""
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()

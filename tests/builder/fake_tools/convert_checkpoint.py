@@ -1,4 +1,4 @@
-"""Fake conversion script of TensorRT-LLM: records its call, writes a small file."""
+"""Fake conversion script of TensorRT-LLM: record the call, write a small file."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Fake `trtllm-build`: records its call, writes an engine; waits while a file `wait` exists."""
+"""Fake `trtllm-build`: record the call, wait while a file `wait` exists, write an engine."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The converter for the CPU: engine and checkpoint must compute the same."""
+"""The CPU converter: engine and checkpoint must compute the same."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def convert(folder: Path, weights: str, *more: str) -> Path:
 
 
 def next_tokens(file: Path, prompts: list[list[int]]) -> list[int]:
-    """The likeliest token after each prompt, by the engine."""
+    """Return the engine's likeliest token after each prompt."""
     pipeline = openvino_genai.ContinuousBatchingPipeline(
         file, openvino_genai.SchedulerConfig(), "CPU", EXACT
     )

@@ -1,4 +1,4 @@
-"""Sizes against published ones: parameters of the models, and the guide's 75 GB."""
+"""Estimated sizes agree with the models' parameters and the guide's 75 GB."""
 
 from __future__ import annotations
 

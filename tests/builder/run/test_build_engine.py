@@ -29,7 +29,7 @@ Start = Callable[[], subprocess.Popen[bytes]]
 
 @pytest.fixture
 def file(tmp_path: Path, cache: Path) -> Path:
-    """A configuration for two GPUs, and its checkpoint."""
+    """A configuration for two GPUs with a checkpoint."""
     folder = tmp_path / "checkpoint"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(LLAMA_3_8B))

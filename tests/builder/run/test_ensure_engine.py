@@ -1,4 +1,4 @@
-"""From a checkpoint to an engine and to a repository, for the CPU, all parts real."""
+"""CPU builds from a checkpoint to an engine and a repository, with real parts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from trtllm_truss.errors import ArtifactError, BuildError, SettingsError
 from trtllm_truss.settings.loading import Environment, parse_settings
 from trtllm_truss.text.tokenizer_selection import tokenizer_files
 
-# The Hub's own client makes its HTTP library complain about the way it uploads.
+# huggingface_hub's uploads cause a warning of its HTTP library.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")
 
 INT8 = {"method": "int8_weight_only"}
@@ -126,7 +126,7 @@ def test_the_same_build_is_found_and_another_is_made(tiny: Path, cache: Path) ->
         ensured(block(tiny)),
         ensured(block(tiny, quantization=INT8, max_seq_len=128)),
     }
-    (tiny / "config.json").touch()  # contents of a local checkpoint may have changed
+    (tiny / "config.json").touch()  # a new time counts as a changed checkpoint
     others.add(ensured(block(tiny, quantization=INT8)))
     assert len({first, *others}) == 4
 
@@ -174,9 +174,7 @@ def test_an_engine_that_cannot_be_published_is_served_all_the_same(
     assert "hf_access_token" in caplog.text
 
 
-def test_a_hub_that_does_not_answer_is_not_taken_for_an_empty_one(
-    tiny: Path, hub: HubServer
-) -> None:
+def test_a_failing_hub_is_not_mistaken_for_an_empty_one(tiny: Path, hub: HubServer) -> None:
     hub.fault("/api/models/org/engine*", status=503, times=100)
     with pytest.raises(ArtifactError, match=r"build\.publish_to 'org/engine' met HTTP status 503"):
         ensured(block(tiny, publish_to="org/engine"), hub.add_token(TOKEN, "org"))
@@ -245,7 +243,7 @@ def test_publishing_needs_the_right_to_write(
     assert "may not write" in (words := capsys.readouterr().err)
     assert TOKEN not in words
     hub.fault("/api/models/org/engine/commit/main", status=503)
-    assert main(command) == 0, "it is tried again"
+    assert main(command) == 0, "the upload is retried"
     assert len(hub.repositories["org/engine"].messages) == 1
 
 

@@ -68,7 +68,7 @@ TP2: Json = {"tensor_parallelism": 2}
 H100_MANIFEST: Json = {"gpu": {"name": "NVIDIA H100 PCIe", "compute_capability": "9.0"}}
 
 TABLE: dict[str, tuple[dict[str, Any], Severity, list[str]]] = {
-    # code: what does not fit, severity, words of the sentence
+    # code: the mismatch, severity, parts of the message
     "tensor_parallelism_mismatch": (
         {"settings": {"tensor_parallelism": 2}},
         ERROR,

@@ -1,4 +1,4 @@
-"""`import-lmi`: configurations from LMI's own documentation, and every option of its tables."""
+"""`import-lmi`: configurations of LMI's documentation, and every option of its tables."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ trtllm_checkpoint_path num_checkpoint_workers num_engine_workers load_by_shard q
 smoothquant_alpha smoothquant_per_token smoothquant_per_channel multi_query_mode awq_format
 awq_calib_size q_format calib_size calib_batch_size awq_block_size use_fp8_context_fmha
 max_draft_len trtllm_python_backend
-""".split()  # noqa: SIM905 - sixty lines of one word each are not clearer
-"""Every option that LMI's guides for 0.25 to 0.36 have in their tables or examples."""
+""".split()  # noqa: SIM905 - shorter than a list
+"""Every option in the tables and examples of LMI's guides for 0.25 to 0.36."""
 
 BUILDS = {"model_id": "org/model"}
 SAMPLES: dict[str, tuple[str, Mapping[str, str]]] = {
@@ -129,7 +129,7 @@ def test_targets_exist(option: Any) -> None:
 
 
 def test_lmis_quick_start(tmp_path: Path) -> None:
-    """The starter configuration of the user guide, for eight GPUs."""
+    """Import the starter configuration of the user guide for eight GPUs."""
     text = """\
 engine=MPI
 option.tensor_parallel_degree=max
@@ -167,7 +167,7 @@ OPTION_MAX_OUTPUT_LEN=512
 
 
 def test_prebuilt_engines() -> None:
-    """The manual conversion guide: engines of two ranks under an S3 prefix."""
+    """Import the two-rank engines in S3 of the manual conversion guide."""
     text = """\
 engine=Python
 option.mpi_mode=true
@@ -254,7 +254,7 @@ def test_defaults_of_lmi() -> None:
         ({"dtype": "int3"}, "it must be one of fp16"),
     ],
 )
-def test_a_value_that_is_none(options: dict[str, str], part: str) -> None:
+def test_invalid_values_are_named(options: dict[str, str], part: str) -> None:
     with pytest.raises(SettingsError, match=part):
         converted(**BUILDS, **options)
 

@@ -79,13 +79,13 @@ def test_stop_before_start(fake_triton):
 
 
 def test_crash_at_boot_is_reported_at_once(fake_triton):
-    begun = time.monotonic()
+    start_s = time.monotonic()
     with pytest.raises(TritonError) as failure:
         started(fake_triton("crash"), ready_s=60)
     assert failure.value.message == (
         "Triton exited with code 3. Its log: failed to load: no engine"
     )
-    assert time.monotonic() - begun < 30  # well before the deadline
+    assert time.monotonic() - start_s < 30  # well before the deadline
 
 
 def test_missing_program_is_reported():
@@ -97,10 +97,10 @@ def test_missing_program_is_reported():
 @pytest.mark.parametrize("mode", ["never_ready", "stranger"])
 def test_deadline(fake_triton, mode):
     server = fake_triton(mode)
-    begun = time.monotonic()
+    start_s = time.monotonic()
     with pytest.raises(TritonError, match=r"not ready after 0\.7 s"):
         started(server, ready_s=0.7)
-    assert time.monotonic() - begun >= 0.7
+    assert time.monotonic() - start_s >= 0.7
     assert server.state is State.STARTING
 
 
@@ -131,9 +131,9 @@ def test_server_that_was_ready_is_not_started_on_other_ports(fake_triton):
 def test_server_that_ignores_sigterm_is_killed(fake_triton):
     server = started(fake_triton("stubborn", "family", "memory"))
     launch = server.launch
-    begun = time.monotonic()
+    start_s = time.monotonic()
     server.stop(0.3)
-    assert time.monotonic() - begun >= 0.3
+    assert time.monotonic() - start_s >= 0.3
     assert_nothing_left(launch.run_id, launch.shm_prefix, within_s=0.1)
 
 
