@@ -1,6 +1,6 @@
-# Everything needs only git, make and Python 3.10-3.13; `make help` lists the targets.
+# Requires git, make and Python 3.10-3.13; `make help` lists the targets.
 
-# Without bytecode every worker and every server of the tests would compile all modules anew.
+# Without bytecode, each test worker and server would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= python3
@@ -12,9 +12,9 @@ PORT   ?= 8080
 EXAMPLE := examples/smollm2-135m-cpu/config.yaml
 
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off
-# Workers side by side, whose number tests/conftest.py chooses.
+# tests/conftest.py chooses the number of workers.
 PYTEST := $(BIN)/python -m pytest -n auto --max-worker-restart 0
-# Counts what pip fetches and keeps its complaints; the whole log is in .venv/pip.log.
+# Shows the number of packages and errors; .venv/pip.log has the whole log.
 PROGRESS = 2>&1 | tee -a $(VENV)/pip.log | awk '\
 	/^Collecting|^Processing/ { printf "\r  %d packages looked at   ", ++n; fflush() } \
 	/^Installing collected/   { printf "\n  installing …\n"; fflush() } \
@@ -28,7 +28,7 @@ SHELL := /bin/bash
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(READY) ## create .venv with everything that runs and tests the Truss
+setup: $(READY) ## create .venv to run and test the Truss
 
 $(READY): requirements.txt requirements-dev.txt requirements-wheels.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 10) <= v[:2] <= (3, 13) else \
@@ -53,7 +53,7 @@ serve: $(READY) ## serve the CPU example on 127.0.0.1:8080 (HOST=... PORT=...) u
 test: check ## run every check: format, lint, types, tests
 	$(PYTEST)
 
-unit: $(READY) ## run the tests that need no server, in under a minute
+unit: $(READY) ## run the tests without servers, in under a minute
 	$(PYTEST) -m "not server"
 
 check: $(READY) ## format check, lint and types
@@ -61,14 +61,14 @@ check: $(READY) ## format check, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-format: $(READY) ## format the code and fix what the linter can
+format: $(READY) ## format the code and apply the fixes of the linter
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(READY) ## write the generated pages in docs/ anew
+docs: $(READY) ## rewrite the generated pages in docs/
 	$(BIN)/python -m tools.docs docs
 
-lock: $(READY) ## fix every version of requirements-dev.in anew
+lock: $(READY) ## update the pins of requirements-dev.in
 	$(BIN)/uv pip compile --universal --python-version 3.10 --no-annotate --no-header --quiet \
 	  --upgrade requirements-dev.in -o requirements-dev.txt
 

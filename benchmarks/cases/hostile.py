@@ -47,7 +47,7 @@ allocated as it is used, and one guide starts the process that checks guides."""
 
 
 class _Neighbour:
-    """The neighbour's answers as they come: begin and end in seconds, and whether it was whole."""
+    """Start and end times of the neighbour's answers, and the number of failed ones."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -63,7 +63,7 @@ class _Neighbour:
             self.failed += status != "200"
 
     def waits_ms(self, since: float, until: float) -> list[float]:
-        """Durations of the answers that overlap with a period, once its last one is there."""
+        """Wait for the last answer of a period; return the durations of all that overlap it."""
         while self._process.poll() is None and not (self._answers and self._answers[-1][1] > until):
             time.sleep(0.01)
         return [

@@ -23,7 +23,7 @@ PROMPT_IDS = (6403, 2980, 253, 655, 665, 436, 253, 1838)
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """An engine and how to serve it."""
+    """An engine and its configuration."""
 
     backend: Backend
     config: Path

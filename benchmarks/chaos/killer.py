@@ -1,4 +1,4 @@
-"""Signal processes that a server must survive the loss of."""
+"""Signal processes whose loss a server must survive."""
 
 from __future__ import annotations
 

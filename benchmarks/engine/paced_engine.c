@@ -1,18 +1,17 @@
-/* A Triton backend for load measurements: the tensors of `tensorrt_llm`, and no language model.
+/* A Triton backend for load measurements: the tensors of `tensorrt_llm`, without a language model.
  *
- * It answers with the prompt's ids over and over, one id per response, for all requests of the
- * batch at once and then again, as an engine that batches in flight does. What is measured through
- * it is therefore everything but the model. The engine folder is the one that `gpt_model_path`
- * names; its rank0.engine is a text file:
+ * Like an engine with in-flight batching, it sends one id per iteration to every request of the
+ * batch; the ids repeat the prompt. Measurements thus cover everything but the model. The engine
+ * folder is that of `gpt_model_path`; its rank0.engine is a text file:
  *
  *     FAKE
  *     step_ms=10        time of one iteration of the whole batch; 0 or absent: none
  *
- * Read: input_ids, request_output_len, end_id, streaming, stop. Written: output_ids and
+ * Inputs read: input_ids, request_output_len, end_id, streaming, stop. Outputs: output_ids and
  * sequence_length. A request ends after request_output_len ids, before end_id, or, with an empty
- * response, when it is cancelled or stopped (`stop` with its id). Of the model's configuration it
- * reads max_batch_size, gpt_model_path and cancellation_check_period_ms. It is one rank with one
- * beam and knows neither stop words nor sampling.
+ * response, when it is cancelled or stopped (`stop` with its id). The parameters read are
+ * max_batch_size, gpt_model_path and cancellation_check_period_ms. One rank and one beam; stop
+ * words and sampling are ignored.
  *
  * Source of the ABI: tritonbackend.h and tritonserver.h of Triton Inference Server, version 1.x.
  */
@@ -71,7 +70,7 @@ typedef struct Request {
     struct Request *next;
     TRITONBACKEND_Request *handle;
     TRITONBACKEND_ResponseFactory *responses;
-    const char *id; /* Triton's; lives as long as the handle */
+    const char *id; /* valid as long as the handle */
     int32_t *prompt, *output;
     int prompt_length, wanted, made, end_id;
     bool streaming, is_stop_order, stopped;
@@ -83,7 +82,7 @@ typedef struct {
 
 typedef struct {
     pthread_t thread;
-    pthread_mutex_t lock; /* guards `inbox` and `closing`; all else is the thread's own */
+    pthread_mutex_t lock; /* guards `inbox` and `closing`; only the thread uses the rest */
     pthread_cond_t news;
     Queue inbox, waiting;
     bool closing;
@@ -161,7 +160,7 @@ static void stop_by_id(Engine *engine, const Request *order) {
         request->stopped |= !strcmp(request->id, order->id);
 }
 
-/* Takes in what has come, waits if there is nothing to do; false when the engine is closed. */
+/* Take new requests, wait if idle; return false when the engine is closed. */
 static bool admit(Engine *engine) {
     pthread_mutex_lock(&engine->lock);
     while (!engine->closing && !engine->inbox.first && !engine->running && !engine->waiting.first) {
@@ -190,7 +189,7 @@ static bool admit(Engine *engine) {
     return open;
 }
 
-/* Sleeps to the end of the step that is running. A step that came late does not hurry the next. */
+/* Sleep to the end of the current step. A late step does not shorten the next one. */
 static void pace(Engine *engine) {
     if (!engine->step_ns) return;
     uint64_t now = now_ns();
@@ -201,7 +200,7 @@ static void pace(Engine *engine) {
     clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
 }
 
-/* One token for one request; true if that was its end. */
+/* Send one token of one request; return true at its end. */
 static bool step(Request *request) {
     int32_t id = request->prompt[request->made % request->prompt_length];
     bool ended = id == request->end_id;
@@ -243,7 +242,7 @@ static void *run(void *engine) {
 
 /* ---- requests ---- */
 
-/* A copy of an input's bytes, with `*bytes` its size; NULL if the request does not have it. */
+/* Return a copy of an input, with its size in `*bytes`; NULL if it is missing. */
 static void *read_input(TRITONBACKEND_Request *handle, const char *name, uint64_t *bytes) {
     TRITONBACKEND_Input *input;
     uint32_t buffers = 0;
@@ -290,7 +289,7 @@ static const char *read_request(Request *request) {
     return NULL;
 }
 
-/* ---- what Triton calls ---- */
+/* ---- entry points ---- */
 
 static const char *after(const char *text, const char *mark) {
     const char *found = text ? strstr(text, mark) : NULL;
@@ -311,7 +310,7 @@ static Status read_step(Engine *engine, const char *folder, int length) {
     return TRITONSERVER_ErrorNew(INTERNAL_ERROR, problem);
 }
 
-/* `config` is the model's configuration as Triton writes it, in JSON without spaces. */
+/* `config` is the model's configuration in Triton's JSON, without spaces. */
 static Status configure(Engine *engine, const char *config) {
     const char *batch = after(config, "\"max_batch_size\":");
     const char *period = after(config, "\"cancellation_check_period_ms\":{\"string_value\":\"");

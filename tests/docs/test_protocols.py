@@ -1,4 +1,4 @@
-"""The pages in docs/ say what the code says, of every field."""
+"""The pages in docs/ agree with the code on every field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages in docs/ say what the model says."""
+"""The pages in docs/ agree with the settings model."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_a_rejection_by_the_engine_is_a_sign_of_life(
 def test_consecutive_failures_are_silence(heartbeat: EngineHeartbeat, now: list[float]) -> None:
     """Fail one request after another, without overlap and at once."""
     for _ in range(3):
-        assert heartbeat.silent_for_s == 0  # two failures in a row are no hang yet
+        assert heartbeat.silent_for_s == 0  # two failures in a row are not a hang
         with contextlib.suppress(EngineUnavailable), heartbeat.waiting():
             raise EngineUnavailable("Stub process is not healthy.")
         heartbeat.request_failed()

@@ -115,6 +115,6 @@ class _FakeAnswer:
             await asyncio.sleep(0)
             ids = step if isinstance(step, list) else self._tokenizer.encode(step)
             self._generated += len(ids)
-            # As the real engine does: of all tokens so far.
+            # Like the real engine, of all tokens so far.
             log_probs = tuple(-float(place) for place in range(self._generated))
             return EngineChunk(tuple(ids), not self._steps, log_probs=log_probs)

@@ -42,7 +42,7 @@ ENGINE_LINES: dict[str, tuple[str, ...]] = {
     "cuda": ("an illegal memory access was encountered",),
     "rank_aborted": ("MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD",),
 }
-"""By the name of a cause, a line by which it is known, and the line beside it that it needs."""
+"""Log lines by cause: the recognised line, then another required one, if any."""
 
 
 BUILD_LINES = (
@@ -56,7 +56,7 @@ BUILD_LINES = (
     "NotImplementedError: Unsupported model architecture: LlamaForCausalLM",
     "RuntimeError: CUDA error: no kernel image is available for execution on the device",
 )
-"""A line by which each known failure of a build step is known."""
+"""A recognised log line for each known failure of a build step."""
 
 
 def troubleshooting_tables() -> dict[str, str]:
@@ -79,6 +79,6 @@ def _engine_sentence(name: str) -> str:
 
 
 def _build_sentence(line: str) -> str:
-    """Cut the explanation out of a failure's message: line, explanation, where the log is."""
+    """Return the explanation in a failure's message, between the line and the log's path."""
     explained = describe_failure("STEP", 1, [line], Path("LOG")).partition(f"{line} ")[2]
     return f"{explained.rpartition('. ')[0]}."
