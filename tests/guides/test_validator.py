@@ -79,7 +79,7 @@ def test_every_failure_of_a_guide_is_reported(
     assert outcome(guides.check(order("follow"))) is None
 
 
-@pytest.mark.parametrize("guides", [0.5], indirect=True)
+@pytest.mark.parametrize("guides", [1.0], indirect=True)
 def test_quick_guides_pass_slow_ones(guides: GuideValidator) -> None:
     slow = [guides.check(order(f"burn {number}")) for number in range(3)]
     quick = [guides.check(order(f"follow {number}")) for number in range(20)]
@@ -90,7 +90,7 @@ def test_quick_guides_pass_slow_ones(guides: GuideValidator) -> None:
     }
 
 
-@pytest.mark.parametrize("guides", [0.5], indirect=True)
+@pytest.mark.parametrize("guides", [1.0], indirect=True)
 def test_excess_slow_guides_are_refused(
     guides: GuideValidator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
