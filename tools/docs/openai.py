@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 
 from tools.docs.tables import field_rows, table, unsupported_rows
 
-from trtllm_truss.protocols.fields import Unsupported
+from trtllm_truss.protocols.fields import Extensions, Unsupported
 from trtllm_truss.protocols.openai import chat, completions, messages
-from trtllm_truss.protocols.openai.fields import Extensions, SharedFields
+from trtllm_truss.protocols.openai.fields import SharedFields
 
 _INTRODUCTION = """\
 # OpenAI's API

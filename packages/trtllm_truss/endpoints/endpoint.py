@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -35,12 +35,21 @@ class Endpoint:
         service: the running service.
         default: protocol of the route.
         choose: selects another protocol by request; None for a route with one protocol.
+        id_headers: headers for the request's id.
     """
 
-    def __init__(self, service: Service, default: ApiAdapter, choose: Choose | None = None) -> None:
+    def __init__(
+        self,
+        service: Service,
+        default: ApiAdapter,
+        choose: Choose | None = None,
+        *,
+        id_headers: Sequence[str] = (REQUEST_ID_HEADER,),
+    ) -> None:
         self._service = service
         self._default = default
         self._choose = choose
+        self._id_headers = id_headers
 
     async def __call__(self, request: Request) -> Response:
         """Return the response; errors become responses too."""
@@ -66,7 +75,8 @@ class Endpoint:
         except Exception:
             logger.exception("unhandled exception")
             response = _error_response(internal_error(), adapter)
-        response.headers[REQUEST_ID_HEADER] = call_id
+        for header in self._id_headers:
+            response.headers[header] = call_id
         return response
 
     def _parse(self, raw: bytes) -> tuple[dict[str, Any], TrussError | None]:

@@ -7,16 +7,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from trtllm_truss.endpoints.endpoint import Endpoint
+from trtllm_truss.endpoints.endpoint import REQUEST_ID_HEADER, Endpoint
 from trtllm_truss.protocols.base import ApiAdapter, Defaults
 from trtllm_truss.protocols.lmi.adapter import LmiAdapter
 from trtllm_truss.protocols.lmi.body import is_lmi, is_tgi_client
+from trtllm_truss.protocols.messages.adapter import MessagesAdapter
 from trtllm_truss.protocols.openai.adapter import OpenAIAdapter, usable_defaults
 from trtllm_truss.protocols.openai.chat import parse_chat
 from trtllm_truss.protocols.openai.completions import parse_completion
 from trtllm_truss.protocols.predict.adapter import PredictAdapter
 from trtllm_truss.protocols.tool_use import ModelFormats
 from trtllm_truss.serving.service import Service
+
+ANTHROPIC_ID_HEADERS = (REQUEST_ID_HEADER, "Request-Id")
+"""Anthropic's client reads the second one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +31,13 @@ class Routes:
         predict: `/v1/models/model:predict` and `/invocations`: predict, LMI or TGI bodies.
         chat_completions: `/v1/chat/completions`.
         completions: `/v1/completions`.
+        messages: `/v1/messages`.
     """
 
     predict: Endpoint
     chat_completions: Endpoint
     completions: Endpoint
+    messages: Endpoint
 
 
 def build_routes(service: Service, defaults: Defaults) -> Routes:
@@ -40,7 +46,7 @@ def build_routes(service: Service, defaults: Defaults) -> Routes:
     Args:
         service: the running service.
         defaults: `model_metadata.generation`, validated; overrides the model's
-            `generation_config.json` in OpenAI's APIs.
+            `generation_config.json` in OpenAI's and Anthropic's APIs.
     """
     predict = PredictAdapter(defaults)
     lmi, tgi = LmiAdapter(defaults), LmiAdapter(defaults, tgi=True)
@@ -59,4 +65,7 @@ def build_routes(service: Service, defaults: Defaults) -> Routes:
         predict=Endpoint(service, predict, choose),
         chat_completions=Endpoint(service, chat),
         completions=Endpoint(service, completion),
+        messages=Endpoint(
+            service, MessagesAdapter(recommended, formats), id_headers=ANTHROPIC_ID_HEADERS
+        ),
     )

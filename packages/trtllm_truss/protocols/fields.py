@@ -11,6 +11,7 @@ from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.limits import MAX_WORD_CHARACTERS, MAX_WORDS
 from trtllm_truss.validation import (
     SHOWN_CHARACTERS,
+    Strict,
     broken_rule,
     did_you_mean,
     dotted_path,
@@ -28,6 +29,32 @@ Words = Annotated[list[Word], Field(fail_fast=True, max_length=MAX_WORDS)]
 """Stop words or bad words. Without `fail_fast` pydantic collects an error per item."""
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Extensions(Strict):
+    """Fields beyond the API of a protocol; the names are those of the predict body, or vLLM's."""
+
+    top_k: int | None = Field(None, ge=0, le=1024, description="Number of tokens to sample from.")
+    repetition_penalty: Finite | None = Field(
+        None, ge=LEAST, le=100, description="Divides the logits of tokens that occurred."
+    )
+    length_penalty: Finite | None = Field(
+        None, ge=-100, le=100, description="Exponent of the length in beam search."
+    )
+    min_tokens: int | None = Field(
+        None, ge=0, le=INT32_MAX, description="Minimum of tokens to generate."
+    )
+    ignore_eos: bool = Field(False, description="Continue past the model's end of sequence.")
+    bad_words: Words = Field(default_factory=list, description="Texts that must not be generated.")
+    beam_width: int = Field(1, ge=1, le=INT32_MAX, description="Beams.")
+    lora_task_id: int | None = Field(
+        None, ge=0, le=2**64 - 1, description="The adapter to generate with."
+    )
+    skip_special_tokens: bool = Field(True, description="Omit special tokens from the text.")
+    include_stop_str_in_output: bool = Field(False, description="Include the stop text.")
+    truncate_prompt_tokens: int | None = Field(
+        None, ge=1, le=INT32_MAX, description="Keep only the prompt's last tokens."
+    )
 
 
 class Unsupported(NamedTuple):

@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError
 
 from trtllm_truss.protocols.fields import (
     INT32_MAX,
-    LEAST,
+    Extensions,
     Finite,
     Unsupported,
     Words,
@@ -28,32 +28,6 @@ class StreamOptions(Strict):
 
     include_usage: bool = False
     include_obfuscation: bool = False
-
-
-class Extensions(Strict):
-    """Fields beyond OpenAI's; the names are those of the predict body, or vLLM's."""
-
-    top_k: int | None = Field(None, ge=0, le=1024, description="Number of tokens to sample from.")
-    repetition_penalty: Finite | None = Field(
-        None, ge=LEAST, le=100, description="Divides the logits of tokens that occurred."
-    )
-    length_penalty: Finite | None = Field(
-        None, ge=-100, le=100, description="Exponent of the length in beam search."
-    )
-    min_tokens: int | None = Field(
-        None, ge=0, le=INT32_MAX, description="Minimum of tokens to generate."
-    )
-    ignore_eos: bool = Field(False, description="Continue past the model's end of sequence.")
-    bad_words: Words = Field(default_factory=list, description="Texts that must not be generated.")
-    beam_width: int = Field(1, ge=1, le=INT32_MAX, description="Beams.")
-    lora_task_id: int | None = Field(
-        None, ge=0, le=2**64 - 1, description="The adapter to generate with."
-    )
-    skip_special_tokens: bool = Field(True, description="Omit special tokens from the text.")
-    include_stop_str_in_output: bool = Field(False, description="Include the stop text.")
-    truncate_prompt_tokens: int | None = Field(
-        None, ge=1, le=INT32_MAX, description="Keep only the prompt's last tokens."
-    )
 
 
 class SharedFields(Extensions):
