@@ -16,10 +16,9 @@ from trtllm_truss.protocols.fields import (
     Words,
     invalid_request,
     refuse_unsupported,
-    unknown_field,
 )
 from trtllm_truss.protocols.limits import MAX_MESSAGES, MAX_MODEL_CHARACTERS, MAX_TOOLS
-from trtllm_truss.validation import shown
+from trtllm_truss.validation import shown, shown_name
 
 
 class SamplingExtensions(Extensions):
@@ -146,7 +145,11 @@ def check_keys(
     """
     for name in value:
         if name not in known and name not in ignored:
-            raise unknown_field(f"{path}.{name}", [f"{path}.{other}" for other in known])
+            raise InvalidRequest(
+                f"{path}.{shown_name(name)} is not a field; the fields of {path} are "
+                f"{', '.join(known)}.",
+                param=field_of(path),
+            )
 
 
 def wrong(path: str, value: Any, wanted: str) -> InvalidRequest:
