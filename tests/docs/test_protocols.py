@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from tests.support.paths import ROOT
 from tools.docs.lmi import lmi_page
+from tools.docs.messages import messages_page
 from tools.docs.openai import openai_page
 
 from trtllm_truss.protocols.lmi import parameters
+from trtllm_truss.protocols.messages import fields as messages
 from trtllm_truss.protocols.openai import chat, completions
 from trtllm_truss.settings.lmi_import.options import OPTIONS
 
@@ -16,6 +18,7 @@ DOCS = ROOT / "docs"
 
 def test_pages_are_up_to_date() -> None:
     assert (DOCS / "openai.md").read_text(encoding="utf-8") == openai_page()
+    assert (DOCS / "anthropic.md").read_text(encoding="utf-8") == messages_page()
     assert (DOCS / "lmi.md").read_text(encoding="utf-8") == lmi_page()
 
 
@@ -27,6 +30,14 @@ def test_every_field_of_openai_is_there(api: object) -> None:
         assert field.description, name
         assert f"\n| `{name}` |" in page
     for name in (*api.REFUSED, *api.UNUSED):  # type: ignore[attr-defined]
+        assert f"\n| `{name}` |" in page
+
+
+def test_every_field_of_anthropic_is_there() -> None:
+    page = messages_page()
+    for name, field in messages.MessagesFields.model_fields.items():
+        assert field.description, name
+    for name in (*messages.MessagesFields.model_fields, *messages.REFUSED, *messages.UNUSED):
         assert f"\n| `{name}` |" in page
 
 

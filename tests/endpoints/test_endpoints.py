@@ -39,6 +39,7 @@ def served(
             Route("/predict", routes.predict.__call__, methods=["POST"]),
             Route("/chat", routes.chat_completions.__call__, methods=["POST"]),
             Route("/completions", routes.completions.__call__, methods=["POST"]),
+            Route("/messages", routes.messages.__call__, methods=["POST"]),
         ]
     )
     transport = httpx.ASGITransport(app)
@@ -72,6 +73,15 @@ async def post(
                     "code": "invalid_request",
                     **INVALID,
                 }
+            },
+        ),
+        (
+            "/messages",
+            {**CHAT, "max_tokens": 0},
+            {},
+            {
+                "type": "error",
+                "error": {"type": "invalid_request_error", "message": INVALID["message"]},
             },
         ),
         (
@@ -109,6 +119,7 @@ async def test_an_error_has_the_shape_of_its_protocol(
         ("/predict", {}, ["code", "message", "param"]),
         ("/chat", {}, ["code", "message", "param", "type"]),
         ("/completions", TGI, ["code", "message", "param", "type"]),
+        ("/messages", {}, ["message", "type"]),
     ],
 )
 async def test_invalid_json_gets_the_routes_error_shape(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tools.docs.build import build_tables
 from tools.docs.lmi import lmi_page
+from tools.docs.messages import messages_page
 from tools.docs.openai import openai_page
 from tools.docs.settings import settings_page, settings_schema
 from tools.docs.tables import fill
@@ -21,6 +22,7 @@ def main(folder: Path) -> None:
         "settings.md": settings_page(),
         "settings.schema.json": settings_schema(),
         "openai.md": openai_page(),
+        "anthropic.md": messages_page(),
         "lmi.md": lmi_page(),
         "build.md": fill(build, build_tables()),
         "troubleshooting.md": fill(troubleshooting, troubleshooting_tables()),

@@ -265,6 +265,7 @@ OPEN = {"role": "assistant", "content": " "}
         ({"messages": [said("user", {"type": "document"})]}, 'is of type "document"'),
         ({"messages": [said("user", CALL)]}, 'is of type "tool_use"; only blocks of type text, t'),
         ({"messages": [said("user", "x")]}, 'content[0] is "x"; it must be an object with a type'),
+        ({"messages": [said("user", *[text("a")] * 4097)]}, "messages[0].content has 4097 items;"),
         ({"messages": [said("user", text(5))]}, "content[0].text is 5; it must be a string."),  # type: ignore[arg-type]
         ({"messages": [said("user", text("a", x=1))]}, "content[0].x is not a field"),
         ({"messages": [said("user", result([IMAGE]))]}, 'content[0].content[0] is of type "image"'),
@@ -308,7 +309,7 @@ OPEN = {"role": "assistant", "content": " "}
             "output_config.format and output_format are both given; send the former.",
         ),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:80],
 )
 def test_a_fault_is_named(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRequest) as raised:

@@ -6,7 +6,7 @@ Templates expect a tool's result as a message of its own and calls beside the te
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trtllm_truss.errors import InvalidRequest
@@ -25,6 +25,8 @@ ECHOED = frozenset(
 """Keys of answers that clients echo in messages and blocks. They cannot change an answer."""
 
 _ROLES = ("user", "assistant", "system")
+_TEXTS = {"content", "reasoning_content"}
+_PLAIN_TEXT = {"type", "text"}
 
 Message = dict[str, Any]
 
@@ -56,7 +58,8 @@ def read_conversation(system: Any, messages: Sequence[Any]) -> list[Message]:
         if message.get("content") is None:
             raise InvalidRequest(f"{path}.content is missing.", param="messages")
         turns.read(role, message["content"], f"{path}.content")
-    last = turns.messages[-1]
+    conversation = turns.joined()
+    last = conversation[-1]
     if last["role"] == "assistant" and (
         "tool_calls" in last or not last.get("content", "").strip()
     ):
@@ -65,14 +68,14 @@ def read_conversation(system: Any, messages: Sequence[Any]) -> list[Message]:
             "messages with one by the user.",
             param="messages",
         )
-    return turns.messages
+    return conversation
 
 
 class _Turns:
-    """Collects the messages for the template."""
+    """Collects the messages for the template, their texts in parts."""
 
     def __init__(self) -> None:
-        self.messages: list[Message] = []
+        self._messages: list[Message] = []
         self._readers: Mapping[str, Mapping[str, Callable[[Message, str], None]]] = {
             "system": {},
             "user": {"tool_result": self._tool_result},
@@ -89,10 +92,14 @@ class _Turns:
             self._add_text(role, content)
             return
         readers = self._readers[role]
+        texts = None
         for block, kind, where in _blocks(content, path):
             if kind == "text":
-                self._add_text(role, _text(block, where))
+                if texts is None:
+                    texts = self._last(role).setdefault("content", [])
+                texts.append(_text(block, where))
             elif kind in readers:
+                texts = None
                 readers[kind](block, where)
             else:
                 kinds = ", ".join(("text", *readers))
@@ -104,15 +111,21 @@ class _Turns:
         if not content and role == "assistant":
             self._last(role)
 
+    def joined(self) -> list[Message]:
+        """Return the messages."""
+        for message in self._messages:
+            for key in _TEXTS & message.keys():
+                message[key] = "\n".join(message[key])
+        return self._messages
+
     def _last(self, role: str) -> Message:
         """Return the last message, begun if it has another role."""
-        if not self.messages or self.messages[-1]["role"] != role:
-            self.messages.append({"role": role})
-        return self.messages[-1]
+        if not self._messages or self._messages[-1]["role"] != role:
+            self._messages.append({"role": role})
+        return self._messages[-1]
 
     def _add_text(self, role: str, text: str, key: str = "content") -> None:
-        message = self._last(role)
-        message[key] = f"{message[key]}\n{text}" if key in message else text
+        self._last(role).setdefault(key, []).append(text)
 
     def _thinking(self, block: Message, path: str) -> None:
         check_keys(block, ("thinking",), path, ECHOED)
@@ -149,26 +162,25 @@ class _Turns:
         if block.get("is_error") and not text.lower().startswith("error"):
             text = f"Error: {text}"
         id_ = _string(block, "tool_use_id", path)
-        self.messages.append({"role": "tool", "tool_call_id": id_, "content": text})
+        self._messages.append({"role": "tool", "tool_call_id": id_, "content": [text]})
 
 
-def _blocks(content: Any, path: str) -> list[tuple[Message, str, str]]:
-    """Return each block with its type and its path."""
+def _blocks(content: Any, path: str) -> Iterator[tuple[Message, str, str]]:
+    """Yield each block with its type and its path."""
     if not isinstance(content, list):
         raise wrong(path, content, "a string or a list of blocks")
     check_length(path, content, MAX_CONTENT_PARTS, param=field_of(path))
-    blocks = []
     for place, block in enumerate(content):
         where = f"{path}[{place}]"
         kind = block.get("type") if isinstance(block, dict) else None
         if not isinstance(kind, str):
             raise wrong(where, block, "an object with a type")
-        blocks.append((block, kind, where))
-    return blocks
+        yield block, kind, where
 
 
 def _text(block: Message, path: str) -> str:
-    check_keys(block, ("text",), path, ECHOED)
+    if block.keys() > _PLAIN_TEXT:
+        check_keys(block, ("text",), path, ECHOED)
     return _string(block, "text", path)
 
 

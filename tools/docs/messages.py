@@ -1,0 +1,138 @@
+"""Generate docs/anthropic.md."""
+
+from __future__ import annotations
+
+from tools.docs.tables import field_rows, table, unsupported_rows
+
+from trtllm_truss.protocols.messages.conversation import ECHOED
+from trtllm_truss.protocols.messages.fields import (
+    REFUSED,
+    UNUSED,
+    MessagesFields,
+    SamplingExtensions,
+)
+from trtllm_truss.protocols.messages.options import REFUSED_TOOL_KEYS, UNUSED_TOOL_KEYS
+
+_INTRODUCTION = """\
+# Anthropic's API
+
+`POST /v1/messages` accepts Anthropic's clients and Claude Code. This page is generated from
+`packages/trtllm_truss/protocols/messages/` (`make docs`).
+
+```python
+from anthropic import Anthropic
+
+client = Anthropic(base_url="http://localhost:8080", api_key="none")
+with client.messages.stream(
+    model="any",
+    max_tokens=200,
+    messages=[{"role": "user", "content": "What is machine learning?"}],
+) as stream:
+    for text in stream.text_stream:
+        print(text, end="")
+```
+
+- A null field counts as omitted. Any other field outside the tables below is rejected by name, as
+  is a field that the loaded engine does not support. The headers `anthropic-version` and
+  `anthropic-beta` are ignored.
+- Omitted fields take their defaults from `model_metadata.generation` in `config.yaml`, then from
+  the model's `generation_config.json`, then from Anthropic: temperature 1. `max_tokens` is
+  required, as in Anthropic's API.
+- `max_tokens` may exceed the context: the answer then ends there with the `stop_reason`
+  `model_context_window_exceeded`. Other stop reasons are `end_turn`, `max_tokens`,
+  `stop_sequence`, with the matched word as `stop_sequence`, and `tool_use`.
+- Content blocks are `text`, `tool_use` and `tool_result`, `thinking` and `redacted_thinking`; the
+  last one is dropped. Images, documents and other blocks are refused by type with 400.
+- Adjacent messages of one role become one. A last message by the assistant is continued, which
+  needs text at its end and a chat template that renders it unchanged.
+- A stream has named events: `message_start`, for each block `content_block_start`,
+  `content_block_delta` and `content_block_stop`, then `message_delta` with the stop reason and the
+  usage, then `message_stop`. `message_start` reports 0 tokens, because the engine counts them at
+  the end. Silence is filled with comments instead of `ping`. A failed stream ends with an `error`
+  event.
+- `usage` reports no cached tokens: the engine reuses equal prefixes, but does not count them.
+- Errors are `{"type": "error", "error": {"type", "message"}}`: 400 `invalid_request_error`, 413
+  `request_too_large`, 429 `rate_limit_error`, 503 `overloaded_error`, 504 `timeout_error`, 500
+  `api_error`. The message of a context overflow begins with `prompt is too long`. The headers
+  `X-Request-Id` and `Request-Id` are the id in the answer, and `engine_request_id` in the log.
+- `POST /v1/messages/count_tokens` and the batches of messages do not exist: Truss has no such
+  routes and answers 404. `usage.input_tokens` of an answer with `max_tokens: 1` is the count.
+
+## Claude Code and other agents
+
+```
+$ export ANTHROPIC_BASE_URL=http://localhost:8080
+$ export ANTHROPIC_AUTH_TOKEN=none
+$ export CLAUDE_CODE_DISABLE_EXPERIMENTAL_BETAS=1
+$ claude
+```
+
+- The base URL ends before `/v1`. `serve` checks no credentials; behind a host, the host checks
+  them. Clients send `ANTHROPIC_AUTH_TOKEN` as `Authorization: Bearer …` and `ANTHROPIC_API_KEY` as
+  `x-api-key`.
+- The last setting leaves out fields that only Anthropic's servers know, such as
+  `context_management`.
+- Its system prompt and tools take more than 10,000 tokens, and it needs a model that calls tools
+  well. The demo's model, SmolLM2-135M, is too small in both respects.
+
+## `/v1/messages`
+"""
+
+_TOOLS = """\
+## Tools, thinking and structured output
+
+The formats of calls and reasoning are recognized in the model's chat template, or named by
+`serving.tool_parser` and `serving.reasoning_parser` ([settings](settings.md)). Calls, forced calls
+and templates without tools work as in [OpenAI's API](openai.md#tools-and-reasoning).
+
+- Tools have the type `custom` or none. Server tools, such as web search, and Anthropic's own
+  client tools, such as `bash_20250124`, are refused by type.
+- `any` and `tool` are enforced by guided decoding, with `disable_parallel_tool_use` to one call;
+  with `auto` it returns the first call only. {unused} are accepted without effect.
+- A call that was cut off or is broken becomes text. In a stream a begun block cannot be taken back:
+  its JSON ends early, and `stop_reason` is not `tool_use` unless another call is whole.
+- A result with `is_error` reaches the model as `Error: …`, unless it begins with that word.
+- Thoughts are `thinking` blocks with the constant signature `unsigned`, which nobody checks; sent
+  back, they reach the chat template as `reasoning_content`. `display: omitted` empties them.
+- `thinking` of type `enabled` and `disabled` sets the template's variables `enable_thinking` and
+  `thinking`; `adaptive`, or no `thinking`, leaves the choice to the template. A model whose
+  template has neither variable thinks as it always does. `budget_tokens` is not enforced: thoughts
+  end where the model ends them, or at `max_tokens`.
+- `usage.output_tokens_details.thinking_tokens` counts thoughts where their end marker is one token
+  of the tokenizer.
+- `output_config.format` constrains the whole answer, so that the model cannot call tools unless a
+  call is forced; a forced call ignores it. TensorRT-LLM engines need
+  `runtime.guided_decoding_backend: xgrammar` for it and for forced calls.
+- Keys that clients echo in messages and blocks are ignored: {echoed}. Other unknown keys are
+  refused by name.
+
+Refused by name in tools:
+"""
+
+
+def messages_page() -> str:
+    own = MessagesFields.model_fields.keys() - SamplingExtensions.model_fields.keys() | {"top_k"}
+    columns = ["field", "passes if it is", "because"]
+    unused = [[f"`{name}`", reason] for name, reason in sorted(UNUSED.items())]
+    parts = [
+        _INTRODUCTION,
+        _served(own),
+        "Accepted without effect:\n",
+        table(["field", "because"], unused),
+        "Refused by name:\n",
+        table(columns, unsupported_rows(REFUSED)),
+        _TOOLS.format(unused=_listed(UNUSED_TOOL_KEYS), echoed=_listed(ECHOED)),
+        table(columns, unsupported_rows(REFUSED_TOOL_KEYS)),
+        "## Beyond Anthropic's\n",
+        "With Anthropic's Python client these go into `extra_body`.\n",
+        _served(SamplingExtensions.model_fields.keys() - {"top_k"}),
+    ]
+    return "\n".join(parts)
+
+
+def _served(names: set[str]) -> str:
+    return table(["field", "default", "meaning"], field_rows(MessagesFields, sorted(names)))
+
+
+def _listed(names: frozenset[str] | tuple[str, ...]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names))
