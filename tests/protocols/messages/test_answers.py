@@ -6,11 +6,14 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+import anthropic
+import httpx2
 import pytest
 from tests.support.anthropic_types import check_error, check_message, read_events
 from tests.tool_calls.outputs.notation import TOOLS, Call, Cut, Think
 from tests.tool_calls.parsing import FORMATS, cases
 
+from trtllm_truss.endpoints.streaming import KEEP_ALIVE_COMMENT
 from trtllm_truss.errors import (
     BodyTooLarge,
     ContextLengthExceeded,
@@ -228,6 +231,26 @@ def test_a_failed_stream_ends_with_an_error() -> None:
         "error": {"type": "overloaded_error", "message": "gone."},
         "request_id": "x",
     }
+
+
+def test_the_client_reads_a_stream_with_comments_and_its_error() -> None:
+    body = {"max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+    writer = MessagesAdapter({}, ModelFormats()).read(body, "", "x").writer
+    chunks = [writer.push(TextDelta("Hi")), writer.error(EngineUnavailable("gone."))]
+    raw = KEEP_ALIVE_COMMENT + KEEP_ALIVE_COMMENT.join(chunks)
+    transport = httpx2.MockTransport(
+        lambda _: httpx2.Response(200, content=raw, headers={"content-type": "text/event-stream"})
+    )
+    kinds: list[str] = []
+    with (
+        httpx2.Client(transport=transport) as http,
+        anthropic.Anthropic(api_key="none", http_client=http, max_retries=0) as client,
+        client.messages.create(**body, model="m") as stream,
+        pytest.raises(anthropic.APIStatusError, match="gone") as raised,
+    ):
+        kinds.extend(event.type for event in stream)
+    assert kinds == ["message_start", "content_block_start", "content_block_delta"]
+    assert raised.value.type == "overloaded_error"
 
 
 @pytest.mark.parametrize(
