@@ -16,7 +16,7 @@ from trtllm_truss.protocols.messages.options import REFUSED_TOOL_KEYS, UNUSED_TO
 _INTRODUCTION = """\
 # Anthropic's API
 
-`POST /v1/messages` accepts Anthropic's clients and Claude Code. This page is generated from
+`POST /v1/messages` accepts Anthropic's clients. This page is generated from
 `packages/trtllm_truss/protocols/messages/` (`make docs`).
 
 ```python
@@ -72,8 +72,9 @@ $ claude
   `x-api-key`.
 - The last setting leaves out fields that only Anthropic's servers know, such as
   `context_management`.
-- Its system prompt and tools take more than 10,000 tokens, and it needs a model that calls tools
-  well. The demo's model, SmolLM2-135M, is too small in both respects.
+- Claude Code was not run against this server: its system prompt and tools do not fit into the 8,192
+  tokens of the demo's model, SmolLM2-135M. Use a model that calls tools well and has a long
+  context.
 
 ## `/v1/messages`
 """
