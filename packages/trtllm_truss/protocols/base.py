@@ -133,6 +133,7 @@ def json_bytes(value: Any) -> bytes:
     return text.encode()
 
 
-def sse_event(value: Any) -> bytes:
-    """Encode one server-sent event."""
-    return b"data: " + json.dumps(value, ensure_ascii=False).encode() + b"\n\n"
+def sse_event(value: Any, name: str = "") -> bytes:
+    """Encode one server-sent event; `name` is its type, if it has one."""
+    head = f"event: {name}\ndata: " if name else "data: "
+    return head.encode() + json.dumps(value, ensure_ascii=False).encode() + b"\n\n"
