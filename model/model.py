@@ -79,6 +79,10 @@ class Model:
         """Handle `POST /v1/completions`."""
         return await self._loaded().completions(request)
 
+    async def responses(self, request: Request) -> Response:
+        """Handle `POST /v1/responses`."""
+        return await self._loaded().responses(request)
+
     def _is_in_process(self) -> bool:
         """Detect `truss.load(DIR)`, which passes a dict as secrets; the server an object."""
         return isinstance(self._secrets, dict)

@@ -15,6 +15,7 @@ LAYERS = [
     *("builder.planning", "builder.checks", "builder.gguf", "builder", "builder.run"),
     *("metrics", "inference", "serving"),
     *("protocols", "protocols.predict", "protocols.lmi", "protocols.openai"),
+    "protocols.responses",
     *("configuration", "endpoints", "cli"),
 ]
 INDEPENDENT = [
@@ -25,6 +26,8 @@ INDEPENDENT = [
     {"protocols.predict", "protocols.lmi"},
     {"protocols.predict", "protocols.openai"},
     {"protocols.lmi", "protocols.openai"},
+    {"protocols.predict", "protocols.responses"},
+    {"protocols.lmi", "protocols.responses"},
 ]
 """Pairs that must not import each other, although the order allows one direction."""
 BACKENDS = {

@@ -22,8 +22,8 @@ def read_tool_use(
         tools: the field `tools`.
         choice: the field `tool_choice`; None for `auto`.
         parallel: the field `parallel_tool_calls`.
-        flat: whether functions lie in tools and choices themselves, as in Responses, or under
-            `function`.
+        flat: whether tools and choices hold a function's keys themselves, as in Responses, or
+            under `function`.
 
     Raises:
         InvalidRequest: a tool is not a function, or the choice is unknown or names another
