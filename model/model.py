@@ -79,6 +79,10 @@ class Model:
         """Handle `POST /v1/completions`."""
         return await self._loaded().completions(request)
 
+    async def responses(self, request: Request) -> Response:
+        """Handle `POST /v1/responses`."""
+        return await self._loaded().responses(request)
+
     async def messages(self, request: Request) -> Response:
         """Handle `POST /v1/messages`."""
         return await self._loaded().messages(request)

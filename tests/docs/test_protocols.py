@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from tests.support.paths import ROOT
 from tools.docs.lmi import lmi_page
@@ -11,6 +13,8 @@ from tools.docs.openai import openai_page
 from trtllm_truss.protocols.lmi import parameters
 from trtllm_truss.protocols.messages import fields as messages
 from trtllm_truss.protocols.openai import chat, completions
+from trtllm_truss.protocols.openai.fields import SharedFields
+from trtllm_truss.protocols.responses import body as responses
 from trtllm_truss.settings.lmi_import.options import OPTIONS
 
 DOCS = ROOT / "docs"
@@ -22,14 +26,23 @@ def test_pages_are_up_to_date() -> None:
     assert (DOCS / "lmi.md").read_text(encoding="utf-8") == lmi_page()
 
 
-@pytest.mark.parametrize("api", [chat, completions], ids=["chat", "completions"])
-def test_every_field_of_openai_is_there(api: object) -> None:
-    fields = getattr(api, "ChatFields", None) or api.CompletionFields  # type: ignore[attr-defined]
+@pytest.mark.parametrize(
+    ("fields", "others"),
+    [
+        (chat.ChatFields, {**chat.REFUSED, **chat.UNUSED}),
+        (completions.CompletionFields, {**completions.REFUSED, **completions.UNUSED}),
+        (responses.ResponsesFields, {**responses.REFUSED, **responses.UNUSED}),
+    ],
+    ids=["chat", "completions", "responses"],
+)
+def test_every_field_of_openai_is_there(
+    fields: type[SharedFields], others: Mapping[str, object]
+) -> None:
     page = openai_page()
     for name, field in fields.model_fields.items():
         assert field.description, name
         assert f"\n| `{name}` |" in page
-    for name in (*api.REFUSED, *api.UNUSED):  # type: ignore[attr-defined]
+    for name in others:
         assert f"\n| `{name}` |" in page
 
 

@@ -39,6 +39,7 @@ def served(
             Route("/predict", routes.predict.__call__, methods=["POST"]),
             Route("/chat", routes.chat_completions.__call__, methods=["POST"]),
             Route("/completions", routes.completions.__call__, methods=["POST"]),
+            Route("/responses", routes.responses.__call__, methods=["POST"]),
             Route("/messages", routes.messages.__call__, methods=["POST"]),
         ]
     )
@@ -119,6 +120,7 @@ async def test_an_error_has_the_shape_of_its_protocol(
         ("/predict", {}, ["code", "message", "param"]),
         ("/chat", {}, ["code", "message", "param", "type"]),
         ("/completions", TGI, ["code", "message", "param", "type"]),
+        ("/responses", {}, ["code", "message", "param", "type"]),
         ("/messages", {}, ["message", "type"]),
     ],
 )
@@ -144,6 +146,7 @@ BODIES = [
     ("/predict", {"prompt": "Hi", "stream": True}, {"Accept": "text/event-stream"}),
     ("/chat", {**CHAT, "stream": True}, {}),
     ("/completions", {"prompt": "Hi", "stream": True}, {}),
+    ("/responses", {"input": "Hi", "stream": True}, {}),
     ("/predict", {"inputs": "Hi", "stream": True}, {}),
     ("/predict", {"inputs": "Hi", "stream": True}, TGI),
 ]
@@ -173,7 +176,7 @@ async def test_a_later_error_ends_the_stream_in_the_protocols_shape(
         assert said["token"]["error_msg"] == "the engine has died."
         assert said["details"]["finish_reason"] == "error"
     else:
-        error = said["error"]
+        error = (said["response"] if path == "/responses" else said)["error"]
         assert "the engine has died." in (error if isinstance(error, str) else error["message"])
 
 

@@ -15,6 +15,7 @@ LAYERS = [
     *("builder.planning", "builder.checks", "builder.gguf", "builder", "builder.run"),
     *("metrics", "inference", "serving"),
     *("protocols", "protocols.predict", "protocols.lmi", "protocols.openai"),
+    "protocols.responses",
     "protocols.messages",
     *("configuration", "endpoints", "cli"),
 ]
@@ -26,9 +27,12 @@ INDEPENDENT = [
     {"protocols.predict", "protocols.lmi"},
     {"protocols.predict", "protocols.openai"},
     {"protocols.lmi", "protocols.openai"},
+    {"protocols.predict", "protocols.responses"},
+    {"protocols.lmi", "protocols.responses"},
     {"protocols.predict", "protocols.messages"},
     {"protocols.lmi", "protocols.messages"},
     {"protocols.openai", "protocols.messages"},
+    {"protocols.responses", "protocols.messages"},
 ]
 """Pairs that must not import each other, although the order allows one direction."""
 BACKENDS = {

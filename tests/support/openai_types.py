@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from openai.types import Completion
 from openai.types.completion_choice import CompletionChoice
+from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel
 
 
@@ -21,5 +22,28 @@ class CompletionChunk(Completion):
 
 def check(kind: type[BaseModel], value: dict[str, Any]) -> None:
     """Fail unless the value has the type and no further fields."""
-    named = kind.model_validate(value, extra="forbid").model_dump(exclude_unset=True)
-    assert named == value
+    model = kind.model_validate(value, extra="forbid")
+    assert model.model_dump(exclude_unset=True, by_alias=True) == value
+
+
+RESPONSE_EVENTS: dict[str, type[BaseModel]] = {
+    get_args(kind.model_fields["type"].annotation)[0]: kind
+    for kind in get_args(get_args(ResponseStreamEvent)[0])
+}
+"""The types of the events of Responses, by their names."""
+
+
+def check_response(value: dict[str, Any]) -> None:
+    """Fail unless the value is a response. The client's type lacks `store`, which OpenAI sends."""
+    assert value["store"] is False
+    check(Response, {name: field for name, field in value.items() if name != "store"})
+
+
+def check_response_event(value: dict[str, Any]) -> None:
+    """Fail unless the value is an event of a response."""
+    value = dict(value)
+    if "response" in value:
+        check_response(value["response"])
+        value["response"] = {**value["response"]}
+        del value["response"]["store"]
+    check(RESPONSE_EVENTS[value["type"]], value)

@@ -9,12 +9,15 @@ from tools.docs.tables import field_rows, table, unsupported_rows
 from trtllm_truss.protocols.fields import Extensions, Unsupported
 from trtllm_truss.protocols.openai import chat, completions, messages
 from trtllm_truss.protocols.openai.fields import SharedFields
+from trtllm_truss.protocols.responses import body as responses
+from trtllm_truss.protocols.responses import items
 
 _INTRODUCTION = """\
 # OpenAI's API
 
-`POST /v1/chat/completions` and `POST /v1/completions` accept OpenAI's clients. This page is
-generated from `packages/trtllm_truss/protocols/openai/` (`make docs`).
+`POST /v1/chat/completions`, `POST /v1/completions` and `POST /v1/responses` accept OpenAI's
+clients. This page is generated from `packages/trtllm_truss/protocols/openai/` and `responses/`
+(`make docs`).
 
 ```python
 from openai import OpenAI
@@ -82,12 +85,42 @@ The formats of calls and reasoning are recognized in the model's chat template, 
 """
 
 
+_RESPONSES = """\
+## `/v1/responses`
+
+```python
+response = client.responses.create(model="any", input="What is machine learning?")
+print(response.output_text)
+```
+
+- Nothing is stored: each request has the whole conversation. Append `response.output` and the
+  results of functions to `input`, as agents do without a store; fields that refer to stored answers
+  are refused by name.
+- Items are of type `message`, `function_call`, `function_call_output` and `reasoning`, with text.
+  Adjacent items of the assistant become one message for the chat template, and `instructions` joins
+  a system message at the beginning. Keys of items that clients echo are ignored: {echoed}.
+- The answer has an item of reasoning if the model reasons, then text and calls in the order of
+  writing. Tools, forced calls and reasoning are those of `/v1/chat/completions` above; built-in and
+  custom tools are refused.
+- `status` is `incomplete` where `max_output_tokens` cut the answer. A call that was cut off is
+  text; in a stream, where its item has begun, the item and the response end as `incomplete`.
+- A stream has OpenAI's named events with `sequence_number`, from `response.created` to
+  `response.completed`, `response.incomplete`, or `error` and `response.failed`. Errors before the
+  first item have a status of their own.
+- `input_tokens_details` counts no cached tokens.
+- The fields beyond OpenAI's are those of `/v1/chat/completions`.
+"""
+
+
 def openai_page() -> str:
     own_chat = set(chat.ChatFields.model_fields) - set(chat.ChatExtensions.model_fields)
     own_completion = set(completions.CompletionFields.model_fields) - set(
         completions.CompletionExtensions.model_fields
     )
     shared = set(SharedFields.model_fields) - set(Extensions.model_fields)
+    own_responses = set(responses.ResponsesFields.model_fields) - set(
+        chat.ChatExtensions.model_fields
+    )
     parts = [
         _INTRODUCTION,
         "## `/v1/chat/completions`\n",
@@ -99,10 +132,14 @@ def openai_page() -> str:
         _served(completions.CompletionFields, own_completion | shared),
         _unused(completions.UNUSED),
         _refused(completions.REFUSED),
+        _RESPONSES.format(echoed=", ".join(f"`{key}`" for key in sorted(items.ECHOED))),
+        _served(responses.ResponsesFields, (own_responses | shared) - responses.REFUSED.keys()),
+        _unused(responses.UNUSED),
+        _refused(responses.REFUSED),
         "## Beyond OpenAI's\n",
         "With OpenAI's Python client these go into `extra_body`.\n",
         _served(SharedFields, set(Extensions.model_fields)),
-        "In `/v1/chat/completions`:\n",
+        "In `/v1/chat/completions` and `/v1/responses`:\n",
         _served(
             chat.ChatFields, set(chat.ChatExtensions.model_fields) - set(SharedFields.model_fields)
         ),

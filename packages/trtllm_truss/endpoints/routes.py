@@ -16,6 +16,7 @@ from trtllm_truss.protocols.openai.adapter import OpenAIAdapter, usable_defaults
 from trtllm_truss.protocols.openai.chat import parse_chat
 from trtllm_truss.protocols.openai.completions import parse_completion
 from trtllm_truss.protocols.predict.adapter import PredictAdapter
+from trtllm_truss.protocols.responses.adapter import ResponsesAdapter
 from trtllm_truss.protocols.tool_use import ModelFormats
 from trtllm_truss.serving.service import Service
 
@@ -31,12 +32,14 @@ class Routes:
         predict: `/v1/models/model:predict` and `/invocations`: predict, LMI or TGI bodies.
         chat_completions: `/v1/chat/completions`.
         completions: `/v1/completions`.
+        responses: `/v1/responses`.
         messages: `/v1/messages`.
     """
 
     predict: Endpoint
     chat_completions: Endpoint
     completions: Endpoint
+    responses: Endpoint
     messages: Endpoint
 
 
@@ -65,6 +68,7 @@ def build_routes(service: Service, defaults: Defaults) -> Routes:
         predict=Endpoint(service, predict, choose),
         chat_completions=Endpoint(service, chat),
         completions=Endpoint(service, completion),
+        responses=Endpoint(service, ResponsesAdapter(recommended, formats)),
         messages=Endpoint(
             service, MessagesAdapter(recommended, formats), id_headers=ANTHROPIC_ID_HEADERS
         ),

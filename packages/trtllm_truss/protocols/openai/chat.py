@@ -129,7 +129,7 @@ def parse_chat(
     use = read_tool_use(fields.tools, fields.tool_choice, parallel=fields.parallel_tool_calls)
     request = GenerationRequest(
         messages=messages,
-        chat=_chat_format(fields, str(messages[-1]["role"])),
+        chat=chat_format(fields, str(messages[-1]["role"]), fields.reasoning_effort),
         log_probs=log_probs,
         **generation_arguments(
             fields,
@@ -159,7 +159,17 @@ def _log_probs(fields: ChatFields) -> int | None:
     return (fields.top_logprobs or 0) if fields.logprobs else None
 
 
-def _chat_format(fields: ChatFields, last_role: str) -> ChatFormat:
+def chat_format(fields: ChatExtensions, last_role: str, reasoning_effort: str | None) -> ChatFormat:
+    """Return the arguments of the chat template.
+
+    Args:
+        fields: the fields, with defaults.
+        last_role: the role of the last message.
+        reasoning_effort: the value for the template; None for none.
+
+    Raises:
+        InvalidRequest: fields contradict each other.
+    """
     continues = fields.continue_final_message
     if continues and fields.add_generation_prompt:
         raise InvalidRequest(
@@ -179,8 +189,8 @@ def _chat_format(fields: ChatFields, last_role: str) -> ChatFormat:
                 f"chat_template_kwargs holds {name}; send it as a field of its own.",
                 param="chat_template_kwargs",
             )
-    if fields.reasoning_effort is not None:
-        variables.setdefault("reasoning_effort", fields.reasoning_effort)
+    if reasoning_effort is not None:
+        variables.setdefault("reasoning_effort", reasoning_effort)
     begins = fields.add_generation_prompt
     return ChatFormat(
         add_generation_prompt=not continues if begins is None else begins,

@@ -105,7 +105,7 @@ def read_body(
     try:
         return model.model_validate({**_named(defaults, sent), **sent})
     except ValidationError as error:
-        known = [*model.model_fields, *refused, *unused]
+        known = {*model.model_fields, *refused, *unused}
         raise invalid_request(error, known) from None
 
 

@@ -8,7 +8,7 @@ within a text.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, ValidationError
@@ -19,6 +19,8 @@ from trtllm_truss.protocols.limits import MAX_CONTENT_PARTS, MAX_TOOL_CALLS
 from trtllm_truss.validation import Strict, shown
 
 _TEXT_PARTS = {"text": "text", "refusal": "refusal"}
+"""Keys of the text, by the types of parts."""
+
 ECHOED = frozenset(
     {
         *("annotations", "audio", "cache_control", "id", "parsed", "provider_specific_fields"),
@@ -93,23 +95,37 @@ def _plain(message: Any, path: str) -> Any:
         kept["tool_calls"] = [*(kept.get("tool_calls") or ()), {"function": call}]
     content = kept.get("content")
     if isinstance(content, list):
-        check_length(f"{path}.content", content, MAX_CONTENT_PARTS, param="messages")
-        parts = [_part(part, f"{path}.content[{place}]") for place, part in enumerate(content)]
-        kept["content"] = "\n".join(parts)
+        kept["content"] = join_parts(content, f"{path}.content", _TEXT_PARTS, param="messages")
     elif content is None and kept.get("role") != "assistant":
         raise InvalidRequest(f"{path}.content is missing.", param="messages")
     return kept
 
 
-def _part(part: Any, path: str) -> str:
-    kind = part.get("type") if isinstance(part, dict) else None
-    text = part.get(_TEXT_PARTS.get(kind, "")) if isinstance(kind, str) else None
-    if not isinstance(text, str):
-        raise InvalidRequest(
-            f"{path} is of type {shown(kind)}; only parts of type text, with their text, are read.",
-            param="messages",
-        )
-    return text
+def join_parts(parts: Sequence[Any], path: str, keys: Mapping[str, str], *, param: str) -> str:
+    """Join the parts of a content by line breaks.
+
+    Args:
+        parts: the content.
+        path: its place, for errors.
+        keys: the keys of the text, by the types of parts.
+        param: the field of the request.
+
+    Raises:
+        InvalidRequest: there are too many parts, or one has no text.
+    """
+    check_length(path, parts, MAX_CONTENT_PARTS, param=param)
+    texts = []
+    for place, part in enumerate(parts):
+        kind = part.get("type") if isinstance(part, dict) else None
+        text = part.get(keys.get(kind, "")) if isinstance(kind, str) else None
+        if not isinstance(text, str):
+            raise InvalidRequest(
+                f"{path}[{place}] is of type {shown(kind)}; only parts of type {next(iter(keys))}, "
+                "with their text, are read.",
+                param=param,
+            )
+        texts.append(text)
+    return "\n".join(texts)
 
 
 def _for_template(message: Message) -> dict[str, Any]:
@@ -120,11 +136,11 @@ def _for_template(message: Message) -> dict[str, Any]:
         del fields["tool_calls"]
     for call in fields.get("tool_calls", ()):
         call.setdefault("type", "function")
-        call["function"]["arguments"] = _arguments(call["function"].get("arguments"))
+        call["function"]["arguments"] = read_arguments(call["function"].get("arguments"))
     return fields
 
 
-def _arguments(arguments: str | dict[str, Any] | None) -> Any:
+def read_arguments(arguments: str | dict[str, Any] | None) -> Any:
     """Return the object, or the text that is none: a model's broken call ends no conversation."""
     if not isinstance(arguments, str):
         return arguments or {}

@@ -17,6 +17,8 @@ from trtllm_truss.protocols.limits import MAX_GUIDE_CHARACTERS
 from trtllm_truss.requests import Guide, GuideKind
 from trtllm_truss.validation import shown
 
+FLAT_PATH = "text.format"
+_PATH = "response_format"
 _TEXTS: dict[str, GuideKind] = {"regex": "regex", "grammar": "ebnf_grammar"}
 _ANY_OBJECT = json.dumps({"type": "object", "additionalProperties": True})
 """The backend's own `json` also accepts arrays."""
@@ -24,50 +26,55 @@ _ANY_OBJECT = json.dumps({"type": "object", "additionalProperties": True})
 _TYPES = ("text", "json_object", "json_schema", *_TEXTS)
 
 
-def read_response_format(response_format: Mapping[str, Any] | None) -> Guide | None:
+def read_response_format(
+    response_format: Mapping[str, Any] | None, *, flat: bool = False
+) -> Guide | None:
     """Return the guide of a `response_format`; None for unrestricted text.
+
+    Args:
+        response_format: the field.
+        flat: whether it is the `text.format` of Responses, which holds the schema itself.
 
     Raises:
         InvalidRequest: its type is unknown, or it lacks the key that its type requires.
     """
     if response_format is None:
         return None
-    kind = response_format.get("type")
+    path, kind = FLAT_PATH if flat else _PATH, response_format.get("type")
     if kind == "text":
         return None
     if kind == "json_object":
         return Guide("json_schema", _ANY_OBJECT)
     if kind == "json_schema":
-        return Guide("json_schema", _schema(response_format.get("json_schema")))
+        if flat:
+            return Guide("json_schema", _schema(response_format, path))
+        description = response_format.get("json_schema")
+        if not isinstance(description, dict):
+            raise _wrong(f"{path}.json_schema", description, "an object that holds the schema")
+        return Guide("json_schema", _schema(description, f"{path}.json_schema"))
     if isinstance(kind, str) and kind in _TEXTS:
         text = response_format.get(kind)
         if not isinstance(text, str) or not text:
-            raise _wrong(kind, text, "a text that is not empty")
-        return Guide(_TEXTS[kind], _bounded(kind, text))
-    raise _wrong("type", kind, f"one of {', '.join(_TYPES)}")
+            raise _wrong(f"{path}.{kind}", text, "a text that is not empty")
+        return Guide(_TEXTS[kind], _bounded(f"{path}.{kind}", text))
+    raise _wrong(f"{path}.type", kind, f"one of {', '.join(_TYPES)}")
 
 
-def _schema(description: Any) -> str:
-    if not isinstance(description, dict):
-        raise _wrong("json_schema", description, "an object that holds the schema")
+def _schema(description: Mapping[str, Any], path: str) -> str:
     schema = description.get("schema")
     if not isinstance(schema, dict):
-        raise _wrong("json_schema.schema", schema, "a JSON schema")
-    return _bounded("json_schema.schema", json.dumps(schema, ensure_ascii=False))
+        raise _wrong(f"{path}.schema", schema, "a JSON schema")
+    return _bounded(f"{path}.schema", json.dumps(schema, ensure_ascii=False))
 
 
-def _bounded(name: str, text: str) -> str:
-    check_length(
-        f"response_format.{name}",
-        text,
-        MAX_GUIDE_CHARACTERS,
-        param="response_format",
-        unit="characters",
-    )
+def _bounded(path: str, text: str) -> str:
+    check_length(path, text, MAX_GUIDE_CHARACTERS, param=_field(path), unit="characters")
     return text
 
 
-def _wrong(name: str, value: Any, wanted: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"response_format.{name} is {shown(value)}; it must be {wanted}.", param="response_format"
-    )
+def _wrong(path: str, value: Any, wanted: str) -> InvalidRequest:
+    return InvalidRequest(f"{path} is {shown(value)}; it must be {wanted}.", param=_field(path))
+
+
+def _field(path: str) -> str:
+    return FLAT_PATH if path.startswith(FLAT_PATH) else _PATH

@@ -1,0 +1,273 @@
+"""The body of `/v1/responses`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import Field
+
+from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.protocols.base import json_bytes
+from trtllm_truss.protocols.fields import INT32_MAX, Unsupported
+from trtllm_truss.protocols.limits import MAX_TOOLS
+from trtllm_truss.protocols.openai.chat import ChatExtensions, chat_format
+from trtllm_truss.protocols.openai.fields import StreamOptions, read_body
+from trtllm_truss.protocols.openai.generation import generation_arguments, include_usage
+from trtllm_truss.protocols.openai.response_format import FLAT_PATH, read_response_format
+from trtllm_truss.protocols.openai.tools import read_tool_use
+from trtllm_truss.protocols.responses.items import read_items
+from trtllm_truss.protocols.tool_use import ModelFormats, NewParser
+from trtllm_truss.requests import GenerationRequest
+from trtllm_truss.validation import Strict
+
+LOG_PROBS = "message.output_text.logprobs"
+
+Summary = Literal["auto", "concise", "detailed"]
+
+
+class Reasoning(Strict):
+    """`reasoning`. Summaries are not written."""
+
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    summary: Summary | None = None
+    generate_summary: Summary | None = None
+    context: Literal["auto"] | None = None
+    mode: Literal["standard"] | None = None
+
+
+class TextOptions(Strict):
+    """`text`. The verbosity has no effect."""
+
+    format: dict[str, Any] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class ResponsesFields(ChatExtensions):
+    """Fields of `/v1/responses`."""
+
+    input: Any = Field(
+        description="A text, or items of type `message`, `function_call`, `function_call_output` "
+        "and `reasoning`; content is text, or parts of it. `developer` means `system`."
+    )
+    instructions: str | None = Field(None, description="The system message before the input.")
+    max_output_tokens: int | None = Field(
+        None,
+        ge=1,
+        le=INT32_MAX,
+        description="Limit of generated tokens, reasoning included; default: the rest of the "
+        "context.",
+    )
+    text: TextOptions = Field(
+        default_factory=TextOptions,
+        description="`format`: `text`, `json_object`, `json_schema`, or beyond OpenAI's `regex` "
+        "and `grammar`. `verbosity` has no effect.",
+    )
+    reasoning: Reasoning = Field(
+        default_factory=Reasoning,
+        description="`effort` is given to the chat template as `reasoning_effort`. `summary` has "
+        "no effect: reasoning is returned in full.",
+    )
+    include: list[
+        Literal[
+            "message.output_text.logprobs",
+            "reasoning.encrypted_content",
+            "code_interpreter_call.outputs",
+            "computer_call_output.output.image_url",
+            "file_search_call.results",
+            "message.input_image.image_url",
+            "web_search_call.action.sources",
+            "web_search_call.results",
+        ]
+    ] = Field(
+        default_factory=list,
+        max_length=64,
+        description=f"`{LOG_PROBS}`: log probabilities of the text's tokens, without tools or "
+        "reasoning only. OpenAI's other values have no effect.",
+    )
+    top_logprobs: int | None = Field(
+        None,
+        ge=0,
+        le=20,
+        description=f"Alternatives to report for each token; requires `{LOG_PROBS}`. The engines "
+        "report the chosen token only, so the only accepted value is 0.",
+    )
+    tools: list[Any] | None = Field(
+        None, max_length=MAX_TOOLS, description="Functions that the model may call."
+    )
+    tool_choice: Any = Field(
+        None,
+        description="`auto`, `none`, `required`, a named function, or `allowed_tools`; default: "
+        "`auto`.",
+    )
+    parallel_tool_calls: bool = Field(
+        True, description="Allow several calls in one answer; false returns the first only."
+    )
+    stream: bool = Field(False, description="Server-sent events.")
+    stream_options: StreamOptions | None = Field(
+        None, description="`include_obfuscation` may only be false; the usage is always included."
+    )
+    metadata: dict[str, str] = Field(
+        default_factory=dict, max_length=16, description="Echoed in the response."
+    )
+
+
+REFUSED = {
+    "background": Unsupported("answers are not stored", (False,)),
+    "context_management": Unsupported("the input is not compacted", ([],)),
+    "conversation": Unsupported("answers are not stored; send the earlier items in input"),
+    "max_tokens": Unsupported("the limit is max_output_tokens"),
+    "moderation": Unsupported("moderation is not available"),
+    "n": Unsupported("a response is one answer", (1,)),
+    "previous_response_id": Unsupported("answers are not stored; send the earlier items in input"),
+    "prompt": Unsupported("prompt templates are not stored; send instructions and input"),
+    "response_format": Unsupported("the format is text.format"),
+    "truncation": Unsupported(
+        "items are not dropped; truncate_prompt_tokens keeps the end of the prompt", ("disabled",)
+    ),
+}
+
+UNUSED = {
+    "access_programs": "the server has no programs",
+    "background_options": "answers are not stored",
+    "image": "images are not read",
+    "max_tool_calls": "it limits built-in tools, of which there are none",
+    "prompt_cache_key": "the engine reuses equal prefixes automatically",
+    "prompt_cache_options": "the engine reuses equal prefixes automatically",
+    "prompt_cache_retention": "the engine reuses equal prefixes automatically",
+    "safety_identifier": "nothing is stored about callers",
+    "service_tier": "the server has one tier, `default` in the response",
+    "store": "answers are not stored; `store` is false in the response",
+    "user": "nothing is stored about callers",
+}
+
+_FUNCTION = {"type": "function", "description": None, "parameters": None, "strict": None}
+"""The keys of a function that a response always has."""
+
+_ANY_FORMATS = ModelFormats()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponsesCall:
+    """A parsed body.
+
+    Attributes:
+        request: the request.
+        echo: the fields of the request that the response has as well.
+        stream: whether the answer is streamed.
+        log_probs: whether log probabilities are requested; not together with `new_parser`.
+        new_parser: makes the parser of reasoning and tool calls; None for text.
+        parallel_calls: whether the answer may have several calls.
+    """
+
+    request: GenerationRequest
+    echo: Mapping[str, Any]
+    stream: bool
+    log_probs: bool
+    new_parser: NewParser | None
+    parallel_calls: bool
+
+
+def parse_response(
+    body: Mapping[str, Any], defaults: Mapping[str, Any], formats: ModelFormats = _ANY_FORMATS
+) -> ResponsesCall:
+    """Parse a body of `/v1/responses`.
+
+    Args:
+        body: the JSON object.
+        defaults: values for omitted fields, by the names of the predict body; then OpenAI's
+            defaults apply.
+        formats: the model's formats of tool calls and reasoning.
+
+    Raises:
+        InvalidRequest: a field is missing, unknown, unsupported, of the wrong type or out of
+            range, or fields contradict each other.
+    """
+    fields = read_body(ResponsesFields, body, defaults, refused=REFUSED, unused=UNUSED)
+    include_usage(fields)  # `stream_options` are checked; the usage is always included
+    messages = read_items(fields.input, fields.instructions)
+    parallel = fields.parallel_tool_calls
+    use = read_tool_use(fields.tools, fields.tool_choice, parallel=parallel, flat=True)
+    log_probs = _log_probs(fields)
+    arguments = generation_arguments(
+        fields,
+        max_tokens=fields.max_output_tokens or fields.max_tokens,
+        max_tokens_given=fields.max_output_tokens is not None,
+        names={
+            "messages": "input",
+            "log_probs": "top_logprobs",
+            "max_tokens": "max_output_tokens",
+            "guide": FLAT_PATH,
+        },
+    )
+    arguments["guide"] = read_response_format(fields.text.format, flat=True)
+    request = GenerationRequest(
+        messages=messages,
+        chat=chat_format(fields, str(messages[-1]["role"]), fields.reasoning.effort),
+        log_probs=log_probs,
+        **arguments,
+    )
+    request, new_parser = formats.apply(request, use)
+    if log_probs is not None and new_parser is not None:
+        raise InvalidRequest(
+            f"include has {LOG_PROBS}, which is not available beside tools or reasoning; leave it "
+            "out.",
+            param="include",
+        )
+    return ResponsesCall(
+        request=request,
+        echo=_echo(fields),
+        stream=fields.stream,
+        log_probs=log_probs is not None,
+        new_parser=new_parser,
+        parallel_calls=parallel,
+    )
+
+
+def _log_probs(fields: ResponsesFields) -> int | None:
+    if LOG_PROBS in fields.include:
+        return fields.top_logprobs or 0
+    if fields.top_logprobs:
+        raise InvalidRequest(
+            f"top_logprobs is {fields.top_logprobs}, but include lacks {LOG_PROBS}; add it.",
+            param="top_logprobs",
+        )
+    return None
+
+
+def _echo(fields: ResponsesFields) -> dict[str, Any]:
+    """Return the fields of the request that the response has as well.
+
+    Raises:
+        InvalidRequest: one cannot be encoded as JSON.
+    """
+    text = fields.text
+    echo = {
+        "model": fields.model,
+        "instructions": fields.instructions,
+        "max_output_tokens": fields.max_output_tokens,
+        "max_tool_calls": None,
+        "metadata": fields.metadata,
+        "parallel_tool_calls": fields.parallel_tool_calls,
+        "reasoning": {"effort": fields.reasoning.effort, "summary": None},
+        "temperature": fields.temperature,
+        "top_logprobs": fields.top_logprobs or 0,
+        "top_p": fields.top_p,
+        "tools": [{**_FUNCTION, **tool} for tool in fields.tools or ()],
+        "tool_choice": fields.tool_choice or "auto",
+        "text": {
+            "format": text.format or {"type": "text"},
+            "verbosity": text.verbosity or "medium",
+        },
+    }
+    for name, value in echo.items():
+        try:
+            json_bytes(value)
+        except ValueError:
+            raise InvalidRequest(
+                f"{name} holds half of a UTF-16 surrogate pair, or a number that is out of range; "
+                "send whole characters and finite numbers.",
+                param=name,
+            ) from None
+    return echo
