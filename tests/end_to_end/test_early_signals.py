@@ -72,6 +72,7 @@ def ended(command: list[str], temporary: Path, point: Point, number: int) -> tup
         while not point(temporary):
             assert process.poll() is None
             assert time.monotonic() < deadline
+            time.sleep(0.005)
         process.send_signal(number)
         errors = process.communicate(timeout=LIMIT_S)[1]
     return process.returncode, errors

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import httpx
 import pytest
@@ -130,11 +131,7 @@ def failing_start(tmp_path: Path, **metadata: object) -> tuple[int, str]:
     ("metadata", "parts"),
     [
         ({"tensor_parallelism": 2}, ["tensor_parallelism is 2", "built for 1"]),
-        ({"engine_repository": "/nowhere"}, ["engine_repository", "/nowhere", "does not exist"]),
-        ({"engine_repository": "package://nope"}, ["nope", "pip install"]),
         ({"engin_repository": "a/b"}, ["engin_repository", "did you mean engine_repository?"]),
-        ({"runtime": {"max_beam_with": 2}}, ["max_beam_with", "max_beam_width"]),
-        ({"generation": {"top_p": 3}}, ["generation", "top_p", "at most 1"]),
     ],
 )
 def test_a_failed_start_ends_with_its_cause(
@@ -146,6 +143,37 @@ def test_a_failed_start_ends_with_its_cause(
     for part in parts:
         assert part in last_line
     assert not list((tmp_path / "tmp").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("metadata", "parts"),
+    [
+        ({"engine_repository": "/nowhere"}, ["engine_repository", "/nowhere", "does not exist"]),
+        ({"engine_repository": "package://nope"}, ["nope", "pip install"]),
+        ({"runtime": {"max_beam_with": 2}}, ["max_beam_with", "max_beam_width"]),
+        ({"generation": {"top_p": 3}}, ["generation", "top_p", "at most 1"]),
+    ],
+)
+def test_load_logs_its_cause(
+    caplog: pytest.LogCaptureFixture, metadata: dict[str, object], parts: list[str]
+) -> None:
+    config = yaml.safe_load(EXAMPLE.read_text())
+    config["model_metadata"] |= metadata
+    with pytest.raises(StartupError):
+        model_module().Model(config=config, secrets={}, data_dir=ROOT / "data").load()
+    assert caplog.messages[-1].startswith("cannot start: ")
+    for part in parts:
+        assert part in caplog.messages[-1]
+
+
+def model_module() -> ModuleType:
+    """Import model/model.py as Truss does, by its path."""
+    spec = importlib.util.spec_from_file_location("model_py", ROOT / "model/model.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def test_a_tokenizer_that_panics_ends_the_start(tmp_path: Path) -> None:
@@ -169,11 +197,7 @@ def test_an_unhandled_exception_is_logged_last(
     def panic(_: object) -> None:
         raise Panic("at the disco")
 
-    spec = importlib.util.spec_from_file_location("model_py", ROOT / "model/model.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = model_module()
     monkeypatch.setattr(module, "load_configuration", panic)
     with pytest.raises(StartupError):
         module.Model(config={}, secrets={}, data_dir=ROOT / "data").load()

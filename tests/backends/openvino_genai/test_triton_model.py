@@ -119,7 +119,9 @@ async def test_unsupported_requests_are_errors_of_the_caller(
 
 async def test_the_best_of_two_beams(address: str) -> None:
     """Cut the log probabilities to the length of the best beam, which is shorter."""
-    (best,) = await chunks(address, beam_width=2, streaming=False, return_log_probs=True)
+    beams = {"beam_width": 2, "streaming": False, "return_log_probs": True}
+    (longest,) = await chunks(address, **beams)
+    (best,) = await chunks(address, end_id=longest.token_ids[4], **beams)
 
-    assert len(best.token_ids) == len(best.log_probs) == 4
+    assert len(best.token_ids) == len(best.log_probs) < len(longest.token_ids) == 8
     assert min(best.log_probs) < max(best.log_probs) < 0
