@@ -66,6 +66,11 @@ def test_an_unrelated_key_lists_the_known_ones() -> None:
         ({"engine_repository": ""}, 'model_metadata.engine_repository is ""'),
         ({"runtime": []}, "model_metadata.runtime is []"),
         ({"serving": {"start_timeout_s": -1}}, "model_metadata.serving.start_timeout_s is -1"),
+        ({"serving": {"triton_grpc_port": 0}}, "model_metadata.serving.triton_grpc_port is 0"),
+        (
+            {"serving": {"triton_grpc_port": 8001, "triton_http_port": 8001}},
+            "serving.triton_grpc_port is 8001: triton_http_port has the same value; choose another",
+        ),
     ],
 )
 def test_bad_values_are_named(metadata: dict[str, object], part: str) -> None:

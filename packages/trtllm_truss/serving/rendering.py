@@ -67,6 +67,7 @@ def render_engine(
                 settings.bls_instance_count,
             ),
             tensorrt_llm_version=tensorrt_llm_version,
+            decoupled=settings.serving.triton_decoupled_mode,
         )
     parameters = dict(settings.runtime.parameters)
     if _MAX_BEAM_WIDTH in {row.name for row in rows_for(PARAMETERS, tensorrt_llm_version)}:

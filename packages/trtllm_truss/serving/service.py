@@ -292,7 +292,11 @@ class Service:
             self._environment.variables, installation, serving.pass_environment
         )
         return lambda: ServerProcess(
-            command, environment, on_line=self._show_triton_line, http_port=serving.http_port
+            command,
+            environment,
+            on_line=self._show_triton_line,
+            http_port=serving.http_port,
+            grpc_port=serving.triton_grpc_port,
         )
 
     def _show_triton_line(self, line: str) -> None:

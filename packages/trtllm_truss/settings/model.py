@@ -157,12 +157,25 @@ class Serving(Strict):
         description="Add the models `preprocessing`, `postprocessing`, `ensemble` and "
         "`tensorrt_llm_bls`, for clients that connect to Triton directly.",
     )
+    triton_decoupled_mode: bool = Field(
+        True,
+        description="With true, `ensemble` and `tensorrt_llm_bls` stream, and Triton refuses "
+        "`infer` requests to them; with false they send one response, so that `infer` works. The "
+        "setting is NVIDIA's `decoupled_mode` and needs triton_native.",
+    )
     triton_http_port: int | None = Field(
         None,
         ge=1,
         le=65535,
         description="Port of Triton's HTTP endpoint on 127.0.0.1. With triton_native, null is a "
         "free port at each start; otherwise null keeps the endpoint closed.",
+    )
+    triton_grpc_port: int | None = Field(
+        None,
+        ge=1,
+        le=65535,
+        description="Port of Triton's gRPC endpoint on 127.0.0.1; null is a free port at each "
+        "start.",
     )
     pass_environment: list[VariableName] = Field(
         [],
@@ -175,6 +188,14 @@ class Serving(Strict):
     def http_port(self) -> int | None:
         """Triton's HTTP port; 0 for any free port, None for a closed endpoint."""
         return 0 if self.triton_native and not self.triton_http_port else self.triton_http_port
+
+    @field_validator("triton_grpc_port")
+    @classmethod
+    def _differ_from_the_http_port(cls, port: int | None, info: ValidationInfo) -> int | None:
+        if port is not None and port == info.data.get("triton_http_port"):
+            message = "triton_http_port has the same value; choose another port for one of them"
+            raise PydanticCustomError("conflict", "{message}", {"message": message})
+        return port
 
 
 class Settings(Strict):

@@ -31,3 +31,9 @@ def make_native(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
 def native(make_native: Callable[..., NativeTriton]) -> NativeTriton:
     """A server whose engine answers `TEXT`, with several instances of every text model."""
     return make_native(text=TEXT, counts=InstanceCounts(2, 2, 3), step_ms=1)
+
+
+@pytest.fixture(scope="session")
+def unary(make_native: Callable[..., NativeTriton]) -> NativeTriton:
+    """One server whose text models send one response per request."""
+    return make_native(text=TEXT, decoupled=False, step_ms=1)

@@ -43,6 +43,8 @@ class NativeTriton:
         *,
         counts: InstanceCounts | None = None,
         http_port: int | None = 0,
+        grpc_port: int | None = None,
+        decoupled: bool = True,
         text: str | None = None,
         tp: int = 1,
         **behaviour: Any,
@@ -75,6 +77,7 @@ class NativeTriton:
             max_batch_size=64,
             counts=counts or InstanceCounts(),
             tensorrt_llm_version=PINNED_VERSION,
+            decoupled=decoupled,
         )
         command = launcher(
             installation,
@@ -88,6 +91,7 @@ class NativeTriton:
             server_environment(os.environ, installation),
             on_line=self.lines.append,
             http_port=http_port,
+            grpc_port=grpc_port,
         )
         self.process.start()
 

@@ -4,31 +4,51 @@ from __future__ import annotations
 
 import asyncio
 import os
+import queue
 import signal
 import socket
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
 import httpx
+import numpy as np
 import pytest
 from tests.backends.triton_native.native_triton import TEXT_MODELS
 from tests.support.waiting import settles
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.grpc import InferenceServerClient, InferInput, service_pb2, service_pb2_grpc
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from trtllm_truss.backends.triton_native.calls import Models
 from trtllm_truss.backends.triton_native.values import Value, integer, to_array
 from trtllm_truss.processes.process_guard import marked_processes
 from trtllm_truss.triton.client.tensors import pack_texts
+from trtllm_truss.triton.server.ports import unused_ports
 from trtllm_truss.triton.server.process import State
 
 ALL_TOKENS = 200
+HTTP_QUERY = {"text_input": ("BYTES", [1, 1], ["Hi"]), "max_tokens": ("INT32", [1, 1], [200])}
 IN_A_CHARACTER = (16, 17, 19, 20)  # token counts that cut 日 or 本 in half
 
 
 @pytest.fixture(params=TEXT_MODELS)
 def model(request):
     return request.param
+
+
+def query(*, stream=False, max_tokens=ALL_TOKENS):
+    """Return a request's inputs for tritonclient."""
+    values = {
+        "text_input": np.array([[b"Hi"]], np.object_),
+        "max_tokens": np.array([[max_tokens]], np.int32),
+        "stream": np.array([[stream]]),
+    }
+    inputs = []
+    for name, array in values.items():
+        inputs.append(InferInput(name, [1, 1], np_to_triton_dtype(array.dtype)))
+        inputs[-1].set_data_from_numpy(array)
+    return inputs
 
 
 def seen(server, words):
@@ -63,7 +83,7 @@ def test_a_stream_has_only_new_text(native, model):
     pieces = [event["text_output"] for event in native.stream(model, max_tokens=ALL_TOKENS)]
     assert "".join(pieces) == native.text
     assert len(pieces) > 40
-    assert all(pieces)
+    assert all(pieces[:-1])  # the last one can be empty, with the end token
     assert not any("\N{REPLACEMENT CHARACTER}" in piece for piece in pieces)
 
 
@@ -140,7 +160,8 @@ def test_log_probabilities_without_text(native):
         return [answer async for answer in answers]
 
     for _ in range(20):
-        (answer,) = asyncio.run(ask())
+        ((answer, last),) = asyncio.run(ask())
+        assert last
         assert to_array(answer["cum_log_probs"]).tolist() == [[0]]
         assert answer.keys() == {"cum_log_probs"}
 
@@ -159,15 +180,64 @@ def test_a_dead_text_model_ends_triton(make_native):
     assert settles(lambda: server.process.state is State.DEAD)
 
 
-def test_the_http_port_can_be_pinned(make_native):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    for _ in range(2):  # a restart reuses the port at once
-        server = make_native(text="Here.", http_port=port)
-        answer = httpx.get(f"http://127.0.0.1:{port}/v2/models/ensemble/ready")
+def test_the_ports_can_be_pinned(make_native):
+    http_port, grpc_port = unused_ports(2)
+    for _ in range(2):  # a restart reuses the ports at once
+        server = make_native(text="Here.", http_port=http_port, grpc_port=grpc_port)
+        answer = httpx.get(f"http://127.0.0.1:{http_port}/v2/models/ensemble/ready")
         assert answer.status_code == 200
+        with InferenceServerClient(f"127.0.0.1:{grpc_port}") as client:
+            assert client.is_model_ready("ensemble")
         server.process.stop(0)
+
+
+@pytest.mark.parametrize("max_tokens", [*IN_A_CHARACTER, ALL_TOKENS])
+def test_an_open_stream_shows_its_last_response(native, model, max_tokens):
+    """A client that keeps its side open sees the end without asking for empty responses."""
+    responses = queue.Queue()
+    with InferenceServerClient(native.process.grpc_address) as client:
+        client.start_stream(lambda result, error: responses.put((result, error)))
+        for _ in range(2):  # one stream carries several requests
+            client.async_stream_infer(model, query(stream=True, max_tokens=max_tokens))
+            last, text = False, ""
+            while not last:
+                result, error = responses.get(timeout=30)
+                assert error is None
+                text += result.as_numpy("text_output").item().decode()
+                last = result.get_response().parameters["triton_final_response"].bool_param
+            assert text == native.decoded(max_tokens)
+        client.stop_stream()
+    assert responses.empty()
+
+
+def test_one_response_per_request(unary, model):
+    """`decoupled_mode: false` of NVIDIA's repository."""
+    assert unary.infer(model, HTTP_QUERY, "text_output") == {"text_output": [unary.text]}
+    assert unary.generate(model, max_tokens=ALL_TOKENS).json()["text_output"] == unary.text
+    (event,) = unary.stream(model, stream=False, max_tokens=ALL_TOKENS)
+    assert event["text_output"] == unary.text
+    with (
+        InferenceServerClient(unary.process.grpc_address) as client,
+        ThreadPoolExecutor(20) as pool,
+    ):
+        asked = [pool.submit(client.infer, model, query(max_tokens=17)) for _ in range(20)]
+        texts = [each.result().as_numpy("text_output").item().decode() for each in asked]
+        assert texts == [unary.decoded(17)] * 20
+        with pytest.raises(InferenceServerException, match=r"triton_decoupled_mode is false"):
+            client.infer(model, query(stream=True))
+    refusal = unary.generate(model, max_tokens=0)
+    assert refusal.status_code == 400
+    assert "max_tokens is 0; send 1 or more." in refusal.json()["error"]
+    (event,) = unary.stream(model)
+    assert "stream is true" in event["error"]
+
+
+def test_a_decoupled_model_refuses_unary_requests(native, model):
+    with (
+        InferenceServerClient(native.process.grpc_address) as client,
+        pytest.raises(InferenceServerException, match="decoupled transaction policy"),
+    ):
+        client.infer(model, query())
 
 
 @pytest.mark.parametrize(

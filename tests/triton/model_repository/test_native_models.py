@@ -9,6 +9,7 @@ from tests.support.paths import TEMPLATES
 
 from trtllm_truss.engines.inspection import inspect_engine
 from trtllm_truss.engines.versions import PINNED_VERSION
+from trtllm_truss.errors import SettingsError
 from trtllm_truss.serving.rendering import render_engine
 from trtllm_truss.settings.loading import parse_settings
 from trtllm_truss.triton.model_repository.native_models import InstanceCounts, render_native_models
@@ -18,7 +19,7 @@ FOUR = ["ensemble", "postprocessing", "preprocessing", "tensorrt_llm_bls"]
 VERSIONS = ["0.9.0", "0.12.0", "0.18.2", "1.0.0", None]
 
 
-def render(folder: Path, version: str | None = "1.0.0"):
+def render(folder: Path, version: str | None = "1.0.0", **options: bool):
     render_native_models(
         TEMPLATES,
         folder,
@@ -26,6 +27,7 @@ def render(folder: Path, version: str | None = "1.0.0"):
         max_batch_size=16,
         counts=InstanceCounts(preprocessing=2, postprocessing=3, bls=4),
         tensorrt_llm_version=version,
+        **options,
     )
     return {name: read_config(folder / name / "config.pbtxt") for name in FOUR}
 
@@ -56,6 +58,19 @@ def test_names_follow_the_version(tmp_path, version):
     assert ({"min_length", "random_seed"} <= names) == is_old
     assert ("lora_task_id" in names) == (version != "0.8.0")
     assert ("acceptance_rate" in {field.name for field in bls.output}) == is_new
+
+
+@pytest.mark.parametrize("decoupled", [True, False])
+def test_the_transaction_policy_is_that_of_the_text_models(tmp_path, decoupled):
+    configs = render(tmp_path, decoupled=decoupled)
+    for name in ("ensemble", "tensorrt_llm_bls"):
+        assert configs[name].model_transaction_policy.decoupled == decoupled
+
+
+def test_old_images_cannot_do_without_decoupled(tmp_path):
+    with pytest.raises(SettingsError, match=r"triton_decoupled_mode is false, .* is 0\.9\.0"):
+        render(tmp_path, "0.9.0", decoupled=False)
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("wanted", [False, True])

@@ -159,3 +159,7 @@ def test_free_ports_differ():
 @pytest.mark.parametrize("http_port", [None, 8000])
 def test_the_http_port_is_the_one_asked_for_or_none(http_port):
     assert free_ports(http_port).http == http_port
+
+
+def test_the_grpc_port_can_be_chosen():
+    assert free_ports(grpc_port=8001).grpc == 8001

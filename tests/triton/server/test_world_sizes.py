@@ -149,8 +149,8 @@ async def test_a_connection_does_not_block_mpirun(make_triton):
 def test_mpirun_whose_port_was_taken_gets_another(make_triton, monkeypatch):
     ports = []
 
-    def choose(http_port):
-        ports.append(replace(free_ports(http_port), **({} if ports else {"mpi": taken})))
+    def choose(*pinned):
+        ports.append(replace(free_ports(*pinned), **({} if ports else {"mpi": taken})))
         return ports[-1]
 
     monkeypatch.setattr(command, "free_ports", choose)

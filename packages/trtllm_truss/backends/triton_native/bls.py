@@ -7,6 +7,7 @@ serves all requests of a process, so that they run in the engine concurrently.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import threading
 import traceback
@@ -46,6 +47,9 @@ _ENGINE_INPUTS = {
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         values = parameters(args)
+        self._decoupled = pb_utils.using_decoupled_model_transaction_policy(
+            json.loads(args["model_config"])
+        )
         self._engine = values["tensorrt_llm_model_name"]
         self._tokenizer = tokenizer(values)
         self._stub = threading.Lock()
@@ -60,7 +64,11 @@ class TritonPythonModel:
             reply = Reply(request.get_response_sender(), self._stub)
             try:
                 with self._stub:
-                    query = read_query(Inputs(request.inputs()), request.requested_output_names())
+                    query = read_query(
+                        Inputs(request.inputs()),
+                        request.requested_output_names(),
+                        decoupled=self._decoupled,
+                    )
             except InvalidRequest as error:
                 reply.fail(error)
             else:
@@ -90,14 +98,15 @@ class TritonPythonModel:
         answer = TextAnswer(self._tokenizer, query.stop_words, end_ids)
         inputs, outputs = await self._engine_inputs(query), (*ENGINE_OUTPUTS, *query.outputs)
         ended = False
-        async for values in self._models.generate(self._engine, request_id, inputs, outputs):
+        responses = self._models.generate(self._engine, request_id, inputs, outputs)
+        async for values, last in responses:
             if ended:  # read to the end: an aborted call can crash Triton
                 continue
             tokens, lengths = (to_array(values.pop(name))[0] for name in ENGINE_OUTPUTS)
             reply.add(answer.push(beams(tokens, lengths)), values)
-            if query.stream:
-                reply.flush()
             ended = answer.stopped or reply.is_cancelled()
+            if query.stream and not (last or ended):
+                reply.flush()
             if ended:
                 await self._models.stop(self._engine, request_id)
         if not (query.stream or query.log_probs):

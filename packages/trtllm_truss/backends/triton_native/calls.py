@@ -50,8 +50,10 @@ class Models:
 
     async def generate(
         self, model: str, request_id: str, inputs: Mapping[str, Value], outputs: Iterable[str]
-    ) -> AsyncGenerator[dict[str, Value]]:
-        """Call the engine, and yield the tensors of each response that has any.
+    ) -> AsyncGenerator[tuple[dict[str, Value], bool]]:
+        """Call the engine, and yield the tensors of each response, and whether it is the last.
+
+        A response without tensors is left out.
 
         Raises:
             InvalidRequest: the engine refused the request.
@@ -63,7 +65,8 @@ class Models:
                 if response.error_message:
                     raise from_stream_text(response.error_message)
                 if response.infer_response.outputs:
-                    yield _values(response.infer_response)
+                    last = response.infer_response.parameters["triton_final_response"].bool_param
+                    yield _values(response.infer_response), last
         except grpc.aio.AioRpcError as error:
             raise _error(error) from error
 

@@ -47,8 +47,13 @@ class Query:
     outputs: tuple[str, ...]
 
 
-def read_query(inputs: Inputs, requested_outputs: Collection[str]) -> Query:
+def read_query(inputs: Inputs, requested_outputs: Collection[str], *, decoupled: bool) -> Query:
     """Read and validate a request.
+
+    Args:
+        inputs: its tensors.
+        requested_outputs: names.
+        decoupled: whether the model may send several responses.
 
     Raises:
         InvalidRequest: it cannot be served.
@@ -61,6 +66,12 @@ def read_query(inputs: Inputs, requested_outputs: Collection[str]) -> Query:
             param="exclude_input_in_output",
         )
     stream = inputs.flag("stream", False)
+    if stream and not decoupled:
+        raise InvalidRequest(
+            "stream is true, but serving.triton_decoupled_mode is false, so a request has one "
+            "response; leave stream out, or remove the setting.",
+            param="stream",
+        )
     one_beam = (inputs.integer("beam_width") or 1) == 1
     if stream and not one_beam:
         raise InvalidRequest(

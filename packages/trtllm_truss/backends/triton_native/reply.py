@@ -31,7 +31,6 @@ class Reply:
         self._stub = stub
         self._texts: list[str] = []
         self._extras: dict[str, Value] = {}
-        self._begun = False
         self._checked_s = 0.0
 
     def add(self, texts: Sequence[str], extras: Mapping[str, Value]) -> None:
@@ -50,12 +49,11 @@ class Reply:
             self._send(0)
 
     def end(self) -> None:
-        """Send the rest; without text only if no response was sent before."""
-        if self._begun and not any(self._texts):
-            with self._stub:
-                self._sender.send(flags=_FINAL)
-        else:
-            self._send(_FINAL)
+        """Send the rest as the last response, even without text.
+
+        Triton shows a flag without a response only to clients that ask for it.
+        """
+        self._send(_FINAL)
 
     def fail(self, error: TrussError) -> None:
         kinds = {400: pb_utils.TritonError.INVALID_ARG, 503: pb_utils.TritonError.UNAVAILABLE}
@@ -78,4 +76,4 @@ class Reply:
             tensors = [from_texts("text_output", [self._texts or [""]])]
             tensors += [from_numpy(name, to_array(value)) for name, value in self._extras.items()]
             self._sender.send(pb_utils.InferenceResponse(tensors), flags)
-        self._texts, self._extras, self._begun = [], {}, True
+        self._texts, self._extras = [], {}

@@ -15,7 +15,8 @@ from typing import Any
 
 from tritonclient.grpc import model_config_pb2
 
-from trtllm_truss.literals import rows_for
+from trtllm_truss.errors import SettingsError
+from trtllm_truss.literals import release, rows_for
 from trtllm_truss.triton.model_repository.contract import INPUTS, OUTPUTS
 from trtllm_truss.triton.model_repository.repository import CONFIG_FILE, read_config, write_config
 
@@ -30,6 +31,8 @@ _OLDER_NAMES = {
     "seed": "random_seed",
     "return_perf_metrics": "return_kv_cache_reuse_stats",
 }
+_SENDER_SINCE = (0, 10)
+"""TensorRT-LLM of the first image whose Python backend has response senders without `decoupled`."""
 _ENGINE_NAMES = frozenset(row.name for row in (*INPUTS, *OUTPUTS))
 
 
@@ -49,6 +52,7 @@ def render_native_models(
     max_batch_size: int,
     counts: InstanceCounts,
     tensorrt_llm_version: str | None,
+    decoupled: bool = True,
 ) -> None:
     """Write the four models into a repository; replace earlier ones.
 
@@ -61,10 +65,18 @@ def render_native_models(
         max_batch_size: maximum of concurrent requests of the engine.
         counts: processes of each model.
         tensorrt_llm_version: selects the declared names; None declares those of every version.
+        decoupled: let `ensemble` and `tensorrt_llm_bls` send several responses to one request.
+            `tensorrt_llm` always does, because the Truss streams from it.
 
     Raises:
-        SettingsError: a template is missing or invalid.
+        SettingsError: a template is missing or invalid, or that Triton requires `decoupled`.
     """
+    if not decoupled and tensorrt_llm_version and release(tensorrt_llm_version) < _SENDER_SINCE:
+        raise SettingsError(
+            "config.yaml: model_metadata.serving.triton_decoupled_mode is false, which works from "
+            f"TensorRT-LLM 0.10 (image 24.06) on, and this is {tensorrt_llm_version}; remove the "
+            "setting or use a newer image."
+        )
     instances = {
         PREPROCESSING: counts.preprocessing,
         POSTPROCESSING: counts.postprocessing,
@@ -80,6 +92,7 @@ def render_native_models(
             config.parameters["trust_remote_code"].string_value = str(trust_remote_code).lower()
         if name in (BLS, ENSEMBLE):
             _fit(config, tensorrt_llm_version)
+            config.model_transaction_policy.decoupled = decoupled
         folder = write_config(config, destination)
         if count is not None:
             shutil.copy2(template_dir / name / _VERSION_FOLDER / "model.py", folder)

@@ -54,18 +54,20 @@ class Launch:
     folder: Path
 
 
-def new_launch(http_port: int | None = None) -> Launch:
+def new_launch(http_port: int | None = None, grpc_port: int | None = None) -> Launch:
     """Choose names and ports, and create the folder.
 
     Args:
         http_port: of Triton; 0 for any free one, None to keep its HTTP endpoint closed.
+        grpc_port: of Triton; None for any free one.
 
     Raises:
         OSError: the machine has no free port, or no place for temporary files.
     """
     run_id = f"{os.getpid()}_{secrets.token_hex(4)}"
     prefix = f"{RUN_PREFIX}{run_id}_"
-    return Launch(run_id, free_ports(http_port), prefix, Path(tempfile.mkdtemp(prefix=prefix)))
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    return Launch(run_id, free_ports(http_port, grpc_port), prefix, folder)
 
 
 def launcher(

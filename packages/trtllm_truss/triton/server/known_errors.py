@@ -208,7 +208,8 @@ KNOWN_ERRORS: tuple[KnownError, ...] = (
     _known_error(
         "port",
         r"failed to start \S+ service|address already in use|socket .*already in use",
-        "Other programs took Triton's ports while it started; start again.",
+        "Other programs use Triton's ports; start again, or change triton_http_port or "
+        "triton_grpc_port in model_metadata.serving if it is set.",
     ),
     _known_error(
         "paged_context_fmha",

@@ -24,7 +24,7 @@ class Ports:
     mpi: int
 
 
-def free_ports(http_port: int | None = None) -> Ports:
+def free_ports(http_port: int | None = None, grpc_port: int | None = None) -> Ports:
     """Return free ports, all chosen at once by the kernel.
 
     Another program may take them before the server opens them; a caller must be ready to retry with
@@ -32,12 +32,13 @@ def free_ports(http_port: int | None = None) -> Ports:
 
     Args:
         http_port: the HTTP port, free or not; 0 for any free one, None to keep HTTP closed.
+        grpc_port: the gRPC port, free or not; None for any free one.
 
     Raises:
         OSError: the machine has no free port.
     """
     grpc, http, metrics, mpi = unused_ports(4)
-    return Ports(grpc, http if http_port == 0 else http_port, metrics, mpi)
+    return Ports(grpc_port or grpc, http if http_port == 0 else http_port, metrics, mpi)
 
 
 def unused_ports(count: int) -> list[int]:

@@ -57,6 +57,7 @@ class ServerProcess:
             quick, because the server waits while it runs.
         orphan_grace_s: time to end that the server gets after this process has died.
         http_port: of Triton; 0 for any free one, None to keep its HTTP endpoint closed.
+        grpc_port: of Triton; None for any free one.
 
     Attributes:
         launch: ports, run id and shared-memory prefix of the current start; None before it.
@@ -71,13 +72,14 @@ class ServerProcess:
         on_line: Callable[[str], None] | None = None,
         orphan_grace_s: float = 2.0,
         http_port: int | None = None,
+        grpc_port: int | None = None,
     ) -> None:
         self.launch: Launch | None = None
         self._command = command
         self._environment = environment
         self._model_name = model_name
         self._orphan_grace_s = orphan_grace_s
-        self._http_port = http_port
+        self._http_port, self._grpc_port = http_port, grpc_port
         self._lock = threading.RLock()
         self._state = State.NEW
         self._starts = 0
@@ -180,7 +182,7 @@ class ServerProcess:
         started_s = time.time()
         with ExitStack() as undo:
             try:
-                launch = new_launch(self._http_port)
+                launch = new_launch(self._http_port, self._grpc_port)
                 undo.callback(_remove_traces, launch, started_s)
                 child = spawn_guarded(
                     self._command(launch),
