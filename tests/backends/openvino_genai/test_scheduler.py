@@ -180,6 +180,28 @@ def test_a_seed_is_reproducible_under_load(scheduler: Scheduler) -> None:
     assert [caller.wait().tokens for _, caller in callers] == [alone[s] for s, _ in callers]
 
 
+def test_a_greedy_answer_is_the_same_alone_and_beside_others(
+    start_scheduler: StartScheduler, model_folder: Path
+) -> None:
+    """To the last bit, with prompts of different lengths, of which one fills several steps."""
+    engine = Engine(EngineSettings(model_folder, max_batch_size=8, prefix_caching=False))
+    scheduler = start_scheduler(engine, prefix_caching=False)
+    prompts = [[*range(300 + i, 340 + i, 7), *PROMPT * (1 + i)] for i in range(7)]
+    prompts.append([*range(900, 1300)])
+
+    def ask(prompt: list[int]) -> Caller:
+        return submit(scheduler, prompt, 16, outputs=LOG_PROBS, return_log_probs=True)
+
+    def read(caller: Caller) -> list[Any]:
+        (answer,) = caller.wait().responses
+        return [answer[name].ravel().tolist() for name in ("output_ids", "output_log_probs")]
+
+    alone = [read(ask(prompt)) for prompt in prompts]
+    beside = [read(caller) for caller in [ask(prompt) for prompt in prompts]]
+
+    assert beside == alone
+
+
 def test_more_requests_than_places(engine: Engine, start_scheduler: StartScheduler) -> None:
     scheduler = start_scheduler(engine, max_batch_size=2)
     callers = [submit(scheduler, [300 + i, *PROMPT], 8, streaming=True) for i in range(6)]
@@ -342,11 +364,12 @@ class BreakingEngine:
         self.limits = engine.limits
         self.add = engine.add
         self.read_ahead = engine.read_ahead
+        self.rest = engine.rest
         self.keeps_prompts = engine.keeps_prompts
         self.kv_blocks = engine.kv_blocks
 
-    def step(self) -> None:
-        self._engine.step()
+    def step(self, *, accompanied: bool) -> None:
+        self._engine.step(accompanied=accompanied)
         if self._failures:
             self._failures -= 1
             raise RuntimeError("out of luck")

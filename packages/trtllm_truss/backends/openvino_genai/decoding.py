@@ -21,10 +21,10 @@ def generation_config(request: GenerationRequest) -> openvino_genai.GenerationCo
 
     Log probabilities are those of the model before temperature and top_k or top_p. A seed repeats
     an answer, except that with prefix caching GenAI 2026.4 draws once more for a prompt that is
-    entirely cached. It then also computes less of a prompt that begins like that of a request in
-    flight, and OpenVINO, which rounds activations to 8 bits, returns slightly different logits (to
-    avoid it would halve the throughput). Without prefix caching (`enable_kv_cache_reuse: false`) a
-    seed always repeats an answer.
+    entirely cached. A cached beginning can also come from generated tokens, whose keys and values
+    are rounded otherwise; OpenVINO then rounds activations to 8 bits, and the logits differ
+    slightly. Without prefix caching (`enable_kv_cache_reuse: false`) a seed, or greedy decoding,
+    repeats an answer at any load.
     """
     config = openvino_genai.GenerationConfig()
     config.max_new_tokens = request.max_new_tokens

@@ -29,13 +29,24 @@ PLUGIN_PROPERTIES = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f
 depend on concurrent requests and on the cache, and answers to one seed, or of greedy decoding,
 would vary. f32 is as fast here."""
 
+_COMPANION_PROMPT = np.zeros((1, 2), np.int64)
+_COMPANION_BLOCKS = 4
+_COMPANION_TOKENS = _COMPANION_BLOCKS * KV_BLOCK_TOKENS - _COMPANION_PROMPT.size
+
 logger = logging.getLogger(__name__)
 
+_RUNNING = openvino_genai.GenerationStatus.RUNNING
 _SOME_GUIDE = Guide("regex", "a")
 
 
 class Engine:
     """A loaded model. All methods except `compile_guide` belong to the scheduler's thread.
+
+    With quantized weights OpenVINO 2026.4 multiplies one row by another kernel than two or more,
+    with other rounding, so an answer would depend on concurrent requests. A companion, a request
+    whose tokens nobody reads, adds a row where there may be only one: about 7 % of CPU time per
+    token. (`DYNAMIC_QUANTIZATION_GROUP_SIZE: 0` has the same effect for 40 % with one request and
+    120 % with eight.)
 
     A step holds Python's global lock from beginning to end, so other threads run between steps.
 
@@ -60,6 +71,7 @@ class Engine:
             max_beam_width=settings.max_beam_width,
             exclude_input_in_output=settings.exclude_input_in_output,
         )
+        self._companion: openvino_genai.GenerationHandle | None = None
         self.keeps_prompts = settings.prefix_caching and settings.chunked_context
         self._load()
 
@@ -68,8 +80,8 @@ class Engine:
 
         The pipeline's id is a counter: two live requests of one id would break the pipeline.
         """
-        prompt = openvino.Tensor(request.prompt.reshape(1, -1))
-        return self._pipeline.add_request(next(self._ids), prompt, generation_config(request))
+        self._accompany()
+        return self._add(request.prompt, generation_config(request))
 
     def read_ahead(self, prompt: NDArray[np.int64]) -> openvino_genai.GenerationHandle:
         """Read the beginning of a prompt into the prefix cache, from the next step on.
@@ -77,17 +89,34 @@ class Engine:
         Args:
             prompt: token ids, INT64 [n], n > 0.
         """
-        config = openvino_genai.GenerationConfig(max_new_tokens=1, ignore_eos=True)
-        tensor = openvino.Tensor(prompt.reshape(1, -1))
-        return self._pipeline.add_request(next(self._ids), tensor, config)
+        self._accompany()
+        return self._add(prompt, _tokens(1))
 
-    def step(self) -> None:
+    def step(self, *, accompanied: bool = True) -> None:
         """Generate one token for every request, or read a part of some prompts.
+
+        Args:
+            accompanied: add the companion; needed unless two requests or more generate and none
+                has its prompt read.
 
         Raises:
             RuntimeError: the pipeline failed; `reload` before the next step.
         """
+        if accompanied:
+            self._accompany()
+        elif self._companion is not None:
+            self._companion.cancel()
+            self._companion = None
         self._pipeline.step()
+
+    def rest(self) -> None:
+        """Free the companion's memory; call it when no request runs.
+
+        Raises:
+            RuntimeError: as from `step`.
+        """
+        if self._companion is not None:
+            self.step(accompanied=False)
 
     def reload(self) -> None:
         """Replace a failed pipeline; handles of the old one are dead.
@@ -126,8 +155,20 @@ class Engine:
         beams = request.sampling.beam_width
         return beams * _kv_blocks(request.kv_cache_tokens // beams)
 
+    def _accompany(self) -> None:
+        """Add the companion if there is none, before prompts that could delay it."""
+        if self._companion is None or self._companion.get_status() != _RUNNING:
+            self._companion = self._add(_COMPANION_PROMPT, _tokens(_COMPANION_TOKENS))
+
+    def _add(
+        self, prompt: NDArray[np.int64], config: openvino_genai.GenerationConfig
+    ) -> openvino_genai.GenerationHandle:
+        tensor = openvino.Tensor(prompt.reshape(1, -1))
+        return self._pipeline.add_request(next(self._ids), tensor, config)
+
     def _load(self) -> None:
         started = time.monotonic()
+        self._companion = None
         self._pipeline = openvino_genai.ContinuousBatchingPipeline(
             self._files.path, self._scheduler_config(), "CPU", PLUGIN_PROPERTIES
         )
@@ -140,13 +181,19 @@ class Engine:
     def _scheduler_config(self) -> openvino_genai.SchedulerConfig:
         settings = self._settings
         config = openvino_genai.SchedulerConfig()
-        config.num_kv_blocks = _kv_blocks(settings.kv_cache_tokens)  # 0: grows as needed
+        blocks = _kv_blocks(settings.kv_cache_tokens)
+        config.num_kv_blocks = blocks and blocks + _COMPANION_BLOCKS  # 0: grows as needed
         config.enable_prefix_caching = settings.prefix_caching
         config.dynamic_split_fuse = settings.chunked_context
-        config.max_num_seqs = settings.max_batch_size + 1  # a prompt that is read ahead
+        config.max_num_seqs = settings.max_batch_size + 2  # a prompt read ahead, the companion
         prompt_tokens = PREFILL_TOKENS if settings.chunked_context else self._files.context_length
+        prompt_tokens += _COMPANION_PROMPT.size
         config.max_num_batched_tokens = max(prompt_tokens, config.max_num_seqs)
         return config
+
+
+def _tokens(count: int) -> openvino_genai.GenerationConfig:
+    return openvino_genai.GenerationConfig(max_new_tokens=count, ignore_eos=True)
 
 
 def _kv_blocks(tokens: int | None) -> int:

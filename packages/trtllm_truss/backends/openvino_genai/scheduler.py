@@ -121,6 +121,7 @@ class Scheduler:
     def _read_inbox(self) -> None:
         """Handle all messages; wait for some if there is no other work."""
         if not (self._running or self._long_prompts.are_waiting or self._next_admitted()):
+            self._engine.rest()
             timeout_s = HEARTBEAT_INTERVAL_S if self._guided.are_waiting else None
             with suppress(queue.Empty):
                 self._handle(self._inbox.get(timeout=timeout_s))
@@ -227,7 +228,7 @@ class Scheduler:
         if not (self._running or self._long_prompts.is_reading):
             return
         try:
-            self._engine.step()
+            self._engine.step(accompanied=not self._are_generating)
         except (RuntimeError, MemoryError) as error:
             logger.exception("a step failed; loading the model again")
             self._fail_running(f"The engine failed: {error}")
@@ -237,6 +238,12 @@ class Scheduler:
         times = _clamped(len(self._running) / _RESPONSE_REQUESTS, _RESPONSE_MAXIMUM)
         interval_s = times * self._settings.response_interval_s
         self._running = [g for g in self._running if not g.collect(interval_s)]
+
+    @property
+    def _are_generating(self) -> bool:
+        """Return True if two requests or more generate and none has its prompt read."""
+        generating = sum(generation.generated > 0 for generation in self._running)
+        return 2 <= generating == len(self._running) and not self._long_prompts.is_reading
 
     def _fail_running(self, message: str) -> None:
         for generation in self._running:
