@@ -221,7 +221,7 @@ def test_small_files_take_whole_blocks_of_the_disk(
 
 def test_space_is_freed_on_a_full_disk(hub: HubServer, tmp_path: Path, cache: Path) -> None:
     """A real disk of 8 MB, which is full when 1 of the 2 MB are there."""
-    hub.bytes_per_s = 4_000_000
+    hub.bytes_per_s = 2_000_000
     program = Path(__file__).with_name("full_disk_process.py")
     disk = tmp_path / "disk"
     disk.mkdir()

@@ -22,10 +22,15 @@ RANK_BYTES = 3_000_000
 RANKS = [f"rank{rank}.engine" for rank in range(4)]
 
 
-def start(hub: HubServer, home: Path) -> subprocess.Popen[str]:
+def start(hub: HubServer, home: Path, range_bytes: int) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, PROGRAM, "org/engine", "config.json", *RANKS],
-        env={**os.environ, "HF_HOME": str(home), "HF_ENDPOINT": hub.url},
+        env={
+            **os.environ,
+            "HF_HOME": str(home),
+            "HF_ENDPOINT": hub.url,
+            "RANGE_BYTES": str(range_bytes),
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -37,8 +42,9 @@ def read(output: str) -> dict[str, str]:
     return dict(line.split() for line in output.splitlines() if len(line.split()) == 2)
 
 
+@pytest.mark.parametrize("range_bytes", [1 << 26, 300_000], ids=["one-range", "ranges"])
 @pytest.mark.parametrize("round_", range(ROUNDS))
-def test_killed_at_a_random_point(round_: int, tmp_path: Path) -> None:
+def test_killed_at_a_random_point(round_: int, range_bytes: int, tmp_path: Path) -> None:
     chance = random.Random(round_)
     files = {"config.json": b"{}", **{name: chance.randbytes(RANK_BYTES) for name in RANKS}}
     total = sum(map(len, files.values()))
@@ -48,7 +54,7 @@ def test_killed_at_a_random_point(round_: int, tmp_path: Path) -> None:
         hub.bytes_per_s = 20e6
         for _ in range(2):
             hub.forget()
-            process = start(hub, tmp_path)
+            process = start(hub, tmp_path, range_bytes)
             enough = chance.uniform(0.02, 0.45) * total
             while hub.sent("/files/*") < enough and process.poll() is None:
                 time.sleep(0.002)
@@ -57,7 +63,7 @@ def test_killed_at_a_random_point(round_: int, tmp_path: Path) -> None:
             assert read(output).items() <= expected.items(), "it was used before it was whole"
         hub.bytes_per_s = None
         hub.forget()
-        with start(hub, tmp_path) as process:
+        with start(hub, tmp_path, range_bytes) as process:
             output, errors = process.communicate(timeout=60)
         assert process.returncode == 0, errors
         assert read(output) == expected

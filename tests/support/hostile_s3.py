@@ -80,11 +80,16 @@ class _Handler(BaseHTTPRequestHandler):
         if s3.refusal is not None:
             self._answer(s3.refusal[0], s3.refusal[1].encode(), {})
             return
-        start = int((self.headers["Range"] or "bytes=0-")[6:-1])
-        if start > 0 and start >= len(found.data):
+        size = len(found.data)
+        first, _, last = (self.headers["Range"] or "bytes=0-")[6:].partition("-")
+        start, end = int(first), min(int(last) + 1 if last else size, size)
+        if start > 0 and start >= size:
             self._answer(416, b"<Error><Code>InvalidRange</Code></Error>", {})
             return
-        self._answer(206 if start else 200, found.data[start:], self._headers_of(found), found)
+        is_part = start > 0 or end < size
+        ranged = {"Content-Range": f"bytes {start}-{end - 1}/{size}"} if is_part else {}
+        headers = {**ranged, **self._headers_of(found)}
+        self._answer(206 if is_part else 200, found.data[start:end], headers, found)
 
     @property
     def _s3(self) -> HostileS3:

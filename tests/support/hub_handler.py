@@ -75,8 +75,12 @@ class HubHandler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         self.route, self.query = unquote(parts.path), parse_qs(parts.query)
         token = (self.headers.get("Authorization") or "").removeprefix("Bearer ") or None
-        start = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "")
-        self.request_ = Request(self.command, self.route, token, int(start[1]) if start else 0)
+        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
+        if self.hub.knows_no_ranges:
+            asked = None
+        start, end = (int(asked[1]), asked[2]) if asked else (0, "")
+        last = int(end) if end else None
+        self.request_ = Request(self.command, self.route, token, start, last)
         self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         with self.hub.lock:
             self.hub.requests.append(self.request_)
@@ -266,16 +270,18 @@ class HubHandler(BaseHTTPRequestHandler):
         self._send(status, body, {"Content-Type": "application/json", **headers})
 
     def _send_contents(self, contents: Contents, **headers: str) -> None:
-        start, size = self.request_.start, len(contents.data)
+        start, last, size = self.request_.start, self.request_.last, len(contents.data)
         if start >= size > 0:
             self._send(416, b"", {"Content-Range": f"bytes */{size}"})
             return
-        ranged = {"Content-Range": f"bytes {start}-{size - 1}/{size}"} if start else {}
+        end = size if last is None else min(last + 1, size)
+        is_part = start > 0 or end < size
+        ranged = {"Content-Range": f"bytes {start}-{end - 1}/{size}"} if is_part else {}
         headers |= {"ETag": f'"{contents.etag}"', "Accept-Ranges": "bytes", **ranged}
-        data = contents.data[start:]
+        data = contents.data[start:end]
         if self.fault is not None and self.fault.corrupt and data:
             data = data[:-1] + bytes([data[-1] ^ 1])
-        self._send(206 if start else 200, data, headers)
+        self._send(206 if is_part else 200, data, headers)
 
     def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         end = len(body)

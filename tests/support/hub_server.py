@@ -60,6 +60,7 @@ class Request:
     Attributes:
         token: what it carried.
         start: the first byte that a range asked for.
+        last: the last one, if it named one.
         status: of the answer; 0 while it is being given.
         sent: bytes of its body.
     """
@@ -68,6 +69,7 @@ class Request:
     path: str
     token: str | None
     start: int
+    last: int | None = None
     status: int = 0
     sent: int = 0
 
@@ -84,6 +86,7 @@ class HubServer:
         self.requests: list[Request] = []
         self.faults: list[Fault] = []
         self.any_commit = False  # whether files are served below any commit, even one that climbs
+        self.knows_no_ranges = False  # whether every answer is the whole file
         self.bytes_per_s: float | None = None
         self.connections: set[socket.socket] = set()
         self.lock = threading.Lock()

@@ -39,13 +39,19 @@ class Digest:
                 f"{digits} hex digits; use another repository or mirror."
             )
 
+    def new_hash(self, size: int) -> hashlib._Hash:
+        """Begin to hash contents of `size` bytes."""
+        if self.algorithm == "git-sha1":
+            return hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+        return hashlib.new(self.algorithm, usedforsecurity=False)
+
     def matches(self, file: Path) -> bool:
         """Compare a file with the digest; reads every byte."""
-        return _hash(file, self.algorithm) == self.value
+        return _hash(file, self.new_hash(file.stat().st_size)) == self.value
 
 
 def sha256_of(file: Path) -> str:
-    return _hash(file, "sha256")
+    return _hash(file, hashlib.sha256())
 
 
 def has_sha256(file: Path, sha256: str) -> bool:
@@ -54,20 +60,29 @@ def has_sha256(file: Path, sha256: str) -> bool:
     A match is recorded in `HF_HOME`; the file is read again only after its path, size or time has
     changed.
     """
+    if _mark(file, sha256).exists():
+        return True
+    if sha256_of(file) != sha256:
+        return False
+    mark_sha256(file, sha256)
+    return True
+
+
+def mark_sha256(file: Path, sha256: str) -> None:
+    """Record a match, so that `has_sha256` does not read the file."""
+    mark = _mark(file, sha256)
+    with contextlib.suppress(OSError):  # without a record the file is read again
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+
+
+def _mark(file: Path, sha256: str) -> Path:
     from huggingface_hub import constants
 
     state = file.stat()
     known = f"{file.resolve()} {state.st_ino} {state.st_size} {state.st_mtime_ns} {sha256}"
     name = hashlib.sha256(known.encode()).hexdigest()
-    mark = Path(constants.HF_HOME) / "trtllm-truss/verified" / name
-    if mark.exists():
-        return True
-    if sha256_of(file) != sha256:
-        return False
-    with contextlib.suppress(OSError):  # without a record the file is read again
-        mark.parent.mkdir(parents=True, exist_ok=True)
-        mark.touch()
-    return True
+    return Path(constants.HF_HOME) / "trtllm-truss/verified" / name
 
 
 def write_atomically(file: Path, content: bytes) -> Path:
@@ -86,11 +101,7 @@ def write_atomically(file: Path, content: bytes) -> Path:
         raise
 
 
-def _hash(file: Path, algorithm: str) -> str:
-    if algorithm == "git-sha1":
-        digest = hashlib.sha1(b"blob %d\0" % file.stat().st_size, usedforsecurity=False)
-    else:
-        digest = hashlib.new(algorithm, usedforsecurity=False)
+def _hash(file: Path, digest: hashlib._Hash) -> str:
     with file.open("rb") as stream:
         while chunk := stream.read(_CHUNK_BYTES):
             digest.update(chunk)

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from trtllm_truss.artifacts.checksums import Digest
 from trtllm_truss.artifacts.hub_errors import HubErrors, keep_urls_out_of_logs
 from trtllm_truss.artifacts.listing import File, Listing, is_commit, shown
+from trtllm_truss.artifacts.ranges import check_answered, requested
 from trtllm_truss.artifacts.remote_source import RemoteSource
+from trtllm_truss.artifacts.retrying import Interrupted
 from trtllm_truss.artifacts.store import Store
 from trtllm_truss.errors import ArtifactError
 
@@ -28,7 +32,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TIMEOUT_S = 30
-_CHUNK_BYTES = 1 << 16
+_CHUNK_BYTES = 1 << 18
+_PARTIAL = 206
+_LENGTH = re.compile(r"[0-9]{1,19}")
 
 
 def open_on_hub(
@@ -66,6 +72,7 @@ class _Hub:
         self._revision = revision
         self._errors = errors
         self._token: str | bool = token or False  # never a token stored on this machine
+        self._stored: dict[tuple[str, str], str] = {}
 
     def listing(self) -> Listing:
         from huggingface_hub import HfApi
@@ -87,18 +94,35 @@ class _Hub:
             ) from error
 
     @contextmanager
-    def open(self, commit: str, file: File, offset: int) -> Iterator[tuple[int, Iterator[bytes]]]:
-        from huggingface_hub import hf_hub_url
+    def open(
+        self, commit: str, file: File, start: int, end: int
+    ) -> Iterator[tuple[bool, Iterator[bytes]]]:
+        """The Hub is asked once where its storage has a file; further ranges come from there."""
+        from huggingface_hub import constants, hf_hub_url
         from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
-        headers = {**build_hf_headers(token=self._token), "Accept-Encoding": "identity"}
-        if offset:
-            headers["Range"] = f"bytes={offset}-"
-        url = hf_hub_url(self._repository, file.path, revision=commit)
+        place = (commit, file.path)
+        stored = self._stored.get(place)
+        token = self._token if stored is None else False  # storage never gets it
+        headers = {**build_hf_headers(token=token), "Accept-Encoding": "identity"}
+        url = stored or hf_hub_url(self._repository, file.path, revision=commit)
         with ExitStack() as opened:
-            with self._errors.translated():
-                response = opened.enter_context(_get(url, headers))
-            yield offset if response.status_code == 206 else 0, self._chunks(response)
+            try:
+                with self._errors.translated():
+                    response = opened.enter_context(
+                        _get(url, headers | requested(file, start, end))
+                    )
+            except (ArtifactError, Interrupted) as error:
+                self._stored.pop(place, None)
+                if stored is None or isinstance(error, Interrupted):
+                    raise
+                raise Interrupted("was refused by its storage", "start again") from error
+            if urlsplit(str(response.url)).netloc != urlsplit(constants.ENDPOINT).netloc:
+                self._stored[place] = str(response.url)
+            is_part = response.status_code == _PARTIAL
+            if is_part:
+                check_answered(response.headers.get("Content-Range"), file, start, end)
+            yield is_part, self._chunks(response)
 
     def fetch_whole(self, commit: str, file: File, destination: Path) -> bool:
         """Fetch through Xet, if the file and this machine support it."""
@@ -140,7 +164,7 @@ class _Hub:
     def _chunks(self, response: Any) -> Iterator[bytes]:
         with self._errors.translated("was interrupted"):
             if hasattr(response, "iter_raw"):
-                yield from response.iter_raw()
+                yield from _received(response)
             else:
                 yield from response.iter_content(_CHUNK_BYTES)
 
@@ -161,6 +185,36 @@ def _get(url: str, headers: Mapping[str, str]) -> Iterator[Any]:
     with response as opened:
         hf_raise_for_status(opened)
         yield opened
+
+
+def _received(response: Any) -> Iterator[bytes]:
+    """Yield the body that httpx receives.
+
+    Past its first piece, which empties httpx's buffer, a long body of a known length is read from
+    the connection itself: httpx takes a second of CPU per GB. The connection is not used again.
+    """
+    pieces = response.iter_raw()
+    connection = response.extensions.get("network_stream")
+    length = response.headers.get("Content-Length", "")
+    is_plain = response.http_version == "HTTP/1.1" and "Transfer-Encoding" not in response.headers
+    if connection is None or not is_plain or not _LENGTH.fullmatch(length):
+        yield from pieces
+        return
+    left = int(length)
+    for piece in pieces:
+        yield piece
+        left -= len(piece)
+        if left > _CHUNK_BYTES:
+            break
+    while left > 0:
+        try:
+            chunk = connection.read(min(left, _CHUNK_BYTES), timeout=_TIMEOUT_S)
+        except Exception as error:  # noqa: BLE001 - httpcore's or httpcore2's
+            raise ConnectionError(type(error).__name__) from None
+        if not chunk:
+            raise ConnectionError
+        yield chunk
+        left -= len(chunk)
 
 
 def _file(sibling: RepoSibling, commit: str) -> File:

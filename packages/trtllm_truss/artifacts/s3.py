@@ -17,6 +17,7 @@ from typing import Any
 
 from trtllm_truss.artifacts.checksums import Digest
 from trtllm_truss.artifacts.listing import File, Listing
+from trtllm_truss.artifacts.ranges import check_answered, requested
 from trtllm_truss.artifacts.remote_source import RemoteSource
 from trtllm_truss.artifacts.retrying import Interrupted
 from trtllm_truss.artifacts.store import Store
@@ -28,6 +29,7 @@ _AT_ONCE = 8
 _CHUNK_BYTES = 1 << 18
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _CODE = re.compile(r"[0-9A-Za-z._-]{1,64}")
+_PARTIAL = 206
 _RANGE_NOT_SATISFIABLE = 416
 _REFUSALS = {
     "NoSuchBucket": "names a bucket that does not exist; check the name",
@@ -89,19 +91,23 @@ class _Bucket:
         return Listing(hashlib.sha256("\n".join(contents).encode()).hexdigest()[:40], files)
 
     @contextmanager
-    def open(self, commit: str, file: File, offset: int) -> Iterator[tuple[int, Iterator[bytes]]]:
+    def open(
+        self, commit: str, file: File, start: int, end: int
+    ) -> Iterator[tuple[bool, Iterator[bytes]]]:
         """Open an object, only in the version that was listed."""
-        options = {"Range": f"bytes={offset}-"} if offset else {}
         with ExitStack() as opened:
             with self._translated_errors():
                 answer = self._client.get_object(
                     Bucket=self._bucket,
                     Key=f"{self._prefix}{file.path}",
                     IfMatch=f'"{file.content_id}"',
-                    **options,
+                    **requested(file, start, end),
                 )
             body = opened.enter_context(closing(answer["Body"]))
-            yield offset, self._chunks(body)
+            is_part = answer["ResponseMetadata"]["HTTPStatusCode"] == _PARTIAL
+            if is_part:
+                check_answered(answer.get("ContentRange"), file, start, end)
+            yield is_part, self._chunks(body)
 
     def fetch_whole(self, commit: str, file: File, destination: Path) -> bool:
         return False

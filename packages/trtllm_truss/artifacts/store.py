@@ -158,18 +158,19 @@ class Store:
     def recover(self, commit: str, file: File) -> bool:
         """Verify a file that is not in the record; remove it if it is damaged.
 
-        Another program may have fetched it, another commit may share its contents, or the process
-        ended between the last byte and the record.
+        Another program may have fetched it, or the process ended between the last byte and the
+        record. Contents that are known to be whole under another path or commit are not read.
 
         Returns:
             True if the file is verified and linked.
         """
         blob, place = self.blob(file), self.snapshot(commit) / file.path
+        is_known = self._is_known(file)
         if blob.is_file():
             self.link(commit, file)
         if not place.is_file():
             return False
-        if file.fits(place):
+        if is_known or file.fits(place):
             return True
         self._inside(place).unlink()
         blob.unlink(missing_ok=True)
@@ -182,6 +183,20 @@ class Store:
         raise ArtifactError(
             f"{path} leads out of {self._root} through a link; remove the link or the folder."
         )
+
+    def _is_known(self, file: File) -> bool:
+        """Check that the record has the same contents, of the same size and digest, as whole."""
+        record, wanted = self._read(), asdict(file)
+        for commit, entries in record.listings.items():
+            verified = record.verified.get(commit, ())
+            for entry in entries:
+                if (
+                    {**entry, "path": file.path} == wanted
+                    and entry["path"] in verified
+                    and self._is_linked(commit, _file(entry))
+                ):
+                    return file.digest is not None
+        return False
 
     def _is_linked(self, commit: str, file: File) -> bool:
         try:

@@ -1,25 +1,32 @@
-"""Transfer of files from a remote repository to its store: resumed, verified, concurrent."""
+"""Transfer of files from a remote repository to its store: resumed, verified, concurrent.
+
+Large files are fetched as ranges of 64 MiB, the ranges of four files in turn, over at most eight
+connections. Each range is tried again by itself. The contents are hashed as they arrive.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import os
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, contextmanager
+from itertools import zip_longest
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Any, Protocol
 
+from trtllm_truss.artifacts.checksums import mark_sha256
 from trtllm_truss.artifacts.listing import File, Listing
+from trtllm_truss.artifacts.part import RANGE_BYTES, Part
 from trtllm_truss.artifacts.progress import Progress
+from trtllm_truss.artifacts.ranges import LongerThanListedError
 from trtllm_truss.artifacts.retrying import Interrupted, retrying
 from trtllm_truss.artifacts.store import Store
 from trtllm_truss.errors import ArtifactError
 
-_AT_ONCE = 8
+_CONNECTIONS = 8
+_FILES_AT_ONCE = 4
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _FREED_BYTES = 1 << 28
 _BLOCK_BYTES = 4096
@@ -38,12 +45,12 @@ class Remote(Protocol):
         """List the current files."""
 
     def open(
-        self, commit: str, file: File, offset: int
-    ) -> AbstractContextManager[tuple[int, Iterator[bytes]]]:
-        """Open a file of a commit at an offset in bytes.
+        self, commit: str, file: File, start: int, end: int
+    ) -> AbstractContextManager[tuple[bool, Iterator[bytes]]]:
+        """Open a file from byte `start` to before `end`.
 
         Returns:
-            The actual offset, `offset` or 0, and the contents from there on.
+            True if the answer is that part, False if it is the whole file, and its bytes.
         """
 
     def fetch_whole(self, commit: str, file: File, destination: Path) -> bool:
@@ -54,6 +61,30 @@ class Remote(Protocol):
         """
 
 
+class _Download:
+    """The fetching of one content.
+
+    Attributes:
+        files: those that have it.
+        part: what has arrived of it.
+        in_ranges: whether it is fetched in ranges.
+        is_resumed: whether an earlier attempt has left something.
+        is_dropped: whether the server knows no ranges, so that it is fetched anew.
+        numbers: the ranges to fetch.
+        left: how many of them have not arrived.
+    """
+
+    def __init__(self, files: Sequence[File], part: Path, *, in_ranges: bool = True) -> None:
+        self.files = files
+        self.path = part
+        self.part = Part(part, files[0], in_ranges=in_ranges)
+        self.in_ranges = in_ranges
+        self.is_resumed = self.part.arrived_bytes > 0
+        self.is_dropped = False
+        self.numbers = self.part.unfinished or [0]
+        self.left = len(self.numbers)
+
+
 class Transfer:
     def __init__(self, name: str, remote: Remote, store: Store, commit: str) -> None:
         self._name = name
@@ -61,6 +92,9 @@ class Transfer:
         self._store = store
         self._commit = commit
         self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._again: list[_Download] = []
+        self._refused: list[Path] = []
 
     def run(self, files: Sequence[File]) -> None:
         """Fetch, verify and link missing files; equal contents are fetched once.
@@ -90,100 +124,171 @@ class Transfer:
             )
 
     def _run(self, groups: Sequence[Sequence[File]]) -> None:
-        first = [same[0] for same in groups]
-        total = sum(file.size for file in first)
-        with (
-            Progress(self._name, total, self._resumable_bytes(first)) as progress,
-            ThreadPoolExecutor(_AT_ONCE) as threads,
-        ):
-            tasks = [threads.submit(self._fetch_equal, same, progress) for same in groups]
-            try:
-                done, _ = wait(tasks, return_when=FIRST_EXCEPTION)
-                for task in done:
-                    task.result()
-            finally:
-                self._stopped.set()
-                for task in tasks:
-                    task.cancel()
+        downloads = [_Download(same, self._store.part(same[0])) for same in groups]
+        total = sum(same[0].size for same in groups)
+        here = sum(download.part.arrived_bytes for download in downloads)
+        try:
+            with (
+                Progress(self._name, total, here) as progress,
+                ThreadPoolExecutor(_CONNECTIONS) as threads,
+            ):
+                while downloads:
+                    whole = [(download, progress) for download in downloads]
+                    self._side_by_side(threads, self._fetch_whole, whole)
+                    ranges = [(*step, progress) for step in _steps(downloads)]
+                    self._side_by_side(threads, self._fetch_range, ranges)
+                    downloads = [self._anew(download, progress) for download in self._again]
+                    self._again = []
+        finally:
+            for part in self._refused:
+                part.unlink(missing_ok=True)
+
+    def _side_by_side(
+        self,
+        threads: ThreadPoolExecutor,
+        call: Callable[..., None],
+        arguments: Sequence[tuple[Any, ...]],
+    ) -> None:
+        """Call once for each of `arguments`; the first failure stops the others and is raised."""
+        tasks = [threads.submit(self._unless_stopped, call, *each) for each in arguments]
+        try:
+            for task in as_completed(tasks):
+                task.result()
+        except BaseException:
+            self._stopped.set()
+            for task in tasks:
+                task.cancel()
+            raise
+
+    def _unless_stopped(self, call: Callable[..., None], *arguments: Any) -> None:
+        if self._stopped.is_set():
+            return
+        try:
+            call(*arguments)
+        except BaseException:
+            self._stopped.set()
+            raise
 
     def _resumable_bytes(self, files: Sequence[File]) -> int:
-        return sum(min(_size(self._store.part(file)), file.size) for file in files)
+        """Bytes that an earlier attempt has left."""
+        return sum(Part(self._store.part(file), file).arrived_bytes for file in files)
 
-    def _fetch_equal(self, files: Sequence[File], progress: Progress) -> None:
-        """Fetch the first of some files with one content id, and link all of them."""
-        first = files[0]
-        if not self._fetch(first, progress):
-            return
-        blob = self._store.blob(first)
-        for file in files:
-            is_checked = (file.size, file.digest) == (first.size, first.digest)
-            if not is_checked and not file.fits(blob):
-                raise self._mismatch(file)
-            self._store.link(self._commit, file)
+    def _anew(self, old: _Download, progress: Progress) -> _Download:
+        """Prepare a download again, without ranges where the server knows none."""
+        in_ranges = old.in_ranges and not old.is_dropped
+        download = _Download(old.files, old.path, in_ranges=in_ranges)
+        progress.add(download.part.arrived_bytes - old.part.arrived_bytes)
+        return download
 
-    def _fetch(self, file: File, progress: Progress) -> bool:
-        """Fetch one file's contents; if a resumed file is damaged, retry once from zero.
-
-        Returns:
-            False if another file's failure stopped it.
-        """
-        part = self._store.part(file)
-        resumed = _size(part) > 0
-        if not resumed and retrying(
+    def _fetch_whole(self, download: _Download, progress: Progress) -> None:
+        """Fetch a file in the faster way, if there is one and no earlier attempt left anything."""
+        file = download.files[0]
+        if download.is_resumed or not retrying(
             f"{self._name}: {file.path}",
-            lambda: self._remote.fetch_whole(self._commit, file, part),
+            lambda: self._remote.fetch_whole(self._commit, file, download.path),
         ):
-            progress.add(file.size)
-        else:
-            self._read_to_end(file, part, progress)
-            if self._stopped.is_set():
-                return False
-        if not file.fits(part):
-            part.unlink()
-            if not resumed:
-                raise self._mismatch(file)
-            progress.add(-file.size)
-            return self._fetch(file, progress)
-        part.replace(self._store.blob(file))
-        return True
+            return
+        progress.add(file.size)
+        download.numbers = []
+        if not file.fits(download.path):
+            download.path.unlink()
+            raise self._mismatch(file)
+        self._keep(download)
 
-    def _read_to_end(self, file: File, part: Path, progress: Progress) -> None:
-        """Fetch the rest of a file; retries start over after every attempt with progress."""
-        _opened(part).close()
-        while (before := _size(part)) < file.size and not self._stopped.is_set():
+    def _fetch_range(self, download: _Download, number: int, progress: Progress) -> None:
+        """Fetch one range; the last one to arrive finishes the file."""
+        with download.part.opened() as descriptor:
+            download.part.catch_up(descriptor, number)
+            self._read_to_end(download, number, descriptor, progress)
+        with self._lock:
+            if self._stopped.is_set() or download.is_dropped:
+                return
+            download.left -= 1
+            if download.left > 0:
+                return
+        if download.part.finish():
+            self._keep(download)
+            return
+        download.path.unlink()
+        if not download.is_resumed:
+            raise self._mismatch(download.files[0])
+        with self._lock:
+            self._again.append(download)
+
+    def _keep(self, download: _Download) -> None:
+        """Give verified contents their name and every path; large ones are not read again."""
+        first, *others = download.files
+        blob = self._store.blob(first)
+        download.path.replace(blob)
+        for file in others:
+            if (file.size, file.digest) != (first.size, first.digest) and not file.fits(blob):
+                raise self._mismatch(file)
+        for file in download.files:
+            self._store.link(self._commit, file)
+        if first.size >= RANGE_BYTES:
+            if first.digest is not None and first.digest.algorithm == "sha256":
+                mark_sha256(blob, first.digest.value)
+            with self._lock:
+                self._store.mark_verified(self._commit, download.files)
+
+    def _read_to_end(
+        self, download: _Download, number: int, descriptor: int, progress: Progress
+    ) -> None:
+        """Fetch the rest of a range; every attempt that brings something earns new ones."""
+        name = f"{self._name}: {download.files[0].path}"
+        while not self._stopped.is_set() and not download.is_dropped:
+            before, end = download.part.wanted(number)
+            if before >= end:
+                return
             try:
-                retrying(f"{self._name}: {file.path}", lambda: self._read(file, part, progress))
+                retrying(name, lambda: self._read(download, number, descriptor, progress))
+            except LongerThanListedError:
+                self._refused.append(download.path)
+                raise
             except ArtifactError:
-                if _size(part) <= before:
+                if download.part.wanted(number)[0] <= before:
                     raise
 
-    def _read(self, file: File, part: Path, progress: Progress) -> None:
-        offset = _size(part)
-        with (
-            self._remote.open(self._commit, file, offset) as (place, chunks),
-            _opened(part) as stream,
-        ):
-            stream.truncate(place)
-            stream.seek(place)
-            progress.add(place - offset)
-            for chunk in chunks:
-                if self._stopped.is_set():
+    def _read(self, download: _Download, number: int, descriptor: int, progress: Progress) -> None:
+        file, part = download.files[0], download.part
+        place, end = part.wanted(number)
+        with self._remote.open(self._commit, file, place, end) as (is_part, chunks):
+            if not is_part and (place, end) != (0, file.size):
+                if len(part) > 1:
+                    self._drop(download)
                     return
+                part.restart(descriptor)
+                progress.add(-place)
+                place = 0
+            for chunk in chunks:
+                if self._stopped.is_set() or download.is_dropped:
+                    return
+                if place + len(chunk) > end:
+                    raise self._too_long(download, end)
+                part.write(descriptor, number, chunk)
                 place += len(chunk)
-                if place > file.size:
-                    part.unlink()
-                    raise ArtifactError(
-                        f"{self._name}: {file.path} is longer than the {file.size} bytes that the "
-                        "repository lists, and was removed; try again, or use another repository "
-                        "or mirror."
-                    )
-                stream.write(chunk)
                 progress.add(len(chunk))
-        if place < file.size:
+        if place < end:
             raise Interrupted(
-                f"was cut short at {place} of {file.size} bytes",
+                f"was cut short at {place} of {end} bytes",
                 "received bytes are kept, and the next start resumes there",
             )
+
+    def _drop(self, download: _Download) -> None:
+        """Have a file fetched as one stream once its other ranges have stopped."""
+        with self._lock:
+            if not download.is_dropped:
+                download.is_dropped = True
+                self._again.append(download)
+
+    def _too_long(self, download: _Download, end: int) -> Exception:
+        file = download.files[0]
+        if end < file.size:
+            return Interrupted(
+                f"was answered with more bytes than asked for before {end}",
+                "check this machine's proxies, and use another repository or mirror",
+            )
+        return LongerThanListedError.of(file)
 
     def _mismatch(self, file: File) -> ArtifactError:
         return ArtifactError(
@@ -199,7 +304,7 @@ class Transfer:
         except OSError as error:
             if error.errno in _FULL:
                 for same in _by_contents(files):
-                    _shorten(self._store.part(same[0]))
+                    Part(self._store.part(same[0]), same[0]).shorten(_FREED_BYTES)
                 raise self._disk_full("the download found no room left") from error
             raise ArtifactError(
                 f"{self._name} cannot be written to {self._store.root} ({error.strerror}); check "
@@ -220,20 +325,11 @@ def _by_contents(files: Sequence[File]) -> list[list[File]]:
     return list(groups.values())
 
 
-def _opened(part: Path) -> BinaryIO:
-    return os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644), "r+b")
-
-
-def _shorten(part: Path) -> None:
-    """Cut up to 256 MiB off an unfinished file; the next start resumes from there."""
-    size = _size(part)
-    if size > 0:
-        with contextlib.suppress(OSError):
-            os.truncate(part, max(0, size - _FREED_BYTES))
-
-
-def _size(part: Path) -> int:
-    try:
-        return part.lstat().st_size
-    except (FileNotFoundError, NotADirectoryError):
-        return 0
+def _steps(downloads: Sequence[_Download]) -> Iterator[tuple[_Download, int]]:
+    """Order the ranges: those of four files in turn, then those of the next four."""
+    for first in range(0, len(downloads), _FILES_AT_ONCE):
+        batch = downloads[first : first + _FILES_AT_ONCE]
+        for numbers in zip_longest(*(download.numbers for download in batch)):
+            for download, number in zip(batch, numbers, strict=True):
+                if number is not None:
+                    yield download, number

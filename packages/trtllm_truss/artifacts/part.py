@@ -1,0 +1,227 @@
+"""An unfinished file: which of its bytes have arrived, and their hash as far as they are in order.
+
+A file of one range is unfinished as its beginning alone: its length tells what has arrived. A file
+of several ranges has its full length from the start and a footer after it: the size of a range,
+then for each range how many of its bytes have arrived, 8 bytes each. A chunk is written before its
+count, so a killed process leaves no count without its bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+
+from trtllm_truss.artifacts.listing import File
+
+RANGE_BYTES = 1 << 26
+"""The size of one request for a large file."""
+
+_WORD_BYTES = 8
+_MOST_RANGES = 1 << 16
+_READ_BYTES = 1 << 18
+_HASHED_AT_ONCE_BYTES = 1 << 25
+_AHEAD_BYTES = 8 * RANGE_BYTES
+
+
+class Part:
+    """One unfinished file. Different threads may write different ranges."""
+
+    def __init__(self, path: Path, file: File, *, in_ranges: bool = True) -> None:
+        """Read how much an earlier process left; nothing is created.
+
+        Args:
+            path: of the unfinished file.
+            file: what it becomes.
+            in_ranges: False reads it as one range, of which only the beginning counts.
+        """
+        self._path = path
+        self._file = file
+        self._lock = threading.Lock()
+        range_bytes, counts = _state(path, file.size)
+        self._range_bytes = range_bytes if in_ranges else max(file.size, 1)
+        if not in_ranges:
+            counts = [_in_order(counts, range_bytes)]
+        self._counts = counts
+        self._is_begun = False
+        self._restart_hash()
+
+    def __len__(self) -> int:
+        """Return the number of ranges."""
+        return len(self._counts)
+
+    @property
+    def arrived_bytes(self) -> int:
+        """What has arrived of all ranges."""
+        return sum(self._counts)
+
+    @property
+    def unfinished(self) -> list[int]:
+        """The numbers of the ranges that have not arrived."""
+        numbers = range(len(self._counts))
+        return [number for number in numbers if self.wanted(number)[0] < self.wanted(number)[1]]
+
+    def wanted(self, number: int) -> tuple[int, int]:
+        """The first byte of a range that has not arrived, and the byte after its last."""
+        start = number * self._range_bytes
+        end = min(start + self._range_bytes, self._file.size)
+        return start + self._counts[number], end
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[int]:
+        """Open it for `write`; the first time, create it or give it its final length.
+
+        Raises:
+            OSError: it cannot be opened, or is a link.
+        """
+        with self._lock:
+            create = 0 if self._is_begun else os.O_CREAT
+            descriptor = os.open(
+                self._path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | create, 0o644
+            )
+            try:
+                if not self._is_begun:
+                    self._begin(descriptor)
+            except BaseException:
+                os.close(descriptor)
+                raise
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def write(self, descriptor: int, number: int, chunk: bytes) -> None:
+        """Append to a range, and hash what is in order unless another thread does."""
+        place = self.wanted(number)[0]
+        _write(descriptor, chunk, place)
+        self._counts[number] += len(chunk)
+        if len(self._counts) > 1:
+            count = array("Q", [self._counts[number]]).tobytes()
+            _write(descriptor, count, self._file.size + _WORD_BYTES * (1 + number))
+        if self._hash is not None and self._hashing.acquire(blocking=False):
+            try:
+                if place == self._hashed_bytes:
+                    self._hash.update(chunk)
+                    self._hashed_bytes += len(chunk)
+                self._hash_on(descriptor, _HASHED_AT_ONCE_BYTES)
+            finally:
+                self._hashing.release()
+
+    def catch_up(self, descriptor: int, number: int) -> None:
+        """Hash until a range is at most 512 MiB ahead, so that it is read from the page cache."""
+        behind = number * self._range_bytes - _AHEAD_BYTES - self._hashed_bytes
+        if behind > 0:
+            with self._hashing:
+                self._hash_on(descriptor, behind)
+
+    def restart(self, descriptor: int) -> None:
+        """Drop everything; only for a file of one range."""
+        os.ftruncate(descriptor, 0)
+        self._counts = [0]
+        self._restart_hash()
+
+    def finish(self) -> bool:
+        """Hash the rest, and cut the footer off.
+
+        Returns:
+            Whether every byte is there and hashes to what the repository lists.
+        """
+        with self.opened() as descriptor, self._hashing:
+            self._hash_on(descriptor, self._file.size)
+            digest = self._file.digest
+            if self._hash is not None and digest is not None:
+                is_right = self._hash.hexdigest() == digest.value
+            else:
+                is_right = True
+            if is_right:
+                os.ftruncate(descriptor, self._file.size)
+            return is_right and self.arrived_bytes == self._file.size
+
+    def shorten(self, count: int) -> None:
+        """Give bytes back to a full disk: those out of order, and `count` in all if there are."""
+        kept = max(0, min(self.arrived_bytes - count, _in_order(self._counts, self._range_bytes)))
+        with contextlib.suppress(OSError):
+            os.truncate(self._path, kept)
+
+    def _begin(self, descriptor: int) -> None:
+        if len(self._counts) == 1:
+            os.ftruncate(descriptor, self._counts[0])
+        else:
+            footer = array("Q", [self._range_bytes, *self._counts]).tobytes()
+            if os.fstat(descriptor).st_size > self._file.size:
+                os.ftruncate(descriptor, self._file.size)
+            _write(descriptor, footer, self._file.size)
+        self._is_begun = True
+
+    def _restart_hash(self) -> None:
+        digest = self._file.digest
+        self._hash = None if digest is None else digest.new_hash(self._file.size)
+        self._hashed_bytes = 0
+        self._hashing = threading.Lock()
+
+    def _hash_on(self, descriptor: int, count: int) -> None:
+        """Hash up to `count` bytes that are in order; the caller holds `_hashing`."""
+        if self._hash is None:
+            return
+        until = self._hashed_bytes + count
+        while (left := min(until, self._end_in_order) - self._hashed_bytes) > 0:
+            chunk = os.pread(descriptor, min(left, _READ_BYTES), self._hashed_bytes)
+            if not chunk:
+                return
+            self._hash.update(chunk)
+            self._hashed_bytes += len(chunk)
+
+    @property
+    def _end_in_order(self) -> int:
+        first = min(self._hashed_bytes // self._range_bytes, len(self._counts) - 1)
+        return first * self._range_bytes + _in_order(self._counts[first:], self._range_bytes)
+
+
+def _state(path: Path, size: int) -> tuple[int, list[int]]:
+    """Read the size of a range, and how much of each has arrived; anything odd is nothing."""
+    usual = max(RANGE_BYTES, -(-size // _MOST_RANGES))
+    nothing = usual, _divided(0, size, usual)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return nothing
+    with os.fdopen(descriptor, "rb") as stream:
+        length = os.fstat(descriptor).st_size
+        if length <= size:
+            return usual, _divided(length, size, usual)
+        if (length - size) % _WORD_BYTES or length - size > _WORD_BYTES * (1 + _MOST_RANGES):
+            return nothing
+        stream.seek(size)
+        range_bytes, *counts = array("Q", stream.read())
+    if range_bytes == 0 or len(counts) != -(-size // range_bytes):
+        return nothing
+    last = size - (len(counts) - 1) * range_bytes
+    if any(count > range_bytes for count in counts) or counts[-1] > last:
+        return nothing
+    return range_bytes, counts
+
+
+def _divided(length: int, size: int, range_bytes: int) -> list[int]:
+    """Divide the beginning of a file, as older releases left it, among its ranges."""
+    starts = range(0, max(size, 1), range_bytes)
+    return [min(max(0, length - start), range_bytes) for start in starts]
+
+
+def _in_order(counts: list[int], range_bytes: int) -> int:
+    """Bytes before the first one that has not arrived."""
+    total = 0
+    for count in counts:
+        total += count
+        if count < range_bytes:
+            break
+    return total
+
+
+def _write(descriptor: int, data: bytes, place: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(descriptor, view, place)
+        view, place = view[written:], place + written

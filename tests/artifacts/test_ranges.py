@@ -1,0 +1,307 @@
+"""Large files in ranges: out of order, resumed with holes, hashed, and refused when wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from pathlib import Path
+
+import pytest
+from tests.support.hostile_s3 import HostileObject, hostile_s3_server
+from tests.support.hub_server import HubServer
+from tests.support.s3_server import S3Server
+from tests.support.whole_repository import fetch_repository
+
+from trtllm_truss.artifacts import checksums, part, retrying, transfer
+from trtllm_truss.artifacts.checksums import Digest
+from trtllm_truss.artifacts.hub import _Hub
+from trtllm_truss.artifacts.hub_errors import HubErrors
+from trtllm_truss.artifacts.listing import File
+from trtllm_truss.artifacts.part import Part
+from trtllm_truss.artifacts.retrying import Interrupted
+from trtllm_truss.errors import ArtifactError
+
+RANGE = 300_000
+ENGINE = random.Random(4).randbytes(2_000_000)
+STARTS = set(range(0, len(ENGINE), RANGE))
+SHA256 = hashlib.sha256(ENGINE).hexdigest()
+FILE = File("rank0.engine", len(ENGINE), SHA256, Digest("sha256", SHA256))
+
+
+@pytest.fixture(autouse=True)
+def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (part, transfer):
+        monkeypatch.setattr(module, "RANGE_BYTES", RANGE)
+    monkeypatch.setattr(part, "_AHEAD_BYTES", 2 * RANGE)
+    monkeypatch.setattr(retrying, "_FIRST_DELAY_S", 0.01)
+
+
+@pytest.fixture
+def engine(hub: HubServer) -> HubServer:
+    hub.add("org/engine", {"config.json": b"{}", "rank0.engine": ENGINE})
+    return hub
+
+
+def fetch() -> bytes:
+    return (fetch_repository("org/engine") / "rank0.engine").read_bytes()
+
+
+def refusal() -> str:
+    with pytest.raises(ArtifactError) as caught:
+        fetch()
+    return caught.value.message
+
+
+def unfinished(cache: Path) -> Path:
+    path = cache / f"hub/models--org--engine/blobs/{SHA256}.trtllm-truss.incomplete"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def leave(path: Path, arrived: dict[int, bytes]) -> None:
+    """Leave what a killed process would."""
+    left = Part(path, FILE)
+    with left.opened() as descriptor:
+        for number, data in arrived.items():
+            left.write(descriptor, number, data)
+
+
+def test_every_range_is_asked_for_once(engine: HubServer, cache: Path) -> None:
+    assert fetch() == ENGINE
+    requests = engine.asked_for("/files/*")
+    assert {request.start for request in requests} == STARTS
+    assert len(requests) == len(STARTS)
+    assert all(request.status == 206 for request in requests)
+    assert not list(cache.rglob("*.incomplete"))
+    (blob,) = cache.rglob(f"blobs/{SHA256}")
+    assert blob.stat().st_size == len(ENGINE)
+
+
+def test_four_files_and_eight_connections(hub: HubServer) -> None:
+    files = {f"rank{rank}.engine": random.Random(rank).randbytes(900_000) for rank in range(6)}
+    hub.add("org/engine", files)
+    folder = fetch_repository("org/engine")
+    assert {path: (folder / path).read_bytes() for path in files} == files
+    assert hub.sent("/files/*") == sum(map(len, files.values()))
+
+
+def test_holes_are_filled(engine: HubServer, cache: Path) -> None:
+    ranges = {n: ENGINE[n * RANGE : (n + 1) * RANGE] for n in (1, 4, 6)}
+    leave(unfinished(cache), {**ranges, 2: ENGINE[2 * RANGE : 2 * RANGE + 1000]})
+    assert fetch() == ENGINE
+    starts = {request.start for request in engine.asked_for("/files/*")}
+    assert starts == {0, 2 * RANGE + 1000, 3 * RANGE, 5 * RANGE}
+
+
+def test_a_beginning_of_an_older_release_is_resumed(engine: HubServer, cache: Path) -> None:
+    unfinished(cache).write_bytes(ENGINE[: RANGE + 7])
+    assert fetch() == ENGINE
+    assert engine.sent("/files/*") == len(ENGINE) - RANGE - 7
+
+
+def test_ranges_of_another_size_are_resumed(
+    engine: HubServer, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave(unfinished(cache), {1: ENGINE[RANGE : 2 * RANGE]})
+    monkeypatch.setattr(part, "RANGE_BYTES", RANGE // 2)
+    assert fetch() == ENGINE
+    assert engine.sent("/files/*") == len(ENGINE) - RANGE
+
+
+def test_wrong_bytes_of_an_earlier_attempt(engine: HubServer, cache: Path) -> None:
+    leave(unfinished(cache), {3: b"x" * RANGE})
+    assert fetch() == ENGINE
+    assert engine.sent("/files/*") == 2 * len(ENGINE) - RANGE
+
+
+@pytest.mark.parametrize(
+    "footer",
+    [b"", b"x", bytes(8), b"\xff" * 64, bytes(64), (RANGE).to_bytes(8, "little") + b"\xff" * 56],
+)
+def test_a_footer_that_cannot_be_read(engine: HubServer, cache: Path, footer: bytes) -> None:
+    unfinished(cache).write_bytes(bytes(len(ENGINE)) + footer)
+    assert fetch() == ENGINE
+
+
+def test_wrong_bytes_are_refused(engine: HubServer, cache: Path) -> None:
+    engine.fault("/files/*", corrupt=True)
+    assert "rank0.engine does not match the repository's listing" in refusal()
+    assert not unfinished(cache).exists()
+    assert fetch() == ENGINE
+
+
+def test_a_cut_range_goes_on_from_there(engine: HubServer) -> None:
+    engine.fault("/files/*", cut_at=0.9)
+    assert fetch() == ENGINE
+    assert engine.sent("/files/*") == len(ENGINE)
+    assert len(engine.asked_for("/files/*")) == len(STARTS) + 1
+
+
+def test_a_range_that_is_too_short(engine: HubServer) -> None:
+    engine.fault("/files/*", cut_at=0.9, short=True)
+    assert fetch() == ENGINE
+    assert engine.sent("/files/*") == len(ENGINE)
+
+
+def test_ranges_that_are_too_long(engine: HubServer, cache: Path) -> None:
+    engine.fault("/files/*", times=10**9, extra_bytes=100_000_000)
+    message = refusal()
+    assert "rank0.engine is longer than" in message or "with more bytes than asked" in message
+    assert engine.sent("/files/*") < 100_000_000
+    left = unfinished(cache)
+    assert not left.exists() or left.stat().st_size < len(ENGINE) + 1000
+    engine.faults.clear()
+    assert fetch() == ENGINE
+
+
+@pytest.mark.parametrize(
+    ("content_range", "problem"),
+    [
+        ("bytes 1-2/2000000", "with other bytes than"),
+        ("bytes 0-1999999/2000000", "with other bytes than"),
+        ("bytes */2000000", "with other bytes than"),
+        ("", "with other bytes than"),
+        ("bytes 99999999999999999999-0/1", "with other bytes than"),
+    ],
+)
+def test_a_wrong_content_range(
+    engine: HubServer, cache: Path, content_range: str, problem: str
+) -> None:
+    engine.fault("/files/*", times=10**9, headers={"Content-Range": content_range})
+    assert problem in refusal()
+    assert Part(unfinished(cache), FILE).arrived_bytes == 0
+    engine.faults.clear()
+    assert fetch() == ENGINE
+
+
+@pytest.mark.parametrize(
+    ("listed", "part_of"),
+    [(len(ENGINE) - 1, "is longer than the"), (len(ENGINE) + 1, "is shorter than")],
+)
+def test_a_file_of_another_length(engine: HubServer, listed: int, part_of: str) -> None:
+    def edit(info: dict[str, list[dict[str, dict[str, object]]]]) -> object:
+        info["siblings"][1]["lfs"]["size"] = listed
+        return info
+
+    engine.fault("/api/*", edit=edit)
+    assert part_of in refusal()
+    engine.forget()
+    assert fetch() == ENGINE
+    assert engine.sent("/files/*") == len(ENGINE), "nothing was kept"
+
+
+@pytest.mark.parametrize("arrived", [{}, {0: ENGINE[:1000]}, {3: ENGINE[3 * RANGE : 4 * RANGE]}])
+def test_a_server_that_knows_no_ranges(
+    engine: HubServer, cache: Path, arrived: dict[int, bytes]
+) -> None:
+    leave(unfinished(cache), arrived)
+    engine.knows_no_ranges = True
+    engine.fault("/files/*", cut_at=1.0)
+    assert fetch() == ENGINE
+
+
+def test_equal_files(hub: HubServer) -> None:
+    files = {"a.engine": ENGINE, "b/a.engine": ENGINE}
+    hub.add("org/engine", files)
+    folder = fetch_repository("org/engine")
+    assert {path: (folder / path).read_bytes() for path in files} == files
+    assert hub.sent("/files/*") == len(ENGINE)
+
+
+def test_a_link_in_place_of_the_part(engine: HubServer, cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "victim").write_bytes(b"kept")
+    unfinished(cache).symlink_to(tmp_path / "victim")
+    assert "cannot be written" in refusal()
+    assert (tmp_path / "victim").read_bytes() == b"kept"
+
+
+def test_a_full_disk_gets_room_back(cache: Path) -> None:
+    path = unfinished(cache)
+    leave(path, {0: ENGINE[:RANGE], 1: ENGINE[RANGE : RANGE + 5], 5: ENGINE[5 * RANGE : 6 * RANGE]})
+    Part(path, FILE).shorten(RANGE)
+    assert path.read_bytes() == ENGINE[: RANGE + 5]
+
+
+def test_known_contents_are_not_read_again(
+    engine: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = fetch_repository("org/engine")
+
+    def read(*_: object) -> bool:
+        raise AssertionError("known contents were read")
+
+    monkeypatch.setattr(Digest, "matches", read)
+    monkeypatch.setattr(checksums, "sha256_of", read)
+    assert checksums.has_sha256(folder / "rank0.engine", SHA256)
+    engine.repositories["org/engine"].commit({"notes.md": b"new commit"})
+    engine.forget()
+    assert fetch() == ENGINE
+    assert not engine.asked_for("/files/*")
+
+
+def test_a_whole_file_is_recorded_before_the_others(
+    hub: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "_CONNECTIONS", 1)
+    ranks = {f"rank{rank}.engine": bytes([rank]) * 400_000 for rank in range(4)}
+    hub.add("org/engine", {**ranks, "small": b"small"})
+    hub.fault("*/resolve/*/small", status=404)
+    with pytest.raises(ArtifactError):
+        fetch_repository("org/engine")
+    hub.forget()
+    monkeypatch.setattr(Digest, "matches", lambda *_: pytest.fail("known contents were read"))
+    folder = fetch_repository("org/engine")
+    assert {path: (folder / path).read_bytes() for path in ranks} == ranks
+    assert not hub.asked_for("/files/*")
+
+
+def test_storage_is_asked_without_the_hub_until_it_refuses(engine: HubServer) -> None:
+    token = engine.add_token("hf_token")
+    hub = _Hub("org/engine", "main", HubErrors("name", None, token), token)
+    commit = engine.repositories["org/engine"].revisions["main"]
+
+    def read(start: int, end: int) -> bytes:
+        with hub.open(commit, FILE, start, end) as (is_part, chunks):
+            assert is_part
+            return b"".join(chunks)
+
+    assert read(0, 10) == ENGINE[:10]
+    assert read(10, 20) == ENGINE[10:20]
+    assert len(engine.asked_for("*/resolve/*")) == 1
+    assert [request.token for request in engine.asked_for("/files/*")] == [None, None]
+    engine.fault("/files/*", status=403)
+    with pytest.raises(Interrupted, match="refused by its storage"):
+        read(20, 30)
+    assert read(20, 30) == ENGINE[20:30]
+    assert len(engine.asked_for("*/resolve/*")) == 2
+
+
+def test_on_s3(s3: S3Server, cache: Path) -> None:
+    s3.upload("engines", "ranges", {"rank0.engine": ENGINE})
+    blob = (fetch_repository("s3://engines/ranges") / "rank0.engine").resolve()
+    assert blob.read_bytes() == ENGINE
+    content_id = blob.name
+    file = File("rank0.engine", len(ENGINE), content_id, Digest("md5", content_id))
+    left = Part(blob.with_name(f"{blob.name}.trtllm-truss.incomplete"), file)
+    with left.opened() as descriptor:
+        left.write(descriptor, 2, ENGINE[2 * RANGE : 3 * RANGE])
+    blob.unlink()
+    assert (fetch_repository("s3://engines/ranges") / "rank0.engine").read_bytes() == ENGINE
+
+
+@pytest.mark.parametrize(
+    "content_range", ["bytes 5-9/2000000", "bytes 0-1999999/2000000", "bytes x", ""]
+)
+def test_a_wrong_content_range_of_s3(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, content_range: str
+) -> None:
+    with hostile_s3_server() as evil:
+        for name, value in evil.environment.items():
+            monkeypatch.setenv(name, value)
+        headers = {"Content-Range": content_range}
+        evil.objects["model/rank0.engine"] = HostileObject(ENGINE, headers=headers)
+        with pytest.raises(ArtifactError, match="with other bytes than"):
+            fetch_repository("s3://engines/model")
+        evil.objects["model/rank0.engine"] = HostileObject(ENGINE)
+        folder = fetch_repository("s3://engines/model")
+        assert (folder / "rank0.engine").read_bytes() == ENGINE
