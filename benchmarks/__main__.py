@@ -31,6 +31,7 @@ def main() -> int:
         seconds=chosen.seconds,
         requests=chosen.requests,
         readers=chosen.readers,
+        megabytes=chosen.megabytes,
         minutes=chosen.minutes,
         seed=chosen.seed,
         native_model=chosen.native_model,
@@ -62,6 +63,9 @@ def _parser() -> argparse.ArgumentParser:
         "--requests", type=int, metavar="N", help="requests of endurance (default: 10000)"
     )
     parser.add_argument("--readers", type=int, metavar="N", help="slow readers (default: 1000)")
+    parser.add_argument(
+        "--megabytes", type=int, metavar="N", help="MiB of download (default: 2048)"
+    )
     parser.add_argument(
         "--minutes", type=float, metavar="N", help="duration of chaos (default: 10)"
     )

@@ -17,6 +17,7 @@ class Options:
         seconds: duration of one measurement.
         requests: of the endurance case.
         readers: slow readers.
+        megabytes: size of the download, in MiB.
         minutes: duration of the chaos case.
         seed: of its random choices.
         native_model: the model of Triton's own `generate_stream`.
@@ -29,6 +30,7 @@ class Options:
     seconds: float | None = None
     requests: int | None = None
     readers: int | None = None
+    megabytes: int | None = None
     minutes: float | None = None
     seed: int | None = None
     native_model: str = "ensemble"

@@ -10,7 +10,7 @@ from benchmarks.result import CaseResult
 
 DEFAULT = ("zero-cost", "cpu-engine", "host-floor", "paced")
 MEASURED = (*DEFAULT, "overload", "slow-readers", "endurance", "hostile")
-ALL = (*MEASURED, "chaos")
+ALL = (*MEASURED, "download", "chaos")
 
 
 def case(name: str) -> Callable[[Options], CaseResult]:
