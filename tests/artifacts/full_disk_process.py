@@ -1,10 +1,15 @@
-"""Fetch to a small disk and fill the rest of it halfway through."""
+"""Fetch to a small disk and fill the rest of it halfway through.
+
+Print `full` then; the server sends the other half.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 import threading
+import time
 from pathlib import Path
 
 from trtllm_truss.artifacts.open_repository import open_repository
@@ -15,13 +20,12 @@ _BLOCK = bytes(4096)
 
 def fill(disk: Path) -> None:
     while not any(path.stat().st_size > 1_000_000 for path in disk.rglob("*.incomplete")):
-        pass
-    with (disk / "of-someone-else").open("wb", buffering=0) as stream:
-        try:
-            while stream.write(_BLOCK):
-                pass
-        except OSError:
-            return
+        time.sleep(0.005)
+    other = (disk / "of-someone-else").open("wb", buffering=0)
+    with other, contextlib.suppress(OSError):
+        while other.write(_BLOCK):
+            pass
+    print("full", flush=True)  # noqa: T201
 
 
 def main() -> None:

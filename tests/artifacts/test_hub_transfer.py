@@ -220,8 +220,9 @@ def test_small_files_take_whole_blocks_of_the_disk(
 
 
 def test_space_is_freed_on_a_full_disk(hub: HubServer, tmp_path: Path, cache: Path) -> None:
-    """A real disk of 8 MB, which is full when 1 of the 2 MB are there."""
-    hub.bytes_per_s = 2_000_000
+    """A real disk of 8 MB, which is full when 1.2 of the 2 MB are there."""
+    full = threading.Event()
+    hub.before_sending = lambda request: request.sent < 1_200_000 or full.wait(60)
     program = Path(__file__).with_name("full_disk_process.py")
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -229,15 +230,20 @@ def test_space_is_freed_on_a_full_disk(hub: HubServer, tmp_path: Path, cache: Pa
     namespace = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
     if shutil.which("unshare") is None or subprocess.run([*namespace, mount]).returncode != 0:
         pytest.skip("this machine lets nobody mount a disk")
-    process = subprocess.run(
+    with subprocess.Popen(
         [*namespace, f"{mount} && exec {sys.executable} {program} {disk}"],
         env={**os.environ, **hub.environment, "HF_HOME": str(disk)},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=120,
-    )
-    assert process.returncode == 0, process.stderr
-    message, free, incomplete = process.stdout.splitlines()
+    ) as process:
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        full.set()
+        output, errors = process.communicate(timeout=120)
+    assert first == "full\n", errors
+    assert process.returncode == 0, errors
+    message, free, incomplete = output.splitlines()
     assert "the download found no room left on the disk of" in message
     assert int(free) >= 500_000
     assert int(incomplete) == 0

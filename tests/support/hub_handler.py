@@ -307,6 +307,7 @@ class HubHandler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def _write(self, chunk: bytes) -> None:
+        self.hub.before_sending(self.request_)
         self.wfile.write(chunk)
         self.request_.sent += len(chunk)
         self.hub.pace(len(chunk))

@@ -88,6 +88,8 @@ class HubServer:
         self.any_commit = False  # whether files are served below any commit, even one that climbs
         self.knows_no_ranges = False  # whether every answer is the whole file
         self.bytes_per_s: float | None = None
+        self.before_sending: Callable[[Request], object] = lambda request: None
+        """Called before each piece of a body, the first one included; it may wait."""
         self.connections: set[socket.socket] = set()
         self.lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), HubHandler)
