@@ -9,8 +9,8 @@ from benchmarks.options import Options
 from benchmarks.result import CaseResult
 
 DEFAULT = ("zero-cost", "cpu-engine", "host-floor", "paced")
-MEASURED = (*DEFAULT, "overload", "slow-readers", "endurance", "hostile")
-ALL = (*MEASURED, "download", "chaos")
+MEASURED = (*DEFAULT, "overload", "slow-readers", "endurance", "hostile", "download")
+ALL = (*MEASURED, "chaos")
 
 
 def case(name: str) -> Callable[[Options], CaseResult]:

@@ -25,7 +25,7 @@ _COLUMNS = [
     Column("files", "files"),
     Column("side", "side"),
     Column("mb_s", "MB/s"),
-    Column("cpu_s", "CPU s", 1),
+    Column("cpu_s_gb", "CPU s/GB", 2),
     Column("rss_mib", "peak RSS MiB"),
 ]
 
@@ -36,10 +36,12 @@ def run(options: Options) -> CaseResult:
     text = (
         f"A server on loopback sends {megabytes} MiB by `sendfile`, as one file and as four. "
         "`trtllm-truss` verifies the SHA-256 of each file, `huggingface_hub.snapshot_download` and "
-        "`curl` verify nothing. The server runs on the same cores. CPU and memory are those of "
-        "the client's process, its start included."
+        "`curl` verify nothing. The server runs on the same cores. CPU time is the client's, "
+        "without its imports; memory is its whole process's."
     )
-    result = CaseResult("download", "Downloads", text, _COLUMNS).begin()
+    result = CaseResult(
+        "download", "Verified downloads: one file, and four side by side", text, _COLUMNS
+    ).begin()
     served, fetched = options.work / "download/served", options.work / "download/fetched"
     shutil.rmtree(served, ignore_errors=True)
     try:
@@ -93,7 +95,10 @@ def _measure(result: CaseResult, rounds: int, url: str, served: Path, fetched: P
 
 
 def _fetch(command: list[str], url: str, fetched: Path, size: int) -> Sample:
-    """Run a client into an empty folder; it prints its seconds, or all of its life counts."""
+    """Run a client into an empty folder.
+
+    It prints the seconds it took and those of its CPU time, or all of its life counts.
+    """
     shutil.rmtree(fetched, ignore_errors=True)
     fetched.mkdir(parents=True)
     environment = {**os.environ, "HF_ENDPOINT": url, "HF_HOME": str(fetched)}
@@ -107,11 +112,13 @@ def _fetch(command: list[str], url: str, fetched: Path, size: int) -> Sample:
     _, status, usage = os.wait4(process.pid, 0)
     process.stdout.close()
     process.returncode = os.waitstatus_to_exitcode(status)
-    spent_s = float(output) if output else time.perf_counter() - begun
+    spent_s, cpu_s = time.perf_counter() - begun, usage.ru_utime + usage.ru_stime
+    if output:
+        spent_s, cpu_s = map(float, output.split())
     if process.returncode != 0:
         raise RuntimeError(f"{command[:4]} ended with status {process.returncode}")
     return {
         "mb_s": size / 1e6 / spent_s,
-        "cpu_s": usage.ru_utime + usage.ru_stime,
+        "cpu_s_gb": cpu_s / (size / 1e9),
         "rss_mib": usage.ru_maxrss / 1024,
     }
