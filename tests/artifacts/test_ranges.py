@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 from tests.support.hostile_s3 import HostileObject, hostile_s3_server
-from tests.support.hub_server import HubServer
+from tests.support.hub_server import HubServer, Request
 from tests.support.s3_server import S3Server
+from tests.support.waiting import settles
 from tests.support.whole_repository import fetch_repository
 
 from trtllm_truss.artifacts import checksums, part, retrying, transfer
@@ -18,9 +23,9 @@ from trtllm_truss.artifacts.hub import _Hub
 from trtllm_truss.artifacts.hub_errors import HubErrors
 from trtllm_truss.artifacts.listing import File
 from trtllm_truss.artifacts.part import Part
-from trtllm_truss.artifacts.retrying import Interrupted
 from trtllm_truss.errors import ArtifactError
 
+PROGRAM = Path(__file__).with_name("fetching_process.py")
 RANGE = 300_000
 ENGINE = random.Random(4).randbytes(2_000_000)
 STARTS = set(range(0, len(ENGINE), RANGE))
@@ -78,11 +83,33 @@ def test_every_range_is_asked_for_once(engine: HubServer, cache: Path) -> None:
 
 
 def test_four_files_and_eight_connections(hub: HubServer) -> None:
+    """The first eight bodies wait for each other. A body counts until its last piece."""
     files = {f"rank{rank}.engine": random.Random(rank).randbytes(900_000) for rank in range(6)}
     hub.add("org/engine", files)
+    eight, first = threading.Barrier(8), set[int]()
+    now, most = set[int](), []
+
+    def count(request: Request) -> None:
+        if request.sent >= RANGE - RANGE % (1 << 16):
+            with hub.lock:
+                now.discard(id(request))
+        elif "/files/" in request.path and request.sent == 0:
+            with hub.lock:
+                now.add(id(request))
+                most.append(len(now))
+                is_first = len(most) <= 8
+                first.update([id(request)] if is_first else [])
+            if is_first:
+                eight.wait(60)
+
+    hub.before_sending = count
     folder = fetch_repository("org/engine")
     assert {path: (folder / path).read_bytes() for path in files} == files
     assert hub.sent("/files/*") == sum(map(len, files.values()))
+    assert max(most) == 8
+    paths = [request.path for request in hub.asked_for("/files/*") if id(request) in first]
+    assert len(set(paths)) == 4
+    assert len(most) == 18
 
 
 def test_holes_are_filled(engine: HubServer, cache: Path) -> None:
@@ -135,6 +162,13 @@ def test_a_cut_range_goes_on_from_there(engine: HubServer) -> None:
     assert fetch() == ENGINE
     assert engine.sent("/files/*") == len(ENGINE)
     assert len(engine.asked_for("/files/*")) == len(STARTS) + 1
+
+
+def test_a_refused_range_is_tried_again(engine: HubServer) -> None:
+    engine.fault("/files/*", status=503, times=3)
+    assert fetch() == ENGINE
+    sent = [request.start for request in engine.asked_for("/files/*") if request.status == 206]
+    assert sorted(sent) == sorted(STARTS)
 
 
 def test_a_range_that_is_too_short(engine: HubServer) -> None:
@@ -190,6 +224,28 @@ def test_a_file_of_another_length(engine: HubServer, listed: int, part_of: str) 
     assert engine.sent("/files/*") == len(ENGINE), "nothing was kept"
 
 
+def test_a_server_that_forgets_ranges(engine: HubServer) -> None:
+    def forget(request: Request) -> None:
+        engine.knows_no_ranges = engine.knows_no_ranges or request.start > 0
+
+    engine.before_sending = forget
+    assert fetch() == ENGINE
+
+
+def test_another_etag_between_ranges(engine: HubServer, cache: Path) -> None:
+    """Without a hash in the listing, only the ETag tells that a file has changed."""
+
+    def edit(info: dict[str, list[dict[str, object]]]) -> object:
+        known = {"rfilename": "rank0.engine", "size": len(ENGINE)}
+        return {**info, "siblings": [info["siblings"][0], known]}
+
+    engine.fault("/api/*", times=10**9, edit=edit)
+    engine.fault("/files/*", headers={"ETag": '"another"'})
+    assert "rank0.engine changed during the download, and was removed" in refusal()
+    assert not [path for path in cache.rglob("*.incomplete") if path.stat().st_size > 2]
+    assert fetch() == ENGINE
+
+
 @pytest.mark.parametrize("arrived", [{}, {0: ENGINE[:1000]}, {3: ENGINE[3 * RANGE : 4 * RANGE]}])
 def test_a_server_that_knows_no_ranges(
     engine: HubServer, cache: Path, arrived: dict[int, bytes]
@@ -225,7 +281,8 @@ def test_a_full_disk_gets_room_back(cache: Path) -> None:
 def test_known_contents_are_not_read_again(
     engine: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = fetch_repository("org/engine")
+    commit = engine.repositories["org/engine"].revisions["main"]
+    folder = fetch_repository("org/engine", commit)
 
     def read(*_: object) -> bool:
         raise AssertionError("known contents were read")
@@ -233,10 +290,51 @@ def test_known_contents_are_not_read_again(
     monkeypatch.setattr(Digest, "matches", read)
     monkeypatch.setattr(checksums, "sha256_of", read)
     assert checksums.has_sha256(folder / "rank0.engine", SHA256)
+    engine.forget()
+    assert fetch_repository("org/engine", commit) == folder
+    assert not engine.requests, "a full commit was listed again"
     engine.repositories["org/engine"].commit({"notes.md": b"new commit"})
     engine.forget()
     assert fetch() == ENGINE
     assert not engine.asked_for("/files/*")
+
+
+def test_a_killed_process_leaves_holes(engine: HubServer, cache: Path) -> None:
+    """The first range waits for the end of all others; then the process is killed."""
+    killed = threading.Event()
+    engine.before_sending = lambda request: (
+        request.start == 0 and "/files/" in request.path and request.sent > 0 and killed.wait(60)
+    )
+    process = subprocess.Popen(
+        [sys.executable, PROGRAM, "org/engine", "rank0.engine"],
+        env={**os.environ, **engine.environment, "HF_HOME": str(cache), "RANGE_BYTES": str(RANGE)},
+        stdout=subprocess.DEVNULL,
+    )
+    with process:
+        left = unfinished(cache)
+        assert settles(lambda: Part(left, FILE).unfinished == [0])
+        process.kill()
+    killed.set()
+    engine.before_sending = lambda request: None
+    arrived = Part(left, FILE).arrived_bytes
+    engine.forget()
+    assert fetch() == ENGINE
+    assert engine.sent("/files/*") == len(ENGINE) - arrived <= RANGE
+
+
+def test_hashing_follows_at_most_eight_ranges_behind(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(part, "_HASHED_AT_ONCE_BYTES", 0)
+    arriving = Part(unfinished(cache), FILE)
+    with arriving.opened() as descriptor:
+        for number in (1, 2, 3, 0, 4, 5):
+            arriving.catch_up(descriptor, number)
+            arriving.write(descriptor, number, ENGINE[number * RANGE : (number + 1) * RANGE])
+        arriving.catch_up(descriptor, 6)
+        assert arriving.hashed_bytes >= (6 - 2) * RANGE
+        arriving.write(descriptor, 6, ENGINE[6 * RANGE :])
+    assert arriving.finish()
 
 
 def test_a_whole_file_is_recorded_before_the_others(
@@ -256,24 +354,43 @@ def test_a_whole_file_is_recorded_before_the_others(
 
 
 def test_storage_is_asked_without_the_hub_until_it_refuses(engine: HubServer) -> None:
-    token = engine.add_token("hf_token")
-    hub = _Hub("org/engine", "main", HubErrors("name", None, token), token)
-    commit = engine.repositories["org/engine"].revisions["main"]
+    hub = opened(engine)
 
     def read(start: int, end: int) -> bytes:
-        with hub.open(commit, FILE, start, end) as (is_part, chunks):
-            assert is_part
-            return b"".join(chunks)
+        return read_range(hub, engine, FILE, start, end)
 
     assert read(0, 10) == ENGINE[:10]
     assert read(10, 20) == ENGINE[10:20]
     assert len(engine.asked_for("*/resolve/*")) == 1
-    assert [request.token for request in engine.asked_for("/files/*")] == [None, None]
     engine.fault("/files/*", status=403)
-    with pytest.raises(Interrupted, match="refused by its storage"):
-        read(20, 30)
     assert read(20, 30) == ENGINE[20:30]
+    assert read(30, 40) == ENGINE[30:40]
     assert len(engine.asked_for("*/resolve/*")) == 2
+    assert [request.token for request in engine.asked_for("/files/*")] == [None] * 5
+    hub.close()
+
+
+def test_the_hub_itself_gets_the_token_again(engine: HubServer) -> None:
+    data = bytes(range(100))
+    engine.add("org/engine", {"notes.md": data}, private=True)
+    hub = opened(engine)
+    file = File.unhashed("", "notes.md", len(data))
+    parts = [read_range(hub, engine, file, start, start + 50) for start in (0, 50)]
+    assert b"".join(parts) == data
+    assert [request.token for request in engine.asked_for("*/resolve/*")] == ["hf_token"] * 2
+    hub.close()
+
+
+def opened(engine: HubServer) -> _Hub:
+    token = engine.add_token("hf_token", reads=frozenset({"*"}))
+    return _Hub("org/engine", "main", HubErrors("name", None, token), token)
+
+
+def read_range(hub: _Hub, engine: HubServer, file: File, start: int, end: int) -> bytes:
+    commit = engine.repositories["org/engine"].revisions["main"]
+    with hub.open(commit, file, start, end) as (is_part, chunks):
+        assert is_part
+        return b"".join(bytes(chunk) for chunk in chunks)
 
 
 def test_on_s3(s3: S3Server, cache: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import http.server
 import json
 import socket
@@ -12,9 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from tests.support.certificates import new_certificate
 from tests.support.serving import serving
 
 from trtllm_truss.cli.main import main
@@ -98,28 +95,6 @@ def https_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]
     server.socket = context.wrap_socket(server.socket, server_side=True)
     with serving(server):
         yield server.server_port
-
-
-def new_certificate(*names: str) -> bytes:
-    """Return a self-signed certificate and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, names[0])])
-    now = datetime.datetime.now(datetime.timezone.utc)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName(map(x509.DNSName, names)), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    kind = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    private = key.private_bytes(serialization.Encoding.PEM, *kind)
-    return private + certificate.public_bytes(serialization.Encoding.PEM)
 
 
 def test_predict_whole_and_deployed(

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import re
 import shutil
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from http.client import HTTPMessage
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from trtllm_truss.artifacts.checksums import Digest
+from trtllm_truss.artifacts.direct import DirectClient
 from trtllm_truss.artifacts.hub_errors import HubErrors, keep_urls_out_of_logs
 from trtllm_truss.artifacts.listing import File, Listing, is_commit, shown
-from trtllm_truss.artifacts.ranges import check_answered, requested
+from trtllm_truss.artifacts.ranges import WrongContentsError, check_answered, requested
 from trtllm_truss.artifacts.remote_source import RemoteSource
-from trtllm_truss.artifacts.retrying import Interrupted
 from trtllm_truss.artifacts.store import Store
 from trtllm_truss.errors import ArtifactError
 
@@ -34,7 +35,7 @@ logger = logging.getLogger(__name__)
 _TIMEOUT_S = 30
 _CHUNK_BYTES = 1 << 18
 _PARTIAL = 206
-_LENGTH = re.compile(r"[0-9]{1,19}")
+_Answer = tuple[bool, "Mapping[str, str] | HTTPMessage", Iterator["bytes | memoryview"]]
 
 
 def open_on_hub(
@@ -72,7 +73,11 @@ class _Hub:
         self._revision = revision
         self._errors = errors
         self._token: str | bool = token or False  # never a token stored on this machine
-        self._stored: dict[tuple[str, str], str] = {}
+        self._direct = DirectClient()
+        self._urls: dict[tuple[str, str], str] = {}
+        self._asking: dict[tuple[str, str], threading.Lock] = {}
+        self._asked: set[tuple[str, str]] = set()
+        self._tags: dict[tuple[str, str], str | None] = {}
 
     def listing(self) -> Listing:
         from huggingface_hub import HfApi
@@ -96,33 +101,23 @@ class _Hub:
     @contextmanager
     def open(
         self, commit: str, file: File, start: int, end: int
-    ) -> Iterator[tuple[bool, Iterator[bytes]]]:
-        """The Hub is asked once where its storage has a file; further ranges come from there."""
-        from huggingface_hub import constants, hf_hub_url
-        from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
-
-        place = (commit, file.path)
-        stored = self._stored.get(place)
-        token = self._token if stored is None else False  # storage never gets it
-        headers = {**build_hf_headers(token=token), "Accept-Encoding": "identity"}
-        url = stored or hf_hub_url(self._repository, file.path, revision=commit)
+    ) -> Iterator[tuple[bool, Iterator[bytes | memoryview]]]:
+        """The first response tells where a file is; later ranges are fetched from there."""
+        place, wanted = (commit, file.path), requested(file, start, end)
         with ExitStack() as opened:
-            try:
-                with self._errors.translated():
-                    response = opened.enter_context(
-                        _get(url, headers | requested(file, start, end))
-                    )
-            except (ArtifactError, Interrupted) as error:
-                self._stored.pop(place, None)
-                if stored is None or isinstance(error, Interrupted):
-                    raise
-                raise Interrupted("was refused by its storage", "start again") from error
-            if urlsplit(str(response.url)).netloc != urlsplit(constants.ENDPOINT).netloc:
-                self._stored[place] = str(response.url)
-            is_part = response.status_code == _PARTIAL
+            is_part, headers, chunks = self._answer(opened, place, wanted, end - start)
             if is_part:
-                check_answered(response.headers.get("Content-Range"), file, start, end)
-            yield is_part, self._chunks(response)
+                check_answered(headers.get("Content-Range"), file, start, end)
+            tag = headers.get("ETag")
+            if file.digest is None and self._tags.setdefault(place, tag) != tag:
+                raise WrongContentsError.changed(file)
+            yield is_part, chunks
+
+    def close(self) -> None:
+        self._direct.close()
+        self._urls.clear()
+        self._asked.clear()
+        self._tags.clear()
 
     def fetch_whole(self, commit: str, file: File, destination: Path) -> bool:
         """Fetch through Xet, if the file and this machine support it."""
@@ -161,12 +156,57 @@ class _Hub:
             shutil.rmtree(folder, ignore_errors=True)
         return True
 
-    def _chunks(self, response: Any) -> Iterator[bytes]:
+    def _answer(
+        self, opened: ExitStack, place: tuple[str, str], wanted: dict[str, str], count: int
+    ) -> _Answer:
+        with self._asking.setdefault(place, threading.Lock()):
+            if place not in self._asked:  # other threads wait for the URL
+                self._asked.add(place)
+                return self._open_by_library(opened, place, wanted)
+        found = self._open_found(opened, place, wanted, count)
+        return found or self._open_by_library(opened, place, wanted)
+
+    def _open_found(
+        self, opened: ExitStack, place: tuple[str, str], wanted: dict[str, str], count: int
+    ) -> _Answer | None:
+        """Request a range where the file was found before, if `DirectClient` can."""
+        from huggingface_hub import constants
+        from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+
+        url = self._urls.get(place)
+        if url is None or not wanted or not self._direct.is_usable:
+            return None
+        token = self._token if _origin(url) == _origin(constants.ENDPOINT) else False
+        headers = {**build_hf_headers(token=token), "Accept-Encoding": "identity", **wanted}
+        answer = opened.enter_context(self._direct.get(url, headers, count))
+        if answer is None:  # a signed URL expires
+            self._urls.pop(place, None)
+            return None
+        return True, answer[0], self._translated(answer[1])
+
+    def _open_by_library(
+        self, opened: ExitStack, place: tuple[str, str], wanted: dict[str, str]
+    ) -> _Answer:
+        """Request a file at the Hub, which may send it or redirect to its storage."""
+        from huggingface_hub import hf_hub_url
+        from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+
+        commit, path = place
+        headers = {**build_hf_headers(token=self._token), "Accept-Encoding": "identity", **wanted}
+        url = hf_hub_url(self._repository, path, revision=commit)
+        with self._errors.translated():
+            response = opened.enter_context(_get(url, headers))
+        self._urls[place] = str(response.url)
+        chunks = (
+            response.iter_raw()
+            if hasattr(response, "iter_raw")
+            else response.iter_content(_CHUNK_BYTES)
+        )
+        return response.status_code == _PARTIAL, response.headers, self._translated(chunks)
+
+    def _translated(self, chunks: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
         with self._errors.translated("was interrupted"):
-            if hasattr(response, "iter_raw"):
-                yield from _received(response)
-            else:
-                yield from response.iter_content(_CHUNK_BYTES)
+            yield from chunks
 
 
 @contextmanager
@@ -187,34 +227,9 @@ def _get(url: str, headers: Mapping[str, str]) -> Iterator[Any]:
         yield opened
 
 
-def _received(response: Any) -> Iterator[bytes]:
-    """Yield the body that httpx receives.
-
-    Past its first piece, which empties httpx's buffer, a long body of a known length is read from
-    the connection itself: httpx takes a second of CPU per GB. The connection is not used again.
-    """
-    pieces = response.iter_raw()
-    connection = response.extensions.get("network_stream")
-    length = response.headers.get("Content-Length", "")
-    is_plain = response.http_version == "HTTP/1.1" and "Transfer-Encoding" not in response.headers
-    if connection is None or not is_plain or not _LENGTH.fullmatch(length):
-        yield from pieces
-        return
-    left = int(length)
-    for piece in pieces:
-        yield piece
-        left -= len(piece)
-        if left > _CHUNK_BYTES:
-            break
-    while left > 0:
-        try:
-            chunk = connection.read(min(left, _CHUNK_BYTES), timeout=_TIMEOUT_S)
-        except Exception as error:  # noqa: BLE001 - httpcore's or httpcore2's
-            raise ConnectionError(type(error).__name__) from None
-        if not chunk:
-            raise ConnectionError
-        yield chunk
-        left -= len(chunk)
+def _origin(url: str) -> tuple[str, str]:
+    place = urlsplit(url)
+    return place.scheme, place.netloc
 
 
 def _file(sibling: RepoSibling, commit: str) -> File:

@@ -28,7 +28,11 @@ _AHEAD_BYTES = 8 * RANGE_BYTES
 
 
 class Part:
-    """One unfinished file. Different threads may write different ranges."""
+    """One unfinished file. Different threads may write different ranges.
+
+    Attributes:
+        hashed_bytes: its beginning that is hashed.
+    """
 
     def __init__(self, path: Path, file: File, *, in_ranges: bool = True) -> None:
         """Read how much an earlier process left; nothing is created.
@@ -93,7 +97,7 @@ class Part:
         finally:
             os.close(descriptor)
 
-    def write(self, descriptor: int, number: int, chunk: bytes) -> None:
+    def write(self, descriptor: int, number: int, chunk: bytes | memoryview) -> None:
         """Append to a range, and hash what is in order unless another thread does."""
         place = self.wanted(number)[0]
         _write(descriptor, chunk, place)
@@ -103,16 +107,16 @@ class Part:
             _write(descriptor, count, self._file.size + _WORD_BYTES * (1 + number))
         if self._hash is not None and self._hashing.acquire(blocking=False):
             try:
-                if place == self._hashed_bytes:
+                if place == self.hashed_bytes:
                     self._hash.update(chunk)
-                    self._hashed_bytes += len(chunk)
+                    self.hashed_bytes += len(chunk)
                 self._hash_on(descriptor, _HASHED_AT_ONCE_BYTES)
             finally:
                 self._hashing.release()
 
     def catch_up(self, descriptor: int, number: int) -> None:
         """Hash until a range is at most 512 MiB ahead, so that it is read from the page cache."""
-        behind = number * self._range_bytes - _AHEAD_BYTES - self._hashed_bytes
+        behind = number * self._range_bytes - _AHEAD_BYTES - self.hashed_bytes
         if behind > 0:
             with self._hashing:
                 self._hash_on(descriptor, behind)
@@ -159,24 +163,24 @@ class Part:
     def _restart_hash(self) -> None:
         digest = self._file.digest
         self._hash = None if digest is None else digest.new_hash(self._file.size)
-        self._hashed_bytes = 0
+        self.hashed_bytes = 0
         self._hashing = threading.Lock()
 
     def _hash_on(self, descriptor: int, count: int) -> None:
         """Hash up to `count` bytes that are in order; the caller holds `_hashing`."""
         if self._hash is None:
             return
-        until = self._hashed_bytes + count
-        while (left := min(until, self._end_in_order) - self._hashed_bytes) > 0:
-            chunk = os.pread(descriptor, min(left, _READ_BYTES), self._hashed_bytes)
+        until = self.hashed_bytes + count
+        while (left := min(until, self._end_in_order) - self.hashed_bytes) > 0:
+            chunk = os.pread(descriptor, min(left, _READ_BYTES), self.hashed_bytes)
             if not chunk:
                 return
             self._hash.update(chunk)
-            self._hashed_bytes += len(chunk)
+            self.hashed_bytes += len(chunk)
 
     @property
     def _end_in_order(self) -> int:
-        first = min(self._hashed_bytes // self._range_bytes, len(self._counts) - 1)
+        first = min(self.hashed_bytes // self._range_bytes, len(self._counts) - 1)
         return first * self._range_bytes + _in_order(self._counts[first:], self._range_bytes)
 
 
@@ -220,7 +224,7 @@ def _in_order(counts: list[int], range_bytes: int) -> int:
     return total
 
 
-def _write(descriptor: int, data: bytes, place: int) -> None:
+def _write(descriptor: int, data: bytes | memoryview, place: int) -> None:
     view = memoryview(data)
     while view:
         written = os.pwrite(descriptor, view, place)

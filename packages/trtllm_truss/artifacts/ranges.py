@@ -11,16 +11,19 @@ from trtllm_truss.errors import ArtifactError
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19}|\*)")
 
 
-class LongerThanListedError(ArtifactError):
-    """A server has more bytes of a file than its listing."""
+class WrongContentsError(ArtifactError):
+    """A server sends other contents than listed; the caller removes what has arrived."""
 
     @classmethod
-    def of(cls, file: File) -> LongerThanListedError:
-        """Describe a file, which the caller removes."""
+    def longer(cls, file: File) -> WrongContentsError:
         return cls(
             f"{file.path} is longer than the {file.size} bytes that the repository lists, and was "
             "removed; try again, and use another repository or mirror if that does not help."
         )
+
+    @classmethod
+    def changed(cls, file: File) -> WrongContentsError:
+        return cls(f"{file.path} changed during the download, and was removed; start again.")
 
 
 def requested(file: File, start: int, end: int) -> dict[str, str]:
@@ -33,7 +36,7 @@ def check_answered(content_range: str | None, file: File, start: int, end: int) 
 
     Raises:
         Interrupted: it is another range, or of a shorter file.
-        LongerThanListedError: it is of a longer file.
+        WrongContentsError: it is of a longer file.
     """
     match = _CONTENT_RANGE.fullmatch(content_range or "")
     if match is None or int(match[1]) != start or not start <= int(match[2]) < end:
@@ -45,4 +48,4 @@ def check_answered(content_range: str | None, file: File, start: int, end: int) 
     if total < file.size:
         raise Interrupted("is shorter than the repository lists", "upload the file anew")
     if total > file.size:
-        raise LongerThanListedError.of(file)
+        raise WrongContentsError.longer(file)

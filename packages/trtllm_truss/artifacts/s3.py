@@ -93,7 +93,7 @@ class _Bucket:
     @contextmanager
     def open(
         self, commit: str, file: File, start: int, end: int
-    ) -> Iterator[tuple[bool, Iterator[bytes]]]:
+    ) -> Iterator[tuple[bool, Iterator[bytes | memoryview]]]:
         """Open an object, only in the version that was listed."""
         with ExitStack() as opened:
             with self._translated_errors():
@@ -111,6 +111,9 @@ class _Bucket:
 
     def fetch_whole(self, commit: str, file: File, destination: Path) -> bool:
         return False
+
+    def close(self) -> None:
+        """Boto3's client keeps its connections for the next download."""
 
     def _file(self, key: str) -> File:
         head = self._client.head_object(Bucket=self._bucket, Key=key, ChecksumMode="ENABLED")

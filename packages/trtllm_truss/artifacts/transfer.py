@@ -7,8 +7,10 @@ connections. Each range is tried again by itself. The contents are hashed as the
 from __future__ import annotations
 
 import errno
+import logging
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, contextmanager
@@ -20,10 +22,12 @@ from trtllm_truss.artifacts.checksums import mark_sha256
 from trtllm_truss.artifacts.listing import File, Listing
 from trtllm_truss.artifacts.part import RANGE_BYTES, Part
 from trtllm_truss.artifacts.progress import Progress
-from trtllm_truss.artifacts.ranges import LongerThanListedError
+from trtllm_truss.artifacts.ranges import WrongContentsError
 from trtllm_truss.artifacts.retrying import Interrupted, retrying
 from trtllm_truss.artifacts.store import Store
 from trtllm_truss.errors import ArtifactError
+
+logger = logging.getLogger(__name__)
 
 _CONNECTIONS = 8
 _FILES_AT_ONCE = 4
@@ -46,12 +50,16 @@ class Remote(Protocol):
 
     def open(
         self, commit: str, file: File, start: int, end: int
-    ) -> AbstractContextManager[tuple[bool, Iterator[bytes]]]:
+    ) -> AbstractContextManager[tuple[bool, Iterator[bytes | memoryview]]]:
         """Open a file from byte `start` to before `end`.
 
         Returns:
-            True if the answer is that part, False if it is the whole file, and its bytes.
+            True if the answer is that part, False if it is the whole file, and its bytes; a chunk
+            is valid until the next one.
         """
+
+    def close(self) -> None:
+        """Close the connections that are kept between ranges."""
 
     def fetch_whole(self, commit: str, file: File, destination: Path) -> bool:
         """Fetch a file by a faster, non-resumable way, if available.
@@ -140,6 +148,7 @@ class Transfer:
                     downloads = [self._anew(download, progress) for download in self._again]
                     self._again = []
         finally:
+            self._remote.close()
             for part in self._refused:
                 part.unlink(missing_ok=True)
 
@@ -206,7 +215,12 @@ class Transfer:
             download.left -= 1
             if download.left > 0:
                 return
-        if download.part.finish():
+        begun = time.monotonic()
+        is_right = download.part.finish()
+        if is_right:
+            if len(download.part) > 1:
+                spent_s, path = time.monotonic() - begun, download.files[0].path
+                logger.info("%s: %s verified in %.1f s more", self._name, path, spent_s)
             self._keep(download)
             return
         download.path.unlink()
@@ -242,7 +256,7 @@ class Transfer:
                 return
             try:
                 retrying(name, lambda: self._read(download, number, descriptor, progress))
-            except LongerThanListedError:
+            except WrongContentsError:
                 self._refused.append(download.path)
                 raise
             except ArtifactError:
@@ -288,7 +302,7 @@ class Transfer:
                 f"was answered with more bytes than asked for before {end}",
                 "check this machine's proxies, and use another repository or mirror",
             )
-        return LongerThanListedError.of(file)
+        return WrongContentsError.longer(file)
 
     def _mismatch(self, file: File) -> ArtifactError:
         return ArtifactError(

@@ -1,0 +1,139 @@
+"""GETs of parts of files by `http.client`, for a third of the CPU time per byte that httpx takes.
+
+Only the plainest response is taken: status 206 and a body of the requested length, over a direct
+connection. Redirects, proxies, refusals and anything else are left to huggingface_hub's client.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse, HTTPSConnection
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+_TIMEOUT_S = 30
+_BUFFER_BYTES = 1 << 18
+_PARTIAL = 206
+_REFUSED = 400
+_CERTIFICATES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
+
+
+class DirectClient:
+    """Keeps connections for later requests. Thread-safe.
+
+    Attributes:
+        is_usable: False where proxies are set, and after a response that is not plain.
+    """
+
+    def __init__(self) -> None:
+        self.is_usable = not {"http", "https", "all"} & {name.lower() for name in getproxies()}
+        self._idle: dict[tuple[str, str], list[HTTPConnection]] = {}
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def get(
+        self, url: str, headers: Mapping[str, str], count: int
+    ) -> Iterator[tuple[HTTPMessage, Iterator[memoryview]] | None]:
+        """Request a part of `count` bytes; the header `Range` is the caller's.
+
+        Yields:
+            The response's headers and its body, whose chunks are valid until the next one; or None,
+            where huggingface_hub's client must try.
+        """
+        opened = self._open(url, headers)
+        if opened is None:
+            yield None
+            return
+        connection, response = opened
+        try:
+            if _is_plain(response, count):
+                yield response.headers, _body(response)
+            else:
+                self.is_usable = self.is_usable and response.status >= _REFUSED
+                yield None
+        finally:
+            if response.length == 0 and not response.will_close:
+                with self._lock:
+                    self._idle.setdefault(_origin(url), []).append(connection)
+            else:
+                response.close()
+                connection.close()
+
+    def close(self) -> None:
+        """Close the kept connections."""
+        with self._lock:
+            for connections in self._idle.values():
+                for connection in connections:
+                    connection.close()
+            self._idle.clear()
+
+    def _open(
+        self, url: str, headers: Mapping[str, str]
+    ) -> tuple[HTTPConnection, HTTPResponse] | None:
+        """Send a request; a server may have closed a kept connection, but not a new one."""
+        place = urlsplit(url)
+        target = f"{place.path or '/'}?{place.query}" if place.query else place.path or "/"
+        if not self.is_usable or place.scheme not in ("http", "https") or "@" in place.netloc:
+            return None
+        while True:
+            kept = self._kept(url)
+            connection = kept
+            try:
+                connection = connection or self._connection(url)
+                connection.request("GET", target, headers=dict(headers))
+                return connection, connection.getresponse()
+            except (OSError, HTTPException, ValueError):
+                if connection is not None:
+                    connection.close()
+                if kept is None:
+                    self.is_usable = False
+                    return None
+
+    def _kept(self, url: str) -> HTTPConnection | None:
+        with self._lock:
+            connections = self._idle.get(_origin(url))
+            return connections.pop() if connections else None
+
+    def _connection(self, url: str) -> HTTPConnection:
+        scheme, host = _origin(url)
+        if scheme == "https":
+            return HTTPSConnection(host, timeout=_TIMEOUT_S, context=self._tls)
+        return HTTPConnection(host, timeout=_TIMEOUT_S)
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        """Verify by the certificates that httpx and requests would be told to use."""
+        told = next((os.environ[name] for name in _CERTIFICATES if os.environ.get(name)), None)
+        folder = None if told else os.environ.get("SSL_CERT_DIR")
+        return ssl.create_default_context(cafile=told, capath=folder)
+
+
+def _origin(url: str) -> tuple[str, str]:
+    place = urlsplit(url)
+    return place.scheme, place.netloc
+
+
+def _is_plain(response: HTTPResponse, count: int) -> bool:
+    headers = response.headers
+    return (
+        response.status == _PARTIAL
+        and response.length == count
+        and headers.get_all("Content-Length") == [str(count)]
+        and "Transfer-Encoding" not in headers
+        and headers.get("Content-Encoding", "identity") == "identity"
+    )
+
+
+def _body(response: HTTPResponse) -> Iterator[memoryview]:
+    """Read the body; `http.client` ends it at its `Content-Length`."""
+    buffer = memoryview(bytearray(_BUFFER_BYTES))
+    while response.length:
+        count = response.readinto(buffer)
+        if count == 0:
+            raise ConnectionError(f"{response.length} bytes are missing")
+        yield buffer[:count]
