@@ -23,6 +23,7 @@ from trtllm_truss.artifacts.hub import _Hub
 from trtllm_truss.artifacts.hub_errors import HubErrors
 from trtllm_truss.artifacts.listing import File
 from trtllm_truss.artifacts.part import Part
+from trtllm_truss.artifacts.s3 import _Bucket
 from trtllm_truss.errors import ArtifactError
 
 PROGRAM = Path(__file__).with_name("fetching_process.py")
@@ -322,17 +323,22 @@ def test_a_killed_process_leaves_holes(engine: HubServer, cache: Path) -> None:
     assert engine.sent("/files/*") == len(ENGINE) - arrived <= RANGE
 
 
-def test_hashing_follows_at_most_eight_ranges_behind(
+def test_a_range_waits_for_the_hash_of_new_bytes_only(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A range is two ahead of the hash here, eight outside of this test."""
     monkeypatch.setattr(part, "_HASHED_AT_ONCE_BYTES", 0)
     arriving = Part(unfinished(cache), FILE)
     with arriving.opened() as descriptor:
         for number in (1, 2, 3, 0, 4, 5):
             arriving.catch_up(descriptor, number)
             arriving.write(descriptor, number, ENGINE[number * RANGE : (number + 1) * RANGE])
+        assert arriving.hashed_bytes < (6 - 2) * RANGE
         arriving.catch_up(descriptor, 6)
         assert arriving.hashed_bytes >= (6 - 2) * RANGE
+        resumed = Part(unfinished(cache), FILE)
+        resumed.catch_up(descriptor, 6)
+        assert resumed.hashed_bytes == 0
         arriving.write(descriptor, 6, ENGINE[6 * RANGE :])
     assert arriving.finish()
 
@@ -404,6 +410,21 @@ def test_on_s3(s3: S3Server, cache: Path) -> None:
         left.write(descriptor, 2, ENGINE[2 * RANGE : 3 * RANGE])
     blob.unlink()
     assert (fetch_repository("s3://engines/ranges") / "rank0.engine").read_bytes() == ENGINE
+
+
+def test_an_object_that_changes_between_ranges(s3: S3Server) -> None:
+    s3.upload("engines", "changes", {"rank0.engine": ENGINE})
+    bucket = _Bucket("name", "engines", "changes")
+    listing = bucket.listing()
+    (file,) = listing.files
+    with bucket.open(listing.commit, file, 0, RANGE) as (_, chunks):
+        assert b"".join(bytes(chunk) for chunk in chunks) == ENGINE[:RANGE]
+    s3.upload("engines", "changes", {"rank0.engine": ENGINE[::-1]})
+    with (
+        pytest.raises(ArtifactError, match="changed during the download; start again"),
+        bucket.open(listing.commit, file, RANGE, 2 * RANGE),
+    ):
+        pass
 
 
 @pytest.mark.parametrize(

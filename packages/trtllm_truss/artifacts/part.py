@@ -50,6 +50,7 @@ class Part:
         if not in_ranges:
             counts = [_in_order(counts, range_bytes)]
         self._counts = counts
+        self._left_bytes = _in_order(counts, self._range_bytes)
         self._is_begun = False
         self._restart_hash()
 
@@ -115,7 +116,12 @@ class Part:
                 self._hashing.release()
 
     def catch_up(self, descriptor: int, number: int) -> None:
-        """Hash until a range is at most 512 MiB ahead, so that it is read from the page cache."""
+        """Hash what is in order until a range is at most 512 MiB ahead, still in the page cache.
+
+        What an earlier process left is hashed beside the download, and not waited for.
+        """
+        if self.hashed_bytes < self._left_bytes:
+            return
         behind = number * self._range_bytes - _AHEAD_BYTES - self.hashed_bytes
         if behind > 0:
             with self._hashing:
@@ -125,6 +131,7 @@ class Part:
         """Drop everything; only for a file of one range."""
         os.ftruncate(descriptor, 0)
         self._counts = [0]
+        self._left_bytes = 0
         self._restart_hash()
 
     def finish(self) -> bool:

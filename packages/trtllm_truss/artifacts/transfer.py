@@ -220,7 +220,7 @@ class Transfer:
         if is_right:
             if len(download.part) > 1:
                 spent_s, path = time.monotonic() - begun, download.files[0].path
-                logger.info("%s: %s verified in %.1f s more", self._name, path, spent_s)
+                logger.info("%s: %s verified %.1f s after its last byte", self._name, path, spent_s)
             self._keep(download)
             return
         download.path.unlink()
