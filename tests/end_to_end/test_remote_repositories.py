@@ -16,6 +16,8 @@ from tests.support.s3_server import s3_server
 from tests.support.smollm2 import smollm2_tokenizer, write_small_smollm2
 from tests.support.truss_process import Served
 
+from trtllm_truss.text.gguf_tokenizer import read_gguf_tokenizer
+
 pytestmark = pytest.mark.server
 
 TOKEN = "hf_secretsecretsecret"
@@ -55,11 +57,10 @@ def proc(pid: int, name: str) -> str:
 
 def test_private_engine_and_tokenizer(tmp_path: Path) -> None:
     with hub_server() as hub:
-        small = write_small_smollm2(tmp_path / "small")
-        hub.add(
-            "org/engine", {file.name: file.read_bytes() for file in small.iterdir()}, private=True
-        )
-        hub.add("org/words", {"tokenizer.json": tokenizer_json()}, private=True)
+        (model,) = write_small_smollm2(tmp_path / "small").iterdir()
+        words = read_gguf_tokenizer(model).backend.to_str().encode()
+        hub.add("org/engine", {model.name: model.read_bytes()}, private=True)
+        hub.add("org/words", {"tokenizer.json": words}, private=True)
         hub.add_token(TOKEN)
         config = write_config(
             tmp_path,
