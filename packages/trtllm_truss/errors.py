@@ -5,6 +5,7 @@
     TrussError
     ├── RequestError                 the caller's fault, raised before the engine runs
     │   ├── InvalidRequest           400 invalid_request
+    │   ├── NotServed                404 not_served
     │   ├── BodyTooLarge             413 body_too_large
     │   └── ContextLengthExceeded    400 context_length_exceeded
     ├── QueueFull                    429 queue_full            (Retry-After)
@@ -55,6 +56,13 @@ class RequestError(TrussError):
 
 class InvalidRequest(RequestError):
     """A field is missing, of the wrong type, out of range, unknown or unsupported."""
+
+
+class NotServed(RequestError):
+    """The route exists, but generative models have no answer to it."""
+
+    code = "not_served"
+    status = 404
 
 
 class BodyTooLarge(RequestError):

@@ -94,11 +94,12 @@ class GenerationRequest:
         add_special_tokens: add the model's special tokens, such as BOS, to `prompt`; false if it
             contains them.
         truncate_prompt: number of trailing prompt tokens to keep; None keeps all.
-        max_tokens: maximum number of tokens to generate.
+        max_tokens: maximum number of tokens to generate; 0 returns the `echo` alone.
         max_tokens_given: the caller set `max_tokens`; a default is cut down to the context.
         n: number of answers to the prompt. An explicit seed is incremented by the answer's index.
         stop_words: texts that end the answer just before them.
         include_stop: keep the matched stop word in the answer.
+        stop_token_ids: token ids that end the answer just before them.
         bad_words: texts that must not be generated.
         beam_width: beams; 1 means no beam search.
         ignore_eos: continue past the model's end of sequence.
@@ -112,6 +113,7 @@ class GenerationRequest:
         log_probs: number of alternatives per token; 0 requests the log probability of the token
             only, None requests none. Implies `token_details`.
         prompt_details: attach the tokens of the prompt to the first `GenerationEnd`.
+        running_usage: attach the token counts so far to every `TextDelta`.
         sampling: sampling parameters; a missing seed is drawn at random.
         names: the protocol's field names of attributes, for error messages.
     """
@@ -127,6 +129,7 @@ class GenerationRequest:
     n: int = 1
     stop_words: tuple[str, ...] = ()
     include_stop: bool = False
+    stop_token_ids: tuple[int, ...] = ()
     bad_words: tuple[str, ...] = ()
     beam_width: int = 1
     ignore_eos: bool = False
@@ -139,6 +142,7 @@ class GenerationRequest:
     token_details: bool = False
     log_probs: int | None = None
     prompt_details: bool = False
+    running_usage: bool = False
     sampling: Sampling = field(default_factory=Sampling)
     names: Mapping[str, str] = field(default_factory=dict)
 
@@ -208,11 +212,13 @@ class TextDelta:
         text: empty only together with `tokens`.
         index: number of the answer in its call, counted over all requests.
         tokens: tokens of `text`, if requested; their texts add up to `text`.
+        usage: token counts of this answer so far, if requested.
     """
 
     text: str
     index: int = 0
     tokens: tuple[Token, ...] = ()
+    usage: Usage | None = None
 
 
 @dataclass(frozen=True, slots=True)

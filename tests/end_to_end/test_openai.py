@@ -190,6 +190,40 @@ def test_log_probabilities_of_a_completion(client: openai.OpenAI) -> None:
     )] == [True] * 16  # fmt: skip
 
 
+def test_the_one_alternative_of_a_greedy_answer(client: openai.OpenAI) -> None:
+    (choice,) = client.completions.create(**TEXT, logprobs=1).choices
+    assert choice.logprobs is not None
+    assert [list(top) for top in choice.logprobs.top_logprobs or ()] == [
+        [token] for token in choice.logprobs.tokens or ()
+    ]
+    with pytest.raises(openai.BadRequestError, match="greedy"):
+        client.completions.create(**{**TEXT, "temperature": 1}, logprobs=1)
+
+
+def test_what_clients_of_vllm_send(client: openai.OpenAI, base_url: str, server: Served) -> None:
+    nothing = {"top_k": -1, "min_p": 0, "guided_json": None, "logit_bias": {}}
+    text = client.completions.create(**TEXT, stop="", extra_body=nothing).choices[0].text
+    assert text == client.completions.create(**TEXT).choices[0].text
+
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    events = chunks(f"{base_url}/chat/completions", {**CHAT, "stream_options": options})
+    counts = [event["usage"]["completion_tokens"] for event in events]
+    assert counts == sorted(counts)
+    assert counts[0] == 1 < counts[-1]
+
+    ids = [token["id"] for token in prefill(server, text)]
+    stop = {"stop_token_ids": [ids[4], 0]}
+    (choice,) = client.completions.create(**TEXT, extra_body=stop).choices
+    assert choice.finish_reason == "stop"
+    assert len(choice.text) < len(text)
+    assert text.startswith(choice.text)
+
+    echoed = client.completions.create(**{**TEXT, "max_tokens": 0}, echo=True)
+    assert (echoed.choices[0].text, echoed.choices[0].finish_reason) == (PROMPT, "length")
+    assert echoed.usage is not None
+    assert (echoed.usage.prompt_tokens, echoed.usage.completion_tokens) == (5, 0)
+
+
 def test_continuing_the_last_message(client: openai.OpenAI) -> None:
     begun = {"role": "assistant", "content": "The capital of France is"}
     asked = [{"role": "user", "content": "What is the capital of France?"}, begun]
@@ -234,6 +268,9 @@ def test_other_guides(client: openai.OpenAI) -> None:
     assert answer({"type": "regex", "regex": "(yes|no)"}) in ("yes", "no")
     assert answer({"type": "grammar", "grammar": 'root ::= "left" | "right"'}) in ("left", "right")
     assert answer({"type": "json_object"}).startswith("{")
+    odd = ['say "\\"', "é|🤖\n"]
+    chosen = client.chat.completions.create(**CHAT, extra_body={"guided_choice": odd})
+    assert chosen.choices[0].message.content in odd
     with pytest.raises(
         openai.BadRequestError, match="response_format cannot be followed"
     ) as raised:

@@ -20,6 +20,7 @@ from trtllm_truss.requests import (
     GenerationRequest,
     Sampling,
     TextDelta,
+    Usage,
 )
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.tokenizer import TextTokenizer
@@ -162,6 +163,27 @@ async def test_echo_sends_the_prompt_first(tokenizer: TextTokenizer) -> None:
 
 
 @virtually
+async def test_an_echo_without_an_answer_asks_no_engine(tokenizer: TextTokenizer) -> None:
+    engine = FakeEngine(lambda _: ["never"], tokenizer)
+    items = await generated(engine, asked(echo=True, n=2, max_tokens=0))
+    assert texts(items) == {0: "Hi", 1: "Hi"}
+    assert [finish.reason for finish in ends(items)] == [FinishReason.LENGTH] * 2
+    assert [finish.usage for finish in ends(items)] == [Usage(1, 0)] * 2
+    assert engine.requests == []
+    assert engine.counted("requests_finished") == 2
+
+
+@virtually
+async def test_running_usage(tokenizer: TextTokenizer) -> None:
+    engine = FakeEngine(lambda _: ["One two", " three"], tokenizer)
+    items = await generated(engine, asked(running_usage=True, echo=True))
+    usages = [item.usage for item in items if isinstance(item, TextDelta)]
+    assert usages == [Usage(1, 2), Usage(1, 2), Usage(1, 3)]
+    items = await generated(engine, asked())
+    assert all(item.usage is None for item in items if isinstance(item, TextDelta))
+
+
+@virtually
 async def test_only_the_first_end_has_prompt_tokens(tokenizer: TextTokenizer) -> None:
     engine = FakeEngine(lambda _: ["!"], tokenizer)
     items = await generated(engine, asked(prompt="<|im_start|>Hi 🤖", prompt_details=True, n=2))
@@ -186,6 +208,16 @@ async def test_finish_reasons(tokenizer: TextTokenizer, include: bool) -> None:
     assert text == ("Yes<|im_start|>" if include else "Yes")
     assert (finish.reason, finish.stop_word) == (FinishReason.STOP, "<|im_start|>")
     assert engine.requests[0].stop_words == [[start]]
+
+    (no,) = tokenizer.encode(" no")
+    engine = FakeEngine(lambda _: ["Yes", " no"], tokenizer)
+    text, finish = await one(engine, stop_token_ids=(no, start), include_stop=include)
+    assert (text, finish.stop_word) == ("Yes", None)
+    assert (finish.reason, finish.usage.completion_tokens) == (FinishReason.STOP, 1)
+    assert engine.requests[0].stop_words == [[no], [start]]
+    _, finish = await one(engine, stop_token_ids=(no,), ignore_eos=True)
+    assert finish.reason is FinishReason.STOP
+    assert (engine.requests[1].end_id, engine.requests[1].stop_words) == (no, [])
 
     engine = FakeEngine(lambda _: ["Yes"], tokenizer)  # the engine leaves its end id out
     text, finish = await one(engine, include_stop=include)

@@ -62,6 +62,8 @@ async def test_default_max_tokens_is_cut_to_context_and_cache(
         ({"bad_words": ("x",)}, "bad_words", "not supported by the CPU engine"),
         ({"logit_bias": {1: 1.0}}, "logit_bias", "not supported"),
         ({"log_probs": 2}, "log_probs", "is 2"),
+        ({"log_probs": 1}, "log_probs", "temperature 0"),
+        ({"stop_token_ids": (1, 10**6)}, "stop_token_ids", "holds the id 1000000"),
         ({"guide": Guide("json")}, "guide", "runtime.guided_decoding_backend"),
         ({"lora_task_id": 1}, "lora_task_id", "takes no adapters"),
         ({"prompt": None, "prompt_ids": (1, 10**6)}, "prompt_ids", "holds the id 1000000"),

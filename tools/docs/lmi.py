@@ -30,6 +30,11 @@ $ curl localhost:8080/invocations -H 'Content-Type: application/json' \\
 - Errors are `{"code": status, "error": message}` with an accurate status, where LMI returns 424
   for nearly everything. A failed stream ends with LMI's error token: id -1, `finish_reason`
   `error`, and the message as `error_msg`.
+- At `/invocations` a body with `messages` is a chat completion and one with `prompt` a completion,
+  both [OpenAI's](openai.md) in body, answer and errors, and streamed as events, where LMI streams
+  lines. As in LMI, `top_logprobs: 1` and `logprobs: 1` report the chosen token.
+- A prompt that is too long is refused with 400; the message begins with `This model's maximum
+  context length is`.
 - huggingface_hub's `InferenceClient` is recognised by its User-Agent and receives the format of
   Text Generation Inference, streamed as events, without LMI's option `tgi_compat`.
 

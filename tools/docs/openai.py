@@ -6,9 +6,14 @@ from collections.abc import Iterable, Mapping
 
 from tools.docs.tables import field_rows, table, unsupported_rows
 
-from trtllm_truss.protocols.fields import Extensions, Unsupported
+from trtllm_truss.protocols.fields import Unsupported
 from trtllm_truss.protocols.openai import chat, completions, messages
-from trtllm_truss.protocols.openai.fields import SharedFields
+from trtllm_truss.protocols.openai.fields import (
+    REFUSED_EXTENSIONS,
+    UNUSED_EXTENSIONS,
+    OpenAIExtensions,
+    SharedFields,
+)
 from trtllm_truss.protocols.responses import body as responses
 from trtllm_truss.protocols.responses import items
 
@@ -30,8 +35,13 @@ for chunk in stream:
     print(chunk.choices[0].delta.content or "", end="")
 ```
 
-- A null field counts as omitted. Any other field outside the tables below is rejected by name, as
-  is a field that the loaded engine does not support.
+- A field that cannot change the answer is accepted, as are null and the values in the tables
+  below. A field that could is honoured, or refused by name, as are fields outside the tables and
+  those that the loaded engine does not support.
+- `/v1/completions` generates at most 16 tokens unless `max_tokens` or
+  `model_metadata.generation.max_tokens` says otherwise; `/v1/chat/completions` generates until the
+  model ends the answer, at most the rest of the context. Of `max_completion_tokens` and
+  `max_tokens` the former counts.
 - Omitted fields take their defaults from `model_metadata.generation` in `config.yaml`, then from
   the model's `generation_config.json`, then from OpenAI: temperature 1 and a random seed.
 - Every choice of every prompt is a separate request to the engine: they run in parallel, each
@@ -45,11 +55,29 @@ for chunk in stream:
 - A stream of `/v1/chat/completions` starts each choice with the role and ends it with its
   `finish_reason`; with `stream_options.include_usage` the usage follows, then `[DONE]`. A failed
   stream ends with an `error` event instead, which clients raise.
+- An event stream without output sends a comment every `serving.keep_alive_s`. Some load generators,
+  such as vLLM's and TensorRT-LLM's, cannot read comments: set it to 3600 for them.
+- `usage` has no `prompt_tokens_details.cached_tokens`, because the number is unknown here.
+- `top_logprobs: 1` and `logprobs: 1` are answered in greedy decoding (`temperature` 0, `top_p` 0 or
+  `top_k` 1), where the chosen token is the likeliest one that penalties and guides leave.
 - Errors are `{"error": {"message", "type", "param", "code"}}`: 400 `invalid_request_error`, 429
   `rate_limit_error`, other statuses `server_error`; `code` is the same as everywhere else. The
   header `X-Request-Id` is the id in the answer, and `engine_request_id` in the log.
 - A prompt that is too long, or leaves too little of the context, is refused with 400 and the code
   `context_length_exceeded`; the message begins with `This model's maximum context length is`.
+"""
+
+_ROUTES = """\
+## Routes that Truss lacks
+
+Truss's server owns the routes, and a Truss cannot add any.
+
+- `GET /v1/models`, `GET /health` and `GET /health/ready` are answered by `trtllm-truss serve`, not
+  by a deployment. There, tell clients that list models a name, any of which is accepted; switch off
+  a load generator's check of health, or send it to `GET /ping` or `GET /v1/models/model`.
+- `GET /v1/models/NAME` is Truss's check of readiness: 200 with `{}`, not OpenAI's description.
+- `POST /v1/embeddings` is refused with 404 and the code `not_served`.
+- `/v1/websocket` is closed with code 1003: Truss allows it only to models without `predict`.
 """
 
 _TOOLS = """\
@@ -117,7 +145,7 @@ def openai_page() -> str:
     own_completion = set(completions.CompletionFields.model_fields) - set(
         completions.CompletionExtensions.model_fields
     )
-    shared = set(SharedFields.model_fields) - set(Extensions.model_fields)
+    shared = set(SharedFields.model_fields) - set(OpenAIExtensions.model_fields)
     own_responses = set(responses.ResponsesFields.model_fields) - set(
         chat.ChatExtensions.model_fields
     )
@@ -138,7 +166,9 @@ def openai_page() -> str:
         _refused(responses.REFUSED),
         "## Beyond OpenAI's\n",
         "With OpenAI's Python client these go into `extra_body`.\n",
-        _served(SharedFields, set(Extensions.model_fields)),
+        _served(SharedFields, set(OpenAIExtensions.model_fields)),
+        _unused(UNUSED_EXTENSIONS),
+        _refused(REFUSED_EXTENSIONS),
         "In `/v1/chat/completions` and `/v1/responses`:\n",
         _served(
             chat.ChatFields, set(chat.ChatExtensions.model_fields) - set(SharedFields.model_fields)
@@ -148,6 +178,7 @@ def openai_page() -> str:
             completions.CompletionFields,
             set(completions.CompletionExtensions.model_fields) - set(SharedFields.model_fields),
         ),
+        _ROUTES,
     ]
     return "\n".join(parts)
 

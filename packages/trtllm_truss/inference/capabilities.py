@@ -75,7 +75,8 @@ def validate_capabilities(
             request,
             "log_probs",
             f"is {request.log_probs}; the engine returns the log probability of the chosen token "
-            "only. Set it to 0.",
+            "only, which is the likeliest one only in greedy decoding. Set it to 0, or to 1 with "
+            "temperature 0.",
         )
     if request.guide is not None and not capabilities.guides:
         raise _refusal(

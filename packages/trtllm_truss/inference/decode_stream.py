@@ -58,6 +58,7 @@ class AnswerReader:
         self._text = _text_stream(prepared, tokenizer)
         self._details = _TokenDetails(tokenizer)
         self._echo = prepared.prompt.text
+        self._counts = prepared.request.running_usage
         self._generated = 0
         self._reasoning_end = _reasoning_end_id(prepared, tokenizer)
         self._reasoning_tokens: int | None = None
@@ -84,7 +85,7 @@ class AnswerReader:
         return self._items(chunk)
 
     def _items(self, chunk: EngineChunk) -> Iterator[AnswerItem]:
-        index, text = self._prepared.index, self._text
+        text = self._text
         ids, end_id = self._prepared.cut_at_end(chunk.token_ids)
         piece = text.push(ids)
         end = self._reasoning_end
@@ -93,37 +94,44 @@ class AnswerReader:
         self._generated += piece.used
         self._record.tokens(piece.used)
         if self._echo:
-            yield TextDelta(self._echo, index)
+            yield self._delta(self._echo)
             self._echo = ""
         if piece.text:
-            yield TextDelta(piece.text, index, self._details.of(text.tokens, chunk.log_probs))
+            yield self._delta(piece.text, self._details.of(text.tokens, chunk.log_probs))
         if end_id is not None or piece.stopped or chunk.final:
             yield from self._ending(end_id, chunk.log_probs)
             self.over = True
 
     def _ending(self, end_id: int | None, log_probs: Sequence[float]) -> Iterator[AnswerItem]:
-        prepared, text, index = self._prepared, self._text, self._prepared.index
+        prepared, text = self._prepared, self._text
         self._heartbeat.request_answered()
         tail = text.finish()
         if tail or text.tokens:
-            yield TextDelta(tail, index, self._details.of(text.tokens, log_probs))
+            yield self._delta(tail, self._details.of(text.tokens, log_probs))
         max_tokens = prepared.engine_request.max_tokens
         ended = text.stopped or end_id is not None or self._generated < max_tokens
         stop_word = text.stop_word
         if ended and stop_word is None:
             stop_word = prepared.special_stop_word(end_id)
             if stop_word is not None and prepared.request.include_stop:
-                yield TextDelta(stop_word, index)
+                yield self._delta(stop_word)
         reason = FinishReason.STOP if ended else FinishReason.LENGTH
         self._record.finished(reason)
         yield GenerationEnd(
             reason,
-            Usage(len(prepared.prompt.ids), self._generated, self._counted_reasoning()),
-            index,
+            self._usage(),
+            prepared.index,
             stop_word=stop_word,
             seed=prepared.seed,
             prompt=prepared.prompt.tokens,
         )
+
+    def _delta(self, text: str, tokens: tuple[Token, ...] = ()) -> TextDelta:
+        usage = self._usage() if self._counts else None
+        return TextDelta(text, self._prepared.index, tokens, usage)
+
+    def _usage(self) -> Usage:
+        return Usage(len(self._prepared.prompt.ids), self._generated, self._counted_reasoning())
 
     def _counted_reasoning(self) -> int | None:
         if self._reasoning_end is None:

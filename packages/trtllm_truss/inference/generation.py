@@ -17,7 +17,14 @@ from trtllm_truss.inference.decode_stream import AnswerReader, Deadlines, Engine
 from trtllm_truss.inference.preprocessing import PreparedRequest, Preprocessor
 from trtllm_truss.inference.tokenization import prompt_field
 from trtllm_truss.metrics.collector import Metrics, RequestMetrics
-from trtllm_truss.requests import AnswerItem, GenerationRequest
+from trtllm_truss.requests import (
+    AnswerItem,
+    FinishReason,
+    GenerationEnd,
+    GenerationRequest,
+    TextDelta,
+    Usage,
+)
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.tokenizer import TextTokenizer
 from trtllm_truss.triton.client.client import TritonClient
@@ -131,6 +138,12 @@ class Generator:
     async def _answer(
         self, prepared: PreparedRequest, arrived: float, record: RequestMetrics
     ) -> AsyncGenerator[AnswerItem, None]:
+        if prepared.request.max_tokens == 0:
+            usage = Usage(len(prepared.prompt.ids), 0)
+            yield TextDelta(prepared.prompt.text, prepared.index, usage=usage)
+            record.finished(FinishReason.LENGTH)
+            yield GenerationEnd(FinishReason.LENGTH, usage, prepared.index, seed=prepared.seed)
+            return
         self._connect()  # fail before queueing if the engine is down
         slot = await self._admission.admit(prepared.tokens)
         admitted = asyncio.get_running_loop().time()

@@ -126,9 +126,10 @@ class Preprocessor:
             for word in request.stop_words
             if (token_id := self._stop_word_ids.special(word)) is not None
         }
+        self._validate_ids(request)
         eos_ids = () if request.ignore_eos else self._tokenizer.eos_ids
-        end_ids = tuple(dict.fromkeys((*eos_ids, *special)))
-        if request.guide is not None and not end_ids:
+        end_ids = tuple(dict.fromkeys((*eos_ids, *special, *request.stop_token_ids)))
+        if request.guide is not None and not (eos_ids or special):
             name = request.name("guide")
             raise InvalidRequest(
                 f"{name} needs the model's end of sequence to end the answer; do not ignore it.",
@@ -147,6 +148,14 @@ class Preprocessor:
             index,
         )
         return [first, *(_sibling(first, n, next(request_ids)) for n in range(1, request.n))]
+
+    def _validate_ids(self, request: GenerationRequest) -> None:
+        largest, size = max(request.stop_token_ids, default=0), self._tokenizer.vocab_size
+        if largest >= size:
+            name = request.name("stop_token_ids")
+            raise InvalidRequest(
+                f"{name} holds the id {largest}; the model's ids end at {size - 1}.", param=name
+            )
 
     def _engine_request(
         self,

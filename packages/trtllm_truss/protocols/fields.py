@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sized
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.limits import MAX_WORD_CHARACTERS, MAX_WORDS
@@ -29,12 +29,22 @@ Words = Annotated[list[Word], Field(fail_fast=True, max_length=MAX_WORDS)]
 """Stop words or bad words. Without `fail_fast` pydantic collects an error per item."""
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+TopK = Annotated[
+    int, Field(ge=0, le=1024), BeforeValidator(lambda value: 0 if value == -1 else value)
+]
+"""A number of tokens to sample from; 0, or vLLM's -1, sets no limit."""
+
+TokenIds = Annotated[
+    list[Annotated[int, Field(ge=0, le=INT32_MAX)]], Field(fail_fast=True, max_length=MAX_WORDS)
+]
 
 
 class Extensions(Strict):
     """Fields beyond the API of a protocol; the names are those of the predict body, or vLLM's."""
 
-    top_k: int | None = Field(None, ge=0, le=1024, description="Number of tokens to sample from.")
+    top_k: TopK | None = Field(
+        None, description="Number of tokens to sample from, at most 1024; 0 and -1 set no limit."
+    )
     repetition_penalty: Finite | None = Field(
         None, ge=LEAST, le=100, description="Divides the logits of tokens that occurred."
     )
@@ -94,7 +104,8 @@ def named_once(
     Args:
         sent: values by the caller's names.
         aliases: field by alias.
-        texts: fields with a list of strings, which accept a single string too.
+        texts: fields with a list of strings, which accept a single string too; an empty one is no
+            string.
         within: prefix of names in messages.
 
     Raises:
@@ -108,8 +119,13 @@ def named_once(
                 f"{within}{name} and another name of {field} are both given; send one of them.",
                 param=name,
             )
-        fields[field] = [value] if field in texts and isinstance(value, str) else value
+        fields[field] = listed(value) if field in texts else value
     return fields
+
+
+def listed(value: Any) -> Any:
+    """Return the list of a single string, which is empty for an empty one; else the value."""
+    return [value] * bool(value) if isinstance(value, str) else value
 
 
 def invalid_request(error: ValidationError, known: Iterable[str]) -> InvalidRequest:

@@ -61,6 +61,8 @@ def test_settings_give_defaults_that_a_body_overrides() -> None:
         ({"temperature": 0.7}, Sampling(temperature=0.7, top_p=1.0)),
         ({"top_p": 0.7}, Sampling(top_p=0.7)),
         ({"top_k": 7}, Sampling(top_k=7)),
+        ({"top_k": -1}, GREEDY),
+        ({"do_sample": True, "top_k": -1}, Sampling(0.8, 0, 0.85)),
         ({"top_k": 7, "top_p": 0.5, "temperature": 2}, Sampling(2, 7, 0.5)),
     ],
 )
@@ -89,6 +91,8 @@ def test_parameters_reach_the_sampling(sent: dict[str, Any], name: str, value: o
         ({"max_new_tokens": 5}, "max_tokens", 5),
         ({"stop_sequences": ["a", "b"]}, "stop_words", ("a", "b")),
         ({"stop": "a"}, "stop_words", ("a",)),
+        ({"stop": ""}, "stop_words", ()),
+        ({"stop_token_ids": [3]}, "stop_token_ids", (3,)),
         ({"bad_sequences": ["a"]}, "bad_words", ("a",)),
         ({"ignore_eos_token": True}, "ignore_eos", True),
         ({"truncate": 9}, "truncate_prompt", 9),
@@ -191,7 +195,8 @@ def test_unsupported_fields_are_named(name: str) -> None:
         ({"inputs": ["a"], "stream": True}, "inputs", ["cannot be streamed"]),
         ({"inputs": "a", "parameters": []}, "parameters", ["must be an object"]),
         ({"inputs": "a", "stream": 1}, "stream", ["must be true or false"]),
-        ({"inputs": "a", "max_new_tokens": 5}, "max_new_tokens", ["not a field"]),
+        ({"inputs": "a", "max_new_tokens": 5}, "max_new_tokens", ["send it inside"]),
+        ({"inputs": "a", "zzzz": 5}, "zzzz", ["not a field"]),
     ],
 )
 def test_refused_bodies(body: dict[str, Any], param: str, parts: list[str]) -> None:

@@ -178,6 +178,25 @@ def test_usage_comes_last_and_is_null_before() -> None:
     }
 
 
+def test_running_usage_is_in_every_event() -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    items = [
+        TextDelta("a", usage=Usage(5, 1)),
+        TextDelta("b", 1, usage=Usage(5, 2)),
+        finish(0, tokens=3),
+        finish(1),
+    ]
+    for call in (chat(stream=True, stream_options=options, n=2),):
+        chunks = frames(stream(call, items))
+        for chunk in chunks:
+            check(ChatCompletionChunk, chunk)
+        counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+        assert counts == [1, 1, 3, 3, 5, 5, 5]
+        assert {chunk["usage"]["prompt_tokens"] for chunk in chunks} == {5}
+    alone = chat(stream=True, stream_options={"continuous_usage_stats": True})
+    assert all("usage" not in chunk for chunk in frames(stream(alone, items[:1])))
+
+
 def test_a_text_in_chunks() -> None:
     chunks = frames(stream(completion(stream=True), [TextDelta("Hi"), finish()]))
     for chunk in chunks:
@@ -213,6 +232,17 @@ def test_log_probs_of_a_message() -> None:
     for chunk in chunks:
         check(ChatCompletionChunk, chunk)
     assert chunks[1]["choices"][0]["logprobs"]["content"] == [first, second]
+
+
+@pytest.mark.parametrize("fields", [{"temperature": 0}, {}])
+def test_the_chosen_token_as_the_likeliest_one(fields: dict[str, Any]) -> None:
+    body = {"messages": HELLO, "logprobs": True, "top_logprobs": 1, **fields}
+    call = parse_chat(body, {}, top_is_chosen=not fields)
+    answer = whole(call, [TextDelta("Hé you", tokens=TOKENS), finish()])
+    check(ChatCompletion, answer)
+    for token in answer["choices"][0]["logprobs"]["content"]:
+        (top,) = token.pop("top_logprobs")
+        assert top == token
 
 
 def test_log_probs_of_a_text() -> None:

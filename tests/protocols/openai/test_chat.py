@@ -12,10 +12,13 @@ from openai.types.chat.completion_create_params import (
 
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.openai.chat import REFUSED, UNUSED, ChatFields, parse_chat
+from trtllm_truss.protocols.openai.fields import REFUSED_EXTENSIONS, UNUSED_EXTENSIONS
 from trtllm_truss.protocols.openai.messages import ECHOED
 from trtllm_truss.protocols.openai.shapes import OpenAICall
 from trtllm_truss.requests import REST_OF_CONTEXT, ChatFormat, Guide, Sampling
 
+ALL_REFUSED = {**REFUSED_EXTENSIONS, **REFUSED}
+ALL_UNUSED = {**UNUSED_EXTENSIONS, **UNUSED}
 HELLO = [{"role": "user", "content": "Hello"}]
 TOOL = {"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}}
 
@@ -37,7 +40,7 @@ def test_every_official_field_has_its_place() -> None:
         *CompletionCreateParamsNonStreaming.__annotations__,
     }
     assert official <= {*ChatFields.model_fields, *REFUSED, *UNUSED}
-    assert not set(REFUSED) & set(ChatFields.model_fields)
+    assert not set(ALL_REFUSED) & {*ChatFields.model_fields, *ALL_UNUSED}
 
 
 def test_defaults_are_openais() -> None:
@@ -70,13 +73,23 @@ def test_settings_give_defaults_that_a_body_overrides() -> None:
     [
         ({"max_tokens": 5}, "max_tokens", 5),
         ({"max_completion_tokens": 5}, "max_tokens", 5),
+        ({"max_tokens": 9, "max_completion_tokens": 5}, "max_tokens", 5),
         ({"n": 3}, "n", 3),
         ({"stop": "a"}, "stop_words", ("a",)),
         ({"stop": list("abcdefgh")}, "stop_words", tuple("abcdefgh")),
         ({"stop": None}, "stop_words", ()),
+        ({"stop": ""}, "stop_words", ()),
+        ({"stop_token_ids": [5, 7]}, "stop_token_ids", (5, 7)),
+        ({"logit_bias": {}}, "logit_bias", {}),
         ({"logit_bias": {"15": -100, "7": 0.5}}, "logit_bias", {15: -100.0, 7: 0.5}),
         ({"logprobs": True}, "log_probs", 0),
         ({"logprobs": True, "top_logprobs": 4}, "log_probs", 4),
+        ({"logprobs": True, "top_logprobs": 1}, "log_probs", 1),
+        ({"logprobs": True, "top_logprobs": 1, "temperature": 0}, "log_probs", 0),
+        ({"logprobs": True, "top_logprobs": 1, "top_p": 0}, "log_probs", 0),
+        ({"logprobs": True, "top_logprobs": 1, "top_k": 1}, "log_probs", 0),
+        ({"logprobs": True, "top_logprobs": 1, "top_k": 1, "beam_width": 2}, "log_probs", 1),
+        ({"logprobs": True, "top_logprobs": 2, "top_k": 1}, "log_probs", 2),
         ({"logprobs": False}, "log_probs", None),
         ({"beam_width": 4, "n": 2}, "beam_width", 4),
         ({"bad_words": "x"}, "bad_words", ("x",)),
@@ -97,6 +110,7 @@ def test_fields_reach_the_request(sent: dict[str, Any], name: str, value: object
         ({"temperature": 0}, "temperature", 0),
         ({"top_p": 0}, "top_p", 1e-6),
         ({"top_k": 5}, "top_k", 5),
+        ({"top_k": -1}, "top_k", 0),
         ({"seed": 2**63}, "seed", 2**63),
         ({"seed": -1}, "seed", 2**64 - 1),
         ({"presence_penalty": -2}, "presence_penalty", -2),
@@ -242,9 +256,9 @@ def test_the_last_message_goes_on() -> None:
 @pytest.mark.parametrize(
     "sent",
     [
-        {name: value for name, field in REFUSED.items() for value in field.neutral[:1]},
-        dict.fromkeys(UNUSED, "x"),
-        dict.fromkeys((*REFUSED, *UNUSED)),
+        {name: value for name, field in ALL_REFUSED.items() for value in field.neutral[:1]},
+        dict.fromkeys(ALL_UNUSED, "x"),
+        dict.fromkeys((*ALL_REFUSED, *ALL_UNUSED)),
         {name: None for name in ChatFields.model_fields if name not in ("messages", "model")},
     ],
     ids=["neutral", "unused", "null", "null fields"],
@@ -253,12 +267,12 @@ def test_what_asks_for_nothing_passes(sent: dict[str, Any]) -> None:
     assert call(**sent) == call()
 
 
-@pytest.mark.parametrize("name", sorted(REFUSED))
+@pytest.mark.parametrize("name", sorted(ALL_REFUSED))
 def test_what_is_not_served_is_refused_by_name(name: str) -> None:
     error = refusal(**{name: {"something": 1}})
     assert error.param == name
     assert error.message.startswith(f"{name} is ")
-    assert REFUSED[name].reason in error.message
+    assert ALL_REFUSED[name].reason in error.message
 
 
 @pytest.mark.parametrize(
@@ -282,7 +296,6 @@ def test_what_is_not_served_is_refused_by_name(name: str) -> None:
             ["messages[0].content[0]", "image_url", "type text"],
         ),
         ({"max_tokens": 0}, "max_tokens", ["at least 1"]),
-        ({"max_tokens": 5, "max_completion_tokens": 5}, "max_tokens", ["both given"]),
         ({"n": 0}, "n", ["n is 0", "at least 1"]),
         ({"n": 129}, "n", ["at most 128"]),
         ({"n": 3, "beam_width": 2}, "n", ["n is 3", "at most beam_width, 2"]),
@@ -290,7 +303,10 @@ def test_what_is_not_served_is_refused_by_name(name: str) -> None:
         ({"temperature": "hot"}, "temperature", ["must be a number"]),
         ({"top_p": 1.5}, "top_p", ["at most 1"]),
         ({"seed": 2**64}, "seed", ["at most"]),
-        ({"stop": ""}, "stop", ["must not be empty"]),
+        ({"stop": [""]}, "stop", ["must not be empty"]),
+        ({"stop_token_ids": [-1]}, "stop_token_ids", ["is -1", "at least 0"]),
+        ({"top_k": -2}, "top_k", ["-2", "at least 0"]),
+        ({"min_p": 0.1}, "min_p", ["min_p is 0.1", "top_p"]),
         ({"stop": [1]}, "stop", ["stop[0] is 1"]),
         ({"top_logprobs": 2}, "top_logprobs", ["logprobs is false"]),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", ["at most 20"]),

@@ -18,7 +18,6 @@ from trtllm_truss.protocols.openai.completions import (
     parse_completion,
 )
 from trtllm_truss.protocols.openai.shapes import OpenAICall
-from trtllm_truss.requests import REST_OF_CONTEXT
 
 
 def call(**fields: Any) -> OpenAICall:
@@ -54,8 +53,12 @@ def test_fields() -> None:
     parsed = call(echo=True, n=2, best_of=2, add_special_tokens=False, suffix="", user="u")
     (request,) = parsed.requests
     assert (request.echo, request.n, request.add_special_tokens) == (True, 2, False)
-    assert request.max_tokens == REST_OF_CONTEXT
+    assert (request.max_tokens, request.max_tokens_given) == (16, False)
+    assert call(max_tokens=0, echo=True).requests[0].max_tokens == 0
+    assert parse_completion({"prompt": "Hi"}, {"max_tokens": 9}).requests[0].max_tokens == 9
     assert call(logprobs=0).requests[0].log_probs == 0
+    assert call(logprobs=1).requests[0].log_probs == 1
+    assert call(logprobs=1, temperature=0).requests[0].log_probs == 0
     assert call(logprobs=5).requests[0].log_probs == 5
     assert call(max_tokens=3).requests[0].max_tokens_given
 
@@ -81,6 +84,7 @@ def test_model_may_be_left_out() -> None:
         ({"suffix": "end"}, "suffix", ["not supported", "Leave it out"]),
         ({"best_of": 3}, "best_of", ["best_of is 3", "n, 1"]),
         ({"logprobs": 6}, "logprobs", ["at most 5"]),
+        ({"max_tokens": 0}, "max_tokens", ["max_tokens is 0", "without echo"]),
         ({"logprobs": True}, "logprobs", ["whole number"]),
         ({"echo": True, "logprobs": 1}, "echo", ["no log probabilities of the prompt"]),
         ({"messages": []}, "messages", ["not a field"]),

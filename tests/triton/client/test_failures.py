@@ -6,6 +6,11 @@ from grpc import StatusCode
 from trtllm_truss import errors
 from trtllm_truss.triton.client.failures import from_status, from_stream_text
 
+
+def overflow(message: str) -> str:
+    return f"This model's maximum context length is exceeded: {message} (context_length_exceeded)."
+
+
 LATER = (
     "Executor failed process requestId 7 due to the following error: "
     "Encountered an error when fetching new request: "
@@ -18,13 +23,13 @@ LATER = (
         (
             LATER + "Prompt length (2000) exceeds maximum input length (1024). Set log level",
             errors.ContextLengthExceeded,
-            "Prompt length (2000) exceeds maximum input length (1024). Set log level",
+            overflow("Prompt length (2000) exceeds maximum input length (1024). Set log level"),
         ),
         (
             "Encountered error for requestId 3: Cannot process new request: "
             "Prompt length (5056) exceeds maximum sequence length (2048)",
             errors.ContextLengthExceeded,
-            "Prompt length (5056) exceeds maximum sequence length (2048)",
+            overflow("Prompt length (5056) exceeds maximum sequence length (2048)"),
         ),
         (
             "Maximum queue size of 4 has been reached, please try again later",
@@ -60,7 +65,7 @@ LATER = (
         (
             "Invalid argument: Prompt length (9) exceeds maximum input length (8)",
             errors.ContextLengthExceeded,
-            "Prompt length (9) exceeds maximum input length (8)",
+            overflow("Prompt length (9) exceeds maximum input length (8)"),
         ),
         (
             "Encountered an error in forwardAsync function: CUDA error",

@@ -38,6 +38,7 @@ _NAMES_OF_DEFAULTS = {
 _NAMES = {
     "prompt": "inputs",
     "max_tokens": "parameters.max_new_tokens",
+    "stop_token_ids": "parameters.stop_token_ids",
     "bad_words": "parameters.bad_sequences",
     "guide": "parameters.grammar",
     "lora_task_id": "parameters.lora_task_id",
@@ -71,6 +72,8 @@ def parse_lmi(body: Mapping[str, Any], defaults: Mapping[str, Any], *, tgi: bool
             range, or two contradict each other.
     """
     for name in body:
+        if name in Parameters.model_fields or name in ALIASES:
+            raise InvalidRequest(f"{name} is beside parameters; send it inside.", param=name)
         if name not in FIELDS:
             raise unknown_field(name, FIELDS)
     inputs, listed = _inputs(body.get("inputs"))
@@ -110,6 +113,7 @@ def _generation_arguments(sent: Mapping[str, Any], parameters: Parameters) -> di
         "max_tokens_given": "max_new_tokens" in chosen,
         "stop_words": tuple(parameters.stop_sequences),
         "include_stop": parameters.include_stop_str_in_output,
+        "stop_token_ids": tuple(parameters.stop_token_ids),
         "bad_words": tuple(parameters.bad_sequences),
         "ignore_eos": parameters.ignore_eos_token,
         "skip_special_tokens": parameters.skip_special_tokens,

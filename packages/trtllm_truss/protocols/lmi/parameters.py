@@ -13,6 +13,8 @@ from trtllm_truss.protocols.fields import (
     INT32_MAX,
     LEAST,
     Finite,
+    TokenIds,
+    TopK,
     Unsupported,
     Words,
     invalid_request,
@@ -40,15 +42,16 @@ _LISTS_OF_TEXTS = ("stop_sequences", "bad_sequences")
 
 UNSUPPORTED = {
     "adapter_id": Unsupported("adapters are chosen by lora_task_id"),
+    "allowed_token_ids": Unsupported("the engine has no such limit", ([],)),
     "best_of": Unsupported("one sequence is generated", (0, 1)),
     "early_stopping": Unsupported("beam search is not offered here", (False,)),
+    "logit_bias": Unsupported("the engine takes no biases", ({},)),
     "logprobs": Unsupported("details include the log probabilities", (0, 1)),
     "min_p": Unsupported("the engine has no such limit", (0,)),
     "n": Unsupported("one sequence is generated", (1,)),
     "num_beams": Unsupported("beam search is not offered here", (1,)),
     "prompt_logprobs": Unsupported("the engine gives no log probabilities of a prompt", (0,)),
     "spaces_between_special_tokens": Unsupported("the tokenizer decides", (True,)),
-    "stop_token_ids": Unsupported("send their texts as stop_sequences", ([],)),
     "streaming": Unsupported("use stream, next to parameters", (True,)),
     "top_n_tokens": Unsupported("the engine returns the chosen token only", (0,)),
     "typical_p": Unsupported("the engine has no typical sampling", (1,)),
@@ -70,8 +73,8 @@ class Parameters(Strict):
         "where these are not set; false is greedy; left out, it follows from the other fields.",
     )
     temperature: Finite | None = Field(None, ge=0, le=100, description="0 is greedy.")
-    top_k: int | None = Field(
-        None, ge=0, le=1024, description="Tokens to draw from; 0 sets no limit."
+    top_k: TopK | None = Field(
+        None, description="Tokens to draw from, at most 1024; 0 and -1 set no limit."
     )
     top_p: Finite | None = Field(
         None, ge=0, le=1, description="Probability to draw from; 0 sets no limit."
@@ -94,6 +97,9 @@ class Parameters(Strict):
     )
     stop_sequences: Words = Field(
         default_factory=list, description="Texts that end the answer just before them."
+    )
+    stop_token_ids: TokenIds = Field(
+        default_factory=list, description="Token ids that end the answer just before them."
     )
     bad_sequences: Words = Field(
         default_factory=list, description="Texts that must not be generated."

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trtllm_truss.errors import InvalidRequest, TrussError
+from trtllm_truss.errors import InvalidRequest, NotServed, TrussError
 from trtllm_truss.protocols.base import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, Call, Defaults
 from trtllm_truss.protocols.openai.answers import EventStream, WholeAnswer, error_body
 from trtllm_truss.protocols.openai.completions import parse_completion
@@ -45,10 +45,27 @@ class OpenAIAdapter:
         return error_body(error)
 
 
+@dataclass(frozen=True, slots=True)
+class EmbeddingsAdapter:
+    """The API that an engine for text has no answers to."""
+
+    name: str = "embeddings"
+
+    def read(self, body: Mapping[str, Any], accept: str, call_id: str) -> Call:
+        raise NotServed(
+            "embeddings are not served: the engine generates text. Use a deployment of an "
+            "embedding model."
+        )
+
+    def error_body(self, error: TrussError) -> Any:
+        return error_body(error)
+
+
 def usable_defaults(recommended: Mapping[str, Any]) -> dict[str, Any]:
     """Return the authors' recommendations that a body accepts; log the others.
 
-    With another value, such as a `top_k` of -1, each request that omits the field would be refused.
+    With another value, such as a `top_k` of 2000, each request that omits the field would be
+    refused.
 
     Args:
         recommended: the values of `generation_config.json`, by the names of the predict body.

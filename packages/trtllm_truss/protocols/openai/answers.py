@@ -10,7 +10,7 @@ from typing import Any
 from trtllm_truss.errors import QueueFull, RequestError, TrussError
 from trtllm_truss.protocols.base import CollectedAnswer, WholeWriter, json_bytes, sse_event
 from trtllm_truss.protocols.openai.shapes import OpenAICall
-from trtllm_truss.requests import AnswerItem, GenerationEnd
+from trtllm_truss.requests import AnswerItem, GenerationEnd, Usage
 
 DONE = b"data: [DONE]\n\n"
 
@@ -20,25 +20,30 @@ class UsageCount:
 
     def __init__(self, call: OpenAICall) -> None:
         self._choices_each = call.n
-        self._prompts: dict[int, int] = {}
-        self._completion_tokens = 0
-        self._reasoning_tokens: int | None = None
+        self._usages: dict[int, Usage] = {}
+        self._reasoned: set[int] = set()
 
-    def add(self, end: GenerationEnd, *, has_reasoned: bool = False) -> None:
-        if (counted := end.usage.reasoning_tokens) is not None:
-            self._reasoning_tokens = (self._reasoning_tokens or 0) + counted * has_reasoned
-        self._prompts[end.index // self._choices_each] = end.usage.prompt_tokens
-        self._completion_tokens += end.usage.completion_tokens
+    def add(self, item: AnswerItem, *, has_reasoned: bool = False) -> None:
+        """Count an answer, or replace its earlier count."""
+        if item.usage is not None:
+            self._usages[item.index] = item.usage
+            if has_reasoned:
+                self._reasoned.add(item.index)
 
     def fields(self) -> dict[str, Any]:
-        prompt_tokens = sum(self._prompts.values())
+        usages = self._usages.items()
+        prompts = {index // self._choices_each: usage.prompt_tokens for index, usage in usages}
+        prompt_tokens = sum(prompts.values())
+        completion_tokens = sum(usage.completion_tokens for _, usage in usages)
         fields: dict[str, Any] = {
             "prompt_tokens": prompt_tokens,
-            "completion_tokens": self._completion_tokens,
-            "total_tokens": prompt_tokens + self._completion_tokens,
+            "completion_tokens": completion_tokens,
+            "total_tokens": prompt_tokens + completion_tokens,
         }
-        if self._reasoning_tokens is not None:
-            fields["completion_tokens_details"] = {"reasoning_tokens": self._reasoning_tokens}
+        counted = {i: u.reasoning_tokens for i, u in usages if u.reasoning_tokens is not None}
+        if counted:
+            reasoning_tokens = sum(counted[index] for index in self._reasoned & counted.keys())
+            fields["completion_tokens_details"] = {"reasoning_tokens": reasoning_tokens}
         return fields
 
 
@@ -86,17 +91,19 @@ class EventStream:
         head = _head(call, call.shape.chunk_object, answer_id, created_s)
         self._head = b"data: " + json_bytes(head)[:-1] + b',"choices":'
         self.usage = UsageCount(call)
+        self._running_usage = call.requests[0].running_usage
         self._lengths: dict[int, int] = {}
 
     def push(self, item: AnswerItem) -> bytes:
         shape, index = self.call.shape, item.index
+        if item.usage is not None:
+            self.usage.add(item)
         events = b""
         if index not in self._lengths:
             self._lengths[index] = 0
             opening = shape.opening(index)
             events = b"" if opening is None else self.event([opening])
         if isinstance(item, GenerationEnd):
-            self.usage.add(item)
             return events + self.event([shape.ending(index, item.reason)])
         offset = self._lengths[index]
         self._lengths[index] = offset + len(item.text)
@@ -115,7 +122,11 @@ class EventStream:
 
     def event(self, choices: list[dict[str, Any]]) -> bytes:
         """Encode one event."""
-        usage = b',"usage":null' if self.call.include_usage else b""
+        usage = b""
+        if self._running_usage:
+            usage = b',"usage":' + json_bytes(self.usage.fields())
+        elif self.call.include_usage:
+            usage = b',"usage":null'
         return self._head + json_bytes(choices) + usage + b"}\n\n"
 
 

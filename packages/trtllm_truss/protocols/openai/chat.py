@@ -10,8 +10,17 @@ from pydantic import Field
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.fields import INT32_MAX, NonEmpty, Unsupported
 from trtllm_truss.protocols.limits import MAX_MESSAGES, MAX_TOOLS
-from trtllm_truss.protocols.openai.fields import SharedFields, read_body
-from trtllm_truss.protocols.openai.generation import generation_arguments, include_usage
+from trtllm_truss.protocols.openai.fields import (
+    REFUSED_EXTENSIONS,
+    UNUSED_EXTENSIONS,
+    SharedFields,
+    read_body,
+)
+from trtllm_truss.protocols.openai.generation import (
+    alternatives_of_engine,
+    generation_arguments,
+    stream_options,
+)
 from trtllm_truss.protocols.openai.messages import read_messages
 from trtllm_truss.protocols.openai.shapes import ChatShape, OpenAICall
 from trtllm_truss.protocols.openai.tools import read_tool_use
@@ -43,15 +52,15 @@ class ChatFields(ChatExtensions):
         "parts of type text. `developer` means `system`."
     )
     max_completion_tokens: int | None = Field(
-        None, ge=1, le=INT32_MAX, description="The newer name of max_tokens."
+        None, ge=1, le=INT32_MAX, description="The newer name of max_tokens; overrides it."
     )
     logprobs: bool = Field(False, description="Log probabilities of the answer's tokens.")
     top_logprobs: int | None = Field(
         None,
         ge=0,
         le=20,
-        description="Alternatives to report for each token; requires logprobs. The engines report "
-        "the chosen token only, so the only accepted value is 0.",
+        description="Alternatives to report for each token: 0, or in greedy decoding 1; requires "
+        "logprobs. The engines report the chosen token only.",
     )
     tools: list[Any] | None = Field(
         None,
@@ -72,26 +81,34 @@ class ChatFields(ChatExtensions):
 
 
 REFUSED = {
+    "add_special_tokens": Unsupported("the chat template writes them", (False,)),
     "audio": Unsupported("answers are text"),
     "modalities": Unsupported("answers are text", (["text"],)),
+    "chat_template": Unsupported("the tokenizer's own is used"),
+    "documents": Unsupported("send them in a message", ([],)),
+    "echo": Unsupported("messages are not repeated", (False,)),
     "function_call": Unsupported("tools and tool_choice have replaced it", ("auto", "none")),
     "functions": Unsupported("tools have replaced it", ([],)),
+    "include_reasoning": Unsupported("reasoning is always returned", (True,)),
     "moderation": Unsupported("moderation is not available"),
-    "prediction": Unsupported("predicted outputs are not available"),
-    "service_tier": Unsupported("the server has one tier", ("auto", "default")),
-    "store": Unsupported("answers are not stored", (False,)),
-    "verbosity": Unsupported("state it in a message", ("medium",)),
     "web_search_options": Unsupported("web search is not available"),
 }
 
 UNUSED = {
     "metadata": "answers are not stored",
+    "prediction": "a prediction changes only the speed of an answer",
     "prompt_cache_key": "the engine reuses equal prefixes automatically",
     "prompt_cache_options": "the engine reuses equal prefixes automatically",
     "prompt_cache_retention": "the engine reuses equal prefixes automatically",
     "safety_identifier": "nothing is stored about callers",
+    "service_tier": "the server has one tier",
+    "store": "answers are not stored",
     "user": "nothing is stored about callers",
+    "verbosity": "only OpenAI's models know it",
 }
+
+_ALL_REFUSED = {**REFUSED_EXTENSIONS, **REFUSED}
+_ALL_UNUSED = {**UNUSED_EXTENSIONS, **UNUSED}
 
 
 _FIELDS_OF_TEMPLATES = ("messages", "tools", "add_generation_prompt", "continue_final_message")
@@ -102,7 +119,11 @@ _ANY_FORMATS = ModelFormats()
 
 
 def parse_chat(
-    body: Mapping[str, Any], defaults: Mapping[str, Any], formats: ModelFormats = _ANY_FORMATS
+    body: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    formats: ModelFormats = _ANY_FORMATS,
+    *,
+    top_is_chosen: bool = False,
 ) -> OpenAICall:
     """Parse a body of `/v1/chat/completions`.
 
@@ -111,20 +132,17 @@ def parse_chat(
         defaults: values for omitted fields, by the names of the predict body; then OpenAI's
             defaults apply.
         formats: the model's formats of tool calls and reasoning.
+        top_is_chosen: report the chosen token as the one alternative, as LMI does.
 
     Raises:
         InvalidRequest: a field is missing, unknown, unsupported, of the wrong type or out of
             range, or fields contradict each other.
     """
-    fields = read_body(ChatFields, body, defaults, refused=REFUSED, unused=UNUSED)
-    limits = ("max_tokens", "max_completion_tokens")
-    given = [name for name in limits if body.get(name) is not None]
-    if len(given) == len(limits):
-        raise InvalidRequest(
-            "max_tokens and max_completion_tokens are both given; send the latter.",
-            param="max_tokens",
-        )
-    log_probs = _log_probs(fields)
+    fields = read_body(ChatFields, body, defaults, refused=_ALL_REFUSED, unused=_ALL_UNUSED)
+    limits = ("max_completion_tokens", "max_tokens")
+    limit = next((name for name in limits if body.get(name) is not None), None)
+    alternatives = _alternatives(fields)
+    log_probs = alternatives_of_engine(fields, alternatives, top_is_chosen=top_is_chosen)
     messages = read_messages(fields.messages)
     use = read_tool_use(fields.tools, fields.tool_choice, parallel=fields.parallel_tool_calls)
     request = GenerationRequest(
@@ -134,8 +152,8 @@ def parse_chat(
         **generation_arguments(
             fields,
             max_tokens=fields.max_completion_tokens or fields.max_tokens,
-            max_tokens_given=bool(given),
-            names={"log_probs": "top_logprobs", "max_tokens": given[0] if given else limits[0]},
+            max_tokens_given=limit is not None,
+            names={"log_probs": "top_logprobs", "max_tokens": limit or "max_tokens"},
         ),
     )
     request, new_parser = formats.apply(request, use)
@@ -143,14 +161,16 @@ def parse_chat(
         requests=(request,),
         model=fields.model,
         stream=fields.stream,
-        include_usage=include_usage(fields),
-        shape=ChatShape(log_probs=log_probs is not None),
+        include_usage=stream_options(fields).include_usage,
+        shape=ChatShape(
+            log_probs=alternatives is not None, chosen_is_top=alternatives != log_probs
+        ),
         new_parser=new_parser,
         parallel_calls=use.parallel,
     )
 
 
-def _log_probs(fields: ChatFields) -> int | None:
+def _alternatives(fields: ChatFields) -> int | None:
     if fields.top_logprobs is not None and not fields.logprobs:
         raise InvalidRequest(
             f"top_logprobs is {fields.top_logprobs}, but logprobs is false; set logprobs to true.",

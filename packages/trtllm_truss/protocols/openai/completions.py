@@ -10,8 +10,17 @@ from pydantic import Field
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.fields import INT32_MAX, Unsupported, check_length
 from trtllm_truss.protocols.limits import MAX_PROMPTS
-from trtllm_truss.protocols.openai.fields import SharedFields, read_body
-from trtllm_truss.protocols.openai.generation import generation_arguments, include_usage
+from trtllm_truss.protocols.openai.fields import (
+    REFUSED_EXTENSIONS,
+    UNUSED_EXTENSIONS,
+    SharedFields,
+    read_body,
+)
+from trtllm_truss.protocols.openai.generation import (
+    alternatives_of_engine,
+    generation_arguments,
+    stream_options,
+)
 from trtllm_truss.protocols.openai.shapes import CompletionShape, OpenAICall
 from trtllm_truss.requests import GenerationRequest
 from trtllm_truss.validation import is_unicode, shown
@@ -33,13 +42,19 @@ class CompletionFields(CompletionExtensions):
     prompt: Any = Field(
         description="A text, a list of texts, a list of token ids, or a list of such lists."
     )
+    max_tokens: int = Field(
+        16,
+        ge=0,
+        le=INT32_MAX,
+        description="Limit of generated tokens; 0 with `echo` returns the prompt.",
+    )
     echo: bool = Field(False, description="Each choice begins with the prompt; not with logprobs.")
     logprobs: int | None = Field(
         None,
         ge=0,
         le=5,
-        description="Alternatives to report for each token. The engines report the chosen token "
-        "only, so the only accepted value is 0.",
+        description="Alternatives to report for each token: 0, or in greedy decoding 1. The "
+        "engines report the chosen token only.",
     )
     best_of: int | None = Field(None, ge=1, description="May only be equal to n.")
 
@@ -48,20 +63,26 @@ REFUSED = {"suffix": Unsupported("insertion is not available", ("",))}
 
 UNUSED = {"user": "nothing is stored about callers"}
 
+_ALL_REFUSED = {**REFUSED_EXTENSIONS, **REFUSED}
+_ALL_UNUSED = {**UNUSED_EXTENSIONS, **UNUSED}
 
-def parse_completion(body: Mapping[str, Any], defaults: Mapping[str, Any]) -> OpenAICall:
+
+def parse_completion(
+    body: Mapping[str, Any], defaults: Mapping[str, Any], *, top_is_chosen: bool = False
+) -> OpenAICall:
     """Parse a body of `/v1/completions`.
 
     Args:
         body: the JSON object.
         defaults: values for omitted fields, by the names of the predict body; then OpenAI's
             defaults apply.
+        top_is_chosen: report the chosen token as the one alternative, as LMI does.
 
     Raises:
         InvalidRequest: a field is missing, unknown, unsupported, of the wrong type or out of
             range, or fields contradict each other.
     """
-    fields = read_body(CompletionFields, body, defaults, refused=REFUSED, unused=UNUSED)
+    fields = read_body(CompletionFields, body, defaults, refused=_ALL_REFUSED, unused=_ALL_UNUSED)
     _check_agreement(fields)
     arguments = generation_arguments(
         fields,
@@ -69,13 +90,14 @@ def parse_completion(body: Mapping[str, Any], defaults: Mapping[str, Any]) -> Op
         max_tokens_given=body.get("max_tokens") is not None,
         names={"log_probs": "logprobs"},
     )
+    log_probs = alternatives_of_engine(fields, fields.logprobs, top_is_chosen=top_is_chosen)
     requests = tuple(
         GenerationRequest(
             prompt=prompt if isinstance(prompt, str) else None,
             prompt_ids=None if isinstance(prompt, str) else prompt,
             add_special_tokens=fields.add_special_tokens,
             echo=fields.echo,
-            log_probs=fields.logprobs,
+            log_probs=log_probs,
             **arguments,
         )
         for prompt in _prompts(fields.prompt)
@@ -84,7 +106,7 @@ def parse_completion(body: Mapping[str, Any], defaults: Mapping[str, Any]) -> Op
         requests=requests,
         model=fields.model,
         stream=fields.stream,
-        include_usage=include_usage(fields),
+        include_usage=stream_options(fields).include_usage,
         shape=CompletionShape(log_probs=fields.logprobs),
     )
 
@@ -94,6 +116,10 @@ def _check_agreement(fields: CompletionFields) -> None:
         raise InvalidRequest(
             f"best_of is {fields.best_of}; it is not supported beyond n, {fields.n}. Leave it out.",
             param="best_of",
+        )
+    if fields.max_tokens == 0 and not fields.echo:
+        raise InvalidRequest(
+            "max_tokens is 0; it must be at least 1 without echo.", param="max_tokens"
         )
     if fields.echo and fields.logprobs is not None:
         raise InvalidRequest(

@@ -11,9 +11,12 @@ from trtllm_truss.protocols.fields import (
     INT32_MAX,
     Extensions,
     Finite,
+    NonEmpty,
+    TokenIds,
     Unsupported,
     Words,
     invalid_request,
+    listed,
     refuse_unsupported,
 )
 from trtllm_truss.protocols.limits import MAX_BIASED_TOKENS, MAX_MODEL_CHARACTERS
@@ -22,15 +25,67 @@ from trtllm_truss.validation import Strict
 _NAMES_OF_DEFAULTS = {"stop_words": "stop"}
 """OpenAI's names of defaults, by their names in settings."""
 
+REFUSED_EXTENSIONS = {
+    "allowed_token_ids": Unsupported("the engine has no such limit", ([],)),
+    "cache_salt": Unsupported("all callers share the cache of prefixes"),
+    "detokenize": Unsupported("answers are text", (True,)),
+    "early_stopping": Unsupported("the engine decides when beams end", (False,)),
+    "guided_whitespace_pattern": Unsupported("write it in a grammar"),
+    "logits_processors": Unsupported("the engine runs no code of callers", ([],)),
+    "lora_request": Unsupported("lora_task_id chooses the adapter"),
+    "min_p": Unsupported("the engine has no such limit; top_p is similar", (0,)),
+    "mm_processor_kwargs": Unsupported("prompts are text", ({},)),
+    "priority": Unsupported("requests have no priorities", (0,)),
+    "prompt_logprobs": Unsupported("the engine has no log probabilities of the prompt"),
+    "return_context_logits": Unsupported("answers have no logits", (False,)),
+    "return_generation_logits": Unsupported("answers have no logits", (False,)),
+    "return_token_ids": Unsupported("answers are text", (False,)),
+    "return_tokens_as_token_ids": Unsupported("tokens are returned as text", (False,)),
+    "spaces_between_special_tokens": Unsupported("the tokenizer decides", (True,)),
+    "top_p_min": Unsupported("the engine's decay of top_p is not available", (0,)),
+    "typical_p": Unsupported("the engine has no typical sampling", (1,)),
+    "use_beam_search": Unsupported("beam_width chooses it", (False,)),
+}
+"""Unsupported fields of vLLM and of TensorRT-LLM's server."""
+
+UNUSED_EXTENSIONS = {"guided_decoding_backend": "the engine has one"}
+"""Fields of vLLM without effect, with the reasons."""
+
 
 class StreamOptions(Strict):
     """`stream_options`."""
 
     include_usage: bool = False
     include_obfuscation: bool = False
+    continuous_usage_stats: bool = False
 
 
-class SharedFields(Extensions):
+class OpenAIExtensions(Extensions):
+    """Fields beyond OpenAI's that no other protocol has; the names are vLLM's."""
+
+    stop_token_ids: TokenIds = Field(
+        default_factory=list, description="Token ids that end a choice just before them."
+    )
+    structured_outputs: dict[str, Any] | None = Field(
+        None,
+        description="What the answer must match: one of `json` (a schema), `json_object` (true), "
+        "`regex`, `choice` (a list of texts) and `grammar` (EBNF).",
+    )
+    guided_json: dict[str, Any] | str | None = Field(
+        None, description="The older form of `structured_outputs.json`."
+    )
+    guided_regex: NonEmpty | None = Field(
+        None, description="The older form of `structured_outputs.regex`."
+    )
+    guided_choice: list[str] | None = Field(
+        None, description="The older form of `structured_outputs.choice`."
+    )
+    guided_grammar: NonEmpty | None = Field(
+        None, description="The older form of `structured_outputs.grammar`."
+    )
+
+
+class SharedFields(OpenAIExtensions):
     """Fields of both APIs."""
 
     model: Annotated[str, Field(max_length=MAX_MODEL_CHARACTERS)] = Field(
@@ -44,11 +99,14 @@ class SharedFields(Extensions):
     )
     n: int = Field(1, ge=1, le=128, description="Choices for each prompt.")
     stop: Words = Field(
-        default_factory=list, description="A text, or a list of them, that end a choice."
+        default_factory=list,
+        description='A text, or a list of them, that end a choice; `""` is none.',
     )
     stream: bool = Field(False, description="Server-sent events, the last one `[DONE]`.")
     stream_options: StreamOptions | None = Field(
-        None, description="`include_usage`; `include_obfuscation` may only be false."
+        None,
+        description="`include_usage`; with it, `continuous_usage_stats` adds the usage so far to "
+        "every event; `include_obfuscation` may only be false.",
     )
     temperature: Finite = Field(1.0, ge=0, le=2, description="0 is greedy.")
     top_p: Finite = Field(1.0, ge=0, le=1, description="Cumulative probability to sample from.")
@@ -86,8 +144,8 @@ def read_body(
         model: the supported fields.
         body: the JSON object.
         defaults: values for omitted fields, by the names of the predict body.
-        refused: OpenAI's unsupported fields.
-        unused: OpenAI's fields without effect, with the reasons.
+        refused: unsupported fields.
+        unused: fields without effect, with the reasons.
 
     Raises:
         InvalidRequest: a field is unknown, unsupported, of the wrong type or out of range.
@@ -98,10 +156,8 @@ def read_body(
             continue
         if name in refused:
             refuse_unsupported(name, value, refused)
-        elif name in ("stop", "bad_words") and isinstance(value, str):
-            sent[name] = [value]
         else:
-            sent[name] = value
+            sent[name] = listed(value) if name in ("stop", "bad_words") else value
     try:
         return model.model_validate({**_named(defaults, sent), **sent})
     except ValidationError as error:

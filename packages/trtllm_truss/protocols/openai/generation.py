@@ -7,9 +7,9 @@ from typing import Any
 
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.fields import LEAST
-from trtllm_truss.protocols.openai.fields import SharedFields
-from trtllm_truss.protocols.openai.response_format import read_response_format
-from trtllm_truss.requests import REST_OF_CONTEXT, Sampling
+from trtllm_truss.protocols.openai.fields import SharedFields, StreamOptions
+from trtllm_truss.protocols.openai.guides import read_guide
+from trtllm_truss.requests import REST_OF_CONTEXT, Guide, Sampling
 from trtllm_truss.validation import shown
 
 _NAMES = {
@@ -17,7 +17,6 @@ _NAMES = {
     "truncate_prompt": "truncate_prompt_tokens",
     "stop_words": "stop",
     "include_stop": "include_stop_str_in_output",
-    "guide": "response_format",
 }
 """Names of a request's attributes in both APIs, where they differ."""
 
@@ -28,6 +27,7 @@ def generation_arguments(
     max_tokens: int | None,
     max_tokens_given: bool,
     names: Mapping[str, str],
+    text_format: Guide | None = None,
 ) -> dict[str, Any]:
     """Return the arguments of a `GenerationRequest` that do not depend on the API.
 
@@ -36,11 +36,14 @@ def generation_arguments(
         max_tokens: the limit; None for the rest of the context.
         max_tokens_given: whether the caller chose it.
         names: this API's own names of a request's attributes.
+        text_format: the guide of `text.format`, which Responses has for `response_format`.
 
     Raises:
         InvalidRequest: fields contradict each other.
     """
     _check_agreement(fields, max_tokens)
+    guide_field, guide = read_guide(fields, text_format)
+    options = stream_options(fields)
     return {
         "truncate_prompt": fields.truncate_prompt_tokens,
         "max_tokens": REST_OF_CONTEXT if max_tokens is None else max_tokens,
@@ -48,27 +51,47 @@ def generation_arguments(
         "n": fields.n,
         "stop_words": tuple(fields.stop),
         "include_stop": fields.include_stop_str_in_output,
+        "stop_token_ids": tuple(fields.stop_token_ids),
         "bad_words": tuple(fields.bad_words),
         "beam_width": fields.beam_width,
         "ignore_eos": fields.ignore_eos,
         "skip_special_tokens": fields.skip_special_tokens,
         "logit_bias": _by_token_id(fields.logit_bias),
-        "guide": read_response_format(fields.response_format),
+        "guide": guide,
         "lora_task_id": fields.lora_task_id,
+        "running_usage": options.include_usage and options.continuous_usage_stats,
         "sampling": _sampling(fields),
-        "names": {**_NAMES, **names},
+        "names": {**_NAMES, "guide": guide_field, **names},
     }
 
 
-def include_usage(fields: SharedFields) -> bool:
-    """Return whether the stream ends with the usage.
+def alternatives_of_engine(
+    fields: SharedFields, alternatives: int | None, *, top_is_chosen: bool
+) -> int | None:
+    """Return the number of alternatives per token that the engine must report.
+
+    The engines report the chosen token only. In greedy decoding it is the likeliest one, too.
+
+    Args:
+        fields: the fields, with defaults.
+        alternatives: the requested number; None for no log probabilities.
+        top_is_chosen: LMI's meaning of 1, which is the chosen token.
+    """
+    greedy = 0 in (fields.temperature, fields.top_p) or fields.top_k == 1
+    if alternatives == 1 and (top_is_chosen or (greedy and fields.beam_width == 1)):
+        return 0
+    return alternatives
+
+
+def stream_options(fields: SharedFields) -> StreamOptions:
+    """Return the options of the stream.
 
     Raises:
         InvalidRequest: `stream_options` without a stream, or with an unsupported option.
     """
     options = fields.stream_options
     if options is None:
-        return False
+        return StreamOptions()
     if not fields.stream:
         raise InvalidRequest(
             "stream_options are given, but stream is false; leave them out, or stream.",
@@ -79,7 +102,7 @@ def include_usage(fields: SharedFields) -> bool:
             "stream_options.include_obfuscation is true; events are not padded. Leave it out.",
             param="stream_options",
         )
-    return options.include_usage
+    return options
 
 
 def _sampling(fields: SharedFields) -> Sampling:

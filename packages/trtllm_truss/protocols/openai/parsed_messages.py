@@ -99,17 +99,21 @@ class MessageStream(EventStream):
         if message is None:
             message = self._messages[index] = new_message(self.call)
             self._tokens[index] = []
+            self.usage.add(item)
             events = self.event([chunk_choice(index, {"role": "assistant", "content": None})])
         if isinstance(item, GenerationEnd):
-            events += self._parts(index, message.finish())
+            deltas = message.finish()
             self.usage.add(item, has_reasoned=message.has_reasoned)
+            events += self._parts(index, deltas)
             reason = message.finish_reason(item.reason)
             log_probs = self._log_probs(index)
             return events + self.event(
                 [chunk_choice(index, {}, log_probs=log_probs, reason=reason)]
             )
         self._tokens[index] += item.tokens
-        return events + self._parts(index, message.feed(item.text))
+        deltas = message.feed(item.text)
+        self.usage.add(item, has_reasoned=message.has_reasoned)
+        return events + self._parts(index, deltas)
 
     def _parts(self, index: int, deltas: Iterable[Json]) -> bytes:
         return b"".join(

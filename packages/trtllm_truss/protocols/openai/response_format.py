@@ -20,7 +20,7 @@ from trtllm_truss.validation import shown
 FLAT_PATH = "text.format"
 _PATH = "response_format"
 _TEXTS: dict[str, GuideKind] = {"regex": "regex", "grammar": "ebnf_grammar"}
-_ANY_OBJECT = json.dumps({"type": "object", "additionalProperties": True})
+ANY_OBJECT = json.dumps({"type": "object", "additionalProperties": True})
 """The backend's own `json` also accepts arrays."""
 
 _TYPES = ("text", "json_object", "json_schema", *_TEXTS)
@@ -44,7 +44,7 @@ def read_response_format(
     if kind == "text":
         return None
     if kind == "json_object":
-        return Guide("json_schema", _ANY_OBJECT)
+        return Guide("json_schema", ANY_OBJECT)
     if kind == "json_schema":
         if flat:
             return Guide("json_schema", _schema(response_format, path))

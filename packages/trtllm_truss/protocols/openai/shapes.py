@@ -69,6 +69,7 @@ class ChatShape:
 
     Attributes:
         log_probs: whether log probabilities are requested.
+        chosen_is_top: report the chosen token as the likeliest one.
     """
 
     id_prefix: ClassVar[str] = "chatcmpl-"
@@ -76,6 +77,7 @@ class ChatShape:
     chunk_object: ClassVar[str] = "chat.completion.chunk"
 
     log_probs: bool = False
+    chosen_is_top: bool = False
 
     def opening(self, index: int) -> Json | None:
         return chunk_choice(index, {"role": "assistant", "content": ""})
@@ -103,7 +105,8 @@ class ChatShape:
             {
                 **_with_bytes(token.text, token.log_prob),
                 "top_logprobs": [
-                    _with_bytes(other.text, other.log_prob) for other in token.alternatives
+                    _with_bytes(other.text, other.log_prob)
+                    for other in ((token,) if self.chosen_is_top else token.alternatives)
                 ],
             }
             for token in tokens

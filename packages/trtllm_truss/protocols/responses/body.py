@@ -13,9 +13,14 @@ from trtllm_truss.protocols.base import json_bytes
 from trtllm_truss.protocols.fields import INT32_MAX, Unsupported
 from trtllm_truss.protocols.limits import MAX_TOOLS
 from trtllm_truss.protocols.openai.chat import ChatExtensions, chat_format
-from trtllm_truss.protocols.openai.fields import StreamOptions, read_body
-from trtllm_truss.protocols.openai.generation import generation_arguments, include_usage
-from trtllm_truss.protocols.openai.response_format import FLAT_PATH, read_response_format
+from trtllm_truss.protocols.openai.fields import (
+    REFUSED_EXTENSIONS,
+    UNUSED_EXTENSIONS,
+    StreamOptions,
+    read_body,
+)
+from trtllm_truss.protocols.openai.generation import generation_arguments
+from trtllm_truss.protocols.openai.response_format import read_response_format
 from trtllm_truss.protocols.openai.tools import read_tool_use
 from trtllm_truss.protocols.responses.items import read_items
 from trtllm_truss.protocols.tool_use import ModelFormats, NewParser
@@ -142,6 +147,9 @@ UNUSED = {
     "user": "nothing is stored about callers",
 }
 
+_ALL_REFUSED = {**REFUSED_EXTENSIONS, **REFUSED}
+_ALL_UNUSED = {**UNUSED_EXTENSIONS, **UNUSED}
+
 _FUNCTION = {"type": "function", "description": None, "parameters": None, "strict": None}
 """The keys of a function that a response always has."""
 
@@ -184,8 +192,7 @@ def parse_response(
         InvalidRequest: a field is missing, unknown, unsupported, of the wrong type or out of
             range, or fields contradict each other.
     """
-    fields = read_body(ResponsesFields, body, defaults, refused=REFUSED, unused=UNUSED)
-    include_usage(fields)  # `stream_options` are checked; the usage is always included
+    fields = read_body(ResponsesFields, body, defaults, refused=_ALL_REFUSED, unused=_ALL_UNUSED)
     messages = read_items(fields.input, fields.instructions)
     parallel = fields.parallel_tool_calls
     use = read_tool_use(fields.tools, fields.tool_choice, parallel=parallel, flat=True)
@@ -198,10 +205,9 @@ def parse_response(
             "messages": "input",
             "log_probs": "top_logprobs",
             "max_tokens": "max_output_tokens",
-            "guide": FLAT_PATH,
         },
+        text_format=read_response_format(fields.text.format, flat=True),
     )
-    arguments["guide"] = read_response_format(fields.text.format, flat=True)
     request = GenerationRequest(
         messages=messages,
         chat=chat_format(fields, str(messages[-1]["role"]), fields.reasoning.effort),

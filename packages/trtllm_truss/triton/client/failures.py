@@ -107,6 +107,9 @@ def unavailable(message: str) -> EngineUnavailable:
 
 
 def _build(error: type[TrussError], message: str) -> TrussError:
+    if error is ContextLengthExceeded:  # begin like `describe`; the limit is not known here
+        message = message.rstrip(".")
+        message = f"This model's maximum context length is exceeded: {message} ({error.code})."
     return error(message, retry_after_s=RETRY_AFTER_S if issubclass(error, _MAY_RETRY) else None)
 
 

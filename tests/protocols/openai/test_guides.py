@@ -1,0 +1,74 @@
+"""Guides of a body: each field, and refusals by its name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.protocols.openai.completions import parse_completion
+from trtllm_truss.requests import GenerationRequest, Guide
+
+SCHEMA = {"type": "object"}
+
+
+def request(**fields: Any) -> GenerationRequest:
+    return parse_completion({"prompt": "Hi", **fields}, {}).requests[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "guide"),
+    [
+        ("json", SCHEMA, Guide("json_schema", '{"type": "object"}')),
+        ("json", '{"type":"object"}', Guide("json_schema", '{"type": "object"}')),
+        ("regex", "a+", Guide("regex", "a+")),
+        ("grammar", 'root ::= "a"', Guide("ebnf_grammar", 'root ::= "a"')),
+        ("choice", ["yes", "no"], Guide("ebnf_grammar", 'root ::= "yes" | "no"')),
+    ],
+)
+def test_fields_of_vllm(kind: str, value: Any, guide: Guide) -> None:
+    for name, sent in (
+        ("structured_outputs", {kind: value}),
+        ("structured_outputs", {kind: value, "whitespace_pattern": None, "json_object": False}),
+        (f"guided_{kind}", value),
+    ):
+        asked = request(**{name: sent})
+        assert asked.guide == guide
+        assert asked.name("guide") == name
+    assert request(structured_outputs={"json_object": True}).guide is not None
+    assert request(structured_outputs={}).guide is None
+
+
+def test_choices_are_taken_literally() -> None:
+    guide = request(guided_choice=['"', "\\", "a\nb", "é🤖", "[a] | b"]).guide
+    assert guide == Guide("ebnf_grammar", r'root ::= "\"" | "\\" | "a\nb" | "é🤖" | "[a] | b"')
+
+
+@pytest.mark.parametrize(
+    ("sent", "param", "part"),
+    [
+        ({"guided_json": "{"}, "guided_json", "must be a JSON schema"),
+        ({"guided_json": "[]"}, "guided_json", "must be a JSON schema"),
+        ({"guided_json": "a" * (1 << 17)}, "guided_json", "must be a JSON schema"),
+        ({"guided_regex": ""}, "guided_regex", "must not be empty"),
+        ({"guided_regex": "a" * (1 << 17)}, "guided_regex", "at most 65536 characters"),
+        ({"guided_choice": []}, "guided_choice", "list of texts"),
+        ({"guided_choice": [""]}, "guided_choice", "list of texts"),
+        ({"guided_whitespace_pattern": " "}, "guided_whitespace_pattern", "grammar"),
+        ({"structured_outputs": {"json": 5}}, "structured_outputs", "json is 5"),
+        ({"structured_outputs": {"regex": 5}}, "structured_outputs", "regex is 5"),
+        ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs", "send one of"),
+        ({"structured_outputs": {"json": {}, "regex": "a"}}, "structured_outputs", "one of them"),
+        (
+            {"guided_regex": "a", "response_format": {"type": "json_object"}},
+            "guided_regex",
+            "response_format and guided_regex",
+        ),
+    ],
+)
+def test_refusals(sent: dict[str, Any], param: str, part: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        request(**sent)
+    assert (caught.value.param or "").split(".")[0] == param
+    assert part in caught.value.message
