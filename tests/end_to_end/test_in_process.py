@@ -21,6 +21,7 @@ from trtllm_truss.endpoints.in_process import InProcessPredict
 from trtllm_truss.errors import EngineUnavailable
 from trtllm_truss.requests import AnswerItem, GenerationRequest, TextDelta
 from trtllm_truss.serving.service import Service
+from trtllm_truss.settings.model import Serving
 
 PRELUDE = """
     import asyncio, importlib.util, json, os, sys
@@ -123,6 +124,8 @@ class FakeService:
 
     def __init__(self) -> None:
         self.generator = self
+        self.limits = Serving()
+        self.chat_template = ""
         self.ended = threading.Event()
         self.stopped = threading.Event()
 

@@ -16,6 +16,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from trtllm_truss.protocols.predict.body import parse_predict
+from trtllm_truss.protocols.tool_use import ModelFormats
 from trtllm_truss.requests import AnswerItem, TextDelta
 from trtllm_truss.serving.service import Service
 
@@ -36,6 +37,7 @@ class InProcessPredict:
     def __init__(self, service: Service, defaults: Mapping[str, Any]) -> None:
         self._service = service
         self._defaults = defaults
+        self._formats = ModelFormats.choose(service.limits, service.chat_template)
         self._loop, end_loop = _new_loop()
         weakref.finalize(self, _end, service.stop, end_loop)
 
@@ -51,7 +53,7 @@ class InProcessPredict:
             TrussError: the engine rejected the request, failed or exited. A generator raises it
                 when read.
         """
-        request, stream = parse_predict(body, self._defaults)
+        request, stream = parse_predict(body, self._defaults, self._formats)
         pieces = self._pieces(self._service.generator.generate([request], _PROTOCOL))
         return pieces if stream else "".join(pieces)
 

@@ -9,8 +9,19 @@ import pytest
 
 from trtllm_truss.errors import InvalidRequest, SettingsError
 from trtllm_truss.protocols.json_body import parse_json_object
-from trtllm_truss.protocols.predict.body import parse_defaults, parse_predict, response_form
-from trtllm_truss.requests import Sampling
+from trtllm_truss.protocols.predict.body import (
+    REFUSED,
+    UNUSED,
+    parse_defaults,
+    parse_predict,
+    response_form,
+)
+from trtllm_truss.protocols.tool_use import ModelFormats
+from trtllm_truss.requests import Guide, Sampling
+from trtllm_truss.tool_calls.registry import REASONING_FORMATS, TOOL_FORMATS
+
+CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
+TOOL = {"type": "function", "function": {"name": "w", "parameters": {"type": "object"}}}
 
 
 def refusal(body: dict[str, Any]) -> InvalidRequest:
@@ -38,6 +49,8 @@ def test_defaults_are_the_documented_ones() -> None:
         ("bad_words_list", "bad_words", ("a", "b")),
         ("min_length", "min_tokens", 3),
         ("random_seed", "seed", 7),
+        ("max_new_tokens", "max_tokens", 7),
+        ("max_completion_tokens", "max_tokens", 7),
     ],
 )
 def test_aliases(alias: str, field: str, value: object) -> None:
@@ -57,6 +70,68 @@ def test_settings_give_defaults_that_a_body_overrides() -> None:
     request, _ = parse_predict({"prompt": "Hi", "temperature": 1}, defaults)
     assert (request.max_tokens, request.sampling.temperature) == (7, 1)
     assert request.stop_words == ("x",)
+
+
+def test_the_newer_limit_wins() -> None:
+    body = {"prompt": "Hi", "max_tokens": 9, "max_completion_tokens": 7}
+    assert parse_predict(body, {})[0].max_tokens == 7
+
+
+def test_what_other_servers_take_passes() -> None:
+    plain = parse_predict(CHAT, {})
+    assert parse_predict({**CHAT, **dict.fromkeys(UNUSED, 1)}, {}) == plain
+    neutral = {name: value for name, field in REFUSED.items() for value in field.neutral}
+    nothing = {"tools": [], "stop": "", "top_p": None, "response_format": {"type": "text"}}
+    assert parse_predict({**CHAT, **neutral, **nothing, "stop_token_ids": []}, {}) == plain
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_what_is_not_served_is_refused_with_the_remedy(name: str) -> None:
+    error = refusal({**CHAT, name: 5})
+    assert error.param == name
+    assert "/v1/chat/completions" in error.message
+
+
+def test_token_ids_that_end_the_answer() -> None:
+    request, _ = parse_predict({"prompt": "Hi", "end_id": 2, "stop_token_ids": [7]}, {})
+    assert (request.stop_token_ids, request.ignore_eos) == ((7, 2), False)
+    request, _ = parse_predict({"prompt": "Hi", "end_id": -1}, {})
+    assert (request.stop_token_ids, request.ignore_eos) == ((), True)
+
+
+def test_a_response_format() -> None:
+    body = {"prompt": "Hi", "response_format": {"type": "regex", "regex": "a+"}}
+    request, _ = parse_predict(body, {})
+    assert request.guide == Guide("regex", "a+")
+    assert request.name("guide") == "response_format"
+
+
+FORMATS = ModelFormats(TOOL_FORMATS["hermes"], REASONING_FORMATS["qwen3"])
+
+
+def test_tools_reach_the_template_and_reasoning_stays_text() -> None:
+    request, _ = parse_predict({**CHAT, "tools": [TOOL]}, {}, FORMATS)
+    assert request.chat.tools == [TOOL]
+    assert request.chat.reasoning_starts == ()
+    request, _ = parse_predict({**CHAT, "tools": [TOOL], "tool_choice": "required"}, {}, FORMATS)
+    assert request.guide is not None
+    assert request.chat.reasoning_starts  # to end the reasoning before the call
+    request, _ = parse_predict(CHAT, {}, FORMATS)
+    assert request.chat.reasoning_starts == ()
+
+
+def test_messages_are_those_of_chats() -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "w", "arguments": '{"a": 1}'}}
+    messages = [
+        *CHAT["messages"],
+        {"role": "assistant", "content": None, "tool_calls": [call], "parsed": None},
+        {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "22"}]},
+    ]
+    request, _ = parse_predict({"messages": messages}, {}, ModelFormats(template="messages"))
+    assert request.messages is not None
+    assert [message["role"] for message in request.messages] == ["user", "assistant", "user"]
+    assert '"a": 1' in request.messages[1]["content"]
+    assert "22" in request.messages[2]["content"]
 
 
 def test_null_counts_as_not_sent() -> None:
@@ -92,6 +167,9 @@ def test_null_counts_as_not_sent() -> None:
         ({"messages": [{"role": "user"}]}, "messages", ["messages[0].content is missing"]),
         ({"messages": [{"role": "user", "content": "a", "x": 1}]}, "messages", ["messages[0].x"]),
         ({"messages": ["hi"]}, "messages", ["messages[0]", "must be an object"]),
+        ({"prompt": "x", "tools": [TOOL]}, "tools", ["without messages"]),
+        ({"prompt": "x", "tool_choice": "required"}, "tool_choice", ["send tools"]),
+        ({"prompt": "x", "end_id": -2}, "end_id", ["-2", "at least -1"]),
         ({"prompt": "\ud800"}, "prompt", ["lone surrogates"]),
     ],
 )

@@ -15,19 +15,27 @@ from trtllm_truss.protocols.base import (
     WholeWriter,
     sse_event,
 )
-from trtllm_truss.protocols.predict.body import parse_predict, response_form
+from trtllm_truss.protocols.predict.body import ANY_FORMATS, parse_predict, response_form
+from trtllm_truss.protocols.tool_use import ModelFormats
 from trtllm_truss.requests import AnswerItem, GenerationEnd, TextDelta
 
 
 @dataclass(frozen=True, slots=True)
 class PredictAdapter:
-    """The predict protocol."""
+    """The predict protocol.
+
+    Attributes:
+        defaults: values of missing fields.
+        formats: the model's formats of tool calls and reasoning.
+        name: its name in metrics and log.
+    """
 
     defaults: Defaults
+    formats: ModelFormats = ANY_FORMATS
     name: str = "predict"
 
     def read(self, body: Mapping[str, Any], accept: str, call_id: str) -> Call:
-        request, stream = parse_predict(body, self.defaults)
+        request, stream = parse_predict(body, self.defaults, self.formats)
         form = response_form(accept, stream)
         if form == "json":
             return Call([request], WholeText(), JSON_MEDIA_TYPE)

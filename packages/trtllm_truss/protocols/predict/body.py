@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
@@ -14,11 +14,19 @@ from trtllm_truss.protocols.fields import (
     LEAST,
     Finite,
     NonEmpty,
+    TokenIds,
+    TopK,
+    Unsupported,
     Words,
     invalid_request,
     named_once,
+    refuse_unsupported,
 )
-from trtllm_truss.protocols.limits import MAX_MESSAGES
+from trtllm_truss.protocols.limits import MAX_MESSAGES, MAX_TOOLS
+from trtllm_truss.protocols.openai.messages import read_messages
+from trtllm_truss.protocols.openai.response_format import read_response_format
+from trtllm_truss.protocols.openai.tools import read_tool_use
+from trtllm_truss.protocols.tool_use import ModelFormats, ToolUse
 from trtllm_truss.requests import GenerationRequest, Sampling
 from trtllm_truss.validation import Strict
 
@@ -28,35 +36,52 @@ ALIASES = {
     "bad_words_list": "bad_words",
     "min_length": "min_tokens",
     "random_seed": "seed",
+    "max_new_tokens": "max_tokens",
+    "max_completion_tokens": "max_tokens",
 }
 """Field by alias."""
 
+UNUSED = {
+    "metadata": "answers are not stored",
+    "model": "one model is served",
+    "pad_id": "it pads beams, and only the best one is returned",
+    "service_tier": "the server has one tier",
+    "store": "answers are not stored",
+    "stream_options": "the last event has the usage in any case",
+    "user": "nothing is stored about callers",
+}
+"""Fields without effect, with the reasons."""
+
+REFUSED = {
+    "logprobs": Unsupported("answers are text; /v1/chat/completions reports them", (False,)),
+    "n": Unsupported("answers are one text; /v1/chat/completions has choices", (1,)),
+    "top_logprobs": Unsupported("answers are text; /v1/chat/completions reports them", (0,)),
+}
+"""Fields that are not supported here, and their neutral values."""
+
+ANY_FORMATS = ModelFormats()
+
 _SAMPLING = {field.name for field in fields(Sampling)}
-
-
-class Message(Strict):
-    """One turn of a conversation."""
-
-    role: NonEmpty
-    content: str
-    name: str | None = None
 
 
 class PredictBody(Strict):
     """The fields of a predict body; other fields are rejected."""
 
     prompt: NonEmpty | None = None
-    messages: (
-        Annotated[list[Message], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)]
-        | None
-    ) = None
+    messages: Annotated[list[Any], Field(min_length=1, max_length=MAX_MESSAGES)] | None = None
+    tools: list[Any] | None = Field(None, max_length=MAX_TOOLS)
+    tool_choice: Any = None
+    parallel_tool_calls: bool = True
+    response_format: dict[str, Any] | None = None
     max_tokens: int = Field(50, ge=1, le=INT32_MAX)
     stop_words: Words = Field(default_factory=list)
+    stop_token_ids: TokenIds = Field(default_factory=list)
+    end_id: int | None = Field(None, ge=-1, le=INT32_MAX)
     bad_words: Words = Field(default_factory=list)
     beam_width: int = Field(1, ge=1, le=INT32_MAX)
     repetition_penalty: Finite | None = Field(None, ge=LEAST, le=100)
     temperature: Finite | None = Field(None, ge=0, le=100)
-    top_k: int | None = Field(None, ge=0, le=1024)
+    top_k: TopK | None = None
     top_p: Finite | None = Field(None, ge=LEAST, le=1)
     presence_penalty: Finite | None = Field(None, ge=-2, le=2)
     frequency_penalty: Finite | None = Field(None, ge=-2, le=2)
@@ -67,17 +92,18 @@ class PredictBody(Strict):
     stream: bool = True
 
 
-_KNOWN = [*PredictBody.model_fields, *ALIASES]
+_KNOWN = [*PredictBody.model_fields, *ALIASES, *UNUSED, *REFUSED]
 
 
 def parse_predict(
-    body: Mapping[str, Any], defaults: Mapping[str, Any]
+    body: Mapping[str, Any], defaults: Mapping[str, Any], formats: ModelFormats = ANY_FORMATS
 ) -> tuple[GenerationRequest, bool]:
     """Parse a predict body into a request and its `stream` field; null counts as missing.
 
     Args:
         body: the JSON object.
         defaults: values of missing fields (`model_metadata.generation`).
+        formats: the model's formats of tool calls and reasoning.
 
     Raises:
         InvalidRequest: a field is missing, unknown, of the wrong type or out of range.
@@ -92,21 +118,40 @@ def parse_predict(
             f"{parsed.max_tokens}.",
             param="min_tokens",
         )
-    messages = None
-    if parsed.messages is not None:
-        messages = [message.model_dump(exclude_none=True) for message in parsed.messages]
+    use = read_tool_use(parsed.tools, parsed.tool_choice, parallel=parsed.parallel_tool_calls)
+    if use.tools and parsed.messages is None:
+        raise InvalidRequest(
+            "tools are given without messages; send the prompt as a message.", param="tools"
+        )
+    end_id = parsed.end_id
     request = GenerationRequest(
         prompt=parsed.prompt,
-        messages=messages,
+        messages=None if parsed.messages is None else read_messages(parsed.messages),
         max_tokens=parsed.max_tokens,
         max_tokens_given="max_tokens" in sent,
         stop_words=tuple(parsed.stop_words),
+        stop_token_ids=(*parsed.stop_token_ids, *(() if end_id in (None, -1) else (end_id,))),
         bad_words=tuple(parsed.bad_words),
         beam_width=parsed.beam_width,
-        ignore_eos=parsed.ignore_eos,
+        ignore_eos=parsed.ignore_eos or end_id == -1,
+        guide=read_response_format(parsed.response_format),
         sampling=Sampling(**parsed.model_dump(include=_SAMPLING)),
+        names={"guide": "response_format"},
     )
+    if request.messages is not None:
+        request = _with_tools(request, use, formats)
     return request, parsed.stream
+
+
+def _with_tools(
+    request: GenerationRequest, use: ToolUse, formats: ModelFormats
+) -> GenerationRequest:
+    """Add tools to a conversation. Reasoning and calls remain part of the text.
+
+    A forced call must still end the reasoning that the chat template opens.
+    """
+    formats = formats if use.is_forced else replace(formats, reasoning=None)
+    return formats.apply(request, use)[0]
 
 
 def parse_defaults(generation: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,7 +160,7 @@ def parse_defaults(generation: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         SettingsError: a default is unknown, of the wrong type or out of range.
     """
-    for name in ("prompt", "messages"):
+    for name in ("prompt", "messages", "tools", "tool_choice", "response_format"):
         if name in generation:
             raise SettingsError(
                 f"config.yaml: model_metadata.generation.{name} is not a default; remove it."
@@ -139,8 +184,14 @@ def response_form(accept: str, stream: bool) -> Literal["text", "events", "json"
 
 
 def _by_field(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop known fields that are null, and resolve aliases."""
+    """Drop fields that are null or without effect, and resolve aliases."""
     sent = {name: value for name, value in body.items() if value is not None or name not in _KNOWN}
+    for name in [name for name in sent if name in UNUSED or name in REFUSED]:
+        value = sent.pop(name)
+        if name in REFUSED:
+            refuse_unsupported(name, value, REFUSED)
+    if "max_completion_tokens" in sent:
+        sent.pop("max_tokens", None)
     return named_once(sent, ALIASES, ("stop_words", "bad_words"))
 
 
