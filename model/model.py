@@ -87,6 +87,10 @@ class Model:
         """Handle `POST /v1/messages`."""
         return await self._loaded().messages(request)
 
+    async def embeddings(self, request: Request) -> Response:
+        """Refuse `POST /v1/embeddings` in the shape of OpenAI's errors."""
+        return await self._loaded().embeddings(request)
+
     def _is_in_process(self) -> bool:
         """Detect `truss.load(DIR)`, which passes a dict as secrets; the server an object."""
         return isinstance(self._secrets, dict)

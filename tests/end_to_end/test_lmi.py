@@ -14,6 +14,9 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import ValidationError
+from openai.types import Completion
+from openai.types.chat import ChatCompletion
+from tests.support.openai_types import check
 from tests.support.truss_process import Served
 
 PROMPT = "Deep Learning is"
@@ -99,6 +102,26 @@ def test_the_last_tokens_of_an_input_are_kept(server: Served) -> None:
     assert [token["text"] for token in answer["details"]["prefill"]] == [" Learning", " is"]
 
 
+def test_openais_bodies(server: Served) -> None:
+    chat = {
+        "messages": [{"role": "user", "content": "Say hello."}],
+        **{"max_tokens": 8, "logprobs": True, "top_logprobs": 1},  # as LMI's own test sends
+    }
+    answer = invoke(server, chat)
+    check(ChatCompletion, answer.json())
+    (choice,) = answer.json()["choices"]
+    for token in choice["logprobs"]["content"]:
+        assert token["top_logprobs"][0]["token"] == token["token"]
+    answer = invoke(server, {**chat, "stream": True})
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.text.endswith("data: [DONE]\n\n")
+    answer = invoke(server, {"prompt": PROMPT, "temperature": 0, "logprobs": 1})
+    check(Completion, answer.json())
+    assert answer.json()["usage"]["completion_tokens"] == 16
+    answer = invoke(server, {**chat, "max_tokens": 9000})
+    assert answer.json()["error"]["message"].startswith("This model's maximum context length is")
+
+
 def test_errors_have_lmis_shape(server: Served) -> None:
     parameters = {"max_new_tokens": 9000}
     answer = invoke(server, {"inputs": PROMPT, "parameters": parameters})
@@ -171,5 +194,9 @@ def test_sagemakers_client(server: Served, sagemaker: Any) -> None:
     answer = sagemaker.invoke_endpoint(**asked, Body=json.dumps({**body, "stream": True}))
     *_, last = [json.loads(line) for line in answer["Body"].iter_lines()]
     assert last["generated_text"] == whole["generated_text"]
+    hello = [{"role": "user", "content": "Say hello."}]
+    chat = {"messages": hello, "model": "any", "max_tokens": 8}
+    answer = sagemaker.invoke_endpoint(**asked, Body=json.dumps(chat))
+    assert json.loads(answer["Body"].read())["object"] == "chat.completion"
     with pytest.raises(ClientError):
         sagemaker.invoke_endpoint(**asked, Body=json.dumps({"inputs": 5}))

@@ -68,6 +68,32 @@ def test_chat_ends_by_itself(server: Served) -> None:
     assert body["usage"]["completion_tokens"] < 200
 
 
+def test_what_other_servers_take(server: Served) -> None:
+    """The fields of Baseten's TensorRT-LLM server and of Truss's examples."""
+    tool = {
+        "type": "function",
+        "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}},
+    }
+    call = {"id": "c", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    chat = {
+        "messages": [
+            {"role": "user", "content": "How is the weather?"},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c", "content": "sunny"},
+        ],
+        **{"model": "", "n": 1, "logprobs": False, "user": "u", "tools": [tool], "top_k": 1},
+        **{"max_new_tokens": 40, "end_id": 2, "pad_id": 2, "stream_options": {}, "stream": False},
+    }
+    assert server.post(chat).json()["text"]
+    named = {"type": "function", "function": {"name": "weather"}}
+    assert "weather" in server.post({**chat, "tool_choice": named}).json()["text"]
+    form = {"type": "regex", "regex": "(yes|no)"}
+    text = server.post({**GREEDY, "response_format": form, "stream": False}).json()["text"]
+    assert text in ("yes", "no")
+    answer = server.post({**GREEDY, "response_format": {"type": "regex", "regex": "(yes"}})
+    assert answer.json()["error"]["param"] == "response_format"
+
+
 def test_max_tokens_counts_generated_tokens(server: Served) -> None:
     body = server.post({**GREEDY, "max_tokens": 1, "stream": False}).json()
     assert body["usage"]["completion_tokens"] == 1
@@ -95,7 +121,7 @@ def test_sagemaker_routes(server: Served) -> None:
     base = f"http://127.0.0.1:{server.port}"
     assert httpx.get(f"{base}/ping").status_code == 200
     answer = httpx.post(f"{base}/invocations", json=GREEDY, timeout=60)
-    assert answer.text == server.post(GREEDY).text
+    assert answer.json()["choices"][0]["text"] == server.post(GREEDY).text
     assert httpx.get(f"{base}/v1/models/model").status_code == 200
 
 

@@ -37,6 +37,8 @@ def served(
     app = Starlette(
         routes=[
             Route("/predict", routes.predict.__call__, methods=["POST"]),
+            Route("/invocations", routes.predict.__call__, methods=["POST"]),
+            Route("/embeddings", routes.embeddings.__call__, methods=["POST"]),
             Route("/chat", routes.chat_completions.__call__, methods=["POST"]),
             Route("/completions", routes.completions.__call__, methods=["POST"]),
             Route("/responses", routes.responses.__call__, methods=["POST"]),
@@ -142,6 +144,58 @@ async def test_invalid_json_gets_tgis_error_shape() -> None:
     assert answer.json()["error_type"] == "validation"
 
 
+@pytest.mark.parametrize(
+    ("body", "headers", "media_type", "first_key"),
+    [
+        (CHAT, {}, "application/json", "id"),
+        (CHAT, TGI, "application/json", "id"),
+        ({**CHAT, "stream": True}, {}, "text/event-stream; charset=utf-8", None),
+        ({"prompt": "Hi"}, {}, "application/json", "id"),
+        ({"prompt": "Hi", "stream": True}, {}, "text/event-stream; charset=utf-8", None),
+        ({"inputs": "Hi"}, {}, "application/json", "generated_text"),
+    ],
+)
+async def test_invocations_are_chosen_by_the_body(
+    body: Any, headers: dict[str, str], media_type: str, first_key: str | None
+) -> None:
+    answer = await post("/invocations", body, **headers)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, media_type)
+    if first_key is None:
+        assert answer.text.endswith("data: [DONE]\n\n")
+    else:
+        assert next(iter(answer.json())) == first_key
+    for path in ("/predict", "/invocations"):
+        answer = await post(path, {**body, "max_tokenz": 1}, **headers)
+        assert answer.status_code == 400
+
+
+@pytest.mark.parametrize("raw", [b"{", b"{}", b'{"parameters": {}}'])
+async def test_errors_at_invocations_are_lmis(raw: bytes) -> None:
+    client, _ = served([])
+    async with client:
+        answer = await client.post("/invocations", content=raw)
+    assert answer.status_code == 400
+    assert list(answer.json()) == ["code", "error"]
+
+
+async def test_invocations_report_the_chosen_token_as_lmi_does() -> None:
+    sent = {**CHAT, "logprobs": True, "top_logprobs": 1}
+    answer = (await post("/invocations", sent)).json()
+    tokens = answer["choices"][0]["logprobs"]["content"]
+    assert [token["top_logprobs"][0]["token"] for token in tokens] == ["Yes", "."]
+    assert (await post("/chat", sent)).status_code == 400
+    answer = (await post("/invocations", {"prompt": "Hi", "logprobs": 1})).json()
+    assert answer["choices"][0]["logprobs"]["top_logprobs"] == [{"Yes": 0.0}, {".": -1.0}]
+    assert (await post("/completions", {"prompt": "Hi", "logprobs": 1})).status_code == 400
+
+
+async def test_embeddings_are_refused_in_openais_shape() -> None:
+    answer = await post("/embeddings", {"model": "m", "input": "Hi"})
+    assert answer.status_code == 404
+    error = answer.json()["error"]
+    assert (error["code"], error["type"]) == ("not_served", "invalid_request_error")
+
+
 BODIES = [
     ("/predict", {"prompt": "Hi", "stream": True}, {"Accept": "text/event-stream"}),
     ("/chat", {**CHAT, "stream": True}, {}),
@@ -243,5 +297,5 @@ async def test_the_operators_defaults_override_the_models() -> None:
     sampling = [request.sampling for request in engine.requests]
     assert [each.temperature for each in sampling] == [0.2] * 4
     assert [each.top_p for each in sampling] == [0.9, 0.5, 0.85, None]
-    assert [each.top_k for each in sampling] == [None, None, 5, None]
+    assert [each.top_k for each in sampling] == [0, 0, 5, None]
     assert [request.max_tokens for request in engine.requests] == [7] * 4

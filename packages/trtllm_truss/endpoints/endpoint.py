@@ -20,8 +20,8 @@ from trtllm_truss.serving.service import Service
 
 logger = logging.getLogger(__name__)
 
-Choose = Callable[[Mapping[str, str], Mapping[str, Any]], ApiAdapter]
-"""Selects the protocol by headers and body; the body is empty if it is not a JSON object."""
+Choose = Callable[[Request, Mapping[str, Any]], ApiAdapter]
+"""Selects the protocol by request and body; the body is empty if it is not a JSON object."""
 
 CLIENT_GONE_STATUS = 499
 REQUEST_ID_HEADER = "X-Request-Id"
@@ -59,7 +59,7 @@ class Endpoint:
             _release(request)
             body, problem = self._parse(await request.body())
             if self._choose is not None:
-                adapter = self._choose(request.headers, body)
+                adapter = self._choose(request, body)
             try:
                 if problem is not None:
                     raise problem

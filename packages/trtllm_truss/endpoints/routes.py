@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+
+from starlette.requests import Request
 
 from trtllm_truss.endpoints.endpoint import REQUEST_ID_HEADER, Endpoint
 from trtllm_truss.protocols.base import ApiAdapter, Defaults
 from trtllm_truss.protocols.lmi.adapter import LmiAdapter
 from trtllm_truss.protocols.lmi.body import is_lmi, is_tgi_client
 from trtllm_truss.protocols.messages.adapter import MessagesAdapter
-from trtllm_truss.protocols.openai.adapter import OpenAIAdapter, usable_defaults
+from trtllm_truss.protocols.openai.adapter import (
+    EmbeddingsAdapter,
+    OpenAIAdapter,
+    usable_defaults,
+)
 from trtllm_truss.protocols.openai.chat import parse_chat
 from trtllm_truss.protocols.openai.completions import parse_completion
 from trtllm_truss.protocols.predict.adapter import PredictAdapter
@@ -23,17 +29,22 @@ from trtllm_truss.serving.service import Service
 ANTHROPIC_ID_HEADERS = (REQUEST_ID_HEADER, "Request-Id")
 """Anthropic's client reads the second one."""
 
+INVOCATIONS = "/invocations"
+"""SageMaker's route. Truss hands it to the same method as `:predict`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Routes:
     """The endpoints of one service.
 
     Attributes:
-        predict: `/v1/models/model:predict` and `/invocations`: predict, LMI or TGI bodies.
+        predict: `/v1/models/model:predict` for bodies of predict, LMI or TGI, and `/invocations`
+            for bodies of LMI, TGI or OpenAI.
         chat_completions: `/v1/chat/completions`.
         completions: `/v1/completions`.
         responses: `/v1/responses`.
         messages: `/v1/messages`.
+        embeddings: `/v1/embeddings`; refuses all bodies.
     """
 
     predict: Endpoint
@@ -41,6 +52,7 @@ class Routes:
     completions: Endpoint
     responses: Endpoint
     messages: Endpoint
+    embeddings: Endpoint
 
 
 def build_routes(service: Service, defaults: Defaults) -> Routes:
@@ -51,19 +63,28 @@ def build_routes(service: Service, defaults: Defaults) -> Routes:
         defaults: `model_metadata.generation`, validated; overrides the model's
             `generation_config.json` in OpenAI's and Anthropic's APIs.
     """
-    predict = PredictAdapter(defaults)
+    formats = ModelFormats.choose(service.limits, service.chat_template)
+    predict = PredictAdapter(defaults, formats)
     lmi, tgi = LmiAdapter(defaults), LmiAdapter(defaults, tgi=True)
+    recommended = {**usable_defaults(service.sampling), **defaults}
+    chat = OpenAIAdapter(partial(parse_chat, formats=formats), recommended, "chat_completions")
+    completion = OpenAIAdapter(parse_completion, recommended, "completions")
+    invoked = {
+        "messages": replace(chat, parse=partial(parse_chat, formats=formats, top_is_chosen=True)),
+        "prompt": replace(completion, parse=partial(parse_completion, top_is_chosen=True)),
+    }
 
-    def choose(headers: Mapping[str, str], body: Mapping[str, Any]) -> ApiAdapter:
-        from_tgi = is_tgi_client(headers.get("user-agent", ""))
-        if is_lmi(body) or (from_tgi and not body):
+    def choose(request: Request, body: Mapping[str, Any]) -> ApiAdapter:
+        invokes = request.scope["path"] == INVOCATIONS
+        if invokes:
+            for field, adapter in invoked.items():
+                if field in body:
+                    return adapter
+        from_tgi = is_tgi_client(request.headers.get("user-agent", ""))
+        if invokes or is_lmi(body) or (from_tgi and not body):
             return tgi if from_tgi else lmi
         return predict
 
-    recommended = {**usable_defaults(service.sampling), **defaults}
-    formats = ModelFormats.choose(service.limits, service.chat_template)
-    chat = OpenAIAdapter(partial(parse_chat, formats=formats), recommended, "chat_completions")
-    completion = OpenAIAdapter(parse_completion, recommended, "completions")
     return Routes(
         predict=Endpoint(service, predict, choose),
         chat_completions=Endpoint(service, chat),
@@ -72,4 +93,5 @@ def build_routes(service: Service, defaults: Defaults) -> Routes:
         messages=Endpoint(
             service, MessagesAdapter(recommended, formats), id_headers=ANTHROPIC_ID_HEADERS
         ),
+        embeddings=Endpoint(service, EmbeddingsAdapter()),
     )

@@ -186,6 +186,7 @@ def test_unsupported_fields_are_named(name: str) -> None:
 @pytest.mark.parametrize(
     ("body", "param", "parts"),
     [
+        ({}, "inputs", ["inputs is missing", "messages"]),
         ({"inputs": None}, "inputs", ["inputs is null"]),
         ({"inputs": ""}, "inputs", ["non-empty"]),
         ({"inputs": 5}, "inputs", ["inputs is 5"]),

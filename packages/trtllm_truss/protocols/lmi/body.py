@@ -76,6 +76,11 @@ def parse_lmi(body: Mapping[str, Any], defaults: Mapping[str, Any], *, tgi: bool
             raise InvalidRequest(f"{name} is beside parameters; send it inside.", param=name)
         if name not in FIELDS:
             raise unknown_field(name, FIELDS)
+    if "inputs" not in body:
+        raise InvalidRequest(
+            "inputs is missing; send a text, or OpenAI's prompt or messages.",
+            param="inputs",
+        )
     inputs, listed = _inputs(body.get("inputs"))
     sent = _object(body.get("parameters"))
     parameters = read_parameters(sent, _named(defaults))
