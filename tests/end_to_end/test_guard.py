@@ -6,6 +6,7 @@ import socket
 from typing import Any
 
 import httpx
+import openai
 import pytest
 from tests.support.truss_process import LOOPBACK, Served, listening_hosts
 
@@ -53,6 +54,19 @@ def test_pages_of_other_machines_are_refused(server: Served, origin: str) -> Non
 
 def test_pages_of_this_machine_are_answered(server: Served) -> None:
     assert server.post(BODY, headers={"Origin": "http://localhost:3000"}).status_code == 200
+
+
+def test_the_routes_by_which_clients_look_for_a_model(server: Served) -> None:
+    base = f"http://127.0.0.1:{server.port}"
+    with openai.OpenAI(base_url=f"{base}/v1", api_key="none", max_retries=0) as client:
+        (model,) = client.models.list()
+        assert (model.id, model.object) == ("smollm2-135m-cpu", "model")
+        with pytest.raises(openai.NotFoundError, match="embeddings are not served") as refused:
+            client.embeddings.create(model=model.id, input="Hi")
+    assert refused.value.code == "not_served"
+    for path in ("/health", "/health/ready"):
+        assert httpx.get(f"{base}{path}").status_code == 200
+    assert httpx.get(f"{base}/v1/models", headers={"Host": "evil.example"}).status_code == 421
 
 
 @pytest.mark.parametrize("path", ["/hot-reload", "/hot-reload/"])
@@ -127,7 +141,7 @@ async def test_a_body_beyond_the_limit_reaches_no_application() -> None:
         async def send(message: Any) -> None:
             sent.append(message.get("status"))
 
-        scope = {"type": "http", "path": "/", "headers": [], "parts": len(parts)}
+        scope = {"type": "http", "method": "POST", "path": "/", "headers": [], "parts": len(parts)}
         await guard(scope, receive, send)
 
     await ask(b"12345", b"67890")

@@ -1,8 +1,9 @@
 """Run Truss's `main.py` on one address, with a guard in front of the application.
 
-Truss's server listens on every address, as a container must, requires no key, and reads bodies of
-any size. Usage, in the folder of `main.py`: `python local_main.py HOST MAX_BODY_BYTES main.py`.
-Imports nothing of this package: the served Truss may bundle another version of it.
+Truss's server listens on every address, as a container must, requires no key, reads bodies of any
+size, and lacks the routes by which clients look for a model and for its health. Usage, in the
+folder of `main.py`: `python local_main.py HOST MAX_BODY_BYTES main.py`. Imports nothing of this
+package: the served Truss may bundle another version of it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import os
 import runpy
 import socket
 import sys
+import time
 from collections import deque
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -21,6 +24,11 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _RELOAD_PATH = "/hot-reload"
+_MODELS_PATH = "/v1/models"
+_HEALTH_PATHS = ("/health", "/health/ready")
+_READY_PATH = "/v1/models/model"
+"""Truss's readiness route."""
+
 _DRAINED_BODIES = 32
 """Read and drop up to this multiple of the limit: most clients send all before they read."""
 
@@ -56,7 +64,7 @@ def is_private(host: str) -> bool:
 
 
 class Guard:
-    """ASGI middleware that rejects requests a local server should not answer.
+    """ASGI middleware that rejects requests a local server should not answer, and lists the model.
 
     Rejects hot reloads of the model's code and oversized bodies. On loopback, also rejects requests
     with the `Host` of another machine, which a browser sends after DNS rebinding, or with the
@@ -66,10 +74,19 @@ class Guard:
         app: Truss's application.
         host: the listening address or name.
         max_body_bytes: a longer body is rejected while it arrives.
+        model_name: the id that `GET /v1/models` lists.
     """
 
-    def __init__(self, app: ASGIApp, host: str, max_body_bytes: int) -> None:
+    def __init__(
+        self, app: ASGIApp, host: str, max_body_bytes: int, model_name: str = "model"
+    ) -> None:
         self._app = app
+        self._model = {
+            "id": model_name,
+            "object": "model",
+            "created": int(time.time()),
+            "owned_by": "trtllm-truss",
+        }
         self._max_body_bytes = max_body_bytes
         self._host = host.lower()
         self._is_private = is_private(host)
@@ -84,12 +101,20 @@ class Guard:
                     f"the body is too large; at most {self._max_body_bytes} bytes are read "
                     "(serving.max_body_bytes). Send less.",
                 )
+        if refusal is None and scope["type"] == "http" and scope["method"] == "GET":
+            if scope["path"] == _MODELS_PATH:
+                await _send_json(send, 200, {"object": "list", "data": [self._model]})
+                return
+            if scope["path"] in _HEALTH_PATHS:
+                scope = {**scope, "path": _READY_PATH, "raw_path": _READY_PATH.encode()}
         if refusal is None:
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close"})
         else:
-            await _refuse(send, *refusal)
+            status, code, message = refusal
+            error = {"code": code, "message": message, "param": None}
+            await _send_json(send, status, {"error": error})
 
     async def _with_body(self, receive: Receive) -> tuple[Receive, bool]:
         """Read a body up to the limit; drop the rest of a longer one.
@@ -142,9 +167,8 @@ class Guard:
         return is_loopback(host) or host == self._host
 
 
-async def _refuse(send: Send, status: int, code: str, message: str) -> None:
-    error = {"code": code, "message": message, "param": None}
-    body = json.dumps({"error": error}).encode()
+async def _send_json(send: Send, status: int, value: dict[str, Any]) -> None:
+    body = json.dumps(value).encode()
     head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": status, "headers": head})
     await send({"type": "http.response.body", "body": body})
@@ -153,10 +177,15 @@ async def _refuse(send: Send, status: int, code: str, message: str) -> None:
 def main(host: str, max_body_bytes: str, program: str) -> None:
     """Run Truss's program on `host` instead of every address."""
     import uvicorn
+    import yaml
+
+    config = yaml.safe_load(Path("config.yaml").read_text(encoding="utf-8"))
+    model_name = str(config.get("model_name") or "model")
 
     class LocalConfig(uvicorn.Config):
         def __init__(self, app: ASGIApp, **options: Any) -> None:
-            super().__init__(Guard(app, host, int(max_body_bytes)), **{**options, "host": host})
+            guard = Guard(app, host, int(max_body_bytes), model_name)
+            super().__init__(guard, **{**options, "host": host})
 
     uvicorn.Config = LocalConfig  # type: ignore[misc, assignment]
     sys.argv = [program]
