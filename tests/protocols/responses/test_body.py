@@ -191,3 +191,15 @@ def test_what_cannot_be_honoured_is_refused_by_name(
 def test_the_input_is_required() -> None:
     with pytest.raises(InvalidRequest, match=r"^input is missing\.$"):
         parse_response({"model": "m"}, {})
+
+
+def test_fields_of_other_servers() -> None:
+    assert parsed(guided_regex="a+").request.guide == Guide("regex", "a+")
+    assert parsed(min_p=0, top_k=-1, stop_token_ids=[5]).request.stop_token_ids == (5,)
+    with pytest.raises(InvalidRequest, match=r"text\.format and guided_regex both constrain"):
+        parsed(guided_regex="a+", text={"format": {"type": "json_object"}})
+    logged = {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
+    greedy = parsed(**logged, temperature=0)
+    assert (greedy.request.log_probs, greedy.chosen_is_top) == (0, True)
+    sampled = parsed(**logged)
+    assert (sampled.request.log_probs, sampled.chosen_is_top) == (1, False)

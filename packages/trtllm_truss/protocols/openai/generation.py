@@ -17,6 +17,7 @@ _NAMES = {
     "truncate_prompt": "truncate_prompt_tokens",
     "stop_words": "stop",
     "include_stop": "include_stop_str_in_output",
+    "guide": "response_format",
 }
 """Names of a request's attributes in both APIs, where they differ."""
 
@@ -61,7 +62,7 @@ def generation_arguments(
         "lora_task_id": fields.lora_task_id,
         "running_usage": options.include_usage and options.continuous_usage_stats,
         "sampling": _sampling(fields),
-        "names": {**_NAMES, "guide": guide_field, **names},
+        "names": {**_NAMES, **names, **({} if guide is None else {"guide": guide_field})},
     }
 
 

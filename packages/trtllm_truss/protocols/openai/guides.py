@@ -26,7 +26,7 @@ _OLDER = ("json", "regex", "choice", "grammar")
 
 
 def read_guide(fields: SharedFields, text_format: Guide | None) -> tuple[str, Guide | None]:
-    """Return the guide, and the name of its field.
+    """Return the guide, and the name of its field, which means nothing without a guide.
 
     Args:
         fields: the fields.

@@ -13,8 +13,6 @@ from trtllm_truss.protocols.responses.output import Json, OutputItems, without_c
 from trtllm_truss.requests import AnswerItem, FinishReason, GenerationEnd, Token, Usage
 from trtllm_truss.tool_calls.events import Event, TextDelta
 
-_SHAPE = ChatShape(log_probs=True)
-
 
 class Answer:
     """The answer of one call.
@@ -62,7 +60,8 @@ class Answer:
         """Return the log probabilities of tokens, if requested."""
         if not self._call.log_probs:
             return []
-        found = _SHAPE.log_probs_of(tokens)
+        shape = ChatShape(log_probs=True, chosen_is_top=self._call.chosen_is_top)
+        found = shape.log_probs_of(tokens)
         return [] if found is None else list(found["content"])
 
     def begun(self) -> Json:

@@ -19,8 +19,8 @@ from trtllm_truss.protocols.openai.fields import (
     StreamOptions,
     read_body,
 )
-from trtllm_truss.protocols.openai.generation import generation_arguments
-from trtllm_truss.protocols.openai.response_format import read_response_format
+from trtllm_truss.protocols.openai.generation import alternatives_of_engine, generation_arguments
+from trtllm_truss.protocols.openai.response_format import FLAT_PATH, read_response_format
 from trtllm_truss.protocols.openai.tools import read_tool_use
 from trtllm_truss.protocols.responses.items import read_items
 from trtllm_truss.protocols.tool_use import ModelFormats, NewParser
@@ -95,8 +95,8 @@ class ResponsesFields(ChatExtensions):
         None,
         ge=0,
         le=20,
-        description=f"Alternatives to report for each token; requires `{LOG_PROBS}`. The engines "
-        "report the chosen token only, so the only accepted value is 0.",
+        description="Alternatives to report for each token: 0, or in greedy decoding 1; requires "
+        f"`{LOG_PROBS}`. The engines report the chosen token only.",
     )
     tools: list[Any] | None = Field(
         None, max_length=MAX_TOOLS, description="Functions that the model may call."
@@ -165,6 +165,7 @@ class ResponsesCall:
         echo: the fields of the request that the response has as well.
         stream: whether the answer is streamed.
         log_probs: whether log probabilities are requested; not together with `new_parser`.
+        chosen_is_top: report the chosen token as the likeliest one.
         new_parser: makes the parser of reasoning and tool calls; None for text.
         parallel_calls: whether the answer may have several calls.
     """
@@ -173,6 +174,7 @@ class ResponsesCall:
     echo: Mapping[str, Any]
     stream: bool
     log_probs: bool
+    chosen_is_top: bool
     new_parser: NewParser | None
     parallel_calls: bool
 
@@ -196,7 +198,8 @@ def parse_response(
     messages = read_items(fields.input, fields.instructions)
     parallel = fields.parallel_tool_calls
     use = read_tool_use(fields.tools, fields.tool_choice, parallel=parallel, flat=True)
-    log_probs = _log_probs(fields)
+    alternatives = _alternatives(fields)
+    log_probs = alternatives_of_engine(fields, alternatives, top_is_chosen=False)
     arguments = generation_arguments(
         fields,
         max_tokens=fields.max_output_tokens or fields.max_tokens,
@@ -205,6 +208,7 @@ def parse_response(
             "messages": "input",
             "log_probs": "top_logprobs",
             "max_tokens": "max_output_tokens",
+            "guide": FLAT_PATH,
         },
         text_format=read_response_format(fields.text.format, flat=True),
     )
@@ -226,12 +230,13 @@ def parse_response(
         echo=_echo(fields),
         stream=fields.stream,
         log_probs=log_probs is not None,
+        chosen_is_top=alternatives != log_probs,
         new_parser=new_parser,
         parallel_calls=parallel,
     )
 
 
-def _log_probs(fields: ResponsesFields) -> int | None:
+def _alternatives(fields: ResponsesFields) -> int | None:
     if LOG_PROBS in fields.include:
         return fields.top_logprobs or 0
     if fields.top_logprobs:
