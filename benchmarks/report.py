@@ -19,11 +19,15 @@ _MARKED = re.compile(r"^<!-- (.+) -->\n", re.MULTILINE)
 _SUMMARIES = {
     "zero-cost": "With an engine that costs nothing, the serving path carries",
     "cpu-engine": "With SmolLM2-135M on the CPU, where the model is the limit, it carries",
+    "host-floor": "Beside Truss's bare server, which only streams two pieces,",
 }
-_READING = (
-    "Ratios carry over to other machines, absolute figures do not; `make bench` "
-    "(`python -m benchmarks --help`) writes this page.\n\n"
-)
+_READING = """\
+Figures and ratios are those of the machine named under each table, and other machines give others;
+`make bench` (`python -m benchmarks --help`) measures yours and writes this page.
+
+![Tokens per second](plots/zero-cost-tok_s.svg)
+
+"""
 
 
 def write_report(results: Path, docs: Path, names: Collection[str]) -> Path:
@@ -42,7 +46,8 @@ def write_report(results: Path, docs: Path, names: Collection[str]) -> Path:
             case = read_result(file)
             parts[name] = _section(case, docs) + "\n"
             if name in _SUMMARIES:
-                parts[f"summary: {name}"] = f"{_SUMMARIES[name]} {_carried(case)}\n"
+                summary = (_ratios if name == "host-floor" else _carried)(case)
+                parts[f"summary: {name}"] = f"{_SUMMARIES[name]} {summary}\n"
     parts["reading"] = _READING
     order = [*(f"summary: {name}" for name in _SUMMARIES), "reading", *MEASURED]
     marked = [_MARKER.format(key) + parts[key] for key in order if key in parts]
@@ -67,6 +72,13 @@ def _carried(result: CaseResult) -> str:
     return (
         f"{tokens_s} tokens/s over {streams} streams on {result.machine['cores']} cores: {ratios}"
     )
+
+
+def _ratios(result: CaseResult) -> str:
+    """Return the comparison of the second number of steady clients, 32 by default."""
+    steady = [finding for finding in result.findings if finding.startswith("steady")]
+    load, _, ratios = steady[min(1, len(steady) - 1)].partition(": ")
+    return f"{ratios.removesuffix('.')} ({load} clients on {result.machine['cores']} cores)."
 
 
 def _section(result: CaseResult, docs: Path) -> str:

@@ -38,7 +38,17 @@ def test_report_opens_with_the_throughput_at_the_most_streams(tmp_path: Path) ->
     carried = "carries 512 ±12 tokens/s over 512 streams on 2 cores: 512 ×"
     assert first.endswith(f"{carried} a loop.")
     assert second.endswith(f"{carried} the model alone.")
-    assert third.endswith("writes this page.")
+    assert third.startswith("Figures and ratios are those of the machine")
+
+
+def test_report_opens_with_the_cost_of_a_request(tmp_path: Path) -> None:
+    result = CaseResult("host-floor", "A title", "A text.", [Column("path", "path")])
+    for load in ("at once, 32", "steady, 1", "steady, 32", "steady, 512"):
+        result.find(f"{load}: trtllm-truss has 0.8 × of its requests/s.")
+    result.machine["cores"] = "2"
+    result.write(tmp_path)
+    page = write_report(tmp_path, tmp_path, ["host-floor"]).read_text()
+    assert "trtllm-truss has 0.8 × of its requests/s (steady, 32 clients on 2 cores).\n" in page
 
 
 def test_a_partial_run_keeps_the_other_cases(tmp_path: Path) -> None:
