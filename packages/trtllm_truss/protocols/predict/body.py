@@ -118,7 +118,11 @@ def parse_predict(
             f"{parsed.max_tokens}.",
             param="min_tokens",
         )
-    use = read_tool_use(parsed.tools, parsed.tool_choice, parallel=parsed.parallel_tool_calls)
+    use, guide = ToolUse(), None
+    if parsed.tools or parsed.tool_choice is not None:
+        use = read_tool_use(parsed.tools, parsed.tool_choice, parallel=parsed.parallel_tool_calls)
+    if parsed.response_format is not None:
+        guide = read_response_format(parsed.response_format)
     if use.tools and parsed.messages is None:
         raise InvalidRequest(
             "tools are given without messages; send the prompt as a message.", param="tools"
@@ -134,7 +138,7 @@ def parse_predict(
         bad_words=tuple(parsed.bad_words),
         beam_width=parsed.beam_width,
         ignore_eos=parsed.ignore_eos or end_id == -1,
-        guide=read_response_format(parsed.response_format),
+        guide=guide,
         sampling=Sampling(**parsed.model_dump(include=_SAMPLING)),
         names={"guide": "response_format"},
     )
