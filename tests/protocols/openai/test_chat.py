@@ -132,6 +132,8 @@ def test_fields_reach_the_sampling(sent: dict[str, Any], name: str, value: objec
             {"type": "json_object"},
             Guide("json_schema", '{"type": "object", "additionalProperties": true}'),
         ),
+        ({"type": "json_object", "value": {"a": 1}}, Guide("json_schema", '{"a": 1}')),
+        ({"type": "json_object", "schema": {"a": 1}}, Guide("json_schema", '{"a": 1}')),
         (
             {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}},
             Guide("json_schema", '{"type": "object"}'),
@@ -324,6 +326,11 @@ def test_what_is_not_served_is_refused_by_name(name: str) -> None:
             {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
             "response_format",
             ["json_schema.schema is null"],
+        ),
+        (
+            {"response_format": {"type": "json_object", "value": "a"}},
+            "response_format",
+            ["response_format.value is", "a JSON schema"],
         ),
         ({"response_format": {"type": "regex"}}, "response_format", ["regex is null"]),
         ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools", ["tools[0]"]),

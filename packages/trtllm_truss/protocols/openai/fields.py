@@ -123,7 +123,8 @@ class SharedFields(OpenAIExtensions):
     response_format: dict[str, Any] | None = Field(
         None,
         description="`text`, `json_object`, `json_schema`; beyond OpenAI's: `regex` and `grammar` "
-        "(EBNF), each with its text under the same name.",
+        "(EBNF), each with its text under the same name, and a schema as `value` (TGI's form) or "
+        "`schema` of a `json_object`.",
     )
 
 

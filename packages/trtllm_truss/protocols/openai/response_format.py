@@ -2,7 +2,9 @@
 
 `text`, `json_object` and `json_schema` are OpenAI's
 (https://platform.openai.com/docs/guides/structured-outputs), and so is `grammar`, which its client
-knows as a type; `regex` is the form of TensorRT-LLM's own server.
+knows as a type; `regex` is the form of TensorRT-LLM's own server. A `json_object` may hold a
+schema: as `value` in TGI's form, which huggingface_hub makes of a `json_schema`
+(https://huggingface.co/docs/text-generation-inference/conceptual/guidance), or as `schema`.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ _TEXTS: dict[str, GuideKind] = {"regex": "regex", "grammar": "ebnf_grammar"}
 ANY_OBJECT = json.dumps({"type": "object", "additionalProperties": True})
 """The backend's own `json` also accepts arrays."""
 
+_OBJECT_SCHEMAS = ("value", "schema")
 _TYPES = ("text", "json_object", "json_schema", *_TEXTS)
 
 
@@ -44,7 +47,7 @@ def read_response_format(
     if kind == "text":
         return None
     if kind == "json_object":
-        return Guide("json_schema", ANY_OBJECT)
+        return Guide("json_schema", _object_schema(response_format, path))
     if kind == "json_schema":
         if flat:
             return Guide("json_schema", _schema(response_format, path))
@@ -60,11 +63,18 @@ def read_response_format(
     raise _wrong(f"{path}.type", kind, f"one of {', '.join(_TYPES)}")
 
 
-def _schema(description: Mapping[str, Any], path: str) -> str:
-    schema = description.get("schema")
+def _object_schema(response_format: Mapping[str, Any], path: str) -> str:
+    for key in _OBJECT_SCHEMAS:
+        if response_format.get(key) is not None:
+            return _schema(response_format, path, key)
+    return ANY_OBJECT
+
+
+def _schema(description: Mapping[str, Any], path: str, key: str = "schema") -> str:
+    schema = description.get(key)
     if not isinstance(schema, dict):
-        raise _wrong(f"{path}.schema", schema, "a JSON schema")
-    return _bounded(f"{path}.schema", json.dumps(schema, ensure_ascii=False))
+        raise _wrong(f"{path}.{key}", schema, "a JSON schema")
+    return _bounded(f"{path}.{key}", json.dumps(schema, ensure_ascii=False))
 
 
 def _bounded(path: str, text: str) -> str:
