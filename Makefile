@@ -7,6 +7,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+CLIENTS := .venv-clients
+CLIENTS_READY := $(CLIENTS)/.ready
 HOST   ?= 127.0.0.1
 PORT   ?= 8080
 EXAMPLE := examples/smollm2-135m-cpu/config.yaml
@@ -23,7 +25,7 @@ PROGRESS = 2>&1 | tee -a $(VENV)/pip.log | awk '\
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
-.PHONY: help setup demo serve test unit check format docs lock bench clean
+.PHONY: help setup demo serve test unit clients check format docs lock bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +58,20 @@ test: check ## run every check: format, lint, types, tests
 unit: $(READY) ## run the tests without servers, in under a minute
 	$(PYTEST) -m "not server"
 
+clients: $(READY) $(CLIENTS_READY) ## run other people's clients against the CPU example (ONLY="-k litellm")
+	$(CLIENTS)/bin/python -m pytest -c tests/clients/pytest.ini tests/clients $(ONLY)
+
+# Node is optional: without npm its clients are skipped.
+$(CLIENTS_READY): $(READY) requirements-clients.txt tests/clients/node/package-lock.json
+	@echo "clients: OpenAI, Anthropic, LangChain, … (530 MB installed)"
+	@rm -rf $(CLIENTS)
+	@$(BIN)/uv venv --quiet --python $(BIN)/python $(CLIENTS)
+	@$(BIN)/uv pip install --quiet --python $(CLIENTS) -r requirements-clients.txt
+	@mkdir $(CLIENTS)/node && cp tests/clients/node/*.json $(CLIENTS)/node/
+	@if command -v npm >/dev/null; then cd $(CLIENTS)/node && npm ci --silent --ignore-scripts; \
+	  else echo "make: npm is not installed: the clients in Node are skipped" >&2; fi
+	@touch $@
+
 check: $(READY) ## format check, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -68,14 +84,15 @@ format: $(READY) ## format the code and apply the fixes of the linter
 docs: $(READY) ## rewrite the generated pages in docs/
 	$(BIN)/python -m tools.docs docs
 
-lock: $(READY) ## update the pins of requirements-dev.in
-	$(BIN)/uv pip compile --universal --python-version 3.10 --no-annotate --no-header --quiet \
-	  --upgrade requirements-dev.in -o requirements-dev.txt
+lock: $(READY) ## update the pins of requirements-dev.in and requirements-clients.in
+	for name in requirements-dev requirements-clients; do \
+	  $(BIN)/uv pip compile --universal --python-version 3.10 --no-annotate --no-header --quiet \
+	    --upgrade $$name.in -o $$name.txt || exit; done
 
 bench: $(READY) ## measure the serving path (CASES="..."); updates docs/performance.md and plots
 	@$(PIP) --quiet -r requirements-bench.txt
 	@$(BIN)/python -m benchmarks $(CASES) --docs docs
 
 clean: ## remove .venv, caches and run folders
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info packages/*.egg-info benchmarks/results
+	rm -rf $(VENV) $(CLIENTS) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info packages/*.egg-info benchmarks/results
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

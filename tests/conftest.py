@@ -16,6 +16,7 @@ from xdist.scheduler import LoadScopeScheduling
 from tests.support.left_behind import LeftBehind
 
 TESTS = Path(__file__).parent
+collect_ignore = ["clients"]  # `make clients` runs them in an environment of their own
 SERVER_FOLDERS = ("end_to_end", "backends/triton_native")
 SERVER_FIXTURES = frozenset(
     {"make_triton", "model_folder", "remote_api", "smollm2_checkpoint", "triton", "warm_triton"}

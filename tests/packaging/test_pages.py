@@ -175,6 +175,14 @@ def test_every_error_of_a_request_is_listed(name: str) -> None:
         assert re.search(rf"\b{kind.status}\b[^`]* `{kind.code}`", listed), kind
 
 
+def test_every_example_of_a_client_is_run() -> None:
+    text = page("docs/clients.md")
+    titles = re.findall(r"^## (.+)$", prose(text), re.MULTILINE)
+    tests = "".join(file.read_text() for file in ROOT.glob("tests/clients/test_*.py"))
+    assert len(titles) > 10
+    assert [title for title in titles if f'"{title}"' not in tests] == []
+
+
 def literals() -> Iterator[str]:
     """Yield every string of the package, with a placeholder for each formatted value."""
     for module in PACKAGE.rglob("*.py"):

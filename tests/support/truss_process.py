@@ -48,13 +48,14 @@ class Served:
         config: Path = EXAMPLE,
         environment: dict[str, str] | None = None,
         arguments: Sequence[str] = (),
+        python: str = sys.executable,
     ) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/v1/models/model:predict"
         self.lines: list[str] = []
         self.process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "trtllm_truss", "serve", "--truss", str(ROOT)),
+                *(python, "-m", "trtllm_truss", "serve", "--truss", str(ROOT)),
                 *("--config", str(config), "--port", str(self.port)),
                 *arguments,
             ],
