@@ -66,8 +66,8 @@ def new_launch(http_port: int | None = None, grpc_port: int | None = None) -> La
     """
     run_id = f"{os.getpid()}_{secrets.token_hex(4)}"
     prefix = f"{RUN_PREFIX}{run_id}_"
-    folder = Path(tempfile.mkdtemp(prefix=prefix))
-    return Launch(run_id, free_ports(http_port, grpc_port), prefix, folder)
+    ports = free_ports(http_port, grpc_port)  # may fail, so before the folder
+    return Launch(run_id, ports, prefix, Path(tempfile.mkdtemp(prefix=prefix)))
 
 
 def launcher(
