@@ -204,7 +204,7 @@ def test_wrong_knobs_are_named(name: str, value: bool | int | float | str) -> No
         RuntimeOptions.parse({name: value})
 
 
-@settings(deadline=None, derandomize=True, max_examples=300)
+@settings(deadline=None, derandomize=True, max_examples=120)
 @given(
     model=st.sampled_from(sorted(MODELS)),
     tp=st.sampled_from([1, 2, 3, 4, 8, 16]),

@@ -9,7 +9,7 @@ from trtllm_truss.text.stop_words import StopWordMatcher, StopWords
 
 letters = st.text("abc", max_size=30)
 words = st.lists(st.text("abc", min_size=1, max_size=6), max_size=5)
-thorough = settings(deadline=None, max_examples=500, derandomize=True)
+thorough = settings(deadline=None, max_examples=250, derandomize=True)
 
 
 def reference(text: str, stop_words: list[str]) -> str:
