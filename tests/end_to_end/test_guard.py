@@ -61,6 +61,7 @@ def test_the_routes_by_which_clients_look_for_a_model(server: Served) -> None:
     with openai.OpenAI(base_url=f"{base}/v1", api_key="none", max_retries=0) as client:
         (model,) = client.models.list()
         assert (model.id, model.object) == ("smollm2-135m-cpu", "model")
+        assert client.models.retrieve(model.id) == model
         with pytest.raises(openai.NotFoundError, match="embeddings are not served") as refused:
             client.embeddings.create(model=model.id, input="Hi")
     assert refused.value.code == "not_served"
@@ -149,6 +150,29 @@ async def test_a_body_beyond_the_limit_reaches_no_application() -> None:
     await ask(b"12345", b"67890", b"!", b"more")
     assert not reached
     assert sent == [413, None]
+
+
+async def test_a_refusal_has_the_format_of_its_route() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError(scope)
+
+    transport = httpx.ASGITransport(Guard(app, "127.0.0.1", max_body_bytes=10))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+
+        async def refusal(path: str) -> Any:
+            answer = await client.post(path, content=b"a" * 11)
+            assert answer.status_code == 413
+            return answer.json()
+
+        for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses"):
+            error = (await refusal(path))["error"]
+            assert error.keys() == {"message", "type", "param", "code"}
+            assert (error["type"], error["code"]) == ("invalid_request_error", "body_too_large")
+        message = error["message"]
+        invocation = await refusal("/invocations")
+        assert invocation == {"code": 413, "error": message}
+        error = {"type": "request_too_large", "message": message}
+        assert await refusal("/v1/messages") == {"type": "error", "error": error}
 
 
 def test_an_oversized_chunked_body_is_refused(server: Served) -> None:

@@ -75,7 +75,8 @@ Truss's server owns the routes, and a Truss cannot add any.
 - `GET /v1/models`, `GET /health` and `GET /health/ready` are answered by `trtllm-truss serve`, not
   by a deployment. There, tell clients that list models a name, any of which is accepted; switch off
   a load generator's check of health, or send it to `GET /ping` or `GET /v1/models/model`.
-- `GET /v1/models/NAME` is Truss's check of readiness: 200 with `{}`, not OpenAI's description.
+- `GET /v1/models/NAME` is Truss's check of readiness: 200 with `{}`, not OpenAI's description,
+  which `serve` returns for the name that it lists.
 - `POST /v1/embeddings` is refused with 404 and the code `not_served`.
 - `/v1/websocket` is closed with code 1003: Truss allows it only to models without `predict`.
 """

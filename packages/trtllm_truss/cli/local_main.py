@@ -29,6 +29,8 @@ _HEALTH_PATHS = ("/health", "/health/ready")
 _READY_PATH = "/v1/models/model"
 """Truss's readiness route."""
 
+_OPENAI_PATHS = tuple(f"/v1/{name}" for name in ("chat/completions", "completions", "responses"))
+
 _DRAINED_BODIES = 32
 """Read and drop up to this multiple of the limit: most clients send all before they read."""
 
@@ -87,6 +89,8 @@ class Guard:
             "created": int(time.time()),
             "owned_by": "trtllm-truss",
         }
+        path = f"{_MODELS_PATH}/{model_name}"
+        self._model_path = None if path == _READY_PATH else path
         self._max_body_bytes = max_body_bytes
         self._host = host.lower()
         self._is_private = is_private(host)
@@ -105,6 +109,9 @@ class Guard:
             if scope["path"] == _MODELS_PATH:
                 await _send_json(send, 200, {"object": "list", "data": [self._model]})
                 return
+            if scope["path"] == self._model_path:
+                await _send_json(send, 200, self._model)
+                return
             if scope["path"] in _HEALTH_PATHS:
                 scope = {**scope, "path": _READY_PATH, "raw_path": _READY_PATH.encode()}
         if refusal is None:
@@ -112,9 +119,7 @@ class Guard:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close"})
         else:
-            status, code, message = refusal
-            error = {"code": code, "message": message, "param": None}
-            await _send_json(send, status, {"error": error})
+            await _send_json(send, refusal[0], _error_body(scope["path"], refusal))
 
     async def _with_body(self, receive: Receive) -> tuple[Receive, bool]:
         """Read a body up to the limit; drop the rest of a longer one.
@@ -165,6 +170,20 @@ class Guard:
         except ValueError:
             return False
         return is_loopback(host) or host == self._host
+
+
+def _error_body(path: str, refusal: Refusal) -> dict[str, Any]:
+    """Build the body of a refusal in the format of the route's protocol."""
+    status, code, message = refusal
+    if path == "/invocations":
+        return {"code": status, "error": message}
+    if path == "/v1/messages":
+        kind = "request_too_large" if status == 413 else "invalid_request_error"
+        return {"type": "error", "error": {"type": kind, "message": message}}
+    error = {"code": code, "message": message, "param": None}
+    if path in _OPENAI_PATHS:
+        error["type"] = "invalid_request_error"
+    return {"error": error}
 
 
 async def _send_json(send: Send, status: int, value: dict[str, Any]) -> None:
