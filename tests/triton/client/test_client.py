@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from tests.support.triton_server import chunks_of
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until
 
 from trtllm_truss import errors
 from trtllm_truss.engines.versions import PINNED_VERSION
@@ -149,7 +149,7 @@ async def test_closing_the_stream_cancels_in_the_engine(triton, client):
 async def test_an_engine_that_stops_is_not_cancelled(make_triton, monkeypatch, slow_ms):
     """Wait for the end of a slow iteration: cancelling a call can abort Triton."""
     cancelled = []
-    monkeypatch.setattr(GrpcConnection, "cancel", lambda _, call: cancelled.append(call))
+    monkeypatch.setattr(GrpcConnection, "cancel", lambda _, *call: cancelled.append(call))
     server = make_triton(step_ms=slow_ms)
     client = TritonClient(server.grpc_address, tensorrt_llm_version="1.0.0")
     stopped = asyncio.Event()
@@ -194,6 +194,31 @@ async def test_fifty_at_once(triton, client):
         triton.script(name, tokens=tokens)
     got = await asyncio.gather(*(collect(client, request(name)) for name in wanted))
     assert [ids(chunks) for chunks in got] == list(wanted.values())
+
+
+async def test_one_call_serves_requests_until_it_is_idle(triton, client, monkeypatch):
+    """Triton that stops waits half a minute for open calls."""
+    used = []
+    exchange = GrpcConnection.exchange
+
+    def note(*arguments):
+        used.append(exchange(*arguments))
+        return used[-1]
+
+    monkeypatch.setattr(GrpcConnection, "exchange", note)
+    for number in range(5):
+        triton.script(f"kept_{number}", tokens=[number, 7])
+        assert ids(await collect(client, request(f"kept_{number}"))) == [number, 7]
+    assert len(set(used)) == 1
+    await until(lambda: not client._connection._calls)
+
+
+async def test_an_abandoned_request_ends_its_call(triton, client):
+    triton.script("abandoned", tokens=range(1000), delay_ms=5)
+    async with client.answer(request("abandoned", 1000)) as answer:
+        await answer.next()
+    assert ids(await collect(client, request("next_one", 3))) == [11, 12, 13]
+    await until(lambda: not client._connection._calls)
 
 
 async def test_unreachable_server():

@@ -8,10 +8,12 @@ import os
 import grpc
 import pytest
 from grpc import StatusCode
+from tests.support.waiting import until
 
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
 
 METHOD = "/test.Service/Answer"
+EXCHANGES = "/test.Service/Exchanges"
 
 
 class Received:
@@ -23,6 +25,10 @@ class Received:
 
     def message(self, payload):
         self.messages.append(payload)
+        if payload != LAST:
+            return False
+        self.end.set_result(None)
+        return True
 
     def ended(self, status, details):
         self.end.set_result((status, details))
@@ -52,16 +58,37 @@ async def behave(request, context):
             raise
 
 
+async def answer_each(requests, context):
+    """Answer every message of a call, then LAST."""
+    number = len(calls)
+    calls.append(0)
+    async for request in requests:
+        calls[number] += 1
+        async for answer in behave(request, context):
+            yield answer
+        yield LAST
+        if request == b"and two":
+            yield LAST
+    ended.append(number)
+
+
+LAST = b"the last one"
+calls: list[int] = []  # messages of each call
+ended: list[int] = []
 cancelled: list[bytes] = []
 
 
 class Handler(grpc.GenericRpcHandler):
     def service(self, details):
+        if details.method == EXCHANGES:
+            return grpc.stream_stream_rpc_method_handler(answer_each)
         return grpc.unary_stream_rpc_method_handler(behave) if details.method == METHOD else None
 
 
 @pytest.fixture
 async def server():
+    calls.clear()
+    ended.clear()
     server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
     server.add_generic_rpc_handlers((Handler(),))
     server.port = server.add_insecure_port("127.0.0.1:0")
@@ -133,15 +160,83 @@ async def test_a_cancelled_call_ends_on_the_server_without_further_messages(conn
     received = Received()
     number = connection.call(METHOD, b"wait for me", received)
     await ask(connection, b"echo there")
-    connection.cancel(number)
-    connection.cancel(number)
-    for _ in range(500):
-        if b"for me" in cancelled:
-            break
-        await asyncio.sleep(0.01)
-    assert b"for me" in cancelled
+    connection.cancel(number, received)
+    connection.cancel(number, received)
+    await until(lambda: b"for me" in cancelled)
     assert (await ask(connection, b"echo still here"))[0] == [b"still here"]
     assert not received.end.done()
+
+
+async def exchange(connection, request):
+    received = Received()
+    number = connection.exchange(EXCHANGES, request, received)
+    return number, received.messages, await asyncio.wait_for(received.end, 20)
+
+
+async def test_exchanges_follow_each_other_on_one_call(connection):
+    numbers = set()
+    for number in range(20):
+        call, messages, _ = await exchange(connection, b"echo %d" % number)
+        assert messages == [b"%d" % number, LAST]
+        numbers.add(call)
+    assert len(numbers) == 1
+    assert calls == [20]
+
+
+async def test_exchanges_at_once_have_calls_of_their_own(connection):
+    for _ in range(2):
+        answers = await asyncio.gather(*(exchange(connection, b"echo %d" % n) for n in range(30)))
+        assert [messages[0] for _, messages, _ in answers] == [b"%d" % n for n in range(30)]
+    assert calls == [2] * 30
+
+
+async def test_large_messages_both_ways_on_one_call(connection):
+    payload = os.urandom(1_000_000)
+    for _ in range(5):
+        _, messages, _ = await exchange(connection, b"echo " + payload)
+        assert messages == [payload, LAST]
+    assert calls == [5]
+
+
+async def test_an_idle_call_ends_by_itself(connection):
+    await exchange(connection, b"echo it")
+    await until(lambda: ended)
+    assert (await exchange(connection, b"echo again"))[1] == [b"again", LAST]
+    assert calls == [1, 1]
+
+
+async def test_a_finished_call_is_not_used_again(connection):
+    received = Received()
+    number = connection.exchange(EXCHANGES, b"wait", received)
+    connection.finish(number, received)
+    assert (await exchange(connection, b"echo it"))[0] != number
+
+
+async def test_a_failed_call_is_not_used_again(connection):
+    _, messages, end = await exchange(connection, b"fail")
+    assert messages == [b"before"]
+    assert end[0] is StatusCode.RESOURCE_EXHAUSTED
+    assert (await exchange(connection, b"echo it"))[1] == [b"it", LAST]
+
+
+async def test_a_call_with_a_message_too_many_is_not_used_again(connection):
+    await exchange(connection, b"and two")
+    await until(lambda: ended)
+    assert (await exchange(connection, b"echo it"))[1] == [b"it", LAST]
+    assert calls == [1, 1]
+
+
+async def test_nothing_old_touches_the_next_exchange(connection):
+    old = Received()
+    number = connection.exchange(EXCHANGES, b"echo old", old)
+    await asyncio.wait_for(old.end, 20)
+    received = Received()
+    assert connection.exchange(EXCHANGES, b"echo new", received) == number
+    connection.cancel(number, old)
+    connection.finish(number, old)
+    await asyncio.wait_for(received.end, 20)
+    assert (old.messages, received.messages) == ([b"old", LAST], [b"new", LAST])
+    assert (await exchange(connection, b"echo newer"))[0] == number
 
 
 async def test_the_end_of_the_server_ends_every_call(server, connection):
@@ -151,11 +246,7 @@ async def test_the_end_of_the_server_ends_every_call(server, connection):
     for call in calls:
         _, (status, _) = await call
         assert status in (StatusCode.UNAVAILABLE, StatusCode.CANCELLED)
-    for _ in range(500):
-        if not connection.is_usable:
-            break
-        await asyncio.sleep(0.01)
-    assert not connection.is_usable
+    await until(lambda: not connection.is_usable)
 
 
 async def test_closing_ends_every_call(connection):

@@ -10,12 +10,12 @@ import pytest
 from grpc import StatusCode
 from tritonclient.grpc import service_pb2
 
-from trtllm_truss.errors import EngineUnavailable
+from trtllm_truss.errors import EngineUnavailable, InternalError
 from trtllm_truss.triton.client.response_stream import ResponseStream
 
 
-def message(ids, log_probs, *, final=False):
-    response = service_pb2.ModelInferResponse(model_name="tensorrt_llm")
+def message(ids, log_probs, *, final=False, request_id=""):
+    response = service_pb2.ModelInferResponse(model_name="tensorrt_llm", id=request_id)
     outputs = {
         "output_ids": ("INT32", [1, 1, len(ids)], struct.pack(f"<{len(ids)}i", *ids)),
         "sequence_length": ("INT32", [1, 1], struct.pack("<i", len(ids))),
@@ -102,3 +102,13 @@ async def test_a_connections_end_is_not_a_sign_of_life(status):
     answer = ResponseStream(on_heartbeat=lambda: seen.append(1))
     answer.ended(status, "connection reset")
     assert not seen
+
+
+async def test_the_response_of_another_request_is_refused():
+    answer = ResponseStream(request_id="ours")
+    assert not answer.message(message([7], [], request_id="ours"))
+    assert not answer.message(message([8], [], request_id="yours", final=True))
+    assert (await answer.next()).token_ids == (7,)
+    with pytest.raises(InternalError, match="'yours' instead of 'ours'"):
+        await answer.next()
+    assert not answer.over

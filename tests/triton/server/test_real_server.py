@@ -68,7 +68,7 @@ class Answer:
         self.status = asyncio.get_running_loop().create_future()
 
     def message(self, payload):
-        pass
+        return False
 
     def ended(self, status, details):
         self.status.set_result((status, details))

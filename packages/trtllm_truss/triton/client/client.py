@@ -1,4 +1,8 @@
-"""One asynchronous token stream per request to a Triton server."""
+"""One asynchronous token stream per request to a Triton server.
+
+One call serves several requests, one after another: the next one starts after the final response
+of the last one. A request that ends in any other way ends its call.
+"""
 
 from __future__ import annotations
 
@@ -72,12 +76,13 @@ class TritonClient:
             EngineUnavailable: the server cannot be reached.
         """
         connection = await self._connected()
-        answer = ResponseStream(on_end, on_heartbeat)
+        answer = ResponseStream(on_end, on_heartbeat, request_id=request.request_id)
         message = encode_request(request, model_name=self._model_name, declared=self._declared)
-        call = connection.call(_STREAM_INFER, message.SerializeToString(), answer)
+        call = connection.exchange(_STREAM_INFER, message.SerializeToString(), answer)
         try:
             yield answer
         finally:
+            connection.finish(call, answer)
             if not answer.over:
                 self._end_in_background(connection, call, answer, request.request_id, on_stopped)
 
@@ -110,10 +115,8 @@ class TritonClient:
         request_id: str,
         on_stopped: Callable[[int], None] | None,
     ) -> None:
-        if answer.is_final:  # the server is about to end it
-            return
         if self._closed:
-            connection.cancel(call)
+            connection.cancel(call, answer)
             return
         ending = asyncio.create_task(self._end(connection, call, answer, request_id))
         if on_stopped is not None:
@@ -131,12 +134,14 @@ class TritonClient:
         segmentation fault). The ``stop`` input of the backend is harmless.
         """
         stop = encode_stop(request_id, model_name=self._model_name)
-        order = ResponseStream()
+        order = ResponseStream(request_id=request_id)
         if connection.is_usable:
-            stop_call = connection.call(_STREAM_INFER, stop.SerializeToString(), order)
+            stop_call = connection.exchange(_STREAM_INFER, stop.SerializeToString(), order)
             if await order.wait_for_end(_ORDER_LIMIT_S):
                 self._knows_stop = not order.unread
             if not await answer.wait_for_end(_STOP_LIMIT_S if self._knows_stop else 0):
-                connection.cancel(call)
-            if not await order.wait_for_end(_END_LIMIT_S):
-                connection.cancel(stop_call)
+                connection.cancel(call, answer)
+            if await order.wait_for_end(_END_LIMIT_S):
+                connection.finish(stop_call, order)
+            else:
+                connection.cancel(stop_call, order)

@@ -21,37 +21,78 @@ _MESSAGE_HEAD_BYTES = 5
 class Receiver(Protocol):
     """Receiver of one call's messages, called from the event loop; must not block."""
 
-    def message(self, payload: bytes) -> None: ...
+    def message(self, payload: bytes) -> bool:
+        """Receive a message; return True if it ends the exchange."""
 
     def ended(self, status: StatusCode, details: str) -> None:
-        """Receive the end; called exactly once unless the call was cancelled on this side."""
+        """Receive the end of the call.
+
+        Called exactly once unless the exchange ended before, or was cancelled on this side.
+        """
 
 
 class Call:
-    """A call in flight, with the bytes that the server's window had no room for yet (`unsent`)."""
+    """An open call.
 
-    __slots__ = ("_details", "_partial", "_receiver", "_status", "unsent")
+    Args:
+        method: ``/package.Service/Method``.
+        one_message: end the client's side after the first message.
 
-    def __init__(self, receiver: Receiver, payload: bytes) -> None:
-        self.unsent = memoryview(_MESSAGE_HEAD.pack(0, len(payload)) + payload)
-        self._receiver = receiver
+    Attributes:
+        method: the method.
+        receiver: receives the messages of the exchange; None between two exchanges.
+        unsent: bytes of our message that the server's window had no room for yet.
+        ends: True if nothing follows `unsent`.
+        received_bytes: size of everything received.
+    """
+
+    __slots__ = (
+        "_details",
+        "_partial",
+        "_status",
+        "ends",
+        "method",
+        "received_bytes",
+        "receiver",
+        "unsent",
+    )
+
+    def __init__(self, method: str, *, one_message: bool) -> None:
+        self.method = method
+        self.receiver: Receiver | None = None
+        self.unsent = memoryview(b"")
+        self.ends = one_message
+        self.received_bytes = 0
         self._partial = b""
         self._status = StatusCode.UNKNOWN
         self._details = ""
 
-    def take(self, data: bytes) -> None:
-        """Parse the next bytes of the stream, cut anywhere."""
+    def begin(self, payload: bytes, receiver: Receiver) -> None:
+        """Begin an exchange; the last one must have ended."""
+        self.receiver = receiver
+        self.unsent = memoryview(_MESSAGE_HEAD.pack(0, len(payload)) + payload)
+
+    @property
+    def is_clean(self) -> bool:
+        """Return True if another exchange can begin: nothing is unsent or half received."""
+        return not (self.ends or self.unsent or self._partial)
+
+    def take(self, data: bytes) -> bool:
+        """Parse the next bytes of the stream, cut anywhere; return True if the exchange ended."""
+        self.received_bytes += len(data)
         if self._partial:
             data = self._partial + data
-        position, end = 0, len(data)
+        receiver, position, end = self.receiver, 0, len(data)
         while end - position >= _MESSAGE_HEAD_BYTES:
             _, size = _MESSAGE_HEAD.unpack_from(data, position)
             begin = position + _MESSAGE_HEAD_BYTES
             if begin + size > end:
                 break
             position = begin + size
-            self._receiver.message(data[begin:position])
+            if receiver is not None and receiver.message(data[begin:position]):
+                receiver = self.receiver = None
         self._partial = data[position:]
+        return receiver is None
 
     def take_headers(self, headers: Iterable[tuple[AnyStr, AnyStr]]) -> None:
         """Read the first headers or the trailers, which hold the status."""
@@ -62,7 +103,9 @@ class Call:
                 self._details = unquote(value)
 
     def end(self) -> None:
-        self._receiver.ended(self._status, self._details)
+        if self.receiver is not None:
+            self.receiver.ended(self._status, self._details)
 
     def break_off(self, details: str) -> None:
-        self._receiver.ended(StatusCode.UNAVAILABLE, details)
+        if self.receiver is not None:
+            self.receiver.ended(StatusCode.UNAVAILABLE, details)

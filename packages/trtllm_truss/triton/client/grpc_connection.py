@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections import defaultdict
+from itertools import chain
 from typing import cast
 
 from h2.config import H2Configuration
@@ -40,6 +42,9 @@ _FIRST_WINDOW = 2**16 - 1
 _SETTINGS = {SettingCodes.INITIAL_WINDOW_SIZE: _LARGEST_WINDOW, SettingCodes.ENABLE_PUSH: 0}
 _WINDOW_STEP_BYTES = 2**24
 _LAST_STREAM_ID = 2**30
+_MAX_CALL_BYTES = 2**30  # below a call's window, which is never widened
+_IDLE_LIMIT_S = 0.25
+"""For calls between two exchanges; a server that stops waits for them."""
 
 
 class _Http2(H2Connection):
@@ -64,6 +69,8 @@ class GrpcConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._calls: dict[int, Call] = {}
         self._held_up: set[int] = set()  # calls whose message the server's window is too small for
+        self._idle: defaultdict[str, list[int]] = defaultdict(list)  # calls by method
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._tail = b""
         self._unacknowledged_bytes = 0
         self._going_away = False
@@ -96,27 +103,46 @@ class GrpcConnection(asyncio.Protocol):
         Returns:
             The call's number on this connection.
         """
-        number = self._h2.get_next_available_stream_id()
-        self._going_away |= number > _LAST_STREAM_ID
-        head = [
-            (":method", "POST"),
-            (":scheme", "http"),
-            (":path", method),
-            (":authority", self._authority),
-            ("te", "trailers"),
-            ("content-type", "application/grpc"),
-        ]
-        self._h2.send_headers(number, head)
-        self._calls[number] = Call(receiver, payload)
-        self._send_message(number)
-        self._flush()
-        return number
+        return self._begin(self._open(method, one_message=True), payload, receiver)
 
-    def cancel(self, number: int) -> None:
-        """Reset a call; its receiver is not called again."""
-        if self._calls.pop(number, None) is not None and self.is_usable:
-            self._h2.reset_stream(number, ErrorCodes.CANCEL)
+    def exchange(self, method: str, payload: bytes, receiver: Receiver) -> int:
+        """Send a message on an idle call, or on a new one that stays open for the next exchange.
+
+        Without headers and trailers a short exchange costs client and server half as much.
+
+        Args:
+            method: ``/package.Service/Method``, with streams in both directions.
+            payload: the serialized message.
+            receiver: receives what the server sends, up to the message that ends the exchange.
+
+        Returns:
+            The call's number on this connection.
+        """
+        idle = self._idle[method]
+        while idle:
+            number = idle.pop()
+            if (call := self._calls.get(number)) is not None and call.is_clean:
+                return self._begin(number, payload, receiver)
+        return self._begin(self._open(method, one_message=False), payload, receiver)
+
+    def finish(self, number: int, receiver: Receiver) -> None:
+        """End this side of a call; no effect once its exchange with `receiver` has ended."""
+        call = self._calls.get(number)
+        if call is not None and call.receiver is receiver:
+            self._end_ours(number, call)
             self._flush()
+
+    def cancel(self, number: int, receiver: Receiver) -> None:
+        """Reset a call; no effect once its exchange with `receiver` has ended.
+
+        The receiver is not called again.
+        """
+        call = self._calls.get(number)
+        if call is not None and call.receiver is receiver:
+            del self._calls[number]
+            if self.is_usable:
+                self._h2.reset_stream(number, ErrorCodes.CANCEL)
+                self._flush()
 
     def close(self) -> None:
         """Close the connection; calls in flight end as UNAVAILABLE."""
@@ -132,6 +158,8 @@ class GrpcConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         calls, self._calls = self._calls, {}
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         for call in calls.values():
             call.break_off("the connection was lost")
 
@@ -162,8 +190,60 @@ class GrpcConnection(asyncio.Protocol):
         if flags & (_END_STREAM | _PADDED):  # a gRPC server sends neither
             self.close()
             return
-        if (call := self._calls.get(number)) is not None:  # else it was cancelled
-            call.take(data)
+        call = self._calls.get(number)
+        if call is None:  # it was cancelled
+            return
+        if call.receiver is None:  # a message that nothing asked for
+            self._end_ours(number, call)
+            self._flush()
+        elif call.take(data):
+            self._keep(number, call)
+
+    def _open(self, method: str, *, one_message: bool) -> int:
+        number = self._h2.get_next_available_stream_id()
+        self._going_away |= number > _LAST_STREAM_ID
+        head = [
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":path", method),
+            (":authority", self._authority),
+            ("te", "trailers"),
+            ("content-type", "application/grpc"),
+        ]
+        self._h2.send_headers(number, head)
+        self._calls[number] = Call(method, one_message=one_message)
+        return number
+
+    def _begin(self, number: int, payload: bytes, receiver: Receiver) -> int:
+        self._calls[number].begin(payload, receiver)
+        self._send_message(number)
+        self._flush()
+        return number
+
+    def _keep(self, number: int, call: Call) -> None:
+        """Keep a call whose exchange has ended for the next one."""
+        if not call.is_clean or call.received_bytes > _MAX_CALL_BYTES:
+            self._end_ours(number, call)
+            self._flush()
+            return
+        self._idle[call.method].append(number)
+        if self._idle_timer is None:
+            loop = asyncio.get_running_loop()
+            self._idle_timer = loop.call_later(_IDLE_LIMIT_S, self._end_idle)
+
+    def _end_idle(self) -> None:
+        self._idle_timer = None
+        idle, self._idle = self._idle, defaultdict(list)
+        for number in chain.from_iterable(idle.values()):
+            if (call := self._calls.get(number)) is not None:
+                self._end_ours(number, call)
+        self._flush()
+
+    def _end_ours(self, number: int, call: Call) -> None:
+        if not call.ends and self.is_usable:
+            call.ends = True
+            if not call.unsent:
+                self._h2.end_stream(number)
 
     def _receive_control(self, frame: bytes) -> None:
         try:
@@ -204,7 +284,7 @@ class GrpcConnection(asyncio.Protocol):
                 self._held_up.add(number)
                 return
             call.unsent = call.unsent[len(part) :]
-            self._h2.send_data(number, part, end_stream=not call.unsent)
+            self._h2.send_data(number, part, end_stream=call.ends and not call.unsent)
 
     def _widen(self, size_bytes: int) -> None:
         """Return bytes of the connection's window to the server."""

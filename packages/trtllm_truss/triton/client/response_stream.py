@@ -33,20 +33,23 @@ class ResponseStream:
         on_end: called once, when the engine is done, however slowly the stream is read.
         on_heartbeat: called at each response without tokens: an empty one, or an error other than
             EngineUnavailable.
+        request_id: id of the request; the response of another one is an error.
 
     Attributes:
-        over: True once the server has ended the call.
+        over: True once the server has ended the request or the call.
     """
 
     def __init__(
         self,
         on_end: Callable[[], None] | None = None,
         on_heartbeat: Callable[[], None] | None = None,
+        *,
+        request_id: str | None = None,
     ) -> None:
         self._on_end = on_end or _nothing
         self._on_heartbeat = on_heartbeat or _nothing
         self._loop = asyncio.get_running_loop()
-        self._reader = ResponseReader()
+        self._reader = ResponseReader(request_id)
         self._tokens = array("i")
         self._log_probs: tuple[float, ...] = ()
         self._cum_log_prob: float | None = None
@@ -92,15 +95,16 @@ class ResponseStream:
         return chunk
 
     async def wait_for_end(self, within_s: float) -> bool:
-        """Wait until the server has ended the call; return False if it has not in time."""
+        """Wait until the server has ended the request; return False if it has not in time."""
         deadline = self._loop.time() + within_s
         while not self.over and self._loop.time() < deadline:
             await self._woken(deadline, for_tokens=False)
         return self.over
 
-    def message(self, payload: bytes) -> None:
+    def message(self, payload: bytes) -> bool:
+        """Take a response; return True if it is the last one of the request."""
         if self._is_decided():
-            return
+            return False
         if not self._reader.read_token(payload, self._tokens):
             self._read(payload)
             if not isinstance(self._failure, EngineUnavailable):
@@ -110,6 +114,7 @@ class ResponseStream:
             self._wake()
         elif self._wake_for_tokens:
             self._wake()
+        return self._final
 
     def ended(self, status: StatusCode, details: str) -> None:
         self.over = True
@@ -127,11 +132,6 @@ class ResponseStream:
         """Return the number of tokens that arrived and were not returned by `next`."""
         return len(self._tokens)
 
-    @property
-    def is_final(self) -> bool:
-        """Return True after the engine's last token; the call itself ends a moment later."""
-        return self._final
-
     def _is_decided(self) -> bool:
         return self._final or self._failure is not None
 
@@ -140,12 +140,13 @@ class ResponseStream:
             chunk = self._reader.read(payload)
         except TrussError as failure:
             self._failure = failure
+            self.over = True
             return
         except (ValueError, DecodeError) as error:
             self._failure = InternalError(f"the engine's response cannot be read: {error}")
             return
         self._tokens.extend(chunk.token_ids)
-        self._final = chunk.final
+        self._final = self.over = chunk.final
         if chunk.cum_log_prob is not None:
             self._cum_log_prob = chunk.cum_log_prob
             # The C++ backend sends the whole list every time; others send only new values.
@@ -174,11 +175,15 @@ class ResponseReader:
 
     While tokens stream, one message differs from the one before in the bytes of its token alone.
     Such a message is recognised by these bytes and not parsed: a tenth of the time.
+
+    Args:
+        request_id: the only id accepted; None accepts any.
     """
 
-    __slots__ = ("_head", "_size", "_tail")
+    __slots__ = ("_head", "_request_id", "_size", "_tail")
 
-    def __init__(self) -> None:
+    def __init__(self, request_id: str | None = None) -> None:
+        self._request_id = request_id
         self._head = b""
         self._tail = b""
         self._size = -1
@@ -200,12 +205,15 @@ class ResponseReader:
 
         Raises:
             TrussError: the message carries an error.
-            ValueError: its tensors do not fit together.
+            ValueError: its tensors do not fit together, or it belongs to another request.
         """
         message = _parse(payload)
         if message.error_message:
             raise from_stream_text(message.error_message)
-        chunk = decode_response(message.infer_response)
+        response = message.infer_response
+        if self._request_id is not None and response.id != self._request_id:
+            raise ValueError(f"its id is {response.id!r} instead of {self._request_id!r}")
+        chunk = decode_response(response)
         self._remember(payload, chunk)
         return chunk
 

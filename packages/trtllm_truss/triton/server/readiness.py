@@ -68,8 +68,9 @@ class _Reply:
         self.payload: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._message = b""
 
-    def message(self, payload: bytes) -> None:
+    def message(self, payload: bytes) -> bool:
         self._message = payload
+        return False
 
     def ended(self, status: StatusCode, details: str) -> None:
         if not self.payload.done():
