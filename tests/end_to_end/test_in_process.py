@@ -131,10 +131,10 @@ class FakeService:
 
     async def generate(
         self, requests: Sequence[GenerationRequest], protocol: str
-    ) -> AsyncGenerator[AnswerItem, None]:
+    ) -> AsyncGenerator[list[AnswerItem], None]:
         try:
             while requests[0].prompt != "fail":
-                yield TextDelta("word ")
+                yield [TextDelta("word ")]
                 await asyncio.sleep(0.01)
             raise EngineUnavailable("the engine is gone.")
         finally:

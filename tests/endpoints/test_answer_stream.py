@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 
 import pytest
 from starlette.types import Message
@@ -23,9 +23,17 @@ class Answer:
 
     def __init__(self, *script: Step) -> None:
         self.script = script
+        self.over = False
         self.closed = False
+        self._chunks = self._play()
 
-    async def chunks(self) -> AsyncGenerator[bytes, None]:
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._chunks
+
+    async def aclose(self) -> None:
+        await self._chunks.aclose()
+
+    async def _play(self) -> AsyncGenerator[bytes, None]:
         try:
             for step in self.script:
                 if isinstance(step, Exception):
@@ -34,6 +42,8 @@ class Answer:
                     yield step
                 else:
                     await asyncio.sleep(step)
+            self.over = True
+            yield b""
         finally:
             self.closed = True
 
@@ -60,7 +70,7 @@ class Client:
 
 def events(answer: Answer, reader_timeout_s: float = 60) -> AnswerStream:
     return AnswerStream(
-        answer.chunks(), "text/event-stream", keep_alive_s=15, reader_timeout_s=reader_timeout_s
+        answer, "text/event-stream", keep_alive_s=15, reader_timeout_s=reader_timeout_s
     )
 
 
@@ -100,7 +110,7 @@ async def test_a_stream_without_first_chunk_starts_with_a_comment() -> None:
 @virtually
 async def test_plain_text_has_no_comments() -> None:
     client = Client()
-    stream = AnswerStream(Answer(100.0, b"a", 100.0).chunks(), "text/plain", reader_timeout_s=60)
+    stream = AnswerStream(Answer(100.0, b"a", 100.0), "text/plain", reader_timeout_s=60)
     await stream.stream_response(client.send)
     assert client.sent == [(100, b"a")]
     assert client.whole

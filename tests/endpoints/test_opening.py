@@ -13,8 +13,8 @@ from tests.support.virtual_time import virtually
 from trtllm_truss.endpoints.disconnect import ClientGone
 from trtllm_truss.endpoints.streaming import EncodedAnswer
 from trtllm_truss.errors import QueueFull
-from trtllm_truss.protocols.predict.adapter import PlainText
-from trtllm_truss.requests import AnswerItem, TextDelta
+from trtllm_truss.protocols.predict.adapter import Events, PlainText
+from trtllm_truss.requests import AnswerItem, FinishReason, GenerationEnd, TextDelta, Usage
 
 
 class Answer:
@@ -23,14 +23,14 @@ class Answer:
         self.error = error
         self.closed = False
 
-    async def items(self) -> AsyncGenerator[AnswerItem, None]:
+    async def items(self) -> AsyncGenerator[list[AnswerItem], None]:
         try:
             await asyncio.sleep(self.first_after_s)
             if self.error is not None:
                 raise self.error
-            yield TextDelta("1")
+            yield [TextDelta("1")]
             await asyncio.sleep(1)
-            yield TextDelta("2")
+            yield [TextDelta("2")]
         finally:
             self.closed = True
 
@@ -44,9 +44,9 @@ def request(leaves_after_s: float = 1e6) -> Request:
 
 
 async def opened(
-    request: Request, items: AsyncGenerator[AnswerItem, None], limit_s: float | None = None
+    request: Request, items: AsyncGenerator[list[AnswerItem], None], limit_s: float | None = None
 ) -> EncodedAnswer:
-    answer = EncodedAnswer(items, PlainText())
+    answer = EncodedAnswer(items, PlainText(), 1)
     await answer.open(request.receive, limit_s)
     return answer
 
@@ -147,3 +147,16 @@ async def test_a_reader_cancelled_at_the_first_item_can_close() -> None:
         await reader
     await opening.aclose()
     assert answer.closed
+
+
+@virtually
+async def test_items_that_come_together_share_a_chunk_and_the_last_one_is_known() -> None:
+    async def items() -> AsyncGenerator[list[AnswerItem], None]:
+        yield [TextDelta("a")]
+        yield [TextDelta("b", 1), GenerationEnd(FinishReason.STOP, Usage(1, 1), 1)]
+        yield [TextDelta("c"), GenerationEnd(FinishReason.STOP, Usage(1, 2), 0)]
+
+    answer = EncodedAnswer(items(), Events(), 2)
+    await answer.open(request().receive)
+    chunks = [(chunk.count(b"data: "), answer.over) async for chunk in answer]
+    assert chunks == [(1, False), (2, False), (2, True)]

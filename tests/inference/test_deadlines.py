@@ -21,8 +21,8 @@ LIMITS = Serving(
 
 async def read(engine: FakeEngine, items: list[TextDelta | GenerationEnd]) -> None:
     request = GenerationRequest(prompt="Hi", max_tokens=50)
-    async for item in engine.generator.generate([request], call_id="call"):
-        items.append(item)
+    async for together in engine.generator.generate([request], call_id="call"):
+        items += together
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ async def test_a_slow_reader_gets_the_complete_answer(tokenizer: TextTokenizer) 
     engine = FakeEngine(lambda _: ["one", " two"], tokenizer, limits=LIMITS)
     request = GenerationRequest(prompt="Hi", max_tokens=50)
     texts = []
-    async for item in engine.generator.generate([request], call_id="call"):
+    async for items in engine.generator.generate([request], call_id="call"):
         await asyncio.sleep(7.9)
-        texts.append(item.text if isinstance(item, TextDelta) else "end")
+        texts += [item.text if isinstance(item, TextDelta) else "end" for item in items]
     assert texts == ["one", " two", "end"]

@@ -44,7 +44,8 @@ def ends(items: Sequence[AnswerItem]) -> list[GenerationEnd]:
 
 
 async def generated(engine: FakeEngine, *requests: GenerationRequest) -> list[AnswerItem]:
-    return [item async for item in engine.generator.generate(requests, call_id="call")]
+    answers = engine.generator.generate(requests, call_id="call")
+    return [item async for together in answers for item in together]
 
 
 async def one(engine: FakeEngine, **fields: Any) -> tuple[str, GenerationEnd]:

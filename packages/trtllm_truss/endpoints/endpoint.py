@@ -89,7 +89,8 @@ class Endpoint:
     async def _respond(self, request: Request, call: Call, protocol: str, call_id: str) -> Response:
         limits = self._service.limits
         items = self._service.generator.generate(call.requests, protocol, call_id)
-        answer = EncodedAnswer(items, call.writer)
+        answers = sum(request.n for request in call.requests)
+        answer = EncodedAnswer(items, call.writer, answers)
         # Only event streams have comments, which can fill silence.
         keep_alive_s = limits.keep_alive_s if call.media_type == SSE_MEDIA_TYPE else None
         await answer.open(request.receive, keep_alive_s)

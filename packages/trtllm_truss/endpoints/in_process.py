@@ -57,7 +57,7 @@ class InProcessPredict:
         pieces = self._pieces(self._service.generator.generate([request], _PROTOCOL))
         return pieces if stream else "".join(pieces)
 
-    def _pieces(self, answer: AsyncGenerator[AnswerItem, None]) -> Generator[str, None, None]:
+    def _pieces(self, answer: AsyncGenerator[list[AnswerItem], None]) -> Generator[str, None, None]:
         texts: SimpleQueue[str | None] = SimpleQueue()
         reading = asyncio.run_coroutine_threadsafe(_read(answer, texts.put), self._loop)
         reading.add_done_callback(lambda _: texts.put(None))
@@ -71,11 +71,12 @@ class InProcessPredict:
             del reading
 
 
-async def _read(answer: AsyncGenerator[AnswerItem, None], put: Callable[[str], None]) -> None:
+async def _read(answer: AsyncGenerator[list[AnswerItem], None], put: Callable[[str], None]) -> None:
     async with aclosing(answer) as items:
-        async for item in items:
-            if isinstance(item, TextDelta):
-                put(item.text)
+        async for together in items:
+            for item in together:
+                if isinstance(item, TextDelta):
+                    put(item.text)
 
 
 def _new_loop() -> tuple[asyncio.AbstractEventLoop, Callable[[], object]]:

@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
+from typing import Protocol
 
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
@@ -14,7 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 from trtllm_truss.endpoints.disconnect import ClientGone, SelfCancel, while_connected
 from trtllm_truss.errors import InternalError, TrussError
 from trtllm_truss.protocols.base import Writer
-from trtllm_truss.requests import AnswerItem
+from trtllm_truss.requests import AnswerItem, GenerationEnd
 
 logger = logging.getLogger(__name__)
 
@@ -29,15 +30,22 @@ class EncodedAnswer:
     can represent it.
 
     Args:
-        items: items of the answers.
+        items: items of the answers; those that come together share a chunk.
         writer: encodes them.
+        answers: number of the answers.
+
+    Attributes:
+        over: True once the last chunk is known.
     """
 
-    def __init__(self, items: AsyncGenerator[AnswerItem, None], writer: Writer) -> None:
+    def __init__(
+        self, items: AsyncGenerator[list[AnswerItem], None], writer: Writer, answers: int
+    ) -> None:
         self._items = items
         self._writer = writer
+        self._answers = answers
         self._first: asyncio.Task[bytes] | None = None
-        self._over = False
+        self.over = False
 
     async def open(self, receive: Receive, limit_s: float | None = None) -> None:
         """Wait for the first chunk, at most `limit_s`.
@@ -62,15 +70,15 @@ class EncodedAnswer:
 
     async def __anext__(self) -> bytes:
         first, self._first = self._first, None
-        if first is None and self._over:
+        if first is None and self.over:
             raise StopAsyncIteration
         try:
             return await (self._next() if first is None else first)
         except TrussError as error:
-            self._over = True
+            self.over = True
             return self._writer.error(error)
         except Exception:
-            self._over = True
+            self.over = True
             logger.exception("unhandled exception in a stream")
             return self._writer.error(internal_error())
 
@@ -82,16 +90,34 @@ class EncodedAnswer:
         await self._items.aclose()
 
     async def _next(self) -> bytes:
-        async for item in self._items:
-            if chunk := self._writer.push(item):
+        chunk = b""
+        async for items in self._items:
+            for item in items:
+                chunk += self._writer.push(item)
+                self._answers -= isinstance(item, GenerationEnd)
+            if chunk and self._answers:  # else the end follows at once
                 return chunk
-        self._over = True
-        return self._writer.end()
+        self.over = True
+        return chunk + self._writer.end()
 
 
 def internal_error() -> InternalError:
     """Build the error of an unhandled exception, without its message."""
     return InternalError("internal server error; see the server log.")
+
+
+class Chunks(Protocol):
+    """The body of a response, at least one chunk.
+
+    Attributes:
+        over: True once the last chunk is known.
+    """
+
+    over: bool
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+    async def aclose(self) -> None: ...
 
 
 class AnswerStream(StreamingResponse):
@@ -110,7 +136,7 @@ class AnswerStream(StreamingResponse):
 
     def __init__(
         self,
-        body: EncodedAnswer | AsyncGenerator[bytes, None],
+        body: Chunks,
         media_type: str,
         headers: Mapping[str, str] | None = None,
         *,
@@ -146,8 +172,8 @@ class AnswerStream(StreamingResponse):
                     }
                 )
                 async for chunk in chunks:
-                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                    more = not self._body.over
+                    await send({"type": "http.response.body", "body": chunk, "more_body": more})
         except TrussError as error:
             logger.warning("response aborted: %s: %s", error.code, error.message)
         except SlowReader:

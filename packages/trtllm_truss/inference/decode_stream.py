@@ -64,7 +64,7 @@ class AnswerReader:
         self._reasoning_tokens: int | None = None
         self._next_at = 0.0
 
-    async def read(self, stream: ResponseStream) -> Iterator[AnswerItem]:
+    async def read(self, stream: ResponseStream) -> list[AnswerItem]:
         """Wait for the next tokens and return their items; the last one is a `GenerationEnd`.
 
         Raises:
@@ -82,7 +82,7 @@ class AnswerReader:
         deadlines.tokens_came(now)
         if now >= deadlines.at() and not chunk.final:  # tokens still come, but for too long
             raise deadlines.exceeded()
-        return self._items(chunk)
+        return list(self._items(chunk))
 
     def _items(self, chunk: EngineChunk) -> Iterator[AnswerItem]:
         text = self._text

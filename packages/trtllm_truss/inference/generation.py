@@ -80,8 +80,8 @@ class Generator:
         requests: Sequence[GenerationRequest],
         protocol: str = "predict",
         call_id: str | None = None,
-    ) -> AsyncGenerator[AnswerItem, None]:
-        """Stream all answers to all requests concurrently.
+    ) -> AsyncGenerator[list[AnswerItem], None]:
+        """Stream all answers to all requests concurrently; yield the items that came together.
 
         The last item of an answer is a `GenerationEnd`. The first delta is sent at once, later ones
         are collected for `serving.chunk_interval_ms`. Answers queue, run and count separately; if
@@ -113,8 +113,8 @@ class Generator:
                 record = records.enter_context(self._metrics.request_started(protocol, request_id))
                 answers.append(self._answer(prepared, arrived, record))
             async with aclosing(merge_streams(answers)) as items:
-                async for item in items:
-                    yield item
+                async for together in items:
+                    yield together
 
     async def _prepare(
         self, requests: Sequence[GenerationRequest], call_id: str
@@ -137,12 +137,14 @@ class Generator:
 
     async def _answer(
         self, prepared: PreparedRequest, arrived: float, record: RequestMetrics
-    ) -> AsyncGenerator[AnswerItem, None]:
+    ) -> AsyncGenerator[list[AnswerItem], None]:
         if prepared.request.max_tokens == 0:
             usage = Usage(len(prepared.prompt.ids), 0)
-            yield TextDelta(prepared.prompt.text, prepared.index, usage=usage)
             record.finished(FinishReason.LENGTH)
-            yield GenerationEnd(FinishReason.LENGTH, usage, prepared.index, seed=prepared.seed)
+            yield [
+                TextDelta(prepared.prompt.text, prepared.index, usage=usage),
+                GenerationEnd(FinishReason.LENGTH, usage, prepared.index, seed=prepared.seed),
+            ]
             return
         self._connect()  # fail before queueing if the engine is down
         slot = await self._admission.admit(prepared.tokens)
@@ -165,8 +167,8 @@ class Generator:
                     self._heartbeat,
                 )
                 while not reader.over:
-                    for item in await reader.read(stream):
-                        yield item
+                    if items := await reader.read(stream):
+                        yield items
         except EngineUnavailable:
             self._heartbeat.request_failed()
             raise
