@@ -74,6 +74,7 @@ class GrpcConnection(asyncio.Protocol):
         self._tail = b""
         self._unacknowledged_bytes = 0
         self._going_away = False
+        self._is_flushing = False
 
     @classmethod
     async def connect(cls, authority: str) -> GrpcConnection:
@@ -153,7 +154,7 @@ class GrpcConnection(asyncio.Protocol):
         """Send the preface, with windows so large that they never close: responses are small."""
         self._transport = cast(asyncio.Transport, transport)
         self._h2.initiate_connection()
-        self._flush()
+        self._write()
         self._widen(_LARGEST_WINDOW - _FIRST_WINDOW)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -292,6 +293,13 @@ class GrpcConnection(asyncio.Protocol):
         self._transport.write(WindowUpdateFrame(0, size_bytes).serialize())
 
     def _flush(self) -> None:
+        """Write in the next turn of the event loop, together with what follows in this one."""
+        if not self._is_flushing:
+            self._is_flushing = True
+            asyncio.get_running_loop().call_soon(self._write)
+
+    def _write(self) -> None:
+        self._is_flushing = False
         assert self._transport is not None
         if data := self._h2.data_to_send():
             self._transport.write(data)
