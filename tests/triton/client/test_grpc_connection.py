@@ -99,7 +99,7 @@ async def server():
 
 @pytest.fixture
 async def connection(server):
-    connection = await GrpcConnection.connect(f"127.0.0.1:{server.port}")
+    connection = await GrpcConnection.connect(f"127.0.0.1:{server.port}", EXCHANGES)
     yield connection
     connection.close()
     await asyncio.sleep(0)
@@ -169,7 +169,7 @@ async def test_a_cancelled_call_ends_on_the_server_without_further_messages(conn
 
 async def exchange(connection, request):
     received = Received()
-    number = connection.exchange(EXCHANGES, request, received)
+    number = connection.exchange(request, received)
     return number, received.messages, await asyncio.wait_for(received.end, 20)
 
 
@@ -207,7 +207,7 @@ async def test_an_idle_call_ends_by_itself(connection):
 
 async def test_a_finished_call_is_not_used_again(connection):
     received = Received()
-    number = connection.exchange(EXCHANGES, b"wait", received)
+    number = connection.exchange(b"wait", received)
     connection.finish(number, received)
     assert (await exchange(connection, b"echo it"))[0] != number
 
@@ -228,10 +228,10 @@ async def test_a_call_with_a_message_too_many_is_not_used_again(connection):
 
 async def test_nothing_old_touches_the_next_exchange(connection):
     old = Received()
-    number = connection.exchange(EXCHANGES, b"echo old", old)
+    number = connection.exchange(b"echo old", old)
     await asyncio.wait_for(old.end, 20)
     received = Received()
-    assert connection.exchange(EXCHANGES, b"echo new", received) == number
+    assert connection.exchange(b"echo new", received) == number
     connection.cancel(number, old)
     connection.finish(number, old)
     await asyncio.wait_for(received.end, 20)

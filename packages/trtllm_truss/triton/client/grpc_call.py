@@ -35,11 +35,9 @@ class Call:
     """An open call.
 
     Args:
-        method: ``/package.Service/Method``.
         one_message: end the client's side after the first message.
 
     Attributes:
-        method: the method.
         receiver: receives the messages of the exchange; None between two exchanges.
         unsent: bytes of our message that the server's window had no room for yet.
         ends: True if nothing follows `unsent`.
@@ -51,14 +49,12 @@ class Call:
         "_partial",
         "_status",
         "ends",
-        "method",
         "received_bytes",
         "receiver",
         "unsent",
     )
 
-    def __init__(self, method: str, *, one_message: bool) -> None:
-        self.method = method
+    def __init__(self, *, one_message: bool) -> None:
         self.receiver: Receiver | None = None
         self.unsent = memoryview(b"")
         self.ends = one_message

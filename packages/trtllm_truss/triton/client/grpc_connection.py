@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections import defaultdict
-from itertools import chain
+from bisect import bisect_right
+from operator import itemgetter
 from typing import cast
 
 from h2.config import H2Configuration
@@ -54,9 +54,14 @@ class _Http2(H2Connection):
 
 
 class GrpcConnection(asyncio.Protocol):
-    """A client's connection to one gRPC server, without TLS; belongs to the running event loop."""
+    """A client's connection to one gRPC server, without TLS; belongs to the running event loop.
 
-    def __init__(self, authority: str) -> None:
+    Args:
+        authority: ``host:port``.
+        exchange_method: ``/package.Service/Method`` of `exchange`, with streams in both directions.
+    """
+
+    def __init__(self, authority: str, exchange_method: str = "") -> None:
         configuration = H2Configuration(
             client_side=True,
             header_encoding="utf-8",
@@ -69,7 +74,8 @@ class GrpcConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._calls: dict[int, Call] = {}
         self._held_up: set[int] = set()  # calls whose message the server's window is too small for
-        self._idle: defaultdict[str, list[int]] = defaultdict(list)  # calls by method
+        self._exchange_method = exchange_method
+        self._idle: list[tuple[float, int]] = []  # calls of the method, with the time since when
         self._idle_timer: asyncio.TimerHandle | None = None
         self._tail = b""
         self._unacknowledged_bytes = 0
@@ -77,15 +83,17 @@ class GrpcConnection(asyncio.Protocol):
         self._is_flushing = False
 
     @classmethod
-    async def connect(cls, authority: str) -> GrpcConnection:
-        """Open a connection to ``host:port``.
+    async def connect(cls, authority: str, exchange_method: str = "") -> GrpcConnection:
+        """Open a connection; the arguments are those of the class.
 
         Raises:
             OSError: the server cannot be reached.
         """
         host, _, port = authority.rpartition(":")
         loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(lambda: cls(authority), host, int(port))
+        _, connection = await loop.create_connection(
+            lambda: cls(authority, exchange_method), host, int(port)
+        )
         return connection
 
     @property
@@ -106,25 +114,24 @@ class GrpcConnection(asyncio.Protocol):
         """
         return self._begin(self._open(method, one_message=True), payload, receiver)
 
-    def exchange(self, method: str, payload: bytes, receiver: Receiver) -> int:
+    def exchange(self, payload: bytes, receiver: Receiver) -> int:
         """Send a message on an idle call, or on a new one that stays open for the next exchange.
 
         Without headers and trailers a short exchange costs client and server half as much.
 
         Args:
-            method: ``/package.Service/Method``, with streams in both directions.
             payload: the serialized message.
             receiver: receives what the server sends, up to the message that ends the exchange.
 
         Returns:
             The call's number on this connection.
         """
-        idle = self._idle[method]
-        while idle:
-            number = idle.pop()
+        while self._idle:
+            _, number = self._idle.pop()
             if (call := self._calls.get(number)) is not None and call.is_clean:
                 return self._begin(number, payload, receiver)
-        return self._begin(self._open(method, one_message=False), payload, receiver)
+        number = self._open(self._exchange_method, one_message=False)
+        return self._begin(number, payload, receiver)
 
     def finish(self, number: int, receiver: Receiver) -> None:
         """End this side of a call; no effect once its exchange with `receiver` has ended."""
@@ -212,7 +219,7 @@ class GrpcConnection(asyncio.Protocol):
             ("content-type", "application/grpc"),
         ]
         self._h2.send_headers(number, head)
-        self._calls[number] = Call(method, one_message=one_message)
+        self._calls[number] = Call(one_message=one_message)
         return number
 
     def _begin(self, number: int, payload: bytes, receiver: Receiver) -> int:
@@ -227,18 +234,25 @@ class GrpcConnection(asyncio.Protocol):
             self._end_ours(number, call)
             self._flush()
             return
-        self._idle[call.method].append(number)
+        loop = asyncio.get_running_loop()
+        self._idle.append((loop.time(), number))
         if self._idle_timer is None:
-            loop = asyncio.get_running_loop()
             self._idle_timer = loop.call_later(_IDLE_LIMIT_S, self._end_idle)
 
     def _end_idle(self) -> None:
+        """End the calls that were idle for long enough; the last one used is used next."""
         self._idle_timer = None
-        idle, self._idle = self._idle, defaultdict(list)
-        for number in chain.from_iterable(idle.values()):
+        loop = asyncio.get_running_loop()
+        long_ago = loop.time() - _IDLE_LIMIT_S
+        count = bisect_right(self._idle, long_ago, key=itemgetter(0))
+        for _, number in self._idle[:count]:
             if (call := self._calls.get(number)) is not None:
                 self._end_ours(number, call)
+        del self._idle[:count]
         self._flush()
+        if self._idle:
+            since, _ = self._idle[0]
+            self._idle_timer = loop.call_at(since + _IDLE_LIMIT_S, self._end_idle)
 
     def _end_ours(self, number: int, call: Call) -> None:
         if not call.ends and self.is_usable:
