@@ -311,7 +311,7 @@ def test_a_prompt_longer_than_one_step_reads(scheduler: Scheduler) -> None:
     assert len(long.wait().tokens) == len(short.wait().tokens) == 3
 
 
-LONG_PROMPT = [300 + i for i in range(2000)]
+LONG_PROMPT = [300 + i for i in range(7000)]
 
 
 def test_a_long_prompt_lets_later_requests_pass(scheduler: Scheduler) -> None:
