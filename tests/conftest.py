@@ -21,6 +21,8 @@ SERVER_FOLDERS = ("end_to_end", "backends/triton_native")
 SERVER_FIXTURES = frozenset(
     {"make_triton", "model_folder", "remote_api", "smollm2_checkpoint", "triton", "warm_triton"}
 )
+LIGHT_SERVER_FIXTURES = frozenset({"evil", "fake_triton", "hub", "s3"})
+"""Servers that start in milliseconds; the tests of a file stay together."""
 SHARED_FIXTURES = (
     *("context", "model_folder", "engine", "native", "remote_api", "server", "smollm2_checkpoint"),
     *("gpu_server", "triton", "two_ranks", "warm_triton"),
@@ -89,12 +91,13 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     groups = {}
     for item in items:
         folder, fixtures = item.path.parent.relative_to(TESTS), set(item.fixturenames)
-        if folder.as_posix() in SERVER_FOLDERS or fixtures & SERVER_FIXTURES:
+        is_light = fixtures & LIGHT_SERVER_FIXTURES
+        if folder.as_posix() in SERVER_FOLDERS or fixtures & SERVER_FIXTURES or is_light:
             item.add_marker("server")
         shared = next((name for name in SHARED_FIXTURES if name in fixtures), None)
         if shared is not None:
             groups[item.nodeid] = f"{folder.parts[0]}/{shared}"
-        elif item.get_closest_marker("server"):
+        elif item.get_closest_marker("server") and not is_light:
             groups[item.nodeid] = item.nodeid
         else:
             groups[item.nodeid] = str(item.path)

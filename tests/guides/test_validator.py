@@ -79,21 +79,25 @@ def test_every_failure_of_a_guide_is_reported(
     assert outcome(guides.check(order("follow"))) is None
 
 
-@pytest.mark.parametrize("guides", [1.0], indirect=True)
-def test_quick_guides_pass_slow_ones(guides: GuideValidator) -> None:
+@pytest.mark.parametrize("guides", [0.5], indirect=True)
+def test_quick_guides_pass_slow_ones(
+    guides: GuideValidator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(validator_module, "_FIRST_LIMIT_S", 0.1)
     slow = [guides.check(order(f"burn {number}")) for number in range(3)]
     quick = [guides.check(order(f"follow {number}")) for number in range(20)]
     assert [outcome(result) for result in quick] == [None] * 20
     assert sum(result.done() for result in slow) < len(slow)
     assert {outcome(result) for result in slow} == {
-        "it takes more than 1 s to compile; simplify it."
+        "it takes more than 0.5 s to compile; simplify it."
     }
 
 
-@pytest.mark.parametrize("guides", [1.0], indirect=True)
+@pytest.mark.parametrize("guides", [0.5], indirect=True)
 def test_excess_slow_guides_are_refused(
     guides: GuideValidator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(validator_module, "_FIRST_LIMIT_S", 0.1)
     monkeypatch.setattr(validator_module, "MAX_SLOW", 1)
     slow = [guides.check(order(f"burn {number}")) for number in range(3)]
     errors = [result.exception(PATIENCE_S) for result in slow]

@@ -16,7 +16,7 @@ words = st.one_of(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(deadline=None, derandomize=True, max_examples=100)
+@settings(deadline=None, derandomize=True, max_examples=50)
 @given(data=st.data(), word=words)
 def test_a_hint_means_that_the_text_holds_the_word(
     kind: str, data: st.DataObject, word: str

@@ -12,7 +12,7 @@ from trtllm_truss.text.tokenizer import TextTokenizer
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 streaming_kind = pytest.mark.parametrize("kind", STREAMING_KINDS)
-thorough = settings(deadline=None, derandomize=True, max_examples=150)
+thorough = settings(deadline=None, derandomize=True, max_examples=60)
 
 
 def check_pieces(tokenizer: TextTokenizer, ids: Sequence[int], lengths: list[int]) -> None:
@@ -65,7 +65,7 @@ def byte_ids(tokenizer: TextTokenizer, data: bytes) -> list[int]:
 
 
 @streaming_kind
-@settings(deadline=None, derandomize=True, max_examples=40)
+@settings(deadline=None, derandomize=True, max_examples=20)
 @given(text=texts)
 def test_text_comes_as_soon_as_no_further_id_can_change_it(kind: str, text: str) -> None:
     # Without U+FFFD: it could be sent at its first byte, as both a complete and a broken character

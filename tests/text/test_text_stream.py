@@ -80,7 +80,7 @@ def parts_of(draw: st.DrawFn, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(deadline=None, derandomize=True, max_examples=100)
+@settings(deadline=None, derandomize=True, max_examples=50)
 @given(data=st.data(), lengths=cuts, is_text=st.booleans(), options=options)
 def test_a_stop_word_ends_the_text_at_any_cut(
     kind: str, data: st.DataObject, lengths: list[int], is_text: bool, options: dict[str, bool]

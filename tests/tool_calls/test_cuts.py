@@ -11,7 +11,7 @@ import random
 import pytest
 from tests.tool_calls.parsing import FORMATS, cases, parse, parts
 
-CUTS = int(os.environ.get("TOOL_CALL_CUTS", "1000"))
+CUTS = int(os.environ.get("TOOL_CALL_CUTS", "500"))
 FRAGMENTS = [
     *(
         "<tool_call>",

@@ -27,7 +27,7 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
     max_leaves=20,
 )
-thorough = settings(deadline=None, max_examples=200, derandomize=True)
+thorough = settings(deadline=None, max_examples=100, derandomize=True)
 
 
 @thorough
