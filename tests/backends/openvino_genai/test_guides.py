@@ -169,19 +169,18 @@ def test_a_check_that_takes_too_long_is_ended(guided: Scheduler) -> None:
 
 
 def test_a_guide_is_compiled_while_others_get_tokens(guided: Scheduler) -> None:
-    """Send signs of life to a caller whose guide is marked as checked."""
+    """Send a sign of life to a caller whose guide is marked as checked."""
     other = Caller()
     guided.submit(request(PROMPT, 4000, streaming=True), other)
     other.wait_for_responses(1)
     before = len(other.responses)
-    caller = submit(guided, "json_schema", EXPENSIVE % 1000, guide_is_checked=True)
-    caller.wait_for_responses(2)
-    signs = [outputs["output_ids"].size for outputs in caller.responses[:2]]
+    caller = submit(guided, "json_schema", EXPENSIVE % 5000, guide_is_checked=True)
+    caller.wait_for_responses(1)
     during = len(other.responses) - before
     caller.wait()
     other.cancelled = True
 
-    assert signs == [0, 0]
+    assert caller.responses[0]["output_ids"].size == 0
     assert during >= 5
     assert caller.error is None
     assert caller.tokens
