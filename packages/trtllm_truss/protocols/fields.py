@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sized
 from typing import Annotated, Any, NamedTuple
 
@@ -9,6 +10,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.limits import MAX_WORD_CHARACTERS, MAX_WORDS
+from trtllm_truss.requests import Sampling
 from trtllm_truss.validation import (
     SHOWN_CHARACTERS,
     Strict,
@@ -65,6 +67,33 @@ class Extensions(Strict):
     truncate_prompt_tokens: int | None = Field(
         None, ge=1, le=INT32_MAX, description="Keep only the prompt's last tokens."
     )
+
+
+_SAMPLING = tuple(field.name for field in dataclasses.fields(Sampling))
+
+
+def read_sampling(fields: Strict) -> Sampling:
+    """Return the sampling of validated fields, which have the names of `Sampling`'s attributes."""
+    values = {name: getattr(fields, name) for name in _SAMPLING}
+    if values["top_p"] is not None:
+        # 0, the likeliest token alone, means "not set" to the engine.
+        values["top_p"] = max(values["top_p"], LEAST)
+    if values["seed"] is not None:
+        values["seed"] %= 2**64
+    return Sampling(**values)
+
+
+def check_min_tokens(min_tokens: int | None, max_tokens: int, limit: str = "max_tokens") -> None:
+    """Refuse a minimum of tokens above their limit.
+
+    Raises:
+        InvalidRequest: `min_tokens` exceeds `max_tokens`, which the message calls `limit`.
+    """
+    if (min_tokens or 0) > max_tokens:
+        raise InvalidRequest(
+            f"min_tokens is {min_tokens}; it must be at most {limit}, {max_tokens}.",
+            param="min_tokens",
+        )
 
 
 class Unsupported(NamedTuple):

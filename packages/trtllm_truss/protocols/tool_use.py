@@ -225,6 +225,10 @@ class ModelFormats:
         return write_call(guide, name, arguments)
 
 
+ANY_FORMATS = ModelFormats()
+"""Calls and reasoning stay in the text."""
+
+
 def read_tool(name: Any, parameters: Any, path: str) -> Tool:
     """Check a function.
 

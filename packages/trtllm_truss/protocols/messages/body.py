@@ -6,17 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.protocols.fields import LEAST
+from trtllm_truss.protocols.fields import check_min_tokens, read_sampling
 from trtllm_truss.protocols.messages.conversation import read_conversation
-from trtllm_truss.protocols.messages.fields import MessagesFields, read_fields
+from trtllm_truss.protocols.messages.fields import read_fields
 from trtllm_truss.protocols.messages.options import (
     read_output_format,
     read_thinking,
     read_tool_use,
 )
-from trtllm_truss.protocols.tool_use import ModelFormats, NewParser
-from trtllm_truss.requests import ChatFormat, GenerationRequest, Sampling
+from trtllm_truss.protocols.tool_use import ANY_FORMATS, ModelFormats, NewParser
+from trtllm_truss.requests import ChatFormat, GenerationRequest
 
 _NAMES = {
     "truncate_prompt": "truncate_prompt_tokens",
@@ -24,8 +23,6 @@ _NAMES = {
     "include_stop": "include_stop_str_in_output",
 }
 """Anthropic's names of a request's attributes, where they differ."""
-
-_ANY_FORMATS = ModelFormats()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +47,7 @@ class MessagesCall:
 
 
 def parse_messages(
-    body: Mapping[str, Any], defaults: Mapping[str, Any], formats: ModelFormats = _ANY_FORMATS
+    body: Mapping[str, Any], defaults: Mapping[str, Any], formats: ModelFormats = ANY_FORMATS
 ) -> MessagesCall:
     """Parse a body of `/v1/messages`.
 
@@ -65,12 +62,7 @@ def parse_messages(
             range, or fields contradict each other.
     """
     fields = read_fields(body, defaults)
-    if (fields.min_tokens or 0) > fields.max_tokens:
-        raise InvalidRequest(
-            f"min_tokens is {fields.min_tokens}; it must be at most max_tokens, "
-            f"{fields.max_tokens}.",
-            param="min_tokens",
-        )
+    check_min_tokens(fields.min_tokens, fields.max_tokens)
     messages = read_conversation(fields.system, fields.messages)
     use = read_tool_use(fields.tools, fields.tool_choice)
     thinking = read_thinking(fields.thinking, fields.output_config)
@@ -94,7 +86,7 @@ def parse_messages(
         skip_special_tokens=fields.skip_special_tokens,
         guide=guide,
         lora_task_id=fields.lora_task_id,
-        sampling=_sampling(fields),
+        sampling=read_sampling(fields),
         names={**_NAMES, "guide": guide_name},
     )
     request, new_parser = formats.apply(request, use)
@@ -105,19 +97,4 @@ def parse_messages(
         new_parser=new_parser,
         parallel_calls=use.parallel,
         shows_thinking=thinking.shown,
-    )
-
-
-def _sampling(fields: MessagesFields) -> Sampling:
-    return Sampling(
-        temperature=fields.temperature,
-        top_k=fields.top_k,
-        # 0, the likeliest token alone, means "not set" to the engine.
-        top_p=max(fields.top_p, LEAST),
-        repetition_penalty=fields.repetition_penalty,
-        presence_penalty=fields.presence_penalty,
-        frequency_penalty=fields.frequency_penalty,
-        length_penalty=fields.length_penalty,
-        min_tokens=fields.min_tokens,
-        seed=fields.seed,
     )

@@ -24,7 +24,7 @@ from trtllm_truss.protocols.openai.generation import (
 from trtllm_truss.protocols.openai.messages import read_messages
 from trtllm_truss.protocols.openai.shapes import ChatShape, OpenAICall
 from trtllm_truss.protocols.openai.tools import read_tool_use
-from trtllm_truss.protocols.tool_use import ModelFormats
+from trtllm_truss.protocols.tool_use import ANY_FORMATS, ModelFormats
 from trtllm_truss.requests import ChatFormat, GenerationRequest
 from trtllm_truss.validation import shown
 
@@ -115,13 +115,10 @@ _FIELDS_OF_TEMPLATES = ("messages", "tools", "add_generation_prompt", "continue_
 """Variables of templates that are fields of the request."""
 
 
-_ANY_FORMATS = ModelFormats()
-
-
 def parse_chat(
     body: Mapping[str, Any],
     defaults: Mapping[str, Any],
-    formats: ModelFormats = _ANY_FORMATS,
+    formats: ModelFormats = ANY_FORMATS,
     *,
     top_is_chosen: bool = False,
 ) -> OpenAICall:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.protocols.fields import LEAST
+from trtllm_truss.protocols.fields import check_min_tokens, read_sampling
 from trtllm_truss.protocols.openai.fields import SharedFields, StreamOptions
 from trtllm_truss.protocols.openai.guides import read_guide
-from trtllm_truss.requests import REST_OF_CONTEXT, Guide, Sampling
+from trtllm_truss.requests import REST_OF_CONTEXT, Guide
 from trtllm_truss.validation import shown
 
 _NAMES = {
@@ -61,7 +61,7 @@ def generation_arguments(
         "guide": guide,
         "lora_task_id": fields.lora_task_id,
         "running_usage": options.include_usage and options.continuous_usage_stats,
-        "sampling": _sampling(fields),
+        "sampling": read_sampling(fields),
         "names": {**_NAMES, **names, **({} if guide is None else {"guide": guide_field})},
     }
 
@@ -106,32 +106,13 @@ def stream_options(fields: SharedFields) -> StreamOptions:
     return options
 
 
-def _sampling(fields: SharedFields) -> Sampling:
-    return Sampling(
-        temperature=fields.temperature,
-        top_k=fields.top_k,
-        # 0, the likeliest token alone, means "not set" to the engine.
-        top_p=max(fields.top_p, LEAST),
-        repetition_penalty=fields.repetition_penalty,
-        presence_penalty=fields.presence_penalty,
-        frequency_penalty=fields.frequency_penalty,
-        length_penalty=fields.length_penalty,
-        min_tokens=fields.min_tokens,
-        seed=None if fields.seed is None else fields.seed % 2**64,
-    )
-
-
 def _check_agreement(fields: SharedFields, max_tokens: int | None) -> None:
     if 1 < fields.beam_width < fields.n:
         raise InvalidRequest(
             f"n is {fields.n}; it must be at most beam_width, {fields.beam_width}.", param="n"
         )
-    if max_tokens is not None and (fields.min_tokens or 0) > max_tokens:
-        raise InvalidRequest(
-            f"min_tokens is {fields.min_tokens}; it must be at most the tokens to generate, "
-            f"{max_tokens}.",
-            param="min_tokens",
-        )
+    if max_tokens is not None:
+        check_min_tokens(fields.min_tokens, max_tokens, "the tokens to generate")
 
 
 def _by_token_id(logit_bias: dict[str, float]) -> dict[int, float]:

@@ -15,8 +15,8 @@ from trtllm_truss.protocols.base import (
     WholeWriter,
     sse_event,
 )
-from trtllm_truss.protocols.predict.body import ANY_FORMATS, parse_predict, response_form
-from trtllm_truss.protocols.tool_use import ModelFormats
+from trtllm_truss.protocols.predict.body import parse_predict, response_form
+from trtllm_truss.protocols.tool_use import ANY_FORMATS, ModelFormats
 from trtllm_truss.requests import AnswerItem, GenerationEnd, TextDelta
 
 

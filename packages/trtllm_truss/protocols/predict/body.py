@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
@@ -18,16 +18,18 @@ from trtllm_truss.protocols.fields import (
     TopK,
     Unsupported,
     Words,
+    check_min_tokens,
     invalid_request,
     named_once,
+    read_sampling,
     refuse_unsupported,
 )
 from trtllm_truss.protocols.limits import MAX_MESSAGES, MAX_TOOLS
 from trtllm_truss.protocols.openai.messages import read_messages
 from trtllm_truss.protocols.openai.response_format import read_response_format
 from trtllm_truss.protocols.openai.tools import read_tool_use
-from trtllm_truss.protocols.tool_use import ModelFormats, ToolUse
-from trtllm_truss.requests import GenerationRequest, Sampling
+from trtllm_truss.protocols.tool_use import ANY_FORMATS, ModelFormats, ToolUse
+from trtllm_truss.requests import GenerationRequest
 from trtllm_truss.validation import Strict
 
 ALIASES = {
@@ -58,10 +60,6 @@ REFUSED = {
     "top_logprobs": Unsupported("answers are text; /v1/chat/completions reports them", (0,)),
 }
 """Fields that are not supported here, and their neutral values."""
-
-ANY_FORMATS = ModelFormats()
-
-_SAMPLING = {field.name for field in fields(Sampling)}
 
 
 class PredictBody(Strict):
@@ -112,12 +110,7 @@ def parse_predict(
     parsed = _validated({**defaults, **sent})
     if (parsed.prompt is None) == (parsed.messages is None):
         raise _prompt_problem(body, parsed)
-    if parsed.min_tokens is not None and parsed.min_tokens > parsed.max_tokens:
-        raise InvalidRequest(
-            f"min_tokens is {parsed.min_tokens}; it must be at most max_tokens, "
-            f"{parsed.max_tokens}.",
-            param="min_tokens",
-        )
+    check_min_tokens(parsed.min_tokens, parsed.max_tokens)
     use, guide = ToolUse(), None
     if parsed.tools or parsed.tool_choice is not None:
         use = read_tool_use(parsed.tools, parsed.tool_choice, parallel=parsed.parallel_tool_calls)
@@ -139,7 +132,7 @@ def parse_predict(
         beam_width=parsed.beam_width,
         ignore_eos=parsed.ignore_eos or end_id == -1,
         guide=guide,
-        sampling=Sampling(**parsed.model_dump(include=_SAMPLING)),
+        sampling=read_sampling(parsed),
         names={"guide": "response_format"},
     )
     if request.messages is not None:

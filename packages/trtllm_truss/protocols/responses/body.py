@@ -23,7 +23,7 @@ from trtllm_truss.protocols.openai.generation import alternatives_of_engine, gen
 from trtllm_truss.protocols.openai.response_format import FLAT_PATH, read_response_format
 from trtllm_truss.protocols.openai.tools import read_tool_use
 from trtllm_truss.protocols.responses.items import read_items
-from trtllm_truss.protocols.tool_use import ModelFormats, NewParser
+from trtllm_truss.protocols.tool_use import ANY_FORMATS, ModelFormats, NewParser
 from trtllm_truss.requests import GenerationRequest
 from trtllm_truss.validation import Strict
 
@@ -153,8 +153,6 @@ _ALL_UNUSED = {**UNUSED_EXTENSIONS, **UNUSED}
 _FUNCTION = {"type": "function", "description": None, "parameters": None, "strict": None}
 """The keys of a function that a response always has."""
 
-_ANY_FORMATS = ModelFormats()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponsesCall:
@@ -180,7 +178,7 @@ class ResponsesCall:
 
 
 def parse_response(
-    body: Mapping[str, Any], defaults: Mapping[str, Any], formats: ModelFormats = _ANY_FORMATS
+    body: Mapping[str, Any], defaults: Mapping[str, Any], formats: ModelFormats = ANY_FORMATS
 ) -> ResponsesCall:
     """Parse a body of `/v1/responses`.
 
