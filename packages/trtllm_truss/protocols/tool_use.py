@@ -137,7 +137,7 @@ class ModelFormats:
         )
         if tools is None and reasoning is None:
             return request, None
-        return request, partial(OutputParser, tools, reasoning, use.offered)
+        return request, partial(OutputParser, tools, reasoning, use.offered, parallel=use.parallel)
 
     def _forced(
         self, request: GenerationRequest, use: ToolUse
@@ -163,7 +163,7 @@ class ModelFormats:
             guide=Guide("json_schema", schema),
             names={**request.names, "guide": "tool_choice"},
         )
-        return request, partial(OutputParser, form, None, use.offered)
+        return request, partial(OutputParser, form, None, use.offered, parallel=use.parallel)
 
     def _messages(self, messages: Sequence[Mapping[str, Any]], use: ToolUse) -> list[Message]:
         """Adapt messages to the chat template.

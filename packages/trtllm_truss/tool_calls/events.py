@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
@@ -66,6 +67,11 @@ class CallEnded:
 
     index: int
     complete: bool
+
+
+def call_as_text(name: str, arguments: str = "") -> str:
+    """Return the beginning of a call, for a call that was cut off."""
+    return f'{{"name": {json.dumps(name)}, "arguments": {arguments}'
 
 
 Event: TypeAlias = TextDelta | ReasoningDelta | CallStarted | ArgumentsDelta | CallEnded

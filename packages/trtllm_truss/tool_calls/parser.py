@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trtllm_truss.tool_calls.emitter import Emitter
-from trtllm_truss.tool_calls.events import Event, Tool
+from trtllm_truss.tool_calls.events import Event, ReasoningDelta, TextDelta, Tool
 from trtllm_truss.tool_calls.reasoning import ReasoningFormat
 from trtllm_truss.tool_calls.source import Markers, Parse, Source
 from trtllm_truss.tool_calls.tool_format import ToolFormat
@@ -22,6 +22,7 @@ class OutputParser:
         reasoning: how reasoning is written; None reads none, except with harmony, which always has.
         offered: the functions that may be called. None allows any name.
         starts_inside: whether the prompt ends inside of reasoning; `ReasoningFormat.is_open` tells.
+        parallel: whether the answer may have several calls; those after the first are dropped.
     """
 
     def __init__(
@@ -31,7 +32,9 @@ class OutputParser:
         offered: Sequence[Tool] | None = None,
         *,
         starts_inside: bool = False,
+        parallel: bool = True,
     ) -> None:
+        self._parallel = parallel
         self._source = Source()
         self._emitter = Emitter(self._source, offered if tools else ())
         self._parse = self._read(tools, reasoning, starts_inside)
@@ -44,7 +47,7 @@ class OutputParser:
         """
         self._source.feed(text)
         next(self._parse, None)
-        return self._emitter.drain()
+        return self._drain()
 
     def finish(self) -> list[Event]:
         """End the text.
@@ -55,7 +58,11 @@ class OutputParser:
         self._source.end()
         next(self._parse, None)
         self._emitter.finish()
-        return self._emitter.drain()
+        return self._drain()
+
+    def _drain(self) -> list[Event]:
+        events = self._emitter.drain()
+        return events if self._parallel else [event for event in events if _is_kept(event)]
 
     def _read(
         self, tools: ToolFormat | None, reasoning: ReasoningFormat | None, starts_inside: bool
@@ -65,3 +72,7 @@ class OutputParser:
         if tools:
             yield from tools.parse(self._source, self._emitter)
         yield from self._source.until(Markers(), self._emitter.text)
+
+
+def _is_kept(event: Event) -> bool:
+    return isinstance(event, TextDelta | ReasoningDelta) or event.index == 0

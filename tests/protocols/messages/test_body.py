@@ -187,7 +187,7 @@ def test_the_choice_of_tools() -> None:
     assert none.request.chat.tools is None
     one = parse(tools=tools, tool_choice={"type": "auto", "disable_parallel_tool_use": True})
     assert one.new_parser is not None
-    assert not one.parallel_calls
+    assert not one.new_parser()._parallel
     forced = request(tools=tools, tool_choice={"type": "any"})
     assert forced.guide is not None
     assert '"weather"' in forced.guide.text

@@ -16,6 +16,7 @@ from trtllm_truss.tool_calls.events import (
     Event,
     ReasoningDelta,
     TextDelta,
+    call_as_text,
 )
 from trtllm_truss.validation import is_unicode
 
@@ -77,7 +78,7 @@ class BlockReader:
                 self._switch_to(THINKING, found)
                 if self._call.shows_thinking:
                     self._add_delta({"type": "thinking_delta", "thinking": event.text}, found)
-            elif not event.index or self._call.parallel_calls:
+            else:
                 self._read_call(event, found)
         return found
 
@@ -147,7 +148,7 @@ def join_blocks(reader: BlockReader, events: Iterable[Json]) -> list[Json]:
                 content.append({**block, "input": arguments})
                 continue
             reader.calls.discard(index)
-            text = f'{{"name": {json.dumps(block["name"])}, "arguments": {text}'
+            text = call_as_text(block["name"], text)
             block = {"type": TEXT, "text": ""}
         if block["type"] == TEXT and content and content[-1]["type"] == TEXT:
             content[-1][TEXT] += text

@@ -34,7 +34,6 @@ class MessagesCall:
         model: the caller's name of the model; echoed.
         stream: whether the answer is streamed.
         new_parser: makes a parser of thinking and tool calls; None for text.
-        parallel_calls: whether the answer may have several calls.
         shows_thinking: whether the answer holds the thoughts.
     """
 
@@ -42,7 +41,6 @@ class MessagesCall:
     model: str
     stream: bool
     new_parser: NewParser | None = None
-    parallel_calls: bool = True
     shows_thinking: bool = True
 
 
@@ -95,6 +93,5 @@ def parse_messages(
         model=fields.model,
         stream=fields.stream,
         new_parser=new_parser,
-        parallel_calls=use.parallel,
         shows_thinking=thinking.shown,
     )

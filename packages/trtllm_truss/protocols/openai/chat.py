@@ -163,7 +163,6 @@ def parse_chat(
             log_probs=alternatives is not None, chosen_is_top=alternatives != log_probs
         ),
         new_parser=new_parser,
-        parallel_calls=use.parallel,
     )
 
 

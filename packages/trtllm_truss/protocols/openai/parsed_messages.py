@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -17,6 +16,7 @@ from trtllm_truss.tool_calls.events import (
     Event,
     ReasoningDelta,
     TextDelta,
+    call_as_text,
 )
 from trtllm_truss.tool_calls.parser import OutputParser
 
@@ -29,16 +29,14 @@ class MessageParser:
 
     Args:
         parser: the parser of this answer.
-        parallel: whether the message may have several calls; the first one is kept otherwise.
 
     Attributes:
         complete: the indexes of the calls that have ended with whole arguments.
         has_reasoned: whether there was reasoning.
     """
 
-    def __init__(self, parser: OutputParser, *, parallel: bool) -> None:
+    def __init__(self, parser: OutputParser) -> None:
         self._parser = parser
-        self._parallel = parallel
         self.complete: set[int] = set()
         self.has_reasoned = False
 
@@ -65,8 +63,6 @@ class MessageParser:
         if isinstance(event, ReasoningDelta):
             self.has_reasoned = True
             return {"reasoning_content": event.text}
-        if event.index and not self._parallel:
-            return None
         if isinstance(event, CallStarted):
             call = {
                 "index": event.index,
@@ -146,7 +142,7 @@ class WholeMessage(WholeAnswer):
 def new_message(call: OpenAICall) -> MessageParser:
     """Begin the message of one answer."""
     assert call.new_parser is not None
-    return MessageParser(call.new_parser(), parallel=call.parallel_calls)
+    return MessageParser(call.new_parser())
 
 
 def join_deltas(deltas: Iterable[Json], complete: Collection[int]) -> Json:
@@ -169,8 +165,7 @@ def join_deltas(deltas: Iterable[Json], complete: Collection[int]) -> Json:
                 begun["function"]["arguments"] += call["function"]["arguments"]
     for index in calls.keys() - complete:
         function = calls.pop(index)["function"]
-        name, arguments = json.dumps(function["name"]), function["arguments"]
-        content.append(f'{{"name": {name}, "arguments": {arguments}')
+        content.append(call_as_text(function["name"], function["arguments"]))
     fields: Json = {"content": "".join(content)}
     if thoughts := "".join(reasoning):
         fields["reasoning_content"] = thoughts

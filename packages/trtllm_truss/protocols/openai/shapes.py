@@ -47,7 +47,6 @@ class OpenAICall:
         include_usage: whether a stream ends with the usage.
         shape: the choices of the API.
         new_parser: makes a parser of reasoning and tool calls for each answer; None for text.
-        parallel_calls: whether an answer may have several calls.
     """
 
     requests: tuple[GenerationRequest, ...]
@@ -56,7 +55,6 @@ class OpenAICall:
     include_usage: bool
     shape: Shape
     new_parser: Callable[[], OutputParser] | None = None
-    parallel_calls: bool = True
 
     @property
     def n(self) -> int:

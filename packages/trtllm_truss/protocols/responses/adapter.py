@@ -34,8 +34,7 @@ class ResponsesAdapter:
         answer = Answer(call, call_id, int(time.time()))
         if call.stream:
             return Call([call.request], ResponseStream(answer), SSE_MEDIA_TYPE)
-        whole = WholeResponse(answer, parallel=call.parallel_calls)
-        return Call([call.request], whole, JSON_MEDIA_TYPE)
+        return Call([call.request], WholeResponse(answer), JSON_MEDIA_TYPE)
 
     def error_body(self, error: TrussError) -> Any:
         return error_body(error)

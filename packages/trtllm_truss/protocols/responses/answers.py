@@ -27,7 +27,7 @@ class Answer:
     """
 
     def __init__(self, call: ResponsesCall, answer_id: str, created_s: int) -> None:
-        self.output = OutputItems(answer_id, parallel=call.parallel_calls)
+        self.output = OutputItems(answer_id)
         self._call = call
         self._parser = None if call.new_parser is None else call.new_parser()
         self._fields: Json = {
@@ -92,20 +92,18 @@ class WholeResponse(WholeWriter):
 
     Args:
         answer: the answer.
-        parallel: whether it may have several calls.
     """
 
-    def __init__(self, answer: Answer, *, parallel: bool) -> None:
+    def __init__(self, answer: Answer) -> None:
         super().__init__()
         self._answer = answer
-        self._parallel = parallel
 
     def body(self) -> Json:
         collected, end = self.ended(0)
         answer = self._answer
         log_probs = answer.log_probs(collected.tokens)
         events = [*answer.feed(collected.text), *answer.finish()]
-        for event in without_cut_calls(events, parallel=self._parallel):
+        for event in without_cut_calls(events):
             answer.output.read(event, log_probs)
         answer.output.finish(end.reason)
         return answer.ended(end)

@@ -165,7 +165,6 @@ class ResponsesCall:
         log_probs: whether log probabilities are requested; not together with `new_parser`.
         chosen_is_top: report the chosen token as the likeliest one.
         new_parser: makes the parser of reasoning and tool calls; None for text.
-        parallel_calls: whether the answer may have several calls.
     """
 
     request: GenerationRequest
@@ -174,7 +173,6 @@ class ResponsesCall:
     log_probs: bool
     chosen_is_top: bool
     new_parser: NewParser | None
-    parallel_calls: bool
 
 
 def parse_response(
@@ -194,8 +192,9 @@ def parse_response(
     """
     fields = read_body(ResponsesFields, body, defaults, refused=_ALL_REFUSED, unused=_ALL_UNUSED)
     messages = read_items(fields.input, fields.instructions)
-    parallel = fields.parallel_tool_calls
-    use = read_tool_use(fields.tools, fields.tool_choice, parallel=parallel, flat=True)
+    use = read_tool_use(
+        fields.tools, fields.tool_choice, parallel=fields.parallel_tool_calls, flat=True
+    )
     alternatives = _alternatives(fields)
     log_probs = alternatives_of_engine(fields, alternatives, top_is_chosen=False)
     arguments = generation_arguments(
@@ -230,7 +229,6 @@ def parse_response(
         log_probs=log_probs is not None,
         chosen_is_top=alternatives != log_probs,
         new_parser=new_parser,
-        parallel_calls=parallel,
     )
 
 

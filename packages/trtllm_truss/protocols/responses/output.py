@@ -6,7 +6,6 @@ https://platform.openai.com/docs/api-reference/responses-streaming.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from trtllm_truss.tool_calls.events import (
     Event,
     ReasoningDelta,
     TextDelta,
+    call_as_text,
 )
 
 Json = dict[str, Any]
@@ -37,7 +37,6 @@ class OutputItems:
 
     Args:
         answer_id: makes the ids of items and calls unique.
-        parallel: whether there may be several calls; the first one is kept otherwise.
 
     Attributes:
         items: the items that have ended.
@@ -45,12 +44,11 @@ class OutputItems:
         has_cut_call: whether a call ended without whole arguments.
     """
 
-    def __init__(self, answer_id: str, *, parallel: bool) -> None:
+    def __init__(self, answer_id: str) -> None:
         self.items: list[Json] = []
         self.has_reasoned = False
         self.has_cut_call = False
         self._answer_id = answer_id
-        self._parallel = parallel
         self._item: Json | None = None
         self._place: Json = {}
         self._texts: list[str] = []
@@ -68,8 +66,6 @@ class OutputItems:
         if isinstance(event, ReasoningDelta):
             self.has_reasoned = True
             return [*self._continue("reasoning"), self._delta(event.text)]
-        if event.index and not self._parallel:
-            return []
         if isinstance(event, CallStarted):
             return [*self._end(), *self._begin("function_call", event.name)]
         if isinstance(event, ArgumentsDelta):
@@ -151,24 +147,19 @@ class OutputItems:
         return {**part, "annotations": [], "logprobs": [*self._log_probs]}
 
 
-def without_cut_calls(events: Iterable[Event], *, parallel: bool) -> Iterator[Event]:
+def without_cut_calls(events: Iterable[Event]) -> Iterator[Event]:
     """Turn calls without whole arguments into text.
 
     Args:
         events: all events of an answer.
-        parallel: whether calls after the first are kept.
     """
     events = list(events)
-    cut = {
-        event.index
-        for event in events
-        if isinstance(event, CallEnded) and not event.complete and (parallel or not event.index)
-    }
+    cut = {event.index for event in events if isinstance(event, CallEnded) and not event.complete}
     for event in events:
         if isinstance(event, TextDelta | ReasoningDelta) or event.index not in cut:
             yield event
         elif isinstance(event, CallStarted):
-            yield TextDelta(f'{{"name": {json.dumps(event.name)}, "arguments": ')
+            yield TextDelta(call_as_text(event.name))
         elif isinstance(event, ArgumentsDelta):
             yield TextDelta(event.json)
 
