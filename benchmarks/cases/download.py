@@ -103,7 +103,7 @@ def _fetch(command: list[str], url: str, fetched: Path, size: int) -> Sample:
     fetched.mkdir(parents=True)
     environment = {**os.environ, "HF_ENDPOINT": url, "HF_HOME": str(fetched)}
     environment |= {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_XET": "1"}
-    begun = time.perf_counter()
+    started = time.perf_counter()
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, cwd=ROOT
     )
@@ -112,7 +112,7 @@ def _fetch(command: list[str], url: str, fetched: Path, size: int) -> Sample:
     _, status, usage = os.wait4(process.pid, 0)
     process.stdout.close()
     process.returncode = os.waitstatus_to_exitcode(status)
-    spent_s, cpu_s = time.perf_counter() - begun, usage.ru_utime + usage.ru_stime
+    spent_s, cpu_s = time.perf_counter() - started, usage.ru_utime + usage.ru_stime
     if output:
         spent_s, cpu_s = map(float, output.split())
     if process.returncode != 0:

@@ -84,8 +84,8 @@ def _add(
         for ours, floor in zip(samples[_TRUSS], samples[_FLOOR], strict=True)
     ]
     spread = spreads(ratios)
-    told = ", ".join(f"{_shown(spread[key])} {label}" for key, label in _FIGURES if key in spread)
-    result.find(f"{load}, {streams}: {_TRUSS} has {told}.")
+    shown = (f"{_shown(spread[key])} {label}" for key, label in _FIGURES if key in spread)
+    result.find(f"{load}, {streams}: {_TRUSS} has {', '.join(shown)}.")
 
 
 def _measure(target: Target, streams: int, **limit: float) -> Sample:

@@ -83,9 +83,9 @@ def run(options: Options) -> CaseResult:
     config = write_config(options.work / "hostile.yaml", EXAMPLE)
     with serve(config) as truss, _neighbour(truss) as neighbour:
         _warm_up(truss)
-        begun = time.monotonic()
+        started = time.monotonic()
         time.sleep(options.seconds or _USUAL_S)
-        usual = neighbour.waits_ms(begun, time.monotonic())
+        usual = neighbour.waits_ms(started, time.monotonic())
         made = ((name, route, make()) for name, route, make in corpus)
         _measure(result, "corpus", made, truss, neighbour, usual)
         random = ((f"{route} {n}", route, body)
@@ -121,9 +121,9 @@ def _measure(
     worst, worst_ms, count = "", 0.0, 0
     statuses: dict[int, int] = {}
     for body_name, route, body in bodies:
-        begun = time.monotonic()
+        started = time.monotonic()
         status = _post(truss, route, body)
-        found = neighbour.waits_ms(begun, time.monotonic() + _TAIL_S)
+        found = neighbour.waits_ms(started, time.monotonic() + _TAIL_S)
         waits += found
         statuses[status] = statuses.get(status, 0) + 1
         count += 1

@@ -13,13 +13,13 @@ def main() -> None:
     from trtllm_truss.artifacts.open_repository import open_repository
 
     side, repository = sys.argv[1:]
-    begun, cpu_s = time.perf_counter(), time.process_time()
+    started, cpu_s = time.perf_counter(), time.process_time()
     if side == "trtllm-truss":
         source = open_repository(repository, None, setting="engine_repository", token=None)
         source.fetch(source.listing().sizes)
     else:
         snapshot_download(repository, token=False)
-    sys.stdout.write(f"{time.perf_counter() - begun} {time.process_time() - cpu_s}\n")
+    sys.stdout.write(f"{time.perf_counter() - started} {time.process_time() - cpu_s}\n")
 
 
 if __name__ == "__main__":

@@ -107,10 +107,10 @@ class DirectClient:
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
-        """Verify by the certificates that httpx and requests would be told to use."""
-        told = next((os.environ[name] for name in _CERTIFICATES if os.environ.get(name)), None)
-        folder = None if told else os.environ.get("SSL_CERT_DIR")
-        return ssl.create_default_context(cafile=told, capath=folder)
+        """Verify by the certificates of the variables that httpx and requests read."""
+        bundle = next((os.environ[name] for name in _CERTIFICATES if os.environ.get(name)), None)
+        folder = None if bundle else os.environ.get("SSL_CERT_DIR")
+        return ssl.create_default_context(cafile=bundle, capath=folder)
 
 
 def _origin(url: str) -> tuple[str, str]:

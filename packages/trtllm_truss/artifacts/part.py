@@ -1,9 +1,9 @@
-"""An unfinished file: which of its bytes have arrived, and their hash as far as they are in order.
+"""An unfinished file: its bytes so far, and the hash of those in order.
 
-A file of one range is unfinished as its beginning alone: its length tells what has arrived. A file
-of several ranges has its full length from the start and a footer after it: the size of a range,
-then for each range how many of its bytes have arrived, 8 bytes each. A chunk is written before its
-count, so a killed process leaves no count without its bytes.
+A file of one range holds its beginning only; its length is the count. A file of several ranges has
+its full length from the start and a footer: the size of a range, then the count of bytes of each
+range, 8 bytes each. A chunk is written before its count, so a killed process leaves no count
+without its bytes.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Part:
     """
 
     def __init__(self, path: Path, file: File, *, in_ranges: bool = True) -> None:
-        """Read how much an earlier process left; nothing is created.
+        """Read the state left by an earlier process; create nothing.
 
         Args:
             path: of the unfinished file.
-            file: what it becomes.
+            file: the finished file.
             in_ranges: False reads it as one range, of which only the beginning counts.
         """
         self._path = path
@@ -60,17 +60,17 @@ class Part:
 
     @property
     def arrived_bytes(self) -> int:
-        """What has arrived of all ranges."""
+        """Sum of the counts of all ranges."""
         return sum(self._counts)
 
     @property
     def unfinished(self) -> list[int]:
-        """The numbers of the ranges that have not arrived."""
+        """Indexes of incomplete ranges."""
         numbers = range(len(self._counts))
         return [number for number in numbers if self.wanted(number)[0] < self.wanted(number)[1]]
 
     def wanted(self, number: int) -> tuple[int, int]:
-        """The first byte of a range that has not arrived, and the byte after its last."""
+        """Return the missing bytes of a range as offsets: the first, and the one after the last."""
         start = number * self._range_bytes
         end = min(start + self._range_bytes, self._file.size)
         return start + self._counts[number], end
@@ -222,7 +222,7 @@ def _divided(length: int, size: int, range_bytes: int) -> list[int]:
 
 
 def _in_order(counts: list[int], range_bytes: int) -> int:
-    """Bytes before the first one that has not arrived."""
+    """Return the length of the beginning without gaps."""
     total = 0
     for count in counts:
         total += count

@@ -86,7 +86,7 @@ class RemoteSource:
         if recorded is not None and self._fixed:
             return recorded
         here = recorded or self._store.found(self._revision)
-        begun = time.monotonic()
+        started = time.monotonic()
         try:
             listing = retrying(self._name, self._remote.listing, tries=2 if here else 4)
         except Unreachable as problem:
@@ -94,7 +94,7 @@ class RemoteSource:
                 raise
             logger.warning("%s Continuing with %s, fetched before.", problem, here.commit)
             return here
-        logger.info("%s: listed in %.1f s", self._name, time.monotonic() - begun)
+        logger.info("%s: listed in %.1f s", self._name, time.monotonic() - started)
         with self._store.locked(self._name):
             self._store.record(self._revision, listing)
         return listing

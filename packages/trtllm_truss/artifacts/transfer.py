@@ -215,11 +215,11 @@ class Transfer:
             download.left -= 1
             if download.left > 0:
                 return
-        begun = time.monotonic()
+        started = time.monotonic()
         is_right = download.part.finish()
         if is_right:
             if len(download.part) > 1:
-                spent_s, path = time.monotonic() - begun, download.files[0].path
+                spent_s, path = time.monotonic() - started, download.files[0].path
                 logger.info("%s: %s verified %.1f s after its last byte", self._name, path, spent_s)
             self._keep(download)
             return

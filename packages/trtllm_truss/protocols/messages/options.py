@@ -40,11 +40,11 @@ _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
 
 class Thinking(NamedTuple):
-    """How the model thinks.
+    """Settings of `thinking`.
 
     Attributes:
         variables: variables of the chat template.
-        shown: whether the answer holds the thoughts.
+        shown: include the thinking in the answer.
     """
 
     variables: Mapping[str, Any]

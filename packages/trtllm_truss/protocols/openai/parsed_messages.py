@@ -160,10 +160,10 @@ def join_deltas(deltas: Iterable[Json], complete: Collection[int]) -> Json:
         content.append(delta.get("content", ""))
         reasoning.append(delta.get("reasoning_content", ""))
         for call in delta.get(TOOL_CALLS, ()):
-            begun = calls.setdefault(call["index"], call)
-            if begun is not call:
-                begun["function"]["arguments"] += call["function"]["arguments"]
-    for index in calls.keys() - complete:
+            known = calls.setdefault(call["index"], call)
+            if known is not call:
+                known["function"]["arguments"] += call["function"]["arguments"]
+    for index in sorted(calls.keys() - complete):
         function = calls.pop(index)["function"]
         content.append(call_as_text(function["name"], function["arguments"]))
     fields: Json = {"content": "".join(content)}

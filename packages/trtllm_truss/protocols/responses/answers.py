@@ -64,7 +64,7 @@ class Answer:
         found = shape.log_probs_of(tokens)
         return [] if found is None else list(found["content"])
 
-    def begun(self) -> Json:
+    def in_progress(self) -> Json:
         """Return the response before its first item."""
         return self._fields
 
@@ -147,7 +147,7 @@ class ResponseStream:
     def _opening(self) -> bytes:
         if self._sequence_number:
             return b""
-        response = self._answer.begun()
+        response = self._answer.in_progress()
         kinds = ("response.created", "response.in_progress")
         return self._events([{"type": kind, "response": response} for kind in kinds])
 
