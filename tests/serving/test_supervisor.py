@@ -55,7 +55,7 @@ def supervisor_of(
         lambda: cast(ServerProcess, new_run()),
         limits or Serving(),
         EngineHeartbeat(),
-        first_token_id=1,
+        first_token_id=lambda: 1,
         tensorrt_llm_version="1.0.0",
         on_restart=on_restart,
         give_up=give_up,

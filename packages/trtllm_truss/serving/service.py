@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import logging
 import os
 import resource
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from trtllm_truss.builder.run.build_engine import ensure_engine
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.inspection import Engine
 from trtllm_truss.engines.versions import version_to_render
-from trtllm_truss.errors import EngineUnavailable
+from trtllm_truss.errors import EngineUnavailable, TritonError
 from trtllm_truss.inference.admission import Admission
 from trtllm_truss.inference.capabilities import Capabilities
 from trtllm_truss.inference.decode_stream import EngineHeartbeat
@@ -37,7 +40,7 @@ from trtllm_truss.serving.supervisor import Supervisor
 from trtllm_truss.settings.child_environment import child_environment
 from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Serving, Settings
-from trtllm_truss.text.tokenizer import load_tokenizer
+from trtllm_truss.text.tokenizer import TextTokenizer, load_tokenizer
 from trtllm_truss.triton.server.command import launcher, server_environment
 from trtllm_truss.triton.server.installation import assemble_backends, find_installation
 from trtllm_truss.triton.server.process import ServerProcess
@@ -55,18 +58,17 @@ class StartupLog:
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._done = 0
+        self._numbers = itertools.count(1)
         self._started = time.monotonic()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[list[str]]:
-        """Log the start and the end of a phase.
+        """Log the start and the end of a phase; phases may overlap.
 
         Yields:
             A list of details for the closing line.
         """
-        self._done += 1
-        label = f"[{self._done}/{self._count}] {name}"
+        label = f"[{next(self._numbers)}/{self._count}] {name}"
         logger.info("%s …", label)
         started = time.monotonic()
         details: list[str] = []
@@ -185,11 +187,7 @@ class Service:
             resolved = self._resolve_engine(host)
             engine = resolved.engine
             details.append(f"{engine.kind.value}, context of {engine.max_sequence_tokens} tokens")
-        with log.phase("tokenizer") as details:
-            tokenizer = load_tokenizer(
-                resolved.tokenizer_folder, trust_remote_code=self._settings.trust_remote_code
-            )
-            details.append(f"{tokenizer.vocab_size} tokens")
+        loading = self._load_tokenizer(resolved.tokenizer_folder, log)
         with log.phase("triton model repository") as details:
             run_folder = self._resources.enter_context(temporary_folder())
             repository = render_engine(
@@ -208,13 +206,19 @@ class Service:
                 self._settings.serving,
                 heartbeat,
                 tensorrt_llm_version=version,
-                first_token_id=(tokenizer.encode("Hello", False) or [0])[0],
+                first_token_id=lambda: (loading.result().encode("Hello", False) or [0])[0],
                 on_restart=self._engine_restarts,
                 give_up=lambda: os._exit(_GIVEN_UP_STATUS),
             )
             self._resources.callback(supervisor.stop)
-            supervisor.start()
+            loading.add_done_callback(partial(_stop_on_failure, supervisor))
+            try:
+                supervisor.start()
+            except TritonError:
+                loading.result()  # raises the cause, if the tokenizer is it
+                raise
             details.append("ready, first token generated")
+        tokenizer = loading.result()
         self._resources.enter_context(exposed(self.metrics, lambda: supervisor.metrics_port))
         admission = Admission.for_engine(self._settings, engine, resolved.capacity)
         guides = guide_check_for(
@@ -245,6 +249,20 @@ class Service:
         )
         _settle_memory()
         logger.info("ready after %.1f s", log.elapsed_s)
+
+    def _load_tokenizer(self, folder: Path, log: StartupLog) -> Future[TextTokenizer]:
+        """Load the tokenizer while Triton starts."""
+
+        def load() -> TextTokenizer:
+            with log.phase("tokenizer") as details:
+                tokenizer = load_tokenizer(
+                    folder, trust_remote_code=self._settings.trust_remote_code
+                )
+                details.append(f"{tokenizer.vocab_size} tokens")
+            return tokenizer
+
+        thread = self._resources.enter_context(ThreadPoolExecutor(1, "tokenizer"))
+        return thread.submit(load)
 
     def _stop(self) -> None:
         self._running = None
@@ -303,6 +321,11 @@ class Service:
         """Log Triton's output at INFO once it is healthy; its long startup log at DEBUG."""
         level = logging.INFO if self.is_healthy() else logging.DEBUG
         _triton_log.log(level, "triton: %s", line)
+
+
+def _stop_on_failure(supervisor: Supervisor, loading: Future[TextTokenizer]) -> None:
+    if loading.exception() is not None:
+        supervisor.stop()
 
 
 def _raise_file_limit() -> None:

@@ -32,7 +32,8 @@ class Supervisor:
         new_run: creates a run without starting it.
         limits: deadlines and the restart policy.
         heartbeat: the engine's heartbeat.
-        first_token_id: a valid token id for the request that proves readiness.
+        first_token_id: returns a valid token id for the request that proves readiness; called once
+            Triton is ready.
         tensorrt_llm_version: version that the model repository was rendered for.
         on_restart: called before each restart, from the supervisor's thread.
         give_up: called after the last failed restart, from the supervisor's thread.
@@ -44,7 +45,7 @@ class Supervisor:
         limits: Serving,
         heartbeat: EngineHeartbeat,
         *,
-        first_token_id: int,
+        first_token_id: Callable[[], int],
         tensorrt_llm_version: str,
         on_restart: Callable[[], None],
         give_up: Callable[[], None],
@@ -98,10 +99,10 @@ class Supervisor:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the engine for good, including a restart in progress."""
+        """End the engine for good, including a start in progress."""
         self._stopping.set()
         self._run_ended.set()
-        self._end_run()
+        self._end_run(_PATIENCE_S if self._thread is not None else 0)
         while self._thread is not None and self._thread.is_alive():
             self._thread.join(_TICK_S)
             self._end_run()  # a restart may have started another one
@@ -119,7 +120,7 @@ class Supervisor:
             run.wait_until_ready(self._limits.start_timeout_s)
             left_s = max(1.0, deadline - time.monotonic())
             run.on_exit(lambda _: self._run_ended.set())
-            warm_up(run.grpc_address, self._first_token_id, left_s, self._version)
+            warm_up(run.grpc_address, self._first_token_id(), left_s, self._version)
         except BaseException:
             run.stop(0)
             raise
