@@ -9,7 +9,7 @@ from benchmarks.options import Options
 from benchmarks.result import CaseResult
 
 DEFAULT = ("zero-cost", "cpu-engine", "host-floor", "paced")
-MEASURED = (*DEFAULT, "overload", "slow-readers", "endurance", "hostile", "download")
+MEASURED = (*DEFAULT, "overload", "slow-readers", "endurance", "hostile", "download", "cold-start")
 ALL = (*MEASURED, "chaos")
 
 

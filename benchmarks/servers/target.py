@@ -14,9 +14,11 @@ class Target:
         port: of HTTP.
         path: the route of requests.
         grpc_port: Triton's; 0 if it is internal.
+        started_in_s: from the start of the process to its readiness; 0 if it was not timed.
     """
 
     pid: int
     port: int
     path: str
     grpc_port: int = 0
+    started_in_s: float = 0.0

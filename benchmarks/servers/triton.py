@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,14 +57,16 @@ def triton(config: Path, backends: Path, model: str) -> Iterator[Target]:
         environment = server_environment(os.environ, installation)
         server = ServerProcess(command, environment, http_port=0)
         try:
+            started = time.monotonic()
             server.start()
             server.wait_until_ready(_START_LIMIT_S)
+            started_in_s = time.monotonic() - started
             assert server.launch is not None
             assert server.pid is not None
             ports = server.launch.ports
             assert ports.http is not None
             path = f"/v2/models/{model}/generate_stream"
-            yield Target(server.pid, ports.http, path, grpc_port=ports.grpc)
+            yield Target(server.pid, ports.http, path, ports.grpc, started_in_s)
         finally:
             server.stop(_STOP_LIMIT_S)
 

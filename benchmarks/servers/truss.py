@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,7 +25,11 @@ _TAIL_LINES = 40
 
 @contextmanager
 def serve(
-    config: Path, backends: Path | None = None, log: Path | None = None, **variables: str
+    config: Path,
+    backends: Path | None = None,
+    log: Path | None = None,
+    on_line: Callable[[str], None] = lambda line: None,
+    **variables: str,
 ) -> Iterator[Target]:
     """Serve one configuration during the block and clean up after it.
 
@@ -33,6 +37,7 @@ def serve(
         config: a config.yaml.
         backends: for `TRITON_BACKEND_DIRECTORY`.
         log: receives the server's log.
+        on_line: called with each line of it, from another thread.
         variables: added to its environment.
 
     Raises:
@@ -54,7 +59,7 @@ def serve(
     )
     ready = threading.Event()
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
-    reader = threading.Thread(target=_drain, args=(process, tail, ready, log), daemon=True)
+    reader = threading.Thread(target=_drain, args=(process, tail, ready, log, on_line), daemon=True)
     reader.start()
     try:
         _wait(process, ready)
@@ -74,13 +79,18 @@ def serve(
 
 
 def _drain(
-    process: subprocess.Popen[str], tail: deque[str], ready: threading.Event, log: Path | None
+    process: subprocess.Popen[str],
+    tail: deque[str],
+    ready: threading.Event,
+    log: Path | None,
+    on_line: Callable[[str], None],
 ) -> None:
     assert process.stderr is not None
     with process.stderr as lines, (log or Path(os.devnull)).open("w", encoding="utf-8") as file:
         for line in lines:
             file.write(line)
             tail.append(line)
+            on_line(line)
             if line.startswith("ready: "):
                 ready.set()
 
