@@ -42,7 +42,7 @@ def main() -> int:
     with unwinding():
         for name in names:
             result = case(name)(options.quickened() if chosen.quick else options)
-            result.write(output)
+            result.write(output, chosen.label)
             faults += len(result.faults)
     print(f"\nmeasured in {time.monotonic() - start:.0f} s; JSON in {output}")
     if chosen.docs is not None:
@@ -75,6 +75,9 @@ def _parser() -> argparse.ArgumentParser:
         default="ensemble",
         metavar="NAME",
         help="model of Triton's own generate_stream (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--label", default="", metavar="NAME", help="file as another machine: CASE@NAME.json"
     )
     parser.add_argument(
         "--output", type=Path, default=_OUTPUT, metavar="DIR", help="folder for JSON"

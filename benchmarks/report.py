@@ -34,7 +34,8 @@ def write_report(results: Path, docs: Path, names: Collection[str]) -> Path:
     """Write the parts of some cases into `performance.md`, and their `plots/*.svg`.
 
     Args:
-        results: the folder of `CASE.json`; cases without a file are skipped.
+        results: the folder of `CASE.json`, and of `CASE@LABEL.json` for other machines; cases
+            without a file are skipped.
         docs: the folder of the page; the page's parts of other cases are kept.
         names: the cases to write.
     """
@@ -48,8 +49,12 @@ def write_report(results: Path, docs: Path, names: Collection[str]) -> Path:
             if name in _SUMMARIES:
                 summary = (_ratios if name == "host-floor" else _carried)(case)
                 parts[f"summary: {name}"] = f"{_SUMMARIES[name]} {summary}\n"
+        for file in results.glob(f"{name}@*.json"):
+            parts[file.stem] = _other_machine(read_result(file)) + "\n"
     parts["reading"] = _READING
-    order = [*(f"summary: {name}" for name in _SUMMARIES), "reading", *MEASURED]
+    order = [*(f"summary: {name}" for name in _SUMMARIES), "reading"]
+    for name in MEASURED:
+        order += [name, *sorted(key for key in parts if key.startswith(f"{name}@"))]
     marked = [_MARKER.format(key) + parts[key] for key in order if key in parts]
     page.write_text(_HEADING + "".join(marked).rstrip("\n") + "\n", encoding="utf-8")
     return page
@@ -82,17 +87,32 @@ def _ratios(result: CaseResult) -> str:
 
 
 def _section(result: CaseResult, docs: Path) -> str:
-    heads = [column.title for column in result.columns]
-    lines = [f"## {result.title}", "", result.text, "", _line(heads), _line(["---"] * len(heads))]
-    for row in result.rows:
-        lines.append(_line([shown_cell(row.get(c.key, ""), c) for c in result.columns]))
-    lines += ["", *(f"- {sentence}" for sentence in result.findings), ""]
+    lines = [f"## {result.title}", "", result.text, "", *_table(result)]
     for chart in result.charts:
         _draw(chart, docs / "plots" / f"{chart.name}.svg")
         lines += [f"![{chart.title}](plots/{chart.name}.svg)", ""]
+    return "\n".join([*lines, _origin(result), ""])
+
+
+def _other_machine(result: CaseResult) -> str:
+    """Format the table of a second kind of machine, without method and plots."""
+    machine = result.machine
+    heading = f"### {result.title}: {machine['cores']} cores, {machine['cpu']}"
+    return "\n".join([heading, "", *_table(result), _origin(result), ""])
+
+
+def _table(result: CaseResult) -> list[str]:
+    heads = [column.title for column in result.columns]
+    lines = [_line(heads), _line(["---"] * len(heads))]
+    for row in result.rows:
+        lines.append(_line([shown_cell(row.get(c.key, ""), c) for c in result.columns]))
+    return [*lines, "", *(f"- {sentence}" for sentence in result.findings), ""]
+
+
+def _origin(result: CaseResult) -> str:
     machine = result.machine
     where = f"{machine['cores']} cores, {machine['cpu']}, {machine['memory']}, {machine['date']}"
-    return "\n".join([*lines, f"Measured on {where}; {machine['versions']}.", ""])
+    return f"Measured on {where}; {machine['versions']}."
 
 
 def _line(cells: list[str]) -> str:

@@ -118,9 +118,9 @@ class CaseResult:
         self.faults.append(sentence)
         print(f"  FAULT: {sentence}", flush=True)
 
-    def write(self, folder: Path) -> Path:
-        """Write `NAME.json`."""
-        file = folder / f"{self.name}.json"
+    def write(self, folder: Path, label: str = "") -> Path:
+        """Write `NAME.json`, or `NAME@LABEL.json` for a second kind of machine."""
+        file = folder / f"{self.name}{label and '@'}{label}.json"
         file.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
         return file
 

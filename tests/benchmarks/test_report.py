@@ -74,3 +74,18 @@ def test_a_partial_run_keeps_the_other_cases(tmp_path: Path) -> None:
     assert after.index("zero-cost -->\n## ") < after.index("cpu-engine -->\n## ")
     write("zero-cost", 300.0)
     assert write_report(tmp_path, tmp_path, ["cpu-engine"]).read_text() == after
+
+
+def test_other_machines_follow_their_case(tmp_path: Path) -> None:
+    for label, cores in (("", "2"), ("big", "16")):
+        result = CaseResult("paced", "A title", "A text.", [Column("path", "path")])
+        result.machine |= {"cores": cores, "cpu": "a CPU"}
+        result.find(f"On {cores} cores.")
+        result.write(tmp_path, label)
+    page = write_report(tmp_path, tmp_path, ["paced"]).read_text()
+    assert page.count("A text.") == 1
+    first, second = page.split("### A title: 16 cores, a CPU")
+    assert "- On 2 cores." in first
+    assert "- On 16 cores." in second
+    (tmp_path / "paced@big.json").unlink()
+    assert write_report(tmp_path, tmp_path, ["paced"]).read_text() == page
