@@ -9,7 +9,16 @@ from benchmarks.options import Options
 from benchmarks.result import CaseResult
 
 DEFAULT = ("zero-cost", "cpu-engine", "host-floor", "paced")
-MEASURED = (*DEFAULT, "overload", "slow-readers", "endurance", "hostile", "download", "cold-start")
+MEASURED = (
+    *DEFAULT,
+    "long-answers",
+    "overload",
+    "slow-readers",
+    "endurance",
+    "hostile",
+    "download",
+    "cold-start",
+)
 ALL = (*MEASURED, "chaos")
 
 

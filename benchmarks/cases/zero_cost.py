@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from benchmarks.cases.setup import bare_load, native_load, predict_load, set_up
@@ -17,7 +18,7 @@ _TOKENS = 128
 _STREAMS = (1, 8, 32, 128, 512)
 _PATIENCE_S = 3.0  # Triton's HTTP front end drops streams when responses come fast
 _BARE, _TRUSS = "bare gRPC loop", "trtllm-truss"
-_COLUMNS = [
+COLUMNS = [
     Column("streams", "streams"),
     Column("path", "path"),
     Column("tok_s", "tok/s"),
@@ -27,6 +28,7 @@ _COLUMNS = [
     Column("gap_p99_ms", "gap p99 ms", 1),
     Column("server_cpu_us", "server µs/tok", 1),
     Column("client_cpu_us", "client µs/tok", 1),
+    Column("truss_cpu_us", "Truss µs/tok", 1),
     Column("stream_rss_kib", "KiB/stream"),
     Column("failed", "failed"),
 ]
@@ -38,38 +40,61 @@ highest. “bare gRPC loop” is `tritonclient.grpc.aio` on `tensorrt_llm`, with
 client itself is the path there. “Triton HTTP” is Triton's own `generate_stream` on
 `{{model}}`. “{_TRUSS}” is `POST …:predict` with server-sent events, text included. TTFT is the time
 to the first token, connecting included; a gap lies between two arrivals of tokens of one answer.
-CPU time is that of all processes of the server. Requests without a whole answer count as failed and
+CPU time is that of all processes of the server, “Truss” that of
+Truss's process alone. Requests without a whole answer count as failed and
 for nothing else: Triton's HTTP front end forgets streams when responses come faster than it sends
 them."""
 
 
 def run(options: Options) -> CaseResult:
     """Measure all paths at every number of streams."""
+    text = _TEXT.replace("{model}", options.native_model)
+    title = "Zero-cost engine: tokens per second of the path alone"
+    return measure_paths(options, CaseResult("zero-cost", title, text, COLUMNS), _TOKENS, _STREAMS)
+
+
+def measure_paths(
+    options: Options,
+    result: CaseResult,
+    tokens: int,
+    default_streams: Sequence[int],
+    *,
+    with_native: bool = True,
+) -> CaseResult:
+    """Fill a result with all paths at every number of streams.
+
+    Args:
+        options: may replace the numbers.
+        result: without rows, with `COLUMNS`.
+        tokens: of an answer.
+        default_streams: numbers of streams.
+        with_native: include Triton's own `generate_stream`.
+    """
     native = f"Triton HTTP ({options.native_model})"
     bench = set_up(options, "zero-cost")
     native_bench = bench
     if options.native_model != "tensorrt_llm":
         native_bench = set_up(options, "zero-cost-native", triton_native=True)
-    text = _TEXT.replace("{model}", options.native_model)
-    title = "Zero-cost engine: tokens per second of the path alone"
-    result = CaseResult("zero-cost", title, text, _COLUMNS).begin()
+    result.begin()
     bench.note_backend(result)
     with (
         triton(native_bench.config, bench.backend.folder, options.native_model) as alone,
         serve(bench.config, bench.backend.folder) as truss,
     ):
         loads = {
-            _BARE: partial(bare_load, alone, _TOKENS),
+            _BARE: partial(bare_load, alone, tokens),
             native: partial(
-                native_load, alone, options.native_model, _TOKENS, patience_s=_PATIENCE_S
+                native_load, alone, options.native_model, tokens, patience_s=_PATIENCE_S
             ),
-            _TRUSS: partial(predict_load, truss, _TOKENS),
+            _TRUSS: partial(predict_load, truss, tokens),
         }
+        if not with_native:
+            del loads[native]
         targets = {_BARE: alone, native: alone, _TRUSS: truss}
         for name, load in loads.items():
             measure(targets[name], load(2, requests=4))
-        idle = {name: _rss_bytes(target) for name, target in targets.items()}
-        for streams in options.streams or _STREAMS:
+        idle = {name: _rss_bytes(targets[name]) for name in loads}
+        for streams in options.streams or default_streams:
             seconds = options.seconds or 2.0
             paths = {
                 name: partial(measure, targets[name], load(streams, duration_s=seconds), idle[name])
@@ -78,7 +103,7 @@ def run(options: Options) -> CaseResult:
             for name, samples in in_turns(paths, options.rounds).items():
                 cells: dict[str, Cell] = {**spreads(samples)}
                 result.add(streams=float(streams), path=name, **cells)
-    _compare(result, native)
+    _compare(result, [name for name in loads if name != _TRUSS])
     return result
 
 
@@ -86,7 +111,7 @@ def _rss_bytes(target: Target) -> int:
     return total(usage_by_role(target.pid)).rss_bytes
 
 
-def _compare(result: CaseResult, native: str) -> None:
+def _compare(result: CaseResult, others: Sequence[str]) -> None:
     figures = {(row["path"], row["streams"]): row for row in result.rows}
 
     def median(path: str, streams: Cell, key: str) -> float:
@@ -97,7 +122,7 @@ def _compare(result: CaseResult, native: str) -> None:
     for streams in counts:
         ours = median(_TRUSS, streams, "tok_s")
         ratios = []
-        for other in (_BARE, native):
+        for other in others:
             theirs, failed = (median(other, streams, key) for key in ("tok_s", "failed"))
             note = f" (which left {failed:.0f} streams unfinished)" if failed else ""
             ratios.append(
@@ -111,6 +136,6 @@ def _compare(result: CaseResult, native: str) -> None:
     ):
         curves = {
             name: [(float(str(n)), median(name, n, key)) for n in counts]
-            for name in (_BARE, native, _TRUSS)
+            for name in (*others, _TRUSS)
         }
-        result.charts.append(Chart(f"zero-cost-{key}", title, "streams", unit, curves))
+        result.charts.append(Chart(f"{result.name}-{key}", title, "streams", unit, curves))
