@@ -21,6 +21,7 @@ _SUMMARIES = {
     "cpu-engine": "With SmolLM2-135M on the CPU, where the model is the limit, it carries",
     "host-floor": "Beside Truss's bare server, which only streams two pieces,",
 }
+_ELSEWHERE = " Elsewhere:"
 _READING = """\
 Figures and ratios are those of the machine named under each table, and other machines give others;
 `make bench` (`python -m benchmarks --help`) measures yours and writes this page.
@@ -47,10 +48,14 @@ def write_report(results: Path, docs: Path, names: Collection[str]) -> Path:
             case = read_result(file)
             parts[name] = _section(case, docs) + "\n"
             if name in _SUMMARIES:
-                summary = (_ratios if name == "host-floor" else _carried)(case)
-                parts[f"summary: {name}"] = f"{_SUMMARIES[name]} {summary}\n"
-        for file in results.glob(f"{name}@*.json"):
-            parts[file.stem] = _other_machine(read_result(file)) + "\n"
+                parts[f"summary: {name}"] = f"{_SUMMARIES[name]} {_summary(case)}\n"
+        others = [(file.stem, read_result(file)) for file in sorted(results.glob(f"{name}@*.json"))]
+        for key, case in others:
+            parts[key] = _other_machine(case) + "\n"
+        if others and f"summary: {name}" in parts:
+            first = parts[f"summary: {name}"].partition(_ELSEWHERE)[0].rstrip("\n")
+            elsewhere = "".join(f"{_ELSEWHERE} {_summary(case)}" for _, case in others)
+            parts[f"summary: {name}"] = f"{first}{elsewhere}\n"
     parts["reading"] = _READING
     order = [*(f"summary: {name}" for name in _SUMMARIES), "reading"]
     for name in MEASURED:
@@ -66,6 +71,10 @@ def _read_parts(page: Path) -> dict[str, str]:
         return {}
     _, *marked = _MARKED.split(page.read_text(encoding="utf-8"))
     return dict(zip(marked[::2], marked[1::2], strict=True))
+
+
+def _summary(result: CaseResult) -> str:
+    return (_ratios if result.name == "host-floor" else _carried)(result)
 
 
 def _carried(result: CaseResult) -> str:
@@ -97,7 +106,7 @@ def _section(result: CaseResult, docs: Path) -> str:
 def _other_machine(result: CaseResult) -> str:
     """Format the table of a second kind of machine, without method and plots."""
     machine = result.machine
-    heading = f"### {result.title}: {machine['cores']} cores, {machine['cpu']}"
+    heading = f"### {result.title}: {machine['cores']} cores, {machine['memory']}"
     return "\n".join([heading, "", *_table(result), _origin(result), ""])
 
 

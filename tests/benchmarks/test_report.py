@@ -48,7 +48,12 @@ def test_report_opens_with_the_cost_of_a_request(tmp_path: Path) -> None:
     result.machine["cores"] = "2"
     result.write(tmp_path)
     page = write_report(tmp_path, tmp_path, ["host-floor"]).read_text()
-    assert "trtllm-truss has 0.8 × of its requests/s (steady, 32 clients on 2 cores).\n" in page
+    sentence = "trtllm-truss has 0.8 × of its requests/s (steady, 32 clients on 2 cores)."
+    assert f"{sentence}\n" in page
+    result.machine["cores"] = "16"
+    result.write(tmp_path, "big")
+    page = write_report(tmp_path, tmp_path, ["host-floor"]).read_text()
+    assert f"{sentence} Elsewhere: {sentence.replace('on 2', 'on 16')}\n" in page
 
 
 def test_a_partial_run_keeps_the_other_cases(tmp_path: Path) -> None:
@@ -79,12 +84,12 @@ def test_a_partial_run_keeps_the_other_cases(tmp_path: Path) -> None:
 def test_other_machines_follow_their_case(tmp_path: Path) -> None:
     for label, cores in (("", "2"), ("big", "16")):
         result = CaseResult("paced", "A title", "A text.", [Column("path", "path")])
-        result.machine |= {"cores": cores, "cpu": "a CPU"}
+        result.machine |= {"cores": cores, "memory": "128 GiB"}
         result.find(f"On {cores} cores.")
         result.write(tmp_path, label)
     page = write_report(tmp_path, tmp_path, ["paced"]).read_text()
     assert page.count("A text.") == 1
-    first, second = page.split("### A title: 16 cores, a CPU")
+    first, second = page.split("### A title: 16 cores, 128 GiB")
     assert "- On 2 cores." in first
     assert "- On 16 cores." in second
     (tmp_path / "paced@big.json").unlink()
