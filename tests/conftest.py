@@ -14,6 +14,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.support.left_behind import LeftBehind
+from tests.support.warm_python import end_zygote
 
 TESTS = Path(__file__).parent
 collect_ignore = ["clients"]  # `make clients` runs them in an environment of their own
@@ -29,16 +30,32 @@ SHARED_FIXTURES = (
 )
 """Shared servers and models; one worker runs all tests of each."""
 MOST_WORKERS = 4
+MEMORY = "/dev/shm"
+LEAST_MEMORY_BYTES = 1 << 30
 RUNNING: set[str] = set()
 LEFT_BEHIND = pytest.StashKey[LeftBehind]()
 LEFT = pytest.StashKey[list[str]]()
+
+
+def memory_folder() -> str | None:
+    """Return a folder in memory for many small files; None without a large one.
+
+    Each server lays out hundreds of files, and ext4 slows down by ten times where as many were
+    deleted a moment ago.
+    """
+    try:
+        status = os.statvfs(MEMORY)
+    except OSError:
+        return None
+    is_large = status.f_bavail * status.f_frsize > LEAST_MEMORY_BYTES
+    return MEMORY if is_large and not status.f_flag & os.ST_NOEXEC else None
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Give the session and its workers a separate folder for temporary files."""
     if not hasattr(config, "workerinput"):
         os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.gettempdir()  # `tmp_path` is not moved
-        os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="truss-tests-")
+        os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="truss-tests-", dir=memory_folder())
         tempfile.tempdir = None
 
 
@@ -61,6 +78,7 @@ def pytest_runtest_logfinish(nodeid: str) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
     """Fail the session if it left anything on the machine."""
     yield  # shared servers and workers have ended
+    end_zygote()
     if left_behind := session.config.stash.get(LEFT_BEHIND, None):
         if left := left_behind.end():
             session.config.stash[LEFT] = left

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +23,7 @@ SECRETS = {
 @pytest.fixture(scope="session")
 def server() -> Iterator[Served]:
     """One shared CPU server, with secrets in its environment; tests must leave it running."""
-    served = Served(environment=SECRETS)
+    served = Served(environment=SECRETS, python=sys.executable)
     try:
         yield served.wait_until_ready()
         assert served.end() == 0, served.log
@@ -29,6 +31,15 @@ def server() -> Iterator[Served]:
         if served.process.poll() is None:
             served.process.kill()
             served.process.wait()
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A folder for the temporary files of a start, which must leave none."""
+    folder = Path(tempfile.mkdtemp())
+    yield folder
+    assert not list(folder.iterdir())
+    folder.rmdir()
 
 
 @pytest.fixture

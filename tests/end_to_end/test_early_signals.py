@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.support.paths import EXAMPLE, ROOT
 from tests.support.truss_process import free_port
+from tests.support.warm_python import WarmProcess
 
 LIMIT_S = 60
 
@@ -38,12 +38,9 @@ POINTS = {
 
 
 @pytest.fixture
-def temporary(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "tmp"
-    folder.mkdir()
-    yield folder
-    assert not processes_with(folder)
-    assert not list(folder.iterdir())
+def temporary(temporary: Path) -> Iterator[Path]:
+    yield temporary
+    assert not processes_with(temporary)
 
 
 def processes_with(temporary: Path) -> list[str]:
@@ -60,22 +57,21 @@ def processes_with(temporary: Path) -> list[str]:
 
 def ended(command: list[str], temporary: Path, point: Point, number: int) -> tuple[int, str]:
     """Signal a start at a point; return its exit status and standard error."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "trtllm_truss", *command, "--truss", str(ROOT)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "TMPDIR": str(temporary)},
-    ) as process:
+    with tempfile.TemporaryFile("w+") as errors:
+        process = WarmProcess(
+            ["trtllm_truss", *command, "--truss", str(ROOT)],
+            stderr=errors,
+            env={**os.environ, "TMPDIR": str(temporary)},
+        )
         deadline = time.monotonic() + LIMIT_S
         while not point(temporary):
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.005)
         process.send_signal(number)
-        errors = process.communicate(timeout=LIMIT_S)[1]
-    return process.returncode, errors
+        status = process.wait(LIMIT_S)
+        errors.seek(0)
+        return status, errors.read()
 
 
 @pytest.mark.parametrize("point", POINTS)

@@ -18,10 +18,11 @@ from types import ModuleType
 import httpx
 import pytest
 import yaml
-from tests.support.fake_tensorrtllm import serve_engine, write_engine
+from tests.support.fake_tensorrtllm import FAKE_ENGINE, config_for, write_engine
 from tests.support.paths import EXAMPLE, ROOT
 from tests.support.truss_process import LOOPBACK, Served, alive, free_port, listening_addresses
 from tests.support.waiting import PATIENCE_S, settles
+from tests.support.warm_python import run_warm
 from tokenizers import Tokenizer, models
 
 from trtllm_truss.errors import StartupError
@@ -67,7 +68,8 @@ def test_idle_connections_do_not_block_clients(tmp_path: Path) -> None:
     """Shells allow few open files, and every connection is one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
-    served = serve_engine(write_engine(tmp_path / "engine"))  # inherits the limit
+    config = config_for(write_engine(tmp_path / "engine"))
+    served = Served(config, FAKE_ENGINE, python=sys.executable)  # inherits the limit
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     try:
         served.wait_until_ready()
@@ -108,20 +110,15 @@ def test_kill_9_leaves_nothing(own_server: Served, victim: str) -> None:
     own_server.process.wait(PATIENCE_S)
 
 
-def failing_start(tmp_path: Path, **metadata: object) -> tuple[int, str]:
+def failing_start(tmp_path: Path, temporary: Path, **metadata: object) -> tuple[int, str]:
     config = yaml.safe_load(EXAMPLE.read_text())
     config["model_metadata"] |= metadata
     config.pop("external_package_dirs")
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump(config))
-    command = [sys.executable, "-m", "trtllm_truss", "serve", "--truss", str(ROOT)]
-    result = subprocess.run(
-        [*command, "--config", str(file), "--port", str(free_port())],
-        capture_output=True,
-        text=True,
-        timeout=60,
+    result = run_warm(
+        *("trtllm_truss", "serve", "--truss", str(ROOT)),
+        *("--config", str(file), "--port", str(free_port())),
         env={**os.environ, "TMPDIR": str(temporary)},
     )
     return result.returncode, result.stderr.rstrip().splitlines()[-1]
@@ -135,14 +132,13 @@ def failing_start(tmp_path: Path, **metadata: object) -> tuple[int, str]:
     ],
 )
 def test_a_failed_start_ends_with_its_cause(
-    tmp_path: Path, metadata: dict[str, object], parts: list[str]
+    tmp_path: Path, temporary: Path, metadata: dict[str, object], parts: list[str]
 ) -> None:
-    status, last_line = failing_start(tmp_path, **metadata)
+    status, last_line = failing_start(tmp_path, temporary, **metadata)
     assert status != 0
     assert last_line.startswith("error: ")
     for part in parts:
         assert part in last_line
-    assert not list((tmp_path / "tmp").iterdir())
 
 
 @pytest.mark.parametrize(
@@ -176,14 +172,14 @@ def model_module() -> ModuleType:
     return module
 
 
-def test_a_tokenizer_that_panics_ends_the_start(tmp_path: Path) -> None:
+def test_a_tokenizer_that_panics_ends_the_start(tmp_path: Path, temporary: Path) -> None:
     """Truss would wait forever: a panic is a BaseException."""
     parts = json.loads(Tokenizer(models.WordLevel({"a": 0}, unk_token="a")).to_str())
     parts["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
     folder = tmp_path / "tokenizer"
     folder.mkdir()
     (folder / "tokenizer.json").write_text(json.dumps(parts))
-    status, last_line = failing_start(tmp_path, tokenizer_repository=str(folder))
+    status, last_line = failing_start(tmp_path, temporary, tokenizer_repository=str(folder))
     assert status != 0
     assert re.fullmatch(r"error: the tokenizer in \S+ cannot be used \(.*panicked.*", last_line)
 
@@ -207,13 +203,8 @@ def test_an_unhandled_exception_is_logged_last(
 
 
 def test_a_taken_port_is_named(server: Served) -> None:
-    command = [sys.executable, "-m", "trtllm_truss", "serve", "--truss", str(ROOT)]
-    result = subprocess.run(
-        [*command, "--config", str(EXAMPLE), "--port", str(server.port)],
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
+    serve = ["serve", "--truss", str(ROOT), "--config", str(EXAMPLE)]
+    result = run_warm("trtllm_truss", *serve, "--port", str(server.port))
     assert result.returncode == 2
     assert f"port {server.port} is in use" in result.stderr
     assert re.search(r"--port", result.stderr)

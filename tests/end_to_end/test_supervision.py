@@ -114,11 +114,11 @@ def command_line(pid: int) -> bytes:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("killed", ["server and process guard", "all but the engine"])
-def test_a_restart_cleans_up_after_killed_guards(tmp_path: Path, killed: str, ranks: int) -> None:
+def test_a_restart_cleans_up_after_killed_guards(
+    tmp_path: Path, temporary: Path, killed: str, ranks: int
+) -> None:
     """The next start ends the remaining ranks and removes remaining files."""
     config = config_for(write_engine(tmp_path / "engine", tp=ranks, step_ms=20), tp=ranks)
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
     environment = {**FAKE_ENGINE, "TMPDIR": str(temporary)}
     served = Served(config, environment).wait_until_ready()
     pids = {**served.processes(), served.process.pid: "serve"}
@@ -144,7 +144,6 @@ def test_a_restart_cleans_up_after_killed_guards(tmp_path: Path, killed: str, ra
             assert answers_correctly(after.wait_until_ready())
     assert not alive(pids)
     assert not served.leftovers()
-    assert not list(temporary.iterdir())
 
 
 def test_an_engine_that_aborts_is_restarted(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ import httpx
 from benchmarks.servers.usage import descendants
 from tests.support.paths import EXAMPLE, ROOT
 from tests.support.waiting import PATIENCE_S
+from tests.support.warm_python import WarmProcess
 
 START_LIMIT_S = 120
 LOOPBACK = {"127.0.0.1", "::ffff:127.0.0.1"}  # and its form on a dual-stack socket
@@ -41,36 +41,43 @@ def free_port() -> int:
 
 
 class Served:
-    """A `trtllm-truss serve`, its log and its descendants."""
+    """A `trtllm-truss serve`, its log and its descendants.
+
+    Args:
+        config: a configuration.
+        environment: changes to the environment.
+        arguments: further ones of `serve`.
+        python: an interpreter to start; by default a warm process is forked.
+    """
 
     def __init__(
         self,
         config: Path = EXAMPLE,
         environment: dict[str, str] | None = None,
         arguments: Sequence[str] = (),
-        python: str = sys.executable,
+        python: str | None = None,
     ) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/v1/models/model:predict"
         self.lines: list[str] = []
-        self.process = subprocess.Popen(
-            [
-                *(python, "-m", "trtllm_truss", "serve", "--truss", str(ROOT)),
-                *("--config", str(config), "--port", str(self.port)),
-                *arguments,
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **(environment or {})},
+        command = [
+            *("trtllm_truss", "serve", "--truss", str(ROOT)),
+            *("--config", str(config), "--port", str(self.port), *arguments),
+        ]
+        env = {**os.environ, **(environment or {})}
+        self._log, log = os.pipe()
+        silent = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+        self.process = (
+            WarmProcess(command, stderr=log, env=env)
+            if python is None
+            else subprocess.Popen([python, "-m", *command], stderr=log, env=env, **silent)
         )
+        os.close(log)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
-        assert self.process.stderr is not None
-        with self.process.stderr as lines:
+        with os.fdopen(self._log, encoding="utf-8") as lines:
             for line in lines:
                 self.lines.append(line.rstrip("\n"))
 
