@@ -16,8 +16,10 @@ from typing import Any
 import gguf
 import numpy as np
 from numpy.typing import NDArray
+from tests.support.smollm2 import TensorReader
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from trtllm_truss.engines.gguf import read_metadata
 from trtllm_truss.text.gguf_tokenizer import read_gguf_tokenizer
 
 Weights = dict[str, NDArray[np.float32]]
@@ -111,11 +113,12 @@ def smollm2_file() -> Path:
     return next(Path(spec.origin).parent.glob("*.gguf"))
 
 
-def write_smollm2_checkpoint(folder: Path) -> None:
-    """Write SmolLM2-135M-Instruct, converted from its GGUF file."""
-    source = smollm2_file()
+def write_smollm2_checkpoint(folder: Path, source: Path | None = None) -> None:
+    """Write SmolLM2-135M-Instruct, or a part of it, converted from its GGUF file."""
+    source = source or smollm2_file()
+    metadata = read_metadata(source)
     weights: Weights = {}
-    for tensor in gguf.GGUFReader(source).tensors:
+    for tensor in TensorReader(source).tensors:
         values = np.asarray(gguf.dequantize(tensor.data, tensor.tensor_type), np.float32)
         *place, role, _ = tensor.name.split(".")
         heads = {"attn_q": 9, "attn_k": 3}.get(role)
@@ -124,7 +127,9 @@ def write_smollm2_checkpoint(folder: Path) -> None:
         layer = f"model.layers.{place[1]}." if place else ""
         weights[f"{layer}{_ROLES[role]}.weight"] = np.ascontiguousarray(values)
     write_safetensors(folder / "model.safetensors", weights, "F16")
-    (folder / "config.json").write_text(json.dumps(SMOLLM2))
+    size = {"num_hidden_layers": "block_count", "vocab_size": "vocab_size"}
+    config = SMOLLM2 | {name: metadata[f"llama.{key}"] for name, key in size.items()}
+    (folder / "config.json").write_text(json.dumps(config))
     parts = read_gguf_tokenizer(source)
     parts.backend.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>"}))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 import pytest
+from tests.support.fake_tensorrtllm import FAKE_ENGINE, config_for, write_engine
 from tests.support.truss_process import LOOPBACK, Served, listening_hosts
 
 from trtllm_truss.cli.local_main import Guard, is_loopback
@@ -87,9 +89,11 @@ def test_a_websocket_of_another_page_is_refused(server: Served) -> None:
         assert connection.recv(4096).startswith(b"HTTP/1.1 403 ")
 
 
-def test_a_public_host_is_open_with_a_warning() -> None:
-    served = Served(arguments=["--host", "0.0.0.0"]).wait_until_ready()
+def test_a_public_host_is_open_with_a_warning(tmp_path: Path) -> None:
+    config = config_for(write_engine(tmp_path / "engine"))
+    served = Served(config, FAKE_ENGINE, ["--host", "0.0.0.0"])
     try:
+        served.wait_until_ready()
         (warning,) = [line for line in served.lines if line.startswith("warning: ")]
         assert "requires no key" in warning
         assert "0.0.0.0" in listening_hosts(served)

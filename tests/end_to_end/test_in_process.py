@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -14,7 +15,9 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+import yaml
 from tests.support.paths import EXAMPLE, ROOT
+from tests.support.smollm2 import write_small_smollm2
 from tests.support.truss_process import alive
 
 from trtllm_truss.endpoints.in_process import InProcessPredict
@@ -28,12 +31,13 @@ PRELUDE = """
     sys.path[:] = [path for path in sys.path if not os.path.isdir(path + "/trtllm_truss")]
     sys.path.append({root!r})
     import truss
-    from tests.support.truss_process import descendants
+    from benchmarks.servers.usage import descendants
 
+    REAL = {real!r}
     GREEDY = {{"prompt": "The capital of France is", "max_tokens": 24, "top_k": 1}}
 
-    def predict(**fields):
-        return truss.load({folder!r}).predict({{**GREEDY, **fields}})
+    def predict(folder={small!r}, **fields):
+        return truss.load(folder).predict({{**GREEDY, **fields}})
 
     def tell(name, value):
         print(json.dumps([name, value, descendants(os.getpid())]), flush=True)
@@ -41,11 +45,20 @@ PRELUDE = """
 Told = dict[str, tuple[object, dict[int, str]]]
 
 
-def run(tmp_path: Path, script: str) -> Told:
+def write_small_truss(folder: Path) -> Path:
+    """Write the example with a model that loads in a fraction of the time."""
+    shutil.copytree(EXAMPLE.parent, folder)
+    config = yaml.safe_load(EXAMPLE.read_text())
+    config["external_package_dirs"] = [str(ROOT / "packages")]
+    config["model_metadata"]["engine_repository"] = str(write_small_smollm2(folder / "engine"))
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    return folder
+
+
+def run(tmp_path: Path, temporary: Path, script: str) -> Told:
     """Run a script; return its reported values, each with the child processes at that time."""
-    prelude = PRELUDE.format(root=str(ROOT), folder=str(EXAMPLE.parent))
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
+    small = write_small_truss(tmp_path / "small")
+    prelude = PRELUDE.format(root=str(ROOT), small=str(small), real=str(EXAMPLE.parent))
     environment = {**os.environ, "HOME": str(tmp_path), "TMPDIR": str(temporary)}
     environment.pop("PYTHONPATH", None)
     with subprocess.Popen(
@@ -62,31 +75,33 @@ def run(tmp_path: Path, script: str) -> Told:
             for name, value, pids in map(json.loads, out.splitlines())}  # fmt: skip
     for _, pids in told.values():
         assert not alive(pids)
-    assert not list(temporary.iterdir())
     assert not list(Path("/dev/shm").glob(f"trtllm_truss_{process.pid}_*"))
     assert "Exception ignored" not in err
     assert "Traceback" not in err
     return told
 
 
-def test_whole_and_streamed(tmp_path: Path) -> None:
+def test_whole_and_streamed(tmp_path: Path, temporary: Path) -> None:
     told = run(
         tmp_path,
+        temporary,
         """
         assert importlib.util.find_spec("trtllm_truss") is None
-        tell("whole", predict(stream=False))
+        tell("real", predict(REAL, stream=False))
+        tell("whole", predict(stream=False, max_tokens=400))
 
         async def as_in_a_notebook():
-            pieces = predict()
+            pieces = predict(max_tokens=400)
             tell("first", next(pieces))
             tell("others", list(pieces))
 
         asyncio.run(as_in_a_notebook())
         """,
     )
-    whole, running = told["whole"]
-    assert "Paris" in str(whole)
-    assert not running
+    for name in ("real", "whole"):
+        whole, running = told[name]
+        assert ("Paris" in str(whole)) == (name == "real")
+        assert not running
     first, running = told["first"]
     assert "tritonserver" in running.values()
     others, running = told["others"]
@@ -96,9 +111,12 @@ def test_whole_and_streamed(tmp_path: Path) -> None:
     assert not running
 
 
-def test_a_bad_body_and_a_stream_that_is_not_read_to_its_end(tmp_path: Path) -> None:
+def test_a_bad_body_and_a_stream_that_is_not_read_to_its_end(
+    tmp_path: Path, temporary: Path
+) -> None:
     told = run(
         tmp_path,
+        temporary,
         """
         try:
             predict(promt="x")

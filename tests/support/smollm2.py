@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import struct
 from functools import cache
 from pathlib import Path
 
 import gguf
 
+from trtllm_truss.engines.gguf import read_metadata
 from trtllm_truss.text.gguf_tokenizer import read_gguf_tokenizer
 from trtllm_truss.text.tokenizer import TextTokenizer, load_tokenizer
 
@@ -37,13 +39,13 @@ def write_small_smollm2(folder: Path, *, layers: int = 3, tokens: int = 8192) ->
         `folder`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    whole = gguf.GGUFReader(_gguf())
+    whole, metadata = TensorReader(_gguf()), read_metadata(_gguf())
     writer = gguf.GGUFWriter(folder / _gguf().name, "llama")
-    vocabulary = set(whole.fields["tokenizer.ggml.tokens"].contents()[:tokens])
+    vocabulary = set(metadata["tokenizer.ggml.tokens"][:tokens])
     for field in whole.fields.values():
-        value, kind = field.contents(), field.types[0]
         if field.name.startswith("GGUF.") or field.name == "general.architecture":
             continue
+        value, kind = metadata[field.name], field.types[0]
         if field.name == "llama.block_count":
             value = layers
         elif field.name == "llama.vocab_size":
@@ -64,6 +66,23 @@ def write_small_smollm2(folder: Path, *, layers: int = 3, tokens: int = 8192) ->
     writer.write_tensors_to_file()
     writer.close()
     return folder
+
+
+class TensorReader(gguf.GGUFReader):
+    """Reads a GGUF file without the contents of arrays, which would take seconds."""
+
+    def _get_field_parts(self, orig_offs: int, raw_type: int) -> tuple[int, list, list, list]:
+        if raw_type != gguf.GGUFValueType.ARRAY:
+            return super()._get_field_parts(orig_offs, raw_type)
+        data = memoryview(self.data)
+        item, count = struct.unpack_from("<IQ", data, orig_offs)
+        end = orig_offs + struct.calcsize("<IQ")
+        if item == gguf.GGUFValueType.STRING:
+            for _ in range(count):
+                end += 8 + struct.unpack_from("<Q", data, end)[0]
+        else:
+            end += count * self.gguf_scalar_to_np[item]().nbytes
+        return end - orig_offs, [], [], [gguf.GGUFValueType(raw_type), gguf.GGUFValueType(item)]
 
 
 def _gguf() -> Path:

@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.builder.llama_checkpoint import write_tiny_checkpoint
+from tests.builder.llama_checkpoint import write_smollm2_checkpoint, write_tiny_checkpoint
 from tests.support.hub_server import SIGNATURE, HubServer
 from tests.support.paths import ROOT
+from tests.support.smollm2 import write_small_smollm2
 from tests.support.truss_process import Served
 
 from trtllm_truss.builder.jobs import prepare_build
@@ -101,20 +102,25 @@ def test_build_then_publish_then_serve(
 
 @pytest.mark.server
 def test_a_truss_builds_its_engine_while_loading_and_finds_it_again(
-    smollm2_checkpoint: Path, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    file = Path(config(tmp_path, block(smollm2_checkpoint, quantization=INT8)))
-    made_at = []
+    (model,) = write_small_smollm2(tmp_path / "small").iterdir()
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    write_smollm2_checkpoint(checkpoint, model)
+    file = Path(config(tmp_path, block(checkpoint, quantization=INT8)))
+    made_at, texts = [], []
     for _ in range(2):
         served = Served(file, {"HF_HOME": str(tmp_path / "home")}).wait_until_ready()
         try:
             body = {"prompt": "The capital of France is", "max_tokens": 3, "top_k": 1}
-            assert served.post({**body, "stream": False}).json()["text"].startswith(" Paris.")
+            texts.append(served.post({**body, "stream": False}).json()["text"])
         finally:
             served.end()
         (engine,) = (tmp_path / "home").rglob("model.gguf")
         made_at.append(engine.stat().st_mtime_ns)
     assert made_at[0] == made_at[1]
+    assert texts[0] == texts[1] != ""
 
 
 def test_the_same_build_is_found_and_another_is_made(tiny: Path, cache: Path) -> None:
