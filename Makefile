@@ -16,6 +16,7 @@ EXAMPLE := examples/smollm2-135m-cpu/config.yaml
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off
 # tests/conftest.py chooses the number of workers.
 PYTEST := $(BIN)/python -m pytest -n auto --max-worker-restart 0
+LINT = $(BIN)/ruff format --check . && $(BIN)/ruff check .
 # Shows the number of packages and errors; .venv/pip.log has the whole log.
 PROGRESS = 2>&1 | tee -a $(VENV)/pip.log | awk '\
 	/^Collecting|^Processing/ { printf "\r  %d packages looked at   ", ++n; fflush() } \
@@ -52,8 +53,11 @@ demo: $(READY) ## stream one answer of a real LLM to the terminal, on the CPU
 serve: $(READY) ## serve the CPU example on 127.0.0.1:8080 (HOST=... PORT=...) until Ctrl-C
 	@exec $(BIN)/trtllm-truss serve --config $(EXAMPLE) --host $(HOST) --port $(PORT)
 
-test: check ## run every check: format, lint, types, tests
-	$(PYTEST)
+test: $(READY) ## run every check: format, lint, types, tests
+	$(LINT)
+	@$(BIN)/mypy >$(VENV)/mypy.log 2>&1 & mypy=$$!; \
+	$(PYTEST); tests=$$?; \
+	wait $$mypy; types=$$?; echo "mypy: $$(cat $(VENV)/mypy.log)"; exit $$((tests || types))
 
 unit: $(READY) ## run the tests without servers, in under a minute
 	$(PYTEST) -m "not server"
@@ -73,8 +77,7 @@ $(CLIENTS_READY): $(READY) requirements-clients.txt tests/clients/node/package-l
 	@touch $@
 
 check: $(READY) ## format check, lint and types
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
+	$(LINT)
 	$(BIN)/mypy
 
 format: $(READY) ## format the code and apply the fixes of the linter

@@ -29,6 +29,10 @@ SHARED_FIXTURES = (
     *("gpu_server", "triton", "two_ranks", "warm_triton"),
 )
 """Shared servers and models; one worker runs all tests of each."""
+
+LONG_GROUPS = ("end_to_end/server", "backends/model_folder")
+"""Groups that would end after all others if they began later."""
+
 MOST_WORKERS = 4
 MEMORY = "/dev/shm"
 LEAST_MEMORY_BYTES = 1 << 30
@@ -101,7 +105,7 @@ def groups_file() -> Path:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` is applied
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
-    """Mark the server tests, run them first, and group all tests for the workers.
+    """Mark the server tests, run long groups and them first, and group all tests for the workers.
 
     Tests with a shared server are one group, each other server test is a separate one, and the
     remaining tests are grouped by file.
@@ -119,7 +123,12 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
             groups[item.nodeid] = item.nodeid
         else:
             groups[item.nodeid] = str(item.path)
-    items.sort(key=lambda item: item.get_closest_marker("server") is None)
+    items.sort(
+        key=lambda item: (
+            groups[item.nodeid] not in LONG_GROUPS,
+            item.get_closest_marker("server") is None,
+        )
+    )
     if os.environ.get("PYTEST_XDIST_WORKER") == "gw0":
         groups_file().write_text(json.dumps(groups))
 
@@ -148,5 +157,5 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScope
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Return one worker more than cores, because tests wait for servers and downloads."""
-    return min(len(os.sched_getaffinity(0)) + 1, MOST_WORKERS)
+    """Return two workers more than cores, because tests wait for servers and downloads."""
+    return min(len(os.sched_getaffinity(0)) + 2, MOST_WORKERS)

@@ -75,8 +75,9 @@ def descendants(root: int) -> dict[int, str]:
         if folder.name.isdigit():
             pid = int(folder.name)
             with contextlib.suppress(OSError, ValueError):
-                state, parent = _stat(pid)[:2]
-                names[pid] = (folder / "comm").read_text().strip()
+                front, _, fields = (folder / "stat").read_text().rpartition(")")
+                state, parent = fields.split(maxsplit=2)[:2]
+                names[pid] = front.partition("(")[2]
                 if state != "Z":
                     parents[pid] = int(parent)
     found: set[int] = set()

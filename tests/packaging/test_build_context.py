@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from tests.support.paths import ROOT
+from tests.support.warm_python import run_warm
 
 pytestmark = pytest.mark.server
 
@@ -21,11 +22,10 @@ LIMIT_BYTES = 2_000_000
 )
 def context(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("context") / "context"
-    result = subprocess.run(
-        [TRUSS, "image", "build-context", "--non-interactive", str(folder), request.param],
+    result = run_warm(
+        *(str(TRUSS), "image", "build-context", "--non-interactive", str(folder), request.param),
+        env={**os.environ, "TRUSS_NO_UPDATE_CHECK": "1"},
         cwd=ROOT,
-        capture_output=True,
-        text=True,
         timeout=120,
     )
     assert result.returncode == 0, result.stdout + result.stderr

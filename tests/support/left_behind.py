@@ -36,7 +36,8 @@ class LeftBehind:
             folders: the session's folders; the first one must be empty in the end.
             running: names of the currently running tests.
         """
-        self._own, *_ = self._folders = [folder.resolve() for folder in folders]
+        self._own, *_ = resolved = [folder.resolve() for folder in folders]
+        self._prefixes = tuple(map(str, resolved))
         self._running = running
         self._known: dict[Path, str | None] = dict.fromkeys(self._elsewhere())
         self._ended = threading.Event()
@@ -92,13 +93,14 @@ class LeftBehind:
         return False
 
     def _processes(self) -> set[int]:
-        pids = {int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()}
-        below = {pid for pid in pids if self._is_below(pid)}
+        pids = [path.name for path in Path("/proc").iterdir() if path.name.isdigit()]
+        below = {int(pid) for pid in pids if self._has(pid)}
         return (below | descendants(os.getpid()).keys()) - {os.getpid()}
 
-    def _is_below(self, pid: int) -> bool:
-        folder = Path(_environment(pid).get("TMPDIR", "/nowhere"))
-        return any(folder.is_relative_to(own) for own in self._folders)
+    def _has(self, pid: str) -> bool:
+        """Return whether a process keeps its temporary files in one of the folders."""
+        found = re.search(r"(?:^|\0)TMPDIR=([^\0]+)", _text(pid, "environ"))
+        return found is not None and found[1].startswith(self._prefixes)
 
 
 def _describe(pid: int) -> str:
@@ -116,9 +118,10 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
         yield name, value
 
 
-def _text(pid: int, name: str) -> str:
+def _text(pid: int | str, name: str) -> str:
     try:
-        return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
+        with open(f"/proc/{pid}/{name}", errors="replace") as file:  # noqa: PTH123 - half the time
+            return file.read()
     except OSError:
         return ""
 
