@@ -14,6 +14,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.support.left_behind import LeftBehind
+from tests.support.shared_tls import share_tls_contexts
 from tests.support.warm_python import end_zygote
 
 TESTS = Path(__file__).parent
@@ -57,6 +58,7 @@ def memory_folder() -> str | None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Give the session and its workers a separate folder for temporary files."""
+    share_tls_contexts()
     if not hasattr(config, "workerinput"):
         os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.gettempdir()  # `tmp_path` is not moved
         os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="truss-tests-", dir=memory_folder())
