@@ -89,14 +89,14 @@ class Served:
             time.sleep(0.05)
         pids = self.processes()
         self._shm_prefixes = [f"trtllm_truss_{pid}_" for pid in pids]
-        self._folders = {Path(f"/proc/{pid}/cwd").readlink().parent for pid in pids} - {ROOT.parent}
+        self.folders = {Path(f"/proc/{pid}/cwd").readlink().parent for pid in pids} - {ROOT.parent}
         return self
 
     def leftovers(self) -> list[str]:
         """Return remaining shared memory and folders of this server."""
         names = [path.name for path in Path("/dev/shm").iterdir()]
         segments = [name for name in names if name.startswith(tuple(self._shm_prefixes))]
-        return segments + [str(folder) for folder in self._folders if folder.exists()]
+        return segments + [str(folder) for folder in self.folders if folder.exists()]
 
     @property
     def log(self) -> str:
