@@ -18,7 +18,7 @@ from tests.support.hub_server import HubServer, hub_server
 
 PROGRAM = Path(__file__).with_name("fetching_process.py")
 pytestmark = pytest.mark.server
-ROUNDS = int(os.environ.get("KILL_ROUNDS", "3"))
+ROUNDS = int(os.environ.get("KILL_ROUNDS", "2"))
 RANK_BYTES = 3_000_000
 RANKS = [f"rank{rank}.engine" for rank in range(4)]
 

@@ -28,7 +28,7 @@ STREAMED = ("plain", "slow", "events", "chat")
 def test_a_few_seconds_of_chaos(tmp_path: Path) -> None:
     ran = subprocess.run(
         [
-            *(sys.executable, "-m", "benchmarks", "chaos", "--quick", "--minutes", "0.2"),
+            *(sys.executable, "-m", "benchmarks", "chaos", "--quick", "--minutes", "0.1"),
             *("--seed", "11", "--output", str(tmp_path)),
         ],
         cwd=ROOT,

@@ -15,6 +15,7 @@ from tests.support.fake_tensorrtllm import FAKE_ENGINE, config_for, write_engine
 from tests.support.paths import EXAMPLE
 from tests.support.truss_process import Served, alive, free_port, listening_addresses
 from tests.support.waiting import settles
+from tests.support.warm_python import run_warm, trussrc
 
 from trtllm_truss.cli.main import main
 
@@ -44,26 +45,23 @@ def server(remote_api: int, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.fixture
-def environment(remote_api: int, tmp_path: Path) -> dict[str, str]:
+def environment(remote_api: int, tmp_path: Path) -> Iterator[dict[str, str]]:
     """The environment of a new user of Truss."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("XDG_")}
-    return {
+    yield {
         **kept,
         "HOME": str(tmp_path),
-        "USER_TRUSSRC_PATH": str(tmp_path / ".trussrc"),
+        "USER_TRUSSRC_PATH": str(trussrc()),
         "TRUSS_NO_UPDATE_CHECK": "1",
         "NO_PROXY": "localhost",
         "BASETEN_TRUSS_AUTH_REMOTE_URL": f"http://localhost:{remote_api}",
         "BASETEN_TRUSS_AUTH_API_KEY": "anything",
     }
+    trussrc().unlink(missing_ok=True)
 
 
-def truss(
-    environment: dict[str, str], *arguments: str, cwd: Path = FOLDER
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [TRUSS, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=60
-    )
+def truss(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return run_warm(str(TRUSS), *arguments, cwd=FOLDER, env=environment)
 
 
 @pytest.mark.parametrize(

@@ -35,3 +35,4 @@ def test_it_answers_and_streams(chat: Any) -> None:
 async def test_it_streams_asynchronously(chat: Any) -> None:
     chunks = [chunk async for chunk in chat.astream("Say hello.")]
     assert "ello" in "".join(chunk.content for chunk in chunks)
+    await chat.root_async_client.close()  # LangChain keeps it beyond the event loop

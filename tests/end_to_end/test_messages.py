@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import anthropic
 import pytest
-from anthropic.types import Message
 from pydantic import BaseModel, ConfigDict
 from tests.support.truss_process import Served
+
+if TYPE_CHECKING:
+    import anthropic
+    from anthropic.types import Message
 
 
 class Weather(BaseModel):
@@ -34,6 +36,8 @@ ASKED: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def client(server: Served) -> Iterator[anthropic.Anthropic]:
+    import anthropic  # takes two seconds
+
     url = f"http://127.0.0.1:{server.port}"
     with anthropic.Anthropic(base_url=url, api_key="none", max_retries=0, timeout=60) as client:
         yield client
@@ -107,6 +111,8 @@ def test_structured_output(client: anthropic.Anthropic) -> None:
 
 
 def test_errors(client: anthropic.Anthropic) -> None:
+    import anthropic
+
     with pytest.raises(anthropic.BadRequestError) as refused:
         client.beta.messages.create(**ASKED, container="c", betas=["b"])  # type: ignore[call-overload]
     assert refused.value.type == "invalid_request_error"

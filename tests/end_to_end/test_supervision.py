@@ -17,7 +17,7 @@ from tests.support.fake_tensorrtllm import FAKE_ENGINE, config_for, serve_engine
 from tests.support.truss_process import LOOPBACK, Served, alive, listening_hosts
 from tests.support.waiting import PATIENCE_S, settles
 
-STREAMS = 32
+STREAMS = 16
 UNHEALTHY_LIMIT_S = 10
 PROMPT = "One two three four five six seven eight nine ten"
 

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
-from anthropic.types import Message, RawMessageStreamEvent
-from anthropic.types.shared import ErrorResponse
 from pydantic import TypeAdapter
-
-_EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
-_ERROR: TypeAdapter[Any] = TypeAdapter(ErrorResponse)
-_MESSAGE: TypeAdapter[Any] = TypeAdapter(Message)
 
 
 def check_message(value: dict[str, Any]) -> None:
     """The value is a message, and holds nothing that the types do not name."""
-    _check(_MESSAGE, value)
+    _check("Message", value)
 
 
 def check_error(value: dict[str, Any]) -> None:
-    _check(_ERROR, value)
+    _check("ErrorResponse", value)
 
 
 def read_events(raw: bytes) -> list[dict[str, Any]]:
@@ -32,11 +27,19 @@ def read_events(raw: bytes) -> list[dict[str, Any]]:
         name, data = text.split("\n")
         event = json.loads(data.removeprefix("data: "))
         assert name == f"event: {event['type']}"
-        _check(_ERROR if event["type"] == "error" else _EVENT, event)
+        _check("ErrorResponse" if event["type"] == "error" else "RawMessageStreamEvent", event)
         events.append(event)
     return events
 
 
-def _check(kind: TypeAdapter[Any], value: dict[str, Any]) -> None:
+@cache
+def _adapter(name: str) -> TypeAdapter[Any]:
+    from anthropic import types  # takes two seconds, which every test worker would spend
+
+    return TypeAdapter(getattr(types, name, None) or getattr(types.shared, name))
+
+
+def _check(name: str, value: dict[str, Any]) -> None:
+    kind = _adapter(name)
     read = kind.validate_python(value, extra="forbid")
     assert kind.dump_python(read, exclude_unset=True) == value

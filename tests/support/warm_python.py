@@ -118,6 +118,11 @@ def run_warm(
         return subprocess.CompletedProcess(process.args, status, out.read(), errors.read())
 
 
+def trussrc() -> Path:
+    """Return the file with the accounts of warm processes; Truss reads its name when imported."""
+    return Path(tempfile.gettempdir(), f"trussrc-{os.getpid()}")
+
+
 class _Zygote:
     """The process to fork from; it ends with the connection."""
 
@@ -125,7 +130,8 @@ class _Zygote:
         self.connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             command = [sys.executable, "-m", __name__, str(theirs.fileno())]
-            self._process = subprocess.Popen(command, cwd=ROOT, pass_fds=[theirs.fileno()])
+            env = {**os.environ, "USER_TRUSSRC_PATH": str(trussrc())}
+            self._process = subprocess.Popen(command, cwd=ROOT, env=env, pass_fds=[theirs.fileno()])
 
     def end(self) -> None:
         self.connection.close()

@@ -13,7 +13,6 @@ from jinja2 import TemplateError
 from tests.text.chat_families import DIALOGUE, FAMILIES, SYSTEM, Family
 from tests.text.tokenizer_zoo import CORPUS, smollm2_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
 
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.text.gguf_tokenizer import read_gguf_tokenizer
@@ -42,7 +41,8 @@ TOOL_TURNS = [
     {"role": "tool", "tool_call_id": "abcdefghi", "name": "größe", "content": "3.14"},
 ]
 OWN_OPTIONS = {"add_generation_prompt", "continue_final_message", "tools"}
-Pair = tuple[TextTokenizer, PreTrainedTokenizerFast]
+Pair = tuple[TextTokenizer, Any]
+"""Ours, and the one of transformers."""
 
 
 def _save(folder: Path, backend: Tokenizer, **config: Any) -> None:
@@ -52,6 +52,8 @@ def _save(folder: Path, backend: Tokenizer, **config: Any) -> None:
 
 
 def _both(folder: Path) -> Pair:
+    from transformers import PreTrainedTokenizerFast  # takes a second
+
     return load_tokenizer(folder), PreTrainedTokenizerFast.from_pretrained(folder)
 
 

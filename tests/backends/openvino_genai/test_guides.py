@@ -174,7 +174,7 @@ def test_a_guide_is_compiled_while_others_get_tokens(guided: Scheduler) -> None:
     guided.submit(request(PROMPT, 4000, streaming=True), other)
     other.wait_for_responses(1)
     before = len(other.responses)
-    caller = submit(guided, "json_schema", EXPENSIVE % 5000, guide_is_checked=True)
+    caller = submit(guided, "json_schema", EXPENSIVE % 2000, guide_is_checked=True)
     caller.wait_for_responses(1)
     during = len(other.responses) - before
     caller.wait()

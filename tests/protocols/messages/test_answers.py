@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-import anthropic
 import httpx2
 import pytest
 from tests.support.anthropic_types import check_error, check_message, read_events
@@ -234,6 +233,8 @@ def test_a_failed_stream_ends_with_an_error() -> None:
 
 
 def test_the_client_reads_a_stream_with_comments_and_its_error() -> None:
+    import anthropic  # takes two seconds
+
     body = {"max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}], "stream": True}
     writer = MessagesAdapter({}, ModelFormats()).read(body, "", "x").writer
     chunks = [writer.push(TextDelta("Hi")), writer.error(EngineUnavailable("gone."))]
