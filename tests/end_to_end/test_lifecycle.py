@@ -42,15 +42,6 @@ def test_no_secret_reaches_triton(server: Served) -> None:
         assert b"s3cr3t" not in Path(f"/proc/{pid}/environ").read_bytes()
 
 
-def test_the_package_is_not_compiled_again(server: Served) -> None:
-    (folder,) = server.folders
-    package, ours = folder / "packages/trtllm_truss", ROOT / "packages/trtllm_truss"
-    for bytecode in (package / "serving/__pycache__").iterdir():
-        known = ours / bytecode.relative_to(package)
-        if known.exists():
-            assert bytecode.stat().st_mtime_ns == known.stat().st_mtime_ns
-
-
 def test_sigterm_lets_a_running_stream_finish(own_server: Served) -> None:
     body = {"prompt": "Once", "max_tokens": 200, "ignore_eos": True}
     pids = own_server.processes()
