@@ -9,8 +9,8 @@ from tests.builder.test_plan import options
 from tests.support.paths import ROOT
 
 from trtllm_truss.builder.plan import Plan, plan_build
-from trtllm_truss.builder.planning.checkpoint import parse_checkpoint
 from trtllm_truss.builder.planning.target import Target
+from trtllm_truss.engines.checkpoint import parse_checkpoint
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.settings.loading import parse_settings
 

@@ -9,14 +9,15 @@ from tests.engines.engine_configs import Json, new_config, old_config
 
 from trtllm_truss.engines.capacity import (
     CacheKnobs,
+    CacheShape,
     Capacity,
     free_after_weights,
-    kv_cache_bytes_per_token,
     kv_cache_capacity,
 )
 from trtllm_truss.engines.config_schemas import parse_config
 from trtllm_truss.engines.diagnostics import Severity
 from trtllm_truss.engines.inspection import inspect_config
+from trtllm_truss.engines.tensorrt_llm_config import EngineConfig
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.runtime import RuntimeOptions
 
@@ -72,11 +73,15 @@ GOLDEN = [
 ]
 
 
+def bytes_per_token(config: EngineConfig) -> int:
+    return CacheShape.of_engine(config).bytes_per_token
+
+
 @pytest.mark.parametrize(("model", "tp", "pp", "half", "byte"), GOLDEN)
 def test_bytes_per_token(model: str, tp: int, pp: int, half: int, byte: int) -> None:
     def measured(**quantization: str) -> int:
         content = new_config(tp=tp, pp=pp, **MODELS[model], **quantization)
-        return kv_cache_bytes_per_token(parse_config(content))
+        return bytes_per_token(parse_config(content))
 
     assert measured() == measured(dtype="bfloat16") == half
     assert measured(dtype="float32") == 2 * half
@@ -85,22 +90,27 @@ def test_bytes_per_token(model: str, tp: int, pp: int, half: int, byte: int) -> 
 
 
 def test_bytes_per_token_of_the_old_schema() -> None:
-    assert kv_cache_bytes_per_token(parse_config(old_config())) == 524_288
-    assert kv_cache_bytes_per_token(parse_config(old_config(tp=2, quant_mode=64))) == 131_072
+    assert bytes_per_token(parse_config(old_config())) == 524_288
+    assert bytes_per_token(parse_config(old_config(tp=2, quant_mode=64))) == 131_072
 
 
 def test_layers_without_attention_take_no_cache() -> None:
     content = new_config(layers=26)
     content["pretrained_config"]["layer_types"] = ["recurrent", "recurrent", "attention"]
-    assert kv_cache_bytes_per_token(parse_config(content)) == 2 * 8 * 8 * 128 * 2
+    assert bytes_per_token(parse_config(content)) == 2 * 8 * 8 * 128 * 2
     content["pretrained_config"]["layer_types"] = ["recurrent"]
-    assert kv_cache_capacity(parse_config(content), CacheKnobs(), 10 * GB) is None
+    assert (
+        kv_cache_capacity(CacheShape.of_engine(parse_config(content)), CacheKnobs(), 10 * GB)
+        is None
+    )
 
 
 def capacity(free_bytes: int = 20 * GB, **runtime: bool | int | float | str | None) -> Capacity:
     config = parse_config(new_config())
     measured = kv_cache_capacity(
-        config, CacheKnobs.from_runtime(RuntimeOptions.parse(runtime)), free_bytes
+        CacheShape.of_engine(config),
+        CacheKnobs.from_runtime(RuntimeOptions.parse(runtime)),
+        free_bytes,
     )
     assert measured is not None
     return measured
@@ -179,9 +189,9 @@ def test_weights_are_estimated_by_the_largest_rank() -> None:
     engine = inspect_config(
         content, [("config.json", 1), ("rank0.engine", 7 * GB), ("rank1.engine", 8 * GB)]
     )
-    assert engine.rank_files is not None
-    assert free_after_weights(80 * GB, engine.rank_files) == 72 * GB
-    assert free_after_weights(GB, engine.rank_files) == 0
+    assert engine.largest_rank_bytes is not None
+    assert free_after_weights(80 * GB, engine.largest_rank_bytes) == 72 * GB
+    assert free_after_weights(GB, engine.largest_rank_bytes) == 0
 
 
 @pytest.mark.parametrize(
@@ -230,7 +240,7 @@ def test_accepted_caches_hold_one_sequence_and_fit(
     content = new_config(tp=tp, pp=pp, kv_cache=kv_cache, max_seq_len=max_seq_len, **MODELS[model])
     content["build_config"]["plugin_config"]["tokens_per_block"] = block
     knobs = CacheKnobs(free_fraction=fraction, max_tokens=max_tokens)
-    measured = kv_cache_capacity(parse_config(content), knobs, free_bytes)
+    measured = kv_cache_capacity(CacheShape.of_engine(parse_config(content)), knobs, free_bytes)
     assert measured is not None
     if any(diagnostic.severity is Severity.ERROR for diagnostic in measured.diagnostics):
         return

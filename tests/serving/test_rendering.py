@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.engines.llm_api.checkpoints import write_checkpoint
 from tests.support.fake_tensorrtllm import write_engine
 from tests.support.paths import ROOT
 from tokenizers import AddedToken, Tokenizer, models
@@ -14,6 +15,7 @@ from tokenizers import AddedToken, Tokenizer, models
 from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.concurrency import max_beam_width
 from trtllm_truss.engines.inspection import inspect_engine
+from trtllm_truss.engines.llm_api.arguments import completed
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.serving.rendering import render_engine
 from trtllm_truss.settings.loading import parse_settings
@@ -96,3 +98,49 @@ def test_max_beam_width_defaults_to_the_engines(
     assert parameters["max_beam_width"] == str(width)
     assert "decoding_mode" not in parameters
     assert "max_beam_width" not in render(engine_folder, {}, "0.5.0")[1]
+
+
+def test_a_checkpoint(engine_folder: Path) -> None:
+    folder = write_checkpoint(engine_folder.parent / "checkpoint")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_bytes((engine_folder / name).read_bytes())
+    runtime = {
+        **GUIDED,
+        "kv_cache_free_gpu_mem_fraction": 0.8,
+        "llm_args": {"max_seq_len": 4096, "kv_cache_config": {"dtype": "fp8"}},
+    }
+    metadata = {
+        "engine_repository": str(folder),
+        "tensor_parallelism": 2,
+        "pipeline_parallelism": 2,
+        "runtime": runtime,
+    }
+    settings = parse_settings({"model_metadata": metadata})
+    engine = completed(inspect_engine(folder), settings)
+    assert (engine.world_size, engine.server_ranks) == (4, 1)
+    out = folder.parent / "repository"
+    render_engine(settings, engine, DATA, out, "1.2.1")
+    config = read_config(out / "tensorrt_llm" / "config.pbtxt")
+    parameters = {name: value.string_value for name, value in config.parameters.items()}
+    arguments = json.loads(parameters.pop("llm_args"))
+
+    assert config.backend == "llm_api"
+    assert config.max_batch_size == 256
+    assert parameters == {"gpt_model_path": str(folder), "tokenizer_dir": str(folder)}
+    assert arguments == {
+        "tensor_parallel_size": 2,
+        "pipeline_parallel_size": 2,
+        "max_batch_size": 256,
+        "max_num_tokens": 8192,
+        "max_seq_len": 4096,
+        "max_input_len": 4095,
+        "max_beam_width": 1,
+        "enable_chunked_prefill": True,
+        "guided_decoding_backend": "xgrammar",
+        "kv_cache_config": {
+            "free_gpu_memory_fraction": 0.8,
+            "enable_block_reuse": True,
+            "dtype": "fp8",
+        },
+    }
+    assert (out / "tensorrt_llm/xgrammar_tokenizer_info.json").is_file()

@@ -11,7 +11,7 @@ from typing import Any
 
 from trtllm_truss.artifacts.open_repository import open_repository
 from trtllm_truss.artifacts.source import Source
-from trtllm_truss.builder.planning.checkpoint import CONFIG_FILE, Checkpoint, parse_checkpoint
+from trtllm_truss.engines.checkpoint import CONFIG_FILE, Checkpoint, parse_checkpoint
 from trtllm_truss.errors import ArtifactError, SettingsError
 from trtllm_truss.settings.build import Build
 

@@ -20,6 +20,7 @@ from trtllm_truss.engines.concurrency import instance_count
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity, error, warning
 from trtllm_truss.engines.gpus import Gpu
 from trtllm_truss.engines.inspection import EngineDescription, inspect_engine
+from trtllm_truss.engines.llm_api.arguments import completed
 from trtllm_truss.engines.versions import image_for
 from trtllm_truss.errors import ArtifactError, SettingsError, TrussError
 from trtllm_truss.serving.preflight import (
@@ -122,15 +123,20 @@ def _describe(
     """
     repository = open_engine(settings, environment)
     engine = repository.describe()
+    if engine is not None:
+        engine = completed(engine, settings)
+    with_code = settings.trust_remote_code
     try:
         paths = own_tokenizer_paths(settings, repository)
-        repository.source.check_room([*repository.engine_paths(engine), *paths])
+        needed = repository.engine_paths(engine, with_code=with_code)
+        repository.source.check_room([*needed, *paths])
         if tokenizer := open_tokenizer(settings, environment):
             findings += tokenizer.examine(engine)
     except ArtifactError as problem:
         findings.append(error("artifacts", problem.message))
     if engine is None and not is_remote(settings.engine_repository or ""):
-        return inspect_engine(repository.source.fetch(repository.engine_paths(engine)))
+        described = inspect_engine(repository.source.fetch(repository.engine_paths(engine)))
+        return completed(described, settings)
     return engine
 
 

@@ -10,7 +10,13 @@ from trtllm_truss.cli.layout import read_config
 from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.inspection import inspect_engine
-from trtllm_truss.serving.preflight import installed_version, open_engine, open_tokenizer
+from trtllm_truss.engines.llm_api.arguments import completed
+from trtllm_truss.serving.preflight import (
+    installed_version,
+    open_engine,
+    open_tokenizer,
+    own_tokenizer_paths,
+)
 from trtllm_truss.serving.rendering import render_engine
 from trtllm_truss.settings.loading import read_environment
 
@@ -39,8 +45,10 @@ def run(options: argparse.Namespace) -> int:
     folder = options.engine
     if folder is None:
         repository = open_engine(settings, environment)
-        folder = repository.source.fetch(repository.engine_paths(repository.describe()))
-    engine = inspect_engine(folder.resolve())
+        with_code = settings.trust_remote_code
+        paths = repository.engine_paths(repository.describe(), with_code=with_code)
+        folder = repository.source.fetch([*paths, *own_tokenizer_paths(settings, repository)])
+    engine = completed(inspect_engine(folder.resolve()), settings)
     tokenizer = open_tokenizer(settings, environment)
     tokenizer_dir = tokenizer.fetch() if tokenizer else engine.tokenizer_folder
     data_dir = options.truss / content.get("data_dir", "data")

@@ -3,17 +3,20 @@
 The arithmetic follows the runtime (``calculateCacheSizePerToken`` and ``calculateMaxNumBlocks`` in
 NVIDIA/TensorRT-LLM, ``batch_manager/kvCacheManager``): the fraction applies to the memory that is
 free after loading; ``max_tokens_in_paged_kv_cache`` alone replaces it; the smaller of both wins.
-The runtime rounds up to whole blocks; this module rounds down, so as not to overstate the capacity.
+The LLM API always applies both. The runtime rounds up to whole blocks; this module rounds down, so
+as not to overstate the capacity.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 from trtllm_truss.engines.diagnostics import Diagnostic, error, warning
-from trtllm_truss.engines.rank_files import RankFiles
+from trtllm_truss.engines.inspection import EngineDescription
 from trtllm_truss.engines.tensorrt_llm_config import EngineConfig
 from trtllm_truss.settings.runtime import RuntimeOptions
 
@@ -22,6 +25,7 @@ DEFAULT_FREE_FRACTION = 0.9
 _FRACTION = "kv_cache_free_gpu_mem_fraction"
 _TOKENS = "max_tokens_in_paged_kv_cache"
 _GB = 10**9
+_LLM_BLOCK_TOKENS = 32
 _BITS = {
     **{"float32": 32, "float16": 16, "bfloat16": 16, "INT8": 8, "FP8": 8},
     "NVFP4": 4.5,  # one scale of 8 bits for 16 numbers
@@ -37,11 +41,13 @@ class CacheKnobs:
         free_fraction: ``kv_cache_free_gpu_mem_fraction``, of the memory free after loading.
         max_tokens: ``max_tokens_in_paged_kv_cache``.
         attention_window: the largest ``max_attention_window_size``; older tokens are dropped.
+        fraction_always: the default fraction applies beside `max_tokens`, as in the LLM API.
     """
 
     free_fraction: float | None = None
     max_tokens: int | None = None
     attention_window: int | None = None
+    fraction_always: bool = False
 
     @classmethod
     def from_runtime(cls, runtime: RuntimeOptions) -> CacheKnobs:
@@ -50,6 +56,90 @@ class CacheKnobs:
             max_tokens=runtime.max_tokens_in_paged_kv_cache,
             attention_window=max(runtime.max_attention_window_size, default=None),
         )
+
+    @classmethod
+    def from_llm_args(cls, llm_args: Mapping[str, Any]) -> CacheKnobs:
+        """Read ``kv_cache_config`` of the arguments of ``tensorrt_llm.LLM``."""
+        cache = llm_args.get("kv_cache_config") or {}
+        fraction = cache.get("free_gpu_memory_fraction")
+        return cls(
+            free_fraction=None if fraction == DEFAULT_FREE_FRACTION else fraction,
+            max_tokens=cache.get("max_tokens"),
+            attention_window=max(cache.get("max_attention_window") or (), default=None),
+            fraction_always=True,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CacheShape:
+    """What one token takes in the KV cache of an engine.
+
+    Attributes:
+        numbers: numbers that one GPU stores for a token, by layer.
+        pipeline: groups of layers on different GPUs.
+        bits: of one number.
+        block_tokens: tokens of one block.
+        sequence_tokens: tokens of a sequence of full length.
+        shorten: the remedy for sequences that do not fit, as a verb phrase.
+    """
+
+    numbers: tuple[int, ...]
+    pipeline: int
+    bits: float
+    block_tokens: int
+    sequence_tokens: int
+    shorten: str = "build the engine with a shorter max_seq_len or a quantized KV cache"
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes of one token on the GPU that fills up first; 0 for a model without attention."""
+        shorter, longer = divmod(len(self.numbers), self.pipeline)
+        layers = iter(self.numbers)
+        stages = [sum(islice(layers, shorter + (n < longer))) for n in range(self.pipeline)]
+        return math.ceil(max(stages) * self.bits / 8)
+
+    @classmethod
+    def of_engine(cls, config: EngineConfig) -> CacheShape:
+        split, quantization = config.parallelism, config.quantization
+        bits = _BITS.get(quantization.kv_cache or "") or _BITS.get(quantization.dtype, 16)
+        return cls(
+            numbers=_keys_and_values(
+                config.shape.kv_heads, split.tensor * split.context, config.shape.head_size
+            ),
+            pipeline=split.pipeline,
+            bits=bits,
+            block_tokens=config.plugins.tokens_per_block,
+            sequence_tokens=config.limits.max_sequence_tokens,
+        )
+
+    @classmethod
+    def of(cls, engine: EngineDescription) -> CacheShape | None:
+        """Return the shape of any engine; None for one of the CPU."""
+        if engine.config is not None:
+            return cls.of_engine(engine.config)
+        checkpoint, quantization = engine.checkpoint, engine.number_formats
+        if checkpoint is None or quantization is None:
+            return None
+        numbers = _keys_and_values(
+            checkpoint.cache_heads, engine.tensor_parallelism, checkpoint.head_size
+        )
+        if checkpoint.latent_size is not None:  # one vector for all heads, on every GPU
+            numbers = (checkpoint.latent_size,) * checkpoint.layers
+        cache = (engine.llm_args or {}).get("kv_cache_config") or {}
+        chosen = str(cache.get("dtype") or "auto").upper()
+        cached = quantization.kv_cache if chosen == "AUTO" else chosen
+        return cls(
+            numbers=numbers,
+            pipeline=engine.pipeline_parallelism,
+            bits=_BITS.get(cached or "") or _BITS.get(quantization.dtype, 16),
+            block_tokens=cache.get("tokens_per_block") or _LLM_BLOCK_TOKENS,
+            sequence_tokens=engine.max_sequence_tokens,
+            shorten="set a shorter max_seq_len or kv_cache_config.dtype fp8 in runtime.llm_args",
+        )
+
+
+def _keys_and_values(heads: tuple[int, ...], gpus: int, head_size: int) -> tuple[int, ...]:
+    return tuple(2 * math.ceil(count / gpus) * head_size for count in heads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +152,7 @@ class Capacity:
         free_bytes: memory of one GPU after the weights.
         block_tokens: tokens of one block.
         sequence_tokens: tokens of a sequence of full length, or of the attention window.
+        shorten: the remedy for sequences that do not fit, as a verb phrase.
     """
 
     knobs: CacheKnobs
@@ -69,6 +160,7 @@ class Capacity:
     free_bytes: int
     block_tokens: int
     sequence_tokens: int
+    shorten: str
 
     @property
     def tokens_by_fraction(self) -> int:
@@ -80,7 +172,7 @@ class Capacity:
     def tokens(self) -> int:
         knobs, tokens = self.knobs, self.tokens_by_fraction
         if knobs.max_tokens is not None:
-            both = knobs.free_fraction is not None
+            both = knobs.free_fraction is not None or knobs.fraction_always
             tokens = min(knobs.max_tokens, tokens) if both else knobs.max_tokens
         return tokens // self.block_tokens * self.block_tokens
 
@@ -111,54 +203,37 @@ class Capacity:
         )
 
 
-def kv_cache_bytes_per_token(config: EngineConfig) -> int:
-    """Return the bytes of one token in the KV cache of one GPU; 0 for a model without attention.
-
-    With pipeline parallelism this is the GPU with the most key/value heads, the first to fill up.
-    """
-    split = config.parallelism
-    heads = iter(
-        [math.ceil(heads / (split.tensor * split.context)) for heads in config.shape.kv_heads]
-    )
-    shorter, longer = divmod(config.shape.layers, split.pipeline)
-    stages = [sum(islice(heads, shorter + (stage < longer))) for stage in range(split.pipeline)]
-    numbers = 2 * max(stages) * config.shape.head_size  # a key and a value
-    quantization = config.quantization
-    bits = _BITS.get(quantization.kv_cache or "") or _BITS.get(quantization.dtype, 16)
-    return math.ceil(numbers * bits / 8)
-
-
-def kv_cache_capacity(config: EngineConfig, knobs: CacheKnobs, free_bytes: int) -> Capacity | None:
+def kv_cache_capacity(shape: CacheShape, knobs: CacheKnobs, free_bytes: int) -> Capacity | None:
     """Compute the capacity on GPUs with this much memory.
 
     Args:
-        config: the engine.
+        shape: of the engine's cache.
         knobs: the settings.
         free_bytes: of the smallest GPU, after the weights (`free_after_weights`).
 
     Returns:
         None for a model without a KV cache.
     """
-    per_token = kv_cache_bytes_per_token(config)
+    per_token, longest = shape.bytes_per_token, shape.sequence_tokens
     if not per_token:
         return None
-    longest = config.limits.max_sequence_tokens
     return Capacity(
         knobs=knobs,
         bytes_per_token=per_token,
         free_bytes=max(0, free_bytes),
-        block_tokens=config.plugins.tokens_per_block,
+        block_tokens=shape.block_tokens,
         sequence_tokens=min(longest, knobs.attention_window or longest),
+        shorten=shape.shorten,
     )
 
 
-def free_after_weights(gpu_free_bytes: int, files: RankFiles) -> int:
+def free_after_weights(gpu_free_bytes: int, largest_rank_bytes: int) -> int:
     """Estimate the bytes that remain on a GPU after the engine's weights.
 
     A rank's file is nearly all weights. The runtime's working memory (activations, CUDA graphs,
     NCCL; often 1 to 3 GB) is not recorded and not subtracted.
     """
-    return max(0, gpu_free_bytes - files.largest_rank_bytes)
+    return max(0, gpu_free_bytes - largest_rank_bytes)
 
 
 def _too_small(capacity: Capacity) -> Diagnostic | None:
@@ -166,13 +241,14 @@ def _too_small(capacity: Capacity) -> Diagnostic | None:
         return None
     knobs = capacity.knobs
     capped = knobs.max_tokens is not None and (
-        knobs.free_fraction is None or knobs.max_tokens < capacity.tokens_by_fraction
+        (knobs.free_fraction is None and not knobs.fraction_always)
+        or knobs.max_tokens < capacity.tokens_by_fraction
     )
     remedy = (
         f"raise model_metadata.runtime.{_TOKENS}, which is {knobs.max_tokens}"
         if capped
-        else f"raise model_metadata.runtime.{_FRACTION}, use more or larger GPUs, or build the "
-        "engine with a shorter max_seq_len or a quantized KV cache"
+        else f"raise model_metadata.runtime.{_FRACTION}, use more or larger GPUs, or "
+        f"{capacity.shorten}"
     )
     return error(
         "kv_cache_too_small",

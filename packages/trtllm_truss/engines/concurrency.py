@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from trtllm_truss.engines.capacity import Capacity
+from trtllm_truss.engines.capacity import CacheKnobs, Capacity
 from trtllm_truss.engines.inspection import Engine, EngineDescription
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.model import Settings
 
+_OVERCOMMITMENT = "max_utilization"
+
 
 def batch_size(settings: Settings, engine: Engine) -> int:
     """Return the requests that one instance of the engine runs concurrently."""
+    if engine.llm_args is not None:
+        return engine.max_batch_size
     return settings.runtime.max_batch_size or engine.max_batch_size
 
 
 def max_beam_width(settings: Settings, engine: EngineDescription) -> int:
     """Return the limit of a request's beams: the engine's unless `runtime` lowers it."""
+    if engine.llm_args is not None:
+        return engine.max_beam_width
     return settings.runtime.max_beam_width or engine.max_beam_width
 
 
@@ -40,12 +46,33 @@ def instance_count(settings: Settings, engine: EngineDescription) -> int:
     return wanted
 
 
-def kv_cache_tokens(settings: Settings, capacity: Capacity | None) -> int | None:
+def overcommits(settings: Settings, engine: EngineDescription) -> bool:
+    """Return True if the engine admits more requests than its KV cache holds, and pauses some."""
+    if engine.llm_args is not None:
+        scheduler = engine.llm_args.get("scheduler_config") or {}
+        return scheduler.get("capacity_scheduler_policy") == _OVERCOMMITMENT.upper()
+    return settings.runtime.batch_scheduler_policy == _OVERCOMMITMENT
+
+
+def guided_decoding_backend(settings: Settings, engine: EngineDescription) -> str | None:
+    """Return the name of the engine's grammar library; None without guided decoding."""
+    if engine.llm_args is not None:
+        return engine.llm_args.get("guided_decoding_backend")
+    return settings.runtime.guided_decoding_backend
+
+
+def kv_cache_tokens(
+    settings: Settings, engine: EngineDescription, capacity: Capacity | None
+) -> int | None:
     """Return the tokens that the KV cache of one instance holds; None if unknown.
 
     Args:
         settings: `runtime` may limit them.
+        engine: the engine.
         capacity: the engine's on these GPUs; None if unknown.
     """
+    if engine.llm_args is not None:
+        limit = CacheKnobs.from_llm_args(engine.llm_args).max_tokens
+        return limit if capacity is None else capacity.tokens
     tokens = settings.runtime.max_tokens_in_paged_kv_cache
     return capacity.tokens if tokens is None and capacity is not None else tokens

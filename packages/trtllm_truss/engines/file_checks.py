@@ -13,13 +13,21 @@ from trtllm_truss.engines.diagnostics import Diagnostic, shortlist, warning
 from trtllm_truss.engines.inspection import Engine, EngineDescription
 from trtllm_truss.engines.layout import GGUF_SUFFIX, Layout, Placement
 from trtllm_truss.engines.manifest import MANIFEST_FILE, Manifest
+from trtllm_truss.engines.weight_files import INDEX_FILE
+from trtllm_truss.engines.weight_format import QUANTIZATION_FILE
 from trtllm_truss.errors import ArtifactError
 
 _OPENVINO_PREFIX = "openvino_"
+_OF_CHECKPOINTS = (INDEX_FILE, QUANTIZATION_FILE, "generation_config.json")
+_CODE = ".py"
 
 
 def needed_files(
-    placement: Placement, sizes: Mapping[str, int], engine: EngineDescription | None
+    placement: Placement,
+    sizes: Mapping[str, int],
+    engine: EngineDescription | None,
+    *,
+    with_code: bool = False,
 ) -> list[str]:
     """List the files that serving needs, by path below the repository.
 
@@ -27,6 +35,7 @@ def needed_files(
         placement: location of the engine.
         sizes: bytes of every file by its path below the repository.
         engine: its description; None for a GGUF file.
+        with_code: include the Python files of a checkpoint (`trust_remote_code`).
     """
     here = placement.sizes(sizes)
     names = {CONFIG_FILE, MANIFEST_FILE}
@@ -36,6 +45,9 @@ def needed_files(
         names |= {name for name in here if "/" not in name and name.startswith(_OPENVINO_PREFIX)}
     elif engine is not None and engine.rank_files is not None:
         names |= set(engine.rank_files.names)
+    elif engine is not None and engine.weights is not None:
+        names |= {*_OF_CHECKPOINTS, *engine.weights.names}
+        names |= {name for name in here if with_code and "/" not in name and name.endswith(_CODE)}
     return [*placement.paths(sorted(names & here.keys())), *placement.marks(sizes)]
 
 

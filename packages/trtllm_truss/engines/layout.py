@@ -25,18 +25,21 @@ from trtllm_truss.errors import ArtifactError
 
 OPENVINO_MODEL = "openvino_model.xml"
 GGUF_SUFFIX = ".gguf"
+WEIGHTS_SUFFIX = ".safetensors"
 
 _LMI_MARK = "config.pbtxt"
 _WANTED = (
-    f"An engine repository holds {CONFIG_FILE} with rank*{ENGINE_SUFFIX} (TensorRT-LLM), one "
-    f"{GGUF_SUFFIX} file or {OPENVINO_MODEL} (CPU), flat in its top folder; or LMI's <name>/1/"
+    f"An engine repository holds {CONFIG_FILE} with rank*{ENGINE_SUFFIX} (TensorRT-LLM) or with "
+    f"*{WEIGHTS_SUFFIX} (a Hugging Face checkpoint), one {GGUF_SUFFIX} file or {OPENVINO_MODEL} "
+    f"(CPU), flat in its top folder; or LMI's <name>/1/"
     f"rank*{ENGINE_SUFFIX} with <name>/{_LMI_MARK}."
 )
+_PICKLED = (
+    f"a model's weights as pickles; convert them to {WEIGHTS_SUFFIX}, or build an engine from them"
+)
 _FOREIGN = {
-    ".safetensors": "a model's weights; build an engine from them first",
-    ".bin": "a model's weights; build an engine from them first",
-    ".pt": "a model's weights; build an engine from them first",
-    ".pth": "a model's weights; build an engine from them first",
+    WEIGHTS_SUFFIX: f"a model's weights without their {CONFIG_FILE}; add it",
+    **dict.fromkeys((".bin", ".pt", ".pth"), _PICKLED),
     ".onnx": "an ONNX model; TensorRT-LLM does not load it",
     ".plan": "a plain TensorRT plan; TensorRT-LLM does not load it",
     ".trt": "a plain TensorRT plan; TensorRT-LLM does not load it",
@@ -47,6 +50,7 @@ class Layout(enum.Enum):
     TENSORRT_LLM = "config.json with one engine file per rank"
     OPENVINO = "an OpenVINO IR with its config.json"
     GGUF = "one GGUF file"
+    CHECKPOINT = "a Hugging Face checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +130,8 @@ def _flat_layout(sizes: Mapping[str, int]) -> Layout:
         return Layout.GGUF
     if OPENVINO_MODEL in sizes:
         return Layout.OPENVINO
+    if CONFIG_FILE in sizes and any(name.endswith(WEIGHTS_SUFFIX) for name in names):
+        return Layout.CHECKPOINT
     raise ArtifactError(
         f"the engine repository holds {_describe_contents(sizes, names)}. {_WANTED}"
     )

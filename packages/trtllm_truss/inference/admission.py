@@ -11,7 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from trtllm_truss.engines.capacity import Capacity
-from trtllm_truss.engines.concurrency import batch_size, instance_count, kv_cache_tokens
+from trtllm_truss.engines.concurrency import (
+    batch_size,
+    instance_count,
+    kv_cache_tokens,
+    overcommits,
+)
 from trtllm_truss.engines.inspection import Engine
 from trtllm_truss.errors import QueueFull, TrussError
 from trtllm_truss.settings.model import Serving, Settings
@@ -27,8 +32,6 @@ _REQUESTS_REMEMBERED = 64
 
 _SPARE_SHARE = 8
 """Requests of the batch per spare one, so that a successor is ready when a request ends."""
-
-_MAX_UTILIZATION = "max_utilization"
 
 
 class Slot:
@@ -199,10 +202,10 @@ class Admission:
         """
         instances = instance_count(settings, engine)
         batch = batch_size(settings, engine) * instances
-        tokens = kv_cache_tokens(settings, capacity)
+        tokens = kv_cache_tokens(settings, engine, capacity)
         if tokens is not None:
             tokens *= instances
-        if settings.runtime.batch_scheduler_policy == _MAX_UTILIZATION:
+        if overcommits(settings, engine):
             tokens = None
         return cls(batch + -(-batch // _SPARE_SHARE), tokens, settings.serving)
 

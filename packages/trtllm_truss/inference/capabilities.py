@@ -6,7 +6,11 @@ import re
 from dataclasses import dataclass
 
 from trtllm_truss.engines.capacity import Capacity
-from trtllm_truss.engines.concurrency import kv_cache_tokens, max_beam_width
+from trtllm_truss.engines.concurrency import (
+    guided_decoding_backend,
+    kv_cache_tokens,
+    max_beam_width,
+)
 from trtllm_truss.engines.inspection import Engine, EngineKind
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.requests import GenerationRequest
@@ -41,8 +45,9 @@ class Capabilities:
         return cls(
             max_beam_width=max_beam_width(settings, engine),
             adapters=engine.takes_adapters,
-            guides=engine.kind is EngineKind.CPU or bool(settings.runtime.guided_decoding_backend),
-            kv_cache_tokens=kv_cache_tokens(settings, capacity),
+            guides=engine.kind is EngineKind.CPU
+            or guided_decoding_backend(settings, engine) is not None,
+            kv_cache_tokens=kv_cache_tokens(settings, engine, capacity),
             control_tokens_in_messages=settings.serving.control_tokens_in_messages,
         )
 

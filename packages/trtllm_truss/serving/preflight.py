@@ -16,6 +16,7 @@ from trtllm_truss.artifacts.local import open_folder
 from trtllm_truss.artifacts.open_repository import open_repository
 from trtllm_truss.engines.capacity import (
     CacheKnobs,
+    CacheShape,
     Capacity,
     free_after_weights,
     kv_cache_capacity,
@@ -26,6 +27,7 @@ from trtllm_truss.engines.diagnostics import Diagnostic, Severity
 from trtllm_truss.engines.file_checks import check_files
 from trtllm_truss.engines.gpus import Gpu, visible_gpus
 from trtllm_truss.engines.inspection import Engine, EngineDescription, inspect_engine
+from trtllm_truss.engines.llm_api.arguments import completed
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.serving.repositories import EngineRepository, TokenizerRepository
 from trtllm_truss.settings.loading import Environment
@@ -70,8 +72,12 @@ def resolve_engine(
     repository = open_engine(settings, environment, built)
     described = repository.describe()
     if described is not None:
+        described = completed(described, settings)
         _raise_errors(_diagnose(settings, described, host)[0])
-    paths = [*repository.engine_paths(described), *own_tokenizer_paths(settings, repository)]
+    paths = [
+        *repository.engine_paths(described, with_code=settings.trust_remote_code),
+        *own_tokenizer_paths(settings, repository),
+    ]
     repository.source.check_room(paths)
     tokenizer = open_tokenizer(settings, environment)
     findings = tokenizer.examine(described) if tokenizer else []
@@ -79,7 +85,7 @@ def resolve_engine(
         fetched = aside.submit(tokenizer.fetch) if tokenizer else None
         folder = repository.source.fetch(paths)
         tokenizer_folder = fetched.result() if fetched else None
-    engine = inspect_engine(folder)
+    engine = completed(inspect_engine(folder), settings)
     check_files(engine, folder)
     own, capacity = _diagnose(settings, engine, host)
     _raise_errors(own)
@@ -165,14 +171,16 @@ def cache_capacity(
     Raises:
         SettingsError: a value under `runtime` has the wrong type.
     """
-    if not gpus or engine.config is None or engine.rank_files is None:
+    shape, weights_bytes = CacheShape.of(engine), engine.largest_rank_bytes
+    if not gpus or shape is None or weights_bytes is None:
         return None
-    free_bytes = min(gpu.free_bytes for gpu in gpus)
-    return kv_cache_capacity(
-        engine.config,
-        CacheKnobs.from_runtime(settings.runtime),
-        free_after_weights(free_bytes, engine.rank_files),
+    knobs = (
+        CacheKnobs.from_runtime(settings.runtime)
+        if engine.llm_args is None
+        else CacheKnobs.from_llm_args(engine.llm_args)
     )
+    free_bytes = min(gpu.free_bytes for gpu in gpus)
+    return kv_cache_capacity(shape, knobs, free_after_weights(free_bytes, weights_bytes))
 
 
 def _diagnose(

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from trtllm_truss.engines.concurrency import batch_size, instance_count, max_beam_width
-from trtllm_truss.engines.inspection import Engine
+from trtllm_truss.engines.concurrency import (
+    batch_size,
+    guided_decoding_backend,
+    instance_count,
+    max_beam_width,
+)
+from trtllm_truss.engines.inspection import Engine, EngineKind
 from trtllm_truss.literals import rows_for
 from trtllm_truss.settings.model import Settings
+from trtllm_truss.settings.runtime import ParameterValue
 from trtllm_truss.settings.runtime_parameters import PARAMETERS
 from trtllm_truss.text.tokenizer_files import read_tokenizer_folder
 from trtllm_truss.triton.model_repository.contract import MODEL_NAME
@@ -69,12 +77,15 @@ def render_engine(
             tensorrt_llm_version=tensorrt_llm_version,
             decoupled=settings.serving.triton_decoupled_mode,
         )
-    parameters = dict(settings.runtime.parameters)
-    if _MAX_BEAM_WIDTH in {row.name for row in rows_for(PARAMETERS, tensorrt_llm_version)}:
-        parameters[_MAX_BEAM_WIDTH] = max_beam_width(settings, engine)
     info = tokenizer_info_file(settings, engine, destination)
-    if info is not None:
-        parameters[_TOKENIZER_INFO] = str(info)
+    if engine.llm_args is not None:
+        parameters = _llm_parameters(engine.llm_args, tokenizer_dir)
+    else:
+        parameters = dict(settings.runtime.parameters)
+        if _MAX_BEAM_WIDTH in {row.name for row in rows_for(PARAMETERS, tensorrt_llm_version)}:
+            parameters[_MAX_BEAM_WIDTH] = max_beam_width(settings, engine)
+        if info is not None:
+            parameters[_TOKENIZER_INFO] = str(info)
     render_repository(
         data_dir / _TEMPLATE,
         destination,
@@ -91,9 +102,17 @@ def render_engine(
     return destination
 
 
+def _llm_parameters(llm_args: Mapping[str, Any], tokenizer_dir: Path) -> dict[str, ParameterValue]:
+    """Return the parameters of the backend `llm_api`."""
+    return {"tokenizer_dir": str(tokenizer_dir.resolve()), "llm_args": json.dumps(llm_args)}
+
+
 def tokenizer_info_file(settings: Settings, engine: Engine, repository: Path) -> Path | None:
-    """Return the path of TensorRT-LLM's vocabulary file; None without guided decoding."""
-    if engine.config is None or not settings.runtime.guided_decoding_backend:
+    """Return the path of TensorRT-LLM's vocabulary file; None without guided decoding.
+
+    An engine of the CPU and its compiler of guides read the tokenizer itself.
+    """
+    if engine.kind is EngineKind.CPU or not guided_decoding_backend(settings, engine):
         return None
     named = settings.runtime.xgrammar_tokenizer_info_path
     return Path(named) if named else repository.absolute() / MODEL_NAME / _INFO_FILE

@@ -34,9 +34,16 @@ class EngineRepository:
             check_listing(engine, self.source.listing())
         return engine
 
-    def engine_paths(self, engine: EngineDescription | None) -> list[str]:
-        """Return the files to serve, given the result of `describe`."""
-        return needed_files(self._placement, self._sizes, engine)
+    def engine_paths(
+        self, engine: EngineDescription | None, *, with_code: bool = False
+    ) -> list[str]:
+        """Return the files to serve, given the result of `describe`.
+
+        Args:
+            engine: its description; None for a GGUF file.
+            with_code: include the Python files of a checkpoint (`trust_remote_code`).
+        """
+        return needed_files(self._placement, self._sizes, engine, with_code=with_code)
 
     def tokenizer_paths(self, *, trust_remote_code: bool) -> list[str]:
         """Return the tokenizer's files in this repository."""

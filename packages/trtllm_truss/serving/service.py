@@ -19,7 +19,7 @@ from typing import Any
 
 from trtllm_truss.builder.run.build_engine import ensure_engine
 from trtllm_truss.engines.compatibility.host import HostInfo
-from trtllm_truss.engines.inspection import Engine
+from trtllm_truss.engines.inspection import Engine, EngineDescription
 from trtllm_truss.engines.versions import version_to_render
 from trtllm_truss.errors import EngineUnavailable, TritonError
 from trtllm_truss.inference.admission import Admission
@@ -50,7 +50,16 @@ _triton_log = logging.getLogger("triton")
 
 _OBJECTS_BEFORE_COLLECTION = 20_000
 _OPEN_FILES = 65_536  # more make programs slow that close all they might have
+_WEIGHTS_BYTES_PER_S = 2e8  # of a slow network disk; an engine's files load several times faster
 _GIVEN_UP_STATUS = 70  # EX_SOFTWARE: the engine cannot be kept running
+
+
+def supervised_limits(serving: Serving, engine: EngineDescription) -> Serving:
+    """Return the limits of the supervisor: a checkpoint's start may take longer, by its size."""
+    if engine.weights is None:
+        return serving
+    extra_s = engine.weights.total_bytes / _WEIGHTS_BYTES_PER_S
+    return serving.model_copy(update={"start_timeout_s": serving.start_timeout_s + extra_s})
 
 
 class StartupLog:
@@ -203,7 +212,7 @@ class Service:
             heartbeat = EngineHeartbeat()
             supervisor = Supervisor(
                 self._new_run(engine, repository, run_folder),
-                self._settings.serving,
+                supervised_limits(self._settings.serving, engine),
                 heartbeat,
                 tensorrt_llm_version=version,
                 first_token_id=lambda: (loading.result().encode("Hello", False) or [0])[0],
@@ -302,7 +311,7 @@ class Service:
             installation,
             repository=repository,
             backends=backends,
-            world_size=engine.world_size,
+            world_size=engine.server_ranks,
             environ=self._environment.variables,
         )
         serving = self._settings.serving

@@ -12,6 +12,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.literals import BOOLEANS, Release, rows_for
+from trtllm_truss.settings.llm_args import SECTION, check_llm_args, parse_llm_args
 from trtllm_truss.settings.runtime_parameters import PARAMETERS, Parameter
 from trtllm_truss.validation import did_you_mean
 
@@ -46,6 +47,7 @@ class RuntimeOptions:
         parameters: of config.pbtxt, by name.
         max_batch_size: a field of config.pbtxt.
         instance_count: likewise, of its instance group.
+        llm_args: arguments of ``tensorrt_llm.LLM``, for a checkpoint.
     """
 
     parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
@@ -61,9 +63,10 @@ class RuntimeOptions:
     enable_chunked_context: bool = False
     guided_decoding_backend: str | None = None
     xgrammar_tokenizer_info_path: str | None = None
+    llm_args: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, values: Mapping[str, RuntimeValue]) -> RuntimeOptions:
+    def parse(cls, values: Mapping[str, RuntimeValue | Mapping[str, Any]]) -> RuntimeOptions:
         """Parse the section.
 
         The backend ignores a value of the wrong type, warns amid its log and uses its default;
@@ -73,7 +76,7 @@ class RuntimeOptions:
 
         Args:
             values: typed as YAML has them, or the strings of a ``config.pbtxt``; a blank string
-                and None count as not set.
+                and None count as not set. ``llm_args`` is a mapping.
 
         Raises:
             SettingsError: a key is unknown, of the wrong type, out of range, or set by this
@@ -82,14 +85,19 @@ class RuntimeOptions:
         parsed = {
             name: _parse(name, value)
             for name, value in values.items()
-            if value is not None and value != ""
+            if name != SECTION and value is not None and value != ""
         }
         _check_together(parsed)
         named: dict[str, Any] = {f.name: parsed[f.name] for f in fields(cls) if f.name in parsed}
         parameters = {
             name: value for name, value in parsed.items() if _ROWS[name] not in _MODEL_FIELDS
         }
-        return cls(parameters=parameters, **named)
+        llm_args = values.get(SECTION)
+        return cls(
+            parameters=parameters,
+            llm_args={} if llm_args is None else parse_llm_args(llm_args),
+            **named,
+        )
 
     def check_version(self, tensorrt_llm_version: str) -> None:
         """Refuse parameters that a TensorRT-LLM version does not know.
@@ -97,6 +105,7 @@ class RuntimeOptions:
         Raises:
             SettingsError: a parameter is of another version; its ``param`` names it.
         """
+        check_llm_args(self.llm_args, tensorrt_llm_version)
         known = {row.name for row in rows_for(PARAMETERS, tensorrt_llm_version)}
         for name in self.parameters:
             if name not in known:
@@ -112,11 +121,11 @@ class RuntimeOptions:
         cls, _source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
         return core_schema.no_info_after_validator_function(
-            cls.parse, handler.generate_schema(dict[str, RuntimeValue])
+            cls.parse, handler.generate_schema(dict[str, RuntimeValue | dict[str, Any]])
         )
 
 
-def _parse(name: str, value: RuntimeValue) -> ParameterValue:
+def _parse(name: str, value: RuntimeValue | Mapping[str, Any]) -> ParameterValue:
     if name in _OWNED:
         raise _error(name, f"cannot be set: {_OWNED[name]}.")
     row = _ROWS.get(name)
@@ -133,12 +142,12 @@ def _parse(name: str, value: RuntimeValue) -> ParameterValue:
     return parsed
 
 
-def _typed(row: Parameter, value: RuntimeValue) -> ParameterValue | None:
+def _typed(row: Parameter, value: RuntimeValue | Mapping[str, Any]) -> ParameterValue | None:
     """Convert a value as the backend would; None if it is of the wrong type or out of range."""
     text = str(value).strip()
     if row.kind == "bool":
         return BOOLEANS.get(text.lower())
-    if isinstance(value, bool):
+    if isinstance(value, (bool, Mapping)):
         return None
     if row.kind == "int":
         return _whole(row, text)
@@ -206,7 +215,7 @@ def _dotted(release: Release) -> str:
     return ".".join(map(str, release))
 
 
-def _wrong(name: str, value: RuntimeValue, rule: str) -> SettingsError:
+def _wrong(name: str, value: object, rule: str) -> SettingsError:
     return _error(name, f"is {value!r}; it must be {rule}.")
 
 

@@ -10,11 +10,11 @@ from trtllm_truss.builder.checks.quantization import (
     quantization_problems,
     quantized_already,
 )
-from trtllm_truss.builder.planning.checkpoint import Checkpoint
 from trtllm_truss.builder.planning.engine_command import PAGED_CONTEXT_USERS, wants_paged_context
 from trtllm_truss.builder.planning.families import FAMILIES, Family, find_family
 from trtllm_truss.builder.planning.flags import BUILD_FLAGS, NEWEST, OLDEST
 from trtllm_truss.builder.planning.target import Target
+from trtllm_truss.engines.checkpoint import Checkpoint
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.model import Settings

@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from trtllm_truss.builder.planning.checkpoint import Checkpoint
 from trtllm_truss.builder.planning.conversion import resolved_dtype
 from trtllm_truss.builder.planning.cpu_plan import CPU_BLOCK
 from trtllm_truss.builder.planning.engine_command import resolved_values, wants_paged_context
 from trtllm_truss.builder.planning.families import Family
 from trtllm_truss.builder.planning.flags import BUILD_FLAGS
 from trtllm_truss.builder.planning.target import Target
-from trtllm_truss.engines.capacity import CacheKnobs, Capacity, kv_cache_capacity
+from trtllm_truss.engines.capacity import CacheKnobs, CacheShape, Capacity, kv_cache_capacity
+from trtllm_truss.engines.checkpoint import Checkpoint
 from trtllm_truss.engines.tensorrt_llm_config import (
     EngineConfig,
     Limits,
@@ -97,7 +97,9 @@ def estimate_build(
         engine_bytes=engine,
         rank_bytes=rank,
         gpu_bytes=target.memory_bytes,
-        capacity=None if free is None else kv_cache_capacity(config, knobs, free),
+        capacity=None
+        if free is None
+        else kv_cache_capacity(CacheShape.of_engine(config), knobs, free),
     )
 
 

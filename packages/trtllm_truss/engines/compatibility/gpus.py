@@ -139,7 +139,8 @@ def _target(
 def _number_formats(
     engine: EngineDescription, name: str, capability: ComputeCapability
 ) -> Iterator[Diagnostic]:
-    used = () if engine.config is None else number_formats(engine.config.quantization)
+    quantization = engine.number_formats
+    used = () if quantization is None else number_formats(quantization)
     for number_format in used:
         minimum = MINIMUM_CAPABILITY[number_format]
         if capability < minimum:

@@ -20,7 +20,7 @@ from trtllm_truss.settings.runtime import ParameterValue
 from trtllm_truss.settings.runtime_parameters import PARAMETERS
 from trtllm_truss.triton.model_repository.contract import INPUTS, MODEL_NAME, OUTPUTS, Tensor
 
-Backend = Literal["tensorrtllm", "openvino_genai"]
+Backend = Literal["tensorrtllm", "openvino_genai", "llm_api"]
 
 CONFIG_FILE = "config.pbtxt"
 _HEADER = "# Rendered for one start of the server; changes here are lost at the next.\n"
@@ -45,7 +45,7 @@ def render_repository(
         engine_dir: the engine's folder, passed to the backend as ``gpt_model_path``.
         backend: the Triton backend that loads the engine.
         max_batch_size: maximum of concurrent requests of the engine.
-        parameters: executor parameters by their ``config.pbtxt`` names, valid for the version.
+        parameters: the backend's parameters by their ``config.pbtxt`` names, valid for the version.
         tensorrt_llm_version: selects the declared names; None declares those of every version.
             Pass the same to :class:`TritonClient`.
         instance_count: engines on one GPU, each with its weights and KV cache; for an engine of one
@@ -65,6 +65,8 @@ def render_repository(
         config.dynamic_batching.preferred_batch_size[:] = [max_batch_size]
     _declare(config.input, rows_for(INPUTS, tensorrt_llm_version))
     _declare(config.output, rows_for(OUTPUTS, tensorrt_llm_version))
+    if backend == "llm_api":
+        config.parameters.clear()  # the template's are those of the executor
     _set_parameters(config, parameters, tensorrt_llm_version)
     config.parameters["gpt_model_path"].string_value = str(engine_dir)
     write_config(config, destination)

@@ -35,6 +35,12 @@ No client can: a colon ends the name of a header in HTTP/1, and gRPC resets a ca
 name holds one. A secret instead would be visible in the argument vector to all users.
 """
 _ORCHESTRATOR = "TRTLLM_ORCHESTRATOR"
+_NO_USAGE_STATISTICS = {
+    "TRTLLM_NO_USAGE_STATS": "1",
+    "TELEMETRY_DISABLED": "true",
+    "DO_NOT_TRACK": "1",
+}
+"""TensorRT-LLM 1.3 reports its use to NVIDIA unless one of these is set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +202,7 @@ def launch_environment(environment: Mapping[str, str], launch: Launch) -> dict[s
     return {
         **MPI_DEFAULTS,
         **environment,
+        **_NO_USAGE_STATISTICS,
         **mpi_environment(launch.folder, launch.ports.mpi),
         GRPC_ADDRESS_VARIABLE: f"{LOOPBACK}:{launch.ports.grpc}",
     }

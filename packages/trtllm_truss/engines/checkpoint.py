@@ -1,14 +1,15 @@
 """Parse a Hugging Face checkpoint's ``config.json``.
 
 Families name the same number differently: GPT-2, GPT-J and Falcon have ``n_layer`` where others
-have ``num_hidden_layers``, ChatGLM has ``num_layers``. Source: the ``configuration_*.py`` of each
-architecture in huggingface/transformers, and in checkpoints with custom code.
+have ``num_hidden_layers``, ChatGLM has ``num_layers``; models with a vision part keep the language
+model's in ``text_config``. Source: the ``configuration_*.py`` of each architecture in
+huggingface/transformers, and in checkpoints with custom code.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from trtllm_truss.errors import ArtifactError
@@ -22,7 +23,21 @@ _KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_gr
 _INNER = ("intermediate_size", "n_inner", "ffn_hidden_size", "inner_hidden_size")
 _POSITIONS = ("max_position_embeddings", "model_max_length", "seq_length", "n_positions")
 _VOCABULARY = ("padded_vocab_size", "vocab_size")
-_EXPERTS = ("num_local_experts", "num_experts")
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+_NESTED = ("text_config", "llm_config", "language_config")
+_LEFT_OUT: dict[str, dict[str, int]] = {
+    "gemma3_text": {
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "vocab_size": 262208,
+        "max_position_embeddings": 131072,
+    },
+}
+"""Fields by ``model_type`` that checkpoints leave to transformers' defaults."""
+
+_ATTENTION = ("full_attention", "sliding_attention", "chunked_attention", "attention")
+_HYBRID_ATTENTION = "*"  # of ``hybrid_override_pattern``: M is Mamba, - and E are an MLP
 _MAX_INT = 2**31 - 1
 
 
@@ -46,6 +61,12 @@ class Checkpoint:
         rope_scaling: the kind of rotary scaling, if any.
         quantized_by: the quantization method of the weights, if any.
         has_code: whether loading it runs custom Python code of the repository.
+        model_type: transformers' name of the configuration.
+        quantization: ``quantization_config``, empty without one.
+        cache_heads: key/value heads by layer, 0 for a layer without attention.
+        recurrent: some layers have a state instead of a KV cache.
+        latent_size: numbers that latent attention (MLA) caches per token and layer instead of keys
+            and values; None without it.
     """
 
     architecture: str
@@ -63,6 +84,11 @@ class Checkpoint:
     rope_scaling: str | None = None
     quantized_by: str | None = None
     has_code: bool = False
+    model_type: str = ""
+    quantization: Mapping[str, Any] = field(default_factory=dict)
+    cache_heads: tuple[int, ...] = ()
+    recurrent: bool = False
+    latent_size: int | None = None
 
 
 def parse_checkpoint(config: object) -> Checkpoint:
@@ -79,17 +105,22 @@ def parse_checkpoint(config: object) -> Checkpoint:
     if not (isinstance(names, list) and names and isinstance(names[0], str)):
         raise ArtifactError(
             f"{CONFIG_FILE} names no architectures, so it is not from a Hugging Face checkpoint. "
-            "Name the repository of the model's weights in build.checkpoint_repository."
+            "Name the repository of the model's weights."
         )
-    hidden, heads = _whole(config, _HIDDEN), _whole(config, _HEADS)
-    scaling = config.get("rope_scaling") or config.get("rope_parameters")
+    has_code = bool(config.get("auto_map"))
+    config = _of_language_model(config)
     quantization = config.get("quantization_config")
+    hidden, heads = _whole(config, _HIDDEN), _whole(config, _HEADS)
+    layers = _layers(config)
+    kv_heads = 1 if _is_multi_query(config) else _whole(config, _KV_HEADS, heads)
+    cache_heads = _cache_heads(config, layers, heads, kv_heads)
+    scaling = config.get("rope_scaling") or config.get("rope_parameters")
     return Checkpoint(
         architecture=names[0],
-        layers=_whole(config, _LAYERS),
+        layers=layers,
         hidden_size=hidden,
         heads=heads,
-        kv_heads=1 if _is_multi_query(config) else _whole(config, _KV_HEADS, heads),
+        kv_heads=kv_heads,
         head_size=_whole(config, ("head_dim", "kv_channels"), max(1, hidden // heads)),
         inner_size=_whole(config, _INNER, 4 * hidden),
         vocab_size=_whole(config, _VOCABULARY),
@@ -99,8 +130,61 @@ def parse_checkpoint(config: object) -> Checkpoint:
         tied_embeddings=config.get("tie_word_embeddings") is True,
         rope_scaling=_kind(scaling, "rope_type", "type"),
         quantized_by=_kind(quantization, "quant_method"),
-        has_code=bool(config.get("auto_map")),
+        has_code=has_code,
+        model_type=str(config.get("model_type") or ""),
+        quantization=quantization if isinstance(quantization, Mapping) else {},
+        cache_heads=cache_heads,
+        recurrent=0 in cache_heads and config.get("block_configs") is None,
+        latent_size=_latent_size(config),
     )
+
+
+def _of_language_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return all fields of the language model, nested ones and known defaults included."""
+    sections = [config[name] for name in _NESTED if isinstance(config.get(name), Mapping)]
+    nested = sections[0] if sections else {}
+    inner = {name: value for name, value in nested.items() if value is not None}
+    merged = {**config, **inner}
+    return {**_LEFT_OUT.get(str(merged.get("model_type")), {}), **merged}
+
+
+def _layers(config: Mapping[str, Any]) -> int:
+    pattern = config.get("hybrid_override_pattern")
+    if isinstance(pattern, str) and pattern:
+        return len(pattern)
+    return _whole(config, _LAYERS)
+
+
+def _cache_heads(
+    config: Mapping[str, Any], layers: int, heads: int, kv_heads: int
+) -> tuple[int, ...]:
+    """Return the key/value heads by layer of uniform and of hybrid models.
+
+    Source of the fields: Nemotron-H, Nemotron-NAS, Qwen3-Next and ``layer_types`` of transformers.
+    """
+    pattern, kinds = config.get("hybrid_override_pattern"), config.get("layer_types")
+    blocks, interval = config.get("block_configs"), config.get("full_attention_interval")
+    if isinstance(pattern, str) and pattern:
+        return tuple(kv_heads if kind == _HYBRID_ATTENTION else 0 for kind in pattern)
+    if isinstance(kinds, list) and len(kinds) == layers:
+        return tuple(kv_heads if kind in _ATTENTION else 0 for kind in kinds)
+    if isinstance(blocks, list) and len(blocks) == layers:
+        return tuple(_block_heads(block, heads) for block in blocks)
+    if isinstance(interval, int) and interval > 0:
+        return tuple(0 if (layer + 1) % interval else kv_heads for layer in range(layers))
+    return (kv_heads,) * layers
+
+
+def _block_heads(block: object, heads: int) -> int:
+    attention = block.get("attention") if isinstance(block, Mapping) else None
+    group = attention.get("n_heads_in_group") if isinstance(attention, Mapping) else None
+    return heads // group if isinstance(group, int) and group > 0 else 0
+
+
+def _latent_size(config: Mapping[str, Any]) -> int | None:
+    if config.get("kv_lora_rank") is None:
+        return None
+    return _whole(config, ("kv_lora_rank",)) + _whole(config, ("qk_rope_head_dim",))
 
 
 def _is_multi_query(config: Mapping[str, Any]) -> bool:

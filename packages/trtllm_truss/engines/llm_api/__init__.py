@@ -1,0 +1,5 @@
+"""Checkpoints as engines of TensorRT-LLM's LLM API.
+
+`arguments` completes a checkpoint with the settings; `architectures` lists what each release can
+load.
+"""

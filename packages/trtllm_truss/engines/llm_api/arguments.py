@@ -1,0 +1,169 @@
+"""Completion of a checkpoint by the settings: the arguments of ``tensorrt_llm.LLM``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from trtllm_truss.engines.diagnostics import Diagnostic, warning
+from trtllm_truss.engines.inspection import EngineDescription, EngineKind
+from trtllm_truss.errors import SettingsError
+from trtllm_truss.settings.llm_args import SECTION
+from trtllm_truss.settings.llm_runtime_keys import RUNTIME_KEYS
+from trtllm_truss.settings.model import Settings
+from trtllm_truss.settings.runtime import ParameterValue, RuntimeOptions
+
+DEFAULT_MAX_SEQ_LEN = 32_768
+"""Limit of the default context; the whole context of a long model needs `max_seq_len`."""
+
+DEFAULT_MAX_BATCH_SIZE = 256
+DEFAULT_MAX_NUM_TOKENS = 8192
+
+_RUNTIME = "config.yaml: model_metadata.runtime"
+_CHUNKED = "enable_chunked_prefill"
+_DEGREES = {
+    "tensor_parallel_size": "tensor_parallelism",
+    "pipeline_parallel_size": "pipeline_parallelism",
+}
+
+Description = TypeVar("Description", bound=EngineDescription)
+
+
+def completed(engine: Description, settings: Settings) -> Description:
+    """Complete a checkpoint with the arguments and limits of the settings.
+
+    Args:
+        engine: any engine; those of other kinds are returned unchanged.
+        settings: the operator's settings.
+
+    Raises:
+        SettingsError: a setting does not exist for this kind of engine, or contradicts another.
+    """
+    if engine.kind is not EngineKind.LLM_API:
+        if settings.runtime.llm_args:
+            raise SettingsError(
+                f"{_RUNTIME}.{SECTION} is set, but the engine in {settings.engine_repository} is "
+                f"{_NAMES[engine.kind]}; remove it, or name the repository of a checkpoint.",
+                param=SECTION,
+            )
+        return engine
+    _refuse(settings.runtime)
+    arguments = _defaults(engine, settings)
+    given: dict[str, Any] = {}
+    for name, value in _set_keys(settings.runtime).items():
+        key = RUNTIME_KEYS[name]
+        if key.argument:
+            _put(given, key.argument, key.convert(value))
+    _merge(arguments, given)
+    _merge(arguments, settings.runtime.llm_args, given)
+    for argument, setting in _DEGREES.items():
+        if arguments[argument] != getattr(settings, setting):
+            raise SettingsError(
+                f"{_RUNTIME}.{SECTION}.{argument} is {arguments[argument]}, but model_metadata."
+                f"{setting} is {getattr(settings, setting)}; remove the former.",
+                param=f"{SECTION}.{argument}",
+            )
+    longest = _longest_prompt(arguments)
+    arguments.setdefault("max_input_len", longest)
+    return replace(
+        engine,
+        tensor_parallelism=settings.tensor_parallelism,
+        pipeline_parallelism=settings.pipeline_parallelism,
+        max_sequence_tokens=arguments["max_seq_len"],
+        max_input_tokens=min(longest, arguments["max_input_len"]),
+        max_batch_size=arguments["max_batch_size"],
+        max_beam_width=arguments["max_beam_width"],
+        llm_args=arguments,
+    )
+
+
+def unused_keys(settings: Settings) -> Iterator[Diagnostic]:
+    """Yield a warning for each key of `runtime` without effect on a checkpoint."""
+    for name in _set_keys(settings.runtime):
+        if reason := RUNTIME_KEYS[name].unused:
+            yield warning(
+                "runtime_key_unused",
+                f"{_RUNTIME}.{name} has no effect on a checkpoint: {reason}; remove it.",
+            )
+
+
+_NAMES = {
+    EngineKind.TENSORRT_LLM: "a prebuilt TensorRT-LLM engine",
+    EngineKind.CPU: "an engine of the CPU",
+}
+
+
+def _set_keys(runtime: RuntimeOptions) -> dict[str, ParameterValue]:
+    fields = {name: getattr(runtime, name) for name in ("max_batch_size", "instance_count")}
+    return {
+        **{name: value for name, value in fields.items() if value is not None},
+        **runtime.parameters,
+    }
+
+
+def _refuse(runtime: RuntimeOptions) -> None:
+    for name in _set_keys(runtime):
+        key = RUNTIME_KEYS.get(name)
+        if key is None or key.refused:
+            reason = key.refused if key else "has no counterpart for a checkpoint; remove it"
+            raise SettingsError(f"{_RUNTIME}.{name} {reason}.", param=name)
+
+
+def _defaults(engine: EngineDescription, settings: Settings) -> dict[str, Any]:
+    """Return the arguments of a checkpoint without `runtime`.
+
+    TensorRT-LLM would reserve for 2048 sequences of the model's whole context, and refuse prompts
+    above `max_num_tokens`. Recurrent layers cannot reuse blocks, and refuse the default.
+    """
+    recurrent = engine.checkpoint is not None and engine.checkpoint.recurrent
+    return {
+        "tensor_parallel_size": settings.tensor_parallelism,
+        "pipeline_parallel_size": settings.pipeline_parallelism,
+        "max_batch_size": DEFAULT_MAX_BATCH_SIZE,
+        "max_num_tokens": DEFAULT_MAX_NUM_TOKENS,
+        "max_seq_len": min(engine.max_sequence_tokens, DEFAULT_MAX_SEQ_LEN),
+        "max_beam_width": 1,
+        _CHUNKED: True,
+        "kv_cache_config": {
+            "free_gpu_memory_fraction": 0.9,
+            "enable_block_reuse": not recurrent,
+        },
+        **({"trust_remote_code": True} if settings.trust_remote_code else {}),
+    }
+
+
+def _put(arguments: dict[str, Any], path: str, value: Any) -> None:
+    section, _, name = path.rpartition(".")
+    (arguments.setdefault(section, {}) if section else arguments)[name] = value
+
+
+def _merge(
+    arguments: dict[str, Any],
+    changes: Mapping[str, Any],
+    mapped: Mapping[str, Any] | None = None,
+    path: str = "",
+) -> None:
+    """Merge changes into nested arguments; refuse one that differs from a mapped key of `runtime`.
+
+    Raises:
+        SettingsError: both forms of a setting differ.
+    """
+    for name, value in changes.items():
+        key = (mapped or {}).get(name)
+        if isinstance(value, Mapping) and isinstance(arguments.get(name), dict):
+            inner = key if isinstance(key, Mapping) else None
+            _merge(arguments[name], value, inner, f"{path}{name}.")
+        elif mapped and name in mapped and key != value:
+            raise SettingsError(
+                f"{_RUNTIME}.{SECTION}.{path}{name} is {value!r}, but the key of runtime that "
+                f"sets the same argument makes it {key!r}; remove one of them.",
+                param=f"{SECTION}.{path}{name}",
+            )
+        else:
+            arguments[name] = dict(value) if isinstance(value, Mapping) else value
+
+
+def _longest_prompt(arguments: Mapping[str, Any]) -> int:
+    whole: int = arguments["max_seq_len"] - 1
+    return whole if arguments[_CHUNKED] else min(whole, arguments["max_num_tokens"])

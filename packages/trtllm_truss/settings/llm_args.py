@@ -1,0 +1,137 @@
+"""`runtime.llm_args`: checked by name, type and range before anything starts.
+
+TensorRT-LLM refuses an unknown argument or field itself, but only in the container.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trtllm_truss.errors import SettingsError
+from trtllm_truss.literals import release, rows_for
+from trtllm_truss.settings.llm_arguments import COMPLETE_BEFORE, LLM_ARGUMENTS, Argument
+from trtllm_truss.validation import did_you_mean, shown
+
+SECTION = "llm_args"
+
+
+def parse_llm_args(values: object) -> dict[str, Any]:
+    """Check the values of all known arguments; unknown names pass until the version is known.
+
+    Args:
+        values: the section as YAML has it; null counts as not set, except for an object, where it
+            turns the feature off.
+
+    Raises:
+        SettingsError: an argument is of the wrong type, out of range, or not to be set; its
+            ``param`` names it.
+    """
+    if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
+        raise _error("", f"is {shown(values)}; it must be a mapping of arguments.")
+    try:
+        json.dumps(values, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise _error("", f"holds a value that JSON cannot express ({error}).") from None
+    return _parse(values, LLM_ARGUMENTS, "")
+
+
+def check_llm_args(values: Mapping[str, Any], tensorrt_llm_version: str) -> None:
+    """Refuse names that a TensorRT-LLM version does not know.
+
+    From `COMPLETE_BEFORE` on, names outside the table pass: TensorRT-LLM refuses them itself.
+
+    Raises:
+        SettingsError: an argument is unknown or of another version; its ``param`` names it.
+    """
+    _check(values, LLM_ARGUMENTS, "", tensorrt_llm_version)
+
+
+def _parse(values: Mapping[str, Any], rows: Sequence[Argument], path: str) -> dict[str, Any]:
+    known = {row.name: row for row in rows}
+    parsed: dict[str, Any] = {}
+    for name, value in values.items():
+        row = known.get(name)
+        if row is not None and row.refused:
+            raise _error(path + name, f"cannot be set. {row.refused}")
+        if value is None and (row is None or row.kind != "mapping"):
+            continue
+        if row is None or value is None:
+            parsed[name] = value
+        elif not _is_valid(row, value):
+            raise _error(path + name, f"is {shown(value)}; it must be {_rule(row)}.")
+        else:
+            parsed[name] = _parse(value, row.fields, f"{path}{name}.") if row.fields else value
+    return parsed
+
+
+def _check(values: Mapping[str, Any], rows: Sequence[Argument], path: str, version: str) -> None:
+    known = {row.name: row for row in rows}
+    here = {row.name for row in rows_for(rows, version)}
+    for name, value in values.items():
+        row = known.get(name)
+        if row is None:
+            if release(version) >= COMPLETE_BEFORE:
+                continue
+            settable = [other for other in here if not known[other].refused]
+            close = did_you_mean(name, settable)
+            hint = f" Did you mean {close}?" if close else ""
+            whose = f"a field of {path.rstrip('.')}" if path else "an argument of LLM(…)"
+            raise _error(path + name, f"is not {whose} in TensorRT-LLM {version}.{hint}")
+        if name not in here:
+            raise _error(
+                path + name,
+                f"is an argument of TensorRT-LLM {_span(row)}, not of {version}. Remove it.",
+            )
+        if row.fields and isinstance(value, Mapping):
+            _check(value, row.fields, f"{path}{name}.", version)
+
+
+def _is_valid(row: Argument, value: Any) -> bool:
+    if row.kind == "any":
+        return True
+    if row.kind == "bool":
+        return isinstance(value, bool)
+    if row.kind == "mapping":
+        return isinstance(value, Mapping)
+    if row.kind == "text":
+        return isinstance(value, str) and (not row.choices or value in row.choices)
+    if row.kind == "ints":
+        return isinstance(value, list) and bool(value) and all(_fits(row, item) for item in value)
+    return _fits(row, value)
+
+
+def _fits(row: Argument, value: Any) -> bool:
+    types = (int, float) if row.kind == "number" else (int,)
+    if isinstance(value, bool) or not isinstance(value, types):
+        return False
+    above = row.minimum is None or value >= row.minimum
+    return above and (row.maximum is None or value <= row.maximum)
+
+
+def _rule(row: Argument) -> str:
+    if row.choices:
+        return f"one of {', '.join(row.choices)}"
+    limits = "" if row.minimum is None else f", at least {row.minimum}"
+    limits = limits if row.maximum is None else f" from {row.minimum} to {row.maximum}"
+    return {
+        "bool": "true or false",
+        "int": f"a whole number{limits}",
+        "number": f"a number{limits}",
+        "text": "a string",
+        "ints": f"a list of whole numbers{limits}",
+        "mapping": "a mapping",
+        "any": "a value",
+    }[row.kind]
+
+
+def _span(row: Argument) -> str:
+    if row.until is None:
+        return f"{'.'.join(map(str, row.since))} and later"
+    return f"before {'.'.join(map(str, row.until))}"
+
+
+def _error(path: str, problem: str) -> SettingsError:
+    name = f"{SECTION}.{path}" if path else SECTION
+    return SettingsError(f"config.yaml: model_metadata.runtime.{name} {problem}", param=name)
