@@ -14,7 +14,9 @@ from trtllm_truss.builder.jobs import prepare_build
 from trtllm_truss.cli.common import add_truss_options
 from trtllm_truss.cli.layout import read_config
 from trtllm_truss.configuration import load_configuration
+from trtllm_truss.engines.checkpoint import Checkpoint
 from trtllm_truss.engines.compatibility.check import check_compatibility
+from trtllm_truss.engines.compatibility.checkpoints import loadable_since
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.concurrency import instance_count
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity, error, warning
@@ -103,7 +105,7 @@ def examine(truss: Path, config: Path | None) -> Report:
         facts += _engine_facts(engine)
         instance_count(settings, engine)
         findings += check_compatibility(settings, engine, host)
-        if capacity := cache_capacity(settings, engine, here.gpus or ()):
+        if capacity := cache_capacity(settings, engine, host):
             facts.append(capacity.summary)
             findings += capacity.diagnostics
     except SettingsError as problem:
@@ -150,7 +152,15 @@ def _engine_facts(engine: EngineDescription) -> list[str]:
         version = engine.config.version or engine.config.assumed_version
         guessed = "" if engine.config.version else " (inferred from its files)"
         facts.append(f"built by TensorRT-LLM {version}{guessed}; image: {image_for(version)}")
+    if engine.checkpoint is not None:
+        facts.append(loadable_since(engine.checkpoint))
+        facts.append(_context(engine, engine.checkpoint))
     return facts
+
+
+def _context(engine: EngineDescription, checkpoint: Checkpoint) -> str:
+    whole = f" of the model's {checkpoint.positions:,}" if checkpoint.positions else ""
+    return f"context: {engine.max_sequence_tokens:,}{whole} tokens (runtime.llm_args.max_seq_len)"
 
 
 def _machine(environment: Environment, gpus: Sequence[Gpu]) -> tuple[list[str], list[Diagnostic]]:

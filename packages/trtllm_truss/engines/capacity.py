@@ -239,6 +239,12 @@ def free_after_weights(gpu_free_bytes: int, largest_rank_bytes: int) -> int:
 def _too_small(capacity: Capacity) -> Diagnostic | None:
     if capacity.sequences:
         return None
+    if not capacity.free_bytes:
+        return error(
+            "weights_exceed_memory",
+            "the weights leave no memory of a GPU for the KV cache; use more or larger GPUs, or "
+            "quantized weights.",
+        )
     knobs = capacity.knobs
     capped = knobs.max_tokens is not None and (
         (knobs.free_fraction is None and not knobs.fraction_always)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from trtllm_truss.artifacts.local import open_folder
 from trtllm_truss.artifacts.open_repository import open_repository
+from trtllm_truss.engines.accelerators import parse_accelerator
 from trtllm_truss.engines.capacity import (
     CacheKnobs,
     CacheShape,
@@ -25,7 +26,7 @@ from trtllm_truss.engines.compatibility.check import check_compatibility
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity
 from trtllm_truss.engines.file_checks import check_files
-from trtllm_truss.engines.gpus import Gpu, visible_gpus
+from trtllm_truss.engines.gpus import visible_gpus
 from trtllm_truss.engines.inspection import Engine, EngineDescription, inspect_engine
 from trtllm_truss.engines.llm_api.arguments import completed
 from trtllm_truss.errors import SettingsError
@@ -164,30 +165,40 @@ def installed_version() -> str | None:
 
 
 def cache_capacity(
-    settings: Settings, engine: EngineDescription, gpus: Sequence[Gpu]
+    settings: Settings, engine: EngineDescription, host: HostInfo
 ) -> Capacity | None:
-    """Estimate the KV cache capacity on these GPUs; None if unknown.
+    """Estimate the KV cache capacity on the host's GPUs; None if unknown.
+
+    Without a visible GPU, those that config.yaml asks for count, with all of their memory.
 
     Raises:
         SettingsError: a value under `runtime` has the wrong type.
     """
     shape, weights_bytes = CacheShape.of(engine), engine.largest_rank_bytes
-    if not gpus or shape is None or weights_bytes is None:
+    free_bytes = _free_bytes(host)
+    if free_bytes is None or shape is None or weights_bytes is None:
         return None
     knobs = (
         CacheKnobs.from_runtime(settings.runtime)
         if engine.llm_args is None
         else CacheKnobs.from_llm_args(engine.llm_args)
     )
-    free_bytes = min(gpu.free_bytes for gpu in gpus)
     return kv_cache_capacity(shape, knobs, free_after_weights(free_bytes, weights_bytes))
+
+
+def _free_bytes(host: HostInfo) -> int | None:
+    if host.gpus:
+        return min(gpu.free_bytes for gpu in host.gpus)
+    request = parse_accelerator(host.accelerator) if host.accelerator else None
+    accelerator = request.accelerator if request else None
+    return accelerator.memory_bytes if accelerator else None
 
 
 def _diagnose(
     settings: Settings, engine: EngineDescription, host: HostInfo
 ) -> tuple[list[Diagnostic], Capacity | None]:
     findings = check_compatibility(settings, engine, host)
-    capacity = cache_capacity(settings, engine, host.gpus or ())
+    capacity = cache_capacity(settings, engine, host)
     return [*findings, *(capacity.diagnostics if capacity else ())], capacity
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trtllm_truss.engines.compatibility.checkpoints import check_checkpoint
 from trtllm_truss.engines.compatibility.gpus import KNOWN_QUANTIZATIONS, check_gpus
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.compatibility.versions import check_versions
@@ -28,8 +29,10 @@ def check_compatibility(
     if engine.config is not None:
         diagnostics += _limits(settings.runtime, engine)
         diagnostics += _capabilities(settings.runtime, engine.config)
-        diagnostics += _unknown_quantization(engine.config.quantization)
         diagnostics += check_versions(engine.config, host)
+    diagnostics += check_checkpoint(settings, engine, host)
+    if engine.number_formats is not None:
+        diagnostics += _unknown_quantization(engine.number_formats)
     return [*diagnostics, *check_gpus(engine, host)]
 
 

@@ -19,12 +19,15 @@ from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.diagnostics import Diagnostic, error, warning
 from trtllm_truss.engines.gpus import ComputeCapability, Gpu
 from trtllm_truss.engines.inspection import EngineDescription, EngineKind
+from trtllm_truss.engines.llm_api.architectures import ARCHITECTURES
 from trtllm_truss.engines.tensorrt_llm_config import Quantization
 
 MINIMUM_CAPABILITY: dict[str, ComputeCapability] = {
     "BF16": (8, 0),
     "FP8": (8, 9),
     "block-scaled FP8": (9, 0),
+    "MXFP4": (9, 0),
+    "MXFP8": (10, 0),
     "FP4": (10, 0),
 }
 """The first compute capability with a format; formats of all GPUs are left out."""
@@ -33,11 +36,12 @@ _FORMATS = {
     "bfloat16": "BF16",
     **dict.fromkeys(("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "W4A8_AWQ"), "FP8"),
     "FP8_BLOCK_SCALES": "block-scaled FP8",
+    **{"W4A16_MXFP4": "MXFP4", "MXFP8": "MXFP8"},
     **dict.fromkeys(("NVFP4", "W4A8_NVFP4_FP8", "W4A8_MXFP4_FP8", "W4A8_MXFP4_MXFP8"), "FP4"),
 }
 
 KNOWN_QUANTIZATIONS = frozenset(_FORMATS) | {
-    *("INT8", "INT4", "W8A16", "W4A16", "W4A16_AWQ", "W8A16_GPTQ", "W4A16_GPTQ", "W4A16_MXFP4"),
+    *("INT8", "INT4", "W8A16", "W4A16", "W4A16_AWQ", "W8A16_GPTQ", "W4A16_GPTQ"),
     *("W8A8_SQ_PER_CHANNEL", "W8A8_SQ_PER_TENSOR_PLUGIN", "W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN"),
     *("W8A8_SQ_PER_CHANNEL_PER_TENSOR_PLUGIN", "W8A8_SQ_PER_TENSOR_PER_TOKEN_PLUGIN"),
     *("W4A8_QSERVE_PER_GROUP", "W4A8_QSERVE_PER_CHANNEL", "MIXED_PRECISION"),
@@ -68,6 +72,7 @@ def check_gpus(engine: EngineDescription, host: HostInfo) -> Iterator[Diagnostic
     for name, capability in _places(accelerator, gpus or ()).items():
         yield from _target(engine, name, capability)
         yield from _number_formats(engine, name, capability)
+        yield from _architecture(engine, name, capability)
 
 
 def _request(engine: EngineDescription, request: AcceleratorRequest) -> Iterator[Diagnostic]:
@@ -77,7 +82,7 @@ def _request(engine: EngineDescription, request: AcceleratorRequest) -> Iterator
         yield error(
             "accelerator_count",
             f"config.yaml: resources.accelerator asks for {request.count} of {request.name}, but "
-            f"the engine was built for {world} (tensor × pipeline parallelism); set it to "
+            f"the engine {_made(engine)} for {world} (tensor × pipeline parallelism); set it to "
             f"{fitting}.",
         )
     if request.accelerator is None:
@@ -99,9 +104,17 @@ def _count(engine: EngineDescription, visible: int) -> Iterator[Diagnostic]:
     if visible < world:
         yield error(
             "gpus_missing",
-            f"the engine was built for {world} GPU(s) and {visible} are visible here; run it on a "
-            f"machine with {world}, or build it for fewer.",
+            f"the engine {_made(engine)} for {world} GPU(s) and {visible} are visible here; run it "
+            f"on a machine with {world}, or {_remake(engine)} it for fewer.",
         )
+
+
+def _made(engine: EngineDescription) -> str:
+    return "was built" if engine.checkpoint is None else "is configured"
+
+
+def _remake(engine: EngineDescription) -> str:
+    return "build" if engine.checkpoint is None else "configure"
 
 
 def _other_gpu(accelerator: Accelerator, gpus: Sequence[Gpu]) -> Iterator[Diagnostic]:
@@ -148,8 +161,28 @@ def _number_formats(
                 "gpu_too_old",
                 f"the engine computes in {number_format}, which needs compute capability "
                 f"{_dotted(minimum)}, and {name} has {_dotted(capability)}; use a newer GPU, or "
-                "build the engine with another quantization.",
+                f"{_other_format(engine)}.",
             )
+
+
+def _other_format(engine: EngineDescription) -> str:
+    if engine.checkpoint is None:
+        return "build the engine with another quantization"
+    return "name a checkpoint with another quantization"
+
+
+def _architecture(
+    engine: EngineDescription, name: str, capability: ComputeCapability
+) -> Iterator[Diagnostic]:
+    architecture = engine.checkpoint.architecture if engine.checkpoint else ""
+    known = ARCHITECTURES.get(architecture)
+    minimum = known.minimum_capability if known else None
+    if minimum is not None and capability < minimum:
+        yield error(
+            "gpu_too_old",
+            f"{architecture} needs compute capability {_dotted(minimum)}, and {name} has "
+            f"{_dotted(capability)}; use a newer GPU.",
+        )
 
 
 def _dotted(capability: ComputeCapability) -> str:

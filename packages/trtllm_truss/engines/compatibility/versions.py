@@ -24,12 +24,13 @@ def check_versions(config: EngineConfig, host: HostInfo) -> Iterator[Diagnostic]
     if image is not None:
         where = f"config.yaml's image {image.tag}"
         yield from _compare(config, image.tensorrt_llm, "image_version_mismatch", where)
-        yield from _driver(image, host.gpus or ())
+        yield from check_driver(image, host.gpus or ())
     if runtime is not None and (image is None or runtime != image.tensorrt_llm):
         yield from _compare(config, runtime, "version_mismatch", "the installed runtime")
 
 
-def _driver(image: Image, gpus: Sequence[Gpu]) -> Iterator[Diagnostic]:
+def check_driver(image: Image, gpus: Sequence[Gpu]) -> Iterator[Diagnostic]:
+    """Yield a warning for each driver below the first that runs the image's CUDA."""
     minimum = image.minimum_driver
     for driver in sorted({gpu.driver_version for gpu in gpus}):
         if minimum is not None and release(driver) < minimum:

@@ -1,0 +1,182 @@
+"""Compatibility of a checkpoint with the settings and the TensorRT-LLM release that loads it.
+
+Nothing of this needs the weights.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from trtllm_truss.engines.checkpoint import Checkpoint
+from trtllm_truss.engines.compatibility.host import HostInfo
+from trtllm_truss.engines.compatibility.versions import check_driver
+from trtllm_truss.engines.diagnostics import Diagnostic, error, warning
+from trtllm_truss.engines.inspection import EngineDescription
+from trtllm_truss.engines.llm_api.architectures import (
+    ARCHITECTURES,
+    COMPLETE_BEFORE,
+    OTHER_BACKENDS,
+)
+from trtllm_truss.engines.llm_api.arguments import unused_keys
+from trtllm_truss.engines.versions import IMAGES, find_image, version_in
+from trtllm_truss.engines.weight_format import WeightFormat
+from trtllm_truss.literals import Release, release
+from trtllm_truss.settings.model import Settings
+
+FIRST_RELEASE: Release = (1, 0)
+"""The first TensorRT-LLM whose LLM API has PyTorch as its default."""
+
+_NO_TRITON = re.compile(r"(^|/)tensorrt-llm/release:")
+
+
+def check_checkpoint(
+    settings: Settings, engine: EngineDescription, host: HostInfo
+) -> Iterator[Diagnostic]:
+    """Yield mismatches of a completed checkpoint; nothing for another engine."""
+    checkpoint, weights = engine.checkpoint, engine.weight_format
+    if checkpoint is None or weights is None:
+        return
+    version = host.runtime_version or (version_in(host.image) if host.image else None)
+    yield from _image(host)
+    yield from _release(version, host)
+    yield from _architecture(checkpoint, version)
+    yield from _weight_format(weights, version)
+    yield from _split(checkpoint, engine)
+    if checkpoint.has_code and not settings.trust_remote_code:
+        yield warning(
+            "checkpoint_has_code",
+            f"the checkpoint has Python code of its own (auto_map), which is not run; if the start "
+            f"fails because transformers does not know model_type {checkpoint.model_type!r}, set "
+            "trust_remote_code: true if you trust its author.",
+        )
+    yield from unused_keys(settings)
+
+
+def loadable_since(checkpoint: Checkpoint) -> str:
+    """Return from which TensorRT-LLM on a checkpoint's architecture is loaded, as a sentence."""
+    known = ARCHITECTURES.get(checkpoint.architecture)
+    if known is not None:
+        return f"{checkpoint.architecture}: TensorRT-LLM {_from(known.since)}"
+    return f"{checkpoint.architecture}: {_reason(checkpoint.architecture)}"
+
+
+def _image(host: HostInfo) -> Iterator[Diagnostic]:
+    image = None if host.image is None else find_image(host.image)
+    if image is not None:
+        yield from check_driver(image, host.gpus or ())
+    elif host.image is not None and _NO_TRITON.search(host.image):
+        yield error(
+            "image_without_triton",
+            f"config.yaml: base_image.image is {host.image}, which holds no Triton; set it to "
+            f"{IMAGES[-1].name}.",
+        )
+
+
+def _release(version: str | None, host: HostInfo) -> Iterator[Diagnostic]:
+    if version is not None and release(version) < FIRST_RELEASE:
+        where = "the installed runtime" if host.runtime_version else "config.yaml's image"
+        yield error(
+            "checkpoint_needs_newer_runtime",
+            f"{where} has TensorRT-LLM {version}, and checkpoints are served from "
+            f"{_from(FIRST_RELEASE)}; set base_image.image to {IMAGES[-1].name}.",
+        )
+
+
+def _architecture(checkpoint: Checkpoint, version: str | None) -> Iterator[Diagnostic]:
+    name = checkpoint.architecture
+    known = ARCHITECTURES.get(name)
+    if known is None:
+        sentence = f"{name} of the checkpoint's config.json is not served: {_reason(name)}"
+        newer = version is not None and release(version) >= COMPLETE_BEFORE
+        if newer and name not in OTHER_BACKENDS:
+            yield warning("architecture_unknown", f"{sentence}; TensorRT-LLM {version} decides.")
+        else:
+            yield error("architecture_unknown", f"{sentence}; name another checkpoint.")
+    elif _is_before(version, known.since):
+        yield error(
+            "architecture_needs_newer_runtime",
+            f"{name} of the checkpoint's config.json is loaded from TensorRT-LLM "
+            f"{_from(known.since)}, and this is {version}; {_remedy(known.since)}.",
+        )
+
+
+def _weight_format(weights: WeightFormat, version: str | None) -> Iterator[Diagnostic]:
+    if weights.since is None:
+        yield error(
+            "weights_unreadable",
+            f"the checkpoint's weights are quantized by {weights.name}, which TensorRT-LLM takes "
+            "for unquantized; name the original checkpoint, or one in ModelOpt's format "
+            "(hf_quant_config.json).",
+        )
+    elif _is_before(version, weights.since):
+        yield error(
+            "weights_need_newer_runtime",
+            f"the checkpoint's weights are quantized by {weights.name}, which is read from "
+            f"TensorRT-LLM {_from(weights.since)}, and this is {version}; "
+            f"{_remedy(weights.since)}, or name a checkpoint in ModelOpt's format "
+            "(hf_quant_config.json).",
+        )
+
+
+def _split(checkpoint: Checkpoint, engine: EngineDescription) -> Iterator[Diagnostic]:
+    tensor, pipeline = engine.tensor_parallelism, engine.pipeline_parallelism
+    whole = engine.llm_args is not None and engine.llm_args.get("enable_attention_dp")
+    uneven = []
+    if not whole and checkpoint.heads % tensor:
+        uneven.append(f"{checkpoint.heads} attention heads")
+    kv_heads = {heads for heads in checkpoint.cache_heads if heads}
+    if not whole and checkpoint.latent_size is None:
+        uneven += [
+            f"{heads} key/value heads" for heads in sorted(kv_heads) if _is_uneven(heads, tensor)
+        ]
+    if uneven:
+        yield error(
+            "tensor_parallelism_uneven",
+            f"config.yaml: model_metadata.tensor_parallelism is {tensor}, which does not divide "
+            f"the checkpoint's {' and '.join(uneven)}; set it to {_largest_split(checkpoint)}.",
+        )
+    if pipeline > checkpoint.layers:
+        yield error(
+            "pipeline_parallelism_above_layers",
+            f"config.yaml: model_metadata.pipeline_parallelism is {pipeline}, but the checkpoint "
+            f"has {checkpoint.layers} layers; lower it.",
+        )
+
+
+def _is_uneven(heads: int, tensor: int) -> bool:
+    """Return True unless all GPUs get equally many heads; fewer heads than GPUs are copied."""
+    return max(heads, tensor) % min(heads, tensor) != 0
+
+
+def _largest_split(checkpoint: Checkpoint) -> str:
+    heads = {heads for heads in checkpoint.cache_heads if heads and not checkpoint.latent_size}
+    fitting = [
+        tensor
+        for tensor in range(1, 9)
+        if not checkpoint.heads % tensor and not any(_is_uneven(h, tensor) for h in heads)
+    ]
+    return " or ".join(map(str, fitting))
+
+
+def _is_before(version: str | None, since: Release) -> bool:
+    return version is not None and release(version) < since
+
+
+def _reason(architecture: str) -> str:
+    return OTHER_BACKENDS.get(
+        architecture, "TensorRT-LLM's PyTorch backend has no such architecture"
+    )
+
+
+def _from(since: Release) -> str:
+    number = ".".join(map(str, since))
+    image = next((image for image in IMAGES if release(image.tensorrt_llm) >= since), None)
+    return f"{number} on (image {image.tag})" if image else f"{number} on (no Triton image yet)"
+
+
+def _remedy(since: Release) -> str:
+    newest = IMAGES[-1]
+    if release(newest.tensorrt_llm) >= since:
+        return f"set base_image.image to {newest.name}"
+    return "no Triton image holds it yet: use one that you built"

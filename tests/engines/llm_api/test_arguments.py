@@ -1,0 +1,232 @@
+"""The arguments of `tensorrt_llm.LLM`, by checkpoint and settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.engines.llm_api.checkpoints import complete, llama, settings_for
+from tests.engines.llm_api.model_configs import MODELS
+from tests.support.fake_tensorrtllm import write_engine
+
+from trtllm_truss.engines.compatibility.check import check_compatibility
+from trtllm_truss.engines.compatibility.host import HostInfo
+from trtllm_truss.engines.concurrency import (
+    batch_size,
+    guided_decoding_backend,
+    kv_cache_tokens,
+    max_beam_width,
+    overcommits,
+)
+from trtllm_truss.engines.inspection import EngineDescription, EngineKind, inspect_engine
+from trtllm_truss.engines.llm_api.arguments import completed
+from trtllm_truss.errors import SettingsError
+from trtllm_truss.literals import rows_for
+from trtllm_truss.settings.llm_arguments import LLM_ARGUMENTS
+from trtllm_truss.settings.llm_runtime_keys import RUNTIME_KEYS
+from trtllm_truss.settings.runtime_parameters import PARAMETERS
+
+DEFAULTS = {
+    "tensor_parallel_size": 1,
+    "pipeline_parallel_size": 1,
+    "max_batch_size": 256,
+    "max_num_tokens": 8192,
+    "max_seq_len": 32768,
+    "max_input_len": 32767,
+    "max_beam_width": 1,
+    "enable_chunked_prefill": True,
+    "kv_cache_config": {"free_gpu_memory_fraction": 0.9, "enable_block_reuse": True},
+}
+
+
+def arguments(config: dict[str, Any] | None = None, **runtime: Any) -> dict[str, Any]:
+    engine = complete(config or llama(), runtime=runtime)
+    assert engine.llm_args is not None
+    return dict(engine.llm_args)
+
+
+def refusal(**runtime: Any) -> SettingsError:
+    with pytest.raises(SettingsError) as caught:
+        complete(llama(), runtime=runtime)
+    return caught.value
+
+
+def test_defaults() -> None:
+    assert arguments() == DEFAULTS
+    short = arguments(llama(max_position_embeddings=4096))
+    assert (short["max_seq_len"], short["max_input_len"]) == (4096, 4095)
+
+
+def test_recurrent_layers_reuse_no_blocks() -> None:
+    for name, reuse in (
+        ("nvidia/NVIDIA-Nemotron-Nano-9B-v2", False),
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", False),
+        ("nvidia/Llama-3_3-Nemotron-Super-49B-v1", True),
+        ("openai/gpt-oss-20b", True),
+    ):
+        assert arguments(MODELS[name][0])["kv_cache_config"]["enable_block_reuse"] is reuse
+
+
+@pytest.mark.parametrize(
+    ("runtime", "expected"),
+    [
+        ({"max_batch_size": 8}, {"max_batch_size": 8}),
+        ({"max_beam_width": 4}, {"max_beam_width": 4}),
+        ({"enable_chunked_context": "true"}, {"enable_chunked_prefill": True}),
+        (
+            {"enable_chunked_context": False},
+            {"enable_chunked_prefill": False, "max_input_len": 8192},
+        ),
+        (
+            {"batch_scheduler_policy": "max_utilization"},
+            {"scheduler_config": {"capacity_scheduler_policy": "MAX_UTILIZATION"}},
+        ),
+        ({"enable_trt_overlap": True}, {"disable_overlap_scheduler": False}),
+        ({"cuda_graph_mode": False}, {"cuda_graph_config": None}),
+        ({"cuda_graph_mode": True}, {"cuda_graph_config": {}}),
+        ({"guided_decoding_backend": "xgrammar"}, {"guided_decoding_backend": "xgrammar"}),
+        (
+            {"lora_cache_host_memory_bytes": 7, "lora_cache_gpu_memory_fraction": 0.5},
+            {"peft_cache_config": {"host_cache_size": 7, "device_cache_percent": 0.5}},
+        ),
+        ({"FORCE_CPU_ONLY_INPUT_TENSORS": "no"}, {}),
+        ({"llm_args": {"max_seq_len": 131072}}, {"max_seq_len": 131072, "max_input_len": 131071}),
+        ({"llm_args": {"max_input_len": 100}}, {"max_input_len": 100}),
+        ({"llm_args": {"stream_interval": 4}}, {"stream_interval": 4}),
+        (
+            {"llm_args": {"speculative_config": {"decoding_type": "NGram", "max_draft_len": 3}}},
+            {"speculative_config": {"decoding_type": "NGram", "max_draft_len": 3}},
+        ),
+        ({"llm_args": {"cuda_graph_config": None}}, {"cuda_graph_config": None}),
+        ({"llm_args": {"max_batch_size": None}}, {}),
+        ({"max_batch_size": 8, "llm_args": {"max_batch_size": 8}}, {"max_batch_size": 8}),
+        ({"llm_args": {"tensor_parallel_size": 1}}, {}),
+    ],
+)
+def test_keys_of_runtime(runtime: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert arguments(**runtime) == {**DEFAULTS, **expected}
+
+
+@pytest.mark.parametrize(
+    ("runtime", "expected"),
+    [
+        ({"kv_cache_free_gpu_mem_fraction": 0.5}, {"free_gpu_memory_fraction": 0.5}),
+        ({"max_tokens_in_paged_kv_cache": 4096}, {"max_tokens": 4096}),
+        ({"enable_kv_cache_reuse": False}, {"enable_block_reuse": False}),
+        ({"kv_cache_host_memory_bytes": 9}, {"host_cache_size": 9}),
+        ({"max_attention_window_size": "1024,4096"}, {"max_attention_window": [1024, 4096]}),
+        ({"llm_args": {"kv_cache_config": {"dtype": "fp8"}}}, {"dtype": "fp8"}),
+        (
+            {
+                "max_tokens_in_paged_kv_cache": 4096,
+                "llm_args": {"kv_cache_config": {"tokens_per_block": 64}},
+            },
+            {"max_tokens": 4096, "tokens_per_block": 64},
+        ),
+    ],
+)
+def test_keys_of_the_kv_cache(runtime: dict[str, Any], expected: dict[str, Any]) -> None:
+    cache = {"free_gpu_memory_fraction": 0.9, "enable_block_reuse": True, **expected}
+    assert arguments(**runtime) == {**DEFAULTS, "kv_cache_config": cache}
+
+
+@pytest.mark.parametrize(
+    ("runtime", "param", "words"),
+    [
+        ({"instance_count": 2}, "instance_count", "which the LLM API does not support"),
+        ({"gpu_device_ids": "0"}, "gpu_device_ids", "set CUDA_VISIBLE_DEVICES"),
+        ({"decoding_mode": "medusa"}, "decoding_mode", "needs a prebuilt engine"),
+        ({"sink_token_length": 4}, "sink_token_length", "has no counterpart"),
+        ({"tokenizer_dir": "/t"}, "tokenizer_dir", "tokenizer_repository"),
+        (
+            {"llm_args": {"tensor_parallel_size": 2}},
+            "llm_args.tensor_parallel_size",
+            "but model_metadata.tensor_parallelism is 1",
+        ),
+        (
+            {"max_batch_size": 8, "llm_args": {"max_batch_size": 16}},
+            "llm_args.max_batch_size",
+            "is 16, but the key of runtime that sets the same argument makes it 8",
+        ),
+        (
+            {
+                "kv_cache_free_gpu_mem_fraction": 0.5,
+                "llm_args": {"kv_cache_config": {"free_gpu_memory_fraction": 0.6}},
+            },
+            "llm_args.kv_cache_config.free_gpu_memory_fraction",
+            "is 0.6, but",
+        ),
+    ],
+)
+def test_refused_keys(runtime: dict[str, Any], param: str, words: str) -> None:
+    refused = refusal(**runtime)
+    assert words in refused.message
+    assert refused.message.startswith(f"config.yaml: model_metadata.runtime.{param} ")
+    assert refused.param == param
+
+
+def test_every_key_of_runtime_has_a_fate() -> None:
+    for version in ("1.0.0", "1.2.1"):
+        names = {row.name for row in rows_for(PARAMETERS, version)} - {"gpt_model_path"}
+        assert names <= RUNTIME_KEYS.keys()
+    for key in RUNTIME_KEYS.values():
+        assert sum(map(bool, (key.argument, key.unused, key.refused))) == 1
+
+
+def test_mapped_keys_exist() -> None:
+    rows = {row.name: row for row in LLM_ARGUMENTS}
+    for key in RUNTIME_KEYS.values():
+        if key.argument:
+            name, _, field = key.argument.partition(".")
+            assert not field or field in {row.name for row in rows[name].fields}
+
+
+def test_unused_keys_are_reported() -> None:
+    runtime = {"multi_block_mode": True, "gpt_model_type": "inflight_batching"}
+    settings = settings_for(runtime=runtime)
+    found = check_compatibility(settings, complete(llama(), runtime=runtime), HostInfo())
+    assert [each.code for each in found] == ["runtime_key_unused"] * 2
+    assert "runtime.multi_block_mode has no effect on a checkpoint: the PyTorch" in found[0].message
+
+
+def test_llm_args_need_a_checkpoint(tmp_path) -> None:
+    settings = settings_for(runtime={"llm_args": {"max_seq_len": 9}})
+    for engine in (
+        inspect_engine(write_engine(tmp_path / "engine")),
+        EngineDescription(
+            kind=EngineKind.CPU, max_sequence_tokens=9, max_input_tokens=8, max_batch_size=1
+        ),
+    ):
+        with pytest.raises(SettingsError, match=r"runtime\.llm_args is set, but the engine in"):
+            completed(engine, settings)
+        assert completed(engine, settings_for()) is engine
+
+
+def test_limits_follow_the_arguments() -> None:
+    runtime = {
+        "guided_decoding_backend": "xgrammar",
+        "batch_scheduler_policy": "max_utilization",
+        "llm_args": {
+            "max_batch_size": 4,
+            "max_beam_width": 2,
+            "max_seq_len": 9000,
+            "enable_chunked_prefill": False,
+            "kv_cache_config": {"max_tokens": 64},
+        },
+    }
+    settings, engine = settings_for(runtime=runtime), complete(llama(), runtime=runtime)
+    assert (engine.max_sequence_tokens, engine.max_input_tokens) == (9000, 8192)
+    assert batch_size(settings, engine) == 4  # type: ignore[arg-type]
+    assert max_beam_width(settings, engine) == 2
+    assert kv_cache_tokens(settings, engine, None) == 64
+    assert overcommits(settings, engine)
+    assert guided_decoding_backend(settings, engine) == "xgrammar"
+    assert not overcommits(settings_for(), complete(llama()))
+    assert guided_decoding_backend(settings_for(), complete(llama())) is None
+
+
+def test_code_runs_only_with_trust() -> None:
+    assert "trust_remote_code" not in arguments()
+    engine = complete(llama(), trust_remote_code=True)
+    assert engine.llm_args is not None
+    assert engine.llm_args["trust_remote_code"] is True

@@ -1,0 +1,129 @@
+"""`runtime.llm_args`: names, types and releases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trtllm_truss.errors import SettingsError
+from trtllm_truss.settings.loading import parse_settings
+from trtllm_truss.settings.runtime import RuntimeOptions
+
+
+def parse(llm_args: Any, version: str = "1.2.1") -> dict[str, Any]:
+    options = RuntimeOptions.parse({"llm_args": llm_args})
+    options.check_version(version)
+    return dict(options.llm_args)
+
+
+def refusal(llm_args: Any, version: str = "1.2.1") -> SettingsError:
+    with pytest.raises(SettingsError) as caught:
+        parse(llm_args, version)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"max_seq_len": 4096, "enable_chunked_prefill": False},
+        {"kv_cache_config": {"dtype": "nvfp4", "free_gpu_memory_fraction": 1}},
+        {"scheduler_config": {"capacity_scheduler_policy": "STATIC_BATCH"}},
+        {"cuda_graph_config": {"batch_sizes": [1, 2, 4], "enable_padding": True}},
+        {"cuda_graph_config": None},
+        {"moe_config": {"backend": "CUTLASS"}, "batch_wait_timeout_ms": 1.5},
+        {"load_format": "dummy", "sampler_type": "TRTLLMSampler"},
+    ],
+)
+def test_values(values: dict[str, Any]) -> None:
+    assert parse(values) == values
+
+
+def test_null_is_not_set() -> None:
+    assert parse({"max_seq_len": None}) == {}
+    assert parse({"kv_cache_config": {"max_tokens": None}}) == {"kv_cache_config": {}}
+    assert RuntimeOptions.parse({"llm_args": None}) == RuntimeOptions()
+
+
+@pytest.mark.parametrize(
+    ("values", "param", "words"),
+    [
+        ([], "llm_args", "is []; it must be a mapping of arguments"),
+        ("x", "llm_args", "must be a mapping"),
+        ({1: 2}, "llm_args", "must be a mapping"),
+        ({"max_seq_len": float("nan")}, "llm_args", "that JSON cannot express"),
+        ({"max_seq_len": "4096"}, "max_seq_len", 'is "4096"; it must be a whole number, at least'),
+        ({"max_seq_len": 1}, "max_seq_len", "a whole number, at least 2"),
+        ({"max_batch_size": True}, "max_batch_size", "a whole number, at least 1"),
+        ({"enable_autotuner": 1}, "enable_autotuner", "true or false"),
+        ({"attn_backend": 1}, "attn_backend", "a string"),
+        ({"moe_config": []}, "moe_config", "a mapping"),
+        ({"batch_wait_max_tokens_ratio": 2}, "batch_wait_max_tokens_ratio", "from 0 to 1"),
+        ({"guided_decoding_backend": "no"}, "guided_decoding_backend", "xgrammar, llguidance"),
+        (
+            {"kv_cache_config": {"free_gpu_memory_fraction": 90}},
+            "kv_cache_config.free_gpu_memory_fraction",
+            "a number from 0 to 1",
+        ),
+        (
+            {"kv_cache_config": {"max_attention_window": []}},
+            "kv_cache_config.max_attention_window",
+            "a list of whole numbers, at least 1",
+        ),
+        ({"max_seq_length": 1}, "max_seq_length", "Did you mean max_seq_len?"),
+        (
+            {"kv_cache_config": {"free_gpu_mem_fraction": 0.5}},
+            "kv_cache_config.free_gpu_mem_fraction",
+            "is not a field of kv_cache_config in TensorRT-LLM 1.2.1. Did you mean "
+            "free_gpu_memory_fraction?",
+        ),
+        ({"model": "/m"}, "model", "cannot be set. It is the folder"),
+        ({"tokenizer": "/t"}, "tokenizer", "cannot be set"),
+        ({"backend": "pytorch"}, "backend", "PyTorch backend"),
+        ({"skip_tokenizer_init": True}, "skip_tokenizer_init", "token ids"),
+        ({"env_overrides": {}}, "env_overrides", "environment_variables"),
+        ({"orchestrator_type": "ray"}, "orchestrator_type", "process of its own"),
+        ({"build_config": {}}, "build_config", "belongs to prebuilt engines"),
+        ({"batching_type": "INFLIGHT"}, "batching_type", "belongs to prebuilt engines"),
+        (
+            {"kv_cache_config": {"sink_token_length": 4}},
+            "kv_cache_config.sink_token_length",
+            "The PyTorch backend ignores it",
+        ),
+    ],
+)
+def test_refused_values(values: Any, param: str, words: str) -> None:
+    refused = refusal(values)
+    param = param if param == "llm_args" else f"llm_args.{param}"
+    assert refused.message.startswith(f"config.yaml: model_metadata.runtime.{param} ")
+    assert words in refused.message
+    assert refused.param == param
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "version", "words"),
+    [
+        ("sampler_type", "auto", "1.0.0", "1.1 and later, not of 1.0.0. Remove it."),
+        ("enable_trtllm_sampler", True, "1.2.1", "before 1.1, not of 1.2.1"),
+        ("max_stats_len", 9, "1.2.1", "1.3 and later"),
+        ("custom_tokenizer", "x", "1.2.1", "1.3 and later"),
+        ("fail_fast_on_attention_window_too_large", True, "1.3.0", "before 1.3"),
+    ],
+)
+def test_arguments_of_other_releases(name: str, value: Any, version: str, words: str) -> None:
+    assert words in refusal({name: value}, version).message
+
+
+def test_names_outside_the_table_pass_in_later_releases() -> None:
+    unknown = {"new_argument": 1, "kv_cache_config": {"new_field": 2}}
+    assert parse(unknown, "1.3.0rc29") == unknown
+    assert "is not an argument of LLM(…) in TensorRT-LLM 1.2.1." in refusal(unknown).message
+
+
+def test_config_yaml() -> None:
+    metadata = {"engine_repository": "org/model", "runtime": {"llm_args": {"max_seq_len": 9}}}
+    assert parse_settings({"model_metadata": metadata}).runtime.llm_args == {"max_seq_len": 9}
+    metadata["runtime"] = {"max_beam_width": {"a": 1}}
+    with pytest.raises(SettingsError, match="it must be a whole number, at least 1"):
+        parse_settings({"model_metadata": metadata})
