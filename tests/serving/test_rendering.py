@@ -107,6 +107,7 @@ def test_a_checkpoint(engine_folder: Path) -> None:
     runtime = {
         **GUIDED,
         "kv_cache_free_gpu_mem_fraction": 0.8,
+        "cancellation_check_period_ms": 50,
         "llm_args": {"max_seq_len": 4096, "kv_cache_config": {"dtype": "fp8"}},
     }
     metadata = {
@@ -126,7 +127,12 @@ def test_a_checkpoint(engine_folder: Path) -> None:
 
     assert config.backend == "llm_api"
     assert config.max_batch_size == 256
-    assert parameters == {"gpt_model_path": str(folder), "tokenizer_dir": str(folder)}
+    assert parameters == {
+        "gpt_model_path": str(folder),
+        "tokenizer_dir": str(folder),
+        "cancellation_check_period_ms": "50",
+        "hang_timeout_s": "120",
+    }
     assert arguments == {
         "tensor_parallel_size": 2,
         "pipeline_parallel_size": 2,

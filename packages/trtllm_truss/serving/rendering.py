@@ -15,6 +15,7 @@ from trtllm_truss.engines.concurrency import (
 )
 from trtllm_truss.engines.inspection import Engine, EngineKind
 from trtllm_truss.literals import rows_for
+from trtllm_truss.settings.llm_runtime_keys import KEPT_KEYS
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.runtime import ParameterValue
 from trtllm_truss.settings.runtime_parameters import PARAMETERS
@@ -79,7 +80,7 @@ def render_engine(
         )
     info = tokenizer_info_file(settings, engine, destination)
     if engine.llm_args is not None:
-        parameters = _llm_parameters(engine.llm_args, tokenizer_dir)
+        parameters = _llm_parameters(settings, engine.llm_args, tokenizer_dir)
     else:
         parameters = dict(settings.runtime.parameters)
         if _MAX_BEAM_WIDTH in {row.name for row in rows_for(PARAMETERS, tensorrt_llm_version)}:
@@ -102,9 +103,17 @@ def render_engine(
     return destination
 
 
-def _llm_parameters(llm_args: Mapping[str, Any], tokenizer_dir: Path) -> dict[str, ParameterValue]:
+def _llm_parameters(
+    settings: Settings, llm_args: Mapping[str, Any], tokenizer_dir: Path
+) -> dict[str, ParameterValue]:
     """Return the parameters of the backend `llm_api`."""
-    return {"tokenizer_dir": str(tokenizer_dir.resolve()), "llm_args": json.dumps(llm_args)}
+    given = settings.runtime.parameters
+    return {
+        **{name: value for name, value in given.items() if name in KEPT_KEYS},
+        "tokenizer_dir": str(tokenizer_dir.resolve()),
+        "llm_args": json.dumps(llm_args),
+        "hang_timeout_s": settings.serving.hang_timeout_s,
+    }
 
 
 def tokenizer_info_file(settings: Settings, engine: Engine, repository: Path) -> Path | None:

@@ -18,6 +18,7 @@ class RuntimeKey:
 
     Attributes:
         argument: path of the argument, with a dot before a field of an object.
+        kept: what this project's backend does with it, as a parameter of its config.pbtxt.
         unused: the reason why it has no effect; it is reported.
         refused: the reason why it cannot be set, with the remedy.
         note: how the value is converted; empty if it passes unchanged.
@@ -25,6 +26,7 @@ class RuntimeKey:
     """
 
     argument: str = ""
+    kept: str = ""
     unused: str = ""
     refused: str = ""
     note: str = ""
@@ -84,10 +86,8 @@ RUNTIME_KEYS: dict[str, RuntimeKey] = {
         ("FORCE_CPU_ONLY_INPUT_TENSORS", "gpt_model_type", "executor_worker_path"),
         RuntimeKey(unused=_EXECUTOR),
     ),
-    **dict.fromkeys(
-        ("cancellation_check_period_ms", "stats_check_period_ms", "recv_poll_period_ms"),
-        RuntimeKey(unused=_EXECUTOR),
-    ),
+    **dict.fromkeys(("stats_check_period_ms", "recv_poll_period_ms"), RuntimeKey(unused=_EXECUTOR)),
+    "cancellation_check_period_ms": RuntimeKey(kept="looks for cancelled requests this often"),
     **dict.fromkeys(
         ("iter_stats_max_iterations", "request_stats_max_iterations"),
         RuntimeKey(unused=_STATISTICS),
@@ -100,7 +100,7 @@ RUNTIME_KEYS: dict[str, RuntimeKey] = {
         ("exclude_input_in_output", "num_nodes", "speculative_decoding_fast_logits"),
         RuntimeKey(unused="it has one accepted value, which is the behaviour"),
     ),
-    "normalize_log_probs": RuntimeKey(unused="the LLM API dropped it after 1.0"),
+    "normalize_log_probs": RuntimeKey(kept="divides log probabilities of beams by their length"),
     "instance_count": RuntimeKey(
         refused="starts several engines on one GPU, which the LLM API does not support; remove it"
     ),
@@ -127,3 +127,5 @@ RUNTIME_KEYS: dict[str, RuntimeKey] = {
     ),
 }
 """Every key that a release with the LLM API's PyTorch backend knows."""
+
+KEPT_KEYS = frozenset(name for name, key in RUNTIME_KEYS.items() if key.kept)

@@ -170,7 +170,7 @@ def test_every_key_of_runtime_has_a_fate() -> None:
         names = {row.name for row in rows_for(PARAMETERS, version)} - {"gpt_model_path"}
         assert names <= RUNTIME_KEYS.keys()
     for key in RUNTIME_KEYS.values():
-        assert sum(map(bool, (key.argument, key.unused, key.refused))) == 1
+        assert sum(map(bool, (key.argument, key.kept, key.unused, key.refused))) == 1
 
 
 def test_mapped_keys_exist() -> None:

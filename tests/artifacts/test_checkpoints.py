@@ -1,0 +1,147 @@
+"""Checkpoints on the Hub: checked by small files, then fetched without what is not loaded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.artifacts.test_config_first import tokenizer_json
+from tests.engines.llm_api.checkpoints import llama, write_checkpoint
+from tests.support.hub_server import HubServer
+
+from trtllm_truss.cli.check import Report, examine
+from trtllm_truss.engines.compatibility.host import HostInfo
+from trtllm_truss.engines.gpus import Gpu
+from trtllm_truss.errors import ArtifactError, SettingsError
+from trtllm_truss.serving.preflight import ResolvedEngine, resolve_engine
+from trtllm_truss.serving.service import supervised_limits
+from trtllm_truss.settings.loading import Environment, parse_settings
+
+H100 = Gpu("NVIDIA H100 80GB HBM3", 80 * 10**9, 79 * 10**9, (9, 0), "590.44.01")
+SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+
+
+def resolved(host: HostInfo | None = None, **metadata: Any) -> ResolvedEngine:
+    settings = parse_settings({"model_metadata": {"engine_repository": "org/model", **metadata}})
+    return resolve_engine(settings, Environment("hf_token", {}), host or HostInfo())
+
+
+@pytest.fixture(autouse=True)
+def repository(hub: HubServer, tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "checkpoint")
+    hub.add_token("hf_token")
+    hub.add(
+        "org/model",
+        {
+            **{file.name: file.read_bytes() for file in folder.iterdir()},
+            "tokenizer.json": tokenizer_json(),
+            "tokenizer_config.json": b"{}",
+            "pytorch_model.bin": b"x",
+            "consolidated.safetensors": b"x",
+            "original/consolidated.00.pth": b"x",
+            "modeling_own.py": b"x",
+            "README.md": b"x",
+        },
+    )
+
+
+def change(hub: HubServer, files: dict[str, bytes], *removed: str) -> None:
+    hub.repositories["org/model"].commit(files, removed=removed)
+
+
+@pytest.mark.parametrize(("trust", "code"), [(False, []), (True, ["modeling_own.py"])])
+def test_only_what_is_loaded_is_fetched(hub: HubServer, trust: bool, code: list[str]) -> None:
+    found = resolved(HostInfo(gpus=[H100]), trust_remote_code=trust)
+    names = sorted(path.name for path in found.engine.folder.rglob("*"))
+    assert names == sorted(
+        [
+            *("config.json", "generation_config.json", "model.safetensors.index.json", *SHARDS),
+            *("tokenizer.json", "tokenizer_config.json", *code),
+        ]
+    )
+    assert found.tokenizer_folder == found.engine.folder
+    assert found.engine.llm_args is not None
+    assert found.capacity is not None
+    assert found.capacity.sequence_tokens == 32_768
+
+
+def test_the_same_repository_as_tokenizer(hub: HubServer) -> None:
+    found = resolved(tokenizer_repository="org/model")
+    assert found.tokenizer_folder == found.engine.folder
+    assert not hub.asked_for("*.bin")
+
+
+@pytest.mark.parametrize(
+    ("config", "metadata", "host", "part"),
+    [
+        ({"architectures": ["PhiForCausalLM"]}, {}, HostInfo(), "has no such architecture"),
+        ({"quantization_config": {"quant_method": "awq"}}, {}, HostInfo(), "AutoAWQ"),
+        ({}, {"tensor_parallelism": 3}, HostInfo(), "32 attention heads"),
+        ({}, {}, HostInfo(runtime_version="0.21.0"), "served from 1.0 on"),
+        ({}, {"tensor_parallelism": 2}, HostInfo(gpus=[H100]), "1 are visible here"),
+        ({}, {"runtime": {"instance_count": 2}}, HostInfo(), "several engines on one GPU"),
+        (
+            {"num_hidden_layers": 4000},
+            {"runtime": {"llm_args": {"max_seq_len": 131072}}},
+            HostInfo(gpus=[H100]),
+            "fewer than one sequence of 131,072",
+        ),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit(
+    hub: HubServer, config: Any, metadata: dict[str, Any], host: HostInfo, part: str
+) -> None:
+    change(hub, {"config.json": json.dumps(llama(**config)).encode()})
+    with pytest.raises(SettingsError, match=part):
+        resolved(host, **metadata)
+    assert not hub.asked_for("*.safetensors", "GET")
+
+
+def test_a_missing_shard(hub: HubServer) -> None:
+    change(hub, {}, SHARDS[1])
+    with pytest.raises(ArtifactError, match=rf"names {SHARDS[1]}, which the repository lacks"):
+        resolved()
+    assert not hub.asked_for("*.safetensors", "GET")
+
+
+def test_the_start_deadline_grows_with_the_weights() -> None:
+    settings = parse_settings({"model_metadata": {"engine_repository": "org/model"}})
+    engine = resolved().engine
+    assert supervised_limits(settings.serving, engine).start_timeout_s == pytest.approx(1500)
+    assert engine.weights is not None
+    object.__setattr__(engine.weights, "total_bytes", 140 * 10**9)
+    assert supervised_limits(settings.serving, engine).start_timeout_s == 1500 + 700
+
+
+def check(tmp_path: Path, accelerator: str = "H100", **metadata: Any) -> Report:
+    content = {
+        "base_image": {"image": "nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3"},
+        "resources": {"accelerator": accelerator},
+        "model_metadata": {"engine_repository": "org/model", **metadata},
+    }
+    file = tmp_path / "config.yaml"
+    file.write_text(json.dumps(content))
+    return examine(tmp_path, file)
+
+
+def test_check_needs_no_weights(hub: HubServer, tmp_path: Path) -> None:
+    report = check(tmp_path)
+    assert report.status == 0
+    assert "LlamaForCausalLM: TensorRT-LLM 1.0 on (image 25.09)" in report.facts
+    assert (
+        "context: 32,768 of the model's 131,072 tokens (runtime.llm_args.max_seq_len)"
+        in report.facts
+    )
+    assert any(fact.startswith("72.0 GB of KV cache per GPU") for fact in report.facts)
+    assert not hub.asked_for("*.safetensors", "GET")
+
+
+def test_check_without_a_gpu_takes_the_one_of_config_yaml(hub: HubServer, tmp_path: Path) -> None:
+    change(hub, {"config.json": json.dumps(llama(num_hidden_layers=4000)).encode()})
+    report = check(tmp_path, runtime={"llm_args": {"max_seq_len": 131072}})
+    assert report.status == 3
+    assert [found.code for found in report.findings if found.severity.value == "error"] == [
+        "kv_cache_too_small"
+    ]
