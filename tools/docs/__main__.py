@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from tools.docs.build import build_tables
+from tools.docs.llm_api import llm_api_tables
 from tools.docs.lmi import lmi_page
 from tools.docs.messages import messages_page
 from tools.docs.openai import openai_page
@@ -17,6 +18,7 @@ from tools.docs.troubleshooting import troubleshooting_tables
 def main(folder: Path) -> None:
     """Write the pages into a folder, which must hold those of which only tables are generated."""
     build = (folder / "build.md").read_text(encoding="utf-8")
+    llm_api = (folder / "llm-api.md").read_text(encoding="utf-8")
     troubleshooting = (folder / "troubleshooting.md").read_text(encoding="utf-8")
     pages = {
         "settings.md": settings_page(),
@@ -25,6 +27,7 @@ def main(folder: Path) -> None:
         "anthropic.md": messages_page(),
         "lmi.md": lmi_page(),
         "build.md": fill(build, build_tables()),
+        "llm-api.md": fill(llm_api, llm_api_tables()),
         "troubleshooting.md": fill(troubleshooting, troubleshooting_tables()),
     }
     for name, page in pages.items():

@@ -11,7 +11,7 @@ from typing import Any
 
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.literals import release, rows_for
-from trtllm_truss.settings.llm_arguments import COMPLETE_BEFORE, LLM_ARGUMENTS, Argument
+from trtllm_truss.settings.llm_arguments import COMPLETE_BEFORE, LLM_ARGUMENTS, Argument, Kind
 from trtllm_truss.validation import did_you_mean, shown
 
 SECTION = "llm_args"
@@ -46,6 +46,32 @@ def check_llm_args(values: Mapping[str, Any], tensorrt_llm_version: str) -> None
         SettingsError: an argument is unknown or of another version; its ``param`` names it.
     """
     _check(values, LLM_ARGUMENTS, "", tensorrt_llm_version)
+
+
+def llm_args_schema() -> dict[str, Any]:
+    """Return the JSON schema of the section, for every release."""
+    return _schema(LLM_ARGUMENTS)
+
+
+def _schema(rows: Sequence[Argument]) -> dict[str, Any]:
+    properties = {row.name: _value_schema(row) for row in rows if not row.refused}
+    return {"type": "object", "properties": properties}
+
+
+def _value_schema(row: Argument) -> dict[str, Any]:
+    limits = {"minimum": row.minimum, "maximum": row.maximum}
+    number = {name: limit for name, limit in limits.items() if limit is not None}
+    text = {"enum": [*row.choices, None]} if row.choices else {"type": ["string", "null"]}
+    schemas: dict[Kind, dict[str, Any]] = {
+        "bool": {"type": ["boolean", "null"]},
+        "int": {"type": ["integer", "null"], **number},
+        "number": {"type": ["number", "null"], **number},
+        "text": text,
+        "ints": {"type": ["array", "null"], "items": {"type": "integer", **number}, "minItems": 1},
+        "mapping": {**(_schema(row.fields) if row.fields else {}), "type": ["object", "null"]},
+        "any": {},
+    }
+    return schemas[row.kind]
 
 
 def _parse(values: Mapping[str, Any], rows: Sequence[Argument], path: str) -> dict[str, Any]:

@@ -38,8 +38,8 @@ class Serving(Strict):
         1500,
         gt=0,
         le=86400,
-        description="Seconds from starting Triton until the engine must be ready. Baseten gives a "
-        "replica 30 minutes in all.",
+        description="Seconds from starting Triton until the engine must be ready; a checkpoint has "
+        "one more for each 200 MB of weights. Baseten gives a replica 30 minutes in all.",
     )
     hang_timeout_s: float = Field(
         120,
@@ -202,13 +202,16 @@ class Settings(Strict):
     """`model_metadata`, validated."""
 
     tensor_parallelism: int = Field(
-        1, ge=1, le=64, description="GPUs that one layer is split over; must equal the engine's."
+        1,
+        ge=1,
+        le=64,
+        description="GPUs that one layer is split over; must equal a prebuilt engine's.",
     )
     pipeline_parallelism: int = Field(
         1,
         ge=1,
         le=64,
-        description="Groups of layers on different GPUs; must equal the engine's. "
+        description="Groups of layers on different GPUs; must equal a prebuilt engine's. "
         "GPUs = tensor_parallelism × pipeline_parallelism.",
     )
     build: Build | None = Field(
@@ -217,9 +220,9 @@ class Settings(Strict):
     engine_repository: Repository | None = Field(
         None,
         validate_default=True,
-        description="The engine repository, flat or in LMI's layout: `org/name` on Hugging Face, "
-        "`s3://bucket/prefix`, a local folder (`/…`, `./…`, `~/…`), or `package://NAME`, the "
-        "folder of an installed Python package. Required without `build`.",
+        description="The repository of an engine, flat or in LMI's layout, or of a checkpoint: "
+        "`org/name` on Hugging Face, `s3://bucket/prefix`, a local folder (`/…`, `./…`, `~/…`), or "
+        "`package://NAME`, the folder of an installed Python package. Required without `build`.",
     )
     engine_revision: Repository | None = Field(
         None, description="Branch, tag or commit of engine_repository; null is the main branch."
@@ -233,8 +236,8 @@ class Settings(Strict):
     )
     trust_remote_code: bool = Field(
         False,
-        description="Allow a tokenizer with Python code to run, and a build to load pickled "
-        "weights (`.bin`) or Python code; plain data never needs it.",
+        description="Allow a tokenizer or checkpoint with Python code to run, and a build to load "
+        "pickled weights (`.bin`) or Python code; plain data never needs it.",
     )
     preprocessing_instance_count: int = Field(
         1,
@@ -256,7 +259,8 @@ class Settings(Strict):
         "`max_beam_width` defaults to the engine's; requests of different widths never run "
         "together, so 1 prevents requests with beams from delaying others. "
         "`guided_decoding_backend: xgrammar` enables answers by a schema, a regular expression or "
-        "a grammar.",
+        "a grammar. `llm_args` holds arguments of `tensorrt_llm.LLM` for a checkpoint "
+        "([llm-api.md](llm-api.md)).",
     )
     generation: dict[str, Any] = Field(
         default_factory=dict,

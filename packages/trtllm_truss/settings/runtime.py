@@ -7,12 +7,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from pydantic import GetCoreSchemaHandler
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
+from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.literals import BOOLEANS, Release, rows_for
-from trtllm_truss.settings.llm_args import SECTION, check_llm_args, parse_llm_args
+from trtllm_truss.settings.llm_args import (
+    SECTION,
+    check_llm_args,
+    llm_args_schema,
+    parse_llm_args,
+)
 from trtllm_truss.settings.runtime_parameters import PARAMETERS, Parameter
 from trtllm_truss.validation import did_you_mean
 
@@ -25,6 +31,7 @@ _MODEL_FIELDS = (
 )
 """Keys of `runtime` that are fields of config.pbtxt, not parameters."""
 _ROWS = {row.name: row for row in (*_MODEL_FIELDS, *PARAMETERS)}
+_SCALARS = TypeAdapter(dict[str, RuntimeValue])
 _OWNED = {"gpt_model_path": "it is the downloaded engine's folder"}
 _FIXED: dict[str, tuple[ParameterValue, str]] = {
     "exclude_input_in_output": (True, "an answer never repeats its prompt"),
@@ -123,6 +130,13 @@ class RuntimeOptions:
         return core_schema.no_info_after_validator_function(
             cls.parse, handler.generate_schema(dict[str, RuntimeValue | dict[str, Any]])
         )
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, _core: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        schema = handler(_SCALARS.core_schema)
+        return {**schema, "properties": {SECTION: llm_args_schema()}}
 
 
 def _parse(name: str, value: RuntimeValue | Mapping[str, Any]) -> ParameterValue:

@@ -1,0 +1,38 @@
+"""docs/llm-api.md agrees with the code, and its example with the checks."""
+
+from __future__ import annotations
+
+import yaml
+from tests.engines.llm_api.checkpoints import GB, listing, llama
+from tests.support.paths import ROOT
+from tools.docs.llm_api import llm_api_tables
+from tools.docs.tables import fill
+
+from trtllm_truss.configuration import load_configuration
+from trtllm_truss.engines.compatibility.check import check_compatibility
+from trtllm_truss.engines.compatibility.host import HostInfo
+from trtllm_truss.engines.inspection import inspect_config
+from trtllm_truss.engines.llm_api.arguments import completed
+from trtllm_truss.serving.preflight import cache_capacity
+
+PAGE = ROOT / "docs/llm-api.md"
+EXAMPLE = ROOT / "examples/llama-3.1-8b-checkpoint/config.yaml"
+
+
+def test_the_page_is_up_to_date() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert fill(page, llm_api_tables()) == page, "run python -m tools.docs docs"
+
+
+def test_the_example_fits_its_gpu() -> None:
+    content = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
+    settings, _ = load_configuration(content)
+    host = HostInfo.from_config(content)
+    engine = completed(inspect_config(llama(), listing(16_060_556_376)), settings)
+    assert check_compatibility(settings, engine, host) == []
+    capacity = cache_capacity(settings, engine, host)
+    assert capacity is not None
+    assert capacity.diagnostics == ()
+    assert capacity.summary in PAGE.read_text(encoding="utf-8")
+    assert capacity.tokens // 131_072 == 3  # as the example says
+    assert capacity.free_bytes > 60 * GB
