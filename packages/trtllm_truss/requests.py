@@ -108,6 +108,7 @@ class GenerationRequest:
         logit_bias: logit offsets by token id.
         guide: constraint on the answer.
         lora_task_id: LoRA adapter, by the engine's id.
+        model: the caller's name of the model; the name of an adapter chooses it.
         echo: start every answer with the text of its prompt.
         token_details: attach tokens to every `TextDelta`, with log probabilities if available.
         log_probs: number of alternatives per token; 0 requests the log probability of the token
@@ -138,6 +139,7 @@ class GenerationRequest:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     guide: Guide | None = None
     lora_task_id: int | None = None
+    model: str | None = None
     echo: bool = False
     token_details: bool = False
     log_probs: int | None = None

@@ -145,3 +145,53 @@ def test_check_without_a_gpu_takes_the_one_of_config_yaml(hub: HubServer, tmp_pa
     assert [found.code for found in report.findings if found.severity.value == "error"] == [
         "kv_cache_too_small"
     ]
+
+
+ADAPTER = {
+    "adapter_config.json": b'{"peft_type": "LORA", "r": 8, "target_modules": ["q_proj"]}',
+    "adapter_model.safetensors": b"adapter",
+    "adapter_model.bin": b"x",
+    "README.md": b"x",
+}
+
+
+def test_adapters_are_fetched_with_the_checkpoint(hub: HubServer) -> None:
+    hub.add("org/sql", ADAPTER)
+    found = resolved(lora_adapters={"sql": "org/sql"})
+    assert found.engine.takes_adapters
+    assert [*found.adapters] == ["sql"]
+    assert sorted(file.name for file in found.adapters["sql"].iterdir()) == [
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    ]
+
+
+def test_an_adapter_has_a_revision(hub: HubServer) -> None:
+    repository = hub.add("org/sql", ADAPTER)
+    first = repository.revisions["main"]
+    repository.commit({"adapter_model.safetensors": b"newer"})
+    found = resolved(lora_adapters={"old": f"org/sql@{first}", "new": "org/sql"})
+    weights = {
+        name: (folder / "adapter_model.safetensors").read_bytes()
+        for name, folder in found.adapters.items()
+    }
+    assert weights == {"old": b"adapter", "new": b"newer"}
+
+
+@pytest.mark.parametrize(
+    ("files", "part"),
+    [
+        ({**ADAPTER, "adapter_model.safetensors": b""}, "adapter_model.safetensors is missing or"),
+        ({"adapter_model.bin": b"x"}, "adapter_config.json and adapter_model.safetensors is"),
+        ({**ADAPTER, "adapter_config.json": b"{}"}, "has peft_type None"),
+    ],
+)
+def test_an_adapter_that_cannot_be_applied(
+    hub: HubServer, tmp_path: Path, files: dict[str, bytes], part: str
+) -> None:
+    hub.add("org/sql", files)
+    with pytest.raises(ArtifactError, match=rf"^lora_adapters.sql 'org/sql': .*{part}"):
+        resolved(lora_adapters={"sql": "org/sql"})
+    assert not hub.asked_for("*.safetensors", "GET")
+    report = check(tmp_path, lora_adapters={"sql": "org/sql"})
+    assert report.status == 3

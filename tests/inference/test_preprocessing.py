@@ -133,3 +133,51 @@ async def test_control_tokens_are_interpreted_only_if_configured(
     (other,) = await plans(tokenizer, trusting, prompt=None, messages=hostile)
     (end,) = tokenizer.encode("<|im_end|>")
     assert other.prompt.ids.count(end) == plan.prompt.ids.count(end) + 1
+
+
+LLM_API = Capabilities(
+    adapters=True,
+    adapter_ids={"sql": 1, "chat": 2},
+    one_beam_width=True,
+    max_beam_width=2,
+    biased_tokens=100,
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "adapter"),
+    [
+        ({"model": "chat"}, 2),
+        ({"model": "chat", "lora_task_id": 1}, 1),
+        ({"lora_task_id": 2}, 2),
+        ({"model": "gpt-4"}, None),
+        ({}, None),
+    ],
+)
+async def test_an_adapter_is_chosen_by_name_or_number(
+    tokenizer: TextTokenizer, fields: dict[str, Any], adapter: int | None
+) -> None:
+    (plan,) = await plans(tokenizer, LLM_API, beam_width=2, **fields)
+    assert plan.engine_request.lora_task_id == adapter
+
+
+async def test_logits_are_biased_by_token(tokenizer: TextTokenizer) -> None:
+    (plan,) = await plans(tokenizer, LLM_API, beam_width=2, logit_bias={99: -1.5})
+    assert plan.engine_request.logit_bias == {99: -1.5}
+    assert plan.engine_request.vocab_size == 100
+
+
+@pytest.mark.parametrize(
+    ("fields", "name", "said"),
+    [
+        ({"beam_width": 1}, "beam_width", "is 1; this engine runs all requests with 2 beams"),
+        ({"lora_task_id": 3}, "lora_task_id", "is 3; the adapters are 1 to 2"),
+        ({"logit_bias": {100: 1.0}}, "logit_bias", "holds the id 100; the model's ids end at 99"),
+    ],
+)
+async def test_limits_of_the_llm_api(
+    tokenizer: TextTokenizer, fields: dict[str, Any], name: str, said: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=said) as refused:
+        await plans(tokenizer, LLM_API, **{"beam_width": 2, **fields})
+    assert refused.value.param == name

@@ -25,6 +25,7 @@ from trtllm_truss.engines.inspection import EngineDescription, inspect_engine
 from trtllm_truss.engines.llm_api.arguments import completed
 from trtllm_truss.engines.versions import image_for
 from trtllm_truss.errors import ArtifactError, SettingsError, TrussError
+from trtllm_truss.serving.adapters import adapters_of, open_adapters
 from trtllm_truss.serving.preflight import (
     cache_capacity,
     local_host_info,
@@ -126,7 +127,8 @@ def _describe(
     repository = open_engine(settings, environment)
     engine = repository.describe()
     if engine is not None:
-        engine = completed(engine, settings)
+        adapters = open_adapters(settings, environment)
+        engine = completed(engine, settings, adapters_of(adapters))
     with_code = settings.trust_remote_code
     try:
         paths = own_tokenizer_paths(settings, repository)

@@ -11,6 +11,7 @@ from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.inspection import inspect_engine
 from trtllm_truss.engines.llm_api.arguments import completed
+from trtllm_truss.serving.adapters import adapters_of, open_adapters
 from trtllm_truss.serving.preflight import (
     installed_version,
     open_engine,
@@ -48,13 +49,15 @@ def run(options: argparse.Namespace) -> int:
         with_code = settings.trust_remote_code
         paths = repository.engine_paths(repository.describe(), with_code=with_code)
         folder = repository.source.fetch([*paths, *own_tokenizer_paths(settings, repository)])
-    engine = completed(inspect_engine(folder.resolve()), settings)
+    adapters = open_adapters(settings, environment)
+    engine = completed(inspect_engine(folder.resolve()), settings, adapters_of(adapters))
     tokenizer = open_tokenizer(settings, environment)
     tokenizer_dir = tokenizer.fetch() if tokenizer else engine.tokenizer_folder
     data_dir = options.truss / content.get("data_dir", "data")
     version = HostInfo.from_config(
         content, runtime_version=installed_version()
     ).tensorrt_llm_version
-    render_engine(settings, engine, data_dir, options.output, version, tokenizer_dir)
+    folders = {adapter.name: adapter.fetch() for adapter in adapters}
+    render_engine(settings, engine, data_dir, options.output, version, tokenizer_dir, folders)
     echo(f"wrote the model repository for {folder} to {options.output}")
     return 0

@@ -118,7 +118,9 @@ class EngineDescription:
 
     @property
     def takes_adapters(self) -> bool:
-        """True if it was built with the LoRA plugin."""
+        """True if it was built with the LoRA plugin, or is a checkpoint with adapters."""
+        if self.llm_args is not None:
+            return bool(self.llm_args.get("lora_config"))
         return self.config is not None and self.config.plugins.lora
 
     @property

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from trtllm_truss.engines.capacity import Capacity
 from trtllm_truss.engines.concurrency import (
@@ -28,6 +29,9 @@ class Capabilities:
         max_beam_width: maximum number of beams per request.
         guides: guided decoding is enabled.
         adapters: LoRA adapters are supported.
+        adapter_ids: ids of the adapters by name, if the engine has a fixed list.
+        one_beam_width: every request must have `max_beam_width` beams.
+        biased_tokens: size of the vocabulary whose logits can be biased; 0 if none can.
         kv_cache_tokens: capacity of the KV cache in tokens; None if unknown.
         control_tokens_in_messages: interpret special tokens in the text of messages.
     """
@@ -35,6 +39,9 @@ class Capabilities:
     max_beam_width: int = 1
     guides: bool = False
     adapters: bool = False
+    adapter_ids: Mapping[str, int] = field(default_factory=dict)
+    one_beam_width: bool = False
+    biased_tokens: int = 0
     kv_cache_tokens: int | None = None
     control_tokens_in_messages: bool = False
 
@@ -45,11 +52,18 @@ class Capabilities:
         return cls(
             max_beam_width=max_beam_width(settings, engine),
             adapters=engine.takes_adapters,
+            adapter_ids={name: n for n, name in enumerate(settings.lora_adapters, 1)},
+            one_beam_width=engine.kind is EngineKind.LLM_API,
+            biased_tokens=engine.checkpoint.vocab_size if engine.checkpoint else 0,
             guides=engine.kind is EngineKind.CPU
             or guided_decoding_backend(settings, engine) is not None,
             kv_cache_tokens=kv_cache_tokens(settings, engine, capacity),
             control_tokens_in_messages=settings.serving.control_tokens_in_messages,
         )
+
+    def adapter_of(self, request: GenerationRequest) -> int | None:
+        """Return the id of a request's adapter, chosen by number or by name."""
+        return request.lora_task_id or self.adapter_ids.get(request.model or "")
 
 
 def validate_capabilities(
@@ -60,21 +74,18 @@ def validate_capabilities(
     Raises:
         InvalidRequest: the engine does not support a field; the message has the caller's name.
     """
-    max_beams = capabilities.max_beam_width
-    if request.beam_width > max_beams:
-        raise _refusal(
-            request,
-            "beam_width",
-            f"is {request.beam_width}; this engine has at most {max_beams}. Lower it.",
-        )
-    if request.beam_width > 1 and request.n > 1:
-        raise _refusal(
-            request, "n", f"is {request.n}; beam search returns the best beam only. Set it to 1."
-        )
+    _validate_beams(request, capabilities)
+    _validate_adapter(request, capabilities)
     if request.bad_words and engine.kind is EngineKind.CPU:
         raise _refusal(request, "bad_words", "is not supported by the CPU engine; leave it out.")
-    if request.logit_bias:
-        raise _refusal(request, "logit_bias", "is not supported by this engine; leave it out.")
+    largest = max(request.logit_bias, default=-1)
+    if largest >= capabilities.biased_tokens:
+        sentence = (
+            f"holds the id {largest}; the model's ids end at {capabilities.biased_tokens - 1}."
+            if capabilities.biased_tokens
+            else "is not supported by this engine; leave it out."
+        )
+        raise _refusal(request, "logit_bias", sentence)
     if request.log_probs:
         raise _refusal(
             request,
@@ -92,9 +103,40 @@ def validate_capabilities(
         )
     if request.guide is not None and not is_unicode(request.guide.text):
         raise _refusal(request, "guide", "contains a lone surrogate; send whole characters.")
+
+
+def _validate_beams(request: GenerationRequest, capabilities: Capabilities) -> None:
+    max_beams = capabilities.max_beam_width
+    if request.beam_width > max_beams:
+        raise _refusal(
+            request,
+            "beam_width",
+            f"is {request.beam_width}; this engine has at most {max_beams}. Lower it.",
+        )
+    if capabilities.one_beam_width and request.beam_width != max_beams:
+        raise _refusal(
+            request,
+            "beam_width",
+            f"is {request.beam_width}; this engine runs all requests with {max_beams} beams "
+            f"(runtime.max_beam_width). Set it to {max_beams}.",
+        )
+    if request.beam_width > 1 and request.n > 1:
+        raise _refusal(
+            request, "n", f"is {request.n}; beam search returns the best beam only. Set it to 1."
+        )
+
+
+def _validate_adapter(request: GenerationRequest, capabilities: Capabilities) -> None:
     if request.lora_task_id is not None and not capabilities.adapters:
         raise _refusal(
             request, "lora_task_id", "is given, but this engine takes no adapters; leave it out."
+        )
+    known = capabilities.adapter_ids
+    if request.lora_task_id is not None and known and request.lora_task_id not in known.values():
+        raise _refusal(
+            request,
+            "lora_task_id",
+            f"is {request.lora_task_id}; the adapters are 1 to {len(known)} (lora_adapters).",
         )
 
 

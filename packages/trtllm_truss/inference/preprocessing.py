@@ -184,7 +184,9 @@ class Preprocessor:
             return_log_probs=request.token_details or request.log_probs is not None,
             guide=request.guide,
             guide_is_checked=request.guide is not None and self._engine.kind is EngineKind.CPU,
-            lora_task_id=request.lora_task_id,
+            lora_task_id=self._capabilities.adapter_of(request),
+            logit_bias=request.logit_bias,
+            vocab_size=self._capabilities.biased_tokens,
         )
 
     def _tokens_to_generate(self, request: GenerationRequest, prompt_tokens: int) -> int:

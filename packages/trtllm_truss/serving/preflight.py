@@ -7,9 +7,9 @@ tokenizer is downloaded.
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from trtllm_truss.artifacts.local import open_folder
@@ -30,6 +30,7 @@ from trtllm_truss.engines.gpus import visible_gpus
 from trtllm_truss.engines.inspection import Engine, EngineDescription, inspect_engine
 from trtllm_truss.engines.llm_api.arguments import completed
 from trtllm_truss.errors import SettingsError
+from trtllm_truss.serving.adapters import adapters_of, open_adapters
 from trtllm_truss.serving.repositories import EngineRepository, TokenizerRepository
 from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Settings
@@ -44,12 +45,14 @@ class ResolvedEngine:
         tokenizer_folder: folder of its tokenizer.
         findings: warnings.
         capacity: KV cache capacity on the visible GPUs; None if unknown.
+        adapters: folders of the LoRA adapters by name, in the order of the settings.
     """
 
     engine: Engine
     tokenizer_folder: Path
     findings: tuple[Diagnostic, ...]
     capacity: Capacity | None
+    adapters: Mapping[str, Path] = field(default_factory=dict)
 
 
 def resolve_engine(
@@ -71,9 +74,10 @@ def resolve_engine(
         SettingsError: the engine does not fit the host or the settings.
     """
     repository = open_engine(settings, environment, built)
+    adapters = open_adapters(settings, environment)
     described = repository.describe()
     if described is not None:
-        described = completed(described, settings)
+        described = completed(described, settings, adapters_of(adapters))
         _raise_errors(_diagnose(settings, described, host)[0])
     paths = [
         *repository.engine_paths(described, with_code=settings.trust_remote_code),
@@ -86,12 +90,13 @@ def resolve_engine(
         fetched = aside.submit(tokenizer.fetch) if tokenizer else None
         folder = repository.source.fetch(paths)
         tokenizer_folder = fetched.result() if fetched else None
-    engine = completed(inspect_engine(folder), settings)
+    engine = completed(inspect_engine(folder), settings, adapters_of(adapters))
     check_files(engine, folder)
     own, capacity = _diagnose(settings, engine, host)
     _raise_errors(own)
     tokenizer_folder = tokenizer_folder or engine.tokenizer_folder
-    return ResolvedEngine(engine, tokenizer_folder, (*findings, *own), capacity)
+    folders = {adapter.name: adapter.fetch() for adapter in adapters}
+    return ResolvedEngine(engine, tokenizer_folder, (*findings, *own), capacity, folders)
 
 
 def open_engine(

@@ -37,6 +37,7 @@ def render_engine(
     destination: Path,
     tensorrt_llm_version: str,
     tokenizer_dir: Path | None = None,
+    adapters: Mapping[str, Path] | None = None,
 ) -> Path:
     """Write the model repository of one engine and return its folder.
 
@@ -56,6 +57,7 @@ def render_engine(
         tensorrt_llm_version: version of the runtime, which decides the names of tensors and
             parameters.
         tokenizer_dir: folder of the tokenizer; default: the engine's.
+        adapters: folders of a checkpoint's LoRA adapters by name, numbered from 1.
 
     Raises:
         SettingsError: `runtime` does not fit the engine.
@@ -81,6 +83,8 @@ def render_engine(
     info = tokenizer_info_file(settings, engine, destination)
     if engine.llm_args is not None:
         parameters = _llm_parameters(settings, engine.llm_args, tokenizer_dir)
+        if adapters:
+            parameters["lora_adapters"] = _numbered(adapters)
     else:
         parameters = dict(settings.runtime.parameters)
         if _MAX_BEAM_WIDTH in {row.name for row in rows_for(PARAMETERS, tensorrt_llm_version)}:
@@ -114,6 +118,15 @@ def _llm_parameters(
         "llm_args": json.dumps(llm_args),
         "hang_timeout_s": settings.serving.hang_timeout_s,
     }
+
+
+def _numbered(adapters: Mapping[str, Path]) -> str:
+    return json.dumps(
+        {
+            str(number): {"name": name, "path": str(folder.resolve())}
+            for number, (name, folder) in enumerate(adapters.items(), 1)
+        }
+    )
 
 
 def tokenizer_info_file(settings: Settings, engine: Engine, repository: Path) -> Path | None:

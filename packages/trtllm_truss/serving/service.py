@@ -206,6 +206,7 @@ class Service:
                 run_folder / "repository",
                 version,
                 resolved.tokenizer_folder,
+                resolved.adapters,
             )
             details.append(str(repository))
         with log.phase("triton") as details:

@@ -28,6 +28,7 @@ ToolParser = Literal[
 ReasoningParser = Literal[
     "deepseek_r1", "qwen3", "granite", "mistral", "seed_oss", "reasoning_tags", "harmony"
 ]
+AdapterName = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
@@ -233,6 +234,12 @@ class Settings(Strict):
     )
     tokenizer_revision: Repository | None = Field(
         None, description="Branch, tag or commit of tokenizer_repository."
+    )
+    lora_adapters: dict[AdapterName, Repository] = Field(
+        default_factory=dict,
+        description="LoRA adapters of a checkpoint by name: their repositories, in the same forms "
+        "(on Hugging Face with `@` and a revision, if any). A request chooses one by its name as "
+        "`model`, or by its number in this order, from 1, as `lora_task_id`.",
     )
     trust_remote_code: bool = Field(
         False,

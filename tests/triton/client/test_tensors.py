@@ -97,6 +97,11 @@ def test_every_field():
     assert sent["bad_words_list"] == ("INT32", [1, 2, 1], struct.pack("<2i", 1, 1))
 
 
+def test_biases_are_a_vector_of_the_vocabulary():
+    sent = tensors(encode(logit_bias={3: 1.5, 0: -2.0}, vocab_size=4))
+    assert sent["embedding_bias"] == ("FP32", [1, 4], struct.pack("<4f", -2, 0, 0, 1.5))
+
+
 def test_log_probs_are_asked_for_by_output():
     assert [o.name for o in encode(return_log_probs=True).outputs][2:] == [
         "cum_log_probs",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from trtllm_truss.engines.diagnostics import Diagnostic, warning
 from trtllm_truss.engines.inspection import EngineDescription, EngineKind
+from trtllm_truss.engines.llm_api.adapters import Adapter, lora_config
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.llm_args import SECTION
 from trtllm_truss.settings.llm_runtime_keys import RUNTIME_KEYS
@@ -30,26 +31,36 @@ _DEGREES = {
 Description = TypeVar("Description", bound=EngineDescription)
 
 
-def completed(engine: Description, settings: Settings) -> Description:
+def completed(
+    engine: Description, settings: Settings, adapters: Sequence[Adapter] = ()
+) -> Description:
     """Complete a checkpoint with the arguments and limits of the settings.
 
     Args:
         engine: any engine; those of other kinds are returned unchanged.
         settings: the operator's settings.
+        adapters: those of `lora_adapters`.
 
     Raises:
         SettingsError: a setting does not exist for this kind of engine, or contradicts another.
     """
     if engine.kind is not EngineKind.LLM_API:
-        if settings.runtime.llm_args:
-            raise SettingsError(
-                f"{_RUNTIME}.{SECTION} is set, but the engine in {settings.engine_repository} is "
-                f"{_NAMES[engine.kind]}; remove it, or name the repository of a checkpoint.",
-                param=SECTION,
-            )
+        for name, is_set in (
+            (f"runtime.{SECTION}", settings.runtime.llm_args),
+            ("lora_adapters", settings.lora_adapters),
+        ):
+            if is_set:
+                raise SettingsError(
+                    f"config.yaml: model_metadata.{name} is set, but the engine in "
+                    f"{settings.engine_repository} is {_NAMES[engine.kind]}; remove it, or name "
+                    "the repository of a checkpoint.",
+                    param=name.rpartition(".")[2],
+                )
         return engine
     _refuse(settings.runtime)
     arguments = _defaults(engine, settings)
+    if adapters:
+        arguments["lora_config"] = lora_config(adapters)
     given: dict[str, Any] = {}
     for name, value in _set_keys(settings.runtime).items():
         key = RUNTIME_KEYS[name]

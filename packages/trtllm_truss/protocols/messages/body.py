@@ -84,6 +84,7 @@ def parse_messages(
         skip_special_tokens=fields.skip_special_tokens,
         guide=guide,
         lora_task_id=fields.lora_task_id,
+        model=fields.model,
         sampling=read_sampling(fields),
         names={**_NAMES, "guide": guide_name},
     )

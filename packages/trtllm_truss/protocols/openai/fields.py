@@ -89,7 +89,8 @@ class SharedFields(OpenAIExtensions):
     """Fields of both APIs."""
 
     model: Annotated[str, Field(max_length=MAX_MODEL_CHARACTERS)] = Field(
-        "model", description="Echoed; one model is served, by any name."
+        "model",
+        description="Echoed; one model is served, by any name. The name of an adapter chooses it.",
     )
     max_tokens: int | None = Field(
         None,
@@ -118,7 +119,7 @@ class SharedFields(OpenAIExtensions):
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] = Field(
         default_factory=dict,
         max_length=MAX_BIASED_TOKENS,
-        description="Values added to logits, by token id; no engine supports it.",
+        description="Values added to logits, by token id; needs a checkpoint as engine.",
     )
     response_format: dict[str, Any] | None = Field(
         None,

@@ -60,6 +60,7 @@ def generation_arguments(
         "logit_bias": _by_token_id(fields.logit_bias),
         "guide": guide,
         "lora_task_id": fields.lora_task_id,
+        "model": fields.model,
         "running_usage": options.include_usage and options.continuous_usage_stats,
         "sampling": read_sampling(fields),
         "names": {**_NAMES, **names, **({} if guide is None else {"guide": guide_field})},

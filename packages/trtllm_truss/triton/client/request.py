@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trtllm_truss.requests import Guide, Sampling
@@ -28,6 +28,8 @@ class EngineRequest:
         guide_is_checked: skip the CPU engine's check of the guide; it then also sends empty chunks
             while the guide compiles.
         lora_task_id: the adapter to generate with, which the engine has loaded before.
+        logit_bias: logit offsets by token id.
+        vocab_size: of the engine, for `logit_bias`.
     """
 
     request_id: str
@@ -44,6 +46,8 @@ class EngineRequest:
     guide: Guide | None = None
     guide_is_checked: bool = False
     lora_task_id: int | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    vocab_size: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,11 @@ def encode_request(
     ):
         if words:
             _add(message, name, [1, 2, sum(map(len, words))], pack_words(words))
+    if request.logit_bias:
+        bias = array("f", bytes(4 * request.vocab_size))
+        for token_id, value in request.logit_bias.items():
+            bias[token_id] = value
+        _add(message, "embedding_bias", [1, request.vocab_size], bias.tobytes())
     _add_guide(message, request)
     for name in ("output_ids", "sequence_length"):
         message.outputs.add(name=name)
