@@ -14,6 +14,7 @@ from tests.support.virtual_time import virtually
 
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest, QueueFull
 from trtllm_truss.requests import (
+    Alternative,
     AnswerItem,
     FinishReason,
     GenerationEnd,
@@ -150,6 +151,21 @@ async def test_tokens_and_their_log_probabilities(tokenizer: TextTokenizer) -> N
     ]
     assert engine.requests[0].return_log_probs
     assert ends(items)[0].usage.completion_tokens == 3
+
+
+@virtually
+async def test_tokens_and_their_alternatives(tokenizer: TextTokenizer) -> None:
+    engine = FakeEngine(lambda _: ["One two", " three"], tokenizer, top_log_probs=2)
+    items = await generated(engine, asked(log_probs=2))
+    tokens = [token for item in items if isinstance(item, TextDelta) for token in item.tokens]
+    assert "".join(token.text for token in tokens) == "One two three"
+    for place, token in enumerate(tokens):
+        first, second = token.alternatives
+        assert (first.id, first.log_prob, second.log_prob) == (token.id, 0.0, -9.0)
+        assert first.text == token.text or not place
+        assert second == Alternative(5, tokenizer.token_text(5), -9.0)
+    with pytest.raises(InvalidRequest, match="is 3; the engine returns at most 2"):
+        await generated(engine, asked(log_probs=3))
 
 
 @virtually

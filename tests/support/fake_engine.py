@@ -42,6 +42,7 @@ class FakeEngine:
         places: concurrent requests.
         limits: the operator's settings; the default has no chunk interval.
         engine: the described engine; the default one accepts no guides.
+        top_log_probs: alternatives per token that it reports, if asked.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class FakeEngine:
         places: int = 8,
         limits: Serving | None = None,
         engine: Engine = ENGINE,
+        top_log_probs: int = 0,
     ) -> None:
         self.requests: list[EngineRequest] = []
         self.ended: list[str] = []
@@ -62,7 +64,7 @@ class FakeEngine:
         self.sampling: dict[str, object] = {}
         self.chat_template = tokenizer.chat_template
         self.heartbeat = EngineHeartbeat()
-        capabilities = Capabilities(kv_cache_tokens=80)
+        capabilities = Capabilities(kv_cache_tokens=80, top_log_probs=top_log_probs)
         if engine is not ENGINE:
             capabilities = Capabilities(guides=True)
         self.generator = Generator(
@@ -81,7 +83,7 @@ class FakeEngine:
     ) -> AsyncGenerator[_FakeAnswer, None]:
         self.requests.append(request)
         try:
-            yield _FakeAnswer(self._script(request), self._tokenizer)
+            yield _FakeAnswer(self._script(request), self._tokenizer, request.top_log_probs)
         finally:
             self.ended.append(request.request_id)
 
@@ -96,10 +98,12 @@ class FakeEngine:
 
 
 class _FakeAnswer:
-    def __init__(self, steps: Sequence[Step], tokenizer: TextTokenizer) -> None:
+    def __init__(self, steps: Sequence[Step], tokenizer: TextTokenizer, top: int) -> None:
         self._steps = list(steps)
         self._tokenizer = tokenizer
         self._generated = 0
+        self._top = top
+        self._alternatives: list[tuple[tuple[int, float], ...]] = []
 
     async def next(self, not_before: float, deadline: float) -> EngineChunk:
         while True:
@@ -117,4 +121,10 @@ class _FakeAnswer:
             self._generated += len(ids)
             # Like the real engine, of all tokens so far.
             log_probs = tuple(-float(place) for place in range(self._generated))
-            return EngineChunk(tuple(ids), not self._steps, log_probs=log_probs)
+            self._alternatives += [((token_id, 0.0), (5, -9.0))[: self._top] for token_id in ids]
+            return EngineChunk(
+                tuple(ids),
+                not self._steps,
+                log_probs=log_probs,
+                alternatives=tuple(self._alternatives),
+            )

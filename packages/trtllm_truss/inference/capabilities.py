@@ -18,6 +18,9 @@ from trtllm_truss.requests import GenerationRequest
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.validation import is_unicode
 
+_TOP_LOG_PROBS = 20
+"""Limit of alternatives per token in TensorRT-LLM 1.3; 1.2 documents none."""
+
 _GUIDE_TENSORS = re.compile(r"guided_decoding_guide(_type)?")
 
 
@@ -31,6 +34,7 @@ class Capabilities:
         adapters: LoRA adapters are supported.
         adapter_ids: ids of the adapters by name, if the engine has a fixed list.
         one_beam_width: every request must have `max_beam_width` beams.
+        top_log_probs: limit of alternatives per token; 0 if there are none.
         biased_tokens: size of the vocabulary whose logits can be biased; 0 if none can.
         kv_cache_tokens: capacity of the KV cache in tokens; None if unknown.
         control_tokens_in_messages: interpret special tokens in the text of messages.
@@ -41,6 +45,7 @@ class Capabilities:
     adapters: bool = False
     adapter_ids: Mapping[str, int] = field(default_factory=dict)
     one_beam_width: bool = False
+    top_log_probs: int = 0
     biased_tokens: int = 0
     kv_cache_tokens: int | None = None
     control_tokens_in_messages: bool = False
@@ -54,6 +59,7 @@ class Capabilities:
             adapters=engine.takes_adapters,
             adapter_ids={name: n for n, name in enumerate(settings.lora_adapters, 1)},
             one_beam_width=engine.kind is EngineKind.LLM_API,
+            top_log_probs=_TOP_LOG_PROBS if engine.kind is EngineKind.LLM_API else 0,
             biased_tokens=engine.checkpoint.vocab_size if engine.checkpoint else 0,
             guides=engine.kind is EngineKind.CPU
             or guided_decoding_backend(settings, engine) is not None,
@@ -86,14 +92,8 @@ def validate_capabilities(
             else "is not supported by this engine; leave it out."
         )
         raise _refusal(request, "logit_bias", sentence)
-    if request.log_probs:
-        raise _refusal(
-            request,
-            "log_probs",
-            f"is {request.log_probs}; the engine returns the log probability of the chosen token "
-            "only, which is the likeliest one only in greedy decoding. Set it to 0, or to 1 with "
-            "temperature 0.",
-        )
+    if (request.log_probs or 0) > capabilities.top_log_probs:
+        raise _refusal(request, "log_probs", _too_many_log_probs(request, capabilities))
     if request.guide is not None and not capabilities.guides:
         raise _refusal(
             request,
@@ -146,6 +146,17 @@ def with_callers_field(refused: InvalidRequest, request: GenerationRequest) -> I
         return refused
     name = request.name("guide")
     return InvalidRequest(_GUIDE_TENSORS.sub(name, refused.message), param=name)
+
+
+def _too_many_log_probs(request: GenerationRequest, capabilities: Capabilities) -> str:
+    if capabilities.top_log_probs:
+        limit = capabilities.top_log_probs
+        return f"is {request.log_probs}; the engine returns at most {limit}. Lower it."
+    return (
+        f"is {request.log_probs}; the engine returns the log probability of the chosen token only, "
+        "which is the likeliest one only in greedy decoding. Set it to 0, or to 1 with temperature "
+        "0."
+    )
 
 
 def _refusal(request: GenerationRequest, attribute: str, sentence: str) -> InvalidRequest:

@@ -10,7 +10,15 @@ from contextlib import contextmanager
 from trtllm_truss.errors import DeadlineExceeded, EngineUnavailable, TrussError
 from trtllm_truss.inference.preprocessing import PreparedRequest
 from trtllm_truss.metrics.collector import RequestMetrics
-from trtllm_truss.requests import AnswerItem, FinishReason, GenerationEnd, TextDelta, Token, Usage
+from trtllm_truss.requests import (
+    Alternative,
+    AnswerItem,
+    FinishReason,
+    GenerationEnd,
+    TextDelta,
+    Token,
+    Usage,
+)
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.text_stream import TextStream, TokenText
 from trtllm_truss.text.token_stream import TokenStream
@@ -97,17 +105,17 @@ class AnswerReader:
             yield self._delta(self._echo)
             self._echo = ""
         if piece.text:
-            yield self._delta(piece.text, self._details.of(text.tokens, chunk.log_probs))
+            yield self._delta(piece.text, self._details.of(text.tokens, chunk))
         if end_id is not None or piece.stopped or chunk.final:
-            yield from self._ending(end_id, chunk.log_probs)
+            yield from self._ending(end_id, chunk)
             self.over = True
 
-    def _ending(self, end_id: int | None, log_probs: Sequence[float]) -> Iterator[AnswerItem]:
+    def _ending(self, end_id: int | None, chunk: EngineChunk) -> Iterator[AnswerItem]:
         prepared, text = self._prepared, self._text
         self._heartbeat.request_answered()
         tail = text.finish()
         if tail or text.tokens:
-            yield self._delta(tail, self._details.of(text.tokens, log_probs))
+            yield self._delta(tail, self._details.of(text.tokens, chunk))
         max_tokens = prepared.engine_request.max_tokens
         ended = text.stopped or end_id is not None or self._generated < max_tokens
         stop_word = text.stop_word
@@ -268,19 +276,32 @@ class _TokenDetails:
     """Joins the tokens of one answer with their log probabilities, in order."""
 
     def __init__(self, tokenizer: TextTokenizer) -> None:
+        self._tokenizer = tokenizer
         self._special_ids = tokenizer.special_ids
         self._count = 0
 
-    def of(self, tokens: Sequence[TokenText], log_probs: Sequence[float]) -> tuple[Token, ...]:
-        """Return the details of the next tokens; `log_probs` cover all tokens so far."""
+    def of(self, tokens: Sequence[TokenText], chunk: EngineChunk) -> tuple[Token, ...]:
+        """Return the details of the next tokens; those of `chunk` cover all tokens so far."""
         if not tokens:
             return ()
         first, self._count = self._count, self._count + len(tokens)
         known: list[float | None] = [
-            max(_MIN_LOG_PROB, log_prob) for log_prob in log_probs[first : self._count]
+            max(_MIN_LOG_PROB, log_prob) for log_prob in chunk.log_probs[first : self._count]
         ]
         known += [None] * (len(tokens) - len(known))
+        others = [*chunk.alternatives[first : self._count]]
+        others += [()] * (len(tokens) - len(others))
         return tuple(
-            Token(token_id, text, log_prob, special=token_id in self._special_ids)
-            for (token_id, text), log_prob in zip(tokens, known, strict=True)
+            Token(
+                token_id,
+                text,
+                log_prob,
+                special=token_id in self._special_ids,
+                alternatives=tuple(self._alternative(*pair) for pair in pairs),
+            )
+            for (token_id, text), log_prob, pairs in zip(tokens, known, others, strict=True)
         )
+
+    def _alternative(self, token_id: int, log_prob: float) -> Alternative:
+        text = self._tokenizer.token_text(token_id)
+        return Alternative(token_id, text, max(_MIN_LOG_PROB, log_prob))

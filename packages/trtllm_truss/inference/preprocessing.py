@@ -182,6 +182,7 @@ class Preprocessor:
             beam_width=request.beam_width,
             sampling=_with_seed(request.sampling),
             return_log_probs=request.token_details or request.log_probs is not None,
+            top_log_probs=request.log_probs or 0,
             guide=request.guide,
             guide_is_checked=request.guide is not None and self._engine.kind is EngineKind.CPU,
             lora_task_id=self._capabilities.adapter_of(request),

@@ -20,6 +20,7 @@ from trtllm_truss.text.tokenizer_selection import select_tokenizer
 
 _TEMPLATES = ("default", "tool_use")
 _NONE_SHOWN = frozenset[str]()
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 _LONG_CHARACTERS = 1 << 15
 """Longer texts are encoded only if they may fit: a token takes microseconds and a kilobyte."""
@@ -69,6 +70,7 @@ class TextTokenizer:
             for name, source in parts.chat_templates.items()
         }
         self._decodings = {(True, _NONE_SHOWN): choose_decoding(self._backend)}
+        self._token_texts: dict[int, str] = {}
 
     def encode(
         self,
@@ -116,6 +118,17 @@ class TextTokenizer:
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Decode ids; skip those outside the vocabulary, replace invalid UTF-8 by U+FFFD."""
         return self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+
+    def token_text(self, token_id: int) -> str:
+        """Return the text that an id adds inside a text; empty for a part of a character."""
+        known = self._token_texts.get(token_id)
+        if known is None:
+            # The second one: a token at the beginning of a text can differ.
+            decoding = self.start_decoding(skip_special_tokens=False)
+            decoding.push((token_id,))
+            text = decoding.push((token_id,))
+            known = self._token_texts[token_id] = "" if _REPLACEMENT in text else text
+        return known
 
     def start_decoding(
         self, skip_special_tokens: bool = True, shown: Collection[str] = ()

@@ -112,3 +112,19 @@ async def test_the_response_of_another_request_is_refused():
     with pytest.raises(InternalError, match="'yours' instead of 'ours'"):
         await answer.next()
     assert not answer.over
+
+
+async def test_alternatives_are_those_of_all_tokens():
+    answer = ResponseStream()
+    for place, final in enumerate((False, False, True)):
+        payload = service_pb2.ModelStreamInferResponse.FromString(
+            message([place], [-1], final=final)
+        )
+        for name, code in (("top_logprob_ids", "i"), ("top_logprobs", "f")):
+            datatype = "INT32" if code == "i" else "FP32"
+            payload.infer_response.outputs.add(name=name, datatype=datatype, shape=[1, 1, 1, 1])
+            payload.infer_response.raw_output_contents.append(struct.pack(f"<{code}", place))
+        answer.message(payload.SerializeToString())
+    chunk = await answer.next()
+    assert chunk.token_ids == (0, 1, 2)
+    assert chunk.alternatives == (((0, 0.0),), ((1, 1.0),), ((2, 2.0),))

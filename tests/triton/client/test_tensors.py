@@ -185,6 +185,24 @@ def test_decode_log_probs_of_more_tokens_than_are_new():
     assert decode_response(message) == EngineChunk((7,), False, -1.5, (-0.5, -1.0))
 
 
+def test_alternatives_are_asked_for_by_number():
+    message = encode(return_log_probs=True, top_log_probs=3)
+    assert tensors(message)["num_top_logprobs"] == ("INT32", [1, 1], struct.pack("<i", 3))
+    assert [output.name for output in message.outputs][-2:] == ["top_logprob_ids", "top_logprobs"]
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+def test_decode_alternatives_without_padding(beams):
+    ids, values = (7, 3, 9, -1) * beams, (-0.5, -1.0, -0.25, 0) * beams
+    message = response(
+        False,
+        output_ids=([1, beams, 2], struct.pack(f"<{2 * beams}i", *(7, 9) * beams)),
+        top_logprob_ids=([1, beams, 2, 2], struct.pack(f"<{4 * beams}i", *ids)),
+        top_logprobs=([1, beams, 2, 2], struct.pack(f"<{4 * beams}f", *values)),
+    )
+    assert decode_response(message).alternatives == (((7, -0.5), (3, -1.0)), ((9, -0.25),))
+
+
 def test_decode_a_flag_without_tensors():
     assert decode_response(response(True)) == EngineChunk((), final=True)
     assert decode_response(response()) == EngineChunk((), final=False)

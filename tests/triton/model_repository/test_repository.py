@@ -11,7 +11,12 @@ from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.literals import rows_for
 from trtllm_truss.settings.runtime_parameters import PARAMETERS
-from trtllm_truss.triton.model_repository.contract import INPUTS, OUTPUTS
+from trtllm_truss.triton.model_repository.contract import (
+    INPUTS,
+    LLM_API_INPUTS,
+    LLM_API_OUTPUTS,
+    OUTPUTS,
+)
 from trtllm_truss.triton.model_repository.repository import read_config, render_repository
 
 
@@ -93,6 +98,18 @@ def test_rendering_changes_only_the_given_fields(tmp_path):
     wanted.parameters["gpu_device_ids"].string_value = "1,0"
     assert text_format.MessageToString(config) == text_format.MessageToString(wanted)
     assert list((tmp_path / "tensorrt_llm" / "1").iterdir()) == []
+
+
+def test_a_checkpoints_backend_has_its_own_parameters_and_more_tensors(tmp_path):
+    config = render(tmp_path, backend="llm_api", parameters={"llm_args": "{}"})
+    assert {name: value.string_value for name, value in config.parameters.items()} == {
+        "gpt_model_path": "/engines/one",
+        "llm_args": "{}",
+    }
+    declared = {field.name for field in (*config.input, *config.output)}
+    more = {row.name for row in (*LLM_API_INPUTS, *LLM_API_OUTPUTS)}
+    assert more <= declared
+    assert not more & {row.name for row in (*INPUTS, *OUTPUTS)}
 
 
 def test_rendering_twice_replaces_the_first(tmp_path):

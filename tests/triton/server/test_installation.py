@@ -26,6 +26,14 @@ def test_named_server_of_a_complete_installation_needs_no_tricks(tmp_path):
     assert found.executable == executable
     assert found.backends == tmp_path / "opt/backends"
     assert (found.stub, found.library_paths, found.program_path) == (None, (), None)
+
+
+def test_the_environment_of_newer_images_comes_first_on_the_path(tmp_path, monkeypatch):
+    executable = program(tmp_path / "opt/bin/tritonserver")
+    (tmp_path / "venv/bin").mkdir(parents=True)
+    monkeypatch.setattr(installation, "_IMAGE_ENVIRONMENT", tmp_path / "venv")
+    found = find_installation({"TRITON_SERVER_EXECUTABLE": str(executable), "PATH": ""})
+    assert found.program_path == tmp_path / "venv/bin"
     assert [p.name for p in found.python_paths] == ["packages"]
 
 

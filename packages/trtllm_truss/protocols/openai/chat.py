@@ -59,8 +59,8 @@ class ChatFields(ChatExtensions):
         None,
         ge=0,
         le=20,
-        description="Alternatives to report for each token: 0, or in greedy decoding 1; requires "
-        "logprobs. The engines report the chosen token only.",
+        description="Alternatives to report for each token; requires logprobs. More than 0, or in "
+        "greedy decoding 1, needs a checkpoint as engine.",
     )
     tools: list[Any] | None = Field(
         None,

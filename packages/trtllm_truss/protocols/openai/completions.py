@@ -53,8 +53,8 @@ class CompletionFields(CompletionExtensions):
         None,
         ge=0,
         le=5,
-        description="Alternatives to report for each token: 0, or in greedy decoding 1. The "
-        "engines report the chosen token only.",
+        description="Alternatives to report for each token. More than 0, or in greedy decoding 1, "
+        "needs a checkpoint as engine.",
     )
     best_of: int | None = Field(None, ge=1, description="May only be equal to n.")
 

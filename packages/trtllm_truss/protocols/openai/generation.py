@@ -72,7 +72,7 @@ def alternatives_of_engine(
 ) -> int | None:
     """Return the number of alternatives per token that the engine must report.
 
-    The engines report the chosen token only. In greedy decoding it is the likeliest one, too.
+    Most engines report the chosen token only. In greedy decoding it is the likeliest one, too.
 
     Args:
         fields: the fields, with defaults.

@@ -95,8 +95,8 @@ class ResponsesFields(ChatExtensions):
         None,
         ge=0,
         le=20,
-        description="Alternatives to report for each token: 0, or in greedy decoding 1; requires "
-        f"`{LOG_PROBS}`. The engines report the chosen token only.",
+        description=f"Alternatives to report for each token; requires `{LOG_PROBS}`. More than 0, "
+        "or in greedy decoding 1, needs a checkpoint as engine.",
     )
     tools: list[Any] | None = Field(
         None, max_length=MAX_TOOLS, description="Functions that the model may call."

@@ -24,6 +24,7 @@ class EngineRequest:
         beam_width: beams; only the best one is returned.
         sampling: sampling parameters.
         return_log_probs: include log probabilities in chunks.
+        top_log_probs: alternatives per token to include with them; the LLM API only.
         guide: constraint on the answer; requires an `end_id`.
         guide_is_checked: skip the CPU engine's check of the guide; it then also sends empty chunks
             while the guide compiles.
@@ -43,6 +44,7 @@ class EngineRequest:
     beam_width: int = 1
     sampling: Sampling = field(default_factory=Sampling)
     return_log_probs: bool = False
+    top_log_probs: int = 0
     guide: Guide | None = None
     guide_is_checked: bool = False
     lora_task_id: int | None = None
@@ -59,9 +61,11 @@ class EngineChunk:
         final: the last chunk; a complete stream has exactly one.
         cum_log_prob: log probability of everything generated so far, if requested.
         log_probs: one per token generated so far (not only the new ones), if requested.
+        alternatives: likeliest ids with their log probabilities, likewise.
     """
 
     token_ids: tuple[int, ...]
     final: bool
     cum_log_prob: float | None = None
     log_probs: tuple[float, ...] = ()
+    alternatives: tuple[tuple[tuple[int, float], ...], ...] = ()

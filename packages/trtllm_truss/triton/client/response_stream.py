@@ -52,6 +52,7 @@ class ResponseStream:
         self._reader = ResponseReader(request_id)
         self._tokens = array("i")
         self._log_probs: tuple[float, ...] = ()
+        self._alternatives: tuple[tuple[tuple[int, float], ...], ...] = ()
         self._cum_log_prob: float | None = None
         self._final = False
         self._failure: TrussError | None = None
@@ -90,6 +91,7 @@ class ResponseStream:
             self._final,
             cum_log_prob=self._cum_log_prob,
             log_probs=self._log_probs,
+            alternatives=self._alternatives,
         )
         del self._tokens[:]
         return chunk
@@ -152,6 +154,7 @@ class ResponseStream:
             # The C++ backend sends the whole list every time; others send only new values.
             whole = len(chunk.log_probs) >= len(self._log_probs) + len(chunk.token_ids)
             self._log_probs = chunk.log_probs if whole else self._log_probs + chunk.log_probs
+            self._alternatives += chunk.alternatives
 
     async def _woken(self, at: float, *, for_tokens: bool) -> None:
         """Wait for the time, the end, or a token if the reader waits for one."""

@@ -8,16 +8,23 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from tritonclient.grpc import service_pb2
 
 from trtllm_truss.guides.guide import GUIDE_IS_CHECKED
 from trtllm_truss.triton.client.request import EngineChunk, EngineRequest
-from trtllm_truss.triton.model_repository.contract import INPUTS
+from trtllm_truss.triton.model_repository.contract import (
+    INPUTS,
+    LLM_API_INPUTS,
+    LLM_API_OUTPUTS,
+)
 
 _PROTOCOL_DTYPES = {"STRING": "BYTES"}  # where config.pbtxt and the protocol differ
-_DTYPES = {tensor.name: _PROTOCOL_DTYPES.get(tensor.dtype, tensor.dtype) for tensor in INPUTS}
+_DTYPES = {
+    tensor.name: _PROTOCOL_DTYPES.get(tensor.dtype, tensor.dtype)
+    for tensor in (*INPUTS, *LLM_API_INPUTS)
+}
 _SCALARS = {
     "INT32": struct.Struct("<i"),
     "UINT64": struct.Struct("<Q"),
@@ -25,6 +32,9 @@ _SCALARS = {
     "BOOL": struct.Struct("<?"),
 }
 _FINAL = "triton_final_response"
+_TOP = LLM_API_INPUTS[0].name
+_TOP_TYPES = {tensor.name: {"INT32": "i", "FP32": "f"}[tensor.dtype] for tensor in LLM_API_OUTPUTS}
+_TOP_IDS, _TOP_VALUES = (tensor.name for tensor in LLM_API_OUTPUTS)
 
 
 def encode_request(
@@ -44,23 +54,13 @@ def encode_request(
     for name, value in _scalars(request):
         if value is not None and name in declared:
             _add(message, name, [1, 1], _SCALARS[_DTYPES[name]].pack(value))
-    for name, words in (
-        ("stop_words_list", request.stop_words),
-        ("bad_words_list", request.bad_words),
-    ):
-        if words:
-            _add(message, name, [1, 2, sum(map(len, words))], pack_words(words))
-    if request.logit_bias:
-        bias = array("f", bytes(4 * request.vocab_size))
-        for token_id, value in request.logit_bias.items():
-            bias[token_id] = value
-        _add(message, "embedding_bias", [1, request.vocab_size], bias.tobytes())
+    _add_words(message, request)
+    _add_bias(message, request)
     _add_guide(message, request)
-    for name in ("output_ids", "sequence_length"):
+    if request.top_log_probs:
+        _add(message, _TOP, [1, 1], _SCALARS[_DTYPES[_TOP]].pack(request.top_log_probs))
+    for name in _outputs(request):
         message.outputs.add(name=name)
-    if request.return_log_probs:
-        for name in ("cum_log_probs", "output_log_probs"):
-            message.outputs.add(name=name)
     return message
 
 
@@ -91,6 +91,7 @@ def decode_response(response: service_pb2.ModelInferResponse) -> EngineChunk:
     cum_log_prob: float | None = None
     log_probs: tuple[float, ...] = ()
     beams = 1
+    top: dict[str, tuple[int, tuple[float, ...]]] = {}
     for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
         if output.name == "output_ids":  # [1, beams, tokens]
             tokens = struct.unpack_from(f"<{output.shape[2]}i", raw)
@@ -101,6 +102,9 @@ def decode_response(response: service_pb2.ModelInferResponse) -> EngineChunk:
         elif output.name == "output_log_probs":  # [1, beams, tokens]
             log_probs = struct.unpack_from(f"<{output.shape[2]}f", raw)
             beams = output.shape[1]
+        elif output.name in (_TOP_IDS, _TOP_VALUES):  # [1, beams, tokens, alternatives]
+            count, kind = output.shape[2] * output.shape[3], _TOP_TYPES[output.name]
+            top[output.name] = output.shape[3], struct.unpack_from(f"<{count}{kind}", raw)
     # Shorter beams are padded, and sequence_length is where they end. For a single one, streamed
     # with the log probabilities of all its tokens, it counts the new tokens.
     return EngineChunk(
@@ -108,6 +112,23 @@ def decode_response(response: service_pb2.ModelInferResponse) -> EngineChunk:
         final=_FINAL in response.parameters and response.parameters[_FINAL].bool_param,
         cum_log_prob=cum_log_prob,
         log_probs=log_probs[:length] if beams > 1 else log_probs,
+        alternatives=_alternatives(top) if top else (),
+    )
+
+
+def _alternatives(
+    tensors: Mapping[str, tuple[int, tuple[float, ...]]],
+) -> tuple[tuple[tuple[int, float], ...], ...]:
+    """Group the alternatives by token, without padding.
+
+    Raises:
+        ValueError: ids and values differ in number.
+    """
+    (width, ids), (_, values) = tensors[_TOP_IDS], tensors[_TOP_VALUES]
+    pairs = [(int(token), value) for token, value in zip(ids, values, strict=True)]
+    return tuple(
+        tuple(pair for pair in pairs[start : start + width] if pair[0] >= 0)
+        for start in range(0, len(pairs), width or 1)
     )
 
 
@@ -159,6 +180,31 @@ def _scalars(request: EngineRequest) -> tuple[tuple[str, float | None], ...]:
         ("return_log_probs", True if request.return_log_probs else None),
         ("lora_task_id", request.lora_task_id),
     )
+
+
+def _outputs(request: EngineRequest) -> list[str]:
+    names = ["output_ids", "sequence_length"]
+    if request.return_log_probs:
+        names += ["cum_log_probs", "output_log_probs"]
+    return [*names, _TOP_IDS, _TOP_VALUES] if request.top_log_probs else names
+
+
+def _add_words(message: service_pb2.ModelInferRequest, request: EngineRequest) -> None:
+    for name, words in (
+        ("stop_words_list", request.stop_words),
+        ("bad_words_list", request.bad_words),
+    ):
+        if words:
+            _add(message, name, [1, 2, sum(map(len, words))], pack_words(words))
+
+
+def _add_bias(message: service_pb2.ModelInferRequest, request: EngineRequest) -> None:
+    if not request.logit_bias:
+        return
+    bias = array("f", bytes(4 * request.vocab_size))
+    for token_id, value in request.logit_bias.items():
+        bias[token_id] = value
+    _add(message, "embedding_bias", [1, request.vocab_size], bias.tobytes())
 
 
 def _add_guide(message: service_pb2.ModelInferRequest, request: EngineRequest) -> None:

@@ -122,6 +122,15 @@ INPUTS: tuple[Tensor, ...] = (
     _scalar("return_kv_cache_reuse_stats", "BOOL", (0, 16), until=(0, 19)),
 )
 
+LLM_API_INPUTS: tuple[Tensor, ...] = (_scalar("num_top_logprobs", "INT32"),)
+"""Inputs of the backend `llm_api` beyond those of every version: alternatives per token."""
+
+LLM_API_OUTPUTS: tuple[Tensor, ...] = (
+    Tensor("top_logprob_ids", "INT32", (-1, -1, -1)),  # (beams, tokens, alternatives)
+    Tensor("top_logprobs", "FP32", (-1, -1, -1)),  # likeliest first; id -1 is padding
+)
+"""Its outputs, for the tokens of `output_ids` in the same response."""
+
 OUTPUTS: tuple[Tensor, ...] = (
     Tensor("output_ids", "INT32", (-1, -1)),  # (beams, tokens)
     Tensor("sequence_length", "INT32", (-1,)),  # (beams)

@@ -18,7 +18,14 @@ from trtllm_truss.errors import SettingsError
 from trtllm_truss.literals import rows_for
 from trtllm_truss.settings.runtime import ParameterValue
 from trtllm_truss.settings.runtime_parameters import PARAMETERS
-from trtllm_truss.triton.model_repository.contract import INPUTS, MODEL_NAME, OUTPUTS, Tensor
+from trtllm_truss.triton.model_repository.contract import (
+    INPUTS,
+    LLM_API_INPUTS,
+    LLM_API_OUTPUTS,
+    MODEL_NAME,
+    OUTPUTS,
+    Tensor,
+)
 
 Backend = Literal["tensorrtllm", "openvino_genai", "llm_api"]
 
@@ -63,8 +70,9 @@ def render_repository(
     config.instance_group[0].count = instance_count
     if config.dynamic_batching.preferred_batch_size:
         config.dynamic_batching.preferred_batch_size[:] = [max_batch_size]
-    _declare(config.input, rows_for(INPUTS, tensorrt_llm_version))
-    _declare(config.output, rows_for(OUTPUTS, tensorrt_llm_version))
+    more = (LLM_API_INPUTS, LLM_API_OUTPUTS) if backend == "llm_api" else ((), ())
+    _declare(config.input, (*rows_for(INPUTS, tensorrt_llm_version), *more[0]))
+    _declare(config.output, (*rows_for(OUTPUTS, tensorrt_llm_version), *more[1]))
     if backend == "llm_api":
         config.parameters.clear()  # the template's are those of the executor
     _set_parameters(config, parameters, tensorrt_llm_version)

@@ -24,6 +24,7 @@ EXECUTABLE_VARIABLE = "TRITON_SERVER_EXECUTABLE"
 BACKENDS_VARIABLE = "TRITON_BACKEND_DIRECTORY"
 
 _IMAGE_EXECUTABLE = Path("/opt/tritonserver/bin/tritonserver")
+_IMAGE_ENVIRONMENT = Path("/opt/venv-tritonserver")
 _OWN_PACKAGE = Path(__file__).resolve().parents[2]
 _OWN_BACKENDS = _OWN_PACKAGE / "backends"
 _STUB = "triton_python_backend_stub"
@@ -61,7 +62,15 @@ def find_installation(environ: Mapping[str, str] | None = None) -> TritonInstall
     root = executable.parent.parent
     if (root / "python_backend_stubs").is_dir():
         return _wheel_installation(executable, root)
-    return TritonInstallation(executable, root / "backends", python_paths=(_OWN_PACKAGE.parent,))
+    # From 26.04 on, the image has TensorRT-LLM in a virtual environment, and the stub takes its
+    # interpreter from the `python3` it finds on PATH.
+    programs = _IMAGE_ENVIRONMENT / "bin"
+    return TritonInstallation(
+        executable,
+        root / "backends",
+        python_paths=(_OWN_PACKAGE.parent,),
+        program_path=programs if programs.is_dir() else None,
+    )
 
 
 def assemble_backends(
