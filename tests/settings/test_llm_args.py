@@ -33,6 +33,8 @@ def refusal(llm_args: Any, version: str = "1.2.1") -> SettingsError:
         {"cuda_graph_config": {"batch_sizes": [1, 2, 4], "enable_padding": True}},
         {"cuda_graph_config": None},
         {"moe_config": {"backend": "CUTLASS"}, "batch_wait_timeout_ms": 1.5},
+        {"speculative_config": {"decoding_type": "Eagle3", "speculative_model": "/draft"}},
+        {"speculative_config": None},
         {"load_format": "dummy", "sampler_type": "TRTLLMSampler"},
     ],
 )
@@ -77,6 +79,17 @@ def test_null_is_not_set() -> None:
             "kv_cache_config.free_gpu_mem_fraction",
             "is not a field of kv_cache_config in TensorRT-LLM 1.2.1. Did you mean "
             "free_gpu_memory_fraction?",
+        ),
+        (
+            {"speculative_config": {"decoding_type": "Medusa"}},
+            "speculative_config.decoding_type",
+            'is "Medusa"; it must be one of MTP, Eagle3',
+        ),
+        ({"speculative_config": {"max_draft_len": 3}}, "speculative_config.decoding_type", "null"),
+        (
+            {"speculative_config": {"decoding_type": "Eagle3", "speculative_model": "org/draft"}},
+            "speculative_config.speculative_model",
+            "it must be a folder in the container",
         ),
         ({"model": "/m"}, "model", "cannot be set. It is the folder"),
         ({"tokenizer": "/t"}, "tokenizer", "cannot be set"),

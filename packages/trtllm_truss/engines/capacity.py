@@ -120,12 +120,12 @@ class CacheShape:
         checkpoint, quantization = engine.checkpoint, engine.number_formats
         if checkpoint is None or quantization is None:
             return None
-        numbers = _keys_and_values(
-            checkpoint.cache_heads, engine.tensor_parallelism, checkpoint.head_size
-        )
+        arguments = engine.llm_args or {}
+        gpus = 1 if arguments.get("enable_attention_dp") else engine.tensor_parallelism
+        numbers = _keys_and_values(checkpoint.cache_heads, gpus, checkpoint.head_size)
         if checkpoint.latent_size is not None:  # one vector for all heads, on every GPU
             numbers = (checkpoint.latent_size,) * checkpoint.layers
-        cache = (engine.llm_args or {}).get("kv_cache_config") or {}
+        cache = arguments.get("kv_cache_config") or {}
         chosen = str(cache.get("dtype") or "auto").upper()
         cached = quantization.kv_cache if chosen == "AUTO" else chosen
         return cls(

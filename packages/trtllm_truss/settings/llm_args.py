@@ -11,7 +11,13 @@ from typing import Any
 
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.literals import release, rows_for
-from trtllm_truss.settings.llm_arguments import COMPLETE_BEFORE, LLM_ARGUMENTS, Argument, Kind
+from trtllm_truss.settings.llm_arguments import (
+    COMPLETE_BEFORE,
+    DECODING_TYPES,
+    LLM_ARGUMENTS,
+    Argument,
+    Kind,
+)
 from trtllm_truss.validation import did_you_mean, shown
 
 SECTION = "llm_args"
@@ -34,7 +40,9 @@ def parse_llm_args(values: object) -> dict[str, Any]:
         json.dumps(values, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise _error("", f"holds a value that JSON cannot express ({error}).") from None
-    return _parse(values, LLM_ARGUMENTS, "")
+    parsed = _parse(values, LLM_ARGUMENTS, "")
+    _check_drafts(parsed.get("speculative_config") or {})
+    return parsed
 
 
 def check_llm_args(values: Mapping[str, Any], tensorrt_llm_version: str) -> None:
@@ -112,6 +120,29 @@ def _check(values: Mapping[str, Any], rows: Sequence[Argument], path: str, versi
             )
         if row.fields and isinstance(value, Mapping):
             _check(value, row.fields, f"{path}{name}.", version)
+
+
+def _check_drafts(config: Mapping[str, Any]) -> None:
+    """Refuse speculative decoding that a checkpoint does not have, and models outside the disk.
+
+    The field of the draft model has had three names.
+    """
+    if not config:
+        return
+    kind = config.get("decoding_type")
+    if kind not in DECODING_TYPES:
+        raise _error(
+            "speculative_config.decoding_type",
+            f"is {shown(kind)}; it must be one of {', '.join(DECODING_TYPES)}.",
+        )
+    for name in ("speculative_model", "speculative_model_dir", "pytorch_weights_path"):
+        path = config.get(name)
+        if path is not None and not str(path).startswith("/"):
+            raise _error(
+                f"speculative_config.{name}",
+                f"is {shown(path)}; it must be a folder in the container, such as one that "
+                "`weights` of config.yaml mounts: the engine downloads nothing.",
+            )
 
 
 def _is_valid(row: Argument, value: Any) -> bool:

@@ -16,6 +16,12 @@ from trtllm_truss.literals import Release
 COMPLETE_BEFORE: Release = (1, 3)
 """The first release with arguments that the table may lack."""
 
+DECODING_TYPES = (
+    *("MTP", "Eagle3", "Eagle", "NGram", "DraftTarget", "Auto"),
+    *("PARD", "SA", "DFlash"),  # from 1.3
+)
+"""Speculative decoding with the PyTorch backend; Medusa and Lookahead need a prebuilt engine."""
+
 Kind = Literal["bool", "int", "number", "text", "ints", "mapping", "any"]
 
 

@@ -165,6 +165,23 @@ def test_remedies_for_a_split_that_does_not_fit() -> None:
 
 
 @pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ({"moe_tensor_parallel_size": 2, "moe_expert_parallel_size": 4}, ""),
+        ({"moe_expert_parallel_size": 8}, ""),
+        ({"moe_expert_parallel_size": 3}, "sets moe_expert_parallel_size 3, and tensor"),
+        ({"moe_tensor_parallel_size": 2, "moe_expert_parallel_size": 2}, "parallelism, 8;"),
+    ],
+)
+def test_experts_are_split_over_the_same_gpus(sizes: dict[str, int], words: str) -> None:
+    runtime = {"llm_args": sizes}
+    content = MODELS["mistralai/Mixtral-8x7B-Instruct-v0.1"][0]
+    found = errors(complete(content, tensor_parallelism=8, runtime=runtime))
+    assert words in found
+    assert bool(found) == bool(words)
+
+
+@pytest.mark.parametrize(
     ("host", "words"),
     [
         ({"image": IMAGE.format("25.09")}, ""),
@@ -241,6 +258,13 @@ def test_the_cache_has_its_own_number_format(engine: EngineDescription, share: f
     shape = CacheShape.of(engine)
     assert shape is not None
     assert shape.bytes_per_token == 131_072 * share
+
+
+def test_data_parallel_attention_splits_no_heads() -> None:
+    runtime = {"llm_args": {"enable_attention_dp": True}}
+    shape = CacheShape.of(complete(llama(), tensor_parallelism=8, runtime=runtime))
+    assert shape is not None
+    assert shape.bytes_per_token == 131_072
 
 
 def capacity(free_bytes: int, weights_bytes: int = 16 * GB, **runtime: Any):

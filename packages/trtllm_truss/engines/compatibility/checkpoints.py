@@ -5,6 +5,7 @@ Nothing of this needs the weights.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 
@@ -27,6 +28,7 @@ from trtllm_truss.settings.model import Settings
 FIRST_RELEASE: Release = (1, 0)
 """The first TensorRT-LLM whose LLM API has PyTorch as its default."""
 
+_EXPERT_SIZES = ("moe_tensor_parallel_size", "moe_expert_parallel_size")
 _NO_TRITON = re.compile(r"(^|/)tensorrt-llm/release:")
 
 
@@ -43,6 +45,7 @@ def check_checkpoint(
     yield from _architecture(checkpoint, version)
     yield from _weight_format(weights, version)
     yield from _split(checkpoint, engine)
+    yield from _experts(engine)
     if checkpoint.has_code and not settings.trust_remote_code:
         yield warning(
             "checkpoint_has_code",
@@ -141,6 +144,20 @@ def _split(checkpoint: Checkpoint, engine: EngineDescription) -> Iterator[Diagno
             "pipeline_parallelism_above_layers",
             f"config.yaml: model_metadata.pipeline_parallelism is {pipeline}, but the checkpoint "
             f"has {checkpoint.layers} layers; lower it.",
+        )
+
+
+def _experts(engine: EngineDescription) -> Iterator[Diagnostic]:
+    arguments = engine.llm_args or {}
+    given = {name: arguments[name] for name in _EXPERT_SIZES if arguments.get(name)}
+    product = math.prod(given.values())
+    tensor = engine.tensor_parallelism
+    if product != tensor if len(given) == len(_EXPERT_SIZES) else tensor % product:
+        sizes = " and ".join(f"{name} {size}" for name, size in given.items())
+        yield error(
+            "expert_parallelism_mismatch",
+            f"config.yaml: model_metadata.runtime.llm_args sets {sizes}, and tensor × expert "
+            f"parallelism of the experts must be tensor_parallelism, {tensor}; change either.",
         )
 
 
