@@ -175,7 +175,7 @@ def test_blank_knobs_are_not_set() -> None:
 
 
 def test_no_memory_at_all_is_refused() -> None:
-    assert codes(capacity(-GB)) == ["kv_cache_too_small"]
+    assert codes(capacity(-GB)) == ["weights_exceed_memory"]
 
 
 def test_an_attention_window_shortens_sequences() -> None:

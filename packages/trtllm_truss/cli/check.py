@@ -98,7 +98,7 @@ def examine(truss: Path, config: Path | None) -> Report:
         if settings.engine_repository is None:
             job = prepare_build(settings, host, environment.hf_access_token)
             return Report([*facts, *job.estimate.sentences], findings)
-        engine = _describe(settings, environment, findings)
+        engine = _describe(settings, environment, host.known_version, findings)
         if engine is None:
             return Report(
                 [*facts, "engine: a GGUF file, inspected once it is downloaded"], findings
@@ -117,7 +117,10 @@ def examine(truss: Path, config: Path | None) -> Report:
 
 
 def _describe(
-    settings: Settings, environment: Environment, findings: list[Diagnostic]
+    settings: Settings,
+    environment: Environment,
+    version: str | None,
+    findings: list[Diagnostic],
 ) -> EngineDescription | None:
     """Describe the engine without downloading weights; check access rights and disk space.
 
@@ -128,7 +131,7 @@ def _describe(
     engine = repository.describe()
     if engine is not None:
         adapters = open_adapters(settings, environment)
-        engine = completed(engine, settings, adapters_of(adapters))
+        engine = completed(engine, settings, version, adapters_of(adapters))
     with_code = settings.trust_remote_code
     try:
         paths = own_tokenizer_paths(settings, repository)

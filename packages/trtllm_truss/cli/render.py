@@ -50,14 +50,14 @@ def run(options: argparse.Namespace) -> int:
         paths = repository.engine_paths(repository.describe(), with_code=with_code)
         folder = repository.source.fetch([*paths, *own_tokenizer_paths(settings, repository)])
     adapters = open_adapters(settings, environment)
-    engine = completed(inspect_engine(folder.resolve()), settings, adapters_of(adapters))
+    here = HostInfo.from_config(content, runtime_version=installed_version())
+    described = inspect_engine(folder.resolve())
+    engine = completed(described, settings, here.known_version, adapters_of(adapters))
     tokenizer = open_tokenizer(settings, environment)
     tokenizer_dir = tokenizer.fetch() if tokenizer else engine.tokenizer_folder
     data_dir = options.truss / content.get("data_dir", "data")
-    version = HostInfo.from_config(
-        content, runtime_version=installed_version()
-    ).tensorrt_llm_version
     folders = {adapter.name: adapter.fetch() for adapter in adapters}
-    render_engine(settings, engine, data_dir, options.output, version, tokenizer_dir, folders)
+    version, output = here.tensorrt_llm_version, options.output
+    render_engine(settings, engine, data_dir, output, version, tokenizer_dir, folders)
     echo(f"wrote the model repository for {folder} to {options.output}")
     return 0

@@ -13,6 +13,7 @@ from trtllm_truss.engines.concurrency import (
     max_beam_width,
 )
 from trtllm_truss.engines.inspection import Engine, EngineKind
+from trtllm_truss.engines.llm_api.arguments import CPP_SAMPLER
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.requests import GenerationRequest
 from trtllm_truss.settings.model import Settings
@@ -59,7 +60,7 @@ class Capabilities:
             adapters=engine.takes_adapters,
             adapter_ids={name: n for n, name in enumerate(settings.lora_adapters, 1)},
             one_beam_width=engine.kind is EngineKind.LLM_API,
-            top_log_probs=_TOP_LOG_PROBS if engine.kind is EngineKind.LLM_API else 0,
+            top_log_probs=_top_log_probs(engine),
             biased_tokens=engine.checkpoint.vocab_size if engine.checkpoint else 0,
             guides=engine.kind is EngineKind.CPU
             or guided_decoding_backend(settings, engine) is not None,
@@ -146,6 +147,12 @@ def with_callers_field(refused: InvalidRequest, request: GenerationRequest) -> I
         return refused
     name = request.name("guide")
     return InvalidRequest(_GUIDE_TENSORS.sub(name, refused.message), param=name)
+
+
+def _top_log_probs(engine: Engine) -> int:
+    if engine.llm_args is None or engine.llm_args.get("sampler_type") == CPP_SAMPLER:
+        return 0
+    return _TOP_LOG_PROBS
 
 
 def _too_many_log_probs(request: GenerationRequest, capabilities: Capabilities) -> str:

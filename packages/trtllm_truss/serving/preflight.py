@@ -60,6 +60,7 @@ def resolve_engine(
     environment: Environment,
     host: HostInfo,
     built: Path | None = None,
+    version: str | None = None,
 ) -> ResolvedEngine:
     """Validate the engine against this host and the settings; download it with the tokenizer.
 
@@ -68,6 +69,7 @@ def resolve_engine(
         environment: secrets and variables.
         host: properties of this machine.
         built: folder of the engine from `build`, if the settings name none.
+        version: TensorRT-LLM's, if it is known: the host's, or that of config.yaml's image.
 
     Raises:
         ArtifactError: engine or tokenizer is missing or unreadable.
@@ -77,7 +79,7 @@ def resolve_engine(
     adapters = open_adapters(settings, environment)
     described = repository.describe()
     if described is not None:
-        described = completed(described, settings, adapters_of(adapters))
+        described = completed(described, settings, version, adapters_of(adapters))
         _raise_errors(_diagnose(settings, described, host)[0])
     paths = [
         *repository.engine_paths(described, with_code=settings.trust_remote_code),
@@ -90,7 +92,7 @@ def resolve_engine(
         fetched = aside.submit(tokenizer.fetch) if tokenizer else None
         folder = repository.source.fetch(paths)
         tokenizer_folder = fetched.result() if fetched else None
-    engine = completed(inspect_engine(folder), settings, adapters_of(adapters))
+    engine = completed(inspect_engine(folder), settings, version, adapters_of(adapters))
     check_files(engine, folder)
     own, capacity = _diagnose(settings, engine, host)
     _raise_errors(own)

@@ -293,7 +293,8 @@ class Service:
         built = None
         if self._settings.engine_repository is None:
             built = ensure_engine(self._settings, self._environment, host)
-        resolved = resolve_engine(self._settings, self._environment, host, built)
+        version = HostInfo(image=self._image, runtime_version=host.runtime_version).known_version
+        resolved = resolve_engine(self._settings, self._environment, host, built, version)
         if resolved.capacity is not None:
             logger.info("%s", resolved.capacity.summary)
         for finding in resolved.findings:

@@ -52,7 +52,7 @@ def test_adapters_that_are_not_applied(content: bytes, words: str) -> None:
 
 def arguments(**metadata: Any) -> EngineDescription:
     engine = inspect_config(llama(), listing())
-    return completed(engine, settings_for(**BOTH, **metadata), (SQL, CHAT))
+    return completed(engine, settings_for(**BOTH, **metadata), adapters=(SQL, CHAT))
 
 
 def test_the_arguments_hold_all_adapters() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.engines.llm_api.checkpoints import complete, llama, settings_for
+from tests.engines.llm_api.checkpoints import complete, listing, llama, settings_for
 from tests.engines.llm_api.model_configs import MODELS
 from tests.support.fake_tensorrtllm import write_engine
 
@@ -18,7 +18,12 @@ from trtllm_truss.engines.concurrency import (
     max_beam_width,
     overcommits,
 )
-from trtllm_truss.engines.inspection import EngineDescription, EngineKind, inspect_engine
+from trtllm_truss.engines.inspection import (
+    EngineDescription,
+    EngineKind,
+    inspect_config,
+    inspect_engine,
+)
 from trtllm_truss.engines.llm_api.arguments import completed
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.literals import rows_for
@@ -55,6 +60,27 @@ def test_defaults() -> None:
     assert arguments() == DEFAULTS
     short = arguments(llama(max_position_embeddings=4096))
     assert (short["max_seq_len"], short["max_input_len"]) == (4096, 4095)
+
+
+@pytest.mark.parametrize(
+    ("version", "runtime", "expected"),
+    [
+        (None, {}, None),
+        ("1.0.0", {}, None),
+        ("1.1.0", {}, "TRTLLMSampler"),
+        ("1.2.1", {}, "TRTLLMSampler"),
+        ("1.2.1", {"llm_args": {"sampler_type": "TorchSampler"}}, "TorchSampler"),
+        ("1.2.1", {"llm_args": {"speculative_config": {"decoding_type": "MTP"}}}, None),
+        ("1.3.0rc20", {}, None),
+    ],
+)
+def test_penalties_need_the_cpp_sampler_before_1_3(
+    version: str | None, runtime: dict[str, Any], expected: str | None
+) -> None:
+    settings = settings_for(runtime=runtime)
+    engine = completed(inspect_config(llama(), listing()), settings, version)
+    assert engine.llm_args is not None
+    assert engine.llm_args.get("sampler_type") == expected
 
 
 def test_recurrent_layers_reuse_no_blocks() -> None:

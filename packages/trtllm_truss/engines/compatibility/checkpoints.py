@@ -20,7 +20,7 @@ from trtllm_truss.engines.llm_api.architectures import (
     OTHER_BACKENDS,
 )
 from trtllm_truss.engines.llm_api.arguments import unused_keys
-from trtllm_truss.engines.versions import IMAGES, find_image, version_in
+from trtllm_truss.engines.versions import IMAGES, find_image
 from trtllm_truss.engines.weight_format import WeightFormat
 from trtllm_truss.literals import Release, release
 from trtllm_truss.settings.model import Settings
@@ -39,7 +39,7 @@ def check_checkpoint(
     checkpoint, weights = engine.checkpoint, engine.weight_format
     if checkpoint is None or weights is None:
         return
-    version = host.runtime_version or (version_in(host.image) if host.image else None)
+    version = host.known_version
     yield from _image(host)
     yield from _release(version, host)
     yield from _architecture(checkpoint, version)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtllm_truss.engines.gpus import Gpu
-from trtllm_truss.engines.versions import version_to_render
+from trtllm_truss.engines.versions import version_in, version_to_render
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,11 @@ class HostInfo:
     image: str | None = None
     gpus: Sequence[Gpu] | None = None
     runtime_version: str | None = None
+
+    @property
+    def known_version(self) -> str | None:
+        """The TensorRT-LLM version here; None if neither runtime nor image tells."""
+        return self.runtime_version or (version_in(self.image) if self.image else None)
 
     @property
     def tensorrt_llm_version(self) -> str:

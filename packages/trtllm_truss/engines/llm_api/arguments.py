@@ -10,6 +10,7 @@ from trtllm_truss.engines.diagnostics import Diagnostic, warning
 from trtllm_truss.engines.inspection import EngineDescription, EngineKind
 from trtllm_truss.engines.llm_api.adapters import Adapter, lora_config
 from trtllm_truss.errors import SettingsError
+from trtllm_truss.literals import release
 from trtllm_truss.settings.llm_args import SECTION
 from trtllm_truss.settings.llm_runtime_keys import RUNTIME_KEYS
 from trtllm_truss.settings.model import Settings
@@ -21,6 +22,10 @@ DEFAULT_MAX_SEQ_LEN = 32_768
 DEFAULT_MAX_BATCH_SIZE = 256
 DEFAULT_MAX_NUM_TOKENS = 8192
 
+CPP_SAMPLER = "TRTLLMSampler"
+"""The sampler of the C++ runtime; it reports no alternatives of a token."""
+
+_SAMPLER_TYPES, _TORCH_PENALTIES = (1, 1), (1, 3)
 _RUNTIME = "config.yaml: model_metadata.runtime"
 _CHUNKED = "enable_chunked_prefill"
 _DEGREES = {
@@ -32,13 +37,17 @@ Description = TypeVar("Description", bound=EngineDescription)
 
 
 def completed(
-    engine: Description, settings: Settings, adapters: Sequence[Adapter] = ()
+    engine: Description,
+    settings: Settings,
+    version: str | None = None,
+    adapters: Sequence[Adapter] = (),
 ) -> Description:
     """Complete a checkpoint with the arguments and limits of the settings.
 
     Args:
         engine: any engine; those of other kinds are returned unchanged.
         settings: the operator's settings.
+        version: TensorRT-LLM's; None if unknown.
         adapters: those of `lora_adapters`.
 
     Raises:
@@ -68,6 +77,8 @@ def completed(
             _put(given, key.argument, key.convert(value))
     _merge(arguments, given)
     _merge(arguments, settings.runtime.llm_args, given)
+    if _needs_the_cpp_sampler(version) and not arguments.get("speculative_config"):
+        arguments.setdefault("sampler_type", CPP_SAMPLER)
     for argument, setting in _DEGREES.items():
         if arguments[argument] != getattr(settings, setting):
             raise SettingsError(
@@ -142,6 +153,14 @@ def _defaults(engine: EngineDescription, settings: Settings) -> dict[str, Any]:
         },
         **({"trust_remote_code": True} if settings.trust_remote_code else {}),
     }
+
+
+def _needs_the_cpp_sampler(version: str | None) -> bool:
+    """Return True for releases whose PyTorch sampler has no penalties and no bad words.
+
+    Both come with many clients, and with many models' `generation_config.json`.
+    """
+    return version is not None and _SAMPLER_TYPES <= release(version) < _TORCH_PENALTIES
 
 
 def _put(arguments: dict[str, Any], path: str, value: Any) -> None:
