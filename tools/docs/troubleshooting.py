@@ -19,6 +19,10 @@ ENGINE_LINES: dict[str, tuple[str, ...]] = {
     ),
     "library_missing": ("libnvinfer_plugin_tensorrt_llm.so.9: cannot open shared object file",),
     "module_missing": ("ModuleNotFoundError: No module named 'openvino'",),
+    "tensorrt_llm_missing": ("ModuleNotFoundError: No module named 'tensorrt_llm'",),
+    "architecture_unknown": (
+        "ValueError: Unknown architecture for AutoModelForCausalLM: GraniteForCausalLM",
+    ),
     "wrong_gpu": ("incompatible device, expecting compute 9.0 got compute 8.9, please rebuild",),
     "tensorrt_mismatch": ("expecting library version 10.11.0.33 got 10.3.0.26, please rebuild",),
     "engine_unreadable": ("Version tag does not match. Note: Current Version: 228",),

@@ -219,6 +219,7 @@ class Service:
                 first_token_id=lambda: (loading.result().encode("Hello", False) or [0])[0],
                 on_restart=self._engine_restarts,
                 give_up=lambda: os._exit(_GIVEN_UP_STATUS),
+                beam_width=engine.max_beam_width if engine.llm_args is not None else 1,
             )
             self._resources.callback(supervisor.stop)
             loading.add_done_callback(partial(_stop_on_failure, supervisor))

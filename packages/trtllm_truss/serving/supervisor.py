@@ -36,6 +36,7 @@ class Supervisor:
             Triton is ready.
         tensorrt_llm_version: version that the model repository was rendered for.
         on_restart: called before each restart, from the supervisor's thread.
+        beam_width: a width that the engine accepts.
         give_up: called after the last failed restart, from the supervisor's thread.
     """
 
@@ -49,6 +50,7 @@ class Supervisor:
         tensorrt_llm_version: str,
         on_restart: Callable[[], None],
         give_up: Callable[[], None],
+        beam_width: int = 1,
     ) -> None:
         self._new_run = new_run
         self._limits = limits
@@ -57,6 +59,7 @@ class Supervisor:
         self._version = tensorrt_llm_version
         self._on_restart = on_restart
         self._give_up = give_up
+        self._beam_width = beam_width
         self._run: ServerProcess | None = None
         self._client: TritonClient | None = None
         self._answered_before = 0
@@ -120,7 +123,8 @@ class Supervisor:
             run.wait_until_ready(self._limits.start_timeout_s)
             left_s = max(1.0, deadline - time.monotonic())
             run.on_exit(lambda _: self._run_ended.set())
-            warm_up(run.grpc_address, self._first_token_id(), left_s, self._version)
+            token_id, beam_width = self._first_token_id(), self._beam_width
+            warm_up(run.grpc_address, token_id, left_s, self._version, beam_width)
         except BaseException:
             run.stop(0)
             raise

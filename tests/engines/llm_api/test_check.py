@@ -260,6 +260,20 @@ def test_the_cache_has_its_own_number_format(engine: EngineDescription, share: f
     assert shape.bytes_per_token == 131_072 * share
 
 
+@pytest.mark.parametrize(
+    ("llm_args", "codes"),
+    [
+        ({"max_seq_len": 131072}, []),
+        ({"max_seq_len": 131073}, ["max_seq_len_above_model"]),
+        ({"max_seq_len": 200000, "model_kwargs": {"rope_scaling": {}}}, []),
+        ({"max_beam_width": 4}, ["one_beam_width"]),
+    ],
+)
+def test_limits(llm_args: dict[str, Any], codes: list[str]) -> None:
+    found = findings(complete(llama(), runtime={"llm_args": llm_args}))
+    assert [each.code for each in found] == codes
+
+
 def test_data_parallel_attention_splits_no_heads() -> None:
     runtime = {"llm_args": {"enable_attention_dp": True}}
     shape = CacheShape.of(complete(llama(), tensor_parallelism=8, runtime=runtime))

@@ -77,6 +77,11 @@ REAL_TEXTS = [
     ("module_missing", "E1121 08:44:06.1 20245 model_lifecycle.cc:642] \"failed to load "
      "'tensorrt_llm' version 1: Internal: ModuleNotFoundError: No module named "
      "'openvino'\\n\\nAt:\\n\""),
+    ("tensorrt_llm_missing", "E1121 08:44:06.1 20245 model_lifecycle.cc:642] \"failed to load "
+     "'tensorrt_llm' version 1: Internal: ModuleNotFoundError: No module named "
+     "'tensorrt_llm'\\n\\nAt:\\n\""),
+    ("architecture_unknown", "ValueError: Unknown architecture for AutoModelForCausalLM: "
+     "GraniteForCausalLM"),
     ("wrong_gpu", "[TensorRT-LLM][ERROR] IRuntime::deserializeCudaEngine: Error Code 6: API Usage "
      "Error (The engine plan file is generated on an incompatible device, expecting compute 9.0 "
      "got compute 8.9, please rebuild.)"),

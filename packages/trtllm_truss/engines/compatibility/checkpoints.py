@@ -46,6 +46,7 @@ def check_checkpoint(
     yield from _weight_format(weights, version)
     yield from _split(checkpoint, engine)
     yield from _experts(engine)
+    yield from _limits(checkpoint, engine)
     if checkpoint.has_code and not settings.trust_remote_code:
         yield warning(
             "checkpoint_has_code",
@@ -158,6 +159,23 @@ def _experts(engine: EngineDescription) -> Iterator[Diagnostic]:
             "expert_parallelism_mismatch",
             f"config.yaml: model_metadata.runtime.llm_args sets {sizes}, and tensor × expert "
             f"parallelism of the experts must be tensor_parallelism, {tensor}; change either.",
+        )
+
+
+def _limits(checkpoint: Checkpoint, engine: EngineDescription) -> Iterator[Diagnostic]:
+    arguments, beams = engine.llm_args or {}, engine.max_beam_width
+    longest = checkpoint.positions
+    if longest and engine.max_sequence_tokens > longest and not arguments.get("model_kwargs"):
+        yield error(
+            "max_seq_len_above_model",
+            f"config.yaml: model_metadata.runtime.llm_args.max_seq_len is "
+            f"{engine.max_sequence_tokens}, but the model's positions end at {longest}; lower it.",
+        )
+    if beams > 1:
+        yield warning(
+            "one_beam_width",
+            f"runtime.max_beam_width is {beams}: the LLM API runs all requests with {beams} beams, "
+            f"so those without beam_width {beams} are refused; remove it to serve them.",
         )
 
 

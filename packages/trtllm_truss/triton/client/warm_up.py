@@ -10,7 +10,9 @@ from trtllm_truss.triton.client.client import TritonClient
 from trtllm_truss.triton.client.request import EngineRequest
 
 
-def warm_up(address: str, token_id: int, timeout_s: float, version: str) -> None:
+def warm_up(
+    address: str, token_id: int, timeout_s: float, version: str, beam_width: int = 1
+) -> None:
     """Generate one token; block, even where an event loop runs, as in a notebook.
 
     Args:
@@ -18,12 +20,19 @@ def warm_up(address: str, token_id: int, timeout_s: float, version: str) -> None
         token_id: the whole prompt; any id that the engine knows.
         timeout_s: for the whole request.
         version: the TensorRT-LLM version that the server's repository was rendered for.
+        beam_width: a width that the engine accepts.
 
     Raises:
         TritonError: the engine failed, or did not respond in time.
     """
     client = TritonClient(address, tensorrt_llm_version=version)
-    request = EngineRequest(request_id="warm-up", input_ids=[token_id], max_tokens=1)
+    request = EngineRequest(
+        request_id="warm-up",
+        input_ids=[token_id],
+        max_tokens=1,
+        beam_width=beam_width,
+        streaming=beam_width == 1,
+    )
     try:
         with ThreadPoolExecutor(1) as thread:
             thread.submit(asyncio.run, _generate(client, request, timeout_s)).result()

@@ -117,10 +117,22 @@ KNOWN_ERRORS: tuple[KnownError, ...] = (
         "driver if that is what is missing (libcuda, libnvidia-ml).",
     ),
     _known_error(
+        "tensorrt_llm_missing",
+        r"ModuleNotFoundError: No module[^']*'tensorrt_llm'",
+        "The Python that runs Triton's backends has no TensorRT-LLM; run inside "
+        f"{IMAGES[-1].name}, with base_image.python_executable_path set to the Python that has it.",
+    ),
+    _known_error(
         "module_missing",
         r"(ModuleNotFoundError: No module|ImportError: cannot import name)[^']*'(?P<module>[^']+)",
         "A Python backend needs {module}, which is not installed for the Python that runs it; "
         "add its package to the requirements.",
+    ),
+    _known_error(
+        "architecture_unknown",
+        r"Unknown architecture for AutoModelForCausalLM: (?P<architecture>\w+)",
+        "This TensorRT-LLM does not load {architecture}; use the image that `trtllm-truss check` "
+        "names, or another checkpoint.",
     ),
     _known_error(
         "wrong_gpu",
