@@ -42,12 +42,14 @@ class CacheKnobs:
         max_tokens: ``max_tokens_in_paged_kv_cache``.
         attention_window: the largest ``max_attention_window_size``; older tokens are dropped.
         fraction_always: the default fraction applies beside `max_tokens`, as in the LLM API.
+        max_bytes: ``max_gpu_total_bytes`` of the LLM API.
     """
 
     free_fraction: float | None = None
     max_tokens: int | None = None
     attention_window: int | None = None
     fraction_always: bool = False
+    max_bytes: int | None = None
 
     @classmethod
     def from_runtime(cls, runtime: RuntimeOptions) -> CacheKnobs:
@@ -67,6 +69,7 @@ class CacheKnobs:
             max_tokens=cache.get("max_tokens"),
             attention_window=max(cache.get("max_attention_window") or (), default=None),
             fraction_always=True,
+            max_bytes=cache.get("max_gpu_total_bytes") or None,
         )
 
 
@@ -174,6 +177,8 @@ class Capacity:
         if knobs.max_tokens is not None:
             both = knobs.free_fraction is not None or knobs.fraction_always
             tokens = min(knobs.max_tokens, tokens) if both else knobs.max_tokens
+        if knobs.max_bytes is not None:
+            tokens = min(tokens, knobs.max_bytes // self.bytes_per_token)
         return tokens // self.block_tokens * self.block_tokens
 
     @property

@@ -308,6 +308,8 @@ def test_the_fraction_applies_beside_a_limit_of_tokens() -> None:
     assert measured.diagnostics == ()
     limited = capacity(80 * GB, llm_args={"kv_cache_config": {"max_tokens": 300_000}})
     assert limited.tokens == 300_000 // 32 * 32
+    bounded = capacity(80 * GB, llm_args={"kv_cache_config": {"max_gpu_total_bytes": 10 * GB}})
+    assert bounded.tokens == 10 * GB // 131_072 // 32 * 32
 
 
 def test_what_does_not_fit_is_refused() -> None:
