@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -15,18 +16,37 @@ pytestmark = pytest.mark.server
 
 TRUSS = Path(sys.executable).with_name("truss")
 LIMIT_BYTES = 2_000_000
+CACHES = (".git", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache", "__pycache__")
+ENVIRONMENTS = (".venv", ".venv-clients")
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the repository whose caches and environments hold one file each.
+
+    Truss reads all files of a folder, and other tests write into the caches meanwhile.
+    """
+    copy = tmp_path_factory.mktemp("repository") / "repository"
+    light = (*CACHES, *ENVIRONMENTS)
+    shutil.copytree(ROOT, copy, symlinks=True, ignore=shutil.ignore_patterns(*light, "*.pyc"))
+    for folder in (copy, copy / "packages/trtllm_truss"):
+        for name in light:
+            (folder / name).mkdir()
+            (folder / name / "file").touch()
+    return copy
 
 
 @pytest.fixture(
     scope="module", params=[".", "examples/smollm2-135m-cpu", "examples/baseten-weights"]
 )
-def context(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def context(
+    request: pytest.FixtureRequest, repository: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     folder = tmp_path_factory.mktemp("context") / "context"
     result = run_warm(
         *(str(TRUSS), "image", "build-context", "--non-interactive", str(folder), request.param),
         env={**os.environ, "TRUSS_NO_UPDATE_CHECK": "1"},
-        cwd=ROOT,
-        timeout=120,
+        cwd=repository,
     )
     assert result.returncode == 0, result.stdout + result.stderr
     return folder
@@ -64,9 +84,8 @@ def test_the_image_gets_nothing_heavy(context: Path) -> None:
         parts = path.relative_to(context).parts
         unwanted = {
             "tests",
-            ".venv",
-            ".git",
-            "__pycache__",
+            *CACHES,
+            *ENVIRONMENTS,
             "docs",
             "benchmarks",
             "examples",

@@ -13,7 +13,8 @@ import re
 import shutil
 import signal
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from functools import cache
 from pathlib import Path
 
 from tests.support.truss_process import descendants
@@ -63,7 +64,7 @@ class LeftBehind:
         appeared = {*self._elsewhere(), *self._own.iterdir()} - self._known.keys()
         if appeared:
             origin = f"came up while {', '.join(self._running) or 'no test'} ran"
-            ours = self._processes()
+            ours = cache(self._processes)
             self._known |= {path: origin if self._is_of(path, ours) else None for path in appeared}
 
     def _left(self) -> dict[Path | int, str]:
@@ -76,10 +77,11 @@ class LeftBehind:
         found = {path for pattern in _PATTERNS for path in Path("/tmp").glob(pattern)}
         return {*found, *Path("/dev/shm").iterdir()} - {self._own}
 
-    def _is_of(self, path: Path, ours: set[int]) -> bool:
+    def _is_of(self, path: Path, our_processes: Callable[[], set[int]]) -> bool:
+        if path.parent == self._own or any(map(self._has, re.findall(r"\d{2,}", path.name))):
+            return True
+        ours = our_processes()  # reads hundreds of files
         with contextlib.suppress(OSError):  # it has disappeared
-            if path.parent == self._own:
-                return True
             names = [path.name, *(each.name for each in path.rglob("*"))]
             numbers = {int(number) for name in names for number in re.findall(r"\d{2,}", name)}
             if numbers & {*ours, os.getpid()}:
