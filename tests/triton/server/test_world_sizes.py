@@ -30,7 +30,7 @@ from trtllm_truss.triton.server.ports import free_ports
 from trtllm_truss.triton.server.process import ServerProcess, State
 
 PROMPT = [11, 12, 13]
-STREAMS = 32
+STREAMS = 16
 
 
 async def collect(client, max_tokens=10, request_id="r"):
