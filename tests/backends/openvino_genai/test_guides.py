@@ -174,10 +174,9 @@ def test_a_guide_is_compiled_while_others_get_tokens(guided: Scheduler) -> None:
     guided.submit(request(PROMPT, 4000, streaming=True), other)
     other.wait_for_responses(1)
     before = len(other.responses)
-    caller = submit(guided, "json_schema", EXPENSIVE % 2000, guide_is_checked=True)
-    caller.wait_for_responses(1)
+    guide = EXPENSIVE % 5000  # each token of it takes long, too
+    caller = submit(guided, "json_schema", guide, guide_is_checked=True, output_len=1).wait()
     during = len(other.responses) - before
-    caller.wait()
     other.cancelled = True
 
     assert caller.responses[0]["output_ids"].size == 0
