@@ -47,6 +47,7 @@ def context(
         *(str(TRUSS), "image", "build-context", "--non-interactive", str(folder), request.param),
         env={**os.environ, "TRUSS_NO_UPDATE_CHECK": "1"},
         cwd=repository,
+        timeout=120,
     )
     assert result.returncode == 0, result.stdout + result.stderr
     return folder
