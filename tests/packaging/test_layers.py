@@ -37,6 +37,7 @@ INDEPENDENT = [
 BACKENDS = {
     "backends": {"backends"},
     "backends.openvino_genai": {"backends", "errors", "literals", "engines", "guides"},
+    "backends.token_model": {"backends", "errors", "literals", "guides"},
     "backends.triton_native": {"backends", "errors", "triton", "text"},
 }
 """The code inside Triton's processes imports as little as possible."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.backends.openvino_genai.backend_requests import StartScheduler
+from tests.backends.token_model.backend_requests import StartScheduler
 from tests.support.smollm2 import write_small_smollm2
 
 from trtllm_truss.backends.openvino_genai.engine import Engine

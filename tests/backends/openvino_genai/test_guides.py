@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import openvino_genai
 import pytest
-from tests.backends.openvino_genai.backend_requests import (
+from tests.backends.token_model.backend_requests import (
     END_ID,
     PROMPT,
     Caller,

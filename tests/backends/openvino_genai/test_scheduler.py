@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.backends.openvino_genai.backend_requests import (
+from tests.backends.token_model.backend_requests import (
     END_ID,
     OUTPUTS,
     PROMPT,

@@ -10,7 +10,7 @@ from typing import Any
 
 import openvino_genai
 import pytest
-from tests.backends.openvino_genai.backend_requests import END_ID, PROMPT, request
+from tests.backends.token_model.backend_requests import END_ID, PROMPT, request
 from tests.support.paths import TEMPLATES
 
 from trtllm_truss.backends.openvino_genai.engine import Engine

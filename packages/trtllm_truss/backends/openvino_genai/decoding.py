@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import openvino_genai
 
-from trtllm_truss.backends.openvino_genai.request import GenerationRequest
-from trtllm_truss.backends.openvino_genai.sampling import Sampling
+from trtllm_truss.backends.token_model.request import GenerationRequest
+from trtllm_truss.backends.token_model.sampling import Sampling
 from trtllm_truss.guides.guide import Guide, Language
 
 _LANGUAGES: dict[Language, str] = {

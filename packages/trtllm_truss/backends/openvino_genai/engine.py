@@ -15,7 +15,7 @@ from trtllm_truss.backends.openvino_genai.decoding import generation_config
 from trtllm_truss.backends.openvino_genai.guide_compiler import GuideCompiler
 from trtllm_truss.backends.openvino_genai.model_files import find_model
 from trtllm_truss.backends.openvino_genai.parameters import EngineSettings
-from trtllm_truss.backends.openvino_genai.request import GenerationRequest, Limits
+from trtllm_truss.backends.token_model.request import GenerationRequest, Limits
 from trtllm_truss.guides.guide import Guide
 
 KV_BLOCK_TOKENS = 32

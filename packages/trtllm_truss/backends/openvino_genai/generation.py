@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import replace
 
 import openvino_genai
 
-from trtllm_truss.backends.openvino_genai.request import GenerationRequest
-from trtllm_truss.backends.openvino_genai.responses import (
+from trtllm_truss.backends.token_model.request import GenerationRequest
+from trtllm_truss.backends.token_model.responses import (
     Beam,
     Outputs,
     ResponseSender,
     build_outputs,
+    send_empty,
 )
-from trtllm_truss.backends.openvino_genai.words import StopWords
+from trtllm_truss.backends.token_model.words import StopWords
 
 _RUNNING = openvino_genai.GenerationFinishReason.NONE
 _STATUS = openvino_genai.GenerationStatus
@@ -115,9 +115,3 @@ class Generation:
             first_new=sent if self.request.streaming else 0,
             normalize_log_probs=self._normalize_log_probs,
         )
-
-
-def send_empty(request: GenerationRequest, sender: ResponseSender, *, final: bool = True) -> None:
-    """Send a response without tokens; the C++ backend ends a cancelled request with a final one."""
-    beams = [Beam() for _ in range(request.sampling.beam_width)]
-    sender.send(build_outputs(replace(request, echo_prompt=False), beams), final=final)

@@ -11,9 +11,8 @@ from concurrent.futures import Future
 from typing import NamedTuple
 
 from trtllm_truss.backends.openvino_genai.engine import Engine
-from trtllm_truss.backends.openvino_genai.generation import send_empty
-from trtllm_truss.backends.openvino_genai.request import GUIDE_TEXT, GenerationRequest
-from trtllm_truss.backends.openvino_genai.responses import ResponseSender
+from trtllm_truss.backends.token_model.request import GUIDE_TEXT, GenerationRequest
+from trtllm_truss.backends.token_model.responses import ResponseSender, send_empty
 from trtllm_truss.guides.compiler_worker import brief
 from trtllm_truss.guides.guide import Guide, GuideFault
 from trtllm_truss.guides.validator import GuideValidator

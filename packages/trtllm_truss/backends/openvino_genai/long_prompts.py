@@ -15,7 +15,7 @@ import openvino_genai
 
 from trtllm_truss.backends.openvino_genai.engine import KV_BLOCK_TOKENS, PREFILL_TOKENS, Engine
 from trtllm_truss.backends.openvino_genai.guided import Arrival
-from trtllm_truss.backends.openvino_genai.request import GenerationRequest
+from trtllm_truss.backends.token_model.request import GenerationRequest
 
 _PART_S = 0.2
 """Target duration of a part; sizes the next one."""

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from trtllm_truss.literals import BOOLEANS
-
-T = TypeVar("T")
-
-_WITHOUT_EFFECT = frozenset({"gpt_model_type", "FORCE_CPU_ONLY_INPUT_TENSORS", "triton_backend"})
-"""Keys of every config.pbtxt that have no effect here."""
-
-
-class ParameterError(ValueError):
-    """A parameter in config.pbtxt is missing or invalid."""
+from trtllm_truss.backends.token_model.parameters import (
+    ParameterError,
+    Parameters,
+    boolean,
+    positive,
+)
 
 
 @dataclass(frozen=True)
@@ -49,62 +45,29 @@ class EngineSettings:
     ignored: tuple[str, ...] = ()
 
 
-class _Parameters:
-    """The parameters that are set; an empty value or an unfilled `${name}` counts as unset."""
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        given = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
-        self._set = {k: v for k, v in given.items() if v and not v.startswith("${")}
-        self._read: set[str] = set()
-
-    def get(self, key: str, parse: Callable[[str], T], default: T) -> T:
-        self._read.add(key)
-        if key not in self._set:
-            return default
-        try:
-            return parse(self._set[key])
-        except (ValueError, KeyError) as error:
-            raise ParameterError(f"Parameter {key} cannot be {self._set[key]!r}.") from error
-
-    @property
-    def unread(self) -> tuple[str, ...]:
-        return tuple(sorted(self._set.keys() - self._read - _WITHOUT_EFFECT))
-
-
 def read_settings(config: Mapping[str, Any]) -> EngineSettings:
     """Read a model's configuration, the JSON that Triton passes to Python backends.
 
     Raises:
         ParameterError: a parameter is missing or has an invalid value.
     """
-    parameters = _Parameters(config)
+    parameters = Parameters(config)
     folder = parameters.get("gpt_model_path", Path, Path())
     if folder == Path():
         raise ParameterError("Parameter gpt_model_path must name the engine folder.")
     return EngineSettings(
         model_folder=folder,
         max_batch_size=max(1, int(config["max_batch_size"])),
-        max_beam_width=parameters.get("max_beam_width", _positive, 1),
-        kv_cache_tokens=parameters.get("max_tokens_in_paged_kv_cache", _positive, None),
-        prefix_caching=parameters.get("enable_kv_cache_reuse", _boolean, True),
-        chunked_context=parameters.get("enable_chunked_context", _boolean, True),
+        max_beam_width=parameters.get("max_beam_width", positive, 1),
+        kv_cache_tokens=parameters.get("max_tokens_in_paged_kv_cache", positive, None),
+        prefix_caching=parameters.get("enable_kv_cache_reuse", boolean, True),
+        chunked_context=parameters.get("enable_chunked_context", boolean, True),
         evict=parameters.get("batch_scheduler_policy", _policy, False),
-        exclude_input_in_output=parameters.get("exclude_input_in_output", _boolean, False),
-        normalize_log_probs=parameters.get("normalize_log_probs", _boolean, True),
-        cancellation_check_s=parameters.get("cancellation_check_period_ms", _positive, 100) / 1000,
+        exclude_input_in_output=parameters.get("exclude_input_in_output", boolean, False),
+        normalize_log_probs=parameters.get("normalize_log_probs", boolean, True),
+        cancellation_check_s=parameters.get("cancellation_check_period_ms", positive, 100) / 1000,
         ignored=parameters.unread,  # must stay last: lists the keys not read above
     )
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError(text)
-    return number
-
-
-def _boolean(text: str) -> bool:
-    return BOOLEANS[text.lower()]
 
 
 def _policy(text: str) -> bool:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
 from trtllm_truss.backends.openvino_genai.engine import KV_BLOCK_TOKENS, Engine
-from trtllm_truss.backends.openvino_genai.generation import Generation, send_empty
+from trtllm_truss.backends.openvino_genai.generation import Generation
 from trtllm_truss.backends.openvino_genai.guided import (
     HEARTBEAT_INTERVAL_S,
     Arrival,
@@ -20,8 +20,8 @@ from trtllm_truss.backends.openvino_genai.guided import (
 )
 from trtllm_truss.backends.openvino_genai.long_prompts import LongPrompts
 from trtllm_truss.backends.openvino_genai.parameters import EngineSettings
-from trtllm_truss.backends.openvino_genai.request import GenerationRequest
-from trtllm_truss.backends.openvino_genai.responses import ResponseSender
+from trtllm_truss.backends.token_model.request import GenerationRequest
+from trtllm_truss.backends.token_model.responses import ResponseSender, send_empty
 from trtllm_truss.guides.validator import GuideValidator
 
 logger = logging.getLogger(__name__)

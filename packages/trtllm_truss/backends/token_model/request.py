@@ -9,10 +9,10 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_truss.backends.openvino_genai.sampling import Sampling, read_sampling
-from trtllm_truss.backends.openvino_genai.tensors import Tensors, UnsupportedRequest
-from trtllm_truss.backends.openvino_genai.unsupported import validate_capabilities
-from trtllm_truss.backends.openvino_genai.words import Word, read_words
+from trtllm_truss.backends.token_model.sampling import Sampling, read_sampling
+from trtllm_truss.backends.token_model.tensors import Tensors, UnsupportedRequest
+from trtllm_truss.backends.token_model.unsupported import validate_capabilities
+from trtllm_truss.backends.token_model.words import Word, read_words
 from trtllm_truss.guides.guide import Guide, Language
 
 GUIDE_TYPE, GUIDE_TEXT = "guided_decoding_guide_type", "guided_decoding_guide"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_truss.backends.openvino_genai.request import GenerationRequest
+from trtllm_truss.backends.token_model.request import GenerationRequest
 
 Outputs = Mapping[str, NDArray[Any]]
 """Output tensors by name, each with its batch dimension of 1."""
@@ -71,6 +71,12 @@ def build_outputs(
     for name in extras:
         made[name] = _extra(name, request, beams, normalize_log_probs)
     return made
+
+
+def send_empty(request: GenerationRequest, sender: ResponseSender, *, final: bool = True) -> None:
+    """Send a response without tokens; the C++ backend ends a cancelled request with a final one."""
+    beams = [Beam() for _ in range(request.sampling.beam_width)]
+    sender.send(build_outputs(replace(request, echo_prompt=False), beams), final=final)
 
 
 def _extra(

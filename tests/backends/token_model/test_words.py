@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.backends.openvino_genai.backend_requests import word_list
+from tests.backends.token_model.backend_requests import word_list
 
-from trtllm_truss.backends.openvino_genai.tensors import UnsupportedRequest
-from trtllm_truss.backends.openvino_genai.words import StopWords, read_words
+from trtllm_truss.backends.token_model.tensors import UnsupportedRequest
+from trtllm_truss.backends.token_model.words import StopWords, read_words
 
 TOKENS = st.integers(0, 3)
 WORDS = st.lists(st.lists(TOKENS, min_size=1, max_size=3), min_size=1, max_size=3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trtllm_truss.backends.openvino_genai.tensors import Tensors, UnsupportedRequest
+from trtllm_truss.backends.token_model.tensors import Tensors, UnsupportedRequest
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from trtllm_truss.backends.openvino_genai.tensors import Tensors, UnsupportedRequest
-from trtllm_truss.backends.openvino_genai.words import read_words
+from trtllm_truss.backends.token_model.tensors import Tensors, UnsupportedRequest
+from trtllm_truss.backends.token_model.words import read_words
 
 _NEUTRAL: dict[str, tuple[float, ...]] = {
     "draft_acceptance_threshold": (0,),

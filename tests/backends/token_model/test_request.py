@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.backends.openvino_genai.backend_requests import (
+from tests.backends.token_model.backend_requests import (
     LIMITS,
     OUTPUTS,
     PROMPT,
@@ -16,8 +16,8 @@ from tests.backends.openvino_genai.backend_requests import (
     word_list,
 )
 
-from trtllm_truss.backends.openvino_genai.request import Limits, read_request
-from trtllm_truss.backends.openvino_genai.tensors import UnsupportedRequest
+from trtllm_truss.backends.token_model.request import Limits, read_request
+from trtllm_truss.backends.token_model.tensors import UnsupportedRequest
 from trtllm_truss.guides.guide import Guide
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_truss.backends.openvino_genai.tensors import UnsupportedRequest
+from trtllm_truss.backends.token_model.tensors import UnsupportedRequest
 
 Word = tuple[int, ...]
 """The token ids of one word."""
