@@ -32,6 +32,9 @@ class Limits:
         kv_cache_tokens: capacity of the KV cache; None if it grows.
         max_beam_width: maximum of `beam_width`.
         exclude_input_in_output: default of the request's flag of that name.
+        max_input_tokens: maximum of prompt tokens, if less than the context.
+        engine: the engine's name in messages.
+        served: inputs of `unsupported` that this engine serves.
     """
 
     context_length: int
@@ -39,6 +42,15 @@ class Limits:
     kv_cache_tokens: int | None = None
     max_beam_width: int = 1
     exclude_input_in_output: bool = False
+    max_input_tokens: int | None = None
+    engine: str = "the CPU engine"
+    served: frozenset[str] = frozenset()
+
+    @property
+    def longest_prompt(self) -> int:
+        """Return the maximum of prompt tokens."""
+        longest = self.context_length - 1
+        return longest if self.max_input_tokens is None else min(longest, self.max_input_tokens)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,13 +99,13 @@ def read_request(
     Raises:
         UnsupportedRequest: it cannot be served; the caller is at fault.
     """
-    validate_capabilities(tensors)
+    validate_capabilities(tensors, limits.engine, limits.served)
     prompt = _read_prompt(tensors, limits)
-    sampling = read_sampling(tensors, limits.max_beam_width)
+    sampling = read_sampling(tensors, limits.max_beam_width, limits.engine)
     streaming = tensors.flag("streaming", False)
     if streaming and sampling.beam_width > 1:
         raise UnsupportedRequest(
-            "Streaming mode is only supported with beam width of 1 by the CPU engine."
+            f"Streaming mode is only supported with beam width of 1 by {limits.engine}."
         )
     end_id = tensors.integer("end_id", -1)
     exclude_prompt = tensors.flag("exclude_input_in_output", limits.exclude_input_in_output)
@@ -110,8 +122,8 @@ def read_request(
         echo_prompt=not (streaming or exclude_prompt),
         outputs=_read_outputs(tensors, requested_outputs),
     )
-    _check_guided(request)
-    _check_end(request)
+    _check_guided(request, limits.engine)
+    _check_end(request, limits.engine)
     _check_kv_cache(request, limits.kv_cache_tokens)
     return request
 
@@ -130,9 +142,9 @@ def _read_prompt(tensors: Tensors, limits: Limits) -> NDArray[np.int64]:
             f"input_lengths is {length}; with input_ids of {ids.shape[1]} tokens it must be from "
             f"1 to {ids.shape[1]}."
         )
-    if length >= limits.context_length:
+    if length > limits.longest_prompt:
         raise UnsupportedRequest(
-            f"Prompt length ({length}) exceeds maximum input length ({limits.context_length - 1})."
+            f"Prompt length ({length}) exceeds maximum input length ({limits.longest_prompt})."
         )
     prompt = ids[0, :length].astype(np.int64)
     # OpenVINO reads past its tables, without an error, for ids that the vocabulary lacks.
@@ -184,7 +196,7 @@ def _read_guide(tensors: Tensors) -> Guide | None:
     raise UnsupportedRequest(f"{GUIDE_TYPE} is {kind[:40]!r}; send {names}.")
 
 
-def _check_guided(request: GenerationRequest) -> None:
+def _check_guided(request: GenerationRequest, engine: str) -> None:
     """Refuse fields that would leave the guide; all beams share one position in it, for example."""
     for name, value in (
         ("beam_width", request.sampling.beam_width),
@@ -192,18 +204,18 @@ def _check_guided(request: GenerationRequest) -> None:
     ):
         if request.guide is not None and value > 1:
             raise UnsupportedRequest(
-                f"{name} {value} is not supported with {GUIDE_TYPE} by the CPU engine; leave one "
-                "of them out."
+                f"{name} {value} is not supported with {GUIDE_TYPE} by {engine}; leave one of them "
+                "out."
             )
 
 
-def _check_end(request: GenerationRequest) -> None:
+def _check_end(request: GenerationRequest, engine: str) -> None:
     """Require an end id: beams would end with the model's own, guides with none."""
     beams = request.sampling.beam_width > 1
     if request.end_id is None and (beams or request.guide is not None):
         raise UnsupportedRequest(
-            f"{'beam_width above 1' if beams else GUIDE_TYPE} needs end_id on the CPU engine; send "
-            "the token that ends an answer."
+            f"{'beam_width above 1' if beams else GUIDE_TYPE} needs end_id on {engine}; send the "
+            "token that ends an answer."
         )
 
 

@@ -40,7 +40,7 @@ class Sampling:
         return unlimited or self.top_k == 1 or self.temperature == 0
 
 
-def read_sampling(tensors: Tensors, max_beam_width: int) -> Sampling:
+def read_sampling(tensors: Tensors, max_beam_width: int, engine: str) -> Sampling:
     """Read the sampling inputs, by their newest names or those before TensorRT-LLM 0.20.
 
     Raises:
@@ -60,7 +60,7 @@ def read_sampling(tensors: Tensors, max_beam_width: int) -> Sampling:
         early_stopping=tensors.flag("early_stopping", True),
     )
     _check_ranges(sampling)
-    _check_beams(sampling, max_beam_width)
+    _check_beams(sampling, max_beam_width, engine)
     return sampling
 
 
@@ -83,7 +83,7 @@ def _check_ranges(sampling: Sampling) -> None:
         )
 
 
-def _check_beams(sampling: Sampling, max_beam_width: int) -> None:
+def _check_beams(sampling: Sampling, max_beam_width: int, engine: str) -> None:
     if not 1 <= sampling.beam_width <= max_beam_width:
         raise UnsupportedRequest(
             f"Requested beam width {sampling.beam_width} is incorrect: beam_width must be from 1 "
@@ -101,6 +101,6 @@ def _check_beams(sampling: Sampling, max_beam_width: int) -> None:
     for name, value, neutral in ignored_by_beam_search:
         if value != neutral:
             raise UnsupportedRequest(
-                f"{name} {value} is not supported with beam_width {sampling.beam_width} by the CPU "
-                "engine; leave one of them out."
+                f"{name} {value} is not supported with beam_width {sampling.beam_width} by "
+                f"{engine}; leave one of them out."
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -9,10 +10,72 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from trtllm_truss.backends.numpy_abi import readable_copy
-from trtllm_truss.backends.token_model.responses import Outputs
+from trtllm_truss.backends.numpy_abi import readable_copy, repair_reading
+from trtllm_truss.backends.token_model.responses import Outputs, ResponseSender
+from trtllm_truss.backends.token_model.tensors import Tensors, UnsupportedRequest
+
+repair_reading()
 
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+
+class TokenModel:
+    """Base of the class `TritonPythonModel` of a backend.
+
+    Attributes:
+        logger: the backend's logger.
+    """
+
+    logger: logging.Logger
+
+    def submit(self, request: Any, tensors: Tensors, sender: ResponseSender) -> None:
+        """Begin a request and return at once; responses go to `sender`.
+
+        Raises:
+            UnsupportedRequest: it cannot be served; the caller is at fault.
+        """
+        raise NotImplementedError
+
+    def stop_request(self, request_id: str) -> None:
+        """End the request in flight with this id, if any."""
+        raise NotImplementedError
+
+    def read_config(self, args: dict[str, str], backend: str) -> dict[str, Any]:
+        """Pass the log to Triton, marked with the backend's name, and parse config.pbtxt.
+
+        Raises:
+            pb_utils.TritonModelException: it is not that of a decoupled model.
+        """
+        log_through_triton(self.logger, backend)
+        config: dict[str, Any] = json.loads(args["model_config"])
+        if not pb_utils.using_decoupled_model_transaction_policy(config):
+            raise pb_utils.TritonModelException(
+                f"The backend {backend} needs model_transaction_policy {{ decoupled: true }}."
+            )
+        return config
+
+    def execute(self, requests: list[Any]) -> None:
+        """Implement Triton's interface."""
+        for request in requests:
+            sender = TritonSender(request.get_response_sender(), self.logger)
+            try:
+                self._take(request, sender)
+            except UnsupportedRequest as refusal:
+                sender.fail(str(refusal), caller_at_fault=True)
+            except Exception as error:
+                self.logger.exception("cannot read a request")
+                sender.fail(f"The request cannot be read: {error}", caller_at_fault=False)
+
+    def _take(self, request: Any, sender: TritonSender) -> None:
+        tensors = Tensors({tensor.name(): tensor.as_numpy() for tensor in request.inputs()})
+        if not tensors.flag("stop", False):
+            self.submit(request, tensors, sender)
+            return
+        request_id = request.request_id()
+        if not request_id:
+            raise UnsupportedRequest("Trying to stop a request but request ID is not provided")
+        self.stop_request(request_id)
+        sender.finish()
 
 
 class TritonSender:

@@ -1,7 +1,8 @@
-"""Inputs of `tensorrt_llm` that this engine lacks: neutral values pass, others are refused."""
+"""Inputs of `tensorrt_llm` that an engine lacks: neutral values pass, others are refused."""
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any
 
 from numpy.typing import NDArray
@@ -39,15 +40,20 @@ _EMPTY = frozenset((
 """Inputs that change nothing only while empty, or an empty string."""
 
 
-def validate_capabilities(tensors: Tensors) -> None:
-    """Refuse inputs that the CPU engine lacks, by name.
+def validate_capabilities(tensors: Tensors, engine: str, served: Set[str]) -> None:
+    """Refuse inputs that the engine lacks, by name.
+
+    Args:
+        tensors: the inputs.
+        engine: its name in messages.
+        served: inputs of the tables above that it serves.
 
     Raises:
         UnsupportedRequest: such an input has a value that would have an effect.
     """
     for name, array in tensors:
-        if array.size and _asks_for_something(name, array):
-            raise UnsupportedRequest(f"{name} is not supported by the CPU engine; leave it out.")
+        if array.size and name not in served and _asks_for_something(name, array):
+            raise UnsupportedRequest(f"{name} is not supported by {engine}; leave it out.")
 
 
 def _asks_for_something(name: str, array: NDArray[Any]) -> bool:

@@ -1,0 +1,153 @@
+"""One running request: the LLM's cumulative outputs -> responses."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+from trtllm_truss.backends.llm_api.request import LlmRequest
+from trtllm_truss.backends.llm_api.sampling_params import wants_log_probs
+from trtllm_truss.backends.token_model.responses import (
+    Beam,
+    Outputs,
+    ResponseSender,
+    build_outputs,
+    send_empty,
+)
+from trtllm_truss.backends.token_model.words import StopWords
+
+
+class Generation:
+    """A request between its first and its final response; for the event loop's thread.
+
+    Attributes:
+        aborted: `abort` was called.
+        ended: the final response was sent.
+    """
+
+    def __init__(
+        self, request: LlmRequest, sender: ResponseSender, *, normalize_log_probs: bool = True
+    ) -> None:
+        self.request = request.generation
+        self.llm_request = request
+        self.sender = sender
+        self.aborted = False
+        self.ended = False
+        self._normalize_log_probs = normalize_log_probs
+        self._wants_log_probs = wants_log_probs(self.request)
+        self._result: Any = None
+        width = self.request.sampling.beam_width
+        self._beams = [Beam() for _ in range(width)]
+        prompt = self.request.prompt.tolist()
+        self._stop_words = [StopWords(self.request.stop_words, prompt) for _ in range(width)]
+        self._read = [0] * width
+        self._complete = [False] * width
+        self._sent = 0
+        self._sent_at = -math.inf
+
+    @property
+    def generated(self) -> int:
+        return len(self._beams[0].tokens)
+
+    def begin(self, result: Any) -> None:
+        """Take the `RequestOutput` that `abort` refers to."""
+        self._result = result
+
+    def take(self, result: Any, interval_s: float) -> None:
+        """Read the new tokens of a `RequestOutput`; send them, or hold them back.
+
+        The library changes the same object at each step, so nothing of it is kept. A stop word or
+        the end token ends the request; the engine is then told so.
+
+        Args:
+            result: the cumulative output. A response of the library may repeat old tokens.
+            interval_s: minimum time between responses.
+        """
+        if self.ended:
+            return
+        for index, output in enumerate(result.outputs[: len(self._beams)]):
+            self._append(index, output)
+        reason = result.outputs[0].finish_reason
+        finished = bool(result.finished)
+        if finished and reason in ("cancelled", "timeout") and not all(self._complete):
+            self._end_early(reason)
+        elif finished or all(self._complete):
+            self._send(final=True)
+            if not finished:
+                self.abort()
+        elif self.request.streaming and self.generated > self._sent:
+            now = time.monotonic()
+            if now >= self._sent_at + interval_s:
+                self._sent_at = now
+                self._send(final=False)
+
+    def abort(self) -> None:
+        """Tell the engine to stop; it sends a last response in a later step."""
+        if not self.aborted and self._result is not None:
+            self._result.abort()
+        self.aborted = True
+
+    def close(self) -> None:
+        """End a request whose output has ended, if not ended yet."""
+        if self.aborted:
+            self.cancel()
+        else:
+            self.fail("The engine ended its answer without finishing it.")
+
+    def cancel(self) -> None:
+        """End with an empty response, if not ended yet."""
+        if not self.ended:
+            self.ended = True
+            send_empty(self.request, self.sender)
+
+    def fail(self, message: str, *, caller_at_fault: bool = False) -> None:
+        """End with an error, if not ended yet."""
+        if not self.ended:
+            self.ended = True
+            self.sender.fail(message, caller_at_fault=caller_at_fault)
+
+    def _append(self, index: int, output: Any) -> None:
+        """Add new tokens up to the end token (excluded) or a stop word's last one (included)."""
+        beam, stop_words = self._beams[index], self._stop_words[index]
+        read = self._read[index]
+        tokens = output.token_ids[read:]  # empty if the library has cut the list
+        log_probs = output.logprobs[read:] if self._wants_log_probs and output.logprobs else ()
+        for position, token in enumerate(tokens):
+            if self._complete[index]:
+                return
+            if self._wants_log_probs and position >= len(log_probs):
+                return  # they arrive later
+            self._read[index] += 1
+            if token == self.request.end_id:
+                self._complete[index] = True
+                return
+            beam.tokens.append(int(token))
+            if self._wants_log_probs:
+                beam.log_probs.append(_log_prob(log_probs[position], token))
+            self._complete[index] = stop_words.complete(token)
+
+    def _end_early(self, reason: str) -> None:
+        if self.aborted:
+            self.cancel()
+        else:
+            self.fail(f"The engine dropped this request ({reason}).")
+
+    def _send(self, *, final: bool) -> None:
+        self.ended = final
+        sent, self._sent = self._sent, self.generated
+        self.sender.send(self._outputs(sent), final=final)
+
+    def _outputs(self, sent: int) -> Outputs:
+        return build_outputs(
+            self.request,
+            self._beams,
+            first_new=sent if self.request.streaming else 0,
+            normalize_log_probs=self._normalize_log_probs,
+        )
+
+
+def _log_prob(entry: Any, token: int) -> float:
+    """Return the value of the sampled token: of a dict by id, or a plain number (1.3)."""
+    value: Any = entry[token] if isinstance(entry, dict) else entry
+    return float(getattr(value, "logprob", value))

@@ -1,0 +1,122 @@
+"""Import of TensorRT-LLM, and what the installed version has.
+
+TensorRT-LLM 1.2.1 and the 1.3 pre-releases differ in keyword arguments and exceptions. Their names
+are probed; only the penalties of the sampler need the version.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trtllm_truss.backends.token_model.parameters import ParameterError
+
+_MPI_VARIABLES = re.compile(
+    r"OMPI_COMM_WORLD_(SIZE|RANK|LOCAL_SIZE|LOCAL_RANK|NODE_RANK)$"
+    r"|OMPI_(UNIVERSE_SIZE|FIRST_RANKS|APP_CTX_NUM_PROCS)$"
+    r"|PMIX_(?!MCA_)|PMI_|ORTE_|OMPI_MCA_orte_(?!tmpdir_base$)"
+)
+"""Variables of a running MPI job; the LLM's workers cannot be spawned from inside one.
+
+`OMPI_MCA_orte_tmpdir_base` is ours: it keeps MPI's files in the folder of one start.
+"""
+_NO_USAGE_STATISTICS = {
+    "TRTLLM_NO_USAGE_STATS": "1",
+    "TELEMETRY_DISABLED": "true",
+    "DO_NOT_TRACK": "1",
+}
+_PENALTIES_SINCE = (1, 3)
+_CPP_SAMPLER = "TRTLLMSampler"
+
+
+@dataclass(frozen=True)
+class Library:
+    """The installed TensorRT-LLM.
+
+    Attributes:
+        version: `tensorrt_llm.__version__`.
+        llm: the class `LLM`.
+        sampling_params: the class `SamplingParams`.
+        guided_decoding_params: the class `GuidedDecodingParams`.
+        lora_request: the class `LoRARequest`.
+        request_error: the error of one request.
+        llm_arguments: names of the arguments of `LLM`; empty if they cannot be found.
+    """
+
+    version: str
+    llm: Any
+    sampling_params: Any
+    guided_decoding_params: Any
+    lora_request: Any
+    request_error: type[Exception]
+    llm_arguments: frozenset[str]
+
+    def check_arguments(self, arguments: Mapping[str, Any]) -> None:
+        """Refuse arguments that this version lacks, before the LLM starts.
+
+        Raises:
+            ParameterError: names them.
+        """
+        unknown = sorted(arguments.keys() - self.llm_arguments) if self.llm_arguments else []
+        if unknown:
+            raise ParameterError(
+                f"TensorRT-LLM {self.version} has no LLM argument {', '.join(unknown)}; remove it "
+                "from runtime.llm_args."
+            )
+
+    def honours_penalties(self, arguments: Mapping[str, Any]) -> bool:
+        """Return True if the sampler applies penalties and bad words.
+
+        NVIDIA documents them for the C++ sampler, and for the PyTorch sampler from 1.3.
+        """
+        found = re.match(r"(\d+)\.(\d+)", self.version)
+        release = tuple(map(int, found.groups())) if found else _PENALTIES_SINCE
+        return release >= _PENALTIES_SINCE or arguments.get("sampler_type") == _CPP_SAMPLER
+
+
+def import_library() -> Library:
+    """Import TensorRT-LLM in an environment without MPI's variables and usage statistics.
+
+    Raises:
+        ImportError: it is not installed, or lacks the LLM API.
+    """
+    for name in [*filter(_MPI_VARIABLES.match, os.environ)]:
+        del os.environ[name]
+    os.environ.update(_NO_USAGE_STATISTICS)
+    package = importlib.import_module("tensorrt_llm")
+    llmapi = importlib.import_module("tensorrt_llm.llmapi")
+    executor = importlib.import_module("tensorrt_llm.executor")
+    return Library(
+        version=str(package.__version__),
+        llm=package.LLM,
+        sampling_params=package.SamplingParams,
+        guided_decoding_params=llmapi.GuidedDecodingParams,
+        lora_request=_first(executor, llmapi, name="LoRARequest"),
+        request_error=_first(llmapi, executor, name="RequestError"),
+        llm_arguments=frozenset(_argument_names(llmapi)),
+    )
+
+
+def _first(*modules: Any, name: str) -> Any:
+    """Return an attribute of the first module that has it; it has moved between versions."""
+    for module in modules:
+        if hasattr(module, name):
+            return getattr(module, name)
+    raise ImportError(f"tensorrt_llm has no {name}; TensorRT-LLM 1.2 or later is needed.")
+
+
+def _argument_names(llmapi: Any) -> Iterator[str]:
+    for name in ("TorchLlmArgs", "LlmArgs"):
+        args = getattr(llmapi, name, None)
+        if fields := getattr(args, "model_fields", None):
+            yield from fields
+            yield from (f.alias for f in fields.values() if getattr(f, "alias", None))
+            return
+        if args is not None:
+            yield from inspect.signature(args).parameters
+            return

@@ -1,0 +1,130 @@
+"""Input tensors of `tensorrt_llm` -> one validated request to the LLM."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtllm_truss.backends.llm_api.parameters import Adapter, LlmSettings
+from trtllm_truss.backends.token_model.request import (
+    GUIDE_TYPE,
+    GenerationRequest,
+    Limits,
+    read_request,
+)
+from trtllm_truss.backends.token_model.sampling import Sampling
+from trtllm_truss.backends.token_model.tensors import Tensors, UnsupportedRequest
+from trtllm_truss.backends.token_model.words import Word, read_words
+
+SERVED = frozenset({"lora_task_id", "embedding_bias"})
+SERVED_WITH_PENALTIES = SERVED | {"bad_words_list"}
+"""Inputs beyond those of the CPU engine."""
+
+_PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+_NEUTRAL = {field.name: field.default for field in fields(Sampling)}
+
+
+@dataclass(frozen=True, eq=False)
+class LlmRequest:
+    """A request that the LLM can serve.
+
+    Attributes:
+        generation: the tensors that every engine serves.
+        pad_id: fills up shorter beams; None for the end id.
+        bad_words: id sequences of one id each that are never generated.
+        embedding_bias: added to the logits, FP32 [vocabulary]; None for none.
+        adapter: the LoRA adapter with its id; None for none.
+    """
+
+    generation: GenerationRequest
+    pad_id: int | None = None
+    bad_words: tuple[Word, ...] = ()
+    embedding_bias: NDArray[np.float32] | None = None
+    adapter: tuple[int, Adapter] | None = None
+
+
+def read_llm_request(
+    request_id: str,
+    tensors: Tensors,
+    requested_outputs: Collection[str],
+    limits: Limits,
+    settings: LlmSettings,
+) -> LlmRequest:
+    """Read and validate one request, by the names of TensorRT-LLM's `tensorrt_llm` model.
+
+    Raises:
+        UnsupportedRequest: it cannot be served; the caller is at fault.
+    """
+    generation = read_request(request_id, tensors, requested_outputs, limits)
+    _check_beams(generation.sampling, limits)
+    if "bad_words_list" not in limits.served:
+        _check_penalties(generation.sampling)
+    if generation.guide is not None and not settings.guides:
+        raise UnsupportedRequest(
+            f"{GUIDE_TYPE} is not supported: the engine was started without "
+            "guided_decoding_backend; set it, or leave the guide out."
+        )
+    pad_id = tensors.integer("pad_id", -1)
+    return LlmRequest(
+        generation,
+        pad_id=pad_id if pad_id >= 0 else None,
+        bad_words=_read_bad_words(tensors),
+        embedding_bias=_read_embedding_bias(tensors, limits),
+        adapter=_read_adapter(tensors, settings),
+    )
+
+
+def _check_beams(sampling: Sampling, limits: Limits) -> None:
+    """Require the one beam width of the engine: another one fails its whole batch (1.2)."""
+    if sampling.beam_width != limits.max_beam_width:
+        raise UnsupportedRequest(
+            f"beam_width is {sampling.beam_width}; {limits.engine} serves one width only, "
+            f"max_beam_width {limits.max_beam_width}."
+        )
+
+
+def _check_penalties(sampling: Sampling) -> None:
+    for name in _PENALTIES:
+        value = getattr(sampling, name)
+        if value != _NEUTRAL[name]:
+            raise UnsupportedRequest(
+                f"{name} {value} is not supported by the PyTorch sampler of this TensorRT-LLM; "
+                "leave it out, or set sampler_type TRTLLMSampler in runtime.llm_args."
+            )
+
+
+def _read_bad_words(tensors: Tensors) -> tuple[Word, ...]:
+    words = read_words("bad_words_list", tensors.array("bad_words_list"))
+    for word in words:
+        if len(word) > 1:
+            raise UnsupportedRequest(
+                f"bad_words_list has a word of {len(word)} tokens, which is not supported by the "
+                "LLM API; send words of one token."
+            )
+    return words
+
+
+def _read_embedding_bias(tensors: Tensors, limits: Limits) -> NDArray[np.float32] | None:
+    bias = tensors.array("embedding_bias")
+    if bias is None or not bias.any():
+        return None
+    if bias.size != limits.vocab_size:
+        raise UnsupportedRequest(
+            f"embedding_bias has {bias.size} values; send one for each of the "
+            f"{limits.vocab_size} tokens."
+        )
+    return bias.reshape(-1).astype(np.float32)
+
+
+def _read_adapter(tensors: Tensors, settings: LlmSettings) -> tuple[int, Adapter] | None:
+    number = tensors.integer("lora_task_id", 0)
+    if not number:
+        return None
+    adapter = settings.adapters.get(number)
+    if adapter is None:
+        known = ", ".join(map(str, sorted(settings.adapters))) or "none"
+        raise UnsupportedRequest(f"lora_task_id {number} is unknown; known ids: {known}.")
+    return number, adapter

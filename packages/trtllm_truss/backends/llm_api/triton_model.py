@@ -1,0 +1,88 @@
+"""The Triton backend `llm_api`: passes requests from Triton to the LLM."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from contextlib import suppress
+from typing import Any
+
+from trtllm_truss.backends.kill_parent_on_death import KillParentOnDeath
+from trtllm_truss.backends.llm_api.engine import LlmEngine
+from trtllm_truss.backends.llm_api.library import import_library
+from trtllm_truss.backends.llm_api.parameters import read_settings
+from trtllm_truss.backends.llm_api.request import (
+    SERVED,
+    SERVED_WITH_PENALTIES,
+    read_llm_request,
+)
+from trtllm_truss.backends.token_model.responses import ResponseSender
+from trtllm_truss.backends.token_model.tensors import Tensors
+from trtllm_truss.backends.token_model.triton import TokenModel, end_server
+
+logger = logging.getLogger(__package__)
+
+_KILL_AFTER_S = 1.0
+
+
+class TritonPythonModel(TokenModel):
+    """One model with this backend. Triton calls all methods from one thread."""
+
+    logger = logger
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Load the checkpoint and begin to serve.
+
+        Raises:
+            pb_utils.TritonModelException: config.pbtxt is not that of a decoupled model.
+            ParameterError: a parameter in it is invalid, or unknown to this TensorRT-LLM.
+            ImportError: TensorRT-LLM is not installed.
+            EngineFailed: the LLM did not start.
+        """
+        self._settings = read_settings(self.read_config(args, "llm_api"))
+        library = import_library()
+        library.check_arguments(self._settings.llm_args)
+        has_penalties = library.honours_penalties(self._settings.llm_args)
+        self._limits = self._settings.limits(SERVED_WITH_PENALTIES if has_penalties else SERVED)
+        logger.info("TensorRT-LLM %s loads %s", library.version, self._settings.model_folder.name)
+        self._engine = LlmEngine(library, self._settings, self._limits, on_death=_end_server)
+        self._kill_on_death = KillParentOnDeath()
+        try:
+            self._engine.start()
+        except BaseException:
+            self._kill_on_death.stop()
+            raise
+
+    def finalize(self) -> None:
+        self._engine.close()
+        self._kill_on_death.stop()
+
+    def stop_request(self, request_id: str) -> None:
+        self._engine.stop_request(request_id)
+
+    def submit(self, request: Any, tensors: Tensors, sender: ResponseSender) -> None:
+        """Implement `TokenModel.submit`."""
+        read = read_llm_request(
+            request.request_id(),
+            tensors,
+            request.requested_output_names(),
+            self._limits,
+            self._settings,
+        )
+        self._engine.submit(read, sender)
+
+
+def _end_server() -> None:
+    """End Triton; kill it if it waits for something that the dead engine owes."""
+    server = os.getppid()
+    end_server()
+    timer = threading.Timer(_KILL_AFTER_S, _kill, (server,))
+    timer.daemon = True
+    timer.start()
+
+
+def _kill(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
