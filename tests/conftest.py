@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.support.fake_llm_api import VERSIONS as LLM_API_VERSIONS
 from tests.support.left_behind import LeftBehind
 from tests.support.shared_tls import share_tls_contexts
 from tests.support.warm_python import end_zygote
@@ -54,6 +55,26 @@ def memory_folder() -> str | None:
         return None
     is_large = status.f_bavail * status.f_frsize > LEAST_MEMORY_BYTES
     return MEMORY if is_large and not status.f_flag & os.ST_NOEXEC else None
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--engines",
+        choices=("some", "all"),
+        default="some",
+        help="all: run tests of the LLM API with each version of it, and those of the serving path "
+        "with each kind of engine",
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give a module's tests one version of the LLM API, alternating over modules, or all."""
+    if "llm_api_version" in metafunc.fixturenames:
+        versions = LLM_API_VERSIONS
+        if metafunc.config.getoption("--engines") != "all":
+            number = sum(metafunc.module.__name__.encode()) % len(versions)
+            versions = versions[number : number + 1]
+        metafunc.parametrize("llm_api_version", versions, scope="module")
 
 
 def pytest_configure(config: pytest.Config) -> None:

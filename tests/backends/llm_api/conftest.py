@@ -1,0 +1,141 @@
+"""The backend's engine with the fake library, in this process and in Triton."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.fake_llm_api import SITE, fake_library, write_checkpoint
+from tests.support.paths import TEMPLATES
+
+from trtllm_truss.backends.llm_api.engine import LlmEngine
+from trtllm_truss.backends.llm_api.library import Library, import_library
+from trtllm_truss.backends.llm_api.parameters import Adapter, LlmSettings
+from trtllm_truss.backends.llm_api.request import SERVED_WITH_PENALTIES
+from trtllm_truss.engines.versions import PINNED_VERSION
+from trtllm_truss.triton.model_repository.repository import render_repository
+from trtllm_truss.triton.server.command import launcher, server_environment
+from trtllm_truss.triton.server.installation import assemble_backends, find_installation
+from trtllm_truss.triton.server.process import ServerProcess
+
+LLM_ARGS: dict[str, Any] = {
+    "tensor_parallel_size": 1,
+    "pipeline_parallel_size": 1,
+    "max_batch_size": 32,
+    "max_seq_len": 2048,
+    "max_num_tokens": 1024,
+    "kv_cache_config": {"free_gpu_memory_fraction": 0.9},
+    "guided_decoding_backend": "xgrammar",
+    "enable_lora": True,
+}
+
+StartEngine = Callable[..., LlmEngine]
+StartTriton = Callable[..., ServerProcess]
+
+
+@pytest.fixture(scope="session")
+def checkpoint(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    (weights,) = model_folder.glob("*.gguf")
+    return write_checkpoint(tmp_path_factory.mktemp("llm") / "checkpoint", weights)
+
+
+@pytest.fixture(scope="module")
+def library(llm_api_version: str) -> Iterator[Library]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TLLM_FAKE_VERSION", llm_api_version)
+        patch.syspath_prepend(str(SITE))
+        before = dict(os.environ)
+        yield import_library()
+        os.environ.clear()
+        os.environ.update(before)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tensorrt_llm"]:
+        del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def start_engine(library: Library, checkpoint: Path) -> Iterator[StartEngine]:
+    """Start engines in this process; close them after the module."""
+    started: list[LlmEngine] = []
+
+    def start(
+        folder: Path = checkpoint,
+        *,
+        on_death: Callable[[], None] = lambda: pytest.fail("the engine died"),
+        llm_args: dict[str, Any] = {},  # noqa: B006 - not changed
+        **settings: Any,
+    ) -> LlmEngine:
+        read = LlmSettings(
+            folder,
+            folder,
+            {**LLM_ARGS, **llm_args},
+            adapters={7: Adapter("seven", str(checkpoint)), 8: Adapter("eight", "/nowhere")},
+            cancellation_check_s=0.005,
+            **settings,
+        )
+        engine = LlmEngine(library, read, read.limits(SERVED_WITH_PENALTIES), on_death)
+        started.append(engine)
+        engine.start()
+        return engine
+
+    yield start
+    for engine in started:
+        engine.close()
+
+
+@pytest.fixture(scope="module")
+def engine(start_engine: StartEngine) -> LlmEngine:
+    return start_engine()
+
+
+@pytest.fixture(scope="module")
+def start_llm_triton(
+    llm_api_version: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StartTriton]:
+    """Start Tritons with the fake library; stop them after the module."""
+    with ExitStack() as stack:
+
+        def start(
+            folder: Path,
+            *,
+            ready_s: float = 60,
+            version: str = llm_api_version,
+            llm_args: dict[str, Any] = {},  # noqa: B006 - not changed
+            **parameters: Any,
+        ) -> ServerProcess:
+            run = tmp_path_factory.mktemp("triton")
+            installation = find_installation()
+            environment = fake_library(version)
+            command = launcher(
+                installation,
+                repository=render_repository(
+                    TEMPLATES,
+                    run / "repository",
+                    engine_dir=folder,
+                    backend="llm_api",
+                    max_batch_size=32,
+                    parameters={
+                        "tokenizer_dir": str(folder),
+                        "llm_args": json.dumps({**LLM_ARGS, **llm_args}),
+                        **parameters,
+                    },
+                    tensorrt_llm_version=PINNED_VERSION,
+                ),
+                backends=assemble_backends(installation, run / "backends", environment),
+                world_size=1,
+                exit_timeout_s=1,
+            )
+            process = ServerProcess(
+                command, server_environment({**os.environ, **environment}, installation)
+            )
+            stack.callback(process.stop, 5)
+            process.start()
+            process.wait_until_ready(ready_s)
+            return process
+
+        yield start

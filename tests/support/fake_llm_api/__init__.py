@@ -1,0 +1,126 @@
+"""Checkpoints for the backend `llm_api` with a fake of TensorRT-LLM's LLM API.
+
+A server with `fake_library(version)` in its environment imports the package in `site`, whose worker
+generates with OpenVINO GenAI from the checkpoint's folder `gguf`. Tests in this process put `SITE`
+on `sys.path`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trtllm_truss.engines.gguf import read_metadata
+from trtllm_truss.text.gguf_tokenizer import read_gguf_tokenizer
+
+VERSIONS = ("1.2.1", "1.3.0")
+"""Versions that the fake behaves as; their keyword arguments differ."""
+
+SITE = Path(__file__).parent / "site"
+BACKENDS = Path(__file__).parent / "backends"
+_DTYPE_BYTES = 2
+
+
+def fake_library(version: str) -> dict[str, str]:
+    """Return the environment of a server that imports the fake."""
+    return {"TRITON_BACKEND_DIRECTORY": str(BACKENDS), "TLLM_FAKE_VERSION": version}
+
+
+def write_checkpoint(folder: Path, weights: Path, **behaviour: object) -> Path:
+    """Write SmolLM2 as a Hugging Face checkpoint; its safetensors file is sparse.
+
+    Args:
+        folder: created if missing.
+        weights: the GGUF file from which the worker generates.
+        behaviour: of the worker; for the keys see `site/tensorrt_llm/fake/worker.py`.
+
+    Returns:
+        `folder`.
+    """
+    (folder / "gguf").mkdir(parents=True)
+    (folder / "gguf" / weights.name).symlink_to(weights)
+    tokens = read_gguf_tokenizer(weights)
+    (folder / "tokenizer.json").write_text(tokens.backend.to_str())
+    tokenizer = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": "<|im_end|>",
+        "chat_template": tokens.chat_templates["default"],
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    config = _config(read_metadata(weights))
+    (folder / "config.json").write_text(json.dumps(config))
+    _write_sparse_weights(folder / "model.safetensors", config)
+    misbehave(folder, **behaviour)
+    return folder
+
+
+def misbehave(folder: Path, **behaviour: object) -> None:
+    """Set the behaviour of workers that start later."""
+    (folder / "fake.json").write_text(json.dumps(behaviour))
+
+
+def copy_checkpoint(source: Path, folder: Path, **behaviour: object) -> Path:
+    """Copy a checkpoint, with links instead of weights and with another behaviour."""
+    folder.mkdir(parents=True)
+    for file in source.iterdir():
+        if file.suffix == ".json":
+            shutil.copy2(file, folder)
+        else:
+            (folder / file.name).symlink_to(file)
+    misbehave(folder, **behaviour)
+    return folder
+
+
+def _config(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    def value(name: str) -> Any:
+        return metadata[f"llama.{name}"]
+
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "torch_dtype": "bfloat16",
+        "hidden_size": value("embedding_length"),
+        "intermediate_size": value("feed_forward_length"),
+        "num_hidden_layers": value("block_count"),
+        "num_attention_heads": value("attention.head_count"),
+        "num_key_value_heads": value("attention.head_count_kv"),
+        "max_position_embeddings": value("context_length"),
+        "vocab_size": value("vocab_size"),
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": True,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
+
+
+def _write_sparse_weights(file: Path, config: dict[str, Any]) -> None:
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    heads = config["num_key_value_heads"] * hidden // config["num_attention_heads"]
+    layer = {
+        "self_attn.q_proj": [hidden, hidden],
+        "self_attn.k_proj": [heads, hidden],
+        "self_attn.v_proj": [heads, hidden],
+        "self_attn.o_proj": [hidden, hidden],
+        "mlp.gate_proj": [inner, hidden],
+        "mlp.up_proj": [inner, hidden],
+        "mlp.down_proj": [hidden, inner],
+        "input_layernorm": [hidden],
+        "post_attention_layernorm": [hidden],
+    }
+    shapes = {"model.embed_tokens.weight": [config["vocab_size"], hidden]}
+    for number in range(config["num_hidden_layers"]):
+        shapes |= {f"model.layers.{number}.{name}.weight": shape for name, shape in layer.items()}
+    shapes["model.norm.weight"] = [hidden]
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        start, end = end, end + _DTYPE_BYTES * math.prod(shape)
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    with file.open("wb") as output:
+        output.write(struct.pack("<Q", len(text)) + text)
+        output.truncate(8 + len(text) + end)

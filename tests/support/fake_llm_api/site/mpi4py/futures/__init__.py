@@ -1,0 +1,1 @@
+"""Gives the fake's worker the command line of an MPI worker."""

@@ -1,0 +1,150 @@
+"""`RequestOutput`: one object, changed by each response."""
+
+import asyncio
+import collections
+import queue
+from typing import Any, NamedTuple
+
+
+class Response(NamedTuple):
+    """A response of the worker; `tokens` are all of a beam's for beams, else the new ones."""
+
+    request_id: int
+    index: int = 0
+    tokens: tuple[int, ...] = ()
+    log_probs: tuple[float, ...] | None = None
+    finish_reason: str | None = None
+    final: bool = False
+    replaces: bool = False
+    error: Any = None
+
+
+class Logprob(NamedTuple):
+    logprob: float
+    rank: int | None = None
+
+
+class CompletionOutput:
+    def __init__(self, index):
+        self.index = index
+        self.text = ""
+        self.token_ids: list[int] = []
+        self.cumulative_logprob = None
+        self.logprobs: list[Any] = []
+        self.finish_reason = None
+        self.stop_reason = None
+        self._last_token_ids_len = 0
+
+    @property
+    def length(self):
+        return len(self.token_ids)
+
+    @property
+    def token_ids_diff(self):
+        return self.token_ids[self._last_token_ids_len :]
+
+
+class AsyncQueue:
+    """A queue whose waiters are woken through the loop of another one, see `wake_all`."""
+
+    def __init__(self):
+        self.loop = asyncio.get_running_loop()
+        self._items = collections.deque()
+        self._event = asyncio.Event()
+
+    def put(self, item):
+        self._items.append(item)
+
+    async def get(self):
+        while not self._items:
+            self._event.clear()
+            if not self._items:
+                await self._event.wait()
+        return self._items.popleft()
+
+    @staticmethod
+    def wake_all(queues):
+        """Wake the waiters of a batch on the loop of its first queue."""
+        loop = queues[0].loop
+        loop.call_soon_threadsafe(lambda: [each._event.set() for each in queues])
+
+
+class RequestOutput:
+    def __init__(self, request_id, prompt, params, abort):
+        self.request_id = request_id
+        self.prompt_token_ids = prompt
+        self.outputs = [CompletionOutput(index) for index in range(params.best_of)]
+        self.finished = False
+        self._params = params
+        self._open = self._coming = params.best_of
+        self._abort = abort
+        self._queue = queue.Queue()
+        try:
+            self.aqueue = AsyncQueue()
+        except RuntimeError:  # no loop runs in this thread
+            self.aqueue = None
+
+    def is_last(self, response):
+        """Count a response that arrives; return True for the last one."""
+        self._coming -= response.final
+        return self._coming == 0 or response.finish_reason == "cancelled"
+
+    def put(self, response):
+        (self.aqueue or self._queue).put(response)
+
+    def abort(self):
+        self._abort(self.request_id)
+
+    def result(self, timeout=None):
+        while not self.finished:
+            self._handle(self._queue.get(timeout=timeout))
+        return self
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        if self.finished:
+            raise StopAsyncIteration
+        assert self.aqueue is not None, "The asyncio event loop was not present at initialization."
+        self._handle(await self.aqueue.get())
+        return self
+
+    def __await__(self):
+        return self._last().__await__()
+
+    async def _last(self):
+        async for _ in self:
+            pass
+        return self
+
+    def _handle(self, response):
+        if response.error is not None:
+            self.finished = True
+            raise response.error
+        output = self.outputs[response.index]
+        output._last_token_ids_len = 0 if response.replaces else len(output.token_ids)
+        if response.replaces:
+            output.token_ids, output.logprobs = [], []
+        output.token_ids += response.tokens
+        if response.log_probs is not None:
+            pairs = zip(response.tokens, response.log_probs, strict=True)
+            output.logprobs += [{token: Logprob(value, 1)} for token, value in pairs]
+            output.cumulative_logprob = sum(
+                entry[token].logprob
+                for token, entry in zip(output.token_ids, output.logprobs, strict=True)
+            )
+        if response.finish_reason is not None:
+            self._finish(output, response.finish_reason)
+        if response.final:
+            self._open -= 1
+            self.finished = self._open == 0 or response.finish_reason == "cancelled"
+
+    def _finish(self, output, reason):
+        output.finish_reason = reason
+        stops = self._params.stop_token_ids or []
+        if reason == "stop" and output.token_ids and output.token_ids[-1] in stops:
+            output.stop_reason = output.token_ids[-1]
+            if not self._params.include_stop_str_in_output:
+                output.token_ids.pop()
+                del output.logprobs[len(output.token_ids) :]

@@ -1,0 +1,217 @@
+"""The worker process: admits requests, steps the engine, and misbehaves on demand.
+
+`fake.json` in the checkpoint's folder sets the misbehaviour:
+
+    step_ms         least time of a step
+    load_exit       end with this status while loading
+    load_oom        1: run out of memory while loading
+    load_hang       1: never become ready
+    crash_after     end by SIGKILL after so many steps with requests
+    hang_after      stop answering after so many steps with requests
+    oom_after       run out of memory in a step: all its requests fail
+    fatal_after     fail in a thread of its own: the next, innocent request gets the error
+    ignore_abort    1: go on after an abort
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections import deque
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from tensorrt_llm.fake.compute import load_compute
+from tensorrt_llm.fake.errors import RequestError
+from tensorrt_llm.fake.result import Response
+from tensorrt_llm.fake.versions import IS_1_3
+
+_OOM = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB"
+
+
+def main():
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    wire = Connection(int(sys.argv[1]))
+    args = wire.recv()
+    try:
+        file = Path(args["model"]) / "fake.json"
+        behaviour = json.loads(file.read_text("utf-8")) if file.exists() else {}
+        _load(behaviour)
+        worker = Worker(wire, args, behaviour)
+    except Exception as error:  # noqa: BLE001 - raised by the parent
+        wire.send(error)
+        return
+    wire.send(None)
+    try:
+        worker.run()
+    except EOFError:  # the parent is gone: orphans of a killed parent stay
+        time.sleep(3600)
+
+
+def _load(behaviour):
+    if "load_exit" in behaviour:
+        os._exit(behaviour["load_exit"])
+    if behaviour.get("load_oom"):
+        raise RuntimeError(_OOM)
+    if behaviour.get("load_hang"):
+        time.sleep(3600)
+
+
+class Worker:
+    def __init__(self, wire, args, behaviour):
+        self._wire = wire
+        self._args = args
+        self._behaviour = behaviour
+        self._compute = load_compute(args)
+        self._waiting = deque()
+        self._running = {}
+        self._steps = 0
+        self._open = True
+
+    def run(self):
+        while self._open:
+            if not (self._waiting or self._running):
+                self._compute.rest()
+                self._take(*self._wire.recv())
+            while self._open and self._wire.poll():
+                self._take(*self._wire.recv())
+            self._admit()
+            if self._running:
+                self._step()
+
+    def _take(self, kind, value):
+        if kind == "shutdown":
+            self._open = False
+        elif kind == "abort":
+            self._abort(value)
+        else:
+            self._add(*value)
+
+    def _add(self, request_id, prompt, params, lora_request, streaming):
+        refusal = self._refusal(prompt, params, lora_request)
+        if refusal:
+            self._wire.send([Response(request_id, error=RequestError(refusal))])
+            return
+        room = self._args["max_seq_len"] - len(prompt)
+        wanted = room if params.max_tokens is None else min(params.max_tokens, room)
+        self._waiting.append(Request(request_id, prompt, params, wanted, streaming))
+
+    def _refusal(self, prompt, params, lora_request):
+        args = self._args
+        if len(prompt) >= args["max_seq_len"]:
+            return f"The prompt length {len(prompt)} exceeds max_seq_len {args['max_seq_len']}"
+        if params.max_tokens is not None and params.max_tokens <= 0:
+            return f"max_tokens must be greater than 0, but got {params.max_tokens}"
+        if IS_1_3 and not all(0 <= token < self._compute.vocab_size for token in prompt):
+            return "Token ID out of range"
+        width = params.best_of if params.use_beam_search else 1
+        if width != args["max_beam_width"]:
+            return f"beam_width={width} must equal max_beam_width={args['max_beam_width']}"
+        if lora_request is not None and not (args["lora_config"] or args["enable_lora"]):
+            return "LoRA is not enabled"
+        return None
+
+    def _abort(self, request_id):
+        if self._behaviour.get("ignore_abort"):
+            return
+        for request in [r for r in self._waiting if r.id == request_id]:
+            self._waiting.remove(request)
+            self._wire.send([Response(request_id, finish_reason="cancelled", final=True)])
+        for request in [r for r in self._running.values() if r.id == request_id]:
+            request.aborted = True  # ends in a later step
+
+    def _admit(self):
+        while self._waiting and len(self._running) < self._args["max_batch_size"]:
+            request = self._waiting.popleft()
+            self._running[request.id] = request
+            params = request.params
+            copies = 1 if params.use_beam_search else params.best_of
+            for copy in range(copies):
+                seed = (params.seed or 0) + copy
+                key = (request.id, copy)
+                self._compute.add(key, request.prompt, params, request.wanted, seed)
+
+    def _step(self):
+        self._steps += 1
+        self._misbehave()
+        time.sleep(self._behaviour.get("step_ms", 0) / 1000)
+        responses = []
+        for request in [r for r in self._running.values() if r.aborted]:
+            del self._running[request.id]
+            for copy in range(request.params.best_of):
+                self._compute.cancel((request.id, copy))
+            responses.append(Response(request.id, finish_reason="cancelled", final=True))
+        for news in self._compute.step() if self._running else ():
+            request_id, copy = news.key
+            if request := self._running.get(request_id):
+                responses += request.take(copy or news.index, news)
+                if request.open == 0:
+                    del self._running[request_id]
+        if responses:
+            self._wire.send(responses)
+
+    def _misbehave(self):
+        reached = {
+            name
+            for name in ("crash_after", "hang_after", "oom_after", "fatal_after")
+            if self._steps > self._behaviour.get(name, float("inf"))
+        }
+        if "crash_after" in reached:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if "hang_after" in reached:
+            time.sleep(3600)
+        if "oom_after" in reached:
+            self._fail_all(RequestError(_OOM))
+        if "fatal_after" in reached:
+            self._wire.send(RuntimeError("CUDA error: an illegal memory access was encountered"))
+            time.sleep(3600)
+
+    def _fail_all(self, error):
+        self._wire.send([Response(request_id, error=error) for request_id in self._running])
+        for request in self._running.values():
+            for copy in range(request.params.best_of):
+                self._compute.cancel((request.id, copy))
+        self._running.clear()
+
+
+class Request:
+    def __init__(self, request_id, prompt, params, wanted, streaming):
+        self.id = request_id
+        self.prompt = prompt
+        self.params = params
+        self.wanted = wanted
+        self.streaming = streaming
+        self.aborted = False
+        self.open = params.best_of
+        self._held = [([], []) for _ in range(params.best_of)]
+        self._counts = [0] * params.best_of
+
+    def take(self, index, news):
+        """Turn the progress of one sequence into responses."""
+        tokens, log_probs = self._held[index]
+        tokens += news.tokens
+        log_probs += news.log_probs or ()
+        self._counts[index] += len(news.tokens)
+        if not (news.done or self.streaming):
+            return
+        if not (tokens or news.done):
+            return
+        reason = self._reason(index, tokens) if news.done else None
+        self.open -= news.done
+        self._held[index] = ([], [])
+        yield Response(
+            self.id,
+            index,
+            tuple(tokens),
+            None if self.params.wanted_log_probs is None else tuple(log_probs),
+            finish_reason=reason,
+            final=news.done,
+            replaces=self.params.use_beam_search,
+        )
+
+    def _reason(self, index, tokens):
+        """Return the reason for the end; the length is tested before stop words."""
+        if not self.params.ignore_eos and tokens and tokens[-1] == self.params.end_id:
+            return "stop"
+        return "length" if self._counts[index] >= self.wanted else "stop"
