@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -60,13 +61,13 @@ def library(llm_api_version: str) -> Iterator[Library]:
 
 @pytest.fixture(scope="module")
 def start_engine(library: Library, checkpoint: Path) -> Iterator[StartEngine]:
-    """Start engines in this process; close them after the module."""
+    """Start engines in this process; close those that must not die after the module."""
     started: list[LlmEngine] = []
 
     def start(
         folder: Path = checkpoint,
         *,
-        on_death: Callable[[], None] = lambda: pytest.fail("the engine died"),
+        on_death: Callable[[], None] | None = None,
         llm_args: dict[str, Any] = {},  # noqa: B006 - not changed
         **settings: Any,
     ) -> LlmEngine:
@@ -78,14 +79,17 @@ def start_engine(library: Library, checkpoint: Path) -> Iterator[StartEngine]:
             cancellation_check_s=0.005,
             **settings,
         )
-        engine = LlmEngine(library, read, read.limits(SERVED_WITH_PENALTIES), on_death)
-        started.append(engine)
+        fail = functools.partial(pytest.fail, "the engine died")
+        limits = read.limits(SERVED_WITH_PENALTIES)
+        engine = LlmEngine(library, read, limits, on_death or fail)
+        if on_death is None:
+            started.append(engine)
         engine.start()
         return engine
 
     yield start
     for engine in started:
-        engine.close()
+        assert engine.close()
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,9 @@ VERSIONS = ("1.2.1", "1.3.0")
 
 SITE = Path(__file__).parent / "site"
 BACKENDS = Path(__file__).parent / "backends"
+COUNTING = {"TLLM_FAKE_COMPUTE": "tensorrt_llm.fake.counting:CountingCompute"}
+"""Makes workers load at once and repeat the prompt."""
+
 _DTYPE_BYTES = 2
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import re
 import threading
 import time
@@ -29,8 +28,11 @@ TICK_S = 0.25
 
 _ABORT_LIMIT_S = 10.0
 _SHUTDOWN_LIMIT_S = 5.0
-_EXIT_LIMIT_S = 3.0
+_EXIT_LIMIT_S = 1.0
+_START_TICK_S = 0.1
 _START_GRACE_S = 5.0
+_BLOCKED_LIMIT_S = 15.0
+_BLOCKED_GRACE_S = 0.5
 _GONE = "The engine is shutting down"
 _ENGINES_FAULT = re.compile(
     r"cuda|cublas|cudnn|nccl|out of memory|illegal memory|device-side assert|error in forward", re.I
@@ -75,7 +77,10 @@ class LlmEngine:
         self._workers = Workers()
         self._tasks: dict[Generation, asyncio.Task[None]] = {}
         self._answered_at = time.monotonic()
+        self._ticked_at = time.monotonic()
         self._ends_because: str | None = None
+        self._has_ended = threading.Event()
+        self._ending = threading.Lock()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="llm-api", daemon=True)
 
@@ -89,9 +94,8 @@ class LlmEngine:
         try:
             asyncio.run_coroutine_threadsafe(self._load(), self._loop).result()
         except Exception as error:
-            self._workers.kill()
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            raise EngineFailed(f"{type(error).__name__}: {error}") from error
+            self._stop()
+            raise EngineFailed(_describe(error)) from error
 
     def submit(self, request: LlmRequest, sender: ResponseSender) -> None:
         """Begin a request and return at once; responses go to `sender`."""
@@ -102,11 +106,25 @@ class LlmEngine:
             self._cancel_where, lambda generation: generation.request.id == request_id
         )
 
-    def close(self) -> None:
-        """Fail the remaining requests and end the LLM with its workers, in bounded time."""
+    def close(self) -> bool:
+        """Fail the remaining requests and end the LLM with its workers, in bounded time.
+
+        Returns:
+            False if the LLM did not shut down; its exit handler may then wait for ever.
+        """
+        if not self._thread.is_alive():
+            return True
         ending = asyncio.run_coroutine_threadsafe(self._close(), self._loop)
-        with suppress(Exception):
-            ending.result(_SHUTDOWN_LIMIT_S + _EXIT_LIMIT_S)
+        limit_s = _EXIT_LIMIT_S if self._has_ended.is_set() else _SHUTDOWN_LIMIT_S + _EXIT_LIMIT_S
+        try:
+            is_closed = ending.result(limit_s)
+        except Exception as error:  # noqa: BLE001 - of any library
+            logger.warning("TensorRT-LLM did not shut down: %s", _describe(error))
+            is_closed = False
+        self._stop()
+        return is_closed
+
+    def _stop(self) -> None:
         self._workers.find()
         self._workers.kill()
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -115,13 +133,14 @@ class LlmEngine:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
+        self._loop.close()
 
     async def _load(self) -> None:
         """Build the LLM in a thread: it blocks for minutes, or for ever if a worker dies (1.2)."""
         started = time.monotonic()
         building = self._in_thread(self._build)
         while not building.done():
-            await asyncio.wait([building], timeout=TICK_S)
+            await asyncio.wait([building], timeout=_START_TICK_S)
             self._workers.find()
             if dead := self._workers.dead():
                 await asyncio.wait([building], timeout=_START_GRACE_S)
@@ -134,6 +153,7 @@ class LlmEngine:
         self._answered_at = time.monotonic()
         self._tick()
         self._look_for_cancelled()
+        threading.Thread(target=self._watch, name="llm-api-watch", daemon=True).start()
 
     def _build(self) -> Any:
         settings = self._settings
@@ -181,8 +201,9 @@ class LlmEngine:
         task.add_done_callback(lambda _: self._tasks.pop(generation, None))
 
     async def _serve(self, generation: Generation) -> None:
-        result = self._start_generating(generation)
+        result = None if generation.aborted else self._start_generating(generation)
         if result is None:
+            generation.close()
             return
         generation.begin(result)
         try:
@@ -215,7 +236,7 @@ class LlmEngine:
         if isinstance(error, self._library.request_error) and not _ENGINES_FAULT.search(text):
             generation.fail(text, caller_at_fault=True)
         else:
-            self._end(f"{type(error).__name__}: {text}")
+            self._end(_describe(error))
 
     def _generate(self, request: LlmRequest) -> Any:
         """Begin a generation; the loop must be running in this thread.
@@ -257,15 +278,28 @@ class LlmEngine:
         if self._ends_because is not None:
             return
         self._loop.call_later(TICK_S, self._tick)
-        silent_s = time.monotonic() - self._answered_at
-        if dead := self._workers.dead():
-            self._end(f"worker process {', '.join(dead)} ended.")
-        elif not self._is_healthy():
+        self._ticked_at = time.monotonic()
+        silent_s = self._ticked_at - self._answered_at
+        if not self._is_healthy():
             self._end("TensorRT-LLM's health check failed.")
         elif self._tasks and silent_s > self._settings.hang_timeout_s:
             self._end(f"no token was generated for {silent_s:.0f} s.")
         elif not self._tasks and silent_s > self._settings.canary_interval_s:
             self._doubt()
+
+    def _watch(self) -> None:
+        """Look at workers and loop from a thread: a failing library blocks the loop for ever."""
+        reason = None
+        while reason is None and not self._has_ended.wait(TICK_S):
+            blocked_s = time.monotonic() - self._ticked_at
+            if dead := self._workers.dead():
+                reason = f"worker process {', '.join(dead)} ended."
+            elif blocked_s > _BLOCKED_LIMIT_S:
+                reason = f"TensorRT-LLM blocked the event loop for {blocked_s:.0f} s."
+        if reason is not None:
+            self._loop.call_soon_threadsafe(self._end, reason)
+            if not self._has_ended.wait(_BLOCKED_GRACE_S):
+                self._end(reason)
 
     def _is_healthy(self) -> bool:
         """Ask the library, which has a check from 1.3 on."""
@@ -282,35 +316,35 @@ class LlmEngine:
             self._begin(canary_request(self._limits.max_beam_width), _Canary(self._end))
 
     def _end(self, reason: str) -> None:
-        if self._ends_because is not None:
-            return
-        self._ends_because = reason
+        with self._ending:
+            if self._ends_because is not None:
+                return
+            self._ends_because = reason
         logger.error("the engine failed: %s", reason)
-        self._fail_all(f"{_GONE}: {reason}")
         self._workers.find()
         self._workers.kill()
+        self._fail_all(f"{_GONE}: {reason}")
+        self._has_ended.set()
         self._on_death()
 
     def _fail_all(self, message: str) -> None:
         for generation, task in [*self._tasks.items()]:
             generation.fail(message)
-            task.cancel()
+            self._loop.call_soon_threadsafe(task.cancel)
 
-    async def _close(self) -> None:
-        has_failed = self._ends_because is not None
+    async def _close(self) -> bool:
+        has_failed = self._has_ended.is_set()
         self._ends_because = "it was stopped."
+        self._has_ended.set()
         self._fail_all(f"{_GONE}.")
         self._workers.find()
-        self._workers.forget()
         if has_failed:
-            _exit_soon()
-            return
-        done, _ = await asyncio.wait(
-            [self._in_thread(self._llm.shutdown)], timeout=_SHUTDOWN_LIMIT_S
-        )
+            return False
+        shutdown = self._in_thread(self._llm.shutdown)
+        done, _ = await asyncio.wait([shutdown], timeout=_SHUTDOWN_LIMIT_S)
         if not done:
             logger.warning("TensorRT-LLM did not shut down in time; killing its workers")
-            _exit_soon()
+        return bool(done)
 
 
 class _Canary:
@@ -330,8 +364,7 @@ class _Canary:
         return False
 
 
-def _exit_soon() -> None:
-    """End this process even if the library's exit handler waits for a dead worker."""
-    timer = threading.Timer(_EXIT_LIMIT_S, os._exit, (0,))
-    timer.daemon = True
-    timer.start()
+def _describe(error: BaseException) -> str:
+    """Return an error with its causes: the library names a worker's error only there."""
+    text = f"{type(error).__name__}: {error}"
+    return f"{text} ({_describe(error.__cause__)})" if error.__cause__ else text

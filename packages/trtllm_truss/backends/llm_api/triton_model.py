@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -25,6 +26,7 @@ from trtllm_truss.backends.token_model.triton import TokenModel, end_server
 logger = logging.getLogger(__package__)
 
 _KILL_AFTER_S = 1.0
+_EXIT_AFTER_S = 3.0
 
 
 class TritonPythonModel(TokenModel):
@@ -56,8 +58,10 @@ class TritonPythonModel(TokenModel):
             raise
 
     def finalize(self) -> None:
-        self._engine.close()
+        is_closed = self._engine.close()
         self._kill_on_death.stop()
+        if not is_closed:  # the library's exit handler may wait for a dead worker
+            _soon(_EXIT_AFTER_S, os._exit, 0)
 
     def stop_request(self, request_id: str) -> None:
         self._engine.stop_request(request_id)
@@ -78,7 +82,11 @@ def _end_server() -> None:
     """End Triton; kill it if it waits for something that the dead engine owes."""
     server = os.getppid()
     end_server()
-    timer = threading.Timer(_KILL_AFTER_S, _kill, (server,))
+    _soon(_KILL_AFTER_S, _kill, server)
+
+
+def _soon(delay_s: float, call: Callable[[int], object], argument: int) -> None:
+    timer = threading.Timer(delay_s, call, (argument,))
     timer.daemon = True
     timer.start()
 

@@ -40,9 +40,11 @@ class Workers:
             children[process.parent].append(process)
         below = [*children[os.getpid()]]
         for process in below:
-            below += children[process.pid]
-            if process.pid not in self._known and _is_worker(process):
-                self._known[process.pid] = process
+            is_worker = _has_mark(process)
+            if is_worker or process.name in _DAEMONS:
+                self._known.setdefault(process.pid, process)
+            if not is_worker:  # a child looks like its worker until it executes a program
+                below += children[process.pid]
 
     @property
     def pids(self) -> list[int]:
@@ -51,10 +53,6 @@ class Workers:
     def dead(self) -> list[str]:
         """Return descriptions of dead workers."""
         return [f"{p.name} ({p.pid})" for p in self._known.values() if not _is_alive(p)]
-
-    def forget(self) -> None:
-        """Expect workers to end from now on, except in `kill`."""
-        self.dead = list  # type: ignore[method-assign]
 
     def kill(self) -> None:
         for process in self._known.values():
@@ -85,9 +83,7 @@ def _is_alive(process: _Process) -> bool:
     return found is not None and found.started == process.started
 
 
-def _is_worker(process: _Process) -> bool:
-    if process.name in _DAEMONS:
-        return True
+def _has_mark(process: _Process) -> bool:
     try:
         return _MARK in (_PROC / str(process.pid) / "cmdline").read_bytes()
     except OSError:

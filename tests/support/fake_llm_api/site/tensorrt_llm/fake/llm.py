@@ -116,10 +116,10 @@ class Proxy:
     def shutdown(self):
         if self._closed:
             return
-        self._closed = True
+        self._closed, was_dead = True, self._dead.is_set()
         self._send("shutdown", None)
-        self._process.wait(_SHUTDOWN_OF_DEAD_S if IS_1_3 and self._dead.is_set() else None)
-        if not IS_1_3 and self._dead.is_set():
+        self._process.wait(_SHUTDOWN_OF_DEAD_S if IS_1_3 and was_dead else None)
+        if not IS_1_3 and was_dead:
             threading.Event().wait()  # for a future that nobody will ever set
 
     def _send(self, kind, value):
@@ -132,6 +132,7 @@ class Proxy:
         try:
             error = self._wire.recv()
         except EOFError:
+            self._process.wait()
             if not IS_1_3:  # the future of the worker stays pending
                 threading.Event().wait()
             raise RuntimeError("Executor worker died during initialization") from None
@@ -150,6 +151,7 @@ class Proxy:
             else:
                 self._deliver(responses)
         self._dead.set()
+        self._process.wait()
         if IS_1_3:
             error = EngineDeadError("the engine is dead")
             self._deliver([Response(key, error=error) for key in self._results])

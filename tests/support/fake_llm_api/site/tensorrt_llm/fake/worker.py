@@ -51,6 +51,7 @@ def main():
 
 def _load(behaviour):
     if "load_exit" in behaviour:
+        time.sleep(0.5)  # imports of the real one take longer
         os._exit(behaviour["load_exit"])
     if behaviour.get("load_oom"):
         raise RuntimeError(_OOM)
