@@ -15,6 +15,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+from tests.support.paths import EXAMPLE
+from tests.support.truss_process import Served
+
 from trtllm_truss.engines.gguf import read_metadata
 from trtllm_truss.text.gguf_tokenizer import read_gguf_tokenizer
 
@@ -38,15 +42,14 @@ def write_checkpoint(folder: Path, weights: Path, **behaviour: object) -> Path:
     """Write SmolLM2 as a Hugging Face checkpoint; its safetensors file is sparse.
 
     Args:
-        folder: created if missing.
+        folder: created.
         weights: the GGUF file from which the worker generates.
         behaviour: of the worker; for the keys see `site/tensorrt_llm/fake/worker.py`.
 
     Returns:
         `folder`.
     """
-    (folder / "gguf").mkdir(parents=True)
-    (folder / "gguf" / weights.name).symlink_to(weights)
+    folder.mkdir(parents=True)
     tokens = read_gguf_tokenizer(weights)
     (folder / "tokenizer.json").write_text(tokens.backend.to_str())
     tokenizer = {
@@ -58,23 +61,25 @@ def write_checkpoint(folder: Path, weights: Path, **behaviour: object) -> Path:
     config = _config(read_metadata(weights))
     (folder / "config.json").write_text(json.dumps(config))
     _write_sparse_weights(folder / "model.safetensors", config)
-    misbehave(folder, **behaviour)
+    misbehave(folder, weights=str(weights.parent), **behaviour)
     return folder
 
 
 def misbehave(folder: Path, **behaviour: object) -> None:
-    """Set the behaviour of workers that start later."""
-    (folder / "fake.json").write_text(json.dumps(behaviour))
+    """Change the behaviour of workers that start later."""
+    file = folder / "fake.json"
+    old = json.loads(file.read_text()) if file.exists() else {}
+    file.write_text(json.dumps({**old, **behaviour}))
 
 
 def copy_checkpoint(source: Path, folder: Path, **behaviour: object) -> Path:
-    """Copy a checkpoint, with links instead of weights and with another behaviour."""
+    """Copy a checkpoint, its weights as a hard link, and change the behaviour."""
     folder.mkdir(parents=True)
     for file in source.iterdir():
         if file.suffix == ".json":
             shutil.copy2(file, folder)
         else:
-            (folder / file.name).symlink_to(file)
+            (folder / file.name).hardlink_to(file)
     misbehave(folder, **behaviour)
     return folder
 
@@ -127,3 +132,15 @@ def _write_sparse_weights(file: Path, config: dict[str, Any]) -> None:
     with file.open("wb") as output:
         output.write(struct.pack("<Q", len(text)) + text)
         output.truncate(8 + len(text) + end)
+
+
+def serve_checkpoint(
+    folder: Path, version: str, environment: Mapping[str, str] = COUNTING, **metadata: object
+) -> Served:
+    """Start `trtllm-truss serve` on a checkpoint."""
+    config = yaml.safe_load(EXAMPLE.read_text())
+    config.pop("external_package_dirs")
+    config["model_metadata"] = {"engine_repository": str(folder), **metadata}
+    file = folder / "served.yaml"
+    file.write_text(yaml.safe_dump(config))
+    return Served(file, {**fake_library(version), **environment})

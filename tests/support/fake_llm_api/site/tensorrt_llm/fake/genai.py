@@ -1,5 +1,6 @@
 """OpenVINO GenAI as the fake's engine: real text on the CPU, as from the CPU engine."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,10 @@ _ENDED = openvino_genai.GenerationStatus.RUNNING
 
 class GenaiCompute:
     def __init__(self, args):
+        behaviour = json.loads((Path(args["model"]) / "fake.json").read_text("utf-8"))
         cache = args["kv_cache_config"] or {}
         settings = EngineSettings(
-            model_folder=Path(args["model"]) / "gguf",
+            model_folder=Path(behaviour["weights"]),
             max_batch_size=min(args["max_batch_size"], 64),
             max_beam_width=args["max_beam_width"],
             kv_cache_tokens=cache.get("max_tokens"),

@@ -2,6 +2,7 @@
 
 `fake.json` in the checkpoint's folder sets the misbehaviour:
 
+    weights         folder of the GGUF file for `genai`
     step_ms         least time of a step
     load_exit       end with this status while loading
     load_oom        1: run out of memory while loading
