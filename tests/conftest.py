@@ -21,6 +21,7 @@ from tests.support.warm_python import end_zygote
 TESTS = Path(__file__).parent
 collect_ignore = ["clients"]  # `make clients` runs them in an environment of their own
 SERVER_FOLDERS = ("end_to_end", "backends/triton_native")
+SERVER_MODULES = "tests.end_to_end"
 SERVER_FIXTURES = frozenset(
     {"make_triton", "model_folder", "remote_api", "smollm2_checkpoint", "triton", "warm_triton"}
 )
@@ -68,13 +69,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give a module's tests one version of the LLM API, alternating over modules, or all."""
+    """Choose the kinds of engine of a test, and the version of the LLM API's fake.
+
+    By default the version alternates over modules.
+    """
+    runs_all = metafunc.config.getoption("--engines") == "all"
     if "llm_api_version" in metafunc.fixturenames:
-        versions = LLM_API_VERSIONS
-        if metafunc.config.getoption("--engines") != "all":
-            number = sum(metafunc.module.__name__.encode()) % len(versions)
-            versions = versions[number : number + 1]
+        number = sum(metafunc.module.__name__.encode()) % len(LLM_API_VERSIONS)
+        one = LLM_API_VERSIONS[number : number + 1]
+        versions = LLM_API_VERSIONS if runs_all else one
         metafunc.parametrize("llm_api_version", versions, scope="module")
+    if "server" in metafunc.fixturenames and metafunc.module.__name__.startswith(SERVER_MODULES):
+        kinds = ("cpu", *LLM_API_VERSIONS) if runs_all else ("cpu",)
+        metafunc.parametrize("server", kinds, indirect=True, scope="session")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -141,7 +148,8 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
             item.add_marker("server")
         shared = next((name for name in SHARED_FIXTURES if name in fixtures), None)
         if shared is not None:
-            groups[item.nodeid] = f"{folder.parts[0]}/{shared}"
+            kind = getattr(item, "callspec", None) and item.callspec.params.get(shared)
+            groups[item.nodeid] = f"{folder.parts[0]}/{shared}/{kind}"
         elif item.get_closest_marker("server") and not is_light:
             groups[item.nodeid] = item.nodeid
         else:

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.fake_llm_api import serve_checkpoint, write_checkpoint
 from tests.support.fake_tensorrtllm import serve_engine, write_engine
+from tests.support.smollm2 import smollm2_file
 from tests.support.truss_process import Served
 
 SECRETS = {
@@ -21,9 +23,20 @@ SECRETS = {
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[Served]:
-    """One shared CPU server, with secrets in its environment; tests must leave it running."""
-    served = Served(environment=SECRETS, python=sys.executable)
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    """One shared server of each kind of engine, with secrets in its environment.
+
+    All serve the same model. Tests must leave it running. The parameter is `cpu`, or a version of
+    the LLM API's fake.
+    """
+    if request.param == "cpu":
+        served = Served(environment=SECRETS, python=sys.executable)
+    else:
+        folder = write_checkpoint(tmp_path_factory.mktemp("llm") / "model", smollm2_file())
+        settings = {"runtime": {"guided_decoding_backend": "xgrammar"}}
+        served = serve_checkpoint(folder, request.param, SECRETS, **settings)
     try:
         yield served.wait_until_ready()
         assert served.end() == 0, served.log

@@ -26,7 +26,14 @@ from trtllm_truss.backends.llm_api.request import LlmRequest, read_llm_request
 from trtllm_truss.backends.token_model.tensors import UnsupportedRequest
 from trtllm_truss.text.tokenizer import load_tokenizer
 
-ALL_OUTPUTS = (*OUTPUTS, "output_log_probs", "cum_log_probs", "num_output_tokens")
+ALL_OUTPUTS = (
+    *OUTPUTS,
+    "top_logprob_ids",
+    "top_logprobs",
+    "output_log_probs",
+    "cum_log_probs",
+    "num_output_tokens",
+)
 
 
 def read(
@@ -118,6 +125,24 @@ def test_log_probabilities_come_with_each_token(engine: LlmEngine, greedy: list[
     assert last["cum_log_probs"][0, 0] == pytest.approx(last["output_log_probs"].sum(), abs=1e-4)
     final = streamed.responses[-1]["output_log_probs"]
     np.testing.assert_allclose(final, last["output_log_probs"], atol=1e-5)
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_the_likeliest_tokens_of_each_place(
+    engine: LlmEngine, greedy: list[int], streaming: bool
+) -> None:
+    caller = begin(engine, num_top_logprobs=3, return_log_probs=True, streaming=streaming).wait()
+    names = ("top_logprob_ids", "top_logprobs")
+    ids, log_probs = (
+        np.concatenate([outputs[name] for outputs in caller.responses], axis=2) for name in names
+    )
+
+    assert ids.shape == log_probs.shape == (1, 1, 8, 3)
+    assert ids[0, 0, :, 0].tolist() == greedy
+    np.testing.assert_allclose(
+        log_probs[0, 0, :, 0], caller.responses[-1]["output_log_probs"][0, 0], atol=1e-5
+    )
+    assert (np.diff(log_probs[0, 0]) < 0).all()
 
 
 def test_a_seed_repeats_an_answer(engine: LlmEngine) -> None:

@@ -7,6 +7,7 @@ on `sys.path`.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import shutil
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.support.paths import EXAMPLE
+from tests.support.paths import EXAMPLE, SUPPORT
 from tests.support.truss_process import Served
 
 from trtllm_truss.engines.gguf import read_metadata
@@ -139,7 +140,8 @@ def serve_checkpoint(
 ) -> Served:
     """Start `trtllm-truss serve` on a checkpoint."""
     config = yaml.safe_load(EXAMPLE.read_text())
-    config.pop("external_package_dirs")
+    has_torch = importlib.util.find_spec("torch") is not None
+    config["external_package_dirs"] = [] if has_torch else [str(SUPPORT / "torch_stub")]
     config["model_metadata"] = {"engine_repository": str(folder), **metadata}
     file = folder / "served.yaml"
     file.write_text(yaml.safe_dump(config))

@@ -125,6 +125,7 @@ class Generation:
             beam.tokens.append(int(token))
             if self._wants_log_probs:
                 beam.log_probs.append(_log_prob(log_probs[position], token))
+                beam.top.append(_top(log_probs[position], self.request.top_log_probs))
             self._complete[index] = stop_words.complete(token)
 
     def _end_early(self, reason: str) -> None:
@@ -145,6 +146,14 @@ class Generation:
             first_new=sent if self.request.streaming else 0,
             normalize_log_probs=self._normalize_log_probs,
         )
+
+
+def _top(entry: Any, count: int) -> list[tuple[int, float]]:
+    """Return the likeliest tokens, best first, without a sampled one below them."""
+    if not (count and isinstance(entry, dict)):
+        return []
+    found = [(int(token), _log_prob(entry, token)) for token in entry]
+    return sorted(found, key=lambda pair: -pair[1])[:count]
 
 
 def _log_prob(entry: Any, token: int) -> float:

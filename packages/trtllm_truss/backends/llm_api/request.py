@@ -19,7 +19,7 @@ from trtllm_truss.backends.token_model.sampling import Sampling
 from trtllm_truss.backends.token_model.tensors import Tensors, UnsupportedRequest
 from trtllm_truss.backends.token_model.words import Word, read_words
 
-SERVED = frozenset({"lora_task_id", "embedding_bias"})
+SERVED = frozenset({"lora_task_id", "embedding_bias", "num_top_logprobs"})
 SERVED_WITH_PENALTIES = SERVED | {"bad_words_list"}
 """Inputs beyond those of the CPU engine."""
 

@@ -17,6 +17,8 @@ _LANGUAGES: dict[Language, str] = {
 }
 """Fields of `GuidedDecodingParams`, of which exactly one may be set."""
 
+_LOG_PROBS = ("output_log_probs", "cum_log_probs", "top_logprob_ids", "top_logprobs")
+
 
 def sampling_params(library: Library, request: LlmRequest) -> Any:
     """Convert a request; fields that a request leaves open stay unset.
@@ -39,7 +41,7 @@ def sampling_params(library: Library, request: LlmRequest) -> Any:
         field = _LANGUAGES[generation.guide.language]
         given["guided_decoding"] = library.guided_decoding_params(**{field: generation.guide.text})
     if wants_log_probs(generation):
-        given["logprobs"] = 1  # 0 means none up to 1.2
+        given["logprobs"] = max(1, generation.top_log_probs)  # 0 means none up to 1.2
     if request.bad_words:
         given["bad_token_ids"] = [token for word in request.bad_words for token in word]
     if request.embedding_bias is not None:
@@ -48,7 +50,8 @@ def sampling_params(library: Library, request: LlmRequest) -> Any:
 
 
 def wants_log_probs(request: GenerationRequest) -> bool:
-    return "output_log_probs" in request.outputs or "cum_log_probs" in request.outputs
+    """Return True if the response has log probabilities."""
+    return not request.outputs.isdisjoint(_LOG_PROBS)
 
 
 def _end(request: LlmRequest) -> dict[str, Any]:

@@ -15,6 +15,9 @@ from trtllm_truss.backends.token_model.unsupported import validate_capabilities
 from trtllm_truss.backends.token_model.words import Word, read_words
 from trtllm_truss.guides.guide import Guide, Language
 
+MAX_TOP_LOG_PROBS = 20
+"""TensorRT-LLM's limit in the 1.3 pre-releases."""
+
 GUIDE_TYPE, GUIDE_TEXT = "guided_decoding_guide_type", "guided_decoding_guide"
 
 _LANGUAGES: tuple[Language, ...] = get_args(Language)
@@ -65,6 +68,7 @@ class GenerationRequest:
         guide: constraint on the answer; None for any text.
         guide_is_checked: True if the sender has checked the guide, as the Truss does.
         outputs: names of the output tensors to build.
+        top_log_probs: likeliest tokens to return at each place.
     """
 
     id: str
@@ -78,6 +82,7 @@ class GenerationRequest:
     streaming: bool
     echo_prompt: bool
     outputs: frozenset[str]
+    top_log_probs: int = 0
 
     @property
     def kv_cache_tokens(self) -> int:
@@ -121,6 +126,7 @@ def read_request(
         streaming=streaming,
         echo_prompt=not (streaming or exclude_prompt),
         outputs=_read_outputs(tensors, requested_outputs),
+        top_log_probs=_read_top_log_probs(tensors),
     )
     _check_guided(request, limits.engine)
     _check_end(request, limits.engine)
@@ -170,11 +176,22 @@ def _read_outputs(tensors: Tensors, requested: Collection[str]) -> frozenset[str
     on_demand = {
         "cum_log_probs": "return_log_probs",
         "output_log_probs": "return_log_probs",
+        "top_logprob_ids": "num_top_logprobs",
+        "top_logprobs": "num_top_logprobs",
         "num_input_tokens": "return_num_input_tokens",
         "num_output_tokens": "return_num_output_tokens",
     }
     demanded = {name for name, flag in on_demand.items() if tensors.flag(flag, False)}
     return frozenset(requested) & (demanded | {*mandatory, "batch_index", "sequence_index"})
+
+
+def _read_top_log_probs(tensors: Tensors) -> int:
+    count = tensors.integer("num_top_logprobs", 0)
+    if not 0 <= count <= MAX_TOP_LOG_PROBS:
+        raise UnsupportedRequest(
+            f"num_top_logprobs is {count}; send a value from 0 to {MAX_TOP_LOG_PROBS}."
+        )
+    return count
 
 
 def _read_guide(tensors: Tensors) -> Guide | None:

@@ -14,6 +14,7 @@ from trtllm_truss.backends.token_model.request import GenerationRequest
 Outputs = Mapping[str, NDArray[Any]]
 """Output tensors by name, each with its batch dimension of 1."""
 
+_TOP = ("top_logprob_ids", "top_logprobs")
 _PADDING = -1
 """Pads the ids of shorter beams."""
 
@@ -34,10 +35,17 @@ class ResponseSender(Protocol):
 
 @dataclass
 class Beam:
-    """One sequence of generated tokens, without the end token, and their log probabilities."""
+    """One sequence of generated tokens, without the end token, and their log probabilities.
+
+    Attributes:
+        tokens: ids.
+        log_probs: of the tokens.
+        top: for each token, the likeliest ids with their log probabilities, best first.
+    """
 
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
+    top: list[Sequence[tuple[int, float]]] = field(default_factory=list)
 
 
 def build_outputs(
@@ -52,14 +60,15 @@ def build_outputs(
     Args:
         request: names the tensors to build.
         beams: the sequences so far, the best one first.
-        first_new: tokens of each that were sent before. Log probabilities are always sent in full,
-            as by the C++ backend.
+        first_new: tokens of each that were sent before. Log probabilities of the tokens are always
+            sent in full, as by the C++ backend; those of other tokens are not.
         normalize_log_probs: divide a beam's sum by its length to the power of `len_penalty`.
 
     Returns:
         output_ids INT32 [1, beams, n]; sequence_length INT32 [1, beams]; cum_log_probs FP32
-        [1, beams]; output_log_probs FP32 [1, beams, n]; num_input_tokens, num_output_tokens,
-        batch_index, sequence_index INT32 [1, 1]. Of these, those that `request.outputs` names.
+        [1, beams]; output_log_probs FP32 [1, beams, n]; top_logprob_ids INT32 and top_logprobs FP32
+        [1, beams, n, k]; num_input_tokens, num_output_tokens, batch_index, sequence_index INT32
+        [1, 1]. Of these, those that `request.outputs` names.
     """
     echoed = request.prompt.tolist() if request.echo_prompt else []
     rows = [echoed + beam.tokens[first_new:] for beam in beams]
@@ -68,7 +77,9 @@ def build_outputs(
         "sequence_length": np.array([[len(row) for row in rows]], np.int32),
     }
     extras = request.outputs - made.keys()
-    for name in extras:
+    if not extras.isdisjoint(_TOP):
+        made |= _top(beams, first_new, request.top_log_probs)
+    for name in extras - made.keys():
         made[name] = _extra(name, request, beams, normalize_log_probs)
     return made
 
@@ -95,6 +106,20 @@ def _extra(
         "sequence_index": 0,
     }
     return np.array([[counts[name]]], np.int32)
+
+
+def _top(beams: Sequence[Beam], first_new: int, count: int) -> dict[str, NDArray[Any]]:
+    """Return the likeliest tokens of each new place; id -1 is padding."""
+    places = [beam.top[first_new:] for beam in beams]
+    shape = (1, len(beams), max(map(len, places)), count)
+    ids = np.full(shape, _PADDING, np.int32)
+    log_probs = np.zeros(shape, np.float32)
+    for beam, tops in enumerate(places):
+        for place, top in enumerate(tops):
+            for rank, (token, log_prob) in enumerate(top[:count]):
+                ids[0, beam, place, rank] = token
+                log_probs[0, beam, place, rank] = log_prob
+    return dict(zip(_TOP, (ids, log_probs), strict=True))
 
 
 def _rectangle(

@@ -23,6 +23,7 @@ _NEUTRAL: dict[str, tuple[float, ...]] = {
     "return_perf_metrics": (0,),
     "prompt_vocab_size": (0,),
     "lora_task_id": (0,),
+    "num_top_logprobs": (0,),
     "embedding_bias": (0,),
 }
 """Inputs and their values that change nothing."""

