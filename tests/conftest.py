@@ -29,7 +29,7 @@ LIGHT_SERVER_FIXTURES = frozenset({"evil", "fake_triton", "hub", "s3"})
 """Servers that start in milliseconds; the tests of a file stay together."""
 SHARED_FIXTURES = (
     *("context", "model_folder", "engine", "native", "remote_api", "server", "smollm2_checkpoint"),
-    *("gpu_server", "triton", "two_ranks", "warm_triton"),
+    *("gpu_server", "triton", "restarting", "warm_triton"),
 )
 """Shared servers and models; one worker runs all tests of each."""
 

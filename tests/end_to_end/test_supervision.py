@@ -1,4 +1,4 @@
-"""A two-rank engine restarts after every kind of death under load."""
+"""An engine restarts after every kind of death under load."""
 
 from __future__ import annotations
 
@@ -9,24 +9,44 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
+from tests.support.fake_llm_api import COUNTING, VERSIONS, serve_checkpoint, write_checkpoint
 from tests.support.fake_tensorrtllm import FAKE_ENGINE, config_for, serve_engine, write_engine
+from tests.support.smollm2 import smollm2_file
 from tests.support.truss_process import LOOPBACK, Served, alive, listening_hosts
 from tests.support.waiting import PATIENCE_S, settles
 
 STREAMS = 16
 UNHEALTHY_LIMIT_S = 10
+RESTARTS = {"restart_limit": 50, "restart_backoff_s": 0.1}
 PROMPT = "One two three four five six seven eight nine ten"
 
 
+def write_two_ranks(folder: Path) -> Served:
+    return serve_engine(write_engine(folder, tp=2, step_ms=20), tp=2, serving=RESTARTS)
+
+
+def write_small_checkpoint(folder: Path, version: str) -> Served:
+    write_checkpoint(folder, smollm2_file(), step_ms=20)
+    return serve_checkpoint(folder, version, COUNTING, serving=RESTARTS)
+
+
+START: dict[str, Callable[[Path], Served]] = {
+    "two ranks": write_two_ranks,
+    **{version: partial(write_small_checkpoint, version=version) for version in VERSIONS},
+}
+
+
 @pytest.fixture(scope="module")
-def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = write_engine(tmp_path_factory.mktemp("engine"), tp=2, step_ms=20)
-    metadata = {"serving": {"restart_limit": 50, "restart_backoff_s": 0.1}}
-    served = serve_engine(folder, tp=2, **metadata).wait_until_ready()
+def restarting(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    """A server that the tests kill: a key of `START`."""
+    served = START[request.param](tmp_path_factory.mktemp("engine") / "engine").wait_until_ready()
     try:
         yield served
         assert served.end() == 0, served.log
@@ -69,43 +89,56 @@ def guard_of_the_job(served: Served) -> list[int]:
     ]
 
 
-VICTIMS: dict[str, Callable[[Served], list[int]]] = {
+def workers(served: Served) -> list[int]:
+    """Return the processes in which the LLM API runs its engine."""
+    return [pid for pid in served.processes() if b"mpi4py.futures" in command_line(pid)]
+
+
+ONE_RANK: dict[str, Callable[[Served], list[int]]] = {
     "a tritonserver": lambda served: named(served, "tritonserver")[:1],
-    "the other tritonserver": lambda served: named(served, "tritonserver")[1:],
-    "mpirun": lambda served: [*named(served, "mpirun"), *named(served, "prterun")],
     "a Python stub": lambda served: named(served, "triton_python_b")[:1],
-    "the other Python stub": lambda served: named(served, "triton_python_b")[1:],
     "the process guard": guard_of_the_job,
 }
+VICTIMS: dict[str, Callable[[Served], list[int]]] = {
+    **ONE_RANK,
+    "the other tritonserver": lambda served: named(served, "tritonserver")[1:],
+    "mpirun": lambda served: [*named(served, "mpirun"), *named(served, "prterun")],
+    "the other Python stub": lambda served: named(served, "triton_python_b")[1:],
+    "a worker": workers,
+}
+KILLS = [("two ranks", victim) for victim in VICTIMS if victim != "a worker"]
+KILLS += [(version, victim) for version in VERSIONS for victim in (*ONE_RANK, "a worker")]
 
 
-@pytest.mark.parametrize("victim", VICTIMS)
-def test_kill_9_under_load(two_ranks: Served, victim: str) -> None:
-    before = two_ranks.processes()
+@pytest.mark.parametrize(("restarting", "victim"), KILLS, indirect=["restarting"])
+def test_kill_9_under_load(restarting: Served, victim: str) -> None:
+    before = restarting.processes()
     started = threading.Barrier(STREAMS + 1, timeout=PATIENCE_S)
     with concurrent.futures.ThreadPoolExecutor(STREAMS) as pool:
-        streams = [pool.submit(stream, two_ranks, started.wait) for _ in range(STREAMS)]
+        streams = [pool.submit(stream, restarting, started.wait) for _ in range(STREAMS)]
         started.wait()
-        (target, *_) = VICTIMS[victim](two_ranks)
+        (target, *_) = VICTIMS[victim](restarting)
         subprocess.run(["kill", "-9", str(target)], check=True)
-        assert settles(lambda: not two_ranks.is_healthy(), UNHEALTHY_LIMIT_S)
+        assert settles(lambda: not restarting.is_healthy(), UNHEALTHY_LIMIT_S)
         endings = {future.result() for future in streams}
-    assert endings <= {"cut", "503"}, two_ranks.log[-3000:]
-    assert settles(two_ranks.is_healthy)
-    assert answers_correctly(two_ranks)
-    after = two_ranks.processes()
+    assert endings <= {"cut", "503"}, restarting.log[-3000:]
+    assert settles(restarting.is_healthy)
+    assert answers_correctly(restarting)
+    after = restarting.processes()
     assert sorted(after.values()) == sorted(before.values())
     old = {pid: name for pid, name in before.items() if pid not in after}
     assert not alive(old)
 
 
-def test_nothing_listens_on_a_public_address(two_ranks: Served) -> None:
-    assert {*named(two_ranks, "mpirun"), *named(two_ranks, "prterun")}
-    assert listening_hosts(two_ranks) <= LOOPBACK
+@pytest.mark.parametrize("restarting", ["two ranks"], indirect=True)
+def test_nothing_listens_on_a_public_address(restarting: Served) -> None:
+    assert {*named(restarting, "mpirun"), *named(restarting, "prterun")}
+    assert listening_hosts(restarting) <= LOOPBACK
 
 
-def test_two_ranks_answer_right(two_ranks: Served) -> None:
-    assert answers_correctly(two_ranks)
+@pytest.mark.parametrize("restarting", ["two ranks"], indirect=True)
+def test_two_ranks_answer_right(restarting: Served) -> None:
+    assert answers_correctly(restarting)
 
 
 def command_line(pid: int) -> bytes:

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import signal
+import threading
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
@@ -17,6 +18,9 @@ from trtllm_truss.backends.token_model.tensors import Tensors, UnsupportedReques
 repair_reading()
 
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+_wire = threading.Lock()
+"""Held while a thread uses the stub, which sometimes crashes when two do at once (24.10)."""
 
 
 class TokenModel:
@@ -57,7 +61,8 @@ class TokenModel:
     def execute(self, requests: list[Any]) -> None:
         """Implement Triton's interface."""
         for request in requests:
-            sender = TritonSender(request.get_response_sender(), self.logger)
+            with _wire:
+                sender = TritonSender(request.get_response_sender(), self.logger)
             try:
                 self._take(request, sender)
             except UnsupportedRequest as refusal:
@@ -67,7 +72,8 @@ class TokenModel:
                 sender.fail(f"The request cannot be read: {error}", caller_at_fault=False)
 
     def _take(self, request: Any, sender: TritonSender) -> None:
-        tensors = Tensors({tensor.name(): tensor.as_numpy() for tensor in request.inputs()})
+        with _wire:
+            tensors = Tensors({tensor.name(): tensor.as_numpy() for tensor in request.inputs()})
         if not tensors.flag("stop", False):
             self.submit(request, tensors, sender)
             return
@@ -85,22 +91,26 @@ class TritonSender:
         self._broken = False
 
     def send(self, outputs: Outputs, *, final: bool) -> None:
-        tensors = [pb_utils.Tensor(name, readable_copy(array)) for name, array in outputs.items()]
-        self._send(pb_utils.InferenceResponse(tensors), _FINAL if final else 0)
+        with _wire:
+            tensors = [pb_utils.Tensor(name, readable_copy(a)) for name, a in outputs.items()]
+            self._send(pb_utils.InferenceResponse(tensors), _FINAL if final else 0)
 
     def finish(self) -> None:
-        self._send(None, _FINAL)
+        with _wire:
+            self._send(None, _FINAL)
 
     def fail(self, message: str, *, caller_at_fault: bool) -> None:
         kind = pb_utils.TritonError
-        if caller_at_fault:  # a stream carries only the text, so the text holds the code
-            error = kind(f"invalid argument: {message}", kind.INVALID_ARG)
-        else:
-            error = kind(message, kind.INTERNAL)
-        self._send(pb_utils.InferenceResponse(error=error), _FINAL)
+        with _wire:
+            if caller_at_fault:  # a stream carries only the text, so the text holds the code
+                error = kind(f"invalid argument: {message}", kind.INVALID_ARG)
+            else:
+                error = kind(message, kind.INTERNAL)
+            self._send(pb_utils.InferenceResponse(error=error), _FINAL)
 
     def is_cancelled(self) -> bool:
-        return self._broken or bool(self._sender.is_cancelled())
+        with _wire:
+            return self._broken or bool(self._sender.is_cancelled())
 
     def _send(self, response: Any, flags: int) -> None:
         try:
