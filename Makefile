@@ -26,7 +26,7 @@ PROGRESS = 2>&1 | tee -a $(VENV)/pip.log | awk '\
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
-.PHONY: help setup demo serve test unit clients check format docs lock bench clean
+.PHONY: help setup demo serve test engines unit clients check format docs lock bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ test: $(READY) ## run every check: format, lint, types, tests
 	@$(BIN)/mypy >$(VENV)/mypy.log 2>&1 & mypy=$$!; \
 	$(PYTEST); tests=$$?; \
 	wait $$mypy; types=$$?; echo "mypy: $$(cat $(VENV)/mypy.log)"; exit $$((tests || types))
+
+engines: $(READY) ## run the tests of the LLM API and of the serving path with every kind of engine
+	$(PYTEST) --engines all tests/backends tests/end_to_end
 
 unit: $(READY) ## run the tests without servers, in under a minute
 	$(PYTEST) -m "not server"

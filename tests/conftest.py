@@ -22,6 +22,8 @@ TESTS = Path(__file__).parent
 collect_ignore = ["clients"]  # `make clients` runs them in an environment of their own
 SERVER_FOLDERS = ("end_to_end", "backends/triton_native")
 SERVER_MODULES = "tests.end_to_end"
+LLM_API_MODULES = ("test_openai", "test_predict")
+"""Modules whose tests of the shared server run with the LLM API too, without `--engines all`."""
 SERVER_FIXTURES = frozenset(
     {"make_triton", "model_folder", "remote_api", "smollm2_checkpoint", "triton", "warm_triton"}
 )
@@ -80,7 +82,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         versions = LLM_API_VERSIONS if runs_all else one
         metafunc.parametrize("llm_api_version", versions, scope="module")
     if "server" in metafunc.fixturenames and metafunc.module.__name__.startswith(SERVER_MODULES):
-        kinds = ("cpu", *LLM_API_VERSIONS) if runs_all else ("cpu",)
+        few = metafunc.module.__name__.endswith(LLM_API_MODULES)
+        versions = LLM_API_VERSIONS if runs_all else LLM_API_VERSIONS[: int(few)]
+        kinds = ("cpu", *versions)
         metafunc.parametrize("server", kinds, indirect=True, scope="session")
 
 

@@ -107,10 +107,20 @@ VICTIMS: dict[str, Callable[[Served], list[int]]] = {
     "a worker": workers,
 }
 KILLS = [("two ranks", victim) for victim in VICTIMS if victim != "a worker"]
-KILLS += [(version, victim) for version in VERSIONS for victim in (*ONE_RANK, "a worker")]
+FEW_LLM_API_KILLS = [(VERSIONS[-1], "a worker")]
+ALL_LLM_API_KILLS = [
+    (version, victim) for version in VERSIONS for victim in (*ONE_RANK, "a worker")
+]
 
 
-@pytest.mark.parametrize(("restarting", "victim"), KILLS, indirect=["restarting"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Kill each process of the LLM API's server only with `--engines all`."""
+    if "victim" in metafunc.fixturenames:
+        runs_all = metafunc.config.getoption("--engines") == "all"
+        kills = KILLS + (ALL_LLM_API_KILLS if runs_all else FEW_LLM_API_KILLS)
+        metafunc.parametrize(("restarting", "victim"), kills, indirect=["restarting"])
+
+
 def test_kill_9_under_load(restarting: Served, victim: str) -> None:
     before = restarting.processes()
     started = threading.Barrier(STREAMS + 1, timeout=PATIENCE_S)

@@ -1,12 +1,15 @@
 """An engine that loads at once and repeats the prompt; select it with `COUNTING`."""
 
+import json
+from pathlib import Path
+
 from tensorrt_llm.fake.compute import Progress
 
 
 class CountingCompute:
-    vocab_size = 8192
-
     def __init__(self, args):
+        config = json.loads((Path(args["model"]) / "config.json").read_text("utf-8"))
+        self.vocab_size = config["vocab_size"]
         self._sequences = {}
 
     def add(self, key, prompt, params, max_tokens, seed):
