@@ -145,6 +145,7 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     remaining tests are grouped by file.
     """
     groups = {}
+    items[:] = [item for item in items if _has_engine(item)]
     for item in items:
         folder, fixtures = item.path.parent.relative_to(TESTS), set(item.fixturenames)
         is_light = fixtures & LIGHT_SERVER_FIXTURES
@@ -166,6 +167,12 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     )
     if os.environ.get("PYTEST_XDIST_WORKER") == "gw0":
         groups_file().write_text(json.dumps(groups))
+
+
+def _has_engine(item: pytest.Function) -> bool:
+    """Return False for a kind of the shared server that the mark `engines` leaves out."""
+    marker = item.get_closest_marker("engines")
+    return marker is None or item.callspec.params["server"] in marker.args
 
 
 class Scheduler(LoadScopeScheduling):

@@ -131,6 +131,10 @@ def test_errors_have_lmis_shape(server: Served) -> None:
     message = answer.json()["error"]
     assert message.startswith("This model's maximum context length is 8192 tokens. However, ")
     assert "parameters.max_new_tokens is 9000" in message
+
+
+@pytest.mark.engines("cpu")
+def test_bad_sequences_are_refused_by_lmis_name(server: Served) -> None:
     answer = invoke(server, {"inputs": PROMPT, "parameters": {"bad_sequences": "x"}})
     assert answer.json()["error"].startswith("parameters.bad_sequences is not supported")
 

@@ -28,6 +28,11 @@ ENDLESS: dict[str, Any] = {
 STOPS_WITHIN_S = 15
 
 
+def cpu_lacks(*row: Any) -> Any:
+    """Mark a row of something that only the CPU engine refuses."""
+    return pytest.param(*row, marks=pytest.mark.engines("cpu"))
+
+
 @pytest.fixture(scope="module")
 def base_url(server: Served) -> str:
     return f"http://127.0.0.1:{server.port}/v1"
@@ -196,6 +201,10 @@ def test_the_one_alternative_of_a_greedy_answer(client: openai.OpenAI) -> None:
     assert [list(top) for top in choice.logprobs.top_logprobs or ()] == [
         [token] for token in choice.logprobs.tokens or ()
     ]
+
+
+@pytest.mark.engines("cpu")
+def test_the_one_alternative_needs_a_greedy_answer(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="greedy"):
         client.completions.create(**{**TEXT, "temperature": 1}, logprobs=1)
 
@@ -288,9 +297,11 @@ def test_other_guides(client: openai.OpenAI) -> None:
             "max_completion_tokens",
             "8192",
         ),
-        ({"logit_bias": {"5": 1}}, "invalid_request", "logit_bias", "not supported"),
-        ({"logprobs": True, "top_logprobs": 3}, "invalid_request", "top_logprobs", "is 3"),
-        ({"extra_body": {"bad_words": ["x"]}}, "invalid_request", "bad_words", "not supported"),
+        cpu_lacks({"logit_bias": {"5": 1}}, "invalid_request", "logit_bias", "not supported"),
+        cpu_lacks({"logprobs": True, "top_logprobs": 3}, "invalid_request", "top_logprobs", "is 3"),
+        cpu_lacks(
+            {"extra_body": {"bad_words": ["x"]}}, "invalid_request", "bad_words", "not supported"
+        ),
         ({"extra_body": {"lora_task_id": 1}}, "invalid_request", "lora_task_id", "no adapters"),
         ({"extra_body": {"max_tokns": 1}}, "invalid_request", "max_tokns", "mean max_tokens?"),
         ({"n": 0}, "invalid_request", "n", "at least 1"),
@@ -307,10 +318,25 @@ def test_refusals_raise_the_clients_exception(
     assert error.request_id
 
 
-def test_a_completion_is_refused_by_its_own_names(client: openai.OpenAI) -> None:
+@pytest.mark.engines("cpu")
+def test_the_likeliest_tokens_of_a_completion_are_refused(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="logprobs is 2") as raised:
         client.completions.create(**TEXT, logprobs=2)
     assert raised.value.param == "logprobs"
+
+
+@pytest.mark.engines("1.2.1", "1.3.0")
+def test_the_likeliest_tokens_of_each_place(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(**CHAT, logprobs=True, top_logprobs=3)
+    (choice,) = answer.choices
+    assert choice.logprobs is not None
+    for token in choice.logprobs.content or ():
+        assert len(token.top_logprobs) == 3
+        assert token.top_logprobs[0].token == token.token
+        assert token.top_logprobs[0].logprob == token.logprob > token.top_logprobs[1].logprob
+
+
+def test_a_completion_is_refused_by_its_own_names(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="the id 999999") as raised:
         client.completions.create(**{**TEXT, "prompt": [1, 999999]})
     assert raised.value.param == "prompt"
