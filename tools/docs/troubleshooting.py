@@ -45,6 +45,7 @@ ENGINE_LINES: dict[str, tuple[str, ...]] = {
     "setting_refused": ("Assertion failed: 0 < freeGpuMemoryFraction <= 1",),
     "cuda": ("an illegal memory access was encountered",),
     "rank_aborted": ("MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD",),
+    "llm_api": ("[llm_api] the engine failed: worker process python3 (171) ended.",),
 }
 """Log lines by cause: the recognised line, then another required one, if any."""
 

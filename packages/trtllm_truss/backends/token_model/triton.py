@@ -91,9 +91,13 @@ class TritonSender:
         self._broken = False
 
     def send(self, outputs: Outputs, *, final: bool) -> None:
-        with _wire:
-            tensors = [pb_utils.Tensor(name, readable_copy(a)) for name, a in outputs.items()]
-            self._send(pb_utils.InferenceResponse(tensors), _FINAL if final else 0)
+        with _wire:  # also when the tensors are freed
+            self._send(
+                pb_utils.InferenceResponse(
+                    [pb_utils.Tensor(name, readable_copy(array)) for name, array in outputs.items()]
+                ),
+                _FINAL if final else 0,
+            )
 
     def finish(self) -> None:
         with _wire:
@@ -110,7 +114,7 @@ class TritonSender:
 
     def is_cancelled(self) -> bool:
         with _wire:
-            return self._broken or bool(self._sender.is_cancelled())
+            return self._broken or bool(self._sender and self._sender.is_cancelled())
 
     def _send(self, response: Any, flags: int) -> None:
         try:
@@ -121,6 +125,8 @@ class TritonSender:
         except pb_utils.TritonModelException as error:
             self._logger.warning("cannot send a response: %s", error)
             self._broken = True
+        if flags:
+            self._sender = None  # its end tells Triton, so it belongs under the lock
 
 
 class _TritonLog(logging.Handler):

@@ -252,5 +252,11 @@ KNOWN_ERRORS: tuple[KnownError, ...] = (
         r"MPI_ABORT was invoked on rank (?P<rank>\d+)",
         "Rank {rank} failed and ended the whole job; its error is further up in the log.",
     ),
+    _known_error(
+        "llm_api",
+        r"\[llm_api\] the engine failed: ",
+        "TensorRT-LLM's LLM API failed, and its backend ended Triton; a worker's own error is "
+        "further up in the log.",
+    ),
 )
 """Most basic first."""
