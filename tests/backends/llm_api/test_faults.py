@@ -129,6 +129,19 @@ def test_memory_that_runs_out_in_a_step_is_no_fault_of_the_callers(
     assert "CUDA out of memory" in str(engine._ends_because)
 
 
+def test_a_step_that_fails_once_is_no_fault_of_the_callers(
+    start: StartEngine, died: threading.Event
+) -> None:
+    engine = start(step_ms=5, error_after=20)
+    callers = [begin(engine, 100).wait() for _ in range(2)]
+
+    assert "out of bounds" in str(callers[0].error)
+    assert callers[0].caller_at_fault is False
+    assert callers[1].error is None
+    assert len(answer(engine)) == 8
+    assert not died.is_set()
+
+
 def test_an_earlier_failure_raised_at_an_innocent_request(
     start: StartEngine, died: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:

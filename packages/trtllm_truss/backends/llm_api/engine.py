@@ -234,7 +234,9 @@ class LlmEngine:
         """Answer the error of a request; end the server for any other one."""
         text = str(error) or type(error).__name__
         if isinstance(error, self._library.request_error) and not _ENGINES_FAULT.search(text):
-            generation.fail(text, caller_at_fault=True)
+            # After the first token the step has failed, not the request.
+            generation.fail(text, caller_at_fault=generation.generated == 0)
+            self._doubt()
         else:
             self._end(_describe(error))
 

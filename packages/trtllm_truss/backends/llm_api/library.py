@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import locale
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,6 +90,7 @@ def import_library() -> Library:
     for name in [*filter(_MPI_VARIABLES.match, os.environ)]:
         del os.environ[name]
     os.environ.update(_NO_USAGE_STATISTICS)
+    _read_files_as_utf8()
     package = importlib.import_module("tensorrt_llm")
     llmapi = importlib.import_module("tensorrt_llm.llmapi")
     executor = importlib.import_module("tensorrt_llm.executor")
@@ -100,6 +103,13 @@ def import_library() -> Library:
         request_error=_first(llmapi, executor, name="RequestError"),
         llm_arguments=frozenset(_argument_names(llmapi)),
     )
+
+
+def _read_files_as_utf8() -> None:
+    """Replace the stub's ASCII, with which the library cannot read most tokenizers."""
+    with suppress(locale.Error):
+        locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
+    os.environ.setdefault("PYTHONUTF8", "1")  # of the workers
 
 
 def _first(*modules: Any, name: str) -> Any:

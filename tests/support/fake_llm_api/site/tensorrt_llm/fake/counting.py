@@ -8,7 +8,7 @@ from tensorrt_llm.fake.compute import Progress
 
 class CountingCompute:
     def __init__(self, args):
-        config = json.loads((Path(args["model"]) / "config.json").read_text("utf-8"))
+        config = json.loads((Path(args["model"]) / "config.json").read_text())
         self.vocab_size = config["vocab_size"]
         self._sequences = {}
 

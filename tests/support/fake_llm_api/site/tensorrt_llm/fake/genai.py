@@ -16,7 +16,7 @@ _ENDED = openvino_genai.GenerationStatus.RUNNING
 
 class GenaiCompute:
     def __init__(self, args):
-        behaviour = json.loads((Path(args["model"]) / "fake.json").read_text("utf-8"))
+        behaviour = json.loads((Path(args["model"]) / "fake.json").read_text())
         cache = args["kv_cache_config"] or {}
         settings = EngineSettings(
             model_folder=Path(behaviour["weights"]),

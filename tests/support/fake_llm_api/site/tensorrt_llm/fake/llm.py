@@ -174,6 +174,6 @@ class Proxy:
 def _read_eos_id(folder):
     import json
 
-    config = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
-    tokens = json.loads((folder / "tokenizer.json").read_text("utf-8"))["added_tokens"]
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    tokens = json.loads((folder / "tokenizer.json").read_text())["added_tokens"]
     return next(token["id"] for token in tokens if token["content"] == config["eos_token"])

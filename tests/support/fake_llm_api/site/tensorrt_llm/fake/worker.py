@@ -10,6 +10,7 @@
     crash_after     end by SIGKILL after so many steps with requests
     hang_after      stop answering after so many steps with requests
     oom_after       run out of memory in a step: all its requests fail
+    error_after     fail once in a step: all its requests fail, and the engine goes on
     fatal_after     fail in a thread of its own: the next, innocent request gets the error
     ignore_abort    1: go on after an abort
 """
@@ -37,7 +38,7 @@ def main():
     args = wire.recv()
     try:
         file = Path(args["model"]) / "fake.json"
-        behaviour = json.loads(file.read_text("utf-8")) if file.exists() else {}
+        behaviour = json.loads(file.read_text()) if file.exists() else {}
         _load(behaviour)
         worker = Worker(wire, args, behaviour)
     except Exception as error:  # noqa: BLE001 - raised by the parent
@@ -156,13 +157,16 @@ class Worker:
     def _misbehave(self):
         reached = {
             name
-            for name in ("crash_after", "hang_after", "oom_after", "fatal_after")
+            for name in ("crash_after", "hang_after", "error_after", "oom_after", "fatal_after")
             if self._steps > self._behaviour.get(name, float("inf"))
         }
         if "crash_after" in reached:
             os.kill(os.getpid(), signal.SIGKILL)
         if "hang_after" in reached:
             time.sleep(3600)
+        if "error_after" in reached:
+            del self._behaviour["error_after"]
+            self._fail_all(RequestError("index 3 is out of bounds for dimension 0"))
         if "oom_after" in reached:
             self._fail_all(RequestError(_OOM))
         if "fatal_after" in reached:
