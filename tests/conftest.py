@@ -30,12 +30,21 @@ SERVER_FIXTURES = frozenset(
 LIGHT_SERVER_FIXTURES = frozenset({"evil", "fake_triton", "hub", "s3"})
 """Servers that start in milliseconds; the tests of a file stay together."""
 SHARED_FIXTURES = (
-    *("context", "model_folder", "engine", "native", "remote_api", "server", "smollm2_checkpoint"),
+    *(
+        "context",
+        "checkpoint",
+        "model_folder",
+        "engine",
+        "native",
+        "remote_api",
+        "server",
+        "smollm2_checkpoint",
+    ),
     *("gpu_server", "triton", "restarting", "warm_triton"),
 )
 """Shared servers and models; one worker runs all tests of each."""
 
-LONG_GROUPS = ("end_to_end/server", "backends/model_folder")
+LONG_GROUPS = ("end_to_end/server/cpu", "end_to_end/server/1.2.1", "backends/model_folder")
 """Groups that would end after all others if they began later."""
 
 MOST_WORKERS = 4
@@ -154,7 +163,7 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
         shared = next((name for name in SHARED_FIXTURES if name in fixtures), None)
         if shared is not None:
             kind = getattr(item, "callspec", None) and item.callspec.params.get(shared)
-            groups[item.nodeid] = f"{folder.parts[0]}/{shared}/{kind}"
+            groups[item.nodeid] = "/".join(filter(None, (folder.parts[0], shared, kind)))
         elif item.get_closest_marker("server") and not is_light:
             groups[item.nodeid] = item.nodeid
         else:
