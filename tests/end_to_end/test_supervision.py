@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -14,7 +15,13 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.support.fake_llm_api import COUNTING, VERSIONS, serve_checkpoint, write_checkpoint
+from tests.support.fake_llm_api import (
+    COUNTING,
+    VERSIONS,
+    misbehave,
+    serve_checkpoint,
+    write_checkpoint,
+)
 from tests.support.fake_tensorrtllm import FAKE_ENGINE, config_for, serve_engine, write_engine
 from tests.support.smollm2 import smollm2_file
 from tests.support.truss_process import LOOPBACK, Served, alive, listening_hosts
@@ -114,9 +121,9 @@ ALL_LLM_API_KILLS = [
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Kill each process of the LLM API's server only with `--engines all`."""
+    """Harm the LLM API's server in each way only with `--engines all`."""
+    runs_all = metafunc.config.getoption("--engines") == "all"
     if "victim" in metafunc.fixturenames:
-        runs_all = metafunc.config.getoption("--engines") == "all"
         kills = KILLS + (ALL_LLM_API_KILLS if runs_all else FEW_LLM_API_KILLS)
         metafunc.parametrize(("restarting", "victim"), kills, indirect=["restarting"])
 
@@ -210,6 +217,26 @@ def test_an_engine_that_fails_in_any_way_is_restarted(tmp_path: Path) -> None:
         assert served.log.count("generated no token") == 2
     finally:
         assert served.end() == 0
+
+
+def test_an_llm_api_that_fails_in_any_way_is_restarted(
+    tmp_path: Path, llm_api_version: str
+) -> None:
+    """Change the worker's behaviour before each failure; the next run reads it."""
+    folder = write_checkpoint(tmp_path / "model", smollm2_file(), step_ms=10, crash_after=60)
+    limits = {"hang_timeout_s": 3, "restart_backoff_s": 0.1}
+    served = serve_checkpoint(folder, llm_api_version, COUNTING, serving=limits).wait_until_ready()
+    failures = ["crash_after", "oom_after", "fatal_after", "hang_after"]
+    try:
+        for fault, after in itertools.zip_longest(failures, failures[1:]):
+            misbehave(folder, **{fault: 1_000_000}, **({after: 60} if after else {}))
+            assert stream(served) == "cut"
+            assert settles(lambda: answers_correctly(served))
+        assert served.log.count("engine exited") == len(failures)
+        assert "no token" in served.log
+    finally:
+        assert served.end() == 0
+    assert not served.leftovers()
 
 
 def test_an_engine_beyond_its_restart_limit_ends_the_process(tmp_path: Path) -> None:
