@@ -18,6 +18,7 @@ MEASURED = (
     "hostile",
     "download",
     "cold-start",
+    "llm-api",
 )
 ALL = (*MEASURED, "chaos")
 

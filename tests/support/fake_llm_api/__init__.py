@@ -39,12 +39,15 @@ def fake_library(version: str) -> dict[str, str]:
     return {"TRITON_BACKEND_DIRECTORY": str(BACKENDS), "TLLM_FAKE_VERSION": version}
 
 
-def write_checkpoint(folder: Path, weights: Path, **behaviour: object) -> Path:
+def write_checkpoint(
+    folder: Path, weights: Path, shape: Mapping[str, Any] | None = None, **behaviour: object
+) -> Path:
     """Write SmolLM2 as a Hugging Face checkpoint; its safetensors file is sparse.
 
     Args:
         folder: created.
         weights: the GGUF file from which the worker generates.
+        shape: replaces fields of `config.json`.
         behaviour: of the worker; for the keys see `site/tensorrt_llm/fake/worker.py`.
 
     Returns:
@@ -59,7 +62,7 @@ def write_checkpoint(folder: Path, weights: Path, **behaviour: object) -> Path:
         "chat_template": tokens.chat_templates["default"],
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
-    config = _config(read_metadata(weights))
+    config = {**_config(read_metadata(weights)), **(shape or {})}
     (folder / "config.json").write_text(json.dumps(config))
     _write_sparse_weights(folder / "model.safetensors", config)
     misbehave(folder, weights=str(weights.parent), **behaviour)

@@ -1,0 +1,155 @@
+"""The LLM API's path end to end against the same engine alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cases.setup import predict_body
+from benchmarks.load.process import run_load
+from benchmarks.load.spec import LoadResult, LoadSpec
+from benchmarks.options import Options
+from benchmarks.paths import ROOT, smollm2_file
+from benchmarks.result import CaseResult, Cell, Column
+from benchmarks.sample import Sample, figures, in_turns, measure, spreads
+from benchmarks.servers.configuration import write_config
+from benchmarks.servers.truss import serve
+from trtllm_truss.text.tokenizer import load_tokenizer
+
+_TOKENS = 128
+_STREAMS = (1, 8, 32, 128)
+_ALONE, _TRUSS = "engine alone", "trtllm-truss"
+_FAKE = ROOT / "tests/support/fake_llm_api"
+_GPU_ENGINE = "tensorrt_llm.fake.transformers_batching:TransformersCompute"
+_TOPICS = ("rivers", "glass", "music", "bread", "stars", "bridges", "maps", "rain")
+_PROMPTS = [f"Here is what everybody should know about {topic}:" for topic in _TOPICS]
+_LLAMA_8B = {
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131072,
+    "tie_word_embeddings": False,
+}
+"""Llama-3.1-8B; the vocabulary is SmolLM2's."""
+_COLUMNS = [
+    Column("streams", "streams"),
+    Column("path", "path"),
+    Column("tok_s", "tok/s"),
+    Column("ttft_p50_ms", "TTFT p50 ms"),
+    Column("ttft_p99_ms", "TTFT p99 ms"),
+    Column("gap_p50_ms", "gap p50 ms", 1),
+    Column("gap_p99_ms", "gap p99 ms", 1),
+    Column("failed", "failed"),
+]
+_TEXT = f"""\
+A stand-in of TensorRT-LLM's LLM API, {_TOKENS} tokens an answer; its engine is {{engine}}.
+“{_ALONE}” steps that engine in one process, without text; “{_TRUSS}” is `POST …:predict` with
+server-sent events through Triton and the backend `llm_api`, whose worker is a process of its own.
+The two take turns, and neither works while the other is measured. TensorRT-LLM itself was not
+measured."""
+
+
+def run(options: Options) -> CaseResult:
+    """Measure both at every number of streams."""
+    on_gpu = shutil.which("nvidia-smi") is not None
+    engine = (
+        "transformers' continuous batching on random weights of Llama-3.1-8B's shape"
+        if on_gpu
+        else "OpenVINO GenAI with SmolLM2-135M on the CPU"
+    )
+    title = "LLM API end to end against its engine alone"
+    text = _TEXT.replace("{engine}", engine)
+    result = CaseResult("llm-api", title, text, _COLUMNS).begin()
+    counts = options.streams or (_STREAMS if on_gpu else _STREAMS[:3])
+    options.work.mkdir(parents=True, exist_ok=True)
+    checkpoint = _write_checkpoint(options.work / "llm-api", on_gpu)
+    os.environ |= {"TLLM_FAKE_VERSION": "1.2.1"}
+    if on_gpu:
+        os.environ["TLLM_FAKE_COMPUTE"] = _GPU_ENGINE
+    arguments = {
+        "max_batch_size": max(counts),
+        "max_num_tokens": 512,
+        "max_seq_len": 2048,
+        "kv_cache_config": {"free_gpu_memory_fraction": 0.4},
+    }
+    config = write_config(
+        options.work / "llm-api.yaml",
+        engine_repository=str(checkpoint.resolve()),
+        tokenizer_repository=None,
+        runtime={"llm_args": arguments},
+    )
+    bodies = tuple(predict_body(prompt, _TOKENS) for prompt in _PROMPTS)
+    everything = {"model": str(checkpoint), "max_beam_width": 1, **arguments}
+    with _alone(everything, checkpoint) as alone, serve(config, _FAKE / "backends") as truss:
+        alone(2, 2)
+        run_load(LoadSpec("http", truss.port, truss.path, bodies, streams=2, requests=2))
+        for streams in counts:
+            requests = streams
+            load = LoadSpec(
+                "http", truss.port, truss.path, bodies, streams=streams, requests=requests
+            )
+            paths = {
+                _ALONE: partial(alone, streams, requests),
+                _TRUSS: partial(measure, truss, load),
+            }
+            in_turns(paths, 1)  # warms both up
+            samples = in_turns(paths, options.rounds)
+            for name, found in samples.items():
+                cells: dict[str, Cell] = {**spreads(found)}
+                result.add(streams=float(streams), path=name, **cells)
+            pairs = zip(samples[_TRUSS], samples[_ALONE], strict=True)
+            ratio = spreads([{"ratio": ours["tok_s"] / its["tok_s"]} for ours, its in pairs])
+            median, low, high = (getattr(ratio["ratio"], key) for key in ("median", "low", "high"))
+            result.find(
+                f"With {streams} at once, {_TRUSS} carries {median:.2f} ({low:.2f} to {high:.2f}) "
+                f"× {_ALONE}."
+            )
+    return result
+
+
+def _write_checkpoint(folder: Path, on_gpu: bool) -> Path:
+    from tests.support.fake_llm_api import write_checkpoint
+
+    shutil.rmtree(folder, ignore_errors=True)
+    return write_checkpoint(folder, smollm2_file(), shape=_LLAMA_8B if on_gpu else None)
+
+
+@contextmanager
+def _alone(arguments: dict[str, Any], folder: Path) -> Iterator[Callable[[int, int], Sample]]:
+    """Load the engine in a separate process; yield a function that puts a load on it."""
+    tokenizer = load_tokenizer(folder)
+    prompts = [tokenizer.encode(prompt) for prompt in _PROMPTS]
+    command = [sys.executable, "-m", "benchmarks.load.llm_compute", str(_FAKE / "site")]
+    process = subprocess.Popen(
+        [*command, json.dumps(arguments), json.dumps(prompts)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    stdin, stdout = process.stdin, process.stdout
+
+    def load(streams: int, requests: int) -> Sample:
+        stdin.write(f"{streams} {requests} {_TOKENS}\n")
+        stdin.flush()
+        return figures(LoadResult(**json.loads(stdout.readline())))
+
+    with process:
+        try:
+            if stdout.readline() != "ready\n":
+                raise RuntimeError("the engine did not start")
+            yield load
+        finally:
+            process.kill()
