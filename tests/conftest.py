@@ -162,8 +162,10 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
             item.add_marker("server")
         shared = next((name for name in SHARED_FIXTURES if name in fixtures), None)
         if shared is not None:
-            kind = getattr(item, "callspec", None) and item.callspec.params.get(shared)
-            groups[item.nodeid] = "/".join(filter(None, (folder.parts[0], shared, kind)))
+            parameters = item.callspec.params if hasattr(item, "callspec") else {}
+            kind = parameters.get(shared, "")
+            parts = (folder.parts[0], shared, kind if isinstance(kind, str) else "")
+            groups[item.nodeid] = "/".join(filter(None, parts))
         elif item.get_closest_marker("server") and not is_light:
             groups[item.nodeid] = item.nodeid
         else:

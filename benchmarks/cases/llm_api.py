@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -118,10 +119,10 @@ def run(options: Options) -> CaseResult:
 
 
 def _write_checkpoint(folder: Path, on_gpu: bool) -> Path:
-    from tests.support.fake_llm_api import write_checkpoint
-
+    fake = import_module("tests.support.fake_llm_api")
     shutil.rmtree(folder, ignore_errors=True)
-    return write_checkpoint(folder, smollm2_file(), shape=_LLAMA_8B if on_gpu else None)
+    fake.write_checkpoint(folder, smollm2_file(), shape=_LLAMA_8B if on_gpu else None)
+    return folder
 
 
 @contextmanager
