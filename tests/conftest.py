@@ -40,7 +40,7 @@ SHARED_FIXTURES = (
         "server",
         "smollm2_checkpoint",
     ),
-    *("gpu_server", "triton", "restarting", "warm_triton"),
+    *("gpu_server", "triton", "restarting", "warm_triton", "wheel"),
 )
 """Shared servers and models; one worker runs all tests of each."""
 

@@ -17,7 +17,7 @@ LAYERS = [
     *("protocols", "protocols.openai", "protocols.predict", "protocols.lmi"),
     "protocols.responses",
     "protocols.messages",
-    *("configuration", "endpoints", "cli"),
+    *("configuration", "endpoints", "scaffold", "cli"),
 ]
 INDEPENDENT = [
     {"triton", "text"},

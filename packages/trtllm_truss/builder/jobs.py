@@ -57,10 +57,18 @@ class Job:
         }
 
 
-def prepare_build(settings: Settings, host: HostInfo, token: str | None) -> Job:
+def prepare_build(
+    settings: Settings, host: HostInfo, token: str | None, source: CheckpointSource | None = None
+) -> Job:
     """Read the checkpoint's ``config.json``, then validate and plan the build.
 
     Downloads only that file.
+
+    Args:
+        settings: with `build`.
+        host: GPU and image of the build.
+        token: the Hugging Face access token.
+        source: the checkpoint, if an earlier call has read it.
 
     Raises:
         SettingsError: the settings cannot be built.
@@ -71,7 +79,7 @@ def prepare_build(settings: Settings, host: HostInfo, token: str | None) -> Job:
         raise SettingsError(
             "config.yaml: model_metadata.build is missing; it describes the build (docs/build.md)."
         )
-    source = find_checkpoint(build, token, trust_pickles=settings.trust_remote_code)
+    source = source or find_checkpoint(build, token, trust_pickles=settings.trust_remote_code)
     checkpoint = source.checkpoint
     on_gpu = build.backend == "tensorrtllm"
     target = Target.from_host(host)

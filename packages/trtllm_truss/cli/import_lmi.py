@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
         raise SettingsError(f"--output {output} exists; name a new file.")
     else:
         output.write_text(text, encoding="utf-8")
-    _report(imported.rows, overridden(values, given))
+    report_options(imported.rows, overridden(values, given))
     return 0
 
 
@@ -100,7 +100,8 @@ def _document(config: dict[str, Any], metadata: dict[str, Any], ranks: int) -> s
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
 
 
-def _report(rows: Sequence[Row], ignored: Sequence[str]) -> None:
+def report_options(rows: Sequence[Row], ignored: Sequence[str]) -> None:
+    """Write the outcome of every LMI option to stderr."""
     for outcome in Outcome:
         some = [row for row in rows if row.outcome is outcome]
         if not some:

@@ -14,6 +14,7 @@ from trtllm_truss.errors import SettingsError, TrussError
 USAGE_STATUS = 2
 
 _COMMANDS = {
+    "init": "write a Truss for an engine, ready to push",
     "serve": "run the Truss in Truss's own server, without Docker",
     "predict": "stream an answer to the terminal",
     "check": "verify everything that can be verified without a start",

@@ -62,6 +62,21 @@ ACCELERATORS: dict[str, Accelerator] = {
     )
 }
 
+_OTHER_GPUS: dict[str, ComputeCapability] = {
+    **{"A30": (8, 0), "A10": (8, 6), "A40": (8, 6), "RTX A6000": (8, 6)},
+    **{"L20": (8, 9), "L40": (8, 9), "RTX 4090": (8, 9)},
+    **{"H20": (9, 0), "GH200": (9, 0), "GB200": (10, 0)},
+}
+"""GPUs outside the table that engines are built on."""
+
+
+def find_capability(gpu_name: str) -> ComputeCapability | None:
+    """Look up the compute capability of a GPU by any name: ``A100-SXM-80GB``, ``NVIDIA L4``."""
+    words = gpu_name.replace("-", " ")
+    rows = {row.model: row.compute_capability for row in ACCELERATORS.values()} | _OTHER_GPUS
+    found = [model for model in rows if re.search(rf"\b{model}\b", words, re.IGNORECASE)]
+    return rows[max(found, key=len)] if found else None
+
 
 @dataclass(frozen=True, slots=True)
 class AcceleratorRequest:

@@ -69,6 +69,7 @@ class _Shape(JsonObject):
 class _NewBuild(Limits):
     plugin_config: Plugins
     kv_cache_type: Text = ""
+    auto_parallel_config: Any = None  # a hint: never a reason to refuse the engine
 
 
 class _Mapping(JsonObject):
@@ -166,6 +167,7 @@ def _read_new(config: _NewConfig) -> EngineConfig:
             kv_cache=model.quantization.kv_cache_quant_algo,
         ),
         plugins=plugins.model_copy(update={"paged_kv_cache": paged}),
+        built_on=_gpu_of_build(build.auto_parallel_config),
     )
 
 
@@ -186,6 +188,11 @@ def _read_old(config: _OldConfig) -> EngineConfig:
         quantization=_old_quantization(build),
         plugins=plugins.model_copy(update={"context_fmha": plugins.context_fmha_type}),
     )
+
+
+def _gpu_of_build(cluster: object) -> str | None:
+    key = cluster.get("cluster_key") if isinstance(cluster, Mapping) else None
+    return key if isinstance(key, str) and key else None
 
 
 def _parallelism(tensor: int, pipeline: int, context: int) -> Parallelism:

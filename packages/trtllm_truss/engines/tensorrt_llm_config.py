@@ -148,6 +148,8 @@ class EngineConfig:
         shape: the model's dimensions.
         quantization: number formats.
         plugins: compiled-in features.
+        built_on: the GPU of the build as ``auto_parallel_config.cluster_key`` spells it (``L4``,
+            ``A100-SXM-80GB``, ``NVIDIA-RTX-A6000``); None where it is not recorded.
     """
 
     version: str | None
@@ -159,6 +161,7 @@ class EngineConfig:
     shape: Shape
     quantization: Quantization
     plugins: Plugins
+    built_on: str | None = None
 
     def max_prompt_tokens(self, *, chunked_context: bool = False) -> int:
         """Return the tokens of the longest prompt that the runtime accepts.

@@ -15,6 +15,11 @@ from trtllm_truss.literals import Release, release
 _IMAGE = "nvcr.io/nvidia/tritonserver:{tag}-trtllm-python-py3"
 _IMAGE_NAME = re.compile(r"(?:^|/)tritonserver:([0-9]{2}\.[0-9]{2})-trtllm-python-py3(?:@|$)")
 
+SYSTEM_PYTHON = "/usr/bin/python3"
+IMAGE_ENVIRONMENT = "/opt/venv-tritonserver"
+"""The virtual environment with TensorRT-LLM's Python package, in images that have one."""
+
+_ENVIRONMENT_SINCE = "26.04"
 _MINIMUM_DRIVERS: dict[str, Release] = {"12": (525, 60, 13), "13": (580,)}
 
 
@@ -50,6 +55,13 @@ class Image:
         forward-compatibility packages allow older drivers for some GPUs.
         """
         return None if self.cuda is None else _MINIMUM_DRIVERS.get(self.cuda.split(".")[0])
+
+    @property
+    def python_with_tensorrt_llm(self) -> str:
+        """The executable that can import TensorRT-LLM."""
+        return (
+            SYSTEM_PYTHON if self.tag < _ENVIRONMENT_SINCE else f"{IMAGE_ENVIRONMENT}/bin/python3"
+        )
 
     @property
     def documented(self) -> bool:

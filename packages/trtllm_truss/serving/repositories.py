@@ -66,7 +66,7 @@ class TokenizerRepository:
     """
 
     def __init__(self, source: Source, name: str, *, trust_remote_code: bool) -> None:
-        self._source = source
+        self.source = source
         self._repository = name
         self._trust_remote_code = trust_remote_code
 
@@ -76,16 +76,17 @@ class TokenizerRepository:
         Args:
             engine: the engine to compare with; None if unknown.
         """
-        self._source.check_room(self._paths())
+        self.source.check_room(self.paths())
         if engine is None:
             return []
-        return list(check_tokenizer(engine, self._repository, self._source.listing().commit))
+        return list(check_tokenizer(engine, self._repository, self.source.listing().commit))
 
     def fetch(self) -> Path:
         """Download the tokenizer and return its folder."""
-        return self._source.fetch(self._paths())
+        return self.source.fetch(self.paths())
 
-    def _paths(self) -> list[str]:
-        sizes = self._source.listing().sizes
-        with named(self._source.name):
+    def paths(self) -> list[str]:
+        """Return the tokenizer's files."""
+        sizes = self.source.listing().sizes
+        with named(self.source.name):
             return select_tokenizer(sizes, trust_remote_code=self._trust_remote_code)

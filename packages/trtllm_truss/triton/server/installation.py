@@ -18,13 +18,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtllm_truss.engines.versions import IMAGE_ENVIRONMENT
 from trtllm_truss.errors import TritonError
 
 EXECUTABLE_VARIABLE = "TRITON_SERVER_EXECUTABLE"
 BACKENDS_VARIABLE = "TRITON_BACKEND_DIRECTORY"
 
 _IMAGE_EXECUTABLE = Path("/opt/tritonserver/bin/tritonserver")
-_IMAGE_ENVIRONMENT = Path("/opt/venv-tritonserver")
+_IMAGE_ENVIRONMENT = Path(IMAGE_ENVIRONMENT)
 _OWN_PACKAGE = Path(__file__).resolve().parents[2]
 _OWN_BACKENDS = _OWN_PACKAGE / "backends"
 _STUB = "triton_python_backend_stub"

