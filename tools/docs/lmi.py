@@ -60,6 +60,10 @@ the outcome of every option on stderr. A property takes precedence over `OPTION_
 any other variable. Everything outside LMI's scope (image, Python, secrets) comes from the Truss's
 own `config.yaml`; the number of GPUs follows from the ranks.
 
+`trtllm-truss init serving.properties`, or with the folder or repository that holds the file, writes
+a whole Truss: it also reads the engine, and chooses its image and accelerator
+([deploy.md](deploy.md#the-first-thing-to-type)).
+
 A model on the Hub, or any build option, becomes `build`. Otherwise `model_id` is a folder or prefix
 with engines and becomes `engine_repository`, which needs no build options.
 """

@@ -30,6 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accelerator", metavar="NAME[:N]", help="GPUs, such as H100:2 (default: the smallest)"
     )
+    parser.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="run Python code of the tokenizer or checkpoint; plain data never needs it",
+    )
     parser.add_argument("--image", metavar="NAME", help="an image of yours (default: NVIDIA's)")
 
 
@@ -47,6 +52,7 @@ def run(options: argparse.Namespace) -> int:
         tokenizer=options.tokenizer,
         accelerator=options.accelerator,
         image=options.image,
+        trust_remote_code=options.trust_remote_code,
     )
     plan, origin = make_plan(wish, read_environment())
     output: Path = options.output or Path(plan.name)

@@ -38,6 +38,9 @@ def write_folder(output: Path, texts: Mapping[str, str], requirements: list[str]
         SettingsError: `output` cannot be written or is no longer empty.
     """
     files = _template()
+    for source in (_PACKAGE, *(files / part for part in PARTS)):
+        if output.resolve().is_relative_to(source):
+            raise SettingsError(f"--output {output} is inside {source}; name a folder elsewhere.")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.parent) as around:

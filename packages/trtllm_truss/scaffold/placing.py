@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trtllm_truss.engines.accelerators import ACCELERATORS, Accelerator, parse_accelerator
@@ -113,19 +113,16 @@ def place(demand: Demand, given: str | None) -> Place:
     if given is not None:
         return _given_place(demand, given)
     fitting: list[tuple[Place, Accelerator]] = []
-    refusals: list[str] = []
+    refusals: dict[str, list[str]] = {}
     for accelerator, degree in _by_memory(demand):
         spec = _spec(accelerator.name, degree * demand.others)
         verdict = demand.try_out(spec, degree)
         if verdict.errors:
-            refusals += [f"{spec}: {verdict.errors[0]}"]
+            refusals[spec] = verdict.errors
         else:
             fitting.append((Place(spec, degree, verdict, ""), accelerator))
     if not fitting:
-        most = refusals[-1] if refusals else "no GPU of the build's kind is in the table."
-        raise SettingsError(
-            f"no accelerator fits; the largest tried, {most} Name another with --accelerator."
-        )
+        raise SettingsError(_refusal(refusals))
     roomy = [choice for choice in fitting if choice[0].verdict.is_roomy]
     chosen, accelerator = (roomy or fitting)[0]
     kind = f"of compute capability {_dotted(demand.capability)}, " if demand.capability else ""
@@ -142,6 +139,20 @@ def place(demand: Demand, given: str | None) -> Place:
         + (f". These fit too: {shortlist(others)}." if others else ".")
     )
     return Place(chosen.accelerator, chosen.degree, chosen.verdict, reason)
+
+
+def _refusal(refusals: Mapping[str, Sequence[str]]) -> str:
+    """Return what is wrong with every accelerator alike, or with the largest."""
+    if not refusals:
+        return (
+            "no accelerator of this release is of the generation that built the engine; name one "
+            "with --accelerator, or build the engine again."
+        )
+    *_, (largest, errors) = refusals.items()
+    common = [message for message in errors if all(message in some for some in refusals.values())]
+    if common and len(refusals) > 1:
+        return " ".join(common)
+    return f"no accelerator fits; the largest, {largest}: {errors[0]}"
 
 
 def _given_place(demand: Demand, given: str) -> Place:

@@ -57,12 +57,14 @@ class Wish:
         tokenizer: its tokenizer's repository; None is the engine's.
         accelerator: `resources.accelerator`; None chooses one.
         image: `base_image.image`; None chooses one.
+        trust_remote_code: the setting of that name.
     """
 
     engine: str
     tokenizer: str | None = None
     accelerator: str | None = None
     image: str | None = None
+    trust_remote_code: bool = False
 
 
 def make_plan(wish: Wish, environment: Environment) -> tuple[Plan, Origin]:
@@ -78,6 +80,8 @@ def make_plan(wish: Wish, environment: Environment) -> tuple[Plan, Origin]:
     metadata = dict(origin.metadata)
     if wish.tokenizer is not None:
         metadata |= _tokenizer(*locate(wish.tokenizer, "--tokenizer"))
+    if wish.trust_remote_code:
+        metadata["trust_remote_code"] = True
     settings = parse_settings({"model_metadata": metadata})
     if settings.engine_repository is None:
         return _plan_build(wish, metadata, settings, environment), origin
@@ -93,9 +97,8 @@ def _plan_engine(
     if engine is not None and settings.tokenizer_repository is None:
         metadata |= _recorded_tokenizer(engine)
         settings = parse_settings({"model_metadata": metadata})
-    takes_messages = _examine_tokenizer(settings, repository, engine, environment)
+    takes_messages, notes = _examine_tokenizer(settings, repository, engine, environment)
     runtime = choose_runtime(kind, engine.config if engine else None, wish.image)
-    notes: list[str] = []
     if engine is not None and kind is EngineKind.TENSORRT_LLM:
         notes += _fix_parallelism(metadata, engine)
     where: Place | None = None
@@ -270,16 +273,17 @@ def _examine_tokenizer(
     repository: EngineRepository,
     engine: EngineDescription | None,
     environment: Environment,
-) -> bool:
-    """Check the tokenizer; return whether it has a chat template."""
+) -> tuple[bool, list[str]]:
+    """Check the tokenizer; return whether it has a chat template, and notes."""
     tokenizer = open_tokenizer(settings, environment)
     if tokenizer is not None:
-        return _has_chat_template(tokenizer.source, tokenizer.paths())
+        notes = [finding.message for finding in tokenizer.examine(engine)]
+        return _has_chat_template(tokenizer.source, tokenizer.paths()), notes
     try:
         paths = own_tokenizer_paths(settings, repository)
     except ArtifactError as problem:
         raise ArtifactError(f"{problem.message} Name it with --tokenizer.") from None
-    return _has_chat_template(repository.source, paths)
+    return _has_chat_template(repository.source, paths), []
 
 
 def _has_chat_template(source: Source, paths: Iterable[str]) -> bool:

@@ -94,6 +94,9 @@ def choose_runtime(
             "engine runs on no other version."
         )
     executable = image.python_with_tensorrt_llm if is_checkpoint else SYSTEM_PYTHON
+    driver, usual = image.minimum_driver, PINNED_IMAGE.minimum_driver
+    if driver and usual and driver > usual:
+        reason += f" Its CUDA {image.cuda} needs NVIDIA's driver {'.'.join(map(str, driver))}."
     return Runtime(image.name, reason, f"py{image.python.replace('.', '')}", executable)
 
 
