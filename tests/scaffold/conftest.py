@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,10 @@ Initialize = Callable[..., Written]
 
 @pytest.fixture
 def initialize(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Initialize:
-    """Run `init` with arguments, then `check` on the folder."""
+    """Run `init` with arguments, then `check` and Truss's own validation on the folder."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ImportWarning)  # of google-api-core, which Truss imports
+        from truss.base.truss_config import TrussConfig
 
     def run(*arguments: str) -> Written:
         folder = tmp_path / "truss"
@@ -52,6 +56,7 @@ def initialize(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Initialize
         status = main(["check", "--truss", str(folder), "--json"])
         report = json.loads(capsys.readouterr().out)
         assert status == 0, report
+        TrussConfig.from_yaml(folder / "config.yaml")
         return Written(folder, shown.out + shown.err, report)
 
     return run
