@@ -1,9 +1,9 @@
 """gRPC calls over one HTTP/2 connection, at about a microsecond a message.
 
-`h2` handles the protocol: headers, settings, pings, flow control, resets. DATA frames, one for each
-generated token, bypass it: their nine-byte heads are parsed here (RFC 9113 §4.1 and §6.1), because
-`h2` and grpcio spend some thirty microseconds on each. With tritonclient.aio, tokens arrive half as
-fast (docs/performance.md).
+`h2` handles the protocol: headers, settings, pings, resets. DATA and WINDOW_UPDATE frames bypass
+it, one for each generated token and three for each request: their nine-byte heads are parsed here
+(RFC 9113 §4.1, §6.1 and §6.9), because `h2` and grpcio spend some thirty microseconds on each. With
+tritonclient.aio, tokens arrive half as fast (docs/performance.md).
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from h2.events import (
     StreamEnded,
     StreamReset,
     TrailersReceived,
-    WindowUpdated,
 )
 from h2.exceptions import H2Error
 from h2.settings import SettingCodes, Settings
@@ -36,6 +35,8 @@ from trtllm_truss.triton.client.grpc_call import Call, Receiver
 _FRAME_HEAD = struct.Struct(">IBI")  # length (24 bits) and type (8 bits), flags, stream
 _FRAME_HEAD_BYTES = 9
 _DATA, _END_STREAM, _PADDED = 0x0, 0x1, 0x8
+_WINDOW_UPDATE = 0x8
+_WINDOW = struct.Struct(">I")
 _LARGEST_WINDOW = 2**31 - 1
 _LARGEST_FRAME_BYTES = _FRAME_HEAD_BYTES + 2**14  # unless we allow more
 _FIRST_WINDOW = 2**16 - 1
@@ -78,6 +79,7 @@ class GrpcConnection(asyncio.Protocol):
         self._idle: list[tuple[float, int]] = []  # calls of the method, with the time since when
         self._idle_timer: asyncio.TimerHandle | None = None
         self._tail = b""
+        self._unwritten = bytearray()  # precedes what `h2` has to send
         self._unacknowledged_bytes = 0
         self._going_away = False
         self._is_flushing = False
@@ -183,8 +185,11 @@ class GrpcConnection(asyncio.Protocol):
                 if frame_end - position > _LARGEST_FRAME_BYTES:  # not HTTP/2
                     self.close()
                 break
-            if length_and_type & 0xFF == _DATA:
+            kind = length_and_type & 0xFF
+            if kind == _DATA:
                 self._receive_data(flags, number, data[position + _FRAME_HEAD_BYTES : frame_end])
+            elif kind == _WINDOW_UPDATE:
+                self._receive_window(number, data[position + _FRAME_HEAD_BYTES : frame_end])
             else:
                 self._receive_control(data[position:frame_end])
             position = frame_end
@@ -206,6 +211,18 @@ class GrpcConnection(asyncio.Protocol):
             self._flush()
         elif call.take(data):
             self._keep(number, call)
+
+    def _receive_window(self, number: int, data: bytes) -> None:
+        target = self._h2 if number == 0 else self._h2.streams.get(number)
+        if target is None:  # the call has ended
+            return
+        size_bytes = _WINDOW.unpack(data)[0] & _LARGEST_WINDOW if len(data) == _WINDOW.size else 0
+        target.outbound_flow_control_window += size_bytes
+        if not size_bytes or target.outbound_flow_control_window > _LARGEST_WINDOW:
+            self.close()
+        elif self._held_up:
+            self._send_unsent()
+            self._flush()
 
     def _open(self, method: str, *, one_message: bool) -> int:
         number = self._h2.get_next_available_stream_id()
@@ -279,7 +296,7 @@ class GrpcConnection(asyncio.Protocol):
         elif isinstance(event, StreamReset):
             if (call := self._calls.pop(event.stream_id, None)) is not None:
                 call.break_off("the server reset the call")
-        elif isinstance(event, WindowUpdated | RemoteSettingsChanged):
+        elif isinstance(event, RemoteSettingsChanged):
             self._send_unsent()
         elif isinstance(event, ConnectionTerminated):
             self._going_away = True
@@ -291,15 +308,22 @@ class GrpcConnection(asyncio.Protocol):
 
     def _send_message(self, number: int) -> None:
         """Send as much of a call's message as the server's window has room for."""
-        call = self._calls[number]
+        call, h2 = self._calls[number], self._h2
         while call.unsent:
-            room = self._h2.local_flow_control_window(number)
-            part = call.unsent[: min(room, self._h2.max_outbound_frame_size)]
+            room = h2.local_flow_control_window(number)
+            part = call.unsent[: max(0, min(room, h2.max_outbound_frame_size))]
             if not part:
                 self._held_up.add(number)
                 return
             call.unsent = call.unsent[len(part) :]
-            self._h2.send_data(number, part, end_stream=call.ends and not call.unsent)
+            if call.ends and not call.unsent:
+                h2.send_data(number, part, end_stream=True)
+                return
+            self._unwritten += h2.data_to_send()
+            self._unwritten += _FRAME_HEAD.pack(len(part) << 8 | _DATA, 0, number)
+            self._unwritten += part
+            h2.outbound_flow_control_window -= len(part)
+            h2.streams[number].outbound_flow_control_window -= len(part)
 
     def _widen(self, size_bytes: int) -> None:
         """Return bytes of the connection's window to the server."""
@@ -315,5 +339,7 @@ class GrpcConnection(asyncio.Protocol):
     def _write(self) -> None:
         self._is_flushing = False
         assert self._transport is not None
-        if data := self._h2.data_to_send():
-            self._transport.write(data)
+        self._unwritten += self._h2.data_to_send()
+        if self._unwritten:
+            self._transport.write(self._unwritten)
+            self._unwritten = bytearray()
