@@ -24,10 +24,13 @@ def with_sampling(fields):
     return {**fields, "sampling": sampling}
 
 
+parse = service_pb2.ModelInferRequest.FromString
+
+
 def encode(version="1.0.0", **fields):
     request = EngineRequest("r1", [5, 6, 7], 9, **with_sampling(fields))
-    declared = {row.name for row in rows_for(INPUTS, version)}
-    return encode_request(request, model_name="tensorrt_llm", declared=declared)
+    declared = frozenset(row.name for row in rows_for(INPUTS, version))
+    return parse(encode_request(request, model_name="tensorrt_llm", declared=declared))
 
 
 def tensors(message):
@@ -100,6 +103,15 @@ def test_every_field():
 def test_biases_are_a_vector_of_the_vocabulary():
     sent = tensors(encode(logit_bias={3: 1.5, 0: -2.0}, vocab_size=4))
     assert sent["embedding_bias"] == ("FP32", [1, 4], struct.pack("<4f", -2, 0, 0, 1.5))
+
+
+def test_requests_share_all_but_prompt_length_seed_and_id():
+    first = encode(temperature=0.5, seed=3)
+    later = encode(temperature=0.5, seed=4)
+    cooler = encode(temperature=0.25, seed=4)
+    assert [tensors(sent)["seed"][2][0] for sent in (first, later, cooler)] == [3, 4, 4]
+    assert tensors(later) == {**tensors(first), "seed": tensors(later)["seed"]}
+    assert tensors(cooler)["temperature"][2] == struct.pack("<f", 0.25)
 
 
 def test_log_probs_are_asked_for_by_output():
@@ -214,7 +226,7 @@ def test_decode_no_new_token():
 
 
 def test_stop_names_its_request_and_has_the_mandatory_inputs():
-    message = encode_stop("r1", model_name="tensorrt_llm")
+    message = parse(encode_stop("r1", model_name="tensorrt_llm"))
     assert (message.model_name, message.id) == ("tensorrt_llm", "r1")
     assert {
         field.name: raw

@@ -78,7 +78,7 @@ class TritonClient:
         connection = await self._connected()
         answer = ResponseStream(on_end, on_heartbeat, request_id=request.request_id)
         message = encode_request(request, model_name=self._model_name, declared=self._declared)
-        call = connection.exchange(message.SerializeToString(), answer)
+        call = connection.exchange(message, answer)
         try:
             yield answer
         finally:
@@ -136,7 +136,7 @@ class TritonClient:
         stop = encode_stop(request_id, model_name=self._model_name)
         order = ResponseStream(request_id=request_id)
         if connection.is_usable:
-            stop_call = connection.exchange(stop.SerializeToString(), order)
+            stop_call = connection.exchange(stop, order)
             if await order.wait_for_end(_ORDER_LIMIT_S):
                 self._knows_stop = not order.unread
             if not await answer.wait_for_end(_STOP_LIMIT_S if self._knows_stop else 0):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from tritonclient.grpc import service_pb2
 
@@ -31,16 +32,22 @@ _SCALARS = {
     "FP32": struct.Struct("<f"),
     "BOOL": struct.Struct("<?"),
 }
+_serialize: Callable[[service_pb2.ModelInferRequest], bytes] = (
+    service_pb2.ModelInferRequest.SerializeToString
+)
 _FINAL = "triton_final_response"
 _TOP = LLM_API_INPUTS[0].name
 _TOP_TYPES = {tensor.name: {"INT32": "i", "FP32": "f"}[tensor.dtype] for tensor in LLM_API_OUTPUTS}
 _TOP_IDS, _TOP_VALUES = (tensor.name for tensor in LLM_API_OUTPUTS)
+_SHARED_PARTS = 256
+_OUTPUTS = ("output_ids", "sequence_length")
+_LOG_PROBS = ("cum_log_probs", "output_log_probs")
 
 
-def encode_request(
-    request: EngineRequest, *, model_name: str, declared: Collection[str]
-) -> service_pb2.ModelInferRequest:
-    """Build the message for one generation; fields that are None are left out.
+def encode_request(request: EngineRequest, *, model_name: str, declared: frozenset[str]) -> bytes:
+    """Serialize the message for one generation; fields that are None are left out.
+
+    Serialized messages concatenate: most requests share a part that is serialized once.
 
     Args:
         request: the generation.
@@ -48,36 +55,64 @@ def encode_request(
         declared: inputs that the server's ``config.pbtxt`` declares. Where a field has an older
             and a newer name, every declared one is sent: the backend reads the one it knows.
     """
-    message = service_pb2.ModelInferRequest(model_name=model_name, id=request.request_id)
-    message.parameters["triton_enable_empty_final_response"].bool_param = True
+    own = [("input_lengths", len(request.input_ids))]
+    if (seed := request.sampling.seed) is not None:
+        own += [(name, seed) for name in ("seed", "random_seed") if name in declared]
+    names = tuple([name for name, _ in own])
+    shared = _encode_shared(
+        model_name, declared, _shared_scalars(request), names, _outputs(request)
+    )
+    message = service_pb2.ModelInferRequest(id=request.request_id)
+    message.raw_input_contents.extend([_pack_scalar(name, value) for name, value in own])
     _add(message, "input_ids", [1, len(request.input_ids)], pack_ids(request.input_ids))
-    for name, value in _scalars(request):
-        if value is not None and name in declared:
-            _add(message, name, [1, 1], _SCALARS[_DTYPES[name]].pack(value))
     _add_words(message, request)
     _add_bias(message, request)
     _add_guide(message, request)
     if request.top_log_probs:
-        _add(message, _TOP, [1, 1], _SCALARS[_DTYPES[_TOP]].pack(request.top_log_probs))
-    for name in _outputs(request):
-        message.outputs.add(name=name)
-    return message
+        _add(message, _TOP, [1, 1], _pack_scalar(_TOP, request.top_log_probs))
+    return shared + _serialize(message)
 
 
-def encode_stop(request_id: str, *, model_name: str) -> service_pb2.ModelInferRequest:
-    """Build the message that ends the request in flight with the same id.
+def encode_stop(request_id: str, *, model_name: str) -> bytes:
+    """Serialize the message that ends the request in flight with the same id.
 
     The stopped request ends with an empty final response. The mandatory inputs must be present;
     their values are not read.
     """
-    message = service_pb2.ModelInferRequest(model_name=model_name, id=request_id)
-    message.parameters["triton_enable_empty_final_response"].bool_param = True
+    scalars = (("input_lengths", 1), ("request_output_len", 1), ("stop", True))
+    declared = frozenset(name for name, _ in scalars)
+    message = service_pb2.ModelInferRequest(id=request_id)
     _add(message, "input_ids", [1, 1], pack_ids([0]))
-    for name, value in (("input_lengths", 1), ("request_output_len", 1), ("stop", True)):
-        _add(message, name, [1, 1], _SCALARS[_DTYPES[name]].pack(value))
-    for name in ("output_ids", "sequence_length"):
+    return _encode_shared(model_name, declared, scalars) + _serialize(message)
+
+
+@lru_cache(_SHARED_PARTS)
+def _encode_shared(
+    model_name: str,
+    declared: frozenset[str],
+    scalars: tuple[tuple[str, float | None], ...],
+    names: tuple[str, ...] = (),
+    outputs: tuple[str, ...] = _OUTPUTS,
+) -> bytes:
+    """Serialize what equal requests share.
+
+    Args:
+        model_name: Triton's name of the model.
+        declared: inputs that the server declares.
+        scalars: inputs with their values; those without a value, or not declared, are left out.
+        names: further scalar inputs. Their values follow in the message.
+        outputs: names of the outputs.
+    """
+    message = service_pb2.ModelInferRequest(model_name=model_name)
+    message.parameters["triton_enable_empty_final_response"].bool_param = True
+    for name, value in scalars:
+        if value is not None and name in declared:
+            _add(message, name, [1, 1], _pack_scalar(name, value))
+    for name in names:
+        message.inputs.add(name=name, datatype=_DTYPES[name], shape=[1, 1])
+    for name in outputs:
         message.outputs.add(name=name)
-    return message
+    return _serialize(message)
 
 
 def decode_response(response: service_pb2.ModelInferResponse) -> EngineChunk:
@@ -156,10 +191,13 @@ def pack_texts(texts: Iterable[bytes]) -> bytes:
     return b"".join(struct.pack("<I", len(text)) + text for text in texts)
 
 
-def _scalars(request: EngineRequest) -> tuple[tuple[str, float | None], ...]:
+def _pack_scalar(name: str, value: float) -> bytes:
+    return _SCALARS[_DTYPES[name]].pack(value)
+
+
+def _shared_scalars(request: EngineRequest) -> tuple[tuple[str, float | None], ...]:
     sampling = request.sampling
     return (
-        ("input_lengths", len(request.input_ids)),
         ("request_output_len", request.max_tokens),
         ("end_id", request.end_id),
         ("pad_id", request.pad_id),
@@ -175,18 +213,14 @@ def _scalars(request: EngineRequest) -> tuple[tuple[str, float | None], ...]:
         ("len_penalty", sampling.length_penalty),
         ("min_tokens", sampling.min_tokens),
         ("min_length", sampling.min_tokens),
-        ("seed", sampling.seed),
-        ("random_seed", sampling.seed),
         ("return_log_probs", True if request.return_log_probs else None),
         ("lora_task_id", request.lora_task_id),
     )
 
 
-def _outputs(request: EngineRequest) -> list[str]:
-    names = ["output_ids", "sequence_length"]
-    if request.return_log_probs:
-        names += ["cum_log_probs", "output_log_probs"]
-    return [*names, _TOP_IDS, _TOP_VALUES] if request.top_log_probs else names
+def _outputs(request: EngineRequest) -> tuple[str, ...]:
+    names = (*_OUTPUTS, *_LOG_PROBS) if request.return_log_probs else _OUTPUTS
+    return (*names, _TOP_IDS, _TOP_VALUES) if request.top_log_probs else names
 
 
 def _add_words(message: service_pb2.ModelInferRequest, request: EngineRequest) -> None:
