@@ -20,6 +20,7 @@ from trtllm_truss.requests import FinishReason
 from trtllm_truss.triton.server.metrics import TritonMetrics
 
 logger = logging.getLogger("trtllm_truss.requests")
+_make_record = logging.getLogRecordFactory()
 
 
 class Metrics(Collector):
@@ -255,9 +256,14 @@ def _log(**fields: str | int | float | None) -> None:
     Args:
         fields: our own values, never parts of the prompt, the answer or a header; None is omitted.
     """
+    if not logger.isEnabledFor(logging.INFO):
+        return
     known = {name: value for name, value in fields.items() if value is not None}
-    line = " ".join(f"{name}={value}" for name, value in known.items())
-    logger.info("request %s", line, extra=known)
+    line = " ".join([f"{name}={value}" for name, value in known.items()])
+    # `logger.info` would search the stack for its caller, which no formatter of Truss's writes.
+    record = _make_record(logger.name, logging.INFO, __file__, 0, f"request {line}", (), None)
+    record.__dict__.update(known)
+    logger.handle(record)
 
 
 def _milliseconds(seconds: float | None) -> float | None:
