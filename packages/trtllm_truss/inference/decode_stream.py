@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from types import TracebackType
 
 from trtllm_truss.errors import DeadlineExceeded, EngineUnavailable, TrussError
 from trtllm_truss.inference.preprocessing import PreparedRequest
@@ -207,23 +208,26 @@ class EngineHeartbeat:
         self._failures = 0
         self._first_failure = self._last_failure = 0.0
 
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
+    def waiting(self) -> AbstractContextManager[object]:
         """Mark one request as waiting; a token or a rejection is a sign of life."""
+        return self
+
+    def __enter__(self) -> None:
         if self._waiting == 0:
             self._last_sign = self._clock()
         self._waiting += 1
-        try:
-            yield
-        except EngineUnavailable:
-            raise
-        except TrussError:
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._waiting -= 1
+        if error is None or (
+            isinstance(error, TrussError) and not isinstance(error, EngineUnavailable)
+        ):
             self.sign_of_life()
-            raise
-        else:
-            self.sign_of_life()
-        finally:
-            self._waiting -= 1
 
     def sign_of_life(self) -> None:
         """Record that the engine works."""

@@ -102,9 +102,8 @@ class Generator:
         self._loop = asyncio.get_running_loop()
         arrived = self._loop.time()
         call_id = call_id or uuid.uuid4().hex
-        with ExitStack() as records:
-            # Counted as one request until all are prepared.
-            record = records.enter_context(self._metrics.request_started(protocol, call_id))
+        # Counted as one request until all are prepared.
+        with self._metrics.request_started(protocol, call_id) as record, ExitStack() as records:
             await self._throttle.turn()
             first, *others = await self._prepare(requests, call_id)
             answers = [self._answer(first, arrived, record)]

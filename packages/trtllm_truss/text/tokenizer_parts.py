@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import ContextDecorator
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -40,17 +41,19 @@ class LibraryPanic(RuntimeError):
     """A panic in a Rust library: a defect of the library, or unexpected data."""
 
 
-@contextmanager
-def panics_as_errors() -> Iterator[None]:
+class panics_as_errors(ContextDecorator):  # used like a function
     """Raise `LibraryPanic` for a panic in the block or the decorated function.
 
     PyO3 derives its exception from `BaseException`.
     """
-    try:
-        yield
-    except Exception:
-        raise
-    except BaseException as panic:
-        if type(panic).__module__ != _PYO3:
-            raise
-        raise LibraryPanic(f"a library panicked: {panic}") from None
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if type(error).__module__ == _PYO3 and not isinstance(error, Exception):
+            raise LibraryPanic(f"a library panicked: {error}") from None

@@ -7,8 +7,8 @@ of the last one. A request that ends in any other way ends its call.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 
 from trtllm_truss.literals import rows_for
 from trtllm_truss.triton.client.failures import unavailable
@@ -54,16 +54,15 @@ class TritonClient:
         self._knows_stop = False  # other backends treat `stop` as a request, and send tokens
         self._endings: set[asyncio.Task[None]] = set()
 
-    @asynccontextmanager
-    async def answer(
+    def answer(
         self,
         request: EngineRequest,
         *,
         on_end: Callable[[], None] | None = None,
         on_stopped: Callable[[int], None] | None = None,
         on_heartbeat: Callable[[], None] | None = None,
-    ) -> AsyncGenerator[ResponseStream, None]:
-        """Send one generation; leaving the context before the end stops it.
+    ) -> AbstractAsyncContextManager[ResponseStream]:
+        """Return a context that sends one generation; leaving it before the end stops that.
 
         Args:
             request: the generation.
@@ -75,16 +74,8 @@ class TritonClient:
         Raises:
             EngineUnavailable: the server cannot be reached.
         """
-        connection = await self._connected()
         answer = ResponseStream(on_end, on_heartbeat, request_id=request.request_id)
-        message = encode_request(request, model_name=self._model_name, declared=self._declared)
-        call = connection.exchange(message, answer)
-        try:
-            yield answer
-        finally:
-            connection.finish(call, answer)
-            if not answer.over:
-                self._end_in_background(connection, call, answer, request.request_id, on_stopped)
+        return _Exchange(self, request, answer, on_stopped)
 
     async def close(self) -> None:
         """Close the connection; streams in flight end with EngineUnavailable."""
@@ -93,6 +84,13 @@ class TritonClient:
             await asyncio.wait(self._endings, timeout=_END_LIMIT_S)
         if self._connection is not None:
             self._connection.close()
+
+    async def _send(
+        self, request: EngineRequest, answer: ResponseStream
+    ) -> tuple[GrpcConnection, int]:
+        connection = await self._connected()
+        message = encode_request(request, model_name=self._model_name, declared=self._declared)
+        return connection, connection.exchange(message, answer)
 
     async def _connected(self) -> GrpcConnection:
         if self._connection is not None and self._connection.is_usable and not self._closed:
@@ -145,3 +143,34 @@ class TritonClient:
                 connection.finish(stop_call, order)
             else:
                 connection.cancel(stop_call, order)
+
+
+class _Exchange:
+    """The context of one generation; cheaper than a generator's."""
+
+    __slots__ = ("_answer", "_client", "_on_stopped", "_request", "_sent")
+
+    def __init__(
+        self,
+        client: TritonClient,
+        request: EngineRequest,
+        answer: ResponseStream,
+        on_stopped: Callable[[int], None] | None,
+    ) -> None:
+        self._client = client
+        self._request = request
+        self._answer = answer
+        self._on_stopped = on_stopped
+
+    async def __aenter__(self) -> ResponseStream:
+        self._sent = await self._client._send(self._request, self._answer)
+        return self._answer
+
+    async def __aexit__(self, *error: object) -> None:
+        connection, call = self._sent
+        answer = self._answer
+        connection.finish(call, answer)
+        if not answer.over:
+            self._client._end_in_background(
+                connection, call, answer, self._request.request_id, self._on_stopped
+            )
