@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.types import Message
 from tests.support.virtual_time import virtually
 
-from trtllm_truss.endpoints.disconnect import ClientGone
+from trtllm_truss.endpoints.disconnect import Client, ClientGone
 from trtllm_truss.endpoints.streaming import EncodedAnswer
 from trtllm_truss.errors import QueueFull
 from trtllm_truss.protocols.predict.adapter import Events, PlainText
@@ -47,7 +47,7 @@ async def opened(
     request: Request, items: AsyncGenerator[list[AnswerItem], None], limit_s: float | None = None
 ) -> EncodedAnswer:
     answer = EncodedAnswer(items, PlainText(), 1)
-    await answer.open(request.receive, limit_s)
+    await answer.open(Client(request.receive), limit_s)
     return answer
 
 
@@ -121,11 +121,14 @@ async def test_cancelling_closes_the_answer() -> None:
 @pytest.mark.parametrize("items_read", [0, 1])
 @virtually
 async def test_closing_ends_the_answer_started_or_not(items_read: int) -> None:
-    answer = Answer(first_after_s=40)
-    opening = await opened(request(), answer.items(), 15)
+    answer, client = Answer(first_after_s=40), Client(request().receive)
+    opening = EncodedAnswer(answer.items(), PlainText(), 1)
+    await opening.open(client, 15)
     for _ in range(items_read):
         await anext(opening)
     await opening.aclose()
+    client.stop_listening()
+    await asyncio.sleep(0)
     assert now() <= 40
     assert answer.closed
     assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -157,6 +160,6 @@ async def test_items_that_come_together_share_a_chunk_and_the_last_one_is_known(
         yield [TextDelta("c"), GenerationEnd(FinishReason.STOP, Usage(1, 2), 0)]
 
     answer = EncodedAnswer(items(), Events(), 2)
-    await answer.open(request().receive)
+    await answer.open(Client(request().receive))
     chunks = [(chunk.count(b"data: "), answer.over) async for chunk in answer]
     assert chunks == [(1, False), (2, False), (2, True)]

@@ -1,7 +1,7 @@
 """Cancel the work for a client that disconnects, before and during the response.
 
 Before a response Starlette does not read the connection's events; during one it does, at the cost
-of a task group. Here one task listens and cancels the working one.
+of a task group. Here one task listens for both and cancels the working one.
 """
 
 from __future__ import annotations
@@ -47,32 +47,56 @@ class ClientGone(Exception):
     """The client closed the connection."""
 
 
-async def while_connected(receive: Receive, work: Awaitable[Result]) -> Result:
-    """Await `work` in the calling task; cancel it when the client disconnects.
+class Client:
+    """The connection of one client, whose disconnect cancels the work for it.
 
-    The request's body must have been read.
+    One task listens for all works, from the first one to `stop_listening`.
 
     Args:
-        receive: ASGI's `receive`.
-        work: the work for the client.
-
-    Raises:
-        ClientGone: the client disconnected first; `work` was cancelled and has ended.
+        receive: ASGI's `receive`. The request's body must have been read.
     """
-    cancellation = SelfCancel()
-    leaving = asyncio.ensure_future(_when_gone(receive, cancellation.request))
-    try:
-        return await work
-    except asyncio.CancelledError:
-        if cancellation.consume():
-            raise ClientGone from None
-        raise
-    finally:
-        leaving.cancel()
 
+    __slots__ = ("_cancel", "_is_gone", "_listening", "_receive")
 
-async def _when_gone(receive: Receive, act: Callable[[], None]) -> None:
-    """Call `act` on a disconnect."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    act()
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._listening: asyncio.Task[None] | None = None
+        self._cancel: Callable[[], None] | None = None
+        self._is_gone = False
+
+    async def while_connected(self, work: Awaitable[Result]) -> Result:
+        """Await `work` in the calling task; cancel it when the client disconnects, or has before.
+
+        Raises:
+            ClientGone: the client disconnected first; `work` was cancelled and has ended.
+        """
+        cancellation = SelfCancel()
+        loop = asyncio.get_running_loop()
+        late: asyncio.Handle | None = None
+        if self._is_gone:  # cancel at the first suspension; without one the work is done
+            late = loop.call_soon(cancellation.request)
+        elif self._listening is None:
+            self._listening = loop.create_task(self._listen())
+        self._cancel = cancellation.request
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if cancellation.consume():
+                raise ClientGone from None
+            raise
+        finally:
+            self._cancel = None
+            if late is not None:
+                late.cancel()
+
+    def stop_listening(self) -> None:
+        """End the task, after the last work."""
+        if self._listening is not None:
+            self._listening.cancel()
+
+    async def _listen(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._is_gone = True
+        if self._cancel is not None:
+            self._cancel()

@@ -11,7 +11,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from trtllm_truss.endpoints.disconnect import ClientGone
+from trtllm_truss.endpoints.disconnect import Client, ClientGone
 from trtllm_truss.endpoints.streaming import AnswerStream, EncodedAnswer, internal_error
 from trtllm_truss.errors import TrussError
 from trtllm_truss.protocols.base import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, ApiAdapter, Call
@@ -49,7 +49,7 @@ class Endpoint:
         self._service = service
         self._default = default
         self._choose = choose
-        self._id_headers = id_headers
+        self._id_headers = [name.lower().encode() for name in id_headers]
 
     async def __call__(self, request: Request) -> Response:
         """Return the response; errors become responses too."""
@@ -75,8 +75,7 @@ class Endpoint:
         except Exception:
             logger.exception("unhandled exception")
             response = _error_response(internal_error(), adapter)
-        for header in self._id_headers:
-            response.headers[header] = call_id
+        response.raw_headers += [(name, call_id.encode()) for name in self._id_headers]
         return response
 
     def _parse(self, raw: bytes) -> tuple[dict[str, Any], TrussError | None]:
@@ -93,13 +92,16 @@ class Endpoint:
         answer = EncodedAnswer(items, call.writer, answers)
         # Only event streams have comments, which can fill silence.
         keep_alive_s = limits.keep_alive_s if call.media_type == SSE_MEDIA_TYPE else None
-        await answer.open(request.receive, keep_alive_s)
+        client = Client(request.receive)
+        await answer.open(client, keep_alive_s)
         if call.media_type == JSON_MEDIA_TYPE:
+            client.stop_listening()
             return Response(await anext(answer), media_type=JSON_MEDIA_TYPE)
         return AnswerStream(
             answer,
             call.media_type,
             _UNBUFFERED,
+            client=client,
             keep_alive_s=keep_alive_s,
             reader_timeout_s=limits.reader_timeout_s,
         )

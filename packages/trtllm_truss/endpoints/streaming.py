@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
 from typing import Protocol
 
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from trtllm_truss.endpoints.disconnect import ClientGone, SelfCancel, while_connected
+from trtllm_truss.endpoints.disconnect import Client, ClientGone, SelfCancel
 from trtllm_truss.errors import InternalError, TrussError
 from trtllm_truss.protocols.base import Writer
 from trtllm_truss.requests import AnswerItem, GenerationEnd
@@ -47,23 +47,34 @@ class EncodedAnswer:
         self._first: asyncio.Task[bytes] | None = None
         self.over = False
 
-    async def open(self, receive: Receive, limit_s: float | None = None) -> None:
+    async def open(self, client: Client, limit_s: float | None = None) -> None:
         """Wait for the first chunk, at most `limit_s`.
-
-        The request's body must have been read.
 
         Raises:
             ClientGone: the client disconnected first; the answers are closed.
             Exception: the answers failed before their first chunk; they are closed.
         """
-        first = self._first = asyncio.ensure_future(self._next())
+        loop = asyncio.get_running_loop()
+        opened = loop.create_future()
+
+        def wake(_: object = None) -> None:
+            if not opened.done():
+                opened.set_result(None)
+
+        first = self._first = loop.create_task(self._next())
+        first.add_done_callback(wake)
+        timer = None if limit_s is None else loop.call_later(limit_s, wake)
         try:
-            await while_connected(receive, asyncio.wait([first], timeout=limit_s))
+            await client.while_connected(opened)
             if first.done():
                 first.result()
         except BaseException:
+            client.stop_listening()
             await self.aclose()
             raise
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     def __aiter__(self) -> EncodedAnswer:
         return self
@@ -132,6 +143,7 @@ class AnswerStream(StreamingResponse):
         headers: additional headers.
         keep_alive_s: silence after which an event stream sends a comment; None disables it.
         reader_timeout_s: maximum time for the client to read one chunk.
+        client: the client, if a task listens for its disconnect already.
     """
 
     def __init__(
@@ -140,40 +152,50 @@ class AnswerStream(StreamingResponse):
         media_type: str,
         headers: Mapping[str, str] | None = None,
         *,
+        client: Client | None = None,
         keep_alive_s: float | None = None,
         reader_timeout_s: float = math.inf,
     ) -> None:
         super().__init__(body, media_type=media_type, headers=headers)
         self._body = body
+        self._client = client
         self._keep_alive_s = math.inf if keep_alive_s is None else keep_alive_s
         self._reader_timeout_s = reader_timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response until the client disconnects."""
-        with suppress(ClientGone):
-            await while_connected(receive, self.stream_response(send))
+        client = self._client or Client(receive)
+        try:
+            await client.while_connected(self.stream_response(send))
+        except ClientGone:
+            pass
+        finally:
+            client.stop_listening()
 
     async def stream_response(self, send: Send) -> None:
         """Send the headers, then each chunk."""
         try:
-            async with (
-                aclosing(self._body) as chunks,
-                keepalive_send(
-                    send,
-                    keep_alive_s=self._keep_alive_s,
-                    reader_timeout_s=self._reader_timeout_s,
-                ) as send,
-            ):
-                await send(
-                    {
-                        "type": "http.response.start",
-                        "status": self.status_code,
-                        "headers": self.raw_headers,
-                    }
-                )
-                async for chunk in chunks:
-                    more = not self._body.over
-                    await send({"type": "http.response.body", "body": chunk, "more_body": more})
+            async with aclosing(self._body) as chunks:
+                watch = _Watch(send, self._keep_alive_s, self._reader_timeout_s)
+                try:
+                    await watch.send(
+                        {
+                            "type": "http.response.start",
+                            "status": self.status_code,
+                            "headers": self.raw_headers,
+                        }
+                    )
+                    async for chunk in chunks:
+                        more = not self._body.over
+                        await watch.send(
+                            {"type": "http.response.body", "body": chunk, "more_body": more}
+                        )
+                except asyncio.CancelledError:
+                    if watch.cancellation.consume():
+                        raise SlowReader from None
+                    raise
+                finally:
+                    await watch.stop()
         except TrussError as error:
             logger.warning("response aborted: %s: %s", error.code, error.message)
         except SlowReader:
@@ -187,11 +209,11 @@ class SlowReader(Exception):
     """The client exceeded the read timeout."""
 
 
-@asynccontextmanager
-async def keepalive_send(
-    send: Send, *, keep_alive_s: float = math.inf, reader_timeout_s: float = math.inf
-) -> AsyncIterator[Send]:
-    """Wrap ASGI's `send`: fill silence with comments, and time out slow readers.
+class _Watch:
+    """Wraps ASGI's `send`: fills silence with comments, and times out slow readers.
+
+    Per message only the time is recorded. One timer, re-armed when it fires, checks for silence of
+    the engine and for a slow client.
 
     Args:
         send: ASGI's `send`.
@@ -199,38 +221,14 @@ async def keepalive_send(
             once if nothing follows the headers.
         reader_timeout_s: maximum time for the client to read one message.
 
-    Raises:
-        SlowReader: the client exceeded the timeout; the block was cancelled.
-    """
-    cancellation = SelfCancel()
-    watch = _Watch(send, cancellation.request, keep_alive_s, reader_timeout_s)
-    try:
-        yield watch.send
-    except asyncio.CancelledError:
-        if cancellation.consume():
-            raise SlowReader from None
-        raise
-    finally:
-        await watch.stop()
-
-
-class _Watch:
-    """Tracks the start of the current send or silence.
-
-    Per message only the time is recorded. One timer, re-armed when it fires, checks for silence of
-    the engine and for a slow client.
+    Attributes:
+        cancellation: cancels the creating task when the client exceeds that time.
     """
 
-    def __init__(
-        self,
-        send: Send,
-        cancel: Callable[[], None],
-        keep_alive_s: float,
-        reader_timeout_s: float,
-    ) -> None:
+    def __init__(self, send: Send, keep_alive_s: float, reader_timeout_s: float) -> None:
+        self.cancellation = SelfCancel()
         loop = asyncio.get_running_loop()
         self._send = send
-        self._cancel = cancel
         self._keep_alive_s = keep_alive_s
         self._reader_timeout_s = reader_timeout_s
         self._loop = loop
@@ -266,7 +264,7 @@ class _Watch:
         now = self._time()
         if now >= self._due:
             if self._sending:
-                self._cancel()
+                self.cancellation.request()
                 return
             self._sending, self._due = True, now + self._reader_timeout_s
             self._comment = self._loop.create_task(self._keep_alive())
