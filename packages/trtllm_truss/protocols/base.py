@@ -14,6 +14,12 @@ from trtllm_truss.requests import AnswerItem, GenerationEnd, GenerationRequest, 
 JSON_MEDIA_TYPE = "application/json"
 SSE_MEDIA_TYPE = "text/event-stream"
 
+# `json.dumps` builds an encoder at every call with options.
+_encode = json.JSONEncoder(ensure_ascii=False).encode
+_encode_compact = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":")
+).encode
+
 Defaults = Mapping[str, Any]
 """Values of missing fields, by the names of the predict body."""
 
@@ -129,11 +135,10 @@ class WholeWriter:
 
 def json_bytes(value: Any) -> bytes:
     """Encode as Starlette's `JSONResponse` does."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.encode()
+    return _encode_compact(value).encode()
 
 
 def sse_event(value: Any, name: str = "") -> bytes:
     """Encode one server-sent event, with a name if it has one."""
     head = f"event: {name}\ndata: " if name else "data: "
-    return (head + json.dumps(value, ensure_ascii=False)).encode() + b"\n\n"
+    return f"{head}{_encode(value)}\n\n".encode()
