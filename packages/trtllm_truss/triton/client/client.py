@@ -14,7 +14,7 @@ from trtllm_truss.literals import rows_for
 from trtllm_truss.triton.client.failures import unavailable
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
 from trtllm_truss.triton.client.request import EngineRequest
-from trtllm_truss.triton.client.response_stream import ResponseStream
+from trtllm_truss.triton.client.response_stream import ResponseReader, ResponseStream
 from trtllm_truss.triton.client.tensors import encode_request, encode_stop
 from trtllm_truss.triton.model_repository.contract import INPUTS, MODEL_NAME
 
@@ -51,6 +51,7 @@ class TritonClient:
         self._connection: GrpcConnection | None = None
         self._connecting = asyncio.Lock()
         self._closed = False
+        self._last_reader: ResponseReader | None = None
         self._knows_stop = False  # other backends treat `stop` as a request, and send tokens
         self._endings: set[asyncio.Task[None]] = set()
 
@@ -74,7 +75,10 @@ class TritonClient:
         Raises:
             EngineUnavailable: the server cannot be reached.
         """
-        answer = ResponseStream(on_end, on_heartbeat, request_id=request.request_id)
+        answer = ResponseStream(
+            on_end, on_heartbeat, request_id=request.request_id, like=self._last_reader
+        )
+        self._last_reader = answer.reader
         return _Exchange(self, request, answer, on_stopped)
 
     async def close(self) -> None:

@@ -128,13 +128,14 @@ def decode_response(response: service_pb2.ModelInferResponse) -> EngineChunk:
     beams = 1
     top: dict[str, tuple[int, tuple[float, ...]]] = {}
     for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
-        if output.name == "output_ids":  # [1, beams, tokens]
+        name = output.name
+        if name == "output_ids":  # [1, beams, tokens]
             tokens = struct.unpack_from(f"<{output.shape[2]}i", raw)
-        elif output.name == "sequence_length":  # [1, beams]
+        elif name == "sequence_length":  # [1, beams]
             (length,) = struct.unpack_from("<i", raw)
-        elif output.name == "cum_log_probs":  # [1, beams]
+        elif name == "cum_log_probs":  # [1, beams]
             (cum_log_prob,) = struct.unpack_from("<f", raw)
-        elif output.name == "output_log_probs":  # [1, beams, tokens]
+        elif name == "output_log_probs":  # [1, beams, tokens]
             log_probs = struct.unpack_from(f"<{output.shape[2]}f", raw)
             beams = output.shape[1]
         elif output.name in (_TOP_IDS, _TOP_VALUES):  # [1, beams, tokens, alternatives]
