@@ -122,7 +122,7 @@ class GenerationRequest:
     prompt: str | None = None
     prompt_ids: tuple[int, ...] | None = None
     messages: Sequence[Mapping[str, Any]] | None = None
-    chat: ChatFormat = field(default_factory=ChatFormat)
+    chat: ChatFormat = ChatFormat()
     add_special_tokens: bool = True
     truncate_prompt: int | None = None
     max_tokens: int

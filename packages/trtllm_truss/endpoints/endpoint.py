@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import uuid
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -53,7 +53,7 @@ class Endpoint:
 
     async def __call__(self, request: Request) -> Response:
         """Return the response; errors become responses too."""
-        call_id = uuid.uuid4().hex
+        call_id = secrets.token_hex(16)
         adapter = self._default
         try:
             _release(request)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
+import secrets
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import ExitStack, aclosing
@@ -101,7 +101,7 @@ class Generator:
         """
         self._loop = asyncio.get_running_loop()
         arrived = self._loop.time()
-        call_id = call_id or uuid.uuid4().hex
+        call_id = call_id or secrets.token_hex(16)
         # Counted as one request until all are prepared.
         with self._metrics.request_started(protocol, call_id) as record, ExitStack() as records:
             await self._throttle.turn()

@@ -64,10 +64,13 @@ async def encode_prompt(
         RequestError: the tokenizer cannot encode the prompt, or it is empty.
     """
     encode = partial(_encode, request, tokenizer, engine, control_tokens)
-    parts: list[Any] = [request.prompt, request.messages, request.chat.tools]
-    if request.echo or request.prompt_details:
-        parts.append(request.prompt_ids)  # decoded
-    if _characters_left(parts, _LONG_CHARACTERS) > 0:
+    decoded = request.prompt_ids if request.echo or request.prompt_details else None
+    parts = (request.prompt, request.messages, request.chat.tools, decoded)
+    characters = _LONG_CHARACTERS
+    for part in parts:
+        if part is not None:
+            characters = _characters_left(part, characters)
+    if characters > 0:
         return encode()
     return await asyncio.get_running_loop().run_in_executor(_ENCODERS, encode)
 

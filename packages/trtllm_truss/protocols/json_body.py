@@ -43,7 +43,7 @@ def parse_json_object(raw: bytes, max_bytes: int) -> dict[str, Any]:
         ) from None
     _check_shape(raw)
     try:
-        body = json.loads(text, parse_constant=_refuse_constant)
+        body = _decoder.decode(text)
     except RecursionError:
         raise InvalidRequest("the body is nested too deeply; send flat fields.") from None
     except json.JSONDecodeError as error:
@@ -102,3 +102,6 @@ def _kind(value: object) -> str:
     if isinstance(value, str):
         return "a string"
     return json.dumps(value)[:40]
+
+
+_decoder = json.JSONDecoder(parse_constant=_refuse_constant)

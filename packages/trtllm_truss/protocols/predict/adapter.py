@@ -14,6 +14,7 @@ from trtllm_truss.protocols.base import (
     Defaults,
     WholeWriter,
     sse_event,
+    sse_text,
 )
 from trtllm_truss.protocols.predict.body import parse_predict, response_form
 from trtllm_truss.protocols.tool_use import ANY_FORMATS, ModelFormats
@@ -67,7 +68,7 @@ class Events:
 
     def push(self, item: AnswerItem) -> bytes:
         """Return `data: {"text": …}`, or at the end `data: {"finish_reason": …, "usage": …}`."""
-        return sse_event({"text": item.text} if isinstance(item, TextDelta) else _end_fields(item))
+        return sse_text(item.text) if isinstance(item, TextDelta) else sse_event(_end_fields(item))
 
     def end(self) -> bytes:
         """Nothing."""

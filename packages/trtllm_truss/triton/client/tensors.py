@@ -138,9 +138,9 @@ def decode_response(response: service_pb2.ModelInferResponse) -> EngineChunk:
         elif name == "output_log_probs":  # [1, beams, tokens]
             log_probs = struct.unpack_from(f"<{output.shape[2]}f", raw)
             beams = output.shape[1]
-        elif output.name in (_TOP_IDS, _TOP_VALUES):  # [1, beams, tokens, alternatives]
-            count, kind = output.shape[2] * output.shape[3], _TOP_TYPES[output.name]
-            top[output.name] = output.shape[3], struct.unpack_from(f"<{count}{kind}", raw)
+        elif name in (_TOP_IDS, _TOP_VALUES):  # [1, beams, tokens, alternatives]
+            count, kind = output.shape[2] * output.shape[3], _TOP_TYPES[name]
+            top[name] = output.shape[3], struct.unpack_from(f"<{count}{kind}", raw)
     # Shorter beams are padded, and sequence_length is where they end. For a single one, streamed
     # with the log probabilities of all its tokens, it counts the new tokens.
     return EngineChunk(
