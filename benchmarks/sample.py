@@ -77,6 +77,11 @@ def measure(target: Target, spec: LoadSpec, idle_rss_bytes: int = 0) -> Sample:
     return sample
 
 
+def measure_alone(engine: Callable[[int, int], LoadResult], streams: int, requests: int) -> Sample:
+    """Put a load on an engine without a server."""
+    return figures(engine(streams, requests))
+
+
 def figures(result: LoadResult) -> Sample:
     """Return the figures of a client."""
     sample: Sample = {

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 
 from benchmarks.cases.setup import predict_body
-from benchmarks.load.process import run_load
-from benchmarks.load.spec import LoadResult, LoadSpec
+from benchmarks.load.process import run_load, stepped_engine
+from benchmarks.load.spec import LoadSpec
 from benchmarks.options import Options
-from benchmarks.paths import EXAMPLE, ROOT, smollm2_file
+from benchmarks.paths import EXAMPLE, smollm2_file
 from benchmarks.result import CaseResult, Cell, Chart, Column
-from benchmarks.sample import Sample, figures, in_turns, measure, spreads
+from benchmarks.sample import in_turns, measure, measure_alone, spreads
 from benchmarks.servers.configuration import write_config
 from benchmarks.servers.truss import serve
 
@@ -53,7 +48,9 @@ def run(options: Options) -> CaseResult:
     config = write_config(options.work / "cpu-engine.yaml", EXAMPLE, runtime=runtime)
     bodies = tuple(predict_body(prompt, _TOKENS) for prompt in _PROMPTS)
     ratios: list[tuple[float, float]] = []
-    with _alone(max(counts)) as alone, serve(config) as truss:
+    arguments = [str(smollm2_file()), str(max(counts)), str(_KV_TOKENS), *_PROMPTS]
+    stepped = stepped_engine("benchmarks.load.genai", arguments, _TOKENS)
+    with stepped as alone, serve(config) as truss:
         alone(2, 2)
         run_load(LoadSpec("http", truss.port, truss.path, bodies, streams=2, requests=2))
         for streams in counts:
@@ -62,7 +59,7 @@ def run(options: Options) -> CaseResult:
                 "http", truss.port, truss.path, bodies, streams=streams, requests=requests
             )
             paths = {
-                _ALONE: partial(alone, streams, requests),
+                _ALONE: partial(measure_alone, alone, streams, requests),
                 _TRUSS: partial(measure, truss, load),
             }
             medians = {}
@@ -77,32 +74,3 @@ def run(options: Options) -> CaseResult:
     title = "Tokens per second, as a share of OpenVINO GenAI alone"
     result.charts.append(Chart("cpu-engine-ratio", title, "streams", "share", {_TRUSS: ratios}))
     return result
-
-
-@contextmanager
-def _alone(max_batch_size: int) -> Iterator[Callable[[int, int], Sample]]:
-    """Load the model in a separate process; yield a function that puts a load on it."""
-    command = [sys.executable, "-m", "benchmarks.load.genai", str(smollm2_file())]
-    process = subprocess.Popen(
-        [*command, str(max_batch_size), str(_KV_TOKENS), *_PROMPTS],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    stdin, stdout = process.stdin, process.stdout
-
-    def load(streams: int, requests: int) -> Sample:
-        stdin.write(f"{streams} {requests} {_TOKENS}\n")
-        stdin.flush()
-        return figures(LoadResult(**json.loads(stdout.readline())))
-
-    with process:
-        try:
-            if stdout.readline() != "ready\n":
-                raise RuntimeError("OpenVINO GenAI did not load the model")
-            yield load
-        finally:
-            process.kill()

@@ -5,22 +5,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from benchmarks.cases.setup import predict_body
-from benchmarks.load.process import run_load
-from benchmarks.load.spec import LoadResult, LoadSpec
+from benchmarks.load.process import run_load, stepped_engine
+from benchmarks.load.spec import LoadSpec
 from benchmarks.options import Options
 from benchmarks.paths import ROOT, smollm2_file
 from benchmarks.result import CaseResult, Cell, Column
-from benchmarks.sample import Sample, figures, in_turns, measure, spreads
+from benchmarks.sample import in_turns, measure, measure_alone, spreads
 from benchmarks.servers.configuration import write_config
 from benchmarks.servers.truss import serve
 from trtllm_truss.text.tokenizer import load_tokenizer
@@ -91,7 +86,11 @@ def run(options: Options) -> CaseResult:
     )
     bodies = tuple(predict_body(prompt, _TOKENS) for prompt in _PROMPTS)
     everything = {"model": str(checkpoint), "max_beam_width": 1, **arguments}
-    with _alone(everything, checkpoint) as alone, serve(config, _FAKE / "backends") as truss:
+    tokenizer = load_tokenizer(checkpoint)
+    prompts = [tokenizer.encode(prompt) for prompt in _PROMPTS]
+    words = [str(_FAKE / "site"), json.dumps(everything), json.dumps(prompts)]
+    stepped = stepped_engine("benchmarks.load.llm_compute", words, _TOKENS)
+    with stepped as alone, serve(config, _FAKE / "backends") as truss:
         alone(2, 2)
         run_load(LoadSpec("http", truss.port, truss.path, bodies, streams=2, requests=2))
         for streams in counts:
@@ -100,7 +99,7 @@ def run(options: Options) -> CaseResult:
                 "http", truss.port, truss.path, bodies, streams=streams, requests=requests
             )
             paths = {
-                _ALONE: partial(alone, streams, requests),
+                _ALONE: partial(measure_alone, alone, streams, requests),
                 _TRUSS: partial(measure, truss, load),
             }
             in_turns(paths, 1)  # warms both up
@@ -123,34 +122,3 @@ def _write_checkpoint(folder: Path, on_gpu: bool) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     fake.write_checkpoint(folder, smollm2_file(), shape=_LLAMA_8B if on_gpu else None)
     return folder
-
-
-@contextmanager
-def _alone(arguments: dict[str, Any], folder: Path) -> Iterator[Callable[[int, int], Sample]]:
-    """Load the engine in a separate process; yield a function that puts a load on it."""
-    tokenizer = load_tokenizer(folder)
-    prompts = [tokenizer.encode(prompt) for prompt in _PROMPTS]
-    command = [sys.executable, "-m", "benchmarks.load.llm_compute", str(_FAKE / "site")]
-    process = subprocess.Popen(
-        [*command, json.dumps(arguments), json.dumps(prompts)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    stdin, stdout = process.stdin, process.stdout
-
-    def load(streams: int, requests: int) -> Sample:
-        stdin.write(f"{streams} {requests} {_TOKENS}\n")
-        stdin.flush()
-        return figures(LoadResult(**json.loads(stdout.readline())))
-
-    with process:
-        try:
-            if stdout.readline() != "ready\n":
-                raise RuntimeError("the engine did not start")
-            yield load
-        finally:
-            process.kill()

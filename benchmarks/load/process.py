@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from benchmarks.load.spec import LoadResult, LoadSpec
@@ -36,6 +36,48 @@ def background_load(spec: LoadSpec) -> Iterator[list[LoadResult]]:
     with _started(spec) as process:
         yield results
         results.append(_result(process))
+
+
+@contextmanager
+def stepped_engine(
+    module: str, arguments: Sequence[str], tokens: int
+) -> Iterator[Callable[[int, int], LoadResult]]:
+    """Run an engine alone, in a process of its own, during the block.
+
+    Args:
+        module: runs as `python -m`, prints `ready`, and answers lines `STREAMS REQUESTS TOKENS`.
+        arguments: of the module.
+        tokens: of an answer.
+
+    Yields:
+        A function of the numbers of streams and requests, which runs them to their end.
+
+    Raises:
+        RuntimeError: the engine did not start.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    stdin, stdout = process.stdin, process.stdout
+
+    def load(streams: int, requests: int) -> LoadResult:
+        stdin.write(f"{streams} {requests} {tokens}\n")
+        stdin.flush()
+        return LoadResult(**json.loads(stdout.readline()))
+
+    with process:
+        try:
+            if stdout.readline() != "ready\n":
+                raise RuntimeError(f"{module} did not start")
+            yield load
+        finally:
+            process.kill()
 
 
 @contextmanager
