@@ -45,3 +45,10 @@ def rows_for(rows: Iterable[Row], version: str | None) -> tuple[Row, ...]:
     if not numbers:
         raise ValueError(f"{version} is not a version")
     return tuple(r for r in rows if r.since <= numbers and (r.until is None or numbers < r.until))
+
+
+def describe_releases(row: _Versioned) -> str:
+    """Return the releases that know a row of a table, ``1.1 and later`` or ``before 1.3``."""
+    if row.until is None:
+        return f"{'.'.join(map(str, row.since))} and later"
+    return f"before {'.'.join(map(str, row.until))}"

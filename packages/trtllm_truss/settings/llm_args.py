@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.literals import release, rows_for
+from trtllm_truss.literals import describe_releases, release, rows_for
 from trtllm_truss.settings.llm_arguments import (
     COMPLETE_BEFORE,
     DECODING_TYPES,
@@ -116,7 +116,8 @@ def _check(values: Mapping[str, Any], rows: Sequence[Argument], path: str, versi
         if name not in here:
             raise _error(
                 path + name,
-                f"is an argument of TensorRT-LLM {_span(row)}, not of {version}. Remove it.",
+                f"is an argument of TensorRT-LLM {describe_releases(row)}, not of {version}. "
+                "Remove it.",
             )
         if row.fields and isinstance(value, Mapping):
             _check(value, row.fields, f"{path}{name}.", version)
@@ -181,12 +182,6 @@ def _rule(row: Argument) -> str:
         "mapping": "a mapping",
         "any": "a value",
     }[row.kind]
-
-
-def _span(row: Argument) -> str:
-    if row.until is None:
-        return f"{'.'.join(map(str, row.since))} and later"
-    return f"before {'.'.join(map(str, row.until))}"
 
 
 def _error(path: str, problem: str) -> SettingsError:

@@ -12,7 +12,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.literals import BOOLEANS, Release, rows_for
+from trtllm_truss.literals import BOOLEANS, describe_releases, rows_for
 from trtllm_truss.settings.llm_args import (
     SECTION,
     check_llm_args,
@@ -119,7 +119,8 @@ class RuntimeOptions:
                 row = _ROWS[name]
                 raise _error(
                     name,
-                    f"is a parameter of TensorRT-LLM {_span(row)}, not of {tensorrt_llm_version}. "
+                    f"is a parameter of TensorRT-LLM {describe_releases(row)}, not of "
+                    f"{tensorrt_llm_version}. "
                     f"{row.instead or 'Remove it.'}",
                 )
 
@@ -217,16 +218,6 @@ def _rule(row: Parameter) -> str:
         "text": "a string",
         "path": "a path",
     }[row.kind]
-
-
-def _span(row: Parameter) -> str:
-    if row.until is None:
-        return f"{_dotted(row.since)} and later"
-    return f"before {_dotted(row.until)}"
-
-
-def _dotted(release: Release) -> str:
-    return ".".join(map(str, release))
 
 
 def _wrong(name: str, value: object, rule: str) -> SettingsError:
