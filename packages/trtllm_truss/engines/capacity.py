@@ -75,7 +75,7 @@ class CacheKnobs:
 
 @dataclass(frozen=True, slots=True)
 class CacheShape:
-    """What one token takes in the KV cache of an engine.
+    """Shape of one token in the KV cache of an engine.
 
     Attributes:
         numbers: numbers that one GPU stores for a token, by layer.

@@ -76,7 +76,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What the GPUs must fit.
+    """Requirements on the GPUs.
 
     Attributes:
         degrees: values of tensor parallelism to try.

@@ -50,7 +50,7 @@ _MAX_TOKENIZER_CONFIG_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What the user asks for, by the options of `init`.
+    """Options of `init`.
 
     Attributes:
         engine: the engine or its LMI settings.

@@ -1,4 +1,4 @@
-"""The LLM on the one event loop that it may be used from."""
+"""The LLM, its event loop and the requests on it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trtllm_truss.backends.token_model.responses import Outputs, ResponseSender
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.25
-"""Interval of looks at the workers: they end the server within two seconds of their death."""
+"""Interval of checks of the workers, whose death ends the server within two seconds."""
 
 _ABORT_LIMIT_S = 10.0
 _SHUTDOWN_LIMIT_S = 5.0
@@ -313,7 +313,7 @@ class LlmEngine:
             return False
 
     def _doubt(self) -> None:
-        """Send a request of our own that any living engine answers."""
+        """Send a canary request, which any living engine answers."""
         if not any(isinstance(generation.sender, _Canary) for generation in self._tasks):
             self._begin(canary_request(self._limits.max_beam_width), _Canary(self._end))
 

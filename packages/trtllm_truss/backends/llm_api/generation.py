@@ -83,7 +83,7 @@ class Generation:
                 self._send(final=False)
 
     def abort(self) -> None:
-        """Tell the engine to stop; it sends a last response in a later step."""
+        """Abort the request; the engine sends a last response in a later step."""
         if not self.aborted and self._result is not None:
             self._result.abort()
         self.aborted = True

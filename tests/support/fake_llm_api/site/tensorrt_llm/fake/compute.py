@@ -1,4 +1,4 @@
-"""What generates tokens in the worker; imports no library, so that others can be put in its place.
+"""Interface of the engine in the worker, without its libraries, so that it can be exchanged.
 
 `TLLM_FAKE_COMPUTE=module:Class` names another class with the methods of `Compute`.
 """
