@@ -140,6 +140,16 @@ def test_gives_up_after_the_restart_limit(monkeypatch: pytest.MonkeyPatch, where
     supervisor.stop()
 
 
+def test_nothing_starts_after_a_stop() -> None:
+    """A tokenizer can fail before Triton is started."""
+    run = Run(ready=False)
+    supervisor = supervisor_of(lambda: run)
+    supervisor.stop()
+    with pytest.raises(TritonError, match="stopped"):
+        supervisor.start()
+    assert run.state is State.STOPPED
+
+
 def test_stop_ends_a_run_that_starts_meanwhile(monkeypatch) -> None:
     runs = [Run(ready=True), Run(ready=False)]
     begun, may_go_on = threading.Event(), threading.Event()

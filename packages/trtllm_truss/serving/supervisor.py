@@ -119,6 +119,8 @@ class Supervisor:
         run = self._run = self._new_run()
         deadline = time.monotonic() + self._limits.start_timeout_s
         try:
+            if self._stopping.is_set():
+                raise TritonError("Triton was stopped.")
             run.start()
             run.wait_until_ready(self._limits.start_timeout_s)
             left_s = max(1.0, deadline - time.monotonic())
