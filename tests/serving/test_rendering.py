@@ -132,6 +132,7 @@ def test_a_checkpoint(engine_folder: Path) -> None:
         "tokenizer_dir": str(folder),
         "cancellation_check_period_ms": "50",
         "hang_timeout_s": "120",
+        "vocab_size": "128256",
     }
     assert arguments == {
         "tensor_parallel_size": 2,

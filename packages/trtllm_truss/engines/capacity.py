@@ -3,8 +3,9 @@
 The arithmetic follows the runtime (``calculateCacheSizePerToken`` and ``calculateMaxNumBlocks`` in
 NVIDIA/TensorRT-LLM, ``batch_manager/kvCacheManager``): the fraction applies to the memory that is
 free after loading; ``max_tokens_in_paged_kv_cache`` alone replaces it; the smaller of both wins.
-The LLM API always applies both. The runtime rounds up to whole blocks; this module rounds down, so
-as not to overstate the capacity.
+The LLM API always applies both, to the memory that a step of ``max_num_tokens`` leaves free, and
+runs such a step first (``KvCacheCreator`` in ``tensorrt_llm/_torch/pyexecutor/_util.py``). The
+runtime rounds up to whole blocks; this module rounds down, so as not to overstate the capacity.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ class Capacity:
     Attributes:
         knobs: its settings.
         bytes_per_token: on the GPU with the most layers.
-        free_bytes: memory of one GPU after the weights.
+        free_bytes: memory of one GPU after the weights, and for the LLM API after a step.
         block_tokens: tokens of one block.
         sequence_tokens: tokens of a sequence of full length, or of the attention window.
         shorten: the remedy for sequences that do not fit, as a verb phrase.
@@ -214,7 +215,8 @@ def kv_cache_capacity(shape: CacheShape, knobs: CacheKnobs, free_bytes: int) -> 
     Args:
         shape: of the engine's cache.
         knobs: the settings.
-        free_bytes: of the smallest GPU, after the weights (`free_after_weights`).
+        free_bytes: of the smallest GPU, after the weights (`free_after_weights`) and, for the LLM
+            API, `step_bytes`.
 
     Returns:
         None for a model without a KV cache.
@@ -239,6 +241,21 @@ def free_after_weights(gpu_free_bytes: int, largest_rank_bytes: int) -> int:
     NCCL; often 1 to 3 GB) is not recorded and not subtracted.
     """
     return max(0, gpu_free_bytes - largest_rank_bytes)
+
+
+def step_bytes(engine: EngineDescription) -> int:
+    """Estimate the memory of a step's activations on one GPU; 0 for engines, which record none.
+
+    The peak is in the MLP: for each token of the step, the residual and its normalized copy, and
+    four vectors of the inner width, which tensor parallelism splits.
+    """
+    checkpoint, arguments = engine.checkpoint, engine.llm_args
+    if checkpoint is None or arguments is None:
+        return 0
+    inner = math.ceil(checkpoint.inner_size / engine.tensor_parallelism)
+    per_token = 2 * checkpoint.hidden_size + 4 * inner
+    tokens: int = arguments["max_num_tokens"]
+    return int(tokens * per_token * _BITS.get(checkpoint.dtype, 16) / 8)
 
 
 def _too_small(capacity: Capacity) -> Diagnostic | None:

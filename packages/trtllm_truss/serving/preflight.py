@@ -21,6 +21,7 @@ from trtllm_truss.engines.capacity import (
     Capacity,
     free_after_weights,
     kv_cache_capacity,
+    step_bytes,
 )
 from trtllm_truss.engines.compatibility.check import check_compatibility
 from trtllm_truss.engines.compatibility.host import HostInfo
@@ -190,7 +191,8 @@ def cache_capacity(
         if engine.llm_args is None
         else CacheKnobs.from_llm_args(engine.llm_args)
     )
-    return kv_cache_capacity(shape, knobs, free_after_weights(free_bytes, weights_bytes))
+    rest = free_after_weights(free_bytes, weights_bytes) - step_bytes(engine)
+    return kv_cache_capacity(shape, knobs, rest)
 
 
 def _free_bytes(host: HostInfo) -> int | None:

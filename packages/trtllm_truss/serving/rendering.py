@@ -81,8 +81,9 @@ def render_engine(
             decoupled=settings.serving.triton_decoupled_mode,
         )
     info = tokenizer_info_file(settings, engine, destination)
-    if engine.llm_args is not None:
+    if engine.llm_args is not None and engine.checkpoint is not None:
         parameters = _llm_parameters(settings, engine.llm_args, tokenizer_dir)
+        parameters["vocab_size"] = engine.checkpoint.vocab_size
         if adapters:
             parameters["lora_adapters"] = _numbered(adapters)
     else:

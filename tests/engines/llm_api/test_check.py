@@ -8,7 +8,7 @@ import pytest
 from tests.engines.llm_api.checkpoints import GB, complete, listing, llama, settings_for
 from tests.engines.llm_api.model_configs import DEEPSEEK, LATENT, MODELS, config
 
-from trtllm_truss.engines.capacity import CacheKnobs, CacheShape, kv_cache_capacity
+from trtllm_truss.engines.capacity import CacheKnobs, CacheShape, kv_cache_capacity, step_bytes
 from trtllm_truss.engines.compatibility.check import check_compatibility
 from trtllm_truss.engines.compatibility.checkpoints import loadable_since
 from trtllm_truss.engines.compatibility.host import HostInfo
@@ -291,6 +291,13 @@ def capacity(free_bytes: int, weights_bytes: int = 16 * GB, **runtime: Any):
     measured = kv_cache_capacity(shape, knobs, free_bytes - weights_bytes)
     assert measured is not None
     return measured
+
+
+@pytest.mark.parametrize(("gpus", "inner"), [(1, 14336), (8, 1792)])
+def test_activations_of_a_step(gpus: int, inner: int) -> None:
+    runtime = {"llm_args": {"max_num_tokens": 4096}}
+    engine = complete(llama(), tensor_parallelism=gpus, runtime=runtime)
+    assert step_bytes(engine) == 4096 * (2 * 4096 + 4 * inner) * 2
 
 
 def test_capacity_on_an_h100() -> None:

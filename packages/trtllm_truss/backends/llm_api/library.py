@@ -117,7 +117,7 @@ def _first(*modules: Any, name: str) -> Any:
     for module in modules:
         if hasattr(module, name):
             return getattr(module, name)
-    raise ImportError(f"tensorrt_llm has no {name}; TensorRT-LLM 1.2 or later is needed.")
+    raise ImportError(f"tensorrt_llm has no {name}; use an image that docs/llm-api.md lists.")
 
 
 def _argument_names(llmapi: Any) -> Iterator[str]:

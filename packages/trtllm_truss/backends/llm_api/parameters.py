@@ -35,6 +35,7 @@ class LlmSettings:
         model_folder: the checkpoint.
         tokenizer_folder: the tokenizer.
         llm_args: keyword arguments of `tensorrt_llm.LLM`, without `model` and `tokenizer`.
+        vocab_size: number of token ids.
         adapters: LoRA adapters by `lora_task_id`.
         exclude_input_in_output: default of the request's flag of that name.
         cancellation_check_s: interval of checks for cancelled requests, with few requests.
@@ -45,6 +46,7 @@ class LlmSettings:
     model_folder: Path
     tokenizer_folder: Path
     llm_args: Mapping[str, Any]
+    vocab_size: int = _ANY_ID
     adapters: Mapping[int, Adapter] = field(default_factory=dict)
     exclude_input_in_output: bool = False
     normalize_log_probs: bool = True
@@ -62,15 +64,12 @@ class LlmSettings:
 
         Args:
             served: inputs of `token_model.unsupported` that the library serves.
-
-        Raises:
-            ParameterError: `config.json` is unreadable.
         """
         args = self.llm_args
         chunked = args.get("enable_chunked_prefill", False)
         return Limits(
             context_length=args["max_seq_len"],
-            vocab_size=_vocab_size(self.model_folder),
+            vocab_size=self.vocab_size,
             max_beam_width=args.get("max_beam_width") or 1,
             exclude_input_in_output=self.exclude_input_in_output,
             max_input_tokens=None if chunked else args["max_num_tokens"],
@@ -93,6 +92,7 @@ def read_settings(config: Mapping[str, Any]) -> LlmSettings:
         model_folder=folder,
         tokenizer_folder=parameters.get("tokenizer_dir", Path, folder),
         llm_args=_llm_args(parameters),
+        vocab_size=parameters.get("vocab_size", positive, _ANY_ID),
         adapters=parameters.get("lora_adapters", _adapters, {}),
         exclude_input_in_output=parameters.get("exclude_input_in_output", boolean, False),
         normalize_log_probs=parameters.get("normalize_log_probs", boolean, True),
@@ -114,14 +114,3 @@ def _llm_args(parameters: Parameters) -> dict[str, Any]:
 
 def _adapters(text: str) -> dict[int, Adapter]:
     return {int(number): Adapter(**adapter) for number, adapter in json.loads(text).items()}
-
-
-def _vocab_size(folder: Path) -> int:
-    """Return the number of token ids; those of multimodal models are below `text_config`."""
-    path = folder / "config.json"
-    try:
-        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ParameterError(f"{path} is not a readable config.json: {error}") from error
-    config = {**config.get("text_config", {}), **config}
-    return int(config.get("vocab_size", _ANY_ID))

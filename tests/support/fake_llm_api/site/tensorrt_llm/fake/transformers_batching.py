@@ -20,6 +20,30 @@ _STATISTICS = "TLLM_FAKE_STATISTICS"
 """Names a file for the number of steps and the blocks of the KV cache; written by each step."""
 
 
+def _free_after_step(model, config, args):
+    """Return the bytes that the largest step leaves free, as TensorRT-LLM measures them.
+
+    It runs a step of `max_num_tokens` before it allocates the KV cache, and counts the peak of
+    PyTorch's memory and what others hold; see `KvCacheCreator` in TensorRT-LLM's `_util.py`.
+    """
+    length = min(args["max_num_tokens"], args["max_seq_len"] - 1)
+    prompts = torch.zeros((-(-args["max_num_tokens"] // length), length), dtype=torch.long)
+    torch.cuda.reset_peak_memory_stats()
+    with torch.no_grad():
+        model(prompts.cuda(), use_cache=False, logits_to_keep=1)
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info()
+    others = total - free - torch.cuda.memory_reserved()
+    return total - others - torch.cuda.max_memory_allocated()
+
+
+def _bytes_per_token(config):
+    head_size = getattr(config, "head_dim", config.hidden_size // config.num_attention_heads)
+    numbers = 2 * config.num_hidden_layers * config.num_key_value_heads * head_size
+    return numbers * torch.bfloat16.itemsize
+
+
 class TransformersCompute:
     def __init__(self, args):
         config = AutoConfig.from_pretrained(args["model"])
@@ -27,11 +51,15 @@ class TransformersCompute:
             dtype = {"dtype": torch.bfloat16, "attn_implementation": "sdpa"}
             self._model = AutoModelForCausalLM.from_config(config, **dtype)
         cache = args["kv_cache_config"] or {}
+        block_size = cache.get("tokens_per_block", 32)
+        free_bytes = _free_after_step(self._model, config, args)
+        cache_bytes = free_bytes * cache.get("free_gpu_memory_fraction", 0.9)
         self._manager = self._model.init_continuous_batching(
             GenerationConfig(do_sample=False, eos_token_id=-1),
             ContinuousBatchingConfig(
-                block_size=cache.get("tokens_per_block", 32),
-                max_memory_percent=cache.get("free_gpu_memory_fraction", 0.9),
+                block_size=block_size,
+                num_blocks=int(cache_bytes / _bytes_per_token(config)) // block_size,
+                max_memory_percent=1.0,
                 max_requests_per_batch=args["max_batch_size"],
                 max_batch_tokens=args["max_num_tokens"],
                 allow_block_sharing=False,
