@@ -22,7 +22,7 @@ TESTS = Path(__file__).parent
 collect_ignore = ["clients"]  # `make clients` runs them in an environment of their own
 SERVER_FOLDERS = ("end_to_end", "backends/triton_native")
 SERVER_MODULES = "tests.end_to_end"
-LLM_API_MODULES = ("test_openai", "test_predict")
+LLM_API_MODULES = ("test_predict",)
 """Modules whose tests of the shared server run with the LLM API too, without `--engines all`."""
 SERVER_FIXTURES = frozenset(
     {"make_triton", "model_folder", "remote_api", "smollm2_checkpoint", "triton", "warm_triton"}
@@ -100,6 +100,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Give the session and its workers a separate folder for temporary files."""
     share_tls_contexts()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers share the cores
     if not hasattr(config, "workerinput"):
         os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.gettempdir()  # `tmp_path` is not moved
         os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="truss-tests-", dir=memory_folder())

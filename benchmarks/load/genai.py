@@ -19,8 +19,8 @@ import openvino_genai
 from benchmarks.load.record import Record
 from trtllm_truss.backends.openvino_genai.engine import (
     KV_BLOCK_TOKENS,
-    PLUGIN_PROPERTIES,
     PREFILL_TOKENS,
+    plugin_properties,
 )
 from trtllm_truss.text.tokenizer import load_tokenizer
 
@@ -39,7 +39,7 @@ class Loop:
         scheduler.enable_prefix_caching = True
         scheduler.max_num_batched_tokens = max(PREFILL_TOKENS, max_batch_size)
         self._pipeline = openvino_genai.ContinuousBatchingPipeline(
-            model, scheduler, "CPU", PLUGIN_PROPERTIES
+            model, scheduler, "CPU", plugin_properties()
         )
         self._ids = 0
 

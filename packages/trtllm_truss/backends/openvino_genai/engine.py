@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import time
 
 import numpy as np
@@ -29,6 +30,9 @@ PLUGIN_PROPERTIES = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f
 depend on concurrent requests and on the cache, and answers to one seed, or of greedy decoding,
 would vary. f32 is as fast here."""
 
+THREADS_VARIABLE = "OMP_NUM_THREADS"
+"""Limits the engine's threads; OpenVINO itself, built with TBB, ignores it and uses all cores."""
+
 _COMPANION_PROMPT = np.zeros((1, 2), np.int64)
 _COMPANION_BLOCKS = 4
 _COMPANION_TOKENS = _COMPANION_BLOCKS * KV_BLOCK_TOKENS - _COMPANION_PROMPT.size
@@ -37,6 +41,13 @@ logger = logging.getLogger(__name__)
 
 _RUNNING = openvino_genai.GenerationStatus.RUNNING
 _SOME_GUIDE = Guide("regex", "a")
+
+
+def plugin_properties() -> dict[str, str]:
+    """Return the properties of OpenVINO's CPU plugin."""
+    threads = os.environ.get(THREADS_VARIABLE, "")
+    limit = {"INFERENCE_NUM_THREADS": threads} if threads.isdecimal() and int(threads) else {}
+    return PLUGIN_PROPERTIES | limit
 
 
 class Engine:
@@ -170,7 +181,7 @@ class Engine:
         started = time.monotonic()
         self._companion = None
         self._pipeline = openvino_genai.ContinuousBatchingPipeline(
-            self._files.path, self._scheduler_config(), "CPU", PLUGIN_PROPERTIES
+            self._files.path, self._scheduler_config(), "CPU", plugin_properties()
         )
         self._compile = GuideCompiler(self._pipeline.get_tokenizer(), self.limits.vocab_size)
         # The first guide creates the cache, which threads then share.
