@@ -22,7 +22,8 @@ from trtllm_truss.text.tokenizer import load_tokenizer
 
 _TOKENS = 128
 _STREAMS = (1, 8, 32, 128)
-_ALONE, _TRUSS = "engine alone", "trtllm-truss"
+_KV_CACHE_TOKENS = 32_768
+_ENGINE, _API, _TRUSS = "engine alone", "LLM API alone", "trtllm-truss"
 _FAKE = ROOT / "tests/support/fake_llm_api"
 _GPU_ENGINE = "tensorrt_llm.fake.transformers_batching:TransformersCompute"
 _TOPICS = ("rivers", "glass", "music", "bread", "stars", "bridges", "maps", "rain")
@@ -49,10 +50,10 @@ _COLUMNS = [
 ]
 _TEXT = f"""\
 A stand-in of TensorRT-LLM's LLM API, {_TOKENS} tokens an answer; its engine is {{engine}}.
-“{_ALONE}” steps that engine in one process, without text; “{_TRUSS}” is `POST …:predict` with
-server-sent events through Triton and the backend `llm_api`, whose worker is a process of its own.
-The two take turns, and neither works while the other is measured. TensorRT-LLM itself was not
-measured."""
+“{_ENGINE}” steps that engine in one process, without text. “{_API}” calls `LLM.generate_async`; its
+engine runs in a worker process. “{_TRUSS}” is `POST …:predict` with server-sent events through Triton
+and the backend `llm_api`. They take turns, and only the measured one works. TensorRT-LLM itself was
+not measured."""
 
 
 def run(options: Options) -> CaseResult:
@@ -76,7 +77,7 @@ def run(options: Options) -> CaseResult:
         "max_batch_size": max(counts),
         "max_num_tokens": 512,
         "max_seq_len": 2048,
-        "kv_cache_config": {"free_gpu_memory_fraction": 0.4},
+        "kv_cache_config": {"max_tokens": _KV_CACHE_TOKENS},
     }
     config = write_config(
         options.work / "llm-api.yaml",
@@ -89,9 +90,11 @@ def run(options: Options) -> CaseResult:
     tokenizer = load_tokenizer(checkpoint)
     prompts = [tokenizer.encode(prompt) for prompt in _PROMPTS]
     words = [str(_FAKE / "site"), json.dumps(everything), json.dumps(prompts)]
-    stepped = stepped_engine("benchmarks.load.llm_compute", words, _TOKENS)
-    with stepped as alone, serve(config, _FAKE / "backends") as truss:
-        alone(2, 2)
+    with (
+        stepped_engine("benchmarks.load.llm_compute", words, _TOKENS) as engine_alone,
+        stepped_engine("benchmarks.load.llm_api", words, _TOKENS) as api_alone,
+        serve(config, _FAKE / "backends") as truss,
+    ):
         run_load(LoadSpec("http", truss.port, truss.path, bodies, streams=2, requests=2))
         for streams in counts:
             requests = streams
@@ -99,21 +102,23 @@ def run(options: Options) -> CaseResult:
                 "http", truss.port, truss.path, bodies, streams=streams, requests=requests
             )
             paths = {
-                _ALONE: partial(measure_alone, alone, streams, requests),
+                _ENGINE: partial(measure_alone, engine_alone, streams, requests),
+                _API: partial(measure_alone, api_alone, streams, requests),
                 _TRUSS: partial(measure, truss, load),
             }
             in_turns(paths, 1)  # warms both up
             samples = in_turns(paths, options.rounds)
-            for name, found in samples.items():
-                cells: dict[str, Cell] = {**spreads(found)}
+            for name, rounds in samples.items():
+                cells: dict[str, Cell] = {**spreads(rounds)}
                 result.add(streams=float(streams), path=name, **cells)
-            pairs = zip(samples[_TRUSS], samples[_ALONE], strict=True)
-            ratio = spreads([{"ratio": ours["tok_s"] / its["tok_s"]} for ours, its in pairs])
-            median, low, high = (getattr(ratio["ratio"], key) for key in ("median", "low", "high"))
-            result.find(
-                f"With {streams} at once, {_TRUSS} carries {median:.2f} ({low:.2f} to {high:.2f}) "
-                f"× {_ALONE}."
-            )
+            for baseline in (_ENGINE, _API):
+                pairs = zip(samples[_TRUSS], samples[baseline], strict=True)
+                ratio = spreads([{"ratio": ours["tok_s"] / its["tok_s"]} for ours, its in pairs])
+                found = ratio["ratio"]
+                result.find(
+                    f"With {streams} at once, {_TRUSS} carries {found.median:.2f} "
+                    f"({found.low:.2f} to {found.high:.2f}) × {baseline}."
+                )
     return result
 
 

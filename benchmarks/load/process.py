@@ -6,10 +6,12 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from benchmarks.load.spec import LoadResult, LoadSpec
 from benchmarks.paths import ROOT
+
+_END_LIMIT_S = 10
 
 
 def run_load(spec: LoadSpec) -> LoadResult:
@@ -45,7 +47,8 @@ def stepped_engine(
     """Run an engine alone, in a process of its own, during the block.
 
     Args:
-        module: runs as `python -m`, prints `ready`, and answers lines `STREAMS REQUESTS TOKENS`.
+        module: runs as `python -m`, prints `ready`, and answers lines `STREAMS REQUESTS TOKENS`;
+            ends with its standard input.
         arguments: of the module.
         tokens: of an answer.
 
@@ -77,6 +80,9 @@ def stepped_engine(
                 raise RuntimeError(f"{module} did not start")
             yield load
         finally:
+            stdin.close()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_END_LIMIT_S)
             process.kill()
 
 

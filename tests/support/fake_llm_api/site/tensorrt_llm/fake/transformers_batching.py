@@ -54,11 +54,12 @@ class TransformersCompute:
         block_size = cache.get("tokens_per_block", 32)
         free_bytes = _free_after_step(self._model, config, args)
         cache_bytes = free_bytes * cache.get("free_gpu_memory_fraction", 0.9)
+        tokens = min(int(cache_bytes / _bytes_per_token(config)), cache.get("max_tokens") or 2**40)
         self._manager = self._model.init_continuous_batching(
             GenerationConfig(do_sample=False, eos_token_id=-1),
             ContinuousBatchingConfig(
                 block_size=block_size,
-                num_blocks=int(cache_bytes / _bytes_per_token(config)) // block_size,
+                num_blocks=tokens // block_size,
                 max_memory_percent=1.0,
                 max_requests_per_batch=args["max_batch_size"],
                 max_batch_tokens=args["max_num_tokens"],
