@@ -51,9 +51,9 @@ _COLUMNS = [
 _TEXT = f"""\
 A stand-in of TensorRT-LLM's LLM API, {_TOKENS} tokens an answer; its engine is {{engine}}.
 “{_ENGINE}” steps that engine in one process, without text. “{_API}” calls `LLM.generate_async`; its
-engine runs in a worker process. “{_TRUSS}” is `POST …:predict` with server-sent events through Triton
-and the backend `llm_api`. They take turns, and only the measured one works. TensorRT-LLM itself was
-not measured."""
+engine runs in a worker process. “{_TRUSS}” is `POST …:predict` with server-sent events, through
+Triton and the backend `llm_api`. They take turns, and only the measured one works. TensorRT-LLM
+itself was not measured."""
 
 
 def run(options: Options) -> CaseResult:
