@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from trtllm_truss.engines.compatibility.host import HostInfo
+from trtllm_truss.machine.runtime import find_runtime
 from trtllm_truss.protocols.predict.body import parse_defaults
-from trtllm_truss.serving.preflight import installed_version
 from trtllm_truss.settings.loading import parse_settings
 from trtllm_truss.settings.model import Settings
 
@@ -40,6 +40,6 @@ def load_configuration(
     """
     settings = parse_settings(config)
     defaults = parse_defaults(settings.generation)
-    here = HostInfo.from_config(config, runtime_version=installed_version())
+    here = HostInfo.from_config(config, runtime_version=find_runtime().installed_version)
     settings.runtime.check_version(tensorrt_llm_version or here.tensorrt_llm_version)
     return Configuration(settings, defaults)

@@ -25,6 +25,7 @@ from trtllm_truss.engines.inspection import EngineDescription, inspect_engine
 from trtllm_truss.engines.llm_api.arguments import completed
 from trtllm_truss.engines.versions import image_for
 from trtllm_truss.errors import ArtifactError, SettingsError, TrussError
+from trtllm_truss.machine.triton import find_installation
 from trtllm_truss.serving.adapters import adapters_of, open_adapters
 from trtllm_truss.serving.preflight import (
     cache_capacity,
@@ -35,7 +36,6 @@ from trtllm_truss.serving.preflight import (
 )
 from trtllm_truss.settings.loading import Environment, read_environment
 from trtllm_truss.settings.model import Settings
-from trtllm_truss.triton.server.installation import find_installation
 
 WRONG_SETTINGS_STATUS = 2
 WOULD_NOT_START_STATUS = 3

@@ -11,9 +11,9 @@ from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.inspection import inspect_engine
 from trtllm_truss.engines.llm_api.arguments import completed
+from trtllm_truss.machine.runtime import find_runtime
 from trtllm_truss.serving.adapters import adapters_of, open_adapters
 from trtllm_truss.serving.preflight import (
-    installed_version,
     open_engine,
     open_tokenizer,
     own_tokenizer_paths,
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
         paths = repository.engine_paths(repository.describe(), with_code=with_code)
         folder = repository.source.fetch([*paths, *own_tokenizer_paths(settings, repository)])
     adapters = open_adapters(settings, environment)
-    here = HostInfo.from_config(content, runtime_version=installed_version())
+    here = HostInfo.from_config(content, runtime_version=find_runtime().installed_version)
     described = inspect_engine(folder.resolve())
     engine = completed(described, settings, here.known_version, adapters_of(adapters))
     tokenizer = open_tokenizer(settings, environment)

@@ -49,12 +49,8 @@ class Image:
 
     @property
     def minimum_driver(self) -> Release | None:
-        """The first driver that runs the image's CUDA, by CUDA's minor-version compatibility.
-
-        Source: "CUDA Compatibility" in NVIDIA's data-center documentation. Its
-        forward-compatibility packages allow older drivers for some GPUs.
-        """
-        return None if self.cuda is None else _MINIMUM_DRIVERS.get(self.cuda.split(".")[0])
+        """The first driver that runs the image's CUDA without forward compatibility."""
+        return None if self.cuda is None else minimum_driver(self.cuda)
 
     @property
     def python_with_tensorrt_llm(self) -> str:
@@ -133,6 +129,15 @@ class ImageChoice:
         return image.name
 
 
+def minimum_driver(cuda: str) -> Release | None:
+    """Return the first driver that runs a CUDA release, by CUDA's minor-version compatibility.
+
+    Source: "CUDA Compatibility" in NVIDIA's data-center documentation. Its forward-compatibility
+    packages allow older drivers for some GPUs.
+    """
+    return _MINIMUM_DRIVERS.get(cuda.split(".")[0])
+
+
 def image_for(version: str) -> ImageChoice:
     """Choose the newest image with exactly this TensorRT-LLM version, or else the nearest.
 
@@ -149,7 +154,12 @@ def image_for(version: str) -> ImageChoice:
 def find_image(name: str) -> Image | None:
     """Look up an image by its name; None for an image outside the table."""
     match = _IMAGE_NAME.search(name)
-    return next((image for image in IMAGES if match and image.tag == match[1]), None)
+    return find_tag(match[1]) if match else None
+
+
+def find_tag(tag: str) -> Image | None:
+    """Look up an image by its month, ``YY.MM``."""
+    return next((image for image in IMAGES if image.tag == tag), None)
 
 
 def version_to_render(installed: str | None, image_name: str | None) -> str:

@@ -6,7 +6,6 @@ tokenizer is downloaded.
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -27,10 +26,11 @@ from trtllm_truss.engines.compatibility.check import check_compatibility
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity
 from trtllm_truss.engines.file_checks import check_files
-from trtllm_truss.engines.gpus import visible_gpus
 from trtllm_truss.engines.inspection import Engine, EngineDescription, inspect_engine
 from trtllm_truss.engines.llm_api.arguments import completed
 from trtllm_truss.errors import SettingsError
+from trtllm_truss.machine.gpus import find_gpus
+from trtllm_truss.machine.runtime import find_runtime
 from trtllm_truss.serving.adapters import adapters_of, open_adapters
 from trtllm_truss.serving.repositories import EngineRepository, TokenizerRepository
 from trtllm_truss.settings.loading import Environment
@@ -160,16 +160,9 @@ def own_tokenizer_paths(settings: Settings, repository: EngineRepository) -> lis
 
 def local_host_info(environment: Environment) -> HostInfo:
     """Describe this machine; without a GPU, `gpus` is unknown."""
-    gpus = visible_gpus(environment.variables.get("CUDA_VISIBLE_DEVICES"))
-    return HostInfo(gpus=gpus or None, runtime_version=installed_version())
-
-
-def installed_version() -> str | None:
-    """Return the installed version of TensorRT-LLM."""
-    try:
-        return importlib.metadata.version("tensorrt_llm")
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    gpus = find_gpus(environment.variables).devices
+    runtime = find_runtime(environment.variables)
+    return HostInfo(gpus=gpus or None, runtime_version=runtime.installed_version)
 
 
 def cache_capacity(

@@ -28,6 +28,7 @@ from trtllm_truss.inference.decode_stream import EngineHeartbeat
 from trtllm_truss.inference.generation import Generator
 from trtllm_truss.inference.guide_gate import GuideGate, guide_check_for
 from trtllm_truss.inference.preprocessing import Preprocessor
+from trtllm_truss.machine.triton import find_installation
 from trtllm_truss.metrics.collector import Metrics, exposed
 from trtllm_truss.processes.leftovers import sweep, temporary_folder
 from trtllm_truss.serving.preflight import (
@@ -42,7 +43,7 @@ from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Serving, Settings
 from trtllm_truss.text.tokenizer import TextTokenizer, load_tokenizer
 from trtllm_truss.triton.server.command import launcher, server_environment
-from trtllm_truss.triton.server.installation import assemble_backends, find_installation
+from trtllm_truss.triton.server.installation import assemble_backends
 from trtllm_truss.triton.server.process import ServerProcess
 
 logger = logging.getLogger(__name__)
