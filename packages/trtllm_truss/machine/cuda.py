@@ -69,6 +69,13 @@ class Cuda:
     mode: CompatibilityMode
 
     @property
+    def driver_fits(self) -> bool | None:
+        """Whether the toolkit runs on the driver; None without either of them."""
+        if self.mode in (CompatibilityMode.NO_CUDA, CompatibilityMode.NO_DRIVER):
+            return None
+        return self.mode is not CompatibilityMode.UNSUPPORTED
+
+    @property
     def library_paths(self) -> tuple[Path, ...]:
         """Folders that the server's ``LD_LIBRARY_PATH`` must begin with."""
         is_used = self.mode is CompatibilityMode.FORWARD and self.compat_folder is not None
