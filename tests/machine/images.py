@@ -10,8 +10,11 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-NVIDIA_FOLDERS = ("scripts", "all_models", "client", "tools", "examples")
-"""What NVIDIA's image has in ``/app``."""
+NVIDIA_FOLDERS = (
+    *("scripts", "all_models", "client", "tools", "examples"),
+    *("tensorrt_llm", "inflight_batcher_llm"),
+)
+"""What NVIDIA's images have in ``/app``; the last two only some of them."""
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,9 @@ def test_the_toolkits_own_file_tells_its_version(tmp_path: Path) -> None:
     file = tmp_path / "usr/local/cuda/version.json"
     file.parent.mkdir(parents=True)
     file.write_text('{"cuda": {"name": "CUDA SDK", "version": "12.9.1"}}')
-    assert find_cuda("575.57.08", {}, tmp_path).version == "12.9.1"
+    found = find_cuda("470.82.01", {}, tmp_path)
+    assert (found.version, found.mode) == ("12.9.1", UNSUPPORTED)
+    assert found.driver_fits is None  # what runs here may bring another toolkit
     file.write_text("[]")
     found = find_cuda("575.57.08", {}, tmp_path)
     assert (found.version, found.mode) == (None, CompatibilityMode.NO_CUDA)

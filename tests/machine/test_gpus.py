@@ -60,7 +60,7 @@ class FakeNvml(ModuleType):
 
 
 SMI = """#!/bin/sh
-echo "$*" > "$(dirname "$0")/asked"
+(echo "$*"; env) > "$(dirname "$0")/asked"
 echo "GPU-aaaa-1, NVIDIA H100 80GB HBM3, 81559, 81038, 9.0, 535.104.05"
 echo "GPU-bbbb-2, NVIDIA H100 80GB HBM3, 81559, 500, 9.0, 535.104.05"
 """
@@ -115,12 +115,18 @@ def test_nvidia_smi_replaces_the_module(tmp_path: Path, monkeypatch: pytest.Monk
     program = tmp_path / "nvidia-smi"
     program.write_text(SMI)
     program.chmod(0o755)
-    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": "GPU-bbbb"}
+    environ = {
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+        "CUDA_VISIBLE_DEVICES": "GPU-bbbb",
+        "HF_TOKEN": "a secret",
+    }
     (gpu,) = find_gpus(environ).devices
     assert gpu == Gpu(
         "NVIDIA H100 80GB HBM3", 81_559 << 20, 500 << 20, (9, 0), driver_version="535.104.05"
     )
-    assert "--format=csv,noheader,nounits" in (tmp_path / "asked").read_text()
+    asked = (tmp_path / "asked").read_text()
+    assert "--format=csv,noheader,nounits" in asked
+    assert "a secret" not in asked
     program.write_text("#!/bin/sh\necho Failed to initialize NVML; exit 9\n")
     assert find_gpus(environ, tmp_path) == Gpus()
 

@@ -46,7 +46,8 @@ def test_limits_of_both_versions_of_control_groups(tmp_path: Path) -> None:
     second = {
         "cpu.max": "150000 100000",
         "memory.max": "512000000",
-        "memory.current": "12000000",
+        "memory.current": "22000000",
+        "memory.stat": "anon 12000000\ninactive_file 10000000",
         "pids.max": "1000",
     }
     first = {

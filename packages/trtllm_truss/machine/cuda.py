@@ -23,10 +23,13 @@ from pathlib import Path
 
 from trtllm_truss.engines.versions import minimum_driver
 from trtllm_truss.literals import release
+from trtllm_truss.machine.gpus import VISIBLE_DEVICES
 from trtllm_truss.machine.paths import ROOT, read_text, under
+from trtllm_truss.settings.child_environment import child_environment
 
 _HOME = "/usr/local/cuda"
 _DRIVER_LIBRARY = "libcuda.so"
+_VERSION_VARIABLE = "CUDA_VERSION"
 _COMPAT_VARIABLE = "_CUDA_COMPAT_PATH"
 _TRIAL_LIMIT_S = 60
 _TRIAL = "import ctypes, sys; sys.exit(min(ctypes.CDLL('libcuda.so.1').cuInit(0), 99))"
@@ -56,6 +59,7 @@ class Cuda:
 
     Attributes:
         version: of the toolkit here, such as ``12.9.1``; None without one.
+        is_of_image: True if the image names its version, so that what runs here uses it.
         driver_version: of the host's kernel driver; None without one.
         compat_driver_version: of the image's own user-mode driver; None without one.
         compat_folder: holds that driver's libraries; None without one.
@@ -63,6 +67,7 @@ class Cuda:
     """
 
     version: str | None
+    is_of_image: bool
     driver_version: str | None
     compat_driver_version: str | None
     compat_folder: Path | None
@@ -70,8 +75,8 @@ class Cuda:
 
     @property
     def driver_fits(self) -> bool | None:
-        """Whether the toolkit runs on the driver; None without either of them."""
-        if self.mode in (CompatibilityMode.NO_CUDA, CompatibilityMode.NO_DRIVER):
+        """Whether the image's toolkit runs on the driver; None without either of them."""
+        if self.driver_version is None or not self.is_of_image:
             return None
         return self.mode is not CompatibilityMode.UNSUPPORTED
 
@@ -107,7 +112,8 @@ def find_cuda(
     else:
         works = trial or _initializes
         mode = _mode(version, driver_version, compat, lambda: works(folder or root, environ))
-    return Cuda(version, driver_version, compat, folder, mode)
+    is_of_image = bool(environ.get(_VERSION_VARIABLE))
+    return Cuda(version, is_of_image, driver_version, compat, folder, mode)
 
 
 def _mode(
@@ -123,7 +129,7 @@ def _mode(
 
 
 def _toolkit_version(environ: Mapping[str, str], root: Path) -> str | None:
-    if named := environ.get("CUDA_VERSION"):
+    if named := environ.get(_VERSION_VARIABLE):
         return named
     try:
         found = json.loads(read_text(under(root, f"{_HOME}/version.json")))["cuda"]["version"]
@@ -144,11 +150,13 @@ def _compat_driver(environ: Mapping[str, str], root: Path) -> tuple[Path | None,
 
 def _initializes(folder: Path, environ: Mapping[str, str]) -> bool:
     """Initialize CUDA with the libraries of a folder, in a process of its own."""
-    paths = [str(folder), *filter(None, [environ.get("LD_LIBRARY_PATH")])]
+    environment = child_environment(environ)
+    environment.pop(VISIBLE_DEVICES, None)  # hidden GPUs would look like a failure
+    paths = [str(folder), *filter(None, [environment.get("LD_LIBRARY_PATH")])]
     try:
         ended = subprocess.run(
             [sys.executable, "-I", "-S", "-c", _TRIAL],
-            env={**environ, "LD_LIBRARY_PATH": os.pathsep.join(paths)},
+            env={**environment, "LD_LIBRARY_PATH": os.pathsep.join(paths)},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_TRIAL_LIMIT_S,

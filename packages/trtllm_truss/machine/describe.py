@@ -93,8 +93,8 @@ def _runtime_sentence(runtime: Runtime) -> str:
         return f"no TensorRT-LLM found{where}"
     if not runtime.installed:
         return f"no TensorRT-LLM found; {runtime.version} by {runtime.found_by}"
-    where = f"for {runtime.python}" if runtime.python else "without a Python package"
-    return f"TensorRT-LLM {runtime.version} {where} (by {runtime.found_by})"
+    where = f"for {runtime.python}" if runtime.python else f"by {runtime.found_by}, for no Python"
+    return f"TensorRT-LLM {runtime.version} {where}"
 
 
 def _mode_sentence(cuda: Cuda) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 
 from trtllm_truss.engines.gpus import Gpu
 from trtllm_truss.machine.paths import ROOT, read_text, under
+from trtllm_truss.settings.child_environment import child_environment
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +109,12 @@ def _by_nvidia_smi(environ: Mapping[str, str]) -> list[tuple[str, Gpu]] | None:
     command = [program, f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"]
     try:
         ended = subprocess.run(
-            command, capture_output=True, text=True, timeout=_SMI_LIMIT_S, check=True
+            command,
+            env=child_environment(environ),
+            capture_output=True,
+            text=True,
+            timeout=_SMI_LIMIT_S,
+            check=True,
         )
         rows = csv.reader(ended.stdout.splitlines(), skipinitialspace=True)
         return [_row(row) for row in rows if row]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,8 +95,17 @@ def _memory(root: Path) -> tuple[int | None, int | None]:
     used = _group_number(root, "memory.current", "memory/memory.usage_in_bytes")
     if limit is None or (total is not None and limit >= total):
         return total, free
-    left = None if used is None else max(0, limit - used)
+    left = None if used is None else max(0, limit - used + _reclaimable(root))
     return limit, min((size for size in (free, left) if size is not None), default=None)
+
+
+def _reclaimable(root: Path) -> int:
+    """Return bytes of cached files that the container gives up when it needs memory."""
+    for name in ("memory.stat", "memory/memory.stat"):
+        found = re.search(r"(?m)^inactive_file (\d+)$", read_text(under(root, f"{_GROUPS}/{name}")))
+        if found:
+            return int(found[1])
+    return 0
 
 
 def _cpu_quota(root: Path) -> float | None:

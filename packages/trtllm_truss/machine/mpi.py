@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtllm_truss.errors import TritonError
+from trtllm_truss.settings.child_environment import child_environment
 
 _IMAGE_MPIRUN = Path("/usr/local/mpi/bin/mpirun")
 _VERSION = re.compile(r"\b(\d+\.\d+\.\d+\S*)")
@@ -41,7 +42,12 @@ def find_mpi(environ: Mapping[str, str] | None = None) -> Mpi:
     mpirun = find_mpirun(environ)
     try:
         ended = subprocess.run(
-            [mpirun, "--version"], capture_output=True, text=True, timeout=_LIMIT_S, check=False
+            [mpirun, "--version"],
+            env=child_environment(environ),
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT_S,
+            check=False,
         )
     except (OSError, subprocess.SubprocessError):
         return Mpi(mpirun, None)

@@ -28,6 +28,7 @@ _LIBRARY = "libtensorrt_llm.so"
 _RELEASE_VARIABLE = "NVIDIA_TRITON_SERVER_VERSION"
 _BACKEND_FOLDER = "/opt/tritonserver/backends/tensorrtllm"
 _LINKER_FOLDER = "/etc/ld.so.conf.d"
+_METADATA_VERSION = re.compile(r"(?m)^Version: *(\S+)")
 _MINOR = re.compile(r"python(3\.[0-9]+)$")
 
 
@@ -128,15 +129,18 @@ def package_folders(python: Path) -> list[Path]:
 
 def _version_in_folder(folder: Path) -> str | None:
     """Return the version of the package in a folder of packages, by its metadata or its source."""
-    # The path of a finder decides, not the modules of this process.
     for found in importlib.metadata.distributions(name=_PACKAGE, path=[str(folder)]):
-        return found.version
-    return _version_in_source(folder / _PACKAGE / "version.py")
+        version = _METADATA_VERSION.search(found.read_text("METADATA") or "")
+        if version:
+            return version[1]
+    return _version_in_source(folder / _PACKAGE)
 
 
-def _version_in_source(module: Path) -> str | None:
+def _version_in_source(package: Path) -> str | None:
+    if not (package / "__init__.py").is_file():  # /app/tensorrt_llm holds examples
+        return None
     try:
-        tree = ast.parse(read_text(module))
+        tree = ast.parse(read_text(package / "version.py"))
     except (SyntaxError, ValueError):
         return None
     for statement in tree.body:
