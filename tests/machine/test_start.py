@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from tests.backends.llm_api.conftest import LLM_ARGS
 from tests.backends.triton_native.native_triton import write_tokenizer
+from tests.engines.llm_api.checkpoints import write_checkpoint
 from tests.machine.images import ImageTree, lay_out
 from tests.support.fake_llm_api import COUNTING, SITE
 from tests.support.fake_tensorrtllm import write_engine
@@ -23,6 +24,8 @@ from tests.support.shared_library import write_library
 from tests.support.waiting import PATIENCE_S
 from tokenizers import Tokenizer, models
 
+from trtllm_truss.builder.run.tools import step_environment
+from trtllm_truss.cli.main import main
 from trtllm_truss.errors import SettingsError, TritonError
 from trtllm_truss.machine.runtime import find_runtime
 from trtllm_truss.machine.triton import find_installation
@@ -63,20 +66,50 @@ def start(tree: ImageTree, engine: Path, driver: str) -> None:
     kept = tree.root / "kept"
     shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir()
-    variables = {
+    metadata = {"engine_repository": str(engine), "serving": {"pass_environment": ["KEPT"]}}
+    settings = parse_settings({"model_metadata": metadata})
+    Service(settings, Environment(None, variables(tree)), ROOT / "data", "my/image:1").start()
+
+
+def variables(tree: ImageTree) -> dict[str, str]:
+    return {
         **tree.environ,
         "PATH": f"{tree.environ['PATH']}:/usr/bin:/bin",
         "_CUDA_COMPAT_PATH": str(tree.root / "usr/local/cuda/compat"),
-        "KEPT": str(kept),
+        "KEPT": str(tree.root / "kept"),
     }
-    metadata = {"engine_repository": str(engine), "serving": {"pass_environment": ["KEPT"]}}
-    settings = parse_settings({"model_metadata": metadata})
-    Service(settings, Environment(None, variables), ROOT / "data", "my/image:1").start()
 
 
 def kept_environment(tree: ImageTree) -> dict[str, str]:
     lines = (tree.root / "kept/environment").read_text().splitlines()
     return {name: value for name, _, value in (line.partition("=") for line in lines)}
+
+
+def check_and_render(
+    tree: ImageTree,
+    engine: Path,
+    version: str,
+    seed: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Run the commands inside the container, with an image whose name tells nothing."""
+    for name, value in tree.environ.items():
+        monkeypatch.setenv(name, value)
+    content = {
+        "base_image": {"image": "my/image:1"},
+        "model_metadata": {"engine_repository": str(engine)},
+    }
+    config = tree.root / "config.yaml"
+    config.write_text(json.dumps(content))
+    options = ["--truss", str(ROOT), "--config", str(config)]
+    assert main(["check", *options]) == 0
+    printed = capsys.readouterr().out
+    assert f"TensorRT-LLM {version} for {tree.python}" in printed
+    assert f"Triton: {tree.root}/opt/tritonserver/bin/tritonserver" in printed
+    output = tree.root / "rendered"
+    assert main(["render", *options, "--output", str(output)]) == 0
+    assert f'name: "{seed}"' in (output / "tensorrt_llm/config.pbtxt").read_text()
 
 
 @pytest.mark.parametrize(
@@ -89,6 +122,8 @@ def kept_environment(tree: ImageTree) -> dict[str, str]:
 def test_a_start_in_both_eras(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
     in_environment: bool,
     version: str,
     cuda: str,
@@ -109,12 +144,14 @@ def test_a_start_in_both_eras(
     with pytest.raises(SettingsError, match=f"installed runtime is TensorRT-LLM {version}"):
         start(tree, engine, "595.10")
     file.write_text(built)
+    check_and_render(tree, engine, version, seed, monkeypatch, capsys)
 
     with pytest.raises(TritonError, match="exited with code 1"):
         start(tree, engine, "535.104.05")
     environment = kept_environment(tree)
     libraries = environment["LD_LIBRARY_PATH"].split(":")
     assert libraries == [str(folder), *tree.environ["LD_LIBRARY_PATH"].split(":")]
+    assert step_environment(variables(tree), ())["LD_LIBRARY_PATH"].split(":") == libraries
     rendered = (tmp_path / "kept/repository/tensorrt_llm/config.pbtxt").read_text()
     assert f'name: "{seed}"' in rendered
     assert f"TensorRT-LLM {version} for {tree.python}" in caplog.text
@@ -130,6 +167,26 @@ def test_a_start_in_both_eras(
     write_library(folder / f"libcuda.so.{compat}", {"cuInit": 804})
     with pytest.raises(SettingsError, match=f"driver here is 470.82.01, too old for CUDA {cuda}"):
         start(tree, engine, "470.82.01")
+
+
+@pytest.mark.parametrize("in_environment", [False, True])
+def test_python_models_of_a_checkpoint_run_where_tensorrt_llm_is(
+    tmp_path: Path, in_environment: bool
+) -> None:
+    """An engine's run in the Python of the Truss, which has the packages of the text models."""
+    tree = lay_out(tmp_path, "1.2.1", in_environment=in_environment, driver=None, compat=None)
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", shards=1)
+    engine = write_engine(tmp_path / "engine")
+    file = engine / "config.json"
+    file.write_text(file.read_text().replace('"version": "1.0.0"', '"version": "1.2.1"'))
+    pythons = []
+    for folder in (checkpoint, engine):
+        words = models.WordLevel({"<unk>": 0, "Hello": 1}, "<unk>")
+        Tokenizer(words).save(f"{folder}/tokenizer.json")
+        with pytest.raises(TritonError, match="exited with code 1"):
+            start(tree, folder, "590.44.01")
+        pythons.append(shutil.which("python3", path=kept_environment(tree)["PATH"]))
+    assert pythons == [str(tree.python), str(Path(sys.executable).with_name("python3"))]
 
 
 @pytest.fixture
