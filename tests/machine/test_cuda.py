@@ -70,7 +70,7 @@ def test_the_trial_initializes_the_drivers_library(
     assert find_cuda("535.104.05", environ, tree.root).mode is UNSUPPORTED
 
 
-def test_the_toolkits_own_file_tells_its_version(tmp_path: Path) -> None:
+def test_the_toolkits_own_file_has_its_version(tmp_path: Path) -> None:
     file = tmp_path / "usr/local/cuda/version.json"
     file.parent.mkdir(parents=True)
     file.write_text('{"cuda": {"name": "CUDA SDK", "version": "12.9.1"}}')

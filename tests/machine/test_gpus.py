@@ -134,7 +134,7 @@ def test_nvidia_smi_replaces_the_module(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("text", "driver"), [(OPEN_MODULE, "580.95.05"), (CLOSED_MODULE, "535.104.05"), ("", None)]
 )
-def test_the_kernel_tells_its_driver(tmp_path: Path, text: str, driver: str | None) -> None:
+def test_the_driver_of_the_kernel_is_read(tmp_path: Path, text: str, driver: str | None) -> None:
     file = tmp_path / "proc/driver/nvidia/version"
     file.parent.mkdir(parents=True)
     file.write_text(text)

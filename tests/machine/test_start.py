@@ -51,7 +51,7 @@ exit 1
 
 @pytest.fixture(autouse=True)
 def without_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`nvidia-smi` of the tree tells the GPUs, on machines with GPUs too."""
+    """Take the GPUs from the tree's `nvidia-smi`, on machines with GPUs too."""
     monkeypatch.setitem(sys.modules, "pynvml", None)
 
 
@@ -93,7 +93,7 @@ def check_and_render(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Run the commands inside the container, with an image whose name tells nothing."""
+    """Run the commands inside the container, with an image of an unknown name."""
     for name, value in tree.environ.items():
         monkeypatch.setenv(name, value)
     content = {

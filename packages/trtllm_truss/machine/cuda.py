@@ -1,4 +1,4 @@
-"""CUDA of this machine: the toolkit, the driver, and how the two get along.
+"""CUDA of this machine: the toolkit, the driver, and the mode that connects them.
 
 NVIDIA's images hold the user-mode driver of their CUDA in ``/usr/local/cuda/compat/lib.real``. On
 hosts with an older kernel driver the image's entrypoint puts it in front of the host's, after a
@@ -63,7 +63,7 @@ class Cuda:
         driver_version: of the host's kernel driver; None without one.
         compat_driver_version: of the image's own user-mode driver; None without one.
         compat_folder: holds that driver's libraries; None without one.
-        mode: how toolkit and driver get along.
+        mode: the compatibility mode of the two.
     """
 
     version: str | None
@@ -83,8 +83,9 @@ class Cuda:
     @property
     def library_paths(self) -> tuple[Path, ...]:
         """Folders that the server's ``LD_LIBRARY_PATH`` must begin with."""
-        is_used = self.mode is CompatibilityMode.FORWARD and self.compat_folder is not None
-        return (self.compat_folder,) if is_used and self.compat_folder else ()
+        if self.mode is CompatibilityMode.FORWARD and self.compat_folder is not None:
+            return (self.compat_folder,)
+        return ()
 
 
 def find_cuda(
@@ -99,32 +100,30 @@ def find_cuda(
         driver_version: of the host, from `find_gpus`.
         environ: of this process by default.
         root: stands for ``/``.
-        trial: tells whether the libraries of a folder work on this host; by default a process of
+        trial: returns whether the libraries of a folder work on this host; by default a process of
             its own initializes them, as NVIDIA's ``cudaCheck`` does.
     """
     environ = os.environ if environ is None else environ
     version = _toolkit_version(environ, root)
     folder, compat = _compat_driver(environ, root)
-    if version is None and compat is None:
-        mode = CompatibilityMode.NO_CUDA if driver_version else CompatibilityMode.NO_DRIVER
-    elif driver_version is None:
+    if driver_version is None:
         mode = CompatibilityMode.NO_DRIVER
+    elif version is None and compat is None:
+        mode = CompatibilityMode.NO_CUDA
     else:
-        works = trial or _initializes
-        mode = _mode(version, driver_version, compat, lambda: works(folder or root, environ))
+        is_older = compat is not None and release(driver_version) < release(compat)
+        if is_older and folder is not None and (trial or _initializes)(folder, environ):
+            mode = CompatibilityMode.FORWARD
+        else:
+            mode = _mode_without_compat(version, driver_version, is_older=is_older)
     is_of_image = bool(environ.get(_VERSION_VARIABLE))
     return Cuda(version, is_of_image, driver_version, compat, folder, mode)
 
 
-def _mode(
-    version: str | None, driver: str, compat: str | None, works: Callable[[], bool]
-) -> CompatibilityMode:
-    if compat is not None and release(driver) < release(compat) and works():
-        return CompatibilityMode.FORWARD
+def _mode_without_compat(version: str | None, driver: str, *, is_older: bool) -> CompatibilityMode:
     minimum = None if version is None else minimum_driver(version)
     if minimum is not None and release(driver) < minimum:
         return CompatibilityMode.UNSUPPORTED
-    is_older = compat is not None and release(driver) < release(compat)
     return CompatibilityMode.MINOR if is_older else CompatibilityMode.NATIVE
 
 

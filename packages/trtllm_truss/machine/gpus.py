@@ -1,6 +1,6 @@
 """The GPUs and the NVIDIA driver of this machine.
 
-NVML tells both. Without its Python module ``nvidia-smi`` does, and ``/proc`` tells the driver.
+Sources are NVML, ``nvidia-smi`` without NVML's Python module, and ``/proc`` for the driver alone.
 """
 
 from __future__ import annotations

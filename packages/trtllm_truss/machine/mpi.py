@@ -25,7 +25,7 @@ class Mpi:
 
     Attributes:
         mpirun: its executable.
-        version: such as ``4.1.7``; None if it does not tell.
+        version: such as ``4.1.7``; None if its output has none.
     """
 
     mpirun: Path

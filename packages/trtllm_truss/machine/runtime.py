@@ -34,14 +34,14 @@ _MINOR = re.compile(r"python(3\.[0-9]+)$")
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """TensorRT-LLM as far as this machine tells.
+    """TensorRT-LLM as found on this machine.
 
     Attributes:
         version: such as ``1.2.1``; None if unknown.
         python: the executable that can import it; None if no Python was found that can.
         library: ``libtensorrt_llm.so``; None if it was not found.
         found_by: the source of the version, such as ``/opt/…/site-packages`` or an image's name.
-        installed: True if it is on this machine; False if only an image's name tells the version.
+        installed: True if it is on this machine; False if the version is that of an image's name.
     """
 
     version: str | None = None

@@ -35,7 +35,7 @@ class TritonInstallation:
     Attributes:
         executable: ``tritonserver``.
         backends: the folder with the server's own backends.
-        version: such as ``2.61.0``; None if it has no file that tells.
+        version: such as ``2.61.0``; None without a file ``TRITON_VERSION``.
         stub: the Python backend's stub for the running Python, where the backend has none itself.
         library_paths: prepended to ``LD_LIBRARY_PATH``.
         python_paths: prepended to ``PYTHONPATH``.

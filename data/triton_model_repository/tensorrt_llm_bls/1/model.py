@@ -11,7 +11,7 @@ import os
 import sys
 
 sys.path.extend(os.environ["PYTHONPATH"].split(os.pathsep))
-sys.path.extend(os.environ["TRTLLM_TRUSS_SITE"].split(os.pathsep))
+sys.path.extend(filter(None, os.environ.get("TRTLLM_TRUSS_SITE", "").split(os.pathsep)))
 
 from trtllm_truss.backends.triton_native.bls import TritonPythonModel
 
