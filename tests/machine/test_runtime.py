@@ -76,8 +76,3 @@ def test_packages_of_an_environment_with_the_systems(tmp_path: Path) -> None:
     ]
     (environment / "pyvenv.cfg").write_text(settings.replace("true", "false"))
     assert len(package_folders(environment / "bin/python3")) == 1
-
-
-def test_nothing_is_found_here() -> None:
-    """Run on this machine, which has no TensorRT-LLM."""
-    assert find_runtime().installed_version is None
