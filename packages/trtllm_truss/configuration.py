@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from trtllm_truss.engines.compatibility.host import HostInfo
+from trtllm_truss.machine.runtime import find_runtime
 from trtllm_truss.protocols.predict.body import parse_defaults
-from trtllm_truss.serving.preflight import installed_version
 from trtllm_truss.settings.loading import parse_settings
 from trtllm_truss.settings.model import Settings
 
@@ -32,7 +32,7 @@ def load_configuration(
     Args:
         config: the parsed file.
         tensorrt_llm_version: the version that knows the keys of `runtime`; None is the installed
-            one, or else that of config.yaml's image.
+            one, or else that of config.yaml's image. Keys of all versions pass if none is known.
 
     Raises:
         SettingsError: a key is unknown, missing, of the wrong type, out of range or of another
@@ -40,6 +40,8 @@ def load_configuration(
     """
     settings = parse_settings(config)
     defaults = parse_defaults(settings.generation)
-    here = HostInfo.from_config(config, runtime_version=installed_version())
-    settings.runtime.check_version(tensorrt_llm_version or here.tensorrt_llm_version)
+    here = HostInfo(runtime_version=find_runtime().installed_version)
+    version = tensorrt_llm_version or HostInfo.from_config(config, here).known_version
+    if version is not None:
+        settings.runtime.check_version(version)
     return Configuration(settings, defaults)

@@ -3,29 +3,60 @@
 from __future__ import annotations
 
 import py_compile
+import re
 from pathlib import Path
 
 import pytest
+from tests.machine.images import NVIDIA_FOLDERS
+from tests.support.paths import ROOT
 
 from trtllm_truss.cli.layout import lay_out
 
+IMPORT = re.compile(r"^ *(?:from|import) (\w+)", re.MULTILINE)
 
-@pytest.mark.filterwarnings("ignore")  # of what Truss imports
-def test_compiled_modules_come_along_and_are_current(tmp_path: Path) -> None:
-    """A start would compile the package again; Python compares the times of sources."""
-    truss = tmp_path / "truss"
-    for name in ("model/model.py", "packages/ours/__init__.py", "packages/ours/part/a.py"):
-        file = truss / name
+
+@pytest.fixture(scope="module")
+def truss(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("layout") / "truss"
+    names = ("model/model.py", "data/a", "packages/ours/__init__.py", "packages/ours/part/a.py")
+    for file in (folder / name for name in names):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("")
-    (truss / "config.yaml").write_text("model_name: a\npython_version: py311\n")
+    (folder / "config.yaml").write_text("model_name: a\npython_version: py311\n")
+    py_compile.compile(str(folder / "packages/ours/part/a.py"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def root(truss: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The layout of the Truss in an image whose ``/app`` NVIDIA has filled before."""
+    folder = tmp_path_factory.mktemp("root")
+    for name in NVIDIA_FOLDERS:
+        (folder / "app" / name).mkdir(parents=True)
+        (folder / "app" / name / "__init__.py").write_text("NVIDIA")
+    lay_out(truss, None, folder)
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore")  # of what Truss imports
+def test_compiled_modules_come_along_and_are_current(truss: Path, root: Path) -> None:
+    """A start would compile the package again; Python compares the times of sources."""
     source = truss / "packages/ours/part/a.py"
-    compiled = Path(py_compile.compile(str(source)) or "")
-    root = tmp_path / "root"
-    root.mkdir()
-    lay_out(truss, None, root)
+    (compiled,) = source.parent.glob("__pycache__/a.*")
     ours = root / "packages/ours"
     copied = ours / compiled.relative_to(truss / "packages/ours")
     assert copied.read_bytes() == compiled.read_bytes()
     assert (ours / "part/a.py").stat().st_mtime == source.stat().st_mtime
     assert not (ours / "__pycache__").exists()
+
+
+@pytest.mark.filterwarnings("ignore")  # of what Truss imports
+def test_nvidias_folders_in_app_stay_and_are_not_imported(root: Path) -> None:
+    """The server runs ``/app/main.py``, so ``/app`` is first on its path."""
+    app = root / "app"
+    for name in NVIDIA_FOLDERS:
+        (file,) = (app / name).iterdir()
+        assert file.read_text() == "NVIDIA"
+    assert {"main.py", "config.yaml", "model", "data"} <= {file.name for file in app.iterdir()}
+    for file in (*app.rglob("*.py"), *(ROOT / "packages").rglob("*.py"), ROOT / "model/model.py"):
+        assert not {*IMPORT.findall(file.read_text())} & {*NVIDIA_FOLDERS}, file

@@ -20,6 +20,7 @@ from trtllm_truss.literals import release
 def test_the_pinned_image_is_the_one_in_config_yaml() -> None:
     config = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
     assert config["base_image"]["image"] == PINNED_IMAGE.name
+    assert config["base_image"]["python_executable_path"] == PINNED_IMAGE.python_executable_path
     assert config["python_version"] == f"py{PINNED_IMAGE.python.replace('.', '')}"
     assert PINNED_VERSION == "1.0.0"
 

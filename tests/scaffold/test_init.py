@@ -176,7 +176,7 @@ def test_checkpoints(
     assert written.metadata["tensor_parallelism"] == ranks
     assert written.tag == "26.07"
     executable = written.config["base_image"]["python_executable_path"]
-    assert executable == "/opt/venv-tritonserver/bin/python3"
+    assert executable == "/usr/bin/python3"
 
 
 def test_a_gguf_file(tmp_path: Path, initialize: Initialize) -> None:

@@ -12,7 +12,8 @@ from tests.support.paths import ROOT
 from tokenizers import Tokenizer, models
 
 from trtllm_truss.cli.main import main
-from trtllm_truss.engines.versions import IMAGES, PINNED_VERSION, version_to_render
+from trtllm_truss.engines.compatibility.host import HostInfo
+from trtllm_truss.engines.versions import IMAGES, PINNED_VERSION
 from trtllm_truss.errors import TritonError
 from trtllm_truss.serving.service import Service
 from trtllm_truss.settings.loading import Environment, parse_settings
@@ -75,6 +76,10 @@ def test_render_writes_what_serve_uses(tmp_path: Path, version: str) -> None:
 
 def test_the_installed_version_wins_over_the_image() -> None:
     image = NEWEST["0.12.0"].name
-    assert version_to_render("1.1.0", image) == "1.1.0"
-    assert version_to_render(None, image) == "0.12.0"
-    assert version_to_render(None, "my/image:1") == version_to_render(None, None) == PINNED_VERSION
+    assert HostInfo(image=image, runtime_version="1.1.0").version_for("0.9.0") == "1.1.0"
+    assert HostInfo(image=image).version_for("0.9.0") == "0.12.0"
+
+
+def test_the_engine_decides_where_the_version_is_unknown() -> None:
+    assert HostInfo(image="my/image:1").version_for("0.9.0") == "0.9.0"
+    assert HostInfo().version_for() == PINNED_VERSION

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 from trtllm_truss.builder.jobs import Job, prepare_build
@@ -13,7 +12,8 @@ from trtllm_truss.cli.common import add_truss_options, echo, require_empty
 from trtllm_truss.cli.layout import read_config
 from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.compatibility.host import HostInfo
-from trtllm_truss.serving.preflight import local_host_info
+from trtllm_truss.machine.describe import describe
+from trtllm_truss.serving.preflight import host_info
 from trtllm_truss.settings.loading import Environment, read_environment
 
 
@@ -60,8 +60,7 @@ def find_job(truss: Path, config: Path | None, environment: Environment) -> Job:
         StartupError: the configuration has no build, or it cannot be built.
     """
     content = read_config(truss, config)
-    here = local_host_info(environment)
-    asked = HostInfo.from_config(content)
-    host = replace(asked, gpus=here.gpus, runtime_version=here.runtime_version)
+    here = host_info(describe(environment.variables))
+    host = HostInfo.from_config(content, here)
     settings = load_configuration(content).settings
     return prepare_build(settings, host, environment.hf_access_token)

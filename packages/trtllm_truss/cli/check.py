@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,22 +19,22 @@ from trtllm_truss.engines.compatibility.checkpoints import loadable_since
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.concurrency import instance_count
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity, error, warning
-from trtllm_truss.engines.gpus import Gpu
-from trtllm_truss.engines.inspection import EngineDescription, inspect_engine
+from trtllm_truss.engines.inspection import EngineDescription, EngineKind, inspect_engine
 from trtllm_truss.engines.llm_api.arguments import completed
 from trtllm_truss.engines.versions import image_for
 from trtllm_truss.errors import ArtifactError, SettingsError, TrussError
+from trtllm_truss.machine.checks import check_machine
+from trtllm_truss.machine.describe import Machine, container_sentences, describe
 from trtllm_truss.serving.adapters import adapters_of, open_adapters
 from trtllm_truss.serving.preflight import (
     cache_capacity,
-    local_host_info,
+    host_info,
     open_engine,
     open_tokenizer,
     own_tokenizer_paths,
 )
 from trtllm_truss.settings.loading import Environment, read_environment
 from trtllm_truss.settings.model import Settings
-from trtllm_truss.triton.server.installation import find_installation
 
 WRONG_SETTINGS_STATUS = 2
 WOULD_NOT_START_STATUS = 3
@@ -89,11 +88,12 @@ def examine(truss: Path, config: Path | None) -> Report:
         content = read_config(truss, config)
         settings, _ = load_configuration(content)
         environment = read_environment()
-        here = local_host_info(environment)
-        host = HostInfo.from_config(content, gpus=here.gpus, runtime_version=here.runtime_version)
+        image = HostInfo.from_config(content).image
+        machine = describe(environment.variables, image)
+        host = HostInfo.from_config(content, host_info(machine))
     except SettingsError as problem:
         return Report([], [error("settings", problem.message)], settings_wrong=True)
-    facts, findings = _machine(environment, here.gpus or ())
+    facts, findings = _machine(machine)
     try:
         if settings.engine_repository is None:
             job = prepare_build(settings, host, environment.hf_access_token)
@@ -106,6 +106,8 @@ def examine(truss: Path, config: Path | None) -> Report:
         facts += _engine_facts(engine)
         instance_count(settings, engine)
         findings += check_compatibility(settings, engine, host)
+        ranks = 0 if engine.kind is EngineKind.CPU else engine.world_size
+        findings += check_machine(machine.cuda, machine.limits, ranks)
         if capacity := cache_capacity(settings, engine, host):
             facts.append(capacity.summary)
             findings += capacity.diagnostics
@@ -168,17 +170,19 @@ def _context(engine: EngineDescription, checkpoint: Checkpoint) -> str:
     return f"context: {engine.max_sequence_tokens:,}{whole} tokens (runtime.llm_args.max_seq_len)"
 
 
-def _machine(environment: Environment, gpus: Sequence[Gpu]) -> tuple[list[str], list[Diagnostic]]:
-    facts = [f"GPU: {gpu.name}, {gpu.free_bytes / 1e9:.1f} GB free" for gpu in gpus]
+def _machine(machine: Machine) -> tuple[list[str], list[Diagnostic]]:
+    facts = container_sentences(machine.python, machine.runtime, machine.cuda)
+    gpus = machine.gpus.devices
+    facts += [f"GPU: {gpu.name}, {gpu.free_bytes / 1e9:.1f} GB free" for gpu in gpus]
     findings = []
     if not gpus:
         findings.append(
             warning("no_gpu", "no GPU is visible; the engine was not compared with one.")
         )
-    try:
-        facts.append(f"Triton: {find_installation(environment.variables).executable}")
-    except TrussError as problem:
-        findings.append(warning("no_triton", problem.message))
+    if machine.triton is None:
+        findings.append(warning("no_triton", machine.triton_problem))
+    else:
+        facts.append(f"Triton: {machine.triton.executable}")
     return facts, findings
 
 

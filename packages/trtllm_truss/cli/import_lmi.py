@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     content = read_config(options.truss, None)
     settings, _ = load_configuration(
         {"model_metadata": imported.metadata},
-        HostInfo.from_config(content).tensorrt_llm_version,
+        HostInfo.from_config(content).version_for(),
     )
     text = _document(content, imported.metadata, settings.world_size)
     output: Path | None = options.output

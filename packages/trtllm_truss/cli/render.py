@@ -11,9 +11,9 @@ from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.inspection import inspect_engine
 from trtllm_truss.engines.llm_api.arguments import completed
+from trtllm_truss.machine.runtime import find_runtime
 from trtllm_truss.serving.adapters import adapters_of, open_adapters
 from trtllm_truss.serving.preflight import (
-    installed_version,
     open_engine,
     open_tokenizer,
     own_tokenizer_paths,
@@ -50,14 +50,17 @@ def run(options: argparse.Namespace) -> int:
         paths = repository.engine_paths(repository.describe(), with_code=with_code)
         folder = repository.source.fetch([*paths, *own_tokenizer_paths(settings, repository)])
     adapters = open_adapters(settings, environment)
-    here = HostInfo.from_config(content, runtime_version=installed_version())
+    runtime = find_runtime(environment.variables)
+    here = HostInfo.from_config(content, HostInfo(runtime_version=runtime.installed_version))
     described = inspect_engine(folder.resolve())
     engine = completed(described, settings, here.known_version, adapters_of(adapters))
     tokenizer = open_tokenizer(settings, environment)
     tokenizer_dir = tokenizer.fetch() if tokenizer else engine.tokenizer_folder
     data_dir = options.truss / content.get("data_dir", "data")
     folders = {adapter.name: adapter.fetch() for adapter in adapters}
-    version, output = here.tensorrt_llm_version, options.output
+    version = here.version_for(engine.config.assumed_version if engine.config else None)
+    settings.runtime.check_version(version)
+    output = options.output
     render_engine(settings, engine, data_dir, output, version, tokenizer_dir, folders)
     echo(f"wrote the model repository for {folder} to {options.output}")
     return 0

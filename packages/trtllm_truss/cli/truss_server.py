@@ -21,11 +21,12 @@ from types import TracebackType
 from trtllm_truss.cli import local_main
 from trtllm_truss.cli.layout import lay_out
 from trtllm_truss.errors import SettingsError, StartupError
+from trtllm_truss.machine.triton import EXECUTABLE_VARIABLE
 from trtllm_truss.processes import process_guard
 from trtllm_truss.processes.leftovers import FOLDER_PREFIX, lock_folder, sweep
 from trtllm_truss.processes.spawning import spawn_guarded
 from trtllm_truss.settings.model import Serving
-from trtllm_truss.triton.server.installation import BACKENDS_VARIABLE, EXECUTABLE_VARIABLE
+from trtllm_truss.triton.server.installation import BACKENDS_VARIABLE
 from trtllm_truss.triton.server.ports import LOOPBACK
 
 _TICK_S = 0.1

@@ -17,9 +17,13 @@ _IMAGE_NAME = re.compile(r"(?:^|/)tritonserver:([0-9]{2}\.[0-9]{2})-trtllm-pytho
 
 SYSTEM_PYTHON = "/usr/bin/python3"
 IMAGE_ENVIRONMENT = "/opt/venv-tritonserver"
-"""The virtual environment with TensorRT-LLM's Python package, in images that have one."""
+"""The virtual environment with TensorRT-LLM's Python package, in images that have one.
 
-_ENVIRONMENT_SINCE = "26.04"
+Source: ``dockerfile/Dockerfile.triton.trt_llm_backend`` in triton-inference-server/
+tensorrtllm_backend, of March 2026.
+"""
+
+_ENVIRONMENT_SINCE = "26.03"
 _MINIMUM_DRIVERS: dict[str, Release] = {"12": (525, 60, 13), "13": (580,)}
 
 
@@ -49,19 +53,23 @@ class Image:
 
     @property
     def minimum_driver(self) -> Release | None:
-        """The first driver that runs the image's CUDA, by CUDA's minor-version compatibility.
-
-        Source: "CUDA Compatibility" in NVIDIA's data-center documentation. Its
-        forward-compatibility packages allow older drivers for some GPUs.
-        """
-        return None if self.cuda is None else _MINIMUM_DRIVERS.get(self.cuda.split(".")[0])
+        """The first driver that runs the image's CUDA without forward compatibility."""
+        return None if self.cuda is None else minimum_driver(self.cuda)
 
     @property
-    def python_with_tensorrt_llm(self) -> str:
-        """The executable that can import TensorRT-LLM."""
-        return (
-            SYSTEM_PYTHON if self.tag < _ENVIRONMENT_SINCE else f"{IMAGE_ENVIRONMENT}/bin/python3"
-        )
+    def environment(self) -> str | None:
+        """The virtual environment with TensorRT-LLM; None where the system's Python has it."""
+        return None if self.tag < _ENVIRONMENT_SINCE else IMAGE_ENVIRONMENT
+
+    @property
+    def python_executable_path(self) -> str:
+        """The Python for `base_image.python_executable_path`.
+
+        Truss installs its server's packages into that Python, numpy below 2 among them. In the
+        virtual environment they would replace those of TensorRT-LLM, so it is never named;
+        `machine.runtime` finds the environment for the processes that need TensorRT-LLM.
+        """
+        return SYSTEM_PYTHON
 
     @property
     def documented(self) -> bool:
@@ -133,6 +141,15 @@ class ImageChoice:
         return image.name
 
 
+def minimum_driver(cuda: str) -> Release | None:
+    """Return the first driver that runs a CUDA release, by CUDA's minor-version compatibility.
+
+    Source: "CUDA Compatibility" in NVIDIA's data-center documentation. Its forward-compatibility
+    packages allow older drivers for some GPUs.
+    """
+    return _MINIMUM_DRIVERS.get(cuda.split(".")[0])
+
+
 def image_for(version: str) -> ImageChoice:
     """Choose the newest image with exactly this TensorRT-LLM version, or else the nearest.
 
@@ -149,17 +166,12 @@ def image_for(version: str) -> ImageChoice:
 def find_image(name: str) -> Image | None:
     """Look up an image by its name; None for an image outside the table."""
     match = _IMAGE_NAME.search(name)
-    return next((image for image in IMAGES if match and image.tag == match[1]), None)
+    return find_tag(match[1]) if match else None
 
 
-def version_to_render(installed: str | None, image_name: str | None) -> str:
-    """Choose the TensorRT-LLM version whose tensors and parameters are rendered.
-
-    Args:
-        installed: the installed version, if any; it wins.
-        image_name: `base_image.image` of config.yaml; images outside the table are ignored.
-    """
-    return installed or (version_in(image_name) if image_name else None) or PINNED_VERSION
+def find_tag(tag: str) -> Image | None:
+    """Look up an image by its month, ``YY.MM``."""
+    return next((image for image in IMAGES if image.tag == tag), None)
 
 
 def version_in(image_name: str) -> str | None:

@@ -21,7 +21,7 @@ from trtllm_truss.engines.diagnostics import error
 from trtllm_truss.engines.inspection import EngineDescription, EngineKind
 from trtllm_truss.engines.json_files import parse_json
 from trtllm_truss.engines.llm_api.arguments import completed
-from trtllm_truss.engines.versions import version_in, version_to_render
+from trtllm_truss.engines.versions import version_in
 from trtllm_truss.errors import ArtifactError, SettingsError
 from trtllm_truss.scaffold.documents import Plan
 from trtllm_truss.scaffold.folder import model_name
@@ -237,7 +237,7 @@ def _check_cpu(
 
 
 def _validated(metadata: Mapping[str, Any], runtime: Runtime) -> Settings:
-    version = version_to_render(None, runtime.image)
+    version = HostInfo(image=runtime.image).version_for()
     return load_configuration({"model_metadata": metadata}, version).settings
 
 

@@ -13,7 +13,6 @@ from trtllm_truss.engines.tensorrt_llm_config import EngineConfig
 from trtllm_truss.engines.versions import (
     IMAGES,
     PINNED_IMAGE,
-    SYSTEM_PYTHON,
     find_image,
     image_for,
 )
@@ -72,7 +71,7 @@ def choose_runtime(
         return Runtime(None, reason, _CPU_PYTHON)
     is_checkpoint = kind is EngineKind.LLM_API
     if given is not None:
-        return _given_runtime(given, is_checkpoint)
+        return _given_runtime(given)
     if is_checkpoint:
         image = IMAGES[-1]
         reason = f"TensorRT-LLM {image.tensorrt_llm}, the newest in a Triton image."
@@ -93,21 +92,21 @@ def choose_runtime(
             f"the newest image with TensorRT-LLM {built}, which built the engine{guessed}; an "
             "engine runs on no other version."
         )
-    executable = image.python_with_tensorrt_llm if is_checkpoint else SYSTEM_PYTHON
     driver, usual = image.minimum_driver, PINNED_IMAGE.minimum_driver
     if driver and usual and driver > usual:
         reason += f" Its CUDA {image.cuda} needs NVIDIA's driver {'.'.join(map(str, driver))}."
-    return Runtime(image.name, reason, f"py{image.python.replace('.', '')}", executable)
+    python = f"py{image.python.replace('.', '')}"
+    return Runtime(image.name, reason, python, image.python_executable_path)
 
 
-def _given_runtime(name: str, is_checkpoint: bool) -> Runtime:
+def _given_runtime(name: str) -> Runtime:
     if not _IMAGE_NAME.fullmatch(name):
         raise SettingsError(f"--image is {name!r}; name an image such as {PINNED_IMAGE.name}.")
     known = find_image(name)
-    python = (known or PINNED_IMAGE).python
-    executable = known.python_with_tensorrt_llm if known and is_checkpoint else SYSTEM_PYTHON
+    nearest = known or PINNED_IMAGE
+    python = f"py{nearest.python.replace('.', '')}"
     version = f"; it has TensorRT-LLM {known.tensorrt_llm}" if known else ""
-    return Runtime(name, f"named by --image{version}.", f"py{python.replace('.', '')}", executable)
+    return Runtime(name, f"named by --image{version}.", python, nearest.python_executable_path)
 
 
 def extra_requirements(repositories: list[str], *, on_cpu: bool) -> list[str]:

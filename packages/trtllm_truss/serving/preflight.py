@@ -6,7 +6,6 @@ tokenizer is downloaded.
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -27,10 +26,10 @@ from trtllm_truss.engines.compatibility.check import check_compatibility
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity
 from trtllm_truss.engines.file_checks import check_files
-from trtllm_truss.engines.gpus import visible_gpus
 from trtllm_truss.engines.inspection import Engine, EngineDescription, inspect_engine
 from trtllm_truss.engines.llm_api.arguments import completed
 from trtllm_truss.errors import SettingsError
+from trtllm_truss.machine.describe import Machine
 from trtllm_truss.serving.adapters import adapters_of, open_adapters
 from trtllm_truss.serving.repositories import EngineRepository, TokenizerRepository
 from trtllm_truss.settings.loading import Environment
@@ -158,18 +157,15 @@ def own_tokenizer_paths(settings: Settings, repository: EngineRepository) -> lis
     return repository.tokenizer_paths(trust_remote_code=settings.trust_remote_code)
 
 
-def local_host_info(environment: Environment) -> HostInfo:
-    """Describe this machine; without a GPU, `gpus` is unknown."""
-    gpus = visible_gpus(environment.variables.get("CUDA_VISIBLE_DEVICES"))
-    return HostInfo(gpus=gpus or None, runtime_version=installed_version())
-
-
-def installed_version() -> str | None:
-    """Return the installed version of TensorRT-LLM."""
-    try:
-        return importlib.metadata.version("tensorrt_llm")
-    except importlib.metadata.PackageNotFoundError:
-        return None
+def host_info(machine: Machine) -> HostInfo:
+    """Return what an engine is compared with; without a GPU, `gpus` is unknown."""
+    return HostInfo(
+        gpus=machine.gpus.devices or None,
+        runtime_version=machine.runtime.installed_version,
+        driver_version=machine.cuda.driver_version,
+        cuda_version=machine.cuda.version,
+        driver_fits=machine.cuda.driver_fits,
+    )
 
 
 def cache_capacity(

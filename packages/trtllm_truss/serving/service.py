@@ -12,15 +12,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from trtllm_truss.builder.run.build_engine import ensure_engine
 from trtllm_truss.engines.compatibility.host import HostInfo
-from trtllm_truss.engines.inspection import Engine, EngineDescription
-from trtllm_truss.engines.versions import version_to_render
+from trtllm_truss.engines.inspection import Engine, EngineDescription, EngineKind
 from trtllm_truss.errors import EngineUnavailable, TritonError
 from trtllm_truss.inference.admission import Admission
 from trtllm_truss.inference.capabilities import Capabilities
@@ -28,11 +27,13 @@ from trtllm_truss.inference.decode_stream import EngineHeartbeat
 from trtllm_truss.inference.generation import Generator
 from trtllm_truss.inference.guide_gate import GuideGate, guide_check_for
 from trtllm_truss.inference.preprocessing import Preprocessor
+from trtllm_truss.machine.checks import check_machine
+from trtllm_truss.machine.describe import Machine, container_sentences, describe
 from trtllm_truss.metrics.collector import Metrics, exposed
 from trtllm_truss.processes.leftovers import sweep, temporary_folder
 from trtllm_truss.serving.preflight import (
     ResolvedEngine,
-    local_host_info,
+    host_info,
     resolve_engine,
 )
 from trtllm_truss.serving.rendering import render_engine, tokenizer_info_file
@@ -42,7 +43,7 @@ from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Serving, Settings
 from trtllm_truss.text.tokenizer import TextTokenizer, load_tokenizer
 from trtllm_truss.triton.server.command import launcher, server_environment
-from trtllm_truss.triton.server.installation import assemble_backends, find_installation
+from trtllm_truss.triton.server.installation import assemble_backends
 from trtllm_truss.triton.server.process import ServerProcess
 
 logger = logging.getLogger(__name__)
@@ -190,12 +191,16 @@ class Service:
         _raise_file_limit()
         log = StartupLog(4)
         sweep()
-        host = local_host_info(self._environment)
-        version = version_to_render(host.runtime_version, self._image)
+        machine = describe(self._environment.variables, self._image)
+        host = host_info(machine)
+        in_image = replace(host, image=self._image)
         with log.phase("engine") as details:
-            resolved = self._resolve_engine(host)
+            resolved = self._resolve_engine(host, in_image.known_version)
             engine = resolved.engine
             details.append(f"{engine.kind.value}, context of {engine.max_sequence_tokens} tokens")
+        version = in_image.version_for(engine.config.assumed_version if engine.config else None)
+        if engine.kind is not EngineKind.CPU:
+            _report(machine, engine)
         loading = self._load_tokenizer(resolved.tokenizer_folder, log)
         with log.phase("triton model repository") as details:
             run_folder = self._resources.enter_context(temporary_folder())
@@ -212,7 +217,7 @@ class Service:
         with log.phase("triton") as details:
             heartbeat = EngineHeartbeat()
             supervisor = Supervisor(
-                self._new_run(engine, repository, run_folder),
+                self._new_run(machine, engine, repository, run_folder),
                 supervised_limits(self._settings.serving, engine),
                 heartbeat,
                 tensorrt_llm_version=version,
@@ -289,12 +294,11 @@ class Service:
             self._running.generator.engine_is_gone()
         self.metrics.engine_restarted()
 
-    def _resolve_engine(self, host: HostInfo) -> ResolvedEngine:
+    def _resolve_engine(self, host: HostInfo, version: str | None) -> ResolvedEngine:
         """Validate the engine; build it first if the settings name no repository."""
         built = None
         if self._settings.engine_repository is None:
             built = ensure_engine(self._settings, self._environment, host)
-        version = HostInfo(image=self._image, runtime_version=host.runtime_version).known_version
         resolved = resolve_engine(self._settings, self._environment, host, built, version)
         if resolved.capacity is not None:
             logger.info("%s", resolved.capacity.summary)
@@ -303,10 +307,12 @@ class Service:
         return resolved
 
     def _new_run(
-        self, engine: Engine, repository: Path, run_folder: Path
+        self, machine: Machine, engine: Engine, repository: Path, run_folder: Path
     ) -> Callable[[], ServerProcess]:
         """Return a factory of Triton processes for a rendered repository."""
-        installation = find_installation(self._environment.variables)
+        installation = machine.triton
+        if installation is None:
+            raise TritonError(machine.triton_problem)
         backends = assemble_backends(
             installation, run_folder / "backends", self._environment.variables
         )
@@ -319,7 +325,11 @@ class Service:
         )
         serving = self._settings.serving
         environment = server_environment(
-            self._environment.variables, installation, serving.pass_environment
+            self._environment.variables,
+            installation,
+            serving.pass_environment,
+            python=machine.runtime.python if engine.kind is EngineKind.LLM_API else None,
+            library_paths=machine.cuda.library_paths,
         )
         return lambda: ServerProcess(
             command,
@@ -333,6 +343,14 @@ class Service:
         """Log Triton's output at INFO once it is healthy; its long startup log at DEBUG."""
         level = logging.INFO if self.is_healthy() else logging.DEBUG
         _triton_log.log(level, "triton: %s", line)
+
+
+def _report(machine: Machine, engine: EngineDescription) -> None:
+    """Log Python, driver, CUDA and compatibility mode, and what is amiss."""
+    for sentence in container_sentences(machine.python, machine.runtime, machine.cuda):
+        logger.info("%s", sentence)
+    for finding in check_machine(machine.cuda, machine.limits, engine.world_size):
+        logger.warning("%s", finding.message)
 
 
 def _stop_on_failure(supervisor: Supervisor, loading: Future[TextTokenizer]) -> None:

@@ -17,7 +17,7 @@ _NAMES = frozenset(
 )
 _PREFIXES = (
     # the system and Python
-    *("LC_", "LD_", "XDG_", "MALLOC_", "PYTHON", "CONDA_", "SSL_CERT_"),
+    *("LC_", "LD_", "XDG_", "MALLOC_", "TCMALLOC_", "PYTHON", "CONDA_", "SSL_CERT_"),
     # GPUs and their libraries
     *("CUDA_", "CUDNN_", "CUBLAS_", "NVIDIA_", "NVTX_", "NSYS_", "NVSHMEM_", "NCCL_"),
     *("TRT_", "TENSORRT_", "TRTLLM_", "TLLM_", "TRITON_", "MODELOPT_", "FLASHINFER_"),

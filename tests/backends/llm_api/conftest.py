@@ -20,9 +20,10 @@ from trtllm_truss.backends.llm_api.library import Library, import_library
 from trtllm_truss.backends.llm_api.parameters import Adapter, LlmSettings
 from trtllm_truss.backends.llm_api.request import SERVED_WITH_PENALTIES
 from trtllm_truss.engines.versions import PINNED_VERSION
+from trtllm_truss.machine.triton import find_installation
 from trtllm_truss.triton.model_repository.repository import render_repository
 from trtllm_truss.triton.server.command import launcher, server_environment
-from trtllm_truss.triton.server.installation import assemble_backends, find_installation
+from trtllm_truss.triton.server.installation import assemble_backends
 from trtllm_truss.triton.server.process import ServerProcess
 
 LLM_ARGS: dict[str, Any] = {

@@ -148,9 +148,29 @@ TABLE: dict[str, tuple[dict[str, Any], Severity, list[str]]] = {
         ["0.5 to 0.7", "(about 0.7.1)", "config.yaml's image 25.10", image("24.01"), "older than"],
     ),
     "driver_too_old": (
-        {"config": new_config("1.2.1"), "image": image("26.07"), "gpus": [OLD_DRIVER]},
+        {
+            "config": new_config("1.2.1"),
+            "image": image("26.07"),
+            "python": "/usr/bin/python3",
+            "gpus": [OLD_DRIVER],
+        },
         WARNING,
-        ["driver here is 560.35.05", "CUDA 13.1.0.036", "needs 580"],
+        ["driver here is 560.35.05", "CUDA 13.1.0.036", "update the driver to 580"],
+    ),
+    "python_missing": (
+        {"image": PINNED_IMAGE.name, "python": "/opt/venv-tritonserver/bin/python3"},
+        ERROR,
+        ["/opt/venv-tritonserver/bin/python3", "image 25.10", "set it to /usr/bin/python3"],
+    ),
+    "python_of_tensorrt_llm": (
+        {"config": new_config("1.2.1"), "image": image("26.07"), "python": None},
+        WARNING,
+        ["is not set", "/opt/venv-tritonserver", "Set it to /usr/bin/python3"],
+    ),
+    "runtime_key_of_another_version": (
+        {"config": config_0_12(), "settings": runtime(guided_decoding_backend="xgrammar")},
+        ERROR,
+        ["runtime.guided_decoding_backend", "not of 0.12.0"],
     ),
     "accelerator_count": (
         {"config": new_config(tp=2), "settings": TP2, "accelerator": "H100"},
@@ -228,6 +248,16 @@ def test_compatible_engines_have_no_diagnostics(case: dict[str, Any]) -> None:
     assert find(**case) == []
 
 
+def test_the_cuda_installed_here_decides_before_the_image() -> None:
+    case = {"image": image("26.07"), "python": "/usr/bin/python3", "gpus": [OLD_DRIVER]}
+    here = {"driver_version": "560.35.05", "cuda_version": "13.1.0"}
+    assert find(new_config("1.2.1"), **case, **here, driver_fits=True) == []
+    (diagnostic,) = find(new_config("1.2.1"), **case, **here, driver_fits=False)
+    assert (diagnostic.code, diagnostic.severity) == ("driver_too_old", ERROR)
+    assert "too old for CUDA 13.1.0 here" in diagnostic.message
+    assert "update the driver to 580" in diagnostic.message
+
+
 def test_no_gpu_at_all() -> None:
     (diagnostic,) = find(gpus=[])
     assert "built for 1 GPU(s) and 0 are visible here" in diagnostic.message
@@ -279,7 +309,7 @@ def test_wrong_types_are_settings_errors(name: str, value: Any) -> None:
 
 def test_host_info_from_config_yaml() -> None:
     config = {"resources": {"accelerator": "H100:2"}, "base_image": {"image": PINNED_IMAGE.name}}
-    host = HostInfo.from_config(config, runtime_version="1.0.0")
+    host = HostInfo.from_config(config, HostInfo(runtime_version="1.0.0"))
     assert host == HostInfo("H100:2", PINNED_IMAGE.name, None, "1.0.0")
     for odd in ({}, {"resources": None}, {"resources": {"accelerator": None}}, {"base_image": "x"}):
         assert HostInfo.from_config(odd) == HostInfo()

@@ -16,6 +16,7 @@ from trtllm_truss.engines.diagnostics import Diagnostic, Severity
 from trtllm_truss.engines.gpus import Gpu
 from trtllm_truss.engines.inspection import EngineDescription, inspect_config
 from trtllm_truss.engines.llm_api.arguments import completed
+from trtllm_truss.engines.versions import SYSTEM_PYTHON
 
 VERSIONS = ("1.0.0", "1.1.0", "1.2.1", "1.3.0")
 IMAGE = "nvcr.io/nvidia/tritonserver:{}-trtllm-python-py3"
@@ -30,7 +31,9 @@ def findings(
         "pipeline_parallelism": engine.pipeline_parallelism,
     }
     return check_compatibility(
-        settings_for(**split), engine, HostInfo(runtime_version=version, **host)
+        settings_for(**split),
+        engine,
+        HostInfo(runtime_version=version, python=SYSTEM_PYTHON, **host),
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from trtllm_truss.errors import TritonError
+from trtllm_truss.machine.triton import TritonInstallation
 from trtllm_truss.triton.server.command import (
     Launch,
     launch_environment,
@@ -15,7 +16,6 @@ from trtllm_truss.triton.server.command import (
     server_command,
     server_environment,
 )
-from trtllm_truss.triton.server.installation import TritonInstallation
 from trtllm_truss.triton.server.ports import Ports, free_ports
 
 LAUNCH = Launch("7_ab", Ports(1001, None, 1003, 1004), "trtllm_truss_7_ab_", Path("/tmp/7_ab"))
@@ -92,21 +92,41 @@ def test_environment_has_no_secrets_and_all_paths():
         Path("/t"),
         Path("/b"),
         library_paths=(Path("/libs"),),
-        python_paths=(Path("/packages"), Path("/site")),
+        python_paths=(Path("/packages"),),
+        site_paths=(Path("/site"), Path("/dist")),
         program_path=Path("/venv/bin"),
     )
     assert server_environment(parent, installation, ["ODD"]) == {
         "HOME": "/h",
         "ODD": "1",
         "LD_LIBRARY_PATH": "/libs:/mine",
-        "PYTHONPATH": "/packages:/site",
+        "PYTHONPATH": "/packages",
+        "TRTLLM_TRUSS_SITE": "/site:/dist",
         "PATH": "/venv/bin:/usr/bin",
     }
 
 
 def test_environment_of_a_complete_installation_is_ours():
     plain = TritonInstallation(Path("/t"), Path("/b"))
-    assert server_environment({"TZ": "UTC"}, plain) == {"TZ": "UTC"}
+    assert server_environment({"TZ": "UTC"}, plain) == {"TZ": "UTC", "TRTLLM_TRUSS_SITE": ""}
+
+
+def test_another_python_and_its_driver_come_first(tmp_path):
+    for folder in ("ours", "theirs"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "python3").write_text("")
+        (tmp_path / folder / "python3").chmod(0o755)
+    installation = TritonInstallation(
+        Path("/t"), Path("/b"), library_paths=(Path("/libs"),), program_path=tmp_path / "ours"
+    )
+    parent = {"PATH": f"/opt/bin:{tmp_path}/theirs:/usr/bin", "LD_LIBRARY_PATH": "/host"}
+    here = server_environment(parent, installation)
+    assert here["PATH"].split(":")[0] == f"{tmp_path}/ours"
+    there = server_environment(
+        parent, installation, python=tmp_path / "theirs/python3", library_paths=[Path("/compat")]
+    )
+    assert there["PATH"] == parent["PATH"]
+    assert there["LD_LIBRARY_PATH"] == "/compat:/libs:/host"
 
 
 def test_launch_environment_leaves_the_original_unchanged():

@@ -21,6 +21,8 @@ HARMLESS = [
     'CUDA runtime version"',
     'I1121 08:45:15.570001 7594 cuda_memory_manager.cc:117] "CUDA memory pool disabled"',
     'E1121 08:45:15.570002 7594 server.cc:241] "CudaDriverHelper has not been initialized."',
+    'E1121 08:45:15.579000 7594 ensemble_scheduler.cc:1468] "unable to create stream for ensemble: '
+    'CUDA driver version is insufficient for CUDA runtime version"',
     "Error: Failed to initialize NVML",
     'W1121 08:45:15.580000 7594 metrics.cc:798] "DCGM unable to start: DCGM initialization error"',
     'I1121 08:45:15.580001 7594 server.cc:345] "Timeout 5: Found 0 live models and 0 in-flight"',

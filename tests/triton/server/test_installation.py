@@ -1,75 +1,10 @@
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 from trtllm_truss.errors import TritonError
-from trtllm_truss.triton.server import installation
-from trtllm_truss.triton.server.installation import (
-    TritonInstallation,
-    assemble_backends,
-    find_installation,
-)
-
-
-def program(path):
-    path.parent.mkdir(parents=True)
-    path.write_text("#!/bin/sh\n")
-    path.chmod(0o755)
-    return path
-
-
-def test_named_server_of_a_complete_installation_needs_no_tricks(tmp_path):
-    executable = program(tmp_path / "opt/bin/tritonserver")
-    found = find_installation({"TRITON_SERVER_EXECUTABLE": str(executable), "PATH": ""})
-    assert found.executable == executable
-    assert found.backends == tmp_path / "opt/backends"
-    assert (found.stub, found.library_paths, found.program_path) == (None, (), None)
-
-
-def test_the_environment_of_newer_images_comes_first_on_the_path(tmp_path, monkeypatch):
-    executable = program(tmp_path / "opt/bin/tritonserver")
-    (tmp_path / "venv/bin").mkdir(parents=True)
-    monkeypatch.setattr(installation, "_IMAGE_ENVIRONMENT", tmp_path / "venv")
-    found = find_installation({"TRITON_SERVER_EXECUTABLE": str(executable), "PATH": ""})
-    assert found.program_path == tmp_path / "venv/bin"
-    assert [p.name for p in found.python_paths] == ["packages"]
-
-
-def test_server_on_path_wins_over_the_wheel(tmp_path):
-    executable = program(tmp_path / "opt/bin/tritonserver")
-    assert find_installation({"PATH": str(executable.parent)}).executable == executable
-
-
-def test_wrong_variable_is_named(tmp_path):
-    wrong = str(tmp_path / "nothing")
-    with pytest.raises(TritonError) as failure:
-        find_installation({"TRITON_SERVER_EXECUTABLE": wrong})
-    assert failure.value.message.startswith(f"TRITON_SERVER_EXECUTABLE={wrong} is not")
-    assert "unset it" in failure.value.message
-
-
-def test_wheel_is_found_without_importing_it():
-    found = find_installation({"PATH": ""})
-    assert "pytriton" not in sys.modules
-    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    assert found.stub is not None
-    assert found.stub.parent.name == version
-    assert found.library_paths[0].name == "nvidia_pytriton.libs"
-    assert (found.library_paths[1] / f"libpython{version}.so.1.0").exists()
-
-
-def test_no_server_at_all(monkeypatch):
-    monkeypatch.setattr(installation, "_wheel_executables", list)
-    with pytest.raises(TritonError, match="not installed here"):
-        find_installation({"PATH": ""})
-
-
-def test_missing_libpython_has_a_remedy(monkeypatch):
-    monkeypatch.setattr(installation.Path, "exists", lambda _: False)
-    with pytest.raises(TritonError, match=r"apt install libpython3"):
-        find_installation({"PATH": ""})
+from trtllm_truss.machine.triton import TritonInstallation, find_installation
+from trtllm_truss.triton.server.installation import assemble_backends
 
 
 def test_backends_of_the_variable_win(tmp_path):

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from trtllm_truss.errors import TritonError
-from trtllm_truss.triton.server import mpi
+from trtllm_truss.machine import mpi
+from trtllm_truss.machine.mpi import find_mpirun
 from trtllm_truss.triton.server.mpi import (
     close_control_port,
-    find_mpirun,
     mpi_command,
     needs_oversubscription,
 )

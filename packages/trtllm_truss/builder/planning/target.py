@@ -37,7 +37,7 @@ class Target:
     @classmethod
     def from_host(cls, host: HostInfo) -> Target:
         """Prefer local GPUs to config.yaml's accelerator: an engine fits the GPU that built it."""
-        version = host.tensorrt_llm_version
+        version = host.version_for()
         if host.gpus:
             gpu = min(host.gpus, key=lambda gpu: gpu.total_bytes)
             count = len(host.gpus)

@@ -12,6 +12,8 @@ from pathlib import Path
 from trtllm_truss.builder.planning.target import Target
 from trtllm_truss.engines.versions import image_for
 from trtllm_truss.errors import BuildError
+from trtllm_truss.machine.cuda import find_cuda
+from trtllm_truss.machine.gpus import find_gpus
 from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.child_environment import child_environment
 
@@ -50,6 +52,10 @@ def step_environment(variables: Mapping[str, str], passed: Collection[str]) -> d
     packages = str(Path(__file__).parents[3])
     known = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*known, packages]))
+    cuda = find_cuda(find_gpus(variables).driver_version, variables)
+    if cuda.library_paths:
+        libraries = [*map(str, cuda.library_paths), environment.get("LD_LIBRARY_PATH", "")]
+        environment["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, libraries))
     return environment
 
 

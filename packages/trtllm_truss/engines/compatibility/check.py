@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from trtllm_truss.engines.compatibility.checkpoints import check_checkpoint
 from trtllm_truss.engines.compatibility.gpus import KNOWN_QUANTIZATIONS, check_gpus
 from trtllm_truss.engines.compatibility.host import HostInfo
-from trtllm_truss.engines.compatibility.versions import check_versions
+from trtllm_truss.engines.compatibility.versions import check_container, check_versions
 from trtllm_truss.engines.diagnostics import Diagnostic, error, shortlist, warning
-from trtllm_truss.engines.inspection import EngineDescription
+from trtllm_truss.engines.inspection import EngineDescription, EngineKind
 from trtllm_truss.engines.rank_files import RankFiles
 from trtllm_truss.engines.tensorrt_llm_config import EngineConfig, Quantization
+from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.runtime import RuntimeOptions
 
@@ -30,7 +31,12 @@ def check_compatibility(
         diagnostics += _limits(settings.runtime, engine)
         diagnostics += _capabilities(settings.runtime, engine.config)
         diagnostics += check_versions(engine.config, host)
+    if host.known_version is None and engine.checkpoint is None:
+        built = engine.config.assumed_version if engine.config else None
+        diagnostics += _parameters(settings.runtime, host.version_for(built))
     diagnostics += check_checkpoint(settings, engine, host)
+    if engine.kind is not EngineKind.CPU:
+        diagnostics += check_container(host)
     if engine.number_formats is not None:
         diagnostics += _unknown_quantization(engine.number_formats)
     return [*diagnostics, *check_gpus(engine, host)]
@@ -91,6 +97,17 @@ def _capabilities(runtime: RuntimeOptions, config: EngineConfig) -> Iterator[Dia
                 "without paged context FMHA; remove it, or build the engine with "
                 "--use_paged_context_fmha enable.",
             )
+
+
+def _parameters(runtime: RuntimeOptions, version: str) -> Iterator[Diagnostic]:
+    """Yield an error if `runtime` does not fit the engine's version.
+
+    Where the version here is known, that was compared when config.yaml was read.
+    """
+    try:
+        runtime.check_version(version)
+    except SettingsError as problem:
+        yield error("runtime_key_of_another_version", problem.message)
 
 
 def _unknown_quantization(quantization: Quantization) -> Iterator[Diagnostic]:

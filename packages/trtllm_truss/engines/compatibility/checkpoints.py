@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 from trtllm_truss.engines.checkpoint import Checkpoint
 from trtllm_truss.engines.compatibility.host import HostInfo
-from trtllm_truss.engines.compatibility.versions import check_driver
 from trtllm_truss.engines.diagnostics import Diagnostic, error, warning
 from trtllm_truss.engines.inspection import EngineDescription
 from trtllm_truss.engines.llm_api.architectures import (
@@ -20,7 +19,7 @@ from trtllm_truss.engines.llm_api.architectures import (
     OTHER_BACKENDS,
 )
 from trtllm_truss.engines.llm_api.arguments import unused_keys
-from trtllm_truss.engines.versions import IMAGES, find_image
+from trtllm_truss.engines.versions import IMAGES
 from trtllm_truss.engines.weight_format import WeightFormat
 from trtllm_truss.literals import Release, release
 from trtllm_truss.settings.model import Settings
@@ -66,10 +65,7 @@ def loadable_since(checkpoint: Checkpoint) -> str:
 
 
 def _image(host: HostInfo) -> Iterator[Diagnostic]:
-    image = None if host.image is None else find_image(host.image)
-    if image is not None:
-        yield from check_driver(image, host.gpus or ())
-    elif host.image is not None and _NO_TRITON.search(host.image):
+    if host.image is not None and _NO_TRITON.search(host.image):
         yield error(
             "image_without_triton",
             f"config.yaml: base_image.image is {host.image}, which holds no Triton; set it to "

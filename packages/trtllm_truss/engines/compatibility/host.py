@@ -3,52 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trtllm_truss.engines.gpus import Gpu
-from trtllm_truss.engines.versions import version_in, version_to_render
+from trtllm_truss.engines.versions import PINNED_VERSION, version_in
 
 
 @dataclass(frozen=True, slots=True)
 class HostInfo:
-    """GPUs, image and runtime of the host that runs an engine; None is "unknown".
+    """GPUs, CUDA, image and runtime of the host that runs an engine; None is "unknown".
 
     Attributes:
         accelerator: ``resources.accelerator`` of config.yaml, such as ``H100:2``.
         image: ``base_image.image`` of config.yaml.
         gpus: the visible GPUs.
         runtime_version: the installed version of TensorRT-LLM.
+        python: ``base_image.python_executable_path`` of config.yaml.
+        driver_version: of the NVIDIA driver.
+        cuda_version: of the CUDA toolkit installed here.
+        driver_fits: whether that toolkit runs on the driver, in any compatibility mode.
     """
 
     accelerator: str | None = None
     image: str | None = None
     gpus: Sequence[Gpu] | None = None
     runtime_version: str | None = None
+    python: str | None = None
+    driver_version: str | None = None
+    cuda_version: str | None = None
+    driver_fits: bool | None = None
 
     @property
     def known_version(self) -> str | None:
         """The TensorRT-LLM version here; None if neither runtime nor image tells."""
         return self.runtime_version or (version_in(self.image) if self.image else None)
 
-    @property
-    def tensorrt_llm_version(self) -> str:
-        return version_to_render(self.runtime_version, self.image)
+    def version_for(self, built: str | None = None) -> str:
+        """Choose the TensorRT-LLM version whose tensors and parameters are rendered.
+
+        Args:
+            built: the version that built the engine, which runs on no other; None for an engine of
+                another kind.
+        """
+        return self.known_version or built or PINNED_VERSION
 
     @classmethod
-    def from_config(
-        cls,
-        config: Mapping[str, Any],
-        *,
-        gpus: Sequence[Gpu] | None = None,
-        runtime_version: str | None = None,
-    ) -> HostInfo:
-        """Take the platform's keys from a parsed config.yaml; Truss checks their types."""
-        return cls(
+    def from_config(cls, config: Mapping[str, Any], here: HostInfo | None = None) -> HostInfo:
+        """Take the platform's keys from a parsed config.yaml; Truss checks their types.
+
+        Args:
+            config: the parsed file.
+            here: the rest; default: all of it is unknown.
+        """
+        return replace(
+            here or cls(),
             accelerator=_text(config, "resources", "accelerator"),
             image=_text(config, "base_image", "image"),
-            gpus=gpus,
-            runtime_version=runtime_version,
+            python=_text(config, "base_image", "python_executable_path"),
         )
 
 

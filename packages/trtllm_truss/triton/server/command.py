@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from trtllm_truss.errors import TritonError
+from trtllm_truss.machine.limits import usable_cpus
+from trtllm_truss.machine.mpi import find_mpirun
+from trtllm_truss.machine.triton import TritonInstallation
 from trtllm_truss.processes.leftovers import RUN_PREFIX
 from trtllm_truss.settings.child_environment import child_environment
 from trtllm_truss.triton.model_repository.contract import MODEL_NAME
-from trtllm_truss.triton.server.installation import TritonInstallation
 from trtllm_truss.triton.server.mpi import (
     MPI_DEFAULTS,
-    find_mpirun,
     mpi_command,
     mpi_environment,
     needs_oversubscription,
-    usable_cpus,
 )
 from trtllm_truss.triton.server.ports import GRPC_ADDRESS_VARIABLE, LOOPBACK, Ports, free_ports
 
@@ -33,6 +34,11 @@ _CLOSED_TO_ALL = "shared-memory,trace,logging:closed:to:all=x"
 
 No client can: a colon ends the name of a header in HTTP/1, and gRPC resets a call whose header's
 name holds one. A secret instead would be visible in the argument vector to all users.
+"""
+SITE_VARIABLE = "TRTLLM_TRUSS_SITE"
+"""Names the packages of this process for Python models, which may run in another Python.
+
+They come last: TensorRT-LLM's own packages in its virtual environment win over ours.
 """
 _ORCHESTRATOR = "TRTLLM_ORCHESTRATOR"
 _NO_USAGE_STATISTICS = {
@@ -183,18 +189,31 @@ def _http_options(port: int | None) -> list[str]:
 
 
 def server_environment(
-    parent: Mapping[str, str], installation: TritonInstallation, passed: Collection[str] = ()
+    parent: Mapping[str, str],
+    installation: TritonInstallation,
+    passed: Collection[str] = (),
+    *,
+    python: Path | None = None,
+    library_paths: Sequence[Path] = (),
 ) -> dict[str, str]:
     """Build the server's environment from ours: without secrets, with the server's paths.
 
-    The engine is on disk before Triton starts, so nothing in the child needs a token. `passed`
-    names further variables for the server.
+    The engine is on disk before Triton starts, so nothing in the child needs a token.
+
+    Args:
+        parent: the environment of this process.
+        installation: the server.
+        passed: names of further variables for the server.
+        python: runs Python models; default: the one of `installation`.
+        library_paths: searched before all others, such as the image's own CUDA driver.
     """
     environment = child_environment(parent, passed)
-    if installation.program_path is not None:
-        _prepend(environment, "PATH", [installation.program_path])
-    _prepend(environment, "LD_LIBRARY_PATH", installation.library_paths)
+    program_path = installation.program_path if python is None else python.parent
+    if program_path is not None and not _finds_python(environment, program_path):
+        _prepend(environment, "PATH", [program_path])
+    _prepend(environment, "LD_LIBRARY_PATH", [*library_paths, *installation.library_paths])
     _prepend(environment, "PYTHONPATH", installation.python_paths)
+    environment[SITE_VARIABLE] = os.pathsep.join(map(str, installation.site_paths))
     return environment
 
 
@@ -206,6 +225,12 @@ def launch_environment(environment: Mapping[str, str], launch: Launch) -> dict[s
         **mpi_environment(launch.folder, launch.ports.mpi),
         GRPC_ADDRESS_VARIABLE: f"{LOOPBACK}:{launch.ports.grpc}",
     }
+
+
+def _finds_python(environment: Mapping[str, str], folder: Path) -> bool:
+    """Return True if ``python3`` of a folder is already the first on ``PATH``."""
+    found = shutil.which("python3", path=environment.get("PATH", ""))
+    return found is not None and Path(found).parent == folder
 
 
 def _prepend(environment: dict[str, str], name: str, folders: Sequence[Path]) -> None:

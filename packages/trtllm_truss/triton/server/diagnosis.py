@@ -16,6 +16,7 @@ _OTHER_ERROR = re.compile(r"\berror\b|\bfail(ed|ure)?\b|assert|exception|abort|c
 # mpirun's frame around its messages; and its message when it stops listening (mpi.py).
 _NOISE = re.compile(
     r"CudaDriverHelper|DCGM|NVML|failed to stop server|error: creating server|pinned system memory"
+    r"|unable to create stream for"
     r"|^-{20,}$|^\s*(At:$|<frozen |File \")|^[+|]|(prterun|mpirun) (noticed|detected) that"
     r"|^causing the job to be terminated|^Process name:|^Exit code:|^exited on signal"
     r"|^thus causing the job|^signal \d+ \(|^NOTE: invoking MPI_ABORT|^You may or may not see"

@@ -1,77 +1,18 @@
-"""Find the Triton server on this machine and the paths that it needs.
-
-Two layouts are known. In NVIDIA's images ``/opt/tritonserver`` is complete and nothing is added.
-The ``nvidia-pytriton`` wheel holds the same server, but its libraries are in a sibling folder of
-the package, its Python backend comes with one stub executable per Python version, and that stub
-finds neither libpython nor the environment's packages without help.
-"""
+"""One folder with every backend: the server's, ours and those of the operator."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import platform
 import shutil
-import sys
-import sysconfig
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from trtllm_truss.engines.versions import IMAGE_ENVIRONMENT
 from trtllm_truss.errors import TritonError
+from trtllm_truss.machine.triton import TritonInstallation
 
-EXECUTABLE_VARIABLE = "TRITON_SERVER_EXECUTABLE"
 BACKENDS_VARIABLE = "TRITON_BACKEND_DIRECTORY"
 
-_IMAGE_EXECUTABLE = Path("/opt/tritonserver/bin/tritonserver")
-_IMAGE_ENVIRONMENT = Path(IMAGE_ENVIRONMENT)
-_OWN_PACKAGE = Path(__file__).resolve().parents[2]
-_OWN_BACKENDS = _OWN_PACKAGE / "backends"
-_STUB = "triton_python_backend_stub"
-
-
-@dataclass(frozen=True, slots=True)
-class TritonInstallation:
-    """A server that can be started.
-
-    Attributes:
-        executable: ``tritonserver``.
-        backends: the folder with the server's own backends.
-        stub: the Python backend's stub for the running Python, where the backend has none itself.
-        library_paths: prepended to ``LD_LIBRARY_PATH``.
-        python_paths: prepended to ``PYTHONPATH``.
-        program_path: prepended to ``PATH``.
-    """
-
-    executable: Path
-    backends: Path
-    stub: Path | None = None
-    library_paths: tuple[Path, ...] = ()
-    python_paths: tuple[Path, ...] = ()
-    program_path: Path | None = None
-
-
-def find_installation(environ: Mapping[str, str] | None = None) -> TritonInstallation:
-    """Find the server: ``TRITON_SERVER_EXECUTABLE``, ``PATH``, NVIDIA's image, then the wheel.
-
-    Raises:
-        TritonError: no server was found, or the one named or found cannot run here.
-    """
-    environ = os.environ if environ is None else environ
-    executable = _find_executable(environ)
-    root = executable.parent.parent
-    if (root / "python_backend_stubs").is_dir():
-        return _wheel_installation(executable, root)
-    # From 26.04 on, the image has TensorRT-LLM in a virtual environment, and the stub takes its
-    # interpreter from the `python3` it finds on PATH.
-    programs = _IMAGE_ENVIRONMENT / "bin"
-    return TritonInstallation(
-        executable,
-        root / "backends",
-        python_paths=(_OWN_PACKAGE.parent,),
-        program_path=programs if programs.is_dir() else None,
-    )
+_OWN_BACKENDS = Path(__file__).resolve().parents[2] / "backends"
 
 
 def assemble_backends(
@@ -103,84 +44,6 @@ def assemble_backends(
         else:
             (folder / name).symlink_to(source)
     return folder
-
-
-def _find_executable(environ: Mapping[str, str]) -> Path:
-    named = environ.get(EXECUTABLE_VARIABLE)
-    if named:
-        path = shutil.which(named, path=environ.get("PATH"))
-        if path is None:
-            raise TritonError(
-                f"{EXECUTABLE_VARIABLE}={named} is not an executable file. "
-                "Give the full path of tritonserver, or unset it to have one found."
-            )
-        return Path(path).resolve()
-    on_path = shutil.which("tritonserver", path=environ.get("PATH"))
-    candidates = [Path(on_path)] if on_path else []
-    candidates += [_IMAGE_EXECUTABLE, *_wheel_executables()]
-    for candidate in candidates:
-        if os.access(candidate, os.X_OK):
-            return candidate.resolve()
-    raise TritonError(
-        "Triton Inference Server is not installed here. Run inside an NVIDIA Triton image, "
-        f"set {EXECUTABLE_VARIABLE}, or `pip install --no-deps nvidia-pytriton` (CPU only)."
-    )
-
-
-def _wheel_executables() -> list[Path]:
-    """Return the path of the wheel's server; the package is located, never imported."""
-    spec = importlib.util.find_spec("pytriton")
-    folders = spec.submodule_search_locations if spec is not None else None
-    return [Path(folder) / "tritonserver/bin/tritonserver" for folder in folders or ()]
-
-
-def _wheel_installation(executable: Path, root: Path) -> TritonInstallation:
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    stub = root / "python_backend_stubs" / version / _STUB
-    if not stub.is_file():
-        known = ", ".join(sorted(p.name for p in stub.parent.parent.iterdir()))
-        raise TritonError(
-            f"nvidia-pytriton has no Python backend for Python {version}, only for {known}. "
-            "Use one of those versions."
-        )
-    return TritonInstallation(
-        executable,
-        root / "backends",
-        stub=stub,
-        library_paths=(root.parent.parent / "nvidia_pytriton.libs", _libpython_folder(version)),
-        python_paths=(_OWN_PACKAGE.parent, *_site_folders()),
-        # The stub's interpreter runs isolated: it ignores PYTHONPATH and PYTHONHOME, and takes its
-        # library and packages, a virtual environment's too, from the `python3` it finds on PATH.
-        program_path=Path(sys.executable).parent,
-    )
-
-
-def _libpython_folder(version: str) -> Path:
-    """Return the folder of the shared library that the stub is linked against.
-
-    Raises:
-        TritonError: neither this Python nor the system has it.
-    """
-    name = f"libpython{version}.so.1.0"
-    base, machine = Path(sys.base_prefix), platform.machine()
-    folders = [
-        *filter(None, (sysconfig.get_config_var("LIBDIR"), sysconfig.get_config_var("LIBPL"))),
-        *(base / "lib", base / f"lib/{machine}-linux-gnu"),
-        *(Path(f"/usr/lib/{machine}-linux-gnu"), Path("/usr/lib64"), Path("/usr/local/lib")),
-    ]
-    for folder in map(Path, folders):
-        if (folder / name).exists():
-            return folder
-    raise TritonError(
-        f"Triton's Python backend needs {name}, and {sys.base_prefix} has none. Install it "
-        f"(Debian, Ubuntu: `apt install libpython{version}`) or use a Python built with "
-        f"--enable-shared (`uv python install {version}`)."
-    )
-
-
-def _site_folders() -> tuple[Path, ...]:
-    """Return the package folders that this process imports from, virtual environment included."""
-    return tuple(Path(p) for p in sys.path if Path(p).name in ("site-packages", "dist-packages"))
 
 
 def _backends_by_name(sources: list[Path]) -> dict[str, Path]:

@@ -120,7 +120,7 @@ KNOWN_ERRORS: tuple[KnownError, ...] = (
         "tensorrt_llm_missing",
         r"ModuleNotFoundError: No module[^']*'tensorrt_llm'",
         "The Python that runs Triton's backends has no TensorRT-LLM; run inside "
-        f"{IMAGES[-1].name}, with base_image.python_executable_path set to the Python that has it.",
+        f"{IMAGES[-1].name}, or put the folder of the `python3` that has it first on PATH.",
     ),
     _known_error(
         "module_missing",
@@ -188,8 +188,9 @@ KNOWN_ERRORS: tuple[KnownError, ...] = (
     _known_error(
         "driver",
         r"CUDA driver version is insufficient",
-        f"The NVIDIA driver is too old for this image, or no GPU is visible; {PINNED_IMAGE.name} "
-        f"was made for driver {PINNED_IMAGE.driver}.",
+        'The NVIDIA driver is too old for this image, or no GPU is visible; the line "CUDA '
+        'compatibility" at the start of the log names the mode. '
+        f"{PINNED_IMAGE.name} was made for driver {PINNED_IMAGE.driver}.",
     ),
     _known_error(
         "kv_cache_memory",

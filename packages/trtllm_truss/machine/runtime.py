@@ -1,0 +1,171 @@
+"""The TensorRT-LLM of this machine, found without importing it.
+
+NVIDIA's images up to about 26.02 have the Python package in the system's Python. Later ones have it
+in ``/opt/venv-tritonserver``, which is first on ``PATH``; the Truss's own Python does not see it
+there. Images before 24.04 have the libraries without the package.
+
+Source: ``dockerfile/Dockerfile.triton.trt_llm_backend`` in triton-inference-server/
+tensorrtllm_backend.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtllm_truss.engines.versions import IMAGE_ENVIRONMENT, SYSTEM_PYTHON, find_tag, version_in
+from trtllm_truss.machine.paths import ROOT, folders_of, read_text, under
+
+_PACKAGE = "tensorrt_llm"
+_LIBRARY = "libtensorrt_llm.so"
+_RELEASE_VARIABLE = "NVIDIA_TRITON_SERVER_VERSION"
+_BACKEND_FOLDER = "/opt/tritonserver/backends/tensorrtllm"
+_LINKER_FOLDER = "/etc/ld.so.conf.d"
+_METADATA_VERSION = re.compile(r"(?m)^Version: *(\S+)")
+_MINOR = re.compile(r"python(3\.[0-9]+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """TensorRT-LLM as found on this machine.
+
+    Attributes:
+        version: such as ``1.2.1``; None if unknown.
+        python: the executable that can import it; None if no Python was found that can.
+        library: ``libtensorrt_llm.so``; None if it was not found.
+        found_by: the source of the version, such as ``/opt/…/site-packages`` or an image's name.
+        installed: True if it is on this machine; False if the version is that of an image's name.
+    """
+
+    version: str | None = None
+    python: Path | None = None
+    library: Path | None = None
+    found_by: str = "nothing"
+    installed: bool = False
+
+    @property
+    def installed_version(self) -> str | None:
+        return self.version if self.installed else None
+
+
+def find_runtime(
+    environ: Mapping[str, str] | None = None, image: str | None = None, root: Path = ROOT
+) -> Runtime:
+    """Find TensorRT-LLM.
+
+    The order is: ``python3`` on ``PATH``, which runs Triton's Python models; the image's virtual
+    environment; this process's packages; the system's Python; the package around
+    ``libtensorrt_llm.so``; the release of the Triton image; the image's name.
+
+    Args:
+        environ: of this process by default.
+        image: `base_image.image` of config.yaml, the last resort.
+        root: stands for ``/``.
+    """
+    environ = os.environ if environ is None else environ
+    library = _library(environ, root)
+    for python, folders in _pythons(environ, root):
+        for folder in folders:
+            if version := _version_in_folder(folder):
+                own_library = folder / _PACKAGE / "libs" / _LIBRARY
+                library = own_library if own_library.is_file() else library
+                return Runtime(version, python, library, str(folder), installed=True)
+    if library is not None:
+        folder = library.parents[2]  # <folder>/tensorrt_llm/libs/libtensorrt_llm.so
+        if version := _version_in_folder(folder):
+            return Runtime(version, _python_of(folder), library, str(library), installed=True)
+    tag = environ.get(_RELEASE_VARIABLE, "")
+    known = find_tag(tag)
+    if known is not None and (library is not None or under(root, _BACKEND_FOLDER).is_dir()):
+        found_by = f"{_RELEASE_VARIABLE}={tag}"
+        return Runtime(known.tensorrt_llm, None, library, found_by, installed=True)
+    version = version_in(image) if image else None
+    if version is not None:
+        return Runtime(version, None, library, f"the image's name, {image}")
+    return Runtime(library=library)
+
+
+def _pythons(environ: Mapping[str, str], root: Path) -> Iterator[tuple[Path, list[Path]]]:
+    """Yield each Python with the folders of its packages, in the order of the search."""
+    if on_path := shutil.which("python3", path=environ.get("PATH", "")):
+        yield Path(on_path), package_folders(Path(on_path))
+    in_image = under(root, IMAGE_ENVIRONMENT) / "bin/python3"
+    yield in_image, package_folders(in_image)
+    if root == ROOT:
+        yield Path(sys.executable), [Path(entry) for entry in sys.path if entry]
+    system = under(root, SYSTEM_PYTHON)
+    yield system, package_folders(system)
+
+
+def package_folders(python: Path) -> list[Path]:
+    """List the folders from which a Python imports packages, without running it.
+
+    Args:
+        python: an executable in the ``bin`` of an installation or a virtual environment; a link is
+            not followed, for that of an environment leads out of it.
+    """
+    prefix = python.parent.parent
+    minor = _MINOR.search(python.resolve().name)
+    name = f"python{minor[1]}" if minor else "python3*"
+    folders = sorted(prefix.glob(f"lib/{name}/site-packages"))
+    settings = read_text(prefix / "pyvenv.cfg")
+    if settings:
+        if re.search(r"(?m)^include-system-site-packages\s*=\s*true", settings):
+            home = re.search(r"(?m)^home\s*=\s*(.+)$", settings)
+            folders += package_folders(Path(home[1].strip()) / "python3") if home else []
+        return folders
+    # Debian's Python keeps pip's packages in /usr/local and its own in /usr/lib/python3.
+    for pattern in (f"local/lib/{name}", f"lib/{name}", "lib/python3"):
+        folders += sorted(prefix.glob(f"{pattern}/dist-packages"))
+    return folders
+
+
+def _version_in_folder(folder: Path) -> str | None:
+    """Return the version of the package in a folder of packages, by its metadata or its source."""
+    for found in importlib.metadata.distributions(name=_PACKAGE, path=[str(folder)]):
+        version = _METADATA_VERSION.search(found.read_text("METADATA") or "")
+        if version:
+            return version[1]
+    return _version_in_source(folder / _PACKAGE)
+
+
+def _version_in_source(package: Path) -> str | None:
+    if not (package / "__init__.py").is_file():  # /app/tensorrt_llm holds examples
+        return None
+    try:
+        tree = ast.parse(read_text(package / "version.py"))
+    except (SyntaxError, ValueError):
+        return None
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant):
+            names = [target.id for target in statement.targets if isinstance(target, ast.Name)]
+            if "__version__" in names:
+                return str(statement.value.value)
+    return None
+
+
+def _library(environ: Mapping[str, str], root: Path) -> Path | None:
+    """Find the library where the loader looks for it, and beside Triton's backend."""
+    configured = (
+        under(root, line.strip())
+        for file in sorted(under(root, _LINKER_FOLDER).glob("*.conf"))
+        for line in read_text(file).splitlines()
+        if line.strip().startswith("/")
+    )
+    folders = (*folders_of(environ, "LD_LIBRARY_PATH"), *configured, under(root, _BACKEND_FOLDER))
+    return next((f / _LIBRARY for f in folders if (f / _LIBRARY).is_file()), None)
+
+
+def _python_of(folder: Path) -> Path | None:
+    """Return the Python of a folder ``<prefix>/lib/python3.x/site-packages``."""
+    if len(folder.parents) < 3:
+        return None
+    python = folder.parents[2] / "bin/python3"
+    return python if python.exists() else None
