@@ -28,7 +28,7 @@ Newer kinds begin where the image's CUDA has them in any case.
 """
 
 _SLICES = frozenset({"H100_40GB"})  # MIG: NCCL does not join slices
-_WORKING_BYTES = 3 * 10**9  # activations, CUDA graphs, NCCL; see engines.capacity
+_WORKING_BYTES = 2 * 10**9  # CUDA graphs, NCCL, an engine's activations; see engines.capacity
 
 
 @dataclass(frozen=True, slots=True)
