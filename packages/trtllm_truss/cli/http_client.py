@@ -14,11 +14,17 @@ from urllib.parse import urlsplit
 from trtllm_truss.cli.local_main import is_loopback
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest, TrussError
 
+DEFAULT_URL = "http://localhost:8080"
+URL_HELP = (
+    "a local server, or the predict URL of a deployed Truss; the variable BASETEN_API_KEY is sent "
+    "to remote hosts over https"
+)
+
 _LOCAL_PATH = "/v1/models/model:predict"
 _API_KEY_VARIABLE = "BASETEN_API_KEY"
 _UNAUTHORIZED = (http.client.UNAUTHORIZED, http.client.FORBIDDEN)
 _WITHHELD = f". {_API_KEY_VARIABLE} was not sent: it is sent to remote hosts over https only."
-_CUT_OFF = "the response was cut off; see the server's log."
+CUT_OFF = "the response was cut off; see the server's log."
 
 
 class Answer:
@@ -38,9 +44,9 @@ class Answer:
             while chunk := self._response.read1(65536):
                 yield decoder.decode(chunk)
         except (http.client.HTTPException, OSError) as error:
-            raise EngineUnavailable(_CUT_OFF) from error
+            raise EngineUnavailable(CUT_OFF) from error
         if self._response.length:  # bytes missing of a body with a length; a chunked one has raised
-            raise EngineUnavailable(_CUT_OFF)
+            raise EngineUnavailable(CUT_OFF)
 
     def events(self) -> Iterator[dict[str, Any]]:
         """Yield the JSON objects of a stream of server-sent events."""
@@ -93,7 +99,8 @@ def post(url: str, body: Mapping[str, object], accept: str = "*/*") -> Iterator[
         if response.status != http.client.OK:
             withheld = api_key and not key_is_safe and response.status in _UNAUTHORIZED
             raise TrussError(_error_message(response) + (_WITHHELD if withheld else ""))
-        yield Answer(response)
+        with response:  # else it would keep a connection that the server closes after it
+            yield Answer(response)
     finally:
         connection.close()
 

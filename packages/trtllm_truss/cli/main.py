@@ -17,6 +17,7 @@ _COMMANDS = {
     "init": "write a Truss for an engine, ready to push",
     "serve": "run the Truss in Truss's own server, without Docker",
     "predict": "stream an answer to the terminal",
+    "chat": "converse with the model in the terminal",
     "check": "verify everything that can be verified without a start",
     "render": "write the Triton model repository",
     "build": "build the engine from a checkpoint",

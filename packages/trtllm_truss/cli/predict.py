@@ -5,17 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 
-from trtllm_truss.cli.http_client import post
+from trtllm_truss.cli.http_client import DEFAULT_URL, URL_HELP, post
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prompt", metavar="PROMPT", help="the text to continue")
-    parser.add_argument(
-        "--url",
-        default="http://localhost:8080",
-        help="a local server, or the predict URL of a deployed Truss (default: %(default)s); the "
-        "variable BASETEN_API_KEY is sent to remote hosts over https",
-    )
+    parser.add_argument("--url", default=DEFAULT_URL, help=f"{URL_HELP} (default: %(default)s)")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="tokens to generate")
     parser.add_argument(
         "--stop", action="append", metavar="WORD", help="end before this word; may be repeated"

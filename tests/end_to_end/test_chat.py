@@ -1,0 +1,60 @@
+"""`chat` against the real server: on a terminal, and in a pipe."""
+
+from __future__ import annotations
+
+import json
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.support.terminal import Terminal
+from tests.support.truss_process import Served
+from tests.support.waiting import settles
+
+pytestmark = pytest.mark.engines("cpu")
+QUESTION = "What is machine learning?"
+
+
+def test_a_conversation_on_a_terminal(server: Served, tmp_path: Path) -> None:
+    file = tmp_path / "saved.json"
+    root = f"http://127.0.0.1:{server.port}"
+    arguments = ["chat", "--url", root, "--temperature", "0", "--max-tokens", "400"]
+    with Terminal(*arguments) as terminal:
+        terminal.until("/help lists the commands")
+        terminal.type(f"{QUESTION}\r")
+        terminal.until("Machine learning is")  # of some hundred tokens that are to come
+        terminal.type("\x03")
+        terminal.until(r"\[stopped\]")
+        assert settles(lambda: server.running() == 0)
+
+        terminal.type("Answer in\x1b\rone word.\r")  # Alt-Enter
+        shown = terminal.until(r"\[\d+ tokens, finish reason \w+; first token after .*tokens/s\]")
+        terminal.type(f"/stats\r/save {file}\r")
+        terminal.until("1 answers.*saved: ")
+        terminal.type("\x03")  # at the prompt it ends nothing
+        terminal.until("Ctrl-D ends.*>")  # the next prompt
+        terminal.type("\x04")
+        assert terminal.end() == 0
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    messages = json.loads(file.read_text())["messages"]
+    assert [each["role"] for each in messages] == ["user", "assistant"] * 2
+    assert messages[1]["content"].startswith("Machine learning is")
+    assert messages[2]["content"] == "Answer in\none word."
+    last = messages.pop()["content"]
+    assert server.post({"messages": messages, "max_tokens": 400}).text == last
+    assert last.strip().replace("\n", "\r\n") in shown
+
+
+def test_a_message_from_a_pipe(server: Served) -> None:
+    arguments = ["--url", server.url, "--temperature", "0", "--max-tokens", "20"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "trtllm_truss", "chat", *arguments],
+        input=f"{QUESTION}\n".encode(),
+        capture_output=True,
+        timeout=60,
+    )
+    body = {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": 20}
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    assert ran.stdout.decode() == server.post(body).text + "\n"
