@@ -215,6 +215,11 @@ class Admission:
         return self._max_requests + self._limits.queue_limit
 
     @property
+    def kv_cache_tokens(self) -> int:
+        """Capacity of the KV cache; 0 if it is unknown or sets no limit."""
+        return 0 if self._max_tokens == math.inf else int(self._max_tokens)
+
+    @property
     def waiting(self) -> int:
         """Number of queued requests."""
         return len(self._queue)

@@ -30,6 +30,7 @@ class Metrics(Collector):
         waiting: returns the number of queued requests.
         running: returns the number of requests in the engine.
         engine_up: returns True while the engine answers.
+        kv_cache: returns the KV cache's reserved tokens and its capacity, 0 if unknown.
         clock: seconds, monotonic.
     """
 
@@ -39,11 +40,13 @@ class Metrics(Collector):
         waiting: Callable[[], int],
         running: Callable[[], int],
         engine_up: Callable[[], bool],
+        kv_cache: Callable[[], tuple[int, int]] = lambda: (0, 0),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._waiting = waiting
         self._running = running
         self._engine_up = engine_up
+        self._kv_cache = kv_cache
         self._clock = clock
         self._counters = Counters()
         self._restarts = 0
@@ -72,10 +75,13 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of a scrape."""
         yield from self._counters.families()
+        reserved, capacity = self._kv_cache()
         for name, documentation, value in (
             ("requests_in_flight", "Requests begun and not ended.", self._counters.in_flight),
             ("requests_waiting", "Requests that wait for admission.", self._waiting()),
             ("requests_running", "Requests that the engine has.", self._running()),
+            ("kv_cache_reserved_tokens", "KV cache reserved for running requests.", reserved),
+            ("kv_cache_tokens", "Capacity of the KV cache; 0 if unknown.", capacity),
             ("engine_up", "1 while the engine answers, else 0.", int(self._engine_up())),
         ):
             yield GaugeMetricFamily(PREFIX + name, documentation, value=value)

@@ -132,6 +132,7 @@ class Service:
             waiting=lambda: self._running.admission.waiting if self._running else 0,
             running=lambda: self._running.admission.running if self._running else 0,
             engine_up=self.is_healthy,
+            kv_cache=self._kv_cache,
         )
 
     @property
@@ -265,6 +266,13 @@ class Service:
         )
         _settle_memory()
         logger.info("ready after %.1f s", log.elapsed_s)
+
+    def _kv_cache(self) -> tuple[int, int]:
+        """Return the reserved tokens of the KV cache and its capacity, 0 if unknown."""
+        if self._running is None:
+            return 0, 0
+        admission = self._running.admission
+        return admission.reserved_tokens, admission.kv_cache_tokens
 
     def _load_tokenizer(self, folder: Path, log: StartupLog) -> Future[TextTokenizer]:
         """Load the tokenizer while Triton starts."""
