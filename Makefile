@@ -11,6 +11,7 @@ CLIENTS := .venv-clients
 CLIENTS_READY := $(CLIENTS)/.ready
 HOST   ?= 127.0.0.1
 PORT   ?= 8080
+CONSOLE ?= 8081
 EXAMPLE := examples/smollm2-135m-cpu/config.yaml
 
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off
@@ -26,7 +27,7 @@ PROGRESS = 2>&1 | tee -a $(VENV)/pip.log | awk '\
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
-.PHONY: help setup demo serve test engines unit clients check format docs lock bench clean
+.PHONY: help setup demo chat console serve test engines unit clients check format docs lock bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +50,14 @@ $(READY): requirements.txt requirements-dev.txt requirements-wheels.txt pyprojec
 
 demo: $(READY) ## stream one answer of a real LLM to the terminal, on the CPU
 	@$(BIN)/trtllm-truss demo --config $(EXAMPLE)
+	@echo; echo "next: make chat, a conversation with this model in the terminal"
+
+chat: $(READY) ## talk with the CPU example in the terminal
+	@$(BIN)/trtllm-truss chat --config $(EXAMPLE)
+	@echo "next: make console, the same model on a page in the browser, with its vital signs"
+
+console: $(READY) ## serve the CPU example with a page on 127.0.0.1:8081 (CONSOLE=...) until Ctrl-C
+	@exec $(BIN)/trtllm-truss serve --config $(EXAMPLE) --host $(HOST) --port $(PORT) --console $(CONSOLE)
 
 serve: $(READY) ## serve the CPU example on 127.0.0.1:8080 (HOST=... PORT=...) until Ctrl-C
 	@exec $(BIN)/trtllm-truss serve --config $(EXAMPLE) --host $(HOST) --port $(PORT)

@@ -11,7 +11,7 @@ import pytest
 from tests.support.fake_llm_api import serve_checkpoint, write_checkpoint
 from tests.support.fake_tensorrtllm import serve_engine, write_engine
 from tests.support.smollm2 import smollm2_file
-from tests.support.truss_process import Served
+from tests.support.truss_process import Served, free_port
 
 SECRETS = {
     **dict.fromkeys(
@@ -32,7 +32,8 @@ def server(
     the LLM API's fake.
     """
     if request.param == "cpu":
-        served = Served(environment=SECRETS, python=sys.executable)
+        console = ["--console", str(free_port())]
+        served = Served(environment=SECRETS, arguments=console, python=sys.executable)
     else:
         folder = write_checkpoint(tmp_path_factory.mktemp("llm") / "model", smollm2_file())
         settings = {"runtime": {"guided_decoding_backend": "xgrammar"}}

@@ -18,7 +18,7 @@ LAYERS = [
     *("protocols", "protocols.openai", "protocols.predict", "protocols.lmi"),
     "protocols.responses",
     "protocols.messages",
-    *("configuration", "endpoints", "scaffold", "cli"),
+    *("configuration", "endpoints", "scaffold", "console", "cli"),
 ]
 INDEPENDENT = [
     {"triton", "text"},

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import signal
-from contextlib import nullcontext
+from contextlib import ExitStack
+from itertools import combinations
 from types import FrameType
 
 from trtllm_truss.cli.common import add_truss_options, echo
@@ -12,9 +13,12 @@ from trtllm_truss.cli.layout import read_config
 from trtllm_truss.cli.local_main import is_private
 from trtllm_truss.cli.remote_api import RemoteApi
 from trtllm_truss.cli.truss_server import TrussServer
+from trtllm_truss.console.pulse import Pulse
 from trtllm_truss.errors import SettingsError, StartupError
 from trtllm_truss.settings.loading import parse_settings
 from trtllm_truss.triton.server.ports import LOOPBACK
+
+_CONSOLE_PORT = 8081
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +36,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PORT",
         help="also answer the lookups of `truss predict` on this port, on loopback only",
     )
+    parser.add_argument(
+        "--console",
+        type=_port,
+        nargs="?",
+        const=_CONSOLE_PORT,
+        metavar="PORT",
+        help="also serve a page with a chat and live figures on this port, on loopback only "
+        f"(default: {_CONSOLE_PORT})",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -44,11 +57,12 @@ def run(options: argparse.Namespace) -> int:
         SettingsError: the settings or the ports are wrong.
         StartupError: the Truss did not start.
     """
-    if options.remote_api == options.port:
-        raise SettingsError(f"--port and --remote-api are both {options.port}; they must differ.")
+    _require_different_ports(options)
     truss_config = read_config(options.truss, options.config)
     settings = parse_settings(truss_config)
+    model_name = str(truss_config.get("model_name") or "model")
     stopping = _Stopping(settings.serving.drain_timeout_s)
+    pulse = Pulse()
     server = TrussServer(
         options.truss,
         options.config,
@@ -56,13 +70,22 @@ def run(options: argparse.Namespace) -> int:
         echo,
         options.host,
         settings.serving.max_body_bytes,
+        pulse.on_record,
     )
-    remote_api = None
-    if options.remote_api is not None:
-        model_name = str(truss_config.get("model_name") or "model")
-        remote_api = RemoteApi(options.remote_api, model_name, server.url)
-    with remote_api or nullcontext(), server:
+    with ExitStack() as stack:
+        remote_api = None
+        if options.remote_api is not None:
+            api = RemoteApi(options.remote_api, model_name, server.url)
+            remote_api = stack.enter_context(api)
+        if options.console is not None:
+            from trtllm_truss.cli.console_server import ConsoleServer  # imports a web server
+
+            body_limit = settings.serving.max_body_bytes
+            console = ConsoleServer(options.console, model_name, pulse, server, body_limit)
+            echo(f"console: {stack.enter_context(console).url}")
+        stack.enter_context(server)
         stopping.server = server
+        stopping.pulse = pulse
         if not is_private(options.host):
             echo(
                 f"warning: --host is {options.host}: anyone who can reach port {options.port} can "
@@ -74,8 +97,10 @@ def run(options: argparse.Namespace) -> int:
             if stopping.requested:
                 return 0
             raise
+        pulse.ready()
         echo(f"ready: POST {server.url}")
         echo(f'  curl -N {server.url} -d \'{{"prompt": "The sky is", "max_tokens": 32}}\'')
+        echo(f"  trtllm-truss chat --url {server.root_url}")
         if remote_api is not None:
             echo(f"  {remote_api.example}")
         status = server.wait()
@@ -83,6 +108,15 @@ def run(options: argparse.Namespace) -> int:
         return 0
     echo(f"error: the server exited with status {status}.")
     return 1
+
+
+def _require_different_ports(options: argparse.Namespace) -> None:
+    ports = {"--port": options.port, "--remote-api": options.remote_api}
+    ports["--console"] = options.console
+    given = [(name, port) for name, port in ports.items() if port is not None]
+    for (name, port), (other, other_port) in combinations(given, 2):
+        if port == other_port:
+            raise SettingsError(f"{name} and {other} are both {port}; they must differ.")
 
 
 def _port(text: str) -> int:
@@ -97,6 +131,7 @@ class _Stopping:
     def __init__(self, drain_timeout_s: float) -> None:
         self.requested = False
         self.server: TrussServer | None = None
+        self.pulse: Pulse | None = None
         self._drain_timeout_s = drain_timeout_s
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
@@ -109,5 +144,7 @@ class _Stopping:
         elif is_first:
             echo(f"{signal.Signals(number).name}: draining running requests …")
             self.server.stop(self._drain_timeout_s)
+            if self.pulse is not None:
+                self.pulse.stopping()
         else:
             self.server.stop(0)

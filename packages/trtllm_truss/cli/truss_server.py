@@ -14,9 +14,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from trtllm_truss.cli import local_main
 from trtllm_truss.cli.layout import lay_out
@@ -46,6 +47,7 @@ class TrussServer:
         show: receives each line of the server's log in readable form.
         host: an address of this machine, or its name.
         max_body_bytes: the limit of a request body.
+        on_record: receives each record of the server's log, from the same thread.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class TrussServer:
         show: Callable[[str], None],
         host: str = LOOPBACK,
         max_body_bytes: int = Serving().max_body_bytes,
+        on_record: Callable[[Mapping[str, Any]], None] = lambda record: None,
     ) -> None:
         self.host = host
         self.port = port
@@ -63,6 +66,7 @@ class TrussServer:
         self._truss = truss
         self._config = config
         self._show = show
+        self._on_record = on_record
         self._failure: str | None = None
         self._first_error: str | None = None
         self._run_id = f"serve_{os.getpid()}_{secrets.token_hex(8)}"
@@ -106,12 +110,22 @@ class TrussServer:
         return self._child.pid
 
     @property
-    def url(self) -> str:
-        """The URL of the predict route."""
+    def connect_host(self) -> str:
+        """The address by which this machine reaches the server."""
+        return _WILDCARDS.get(self.host, self.host)
+
+    @property
+    def root_url(self) -> str:
+        """The URL without a path."""
         everywhere = self.host in _WILDCARDS
         host = "localhost" if everywhere or self.host == LOOPBACK else self.host
         name = f"[{host}]" if ":" in host else host
-        return f"http://{name}:{self.port}/v1/models/model:predict"
+        return f"http://{name}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """The URL of the predict route."""
+        return f"{self.root_url}/v1/models/model:predict"
 
     def wait_until_ready(self) -> None:
         """Return once the Truss answers; each tick checks the child first.
@@ -177,7 +191,8 @@ class TrussServer:
     def _read(self, child: subprocess.Popen[bytes]) -> None:
         assert child.stdout is not None
         for raw in child.stdout:
-            level, line = _readable(raw.decode(errors="replace").rstrip())
+            level, line, record = _readable(raw.decode(errors="replace").rstrip())
+            self._on_record(record)
             if line.startswith(_FAILURE):
                 self._failure = line.removeprefix(_FAILURE)
             elif self._failure is None and _PROBE not in line:
@@ -195,8 +210,7 @@ class TrussServer:
 
     def _is_ready(self) -> bool:
         """Probe a route without side effects: others make a failing Truss kill itself."""
-        host = _WILDCARDS.get(self.host, self.host)
-        connection = http.client.HTTPConnection(host, self.port, timeout=5)
+        connection = http.client.HTTPConnection(self.connect_host, self.port, timeout=5)
         try:
             connection.request("GET", _PROBE)
             return connection.getresponse().status != http.client.SERVICE_UNAVAILABLE
@@ -233,18 +247,18 @@ def _require_free(host: str, port: int) -> None:
             raise SettingsError(f"port {port} {reason}; choose another one with --port.") from None
 
 
-def _readable(line: str) -> tuple[str, str]:
-    """Return level and text of a line of Truss's JSON log; keep other lines unchanged."""
+def _readable(line: str) -> tuple[str, str, dict[str, Any]]:
+    """Return level, text and record of a line of Truss's JSON log; keep other lines unchanged."""
     try:
         record = json.loads(line)
     except ValueError:
-        return "INFO", line
+        return "INFO", line, {}
     if not isinstance(record, dict) or "message" not in record:
-        return "INFO", line
+        return "INFO", line, {}
     level = str(record.get("levelname", "INFO"))
     text = f"{time.strftime('%H:%M:%S')} {record['message']}"
     if str(record["message"]).startswith(_FAILURE):
         text = str(record["message"])
     elif trace := record.get("exc_info"):
         text += f"\n{trace}"
-    return level, text
+    return level, text, record
