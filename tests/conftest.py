@@ -40,7 +40,7 @@ SHARED_FIXTURES = (
         "server",
         "smollm2_checkpoint",
     ),
-    *("gpu_server", "triton", "restarting", "warm_triton", "wheel"),
+    *("page", "gpu_server", "triton", "restarting", "warm_triton", "wheel"),
 )
 """Shared servers and models; one worker runs all tests of each."""
 
@@ -76,6 +76,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="some",
         help="all: run tests of the LLM API with each version of it, and those of the serving path "
         "with each kind of engine",
+    )
+    parser.addoption(
+        "--screenshots", action="store_true", help="rewrite docs/screenshots, in the browser"
+    )
+    parser.addoption(
+        "--pulse-minutes",
+        type=float,
+        default=0,
+        metavar="N",
+        help="watch the console's page in the browser for so long; its memory must not grow",
     )
 
 
