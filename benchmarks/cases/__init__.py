@@ -19,6 +19,7 @@ MEASURED = (
     "download",
     "cold-start",
     "llm-api",
+    "console",
 )
 ALL = (*MEASURED, "chaos")
 

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,6 +29,7 @@ def serve(
     backends: Path | None = None,
     log: Path | None = None,
     on_line: Callable[[str], None] = lambda line: None,
+    arguments: Sequence[str] = (),
     **variables: str,
 ) -> Iterator[Target]:
     """Serve one configuration during the block and clean up after it.
@@ -38,6 +39,7 @@ def serve(
         backends: for `TRITON_BACKEND_DIRECTORY`.
         log: receives the server's log.
         on_line: called with each line of it, from another thread.
+        arguments: further ones of `serve`.
         variables: added to its environment.
 
     Raises:
@@ -45,12 +47,12 @@ def serve(
             with the last lines of the log.
     """
     (port,) = unused_ports(1)
-    arguments = ["serve", "--truss", str(ROOT), "--config", str(config), "--port", str(port)]
+    named = ["--truss", str(ROOT), "--config", str(config), "--port", str(port)]
     environment = {**os.environ, **variables}
     if backends is not None:
         environment["TRITON_BACKEND_DIRECTORY"] = str(backends)
     process = subprocess.Popen(
-        [sys.executable, "-m", "trtllm_truss", *arguments],
+        [sys.executable, "-m", "trtllm_truss", "serve", *named, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
