@@ -16,6 +16,7 @@ from trtllm_truss.triton.model_repository.contract import (
     LLM_API_INPUTS,
     LLM_API_OUTPUTS,
     OUTPUTS,
+    inputs_of,
 )
 from trtllm_truss.triton.model_repository.repository import read_config, render_repository
 
@@ -68,7 +69,7 @@ def test_template_is_the_pinned_contract():
 @pytest.mark.parametrize("version", ["0.7.1", "0.9.0", "0.12.0", "0.18.2", "1.0.0", None])
 def test_every_version_gets_exactly_its_tensors(tmp_path, version):
     config = render(tmp_path, tensorrt_llm_version=version)
-    assert {as_row(f) for f in config.input} == {expected(r) for r in rows_for(INPUTS, version)}
+    assert {as_row(f) for f in config.input} == {expected(r) for r in inputs_of(version)}
     assert {f.name for f in config.output} == {r.name for r in rows_for(OUTPUTS, version)}
     assert set(config.parameters) <= {r.name for r in rows_for(PARAMETERS, version)}
 

@@ -9,11 +9,12 @@ the latest; older releases used unsigned ids and are not covered. Parameters:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from trtllm_truss.literals import Release
+from trtllm_truss.literals import Release, release, rows_for
 
 MODEL_NAME = "tensorrt_llm"
+_FIRST: Release = (0, 7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class Tensor:
         ragged: requests of different lengths may share a batch.
         since: first release that has it.
         until: first release that no longer has it.
+        optional_since: first release in which it is optional, if it is.
+        scalar_since: first release that reshapes it, if it is a scalar.
     """
 
     name: str
@@ -37,28 +40,37 @@ class Tensor:
     optional: bool = True
     scalar: bool = False
     ragged: bool = False
-    since: Release = (0, 7)
+    since: Release = _FIRST
     until: Release | None = None
+    optional_since: Release = _FIRST
+    scalar_since: Release = _FIRST
 
 
 def _scalar(
-    name: str, dtype: str, since: Release = (0, 7), *, until: Release | None = None
+    name: str,
+    dtype: str,
+    since: Release = _FIRST,
+    *,
+    until: Release | None = None,
+    scalar_since: Release = _FIRST,
 ) -> Tensor:
-    return Tensor(name, dtype, (1,), scalar=True, since=since, until=until)
+    return Tensor(
+        name, dtype, (1,), scalar=True, since=since, until=until, scalar_since=scalar_since
+    )
 
 
 def _ragged(
-    name: str, dtype: str, dims: tuple[int, ...] = (-1,), since: Release = (0, 7)
+    name: str, dtype: str, dims: tuple[int, ...] = (-1,), since: Release = _FIRST
 ) -> Tensor:
     return Tensor(name, dtype, dims, ragged=True, since=since)
 
 
 INPUTS: tuple[Tensor, ...] = (
-    _ragged("input_ids", "INT32"),
+    Tensor("input_ids", "INT32", (-1,), ragged=True, optional_since=(0, 15)),
     _ragged("encoder_input_features", "FP16", (-1, -1), (0, 15)),
     _scalar("encoder_output_lengths", "INT32", (0, 15)),
     Tensor("input_lengths", "INT32", (1,), optional=False, scalar=True),
-    Tensor("request_output_len", "INT32", (1,), optional=False, scalar=True),
+    Tensor("request_output_len", "INT32", (1,), False, scalar=True, scalar_since=(0, 12)),
     _scalar("num_return_sequences", "INT32", (0, 14)),
     _ragged("draft_input_ids", "INT32"),
     _ragged("decoder_input_ids", "INT32", since=(0, 11)),
@@ -92,8 +104,8 @@ INPUTS: tuple[Tensor, ...] = (
     _scalar("return_num_input_tokens", "BOOL", (1, 0)),
     _scalar("return_num_output_tokens", "BOOL", (1, 0)),
     _scalar("exclude_input_in_output", "BOOL", (0, 14)),
-    _scalar("stop", "BOOL"),
-    _scalar("streaming", "BOOL"),
+    _scalar("stop", "BOOL", scalar_since=(0, 12)),
+    _scalar("streaming", "BOOL", scalar_since=(0, 12)),
     _ragged("prompt_embedding_table", "FP16", (-1, -1)),
     _ragged("prompt_table_extra_ids", "UINT64", since=(0, 13)),
     _scalar("prompt_vocab_size", "INT32"),
@@ -154,3 +166,19 @@ OUTPUTS: tuple[Tensor, ...] = (
     Tensor("num_input_tokens", "INT32", (1,), since=(1, 0)),
     Tensor("num_output_tokens", "INT32", (1,), since=(1, 0)),
 )
+
+
+def inputs_of(version: str | None) -> tuple[Tensor, ...]:
+    """Return the inputs of a release as that release declares them; None is every release's."""
+    rows = rows_for(INPUTS, version)
+    if version is None:
+        return rows
+    here = release(version)
+    return tuple(
+        replace(
+            row,
+            optional=row.optional and row.optional_since <= here,
+            scalar=row.scalar and row.scalar_since <= here,
+        )
+        for row in rows
+    )

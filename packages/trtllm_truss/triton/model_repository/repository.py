@@ -19,12 +19,12 @@ from trtllm_truss.literals import rows_for
 from trtllm_truss.settings.runtime import ParameterValue
 from trtllm_truss.settings.runtime_parameters import PARAMETERS
 from trtllm_truss.triton.model_repository.contract import (
-    INPUTS,
     LLM_API_INPUTS,
     LLM_API_OUTPUTS,
     MODEL_NAME,
     OUTPUTS,
     Tensor,
+    inputs_of,
 )
 
 Backend = Literal["tensorrtllm", "openvino_genai", "llm_api"]
@@ -71,7 +71,7 @@ def render_repository(
     if config.dynamic_batching.preferred_batch_size:
         config.dynamic_batching.preferred_batch_size[:] = [max_batch_size]
     more = (LLM_API_INPUTS, LLM_API_OUTPUTS) if backend == "llm_api" else ((), ())
-    _declare(config.input, (*rows_for(INPUTS, tensorrt_llm_version), *more[0]))
+    _declare(config.input, (*inputs_of(tensorrt_llm_version), *more[0]))
     _declare(config.output, (*rows_for(OUTPUTS, tensorrt_llm_version), *more[1]))
     if backend == "llm_api":
         config.parameters.clear()  # the template's are those of the executor
@@ -128,11 +128,18 @@ def _text(value: ParameterValue) -> str:
 
 
 def _declare(fields: Any, rows: Iterable[Tensor]) -> None:
-    """Declare exactly the tensors of ``rows``; keep the template's fields of each."""
+    """Declare exactly the tensors of ``rows``, those of the template first."""
     wanted = {row.name: row for row in rows}
     for index in reversed(range(len(fields))):
-        if wanted.pop(fields[index].name, None) is None:
+        field = fields[index]
+        row = wanted.pop(field.name, None)
+        if row is None:
             del fields[index]
+            continue
+        if isinstance(field, model_config_pb2.ModelInput):
+            field.optional = row.optional
+        if not row.scalar:
+            field.ClearField("reshape")
     for row in wanted.values():
         field = fields.add()
         field.name, field.dims[:] = row.name, row.dims
