@@ -18,7 +18,8 @@ LAYERS = [
     *("protocols", "protocols.openai", "protocols.predict", "protocols.lmi"),
     "protocols.responses",
     "protocols.messages",
-    *("configuration", "endpoints", "scaffold", "console", "cli"),
+    *("configuration", "endpoints", "scaffold", "console"),
+    *("selftest.bench", "selftest.checks", "selftest", "cli"),
 ]
 INDEPENDENT = [
     {"triton", "text"},

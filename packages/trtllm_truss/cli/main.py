@@ -19,6 +19,7 @@ _COMMANDS = {
     "predict": "stream an answer to the terminal",
     "chat": "converse with the model in the terminal",
     "check": "verify everything that can be verified without a start",
+    "selftest": "serve a model on this machine and check every promise",
     "render": "write the Triton model repository",
     "build": "build the engine from a checkpoint",
     "publish": "upload a built engine",

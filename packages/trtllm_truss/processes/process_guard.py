@@ -64,7 +64,7 @@ def request_stop(stdin: IO[bytes], patience_s: float) -> None:
 def stop_nested_guards() -> None:
     """Stop the guards below this process, and wait a few seconds for them."""
     _signal_until_none(
-        lambda: {pid for pid in _descendants(os.getpid()) if _is_guard(pid)},
+        lambda: {pid for pid in descendants(os.getpid()) if _is_guard(pid)},
         signal.SIGTERM,
         _NESTED_LIMIT_S,
     )
@@ -73,7 +73,7 @@ def stop_nested_guards() -> None:
 def kill_leftovers(run_id: str) -> None:
     """Kill every process that descends from this one or carries the run's mark."""
     _signal_until_none(
-        lambda: _descendants(os.getpid()) | marked_processes(run_id), signal.SIGKILL, _KILL_LIMIT_S
+        lambda: descendants(os.getpid()) | marked_processes(run_id), signal.SIGKILL, _KILL_LIMIT_S
     )
 
 
@@ -168,7 +168,8 @@ def marked_processes(run_id: str) -> set[int]:
     return found - {os.getpid()}
 
 
-def _descendants(root: int) -> set[int]:
+def descendants(root: int) -> set[int]:
+    """Return the living processes below one."""
     stats = {pid: stat for pid in _all_pids() if (stat := _stat(pid))}
     parents = {pid: parent for pid, (state, parent, _) in stats.items() if state not in b"ZX"}
     found: set[int] = set()

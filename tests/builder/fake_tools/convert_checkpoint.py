@@ -15,5 +15,7 @@ if (notes / "fail").exists():
     sys.stderr.write((notes / "fail").read_text() + "\n")
     sys.exit(1)
 (Path(options["--output_dir"]) / "config.json").write_text(
-    json.dumps({"tp": int(options["--tp_size"]), "rope_theta": source.get("rope_theta")})
+    json.dumps(
+        {"mapping": {"tp_size": int(options["--tp_size"])}, "rope_theta": source.get("rope_theta")}
+    )
 )

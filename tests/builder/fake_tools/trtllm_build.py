@@ -11,7 +11,7 @@ notes = Path(os.environ["TENSORRT_LLM_FAKE_NOTES"])
 with (notes / "calls").open("a") as calls:
     calls.write(f"build {json.dumps(sys.argv[1:])}\n")
 converted = json.loads((Path(options["--checkpoint_dir"]) / "config.json").read_text())
-ranks = converted["tp"]
+ranks = converted["mapping"]["tp_size"]
 engine = Path(options["--output_dir"])
 (engine / "rank0.engine").write_bytes(b"half")
 (notes / "pid").write_text(str(os.getpid()))

@@ -18,7 +18,7 @@ from trtllm_truss.triton.client.response_stream import ResponseReader, ResponseS
 from trtllm_truss.triton.client.tensors import encode_request, encode_stop
 from trtllm_truss.triton.model_repository.contract import INPUTS, MODEL_NAME
 
-_STREAM_INFER = "/inference.GRPCInferenceService/ModelStreamInfer"
+STREAM_INFER = "/inference.GRPCInferenceService/ModelStreamInfer"
 _ORDER_LIMIT_S = 0.3
 """For the response to `stop`; with the time to notice a disconnect, below half a second."""
 _STOP_LIMIT_S = 2.0
@@ -104,7 +104,7 @@ class TritonClient:
                 raise unavailable("The connection to the engine was closed.")
             if self._connection is None or not self._connection.is_usable:
                 try:
-                    self._connection = await GrpcConnection.connect(self._address, _STREAM_INFER)
+                    self._connection = await GrpcConnection.connect(self._address, STREAM_INFER)
                 except OSError as error:
                     raise unavailable(f"The engine cannot be reached: {error}.") from error
             return self._connection

@@ -50,7 +50,8 @@ class Generation:
         self.streaming = self._value("streaming", False)
         self.excludes_prompt = self._value("exclude_input_in_output", False)
         self.wants_log_probs = self._value("return_log_probs", False)
-        self.stop_words = _words(self.inputs.get("stop_words_list"))
+        ignores_words = behaviour.get("ignore_stop_words")
+        self.stop_words = [] if ignores_words else _words(self.inputs.get("stop_words_list"))
         self.is_stop = self._value("stop", False) and not behaviour.get("ignore_stop")
         self.ends_alone = behaviour.get("final", "with_last") != "with_last"
         self.stopped = False

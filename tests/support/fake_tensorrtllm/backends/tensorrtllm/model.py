@@ -23,6 +23,7 @@ Keys of a request, in `rank0.engine` for all of them, in `<request id>.request` 
     error, error_at fail with this text after so many tokens
     ignore_cancel   1: go on after the request was cancelled or stopped
     ignore_stop     1: answer a `stop` like any other request, as backends without it do
+    ignore_stop_words  1: generate on after a stop word
 
 It fails with the real backend's messages and logs the end of cancelled requests to stderr:
 `[fake] cancelled id=ID after=TOKENS`. As with the real backend, a rank above 0 never becomes ready,
@@ -44,6 +45,7 @@ _KEYS = {
     **dict.fromkeys(("step_ms", "load_s", "delay_ms", "first_delay_ms"), float),
     **dict.fromkeys(("load_exit", "load_crash", "crash_after", "hang_after"), int),
     **dict.fromkeys(("log_requests", "error_at", "ignore_cancel", "ignore_stop"), int),
+    "ignore_stop_words": int,
     **dict.fromkeys(("load_error", "error", "final"), str),
     "tokens": lambda text: [int(word) for word in text.split(",") if word],
 }

@@ -1,0 +1,1 @@
+"""One served model, how to call it, and the results of its checks."""

@@ -1,0 +1,1 @@
+from tests.builder.conftest import tools  # noqa: F401 - a fixture

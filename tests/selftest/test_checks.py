@@ -1,0 +1,194 @@
+"""Single checks against a server that breaks one promise."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.support.serving import serving
+from tests.support.smollm2 import smollm2_tokenizer
+
+from trtllm_truss.selftest.bench.bench import PROMPTS, Answer, Bench
+from trtllm_truss.selftest.bench.calls import Api
+from trtllm_truss.selftest.bench.direct import DirectEngine
+from trtllm_truss.selftest.bench.results import (
+    CannotRun,
+    FellShort,
+    Held,
+    Report,
+    Result,
+    Verdict,
+    run_check,
+)
+from trtllm_truss.selftest.checks import bodies, load, options, protocols, text
+from trtllm_truss.settings.model import Settings
+
+Reply = tuple[int, Mapping[str, str], bytes]
+Respond = Callable[[str, bytes], Reply]
+SETTINGS = Settings(engine_repository="/engine", serving={"queue_limit": 1})
+
+
+def reply(status: int, content: object, **headers: str) -> Reply:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return status, named, json.dumps(content).encode()
+
+
+@contextmanager
+def bench(respond: Respond) -> Iterator[Bench]:
+    """Yield a bench of a server that answers each request with a function."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            status, headers, content = respond(self.path, body)
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": str(len(content))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server, serving(server):
+        yield Bench(
+            server=SimpleNamespace(api=Api(server.server_port)),
+            direct=DirectEngine("127.0.0.1:1", "1.0.0"),
+            tokenizer=smollm2_tokenizer(),
+            settings=SETTINGS,
+            batch=1,
+            context_tokens=64,
+            cache_tokens=256,
+        )
+
+
+def shortfall(respond: Respond, check: Callable[[Bench], Held]) -> str:
+    with bench(respond) as served, pytest.raises(FellShort) as raised:
+        check(served)
+    return str(raised.value)
+
+
+def test_an_accepted_bad_body_is_named() -> None:
+    found = shortfall(lambda *_: reply(200, {"text": "fine"}), bodies.bad_bodies)
+    assert found.startswith("/v1/models/model:predict answered b'{\"prompt\": '")
+    assert found.endswith("expected 4xx and 'JSON'")
+
+
+def test_an_error_must_name_the_field() -> None:
+    def respond(_: str, body: bytes) -> Reply:
+        known = body in (b'{"prompt": ', b"[1, 2]")
+        return reply(400, {"error": {"message": "JSON object" if known else "wrong"}})
+
+    assert "HTTP 400: wrong; expected 4xx and 'prompt'" in shortfall(respond, bodies.bad_bodies)
+
+
+def test_a_refusal_needs_retry_after() -> None:
+    found = shortfall(lambda *_: reply(429, {}), load.overload)
+    assert found == "HTTP 429 came without Retry-After"
+
+
+def test_everything_accepted_is_no_overload_protection() -> None:
+    found = shortfall(lambda *_: reply(200, {}), load.overload)
+    assert found.startswith("0 of 7 requests at once were refused")
+
+
+def test_a_stream_must_equal_the_whole_answer() -> None:
+    def respond(_: str, body: bytes) -> Reply:
+        streamed = json.loads(body).get("stream")
+        if not streamed:
+            return reply(200, {"choices": [{"text": "one two"}]})
+        return 200, {}, b'data: {"choices": [{"text": "one"}]}\n\ndata: [DONE]\n\n'
+
+    assert "answered 'one two' at once and streamed 'one'" in shortfall(
+        respond, protocols.completions
+    )
+
+
+def test_another_shape_is_named() -> None:
+    found = shortfall(lambda *_: reply(200, {"answer": "one"}), protocols.messages)
+    assert found.startswith("/v1/messages does not have the API's shape (KeyError: 'content')")
+
+
+def test_a_missing_template_and_missing_guides_are_reasons() -> None:
+    def respond(path: str, _: bytes) -> Reply:
+        reason = "guided decoding is off (runtime.guided_decoding_backend)"
+        if "chat" in path:
+            reason = "the tokenizer has no chat template"
+        return reply(400, {"error": {"message": reason}})
+
+    with bench(respond) as served:
+        for check in (protocols.chat_completions, options.guided_decoding):
+            with pytest.raises(CannotRun):
+                check(served)
+
+
+@pytest.mark.parametrize(
+    ("log_probs", "part"),
+    [([-0.5], "1 log probabilities of 1 tokens"), ([-0.5, 0.7], r"at most 0; found \[0.7\]")],
+)
+def test_log_probabilities_are_counted_and_bounded(log_probs: list[float], part: str) -> None:
+    tokens = [" a"] * len(log_probs)
+    answer = {
+        "choices": [{"text": " a a", "logprobs": {"tokens": tokens, "token_logprobs": log_probs}}],
+        "usage": {"completion_tokens": 2},
+    }
+    with bench(lambda *_: reply(200, answer)) as served, pytest.raises(FellShort, match=part):
+        options.log_probabilities(served)
+
+
+def answered(written: str, said: str | None = None, *, cut_short: bool = True) -> Bench:
+    """Return a bench with one answer, whose text may differ from its ids."""
+    ids = smollm2_tokenizer().encode(written)
+    if said is None:
+        said = smollm2_tokenizer().decode(ids)
+    with bench(lambda *_: reply(500, {})) as served:
+        served.__dict__["answers"] = [Answer(PROMPTS[0], ids, said, said, cut_short)]
+        return served
+
+
+def test_text_that_is_not_the_decoding_is_named() -> None:
+    assert text.exact_text(answered("naïve 😀")).figures["tokens"] > 2
+    with pytest.raises(FellShort, match="differ from the tokenizer's decoding, 'naïve 😀'"):
+        text.exact_text(answered("naïve 😀", "naïve 😀 "))
+
+
+@pytest.mark.parametrize(
+    ("said", "cut_short", "held"),
+    [("a�b", True, False), ("ab�", True, True), ("ab�", False, False)],
+)
+def test_half_a_character_is_allowed_where_the_limit_cut_it(
+    said: str, cut_short: bool, held: bool
+) -> None:
+    result = run_check(
+        "", "text", "", lambda: text.whole_characters(answered("ab", said, cut_short=cut_short))
+    )
+    assert (result.verdict is Verdict.HELD) is held
+
+
+def fail(error: Exception) -> Held:
+    raise error
+
+
+def test_a_bug_in_a_check_falls_short_and_does_not_end_the_run() -> None:
+    result = run_check("", "text", "name", lambda: fail(KeyError("x")))
+    assert (result.verdict, result.detail) == (Verdict.FELL_SHORT, "unexpected KeyError: 'x'")
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "status"),
+    [
+        ([Verdict.HELD, Verdict.COULD_NOT_RUN], 0),
+        ([Verdict.HELD, Verdict.FELL_SHORT], 1),
+        ([Verdict.COULD_NOT_RUN], 1),
+        ([], 1),
+    ],
+)
+def test_the_status_follows_from_the_verdicts(verdicts: list[Verdict], status: int) -> None:
+    results = [Result("", "text", "name", verdict, "", {}, 0.0) for verdict in verdicts]
+    report: Any = json.loads(Report({}, results, 1.0).to_json())
+    assert report["status"] == status
+    assert len(report["checks"]) == len(verdicts)
