@@ -12,9 +12,11 @@ import ssl
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from tests.support.certificates import new_certificate
 from tests.support.paths import ROOT
@@ -239,6 +241,12 @@ def queries() -> dict[str, list[str]]:
     }
 
 
+def autoscaler_query() -> str:
+    file = ROOT / "examples/kubernetes/autoscaling.yaml"
+    (trigger,) = yaml.safe_load(file.read_text())["spec"]["triggers"]
+    return str(trigger["metadata"]["query"])
+
+
 def load(server: Served) -> None:
     """Make every kind of end happen: finished, refused and abandoned requests."""
     server.post(BODY)
@@ -279,7 +287,7 @@ def test_prometheus_answers_every_query(server: Served, tmp_path: Path) -> None:
     command += [f"--storage.tsdb.path={tmp_path / 'data'}", "--log.level=warn"]
     command += [f"--web.listen-address=127.0.0.1:{port}"]
 
-    def answered(expression: str) -> list[object]:
+    def answered(expression: str) -> list[dict[str, Any]]:
         try:
             answer = httpx.get(
                 f"http://127.0.0.1:{port}/api/v1/query",
@@ -306,4 +314,7 @@ def test_prometheus_answers_every_query(server: Served, tmp_path: Path) -> None:
             for expression in expressions
             if not answered(expression)
         ]
+        (scaled,) = answered(autoscaler_query())
     assert empty == []
+    assert scaled["metric"] == {}
+    assert float(scaled["value"][1]) >= 0  # and no NaN
