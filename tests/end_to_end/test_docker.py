@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socketserver
 import ssl
 import subprocess
@@ -78,14 +79,15 @@ class Proxy:
         self._folder = folder
         certificate = folder / "tls.pem"
         certificate.write_bytes(new_certificate("localhost"))
-        (folder / "keys.conf").write_text(f'"{KEY}" alice;\n')
+        (folder / "keys").mkdir()
+        self.add_key(KEY, "alice")
         values = {
             "/tmp/": f"{folder}/",
             "truss:8080": f"127.0.0.1:{upstream_port}",
             "listen 8443": f"listen 127.0.0.1:{self.port}",
             "/etc/nginx/tls/tls.crt": str(certificate),
             "/etc/nginx/tls/tls.key": str(certificate),
-            "/etc/nginx/keys.conf": str(folder / "keys.conf"),
+            "/etc/nginx/keys/": f"{folder}/keys/",
             "/dev/stdout": str(folder / "access.log"),
             "/dev/stderr": str(folder / "nginx.log"),
             "worker_processes auto": "worker_processes 1",
@@ -114,6 +116,12 @@ class Proxy:
         except httpx.ConnectError:
             return False
         return True
+
+    def add_key(self, key: str, name: str) -> None:
+        (self._folder / "keys" / f"{name}.conf").write_text(f'"{key}" {name};\n')
+
+    def reload(self) -> None:
+        os.kill(int((self._folder / "nginx.pid").read_text()), signal.SIGHUP)
 
     def logged(self) -> str:
         names = ("nginx.log", "access.log", "output.log")
@@ -184,6 +192,21 @@ def test_the_proxy_neither_buffers_a_stream_nor_keeps_an_abandoned_one(
         assert server.running() == 1  # the whole answer takes a minute
     assert settles(lambda: len(server.cancelled()) > before)
     assert server.running() == 0
+
+
+def test_new_keys_work_after_a_reload_that_cuts_no_stream(proxy: Proxy) -> None:
+    def status() -> int:
+        answer = proxy.client.post(PREDICT, json=BODY, headers={"Authorization": "Bearer sk-new"})
+        return answer.status_code
+
+    assert status() == 401
+    with proxy.client.stream("POST", PREDICT, json=LONG) as answer:
+        pieces = answer.iter_raw()
+        assert next(pieces)
+        proxy.add_key("sk-new", "bob")
+        proxy.reload()
+        assert settles(lambda: status() == 200)
+        assert next(pieces)
 
 
 def test_the_proxy_bounds_bodies(proxy: Proxy) -> None:
