@@ -27,7 +27,7 @@ PROGRESS = 2>&1 | tee -a $(VENV)/pip.log | awk '\
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
-.PHONY: help setup demo chat console serve test engines unit clients check format docs lock bench clean
+.PHONY: help setup demo chat console serve test engines unit clients check format docs lock bench simulate clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -107,6 +107,10 @@ lock: $(READY) ## update the pins of requirements-dev.in and requirements-client
 bench: $(READY) ## measure the serving path (CASES="..."); updates docs/performance.md and plots
 	@$(PIP) --quiet -r requirements-bench.txt
 	@$(BIN)/python -m benchmarks $(CASES) --docs docs
+
+simulate: $(READY) ## simulate a fleet in virtual time; updates docs/scale.md and plots
+	@$(PIP) --quiet -r requirements-bench.txt
+	@$(BIN)/python -m benchmarks.fleet --docs docs
 
 clean: ## remove .venv, caches and run folders
 	rm -rf $(VENV) $(CLIENTS) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info packages/*.egg-info benchmarks/results

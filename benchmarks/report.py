@@ -98,7 +98,7 @@ def _ratios(result: CaseResult) -> str:
 def _section(result: CaseResult, docs: Path) -> str:
     lines = [f"## {result.title}", "", result.text, "", *_table(result)]
     for chart in result.charts:
-        _draw(chart, docs / "plots" / f"{chart.name}.svg")
+        draw(chart, docs / "plots" / f"{chart.name}.svg")
         lines += [f"![{chart.title}](plots/{chart.name}.svg)", ""]
     return "\n".join([*lines, _origin(result), ""])
 
@@ -128,7 +128,7 @@ def _line(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _draw(chart: Chart, file: Path) -> None:
+def draw(chart: Chart, file: Path) -> None:
     """Draw one chart.
 
     Raises:

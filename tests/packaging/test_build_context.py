@@ -45,7 +45,7 @@ def context(
     folder = tmp_path_factory.mktemp("context") / "context"
     result = run_warm(
         *(str(TRUSS), "image", "build-context", "--non-interactive", str(folder), request.param),
-        env={**os.environ, "TRUSS_NO_UPDATE_CHECK": "1"},
+        env={**os.environ, "TRUSS_NO_UPDATE_CHECK": "1", "BT_USE_NON_ROOT_USER": "1"},
         cwd=repository,
         timeout=120,
     )
@@ -104,3 +104,14 @@ def test_the_runtime_is_pinned(context: Path) -> None:
         "nvcr.io/nvidia/tritonserver:25.10-trtllm-python-py3",
         "baseten/truss-server-base:3.12-v0.13.0",
     )
+
+
+def test_the_container_runs_as_the_user_of_the_pages(context: Path) -> None:
+    """docs/docker.md and examples/kubernetes rely on its number, its home and its folder."""
+    dockerfile = (context / "Dockerfile").read_text()
+    assert re.search(r"^ENV HOME=\$\{HOME:-/home/app\}$", dockerfile, re.MULTILINE)
+    assert re.search(
+        r"^RUN chown -R 60000:60000 .*/workspace *\nUSER 60000$", dockerfile, re.MULTILINE
+    )
+    assert re.search(r'^ENTRYPOINT \["[\w/]*python3", "/app/main.py"\]$', dockerfile, re.MULTILINE)
+    assert re.search(r'^ENV INFERENCE_SERVER_PORT="8080"$', dockerfile, re.MULTILINE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from trtllm_truss.backends.openvino_genai.model_files import (
     ModelFiles,
     ModelFilesError,
     find_model,
+    loadable,
 )
 
 
@@ -90,3 +92,20 @@ def test_files_that_cannot_be_read(tmp_path: Path, content: bytes, message: str)
     (tmp_path / "model.gguf").write_bytes(content)
     with pytest.raises(ModelFilesError, match=message):
         find_model(tmp_path)
+
+
+def test_a_gguf_file_that_cannot_be_written_is_copied_for_the_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"weights")
+    with loadable(path) as same:
+        assert same == path
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everything
+    with loadable(path) as copy:
+        assert copy != path
+        assert copy.read_bytes() == b"weights"
+        copy.open("r+b").close()
+    assert not copy.parent.exists()
+    with loadable(tmp_path) as folder:  # an OpenVINO IR
+        assert folder == tmp_path

@@ -112,6 +112,14 @@ def test_stop_ends_the_wait(fake_triton):
         server.wait_until_ready(30)
 
 
+def test_the_end_of_this_process_ends_the_wait(fake_triton, monkeypatch):
+    """Process 1 of a container reaches its end during a load: SIGTERM does not kill it."""
+    ended = threading.Thread()
+    monkeypatch.setattr(threading, "main_thread", lambda: ended)
+    with pytest.raises(TritonError, match="process is ending"):
+        started(fake_triton("never_ready"))
+
+
 def test_taken_port_is_given_up_for_another(fake_triton):
     server = started(fake_triton("port_taken"))
     assert server.state is State.READY

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from trtllm_truss.backends.openvino_genai.decoding import generation_config
 from trtllm_truss.backends.openvino_genai.guide_compiler import GuideCompiler
-from trtllm_truss.backends.openvino_genai.model_files import find_model
+from trtllm_truss.backends.openvino_genai.model_files import find_model, loadable
 from trtllm_truss.backends.openvino_genai.parameters import EngineSettings
 from trtllm_truss.backends.token_model.request import GenerationRequest, Limits
 from trtllm_truss.guides.guide import Guide
@@ -180,9 +180,10 @@ class Engine:
     def _load(self) -> None:
         started = time.monotonic()
         self._companion = None
-        self._pipeline = openvino_genai.ContinuousBatchingPipeline(
-            self._files.path, self._scheduler_config(), "CPU", plugin_properties()
-        )
+        with loadable(self._files.path) as path:
+            self._pipeline = openvino_genai.ContinuousBatchingPipeline(
+                path, self._scheduler_config(), "CPU", plugin_properties()
+            )
         self._compile = GuideCompiler(self._pipeline.get_tokenizer(), self.limits.vocab_size)
         # The first guide creates the cache, which threads then share.
         self._compile(_SOME_GUIDE, 1, lambda: None)

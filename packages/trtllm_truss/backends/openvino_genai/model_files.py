@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +50,22 @@ def find_model(folder: Path) -> ModelFiles:
             "one or the other."
         )
     return _gguf(found[0])
+
+
+@contextmanager
+def loadable(path: Path) -> Iterator[Path]:
+    """Provide a model as OpenVINO GenAI can load it; remove a temporary copy on exit.
+
+    Version 2026.4 opens a GGUF file for reading and writing, so a file that this user cannot write
+    is copied: one that root installed, or one on a read-only volume.
+    """
+    if path.is_dir() or os.access(path, os.W_OK):
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, path.name)
+        shutil.copyfile(path, copy)
+        yield copy
 
 
 def _openvino_ir(folder: Path) -> ModelFiles:

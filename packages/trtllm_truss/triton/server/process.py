@@ -140,10 +140,13 @@ class ServerProcess:
         """Wait until server and model are ready; check for a dead child before anything else.
 
         If a port was taken between choosing and opening it, the server is started again on others
-        within the same deadline. A server that was ready is never started again here.
+        within the same deadline. A server that was ready is never started again here. As process 1
+        of a container this process survives the SIGTERM that it repeats after its clean-up; it then
+        ends only with its threads.
 
         Raises:
-            TritonError: the server died, was stopped, or is not ready after ``deadline_s``.
+            TritonError: the server died, was stopped, or is not ready after ``deadline_s``; or this
+                process is ending.
         """
         deadline = time.monotonic() + deadline_s
         while True:
@@ -152,6 +155,8 @@ class ServerProcess:
                     raise self._death()
             elif self._is_ready():
                 return
+            elif not threading.main_thread().is_alive():
+                raise TritonError("Triton is stopped: the server's process is ending.")
             elif time.monotonic() > deadline:
                 raise TritonError(
                     f"Triton was not ready after {deadline_s:g} s. {explain_exit(self.tail)}"

@@ -25,12 +25,14 @@ def is_ready(ports: Ports, model_name: str, *, server_id: str, timeout_s: float 
     """
     if not all(_is_open(port, timeout_s) for port in (ports.metrics, ports.http) if port):
         return False
-    question = asyncio.wait_for(_is_ready(ports.grpc, model_name, server_id), timeout_s)
+
+    async def question() -> bool:
+        return await asyncio.wait_for(_is_ready(ports.grpc, model_name, server_id), timeout_s)
+
     with ThreadPoolExecutor(1) as thread:
         try:
-            return thread.submit(asyncio.run, question).result()
+            return thread.submit(lambda: asyncio.run(question())).result()
         except (OSError, asyncio.TimeoutError, DecodeError, RuntimeError):  # the last: no thread
-            question.close()
             return False
 
 

@@ -1,0 +1,124 @@
+"""The command of the image, as its user and as process 1, without Docker.
+
+It takes a start for each test; `make engines` runs them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.paths import EXAMPLE, PROGRAMS, ROOT
+from tests.support.waiting import PATIENCE_S, settles
+
+TRUSS = Path(sys.executable).with_name("truss")
+USER = 60000
+NAMESPACES = ["unshare", "--mount", "--pid", "--fork", "--net", "--kill-child"]
+
+
+class Container:
+    """A server in namespaces of its own.
+
+    Attributes:
+        log: everything that it prints.
+    """
+
+    def __init__(self, folder: Path, context: Path) -> None:
+        root = folder / "root"
+        root.mkdir()
+        script = str(PROGRAMS / "container.sh")
+        self._output = folder / "log"
+        with self._output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [*NAMESPACES, "bash", script, str(root), str(context), sys.prefix, sys.base_prefix],
+                stdout=output,
+                stderr=output,
+            )
+
+    @property
+    def log(self) -> str:
+        return self._output.read_text()
+
+    @property
+    def pid(self) -> int:
+        """The server's process id outside."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        (pid,) = children.read_text().split()
+        return int(pid)
+
+    def run(self, *command: str) -> str:
+        inside = ["nsenter", "--net", "--target", str(self.pid), *command]
+        return subprocess.run(inside, capture_output=True, text=True, timeout=PATIENCE_S).stdout
+
+    def end(self) -> None:
+        os.kill(self.pid, signal.SIGTERM)
+        self.process.wait(PATIENCE_S)
+
+
+@pytest.fixture(scope="module")
+def build_context(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if request.config.getoption("--engines") != "all":
+        pytest.skip("runs with --engines all")
+    trial = [*NAMESPACES, "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+    if os.geteuid() != 0 or subprocess.run(trial, capture_output=True).returncode:
+        pytest.skip("needs the right to create namespaces")
+    folder = tmp_path_factory.mktemp("context") / "context"
+    subprocess.run(
+        [TRUSS, "image", "build-context", "--non-interactive", folder, EXAMPLE.parent],
+        env={**os.environ, "TRUSS_NO_UPDATE_CHECK": "1", "BT_USE_NON_ROOT_USER": "1"},
+        check=True,
+        capture_output=True,
+    )
+    return folder
+
+
+@pytest.fixture
+def start(build_context: Path, tmp_path: Path) -> Iterator[Callable[[], Container]]:
+    started: list[Container] = []
+
+    def begin() -> Container:
+        started.append(Container(tmp_path, build_context))
+        return started[0]
+
+    yield begin
+    for container in started:
+        container.process.kill()  # and with it its namespaces
+        container.process.wait()
+
+
+def documented_request() -> list[str]:
+    """Return the last of the five commands of docs/docker.md."""
+    page = (ROOT / "docs/docker.md").read_text().replace("\\\n", " ")
+    (command,) = re.findall(r"^\$ (curl --retry .*)$", page, re.MULTILINE)
+    return shlex.split(command)
+
+
+def test_the_commands_of_the_page_reach_a_streamed_answer(
+    start: Callable[[], Container],
+) -> None:
+    container = start()
+    assert settles(lambda: "[1/4]" in container.log), container.log
+    status = Path(f"/proc/{container.pid}/status").read_text()
+    assert re.search(r"^NSpid:.*\t1$", status, re.MULTILINE)
+    assert re.search(rf"^Uid:\t{USER}\t{USER}", status, re.MULTILINE)
+    answer = container.run(*documented_request())
+    assert len(answer.split()) > 20, container.log
+    get = ("curl", "--silent", "--output", "/dev/null", "--write-out", "%{http_code}")
+    for route in ("", "v1/models/model", "v1/models/model/loaded", "metrics/"):
+        assert container.run(*get, f"localhost:8080/{route}") == "200", route
+    container.end()
+    assert "Finished server process [1]" in container.log
+
+
+def test_a_signal_during_the_load_ends_process_1(start: Callable[[], Container]) -> None:
+    container = start()
+    assert settles(lambda: "[4/4] triton …" in container.log), container.log
+    container.end()
+    assert "ready after" not in container.log

@@ -1,0 +1,26 @@
+# Run the server of a build context with the folders, user and process id that its image has.
+# Usage, in new mount, pid and network namespaces: container.sh ROOT CONTEXT VENV BASE
+set -e
+root=$1 context=$2 venv=$3 base=$4
+mount -t tmpfs -o mode=755 tmpfs "$root"
+for name in bin dev etc lib lib64 opt sbin sys usr var; do
+  if [ -L "/$name" ]; then
+    cp -P "/$name" "$root/"
+  elif [ -d "/$name" ]; then
+    mkdir "$root/$name"
+    mount --rbind "/$name" "$root/$name"
+  fi
+done
+mkdir -p "$root"/{tmp,proc,venv,app,packages,workspace,home/app} "$root/$base"
+chmod 1777 "$root/tmp"
+mount -t tmpfs -o size=64m tmpfs "$root/dev/shm" # Docker's default
+mount -t proc proc "$root/proc"
+mount --bind "$base" "$root/$base"
+mount --bind "$venv" "$root/venv"
+cp -r "$context"/server/. "$context"/{model,data,config.yaml} "$root/app"
+cp -r "$context"/packages/. "$root/packages"
+chown -R 60000:60000 "$root"/{app,packages,workspace,home/app}
+ip link set lo up
+exec chroot --userspec=60000:60000 --groups=60000 "$root" env -i \
+  PATH=/venv/bin:/usr/bin:/bin HOME=/home/app INFERENCE_SERVER_PORT=8080 DISABLE_JSON_LOGGING=1 \
+  sh -c 'cd /app && exec python3 /app/main.py'
