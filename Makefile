@@ -12,6 +12,7 @@ CLIENTS_READY := $(CLIENTS)/.ready
 HOST   ?= 127.0.0.1
 PORT   ?= 8080
 CONSOLE ?= 8081
+ROUNDS ?= 10
 EXAMPLE := examples/smollm2-135m-cpu/config.yaml
 
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off
@@ -27,7 +28,7 @@ PROGRESS = 2>&1 | tee -a $(VENV)/pip.log | awk '\
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
-.PHONY: help setup demo chat console serve test engines unit clients check format docs lock bench simulate clean
+.PHONY: help setup demo chat console serve test engines hosts unit clients check format docs lock bench simulate clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +71,9 @@ test: $(READY) ## run every check: format, lint, types, tests
 
 engines: $(READY) ## run the tests of the LLM API and of the serving path with every kind of engine
 	$(PYTEST) --engines all tests/backends tests/end_to_end
+
+hosts: $(READY) ## run the tests of several hosts in all shapes, 10 rounds of each harm (ROUNDS=...); needs root
+	$(BIN)/python -m pytest --hosts $(ROUNDS) -o timeout=3600 tests/hosts
 
 unit: $(READY) ## run the tests without servers, in under a minute
 	$(PYTEST) -m "not server"

@@ -25,7 +25,10 @@ SERVER_MODULES = "tests.end_to_end"
 LLM_API_MODULES = ("test_predict",)
 """Modules whose tests of the shared server run with the LLM API too, without `--engines all`."""
 SERVER_FIXTURES = frozenset(
-    {"make_triton", "model_folder", "remote_api", "smollm2_checkpoint", "triton", "warm_triton"}
+    {
+        *("group", "make_triton", "model_folder", "remote_api", "smollm2_checkpoint", "triton"),
+        "warm_triton",
+    }
 )
 LIGHT_SERVER_FIXTURES = frozenset({"evil", "fake_triton", "hub", "s3"})
 """Servers that start in milliseconds; the tests of a file stay together."""
@@ -33,6 +36,7 @@ SHARED_FIXTURES = (
     *(
         "context",
         "checkpoint",
+        "group",
         "model_folder",
         "engine",
         "native",
@@ -86,6 +90,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=0,
         metavar="N",
         help="watch the console's page in the browser for so long; its memory must not grow",
+    )
+    parser.addoption(
+        "--hosts",
+        type=int,
+        metavar="ROUNDS",
+        help="run the tests of several hosts in all shapes and with every harm, ROUNDS times each",
     )
 
 

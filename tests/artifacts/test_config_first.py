@@ -85,6 +85,26 @@ def test_only_needed_files_are_fetched(hub: HubServer) -> None:
     assert "config.json" not in others
 
 
+@pytest.mark.parametrize("index", [0, 1])
+def test_each_of_several_hosts_fetches_the_files_of_its_own_ranks(
+    hub: HubServer, index: int
+) -> None:
+    """The others need no tokenizer either."""
+    settings = parse_settings(
+        {
+            "model_metadata": {
+                **{"engine_repository": "org/engine", "tensor_parallelism": 2},
+                **{"nodes": ["a", "b"]},
+            }
+        }
+    )
+    found = resolve_engine(settings, Environment("hf_token", {}), HostInfo(), index=index)
+    names = {path.name for path in found.engine.folder.iterdir()}
+    own = {"config.json", f"rank{index}.engine"}
+    assert names == (own if index else {*own, "tokenizer.json"})
+    assert {file.path for file in found.listing.files} >= set(RANKS)
+
+
 def test_a_separate_tokenizer_repository(hub: HubServer) -> None:
     found = examined(tokenizer_repository="org/tokenizer")
     assert not (found.engine.folder / "tokenizer.json").exists()

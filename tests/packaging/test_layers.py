@@ -12,7 +12,7 @@ LAYERS = [
     *("errors", "literals", "validation", "requests", "settings", "settings.lmi_import"),
     *("artifacts", "engines", "engines.llm_api", "engines.compatibility", "guides", "processes"),
     "machine",
-    *("triton.model_repository", "triton.client", "triton.server", "text", "tool_calls"),
+    *("triton.model_repository", "triton.client", "triton.server", "hosts", "text", "tool_calls"),
     *("builder.planning", "builder.checks", "builder.gguf", "builder", "builder.run"),
     *("metrics", "inference", "serving"),
     *("protocols", "protocols.openai", "protocols.predict", "protocols.lmi"),

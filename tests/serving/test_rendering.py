@@ -19,6 +19,8 @@ from trtllm_truss.engines.llm_api.arguments import completed
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.serving.rendering import render_engine
 from trtllm_truss.settings.loading import parse_settings
+from trtllm_truss.settings.model import Settings
+from trtllm_truss.settings.runtime import RuntimeOptions
 from trtllm_truss.triton.model_repository.repository import read_config
 
 DATA = ROOT / "data"
@@ -47,6 +49,29 @@ def render(
     config = read_config(out / "tensorrt_llm" / "config.pbtxt")
     given = {name: value.string_value for name, value in config.parameters.items()}
     return config, {name: value for name, value in given.items() if value}, out / "tensorrt_llm"
+
+
+def test_several_hosts(tmp_path: Path) -> None:
+    """A rank's GPU is its place on its host, whatever the build assumed."""
+    folder = write_engine(tmp_path / "engine", tp=4)
+    settings = parse_settings(
+        {
+            "model_metadata": {
+                **{"engine_repository": str(folder), "tensor_parallelism": 4, "nodes": 2},
+                "runtime": {"gpu_device_ids": "2,3"},
+            }
+        }
+    )
+    for given, devices in ((settings, "2,3"), (without_runtime(settings), "0,1")):
+        out = tmp_path / devices
+        render_engine(given, inspect_engine(folder), DATA, out, "1.0.0")
+        parameters = read_config(out / "tensorrt_llm" / "config.pbtxt").parameters
+        assert parameters["num_nodes"].string_value == "2"
+        assert parameters["gpu_device_ids"].string_value == devices
+
+
+def without_runtime(settings: Settings) -> Settings:
+    return settings.model_copy(update={"runtime": RuntimeOptions()})
 
 
 def test_guided_decoding_writes_the_vocabulary(engine_folder: Path) -> None:

@@ -64,7 +64,7 @@ def test_values(name, value, parsed):
         ("gpt_model_type", "V1", "one of inflight_fused_batching, inflight_batching"),
         ("exclude_input_in_output", False, "true: an answer never repeats its prompt"),
         ("speculative_decoding_fast_logits", True, "false: it needs orchestrator mode"),
-        ("num_nodes", 2, "1: all ranks are started on one machine"),
+        ("num_nodes", 2, "1: `model_metadata.nodes` sets it"),
     ],
 )
 def test_refused_values(name, value, wanted):

@@ -16,6 +16,7 @@ USAGE_STATUS = 2
 _COMMANDS = {
     "init": "write a Truss for an engine, ready to push",
     "serve": "run the Truss in Truss's own server, without Docker",
+    "join": "run the ranks of a further host of an engine that spans several",
     "predict": "stream an answer to the terminal",
     "chat": "converse with the model in the terminal",
     "check": "verify everything that can be verified without a start",

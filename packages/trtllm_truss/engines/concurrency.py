@@ -38,10 +38,12 @@ def instance_count(settings: Settings, engine: EngineDescription) -> int:
             f"{engine.world_size} ranks can have one instance only; remove it."
         )
     devices = settings.runtime.gpu_device_ids
-    if devices and len(devices) != engine.world_size:
+    ranks = engine.world_size // settings.node_count
+    if devices and len(devices) != ranks:
+        on_each = " on each host" if settings.node_count > 1 else ""
         raise SettingsError(
             f"config.yaml: model_metadata.runtime.gpu_device_ids names {len(devices)} GPUs, but "
-            f"the engine has {engine.world_size} ranks; name one GPU for each."
+            f"the engine has {ranks} ranks{on_each}; name one GPU for each."
         )
     return wanted
 

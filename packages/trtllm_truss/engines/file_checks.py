@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -28,6 +28,7 @@ def needed_files(
     engine: EngineDescription | None,
     *,
     with_code: bool = False,
+    ranks: Collection[int] | None = None,
 ) -> list[str]:
     """List the files that serving needs, by path below the repository.
 
@@ -36,6 +37,7 @@ def needed_files(
         sizes: bytes of every file by its path below the repository.
         engine: its description; None for a GGUF file.
         with_code: include the Python files of a checkpoint (`trust_remote_code`).
+        ranks: those of this host; None for all.
     """
     here = placement.sizes(sizes)
     names = {CONFIG_FILE, MANIFEST_FILE}
@@ -44,7 +46,8 @@ def needed_files(
     elif placement.layout is Layout.OPENVINO:
         names |= {name for name in here if "/" not in name and name.startswith(_OPENVINO_PREFIX)}
     elif engine is not None and engine.rank_files is not None:
-        names |= set(engine.rank_files.names)
+        files = engine.rank_files
+        names |= set(files.names if ranks is None else files.of_ranks(ranks))
     elif engine is not None and engine.weights is not None:
         names |= {*_OF_CHECKPOINTS, *engine.weights.names}
         names |= {name for name in here if with_code and "/" not in name and name.endswith(_CODE)}

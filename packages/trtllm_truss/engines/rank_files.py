@@ -7,8 +7,8 @@ without. Any other ``.engine`` file is never opened.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 
 from trtllm_truss.engines.tensorrt_llm_config import EngineConfig
 
@@ -31,6 +31,16 @@ class RankFiles:
     missing: tuple[str, ...]
     surplus: tuple[str, ...]
     largest_rank_bytes: int
+
+    def of_ranks(self, ranks: Collection[int]) -> tuple[str, ...]:
+        """Return the files that some of the ranks open."""
+        world_size = sum(name.endswith(ENGINE_SUFFIX) for name in self.names)
+        return tuple(name for i, name in enumerate(self.names) if i % world_size in ranks)
+
+    def held_for(self, ranks: Collection[int]) -> RankFiles:
+        """Return the comparison for a host that holds the files of some ranks only."""
+        own = self.of_ranks(ranks)
+        return replace(self, missing=tuple(name for name in self.missing if name in own))
 
 
 def match_rank_files(config: EngineConfig, sizes: Mapping[str, int]) -> RankFiles:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from trtllm_truss.artifacts.listing import Listing
 from trtllm_truss.artifacts.local import open_folder
 from trtllm_truss.artifacts.open_repository import open_repository
 from trtllm_truss.engines.accelerators import parse_accelerator
@@ -27,7 +28,7 @@ from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity
 from trtllm_truss.engines.file_checks import check_files
 from trtllm_truss.engines.inspection import Engine, EngineDescription, inspect_engine
-from trtllm_truss.engines.llm_api.arguments import completed
+from trtllm_truss.engines.llm_api.arguments import Description, completed
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.machine.describe import Machine
 from trtllm_truss.serving.adapters import adapters_of, open_adapters
@@ -45,6 +46,7 @@ class ResolvedEngine:
         tokenizer_folder: folder of its tokenizer.
         findings: warnings.
         capacity: KV cache capacity on the visible GPUs; None if unknown.
+        listing: the files of its repository.
         adapters: folders of the LoRA adapters by name, in the order of the settings.
     """
 
@@ -52,6 +54,7 @@ class ResolvedEngine:
     tokenizer_folder: Path
     findings: tuple[Diagnostic, ...]
     capacity: Capacity | None
+    listing: Listing
     adapters: Mapping[str, Path] = field(default_factory=dict)
 
 
@@ -61,8 +64,11 @@ def resolve_engine(
     host: HostInfo,
     built: Path | None = None,
     version: str | None = None,
+    index: int = 0,
 ) -> ResolvedEngine:
     """Validate the engine against this host and the settings; download it with the tokenizer.
+
+    Of several hosts, each downloads the files of its own ranks only.
 
     Args:
         settings: the operator's settings.
@@ -70,6 +76,7 @@ def resolve_engine(
         host: properties of this machine.
         built: folder of the engine from `build`, if the settings name none.
         version: TensorRT-LLM's, if it is known: the host's, or that of config.yaml's image.
+        index: the place of this host among several.
 
     Raises:
         ArtifactError: engine or tokenizer is missing or unreadable.
@@ -78,27 +85,54 @@ def resolve_engine(
     repository = open_engine(settings, environment, built)
     adapters = open_adapters(settings, environment)
     described = repository.describe()
+    ranks = None
     if described is not None:
+        ranks = _own_ranks(settings, described, index)
         described = completed(described, settings, version, adapters_of(adapters))
+        described = _held(described, ranks)
         _raise_errors(_diagnose(settings, described, host)[0])
+    has_tokenizer = index == 0 or _rank_needs_tokenizer(settings, described)
     paths = [
-        *repository.engine_paths(described, with_code=settings.trust_remote_code),
-        *own_tokenizer_paths(settings, repository),
+        *repository.engine_paths(described, with_code=settings.trust_remote_code, ranks=ranks),
+        *(own_tokenizer_paths(settings, repository) if has_tokenizer else ()),
     ]
     repository.source.check_room(paths)
-    tokenizer = open_tokenizer(settings, environment)
+    tokenizer = open_tokenizer(settings, environment) if has_tokenizer else None
     findings = tokenizer.examine(described) if tokenizer else []
     with ThreadPoolExecutor(1) as aside:
         fetched = aside.submit(tokenizer.fetch) if tokenizer else None
         folder = repository.source.fetch(paths)
         tokenizer_folder = fetched.result() if fetched else None
     engine = completed(inspect_engine(folder), settings, version, adapters_of(adapters))
+    engine = _held(engine, ranks)
     check_files(engine, folder)
     own, capacity = _diagnose(settings, engine, host)
     _raise_errors(own)
     tokenizer_folder = tokenizer_folder or engine.tokenizer_folder
     folders = {adapter.name: adapter.fetch() for adapter in adapters}
-    return ResolvedEngine(engine, tokenizer_folder, (*findings, *own), capacity, folders)
+    listing = repository.source.listing()
+    return ResolvedEngine(engine, tokenizer_folder, (*findings, *own), capacity, listing, folders)
+
+
+def _rank_needs_tokenizer(settings: Settings, engine: EngineDescription | None) -> bool:
+    """Return True if every rank reads the tokenizer, not only the host that serves."""
+    is_compiled = engine is not None and engine.rank_files is not None
+    return not is_compiled or bool(settings.runtime.guided_decoding_backend)
+
+
+def _own_ranks(settings: Settings, engine: EngineDescription, index: int) -> range | None:
+    """Return the ranks of one of several hosts; None for a single host."""
+    if settings.node_count == 1:
+        return None
+    each = max(1, engine.world_size // settings.node_count)
+    return range(index * each, (index + 1) * each)
+
+
+def _held(engine: Description, ranks: range | None) -> Description:
+    """Leave out the missing files that are other hosts'."""
+    if ranks is None or engine.rank_files is None:
+        return engine
+    return replace(engine, rank_files=engine.rank_files.held_for(ranks))
 
 
 def open_engine(

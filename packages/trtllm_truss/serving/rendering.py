@@ -27,6 +27,7 @@ from trtllm_truss.triton.model_repository.repository import render_repository
 _TEMPLATE = "triton_model_repository"
 _INFO_FILE = "xgrammar_tokenizer_info.json"
 _MAX_BEAM_WIDTH = "max_beam_width"
+_NUM_NODES, _GPUS = "num_nodes", "gpu_device_ids"
 _TOKENIZER_INFO = "xgrammar_tokenizer_info_path"
 
 
@@ -92,6 +93,11 @@ def render_engine(
             parameters[_MAX_BEAM_WIDTH] = max_beam_width(settings, engine)
         if info is not None:
             parameters[_TOKENIZER_INFO] = str(info)
+        if settings.node_count > 1:
+            parameters[_NUM_NODES] = settings.node_count
+            # A rank's GPU is else its number modulo the GPUs per host that the build assumed.
+            here = engine.world_size // settings.node_count
+            parameters.setdefault(_GPUS, tuple(range(here)))
     render_repository(
         data_dir / _TEMPLATE,
         destination,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from trtllm_truss.artifacts.source import Source, named
@@ -35,15 +36,21 @@ class EngineRepository:
         return engine
 
     def engine_paths(
-        self, engine: EngineDescription | None, *, with_code: bool = False
+        self,
+        engine: EngineDescription | None,
+        *,
+        with_code: bool = False,
+        ranks: Collection[int] | None = None,
     ) -> list[str]:
         """Return the files to serve, given the result of `describe`.
 
         Args:
             engine: its description; None for a GGUF file.
             with_code: include the Python files of a checkpoint (`trust_remote_code`).
+            ranks: those of this host; None for all.
         """
-        return needed_files(self._placement, self._sizes, engine, with_code=with_code)
+        sizes = self._sizes
+        return needed_files(self._placement, sizes, engine, with_code=with_code, ranks=ranks)
 
     def tokenizer_paths(self, *, trust_remote_code: bool) -> list[str]:
         """Return the tokenizer's files in this repository."""

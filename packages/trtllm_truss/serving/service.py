@@ -31,6 +31,7 @@ from trtllm_truss.machine.checks import check_machine
 from trtllm_truss.machine.describe import Machine, container_sentences, describe
 from trtllm_truss.metrics.collector import Metrics, exposed
 from trtllm_truss.processes.leftovers import sweep, temporary_folder
+from trtllm_truss.serving.group import GroupLead, settle_nodes
 from trtllm_truss.serving.preflight import (
     ResolvedEngine,
     host_info,
@@ -121,7 +122,7 @@ class Service:
         data_dir: Path,
         image: str | None = None,
     ) -> None:
-        self._settings = settings
+        self._settings, self._group = settle_nodes(settings, environment)
         self._environment = environment
         self._data_dir = data_dir
         self._image = image
@@ -190,8 +191,9 @@ class Service:
 
     def _start(self) -> None:
         _raise_file_limit()
-        log = StartupLog(4)
         sweep()
+        lead = GroupLead.prepare(self._group, self._environment) if self._group else None
+        log = StartupLog(5 if lead else 4)
         machine = describe(self._environment.variables, self._image)
         host = host_info(machine)
         in_image = replace(host, image=self._image)
@@ -215,10 +217,16 @@ class Service:
                 resolved.adapters,
             )
             details.append(str(repository))
+        if lead is not None:
+            self._resources.callback(lead.leader.close)
+            with log.phase("hosts") as details:
+                lead.open(self._settings, resolved, host)
+                lead.leader.wait_until_whole(lambda: False, self._settings.serving.start_timeout_s)
+                details.append(f"{lead.group.size} hosts")
         with log.phase("triton") as details:
             heartbeat = EngineHeartbeat()
             supervisor = Supervisor(
-                self._new_run(machine, engine, repository, run_folder),
+                self._new_run(machine, engine, repository, run_folder, lead),
                 supervised_limits(self._settings.serving, engine),
                 heartbeat,
                 tensorrt_llm_version=version,
@@ -226,6 +234,7 @@ class Service:
                 on_restart=self._engine_restarts,
                 give_up=lambda: os._exit(_GIVEN_UP_STATUS),
                 beam_width=engine.max_beam_width if engine.llm_args is not None else 1,
+                leader=lead.leader if lead else None,
             )
             self._resources.callback(supervisor.stop)
             loading.add_done_callback(partial(_stop_on_failure, supervisor))
@@ -315,7 +324,12 @@ class Service:
         return resolved
 
     def _new_run(
-        self, machine: Machine, engine: Engine, repository: Path, run_folder: Path
+        self,
+        machine: Machine,
+        engine: Engine,
+        repository: Path,
+        run_folder: Path,
+        lead: GroupLead | None,
     ) -> Callable[[], ServerProcess]:
         """Return a factory of Triton processes for a rendered repository."""
         installation = machine.triton
@@ -328,8 +342,10 @@ class Service:
             installation,
             repository=repository,
             backends=backends,
-            world_size=engine.server_ranks,
+            world_size=engine.world_size if lead else engine.server_ranks,
             environ=self._environment.variables,
+            hosts=lead.leader.begin if lead else None,
+            llm_api=lead is not None and engine.kind is EngineKind.LLM_API,
         )
         serving = self._settings.serving
         environment = server_environment(
@@ -339,6 +355,7 @@ class Service:
             python=machine.runtime.python if engine.kind is EngineKind.LLM_API else None,
             library_paths=machine.cuda.library_paths,
         )
+        environment.update(lead.mpi_variables if lead else {})
         return lambda: ServerProcess(
             command,
             environment,

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from trtllm_truss.errors import TritonError
+from trtllm_truss.hosts.leader import Leader
 from trtllm_truss.inference.decode_stream import EngineHeartbeat
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.triton.client.client import TritonClient
@@ -38,6 +39,7 @@ class Supervisor:
         on_restart: called before each restart, from the supervisor's thread.
         beam_width: a width that the engine accepts.
         give_up: called after the last failed restart, from the supervisor's thread.
+        leader: the other hosts, if the engine spans several.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Supervisor:
         on_restart: Callable[[], None],
         give_up: Callable[[], None],
         beam_width: int = 1,
+        leader: Leader | None = None,
     ) -> None:
         self._new_run = new_run
         self._limits = limits
@@ -67,6 +70,9 @@ class Supervisor:
         self._run_ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._restarts = 0
+        self._leader = leader
+        if leader is not None:
+            leader.on_loss = self._host_was_lost
 
     @property
     def is_healthy(self) -> bool:
@@ -115,7 +121,18 @@ class Supervisor:
         if self._run is not None:
             self._run.stop(patience_s)
 
+    def _host_was_lost(self, reason: str) -> None:
+        """End the run at once: its ranks cannot go on, and would wait for the lost ones."""
+        self._client = None
+        if self._run is not None:
+            self._run.stop(0)
+        self._run_ended.set()
+
     def _start_run(self) -> None:
+        if self._leader is not None:
+            # The first start has a deadline; later the platform may take as long as it needs.
+            limit_s = None if self._thread else self._limits.start_timeout_s
+            self._leader.wait_until_whole(self._stopping.is_set, limit_s)
         run = self._run = self._new_run()
         deadline = time.monotonic() + self._limits.start_timeout_s
         try:
@@ -123,12 +140,16 @@ class Supervisor:
                 raise TritonError("Triton was stopped.")
             run.start()
             run.wait_until_ready(self._limits.start_timeout_s)
+            if self._leader is not None:
+                self._leader.ready()
             left_s = max(1.0, deadline - time.monotonic())
             run.on_exit(lambda _: self._run_ended.set())
             token_id, beam_width = self._first_token_id(), self._beam_width
             warm_up(run.grpc_address, token_id, left_s, self._version, beam_width)
-        except BaseException:
+        except BaseException as error:
             run.stop(0)
+            if self._leader is not None and (loss := self._leader.loss):
+                raise TritonError(loss) from error
             raise
         self._heartbeat.sign_of_life()
         self._client = TritonClient(run.grpc_address, tensorrt_llm_version=self._version)
@@ -155,7 +176,7 @@ class Supervisor:
         assert run is not None
         if run.state is not State.READY:
             self._client = None
-            return run.cause
+            return (self._leader and self._leader.loss) or run.cause
         silent_for_s = self._heartbeat.silent_for_s
         if silent_for_s <= self._limits.hang_timeout_s:
             return None

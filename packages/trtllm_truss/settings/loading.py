@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from trtllm_truss.settings.quantization import METHOD_SECTIONS
 from trtllm_truss.validation import broken_rule, did_you_mean, dotted_path
 
 ACCESS_TOKEN_SECRET = "hf_access_token"  # noqa: S105 - the secret's name, not its value
-_VARIABLE = f"TRUSS_SECRET_{ACCESS_TOKEN_SECRET}"
+GROUP_KEY_SECRET = "group_key"  # noqa: S105
+_PREFIX = "TRUSS_SECRET_"
+_VARIABLE = f"{_PREFIX}{ACCESS_TOKEN_SECRET}"
 _FILE = Path("/secrets") / ACCESS_TOKEN_SECRET  # read by Truss's server too
 _TOKEN = re.compile(r"[!-~]*")
 
@@ -36,10 +39,12 @@ class Environment:
         hf_access_token: the Hugging Face token, None if not declared, empty if declared without a
             value; excluded from every repr.
         variables: the process environment at start.
+        group_key: the key of a group of several hosts, empty if not set; excluded likewise.
     """
 
     hf_access_token: str | None
     variables: Mapping[str, str]
+    group_key: str = ""
 
     def __repr__(self) -> str:
         return f"Environment(hf_access_token={'set' if self.hf_access_token else None})"
@@ -86,7 +91,22 @@ def read_environment(secrets: Mapping[str, str] | None = None) -> Environment:
             f"the secret {ACCESS_TOKEN_SECRET} contains a space, a line break or another character "
             "that tokens cannot have; set it to the token alone."
         )
-    return Environment(hf_access_token=token, variables=dict(os.environ))
+    variables = dict(os.environ)
+    return Environment(token, variables, group_key=_group_key(secrets))
+
+
+def _group_key(secrets: Mapping[str, str] | None) -> str:
+    """Return the secret from Truss, the environment or Truss's folder, in this order."""
+    key = None
+    if secrets is not None:
+        with suppress(Exception):
+            key = secrets[GROUP_KEY_SECRET]
+    if not key:
+        key = os.environ.get(f"{_PREFIX}{GROUP_KEY_SECRET}")
+    if not key:
+        with suppress(OSError, UnicodeDecodeError):
+            key = _FILE.with_name(GROUP_KEY_SECRET).read_text(encoding="utf-8")
+    return (key or "").strip()
 
 
 def _message(error: ValidationError) -> str:

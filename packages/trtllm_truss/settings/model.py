@@ -29,6 +29,10 @@ ReasoningParser = Literal[
     "deepseek_r1", "qwen3", "granite", "mistral", "seed_oss", "reasoning_tags", "harmony"
 ]
 AdapterName = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+HostName = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?$")
+]
+Hosts = Annotated[list[HostName], Field(min_length=2, max_length=64)]
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
@@ -178,6 +182,13 @@ class Serving(Strict):
         description="Port of Triton's gRPC endpoint on 127.0.0.1; null is a free port at each "
         "start.",
     )
+    nodes_port: int = Field(
+        8470,
+        ge=1,
+        le=65535,
+        description="Port on which the leader of several hosts accepts the others, on its address "
+        "in the group ([several-hosts.md](several-hosts.md)).",
+    )
     pass_environment: list[VariableName] = Field(
         [],
         description="Names of additional environment variables for Triton and for the steps of a "
@@ -214,6 +225,12 @@ class Settings(Strict):
         le=64,
         description="Groups of layers on different GPUs; must equal a prebuilt engine's. "
         "GPUs = tensor_parallelism × pipeline_parallelism.",
+    )
+    nodes: Annotated[int, Field(ge=1, le=64)] | Hosts | None = Field(
+        None,
+        description="Hosts that share the engine's ranks evenly: their names or IPv4 addresses, "
+        "the leader's first, or only their number where the platform names them. null is "
+        "LeaderWorkerSet's group, or one host ([several-hosts.md](several-hosts.md)).",
     )
     build: Build | None = Field(
         None, description="Build of the engine, without an engine_repository; see below."
@@ -279,6 +296,11 @@ class Settings(Strict):
     def world_size(self) -> int:
         """Ranks of the engine, one GPU each."""
         return self.tensor_parallelism * self.pipeline_parallelism
+
+    @property
+    def node_count(self) -> int:
+        """Hosts that share the ranks."""
+        return len(self.nodes) if isinstance(self.nodes, list) else self.nodes or 1
 
     @field_validator("engine_repository")
     @classmethod

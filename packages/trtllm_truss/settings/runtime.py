@@ -35,7 +35,7 @@ _SCALARS = TypeAdapter(dict[str, RuntimeValue])
 _OWNED = {"gpt_model_path": "it is the downloaded engine's folder"}
 _FIXED: dict[str, tuple[ParameterValue, str]] = {
     "exclude_input_in_output": (True, "an answer never repeats its prompt"),
-    "num_nodes": (1, "all ranks are started on one machine"),
+    "num_nodes": (1, "`model_metadata.nodes` sets it"),
     "speculative_decoding_fast_logits": (
         False,
         "it needs orchestrator mode, and here the ranks of one engine are one MPI job (leader "

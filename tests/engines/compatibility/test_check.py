@@ -93,6 +93,25 @@ TABLE: dict[str, tuple[dict[str, Any], Severity, list[str]]] = {
         WARNING,
         ["config.json does not name rank1.engine", "remove"],
     ),
+    "nodes_mismatch": (
+        {"config": new_config(tp=2), "settings": {**TP2, "nodes": 3}},
+        ERROR,
+        ["model_metadata.nodes is 3", "has 2 ranks", "a divisor of 2"],
+    ),
+    "nodes_version": (
+        {
+            "config": new_config("0.18.2", tp=2),
+            "settings": {**TP2, "nodes": ["a", "b"]},
+            "runtime_version": "0.18.2",
+        },
+        ERROR,
+        ["model_metadata.nodes is 2", "0.18.2", "0.19 or newer"],
+    ),
+    "nodes_unsupported": (
+        {"engine": CPU, "settings": {"nodes": 2}},
+        ERROR,
+        ["model_metadata.nodes is 2", "an engine of the CPU runs on one host"],
+    ),
     "max_batch_size_above_engine": (
         {"settings": runtime(max_batch_size=4096)},
         ERROR,
@@ -214,8 +233,9 @@ TABLE: dict[str, tuple[dict[str, Any], Severity, list[str]]] = {
 def test_each_mismatch(code: str) -> None:
     case, severity, words = TABLE[code]
     if "engine" in case:
-        settings = Settings.model_validate({"engine_repository": "org/engine"})
-        host = HostInfo(accelerator=case["accelerator"])
+        given = {"engine_repository": "org/engine", **case.get("settings", {})}
+        settings = Settings.model_validate(given)
+        host = HostInfo(accelerator=case.get("accelerator"))
         diagnostics = check_compatibility(settings, case["engine"], host)
     else:
         diagnostics = find(**case)
@@ -242,6 +262,8 @@ def test_each_mismatch(code: str) -> None:
         {"settings": runtime(max_batch_size=2048, max_beam_width=1)},
         {"settings": runtime(enable_chunked_context=True, enable_kv_cache_reuse="false")},
         {"config": plugins(use_paged_context_fmha=False)},
+        {"config": new_config(tp=2), "settings": {**TP2, "nodes": 2}, "accelerator": "L4"},
+        {"config": new_config(tp=2), "settings": {**TP2, "nodes": 2}, "gpus": [H100]},
     ],
 )
 def test_compatible_engines_have_no_diagnostics(case: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import os
 import shutil
 import struct
 from collections.abc import Mapping
@@ -28,6 +29,7 @@ VERSIONS = ("1.2.1", "1.3.0")
 
 SITE = Path(__file__).parent / "site"
 BACKENDS = Path(__file__).parent / "backends"
+PROGRAMS = Path(__file__).parent / "bin"
 COUNTING = {"TLLM_FAKE_COMPUTE": "tensorrt_llm.fake.counting:CountingCompute"}
 """Makes workers load at once and repeat the prompt."""
 
@@ -36,7 +38,11 @@ _DTYPE_BYTES = 2
 
 def fake_library(version: str) -> dict[str, str]:
     """Return the environment of a server that imports the fake."""
-    return {"TRITON_BACKEND_DIRECTORY": str(BACKENDS), "TLLM_FAKE_VERSION": version}
+    return {
+        "TRITON_BACKEND_DIRECTORY": str(BACKENDS),
+        "TLLM_FAKE_VERSION": version,
+        "PATH": f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}",
+    }
 
 
 def write_checkpoint(
@@ -142,10 +148,16 @@ def serve_checkpoint(
     folder: Path, version: str, environment: Mapping[str, str] = COUNTING, **metadata: object
 ) -> Served:
     """Start `trtllm-truss serve` on a checkpoint."""
+    file = config_for_checkpoint(folder, **metadata)
+    return Served(file, {**fake_library(version), **environment})
+
+
+def config_for_checkpoint(folder: Path, **metadata: object) -> Path:
+    """Write a configuration that serves a checkpoint."""
     config = yaml.safe_load(EXAMPLE.read_text())
     has_torch = importlib.util.find_spec("torch") is not None
     config["external_package_dirs"] = [] if has_torch else [str(SUPPORT / "torch_stub")]
     config["model_metadata"] = {"engine_repository": str(folder), **metadata}
     file = folder / "served.yaml"
     file.write_text(yaml.safe_dump(config))
-    return Served(file, {**fake_library(version), **environment})
+    return file

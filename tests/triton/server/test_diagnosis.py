@@ -225,6 +225,7 @@ def test_signals_are_causes_too(returncode, words):
 
 def test_port_conflict():
     assert is_port_conflict(["error: failed to start GRPC service: Unavailable - Socket in use"])
+    assert is_port_conflict(["[h:9] PRTE ERROR: Fatal in file /x/oob_tcp_component.c at line 582"])
     assert not is_port_conflict(["ready"])
 
 

@@ -9,6 +9,8 @@ from trtllm_truss.errors import TritonError
 from trtllm_truss.machine import mpi
 from trtllm_truss.machine.mpi import find_mpirun
 from trtllm_truss.triton.server.mpi import (
+    RANK_PROGRAM,
+    agent_environment,
     close_control_port,
     mpi_command,
     needs_oversubscription,
@@ -31,6 +33,27 @@ def test_job(as_root, oversubscribe, options):
         *("/m/mpirun", *options, "--bind-to", "none"),
         *("-n", "1", "a", "0", ":", "-n", "1", "a", "1"),
     ]
+
+
+def test_a_job_of_several_hosts():
+    segments = [["a", "0"], ["a", "1"], RANK_PROGRAM, RANK_PROGRAM]
+    hosts = ["10.0.0.1", "10.0.0.2"]
+    assert mpi_command(
+        Path("/m/mpirun"), segments, as_root=False, oversubscribe=False, hosts=hosts
+    ) == [
+        *("/m/mpirun", "--bind-to", "none", "-n", "1", "--host", "10.0.0.1:2", "a", "0", ":"),
+        *("-n", "1", "--host", "10.0.0.1:2", "a", "1", ":", "-n", "1", "--host", "10.0.0.2:2"),
+        *(*RANK_PROGRAM, ":", "-n", "1", "--host", "10.0.0.2:2", *RANK_PROGRAM),
+    ]
+
+
+def test_a_folder_at_which_mpi_would_split_the_agent_is_refused():
+    assert agent_environment(["/p/python", "-I", "/p/agent.py"])["PRTE_MCA_plm_ssh_agent"] == (
+        "/p/python -I /p/agent.py"
+    )
+    for path in ("/my folder/agent.py", "/a:b/agent.py"):
+        with pytest.raises(TritonError, match="no space and no colon"):
+            agent_environment(["/p/python", path])
 
 
 @pytest.mark.parametrize(

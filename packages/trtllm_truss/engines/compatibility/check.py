@@ -16,15 +16,19 @@ from trtllm_truss.engines.inspection import EngineDescription, EngineKind
 from trtllm_truss.engines.rank_files import RankFiles
 from trtllm_truss.engines.tensorrt_llm_config import EngineConfig, Quantization
 from trtllm_truss.errors import SettingsError
+from trtllm_truss.literals import release
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.runtime import RuntimeOptions
+
+_NUM_NODES_SINCE = (0, 19)
+"""TensorRT-LLM's parameter `num_nodes`."""
 
 
 def check_compatibility(
     settings: Settings, engine: EngineDescription, host: HostInfo
 ) -> list[Diagnostic]:
     """Return all mismatches, the most basic first."""
-    diagnostics = [*_parallelism(settings, engine)]
+    diagnostics = [*_parallelism(settings, engine), *_nodes(settings, engine, host)]
     if engine.rank_files is not None:
         diagnostics += _rank_files(engine.rank_files)
     if engine.config is not None:
@@ -39,7 +43,7 @@ def check_compatibility(
         diagnostics += check_container(host)
     if engine.number_formats is not None:
         diagnostics += _unknown_quantization(engine.number_formats)
-    return [*diagnostics, *check_gpus(engine, host)]
+    return [*diagnostics, *check_gpus(engine, host, settings.node_count)]
 
 
 def _parallelism(settings: Settings, engine: EngineDescription) -> Iterator[Diagnostic]:
@@ -52,6 +56,33 @@ def _parallelism(settings: Settings, engine: EngineDescription) -> Iterator[Diag
                 f"{settings.engine_repository} was built for {built}; set it to {built}, or build "
                 f"the engine for {wanted}.",
             )
+
+
+def _nodes(settings: Settings, engine: EngineDescription, host: HostInfo) -> Iterator[Diagnostic]:
+    nodes, ranks = settings.node_count, engine.world_size
+    if nodes == 1:
+        return
+    version = host.version_for(engine.config.assumed_version if engine.config else None)
+    if engine.kind is EngineKind.CPU:
+        yield error(
+            "nodes_unsupported",
+            f"config.yaml: model_metadata.nodes is {nodes}, but an engine of the CPU runs on one "
+            "host; remove it.",
+        )
+    elif ranks % nodes:
+        yield error(
+            "nodes_mismatch",
+            f"config.yaml: model_metadata.nodes is {nodes}, but the engine has {ranks} ranks "
+            "(tensor × pipeline parallelism), which that many hosts cannot share evenly; set nodes "
+            f"to a divisor of {ranks}.",
+        )
+    elif release(version) < _NUM_NODES_SINCE:
+        yield error(
+            "nodes_version",
+            f"config.yaml: model_metadata.nodes is {nodes}, but TensorRT-LLM "
+            f"{version} places ranks on GPUs as if on one host; build the engine "
+            f"with {'.'.join(map(str, _NUM_NODES_SINCE))} or newer.",
+        )
 
 
 def _rank_files(files: RankFiles) -> Iterator[Diagnostic]:

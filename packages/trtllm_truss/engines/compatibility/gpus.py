@@ -49,8 +49,14 @@ KNOWN_QUANTIZATIONS = frozenset(_FORMATS) | {
 """Names of weight and KV-cache quantizations."""
 
 
-def check_gpus(engine: EngineDescription, host: HostInfo) -> Iterator[Diagnostic]:
-    """Yield mismatches; an engine of the CPU needs no GPU."""
+def check_gpus(engine: EngineDescription, host: HostInfo, nodes: int = 1) -> Iterator[Diagnostic]:
+    """Yield mismatches; an engine of the CPU needs no GPU.
+
+    Args:
+        engine: the engine.
+        host: this one of the hosts.
+        nodes: hosts that share the engine's ranks evenly.
+    """
     spec = host.accelerator
     request = None if spec is None else parse_accelerator(spec)
     if engine.kind is EngineKind.CPU:
@@ -64,9 +70,9 @@ def check_gpus(engine: EngineDescription, host: HostInfo) -> Iterator[Diagnostic
     gpus = host.gpus
     accelerator = None if request is None else request.accelerator
     if request is not None:
-        yield from _request(engine, request)
+        yield from _request(engine, request, nodes)
     if gpus is not None:
-        yield from _count(engine, len(gpus))
+        yield from _count(engine, len(gpus), nodes)
     if accelerator is not None:
         yield from _other_gpu(accelerator, gpus or ())
     for name, capability in _places(accelerator, gpus or ()).items():
@@ -75,15 +81,17 @@ def check_gpus(engine: EngineDescription, host: HostInfo) -> Iterator[Diagnostic
         yield from _architecture(engine, name, capability)
 
 
-def _request(engine: EngineDescription, request: AcceleratorRequest) -> Iterator[Diagnostic]:
-    world = engine.world_size
-    if request.count != world:
-        fitting = request.name if world == 1 else f"{request.name}:{world}"
+def _request(
+    engine: EngineDescription, request: AcceleratorRequest, nodes: int
+) -> Iterator[Diagnostic]:
+    world, each = engine.world_size, engine.world_size // nodes
+    if request.count != each:
+        fitting = request.name if each == 1 else f"{request.name}:{each}"
         yield error(
             "accelerator_count",
             f"config.yaml: resources.accelerator asks for {request.count} of {request.name}, but "
-            f"the engine {_made(engine)} for {world} (tensor × pipeline parallelism); set it to "
-            f"{fitting}.",
+            f"the engine {_made(engine)} for {world} (tensor × pipeline parallelism)"
+            f"{_on(nodes)}; set it to {fitting}.",
         )
     if request.accelerator is None:
         close = get_close_matches(request.name.upper(), ACCELERATORS, n=1, cutoff=0.5)
@@ -99,14 +107,18 @@ def _request(engine: EngineDescription, request: AcceleratorRequest) -> Iterator
         )
 
 
-def _count(engine: EngineDescription, visible: int) -> Iterator[Diagnostic]:
-    world = engine.world_size
-    if visible < world:
+def _count(engine: EngineDescription, visible: int, nodes: int) -> Iterator[Diagnostic]:
+    world, each = engine.world_size, engine.world_size // nodes
+    if visible < each:
         yield error(
             "gpus_missing",
-            f"the engine {_made(engine)} for {world} GPU(s) and {visible} are visible here; run it "
-            f"on a machine with {world}, or {_remake(engine)} it for fewer.",
+            f"the engine {_made(engine)} for {world} GPU(s){_on(nodes)} and {visible} are visible "
+            f"here; run it on a machine with {each}, or {_remake(engine)} it for fewer.",
         )
+
+
+def _on(nodes: int) -> str:
+    return f" on {nodes} hosts" if nodes > 1 else ""
 
 
 def _made(engine: EngineDescription) -> str:

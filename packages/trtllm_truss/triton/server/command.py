@@ -16,16 +16,20 @@ from pathlib import Path
 
 from trtllm_truss.errors import TritonError
 from trtllm_truss.machine.limits import usable_cpus
-from trtllm_truss.machine.mpi import find_mpirun
+from trtllm_truss.machine.mpi import find_llm_api_launcher, find_mpirun
 from trtllm_truss.machine.triton import TritonInstallation
 from trtllm_truss.processes.leftovers import RUN_PREFIX
 from trtllm_truss.settings.child_environment import child_environment
 from trtllm_truss.triton.model_repository.contract import MODEL_NAME
 from trtllm_truss.triton.server.mpi import (
-    MPI_DEFAULTS,
+    ONE_HOST_DEFAULTS,
+    RANK_PROGRAM,
+    llm_api_job,
+    llm_api_rank,
     mpi_command,
     mpi_environment,
     needs_oversubscription,
+    spans_hosts,
 )
 from trtllm_truss.triton.server.ports import GRPC_ADDRESS_VARIABLE, LOOPBACK, Ports, free_ports
 
@@ -90,10 +94,14 @@ def launcher(
     world_size: int = 1,
     exit_timeout_s: int = 5,
     environ: Mapping[str, str] | None = None,
+    hosts: Callable[[Launch], Sequence[str]] | None = None,
+    llm_api: bool = False,
 ) -> Callable[[Launch], list[str]]:
     """Return the command line of each start, as a function for :class:`ServerProcess`.
 
-    A single rank runs without ``mpirun``. The arguments are those of `server_command`.
+    A single rank runs without ``mpirun``. The arguments are those of `server_command`; `hosts`
+    returns the addresses of several hosts, this one's first, and `llm_api` is true for a checkpoint
+    on them.
 
     Raises:
         TritonError: there are several ranks and no ``mpirun``, or orchestrator mode is requested.
@@ -106,9 +114,12 @@ def launcher(
             "per GPU."
         )
     mpirun = find_mpirun(environ) if world_size > 1 else None
+    of_llm_api = find_llm_api_launcher(environ) if llm_api else None
 
     def command(launch: Launch) -> list[str]:
-        segments = [
+        addresses = hosts(launch) if hosts else ()
+        here = world_size // max(1, len(addresses))
+        segments: list[Sequence[str]] = [
             server_command(
                 installation.executable,
                 launch,
@@ -117,16 +128,21 @@ def launcher(
                 exit_timeout_s=exit_timeout_s,
                 rank=rank,
             )
-            for rank in range(world_size)
+            for rank in range(here)
         ]
         if mpirun is None:
-            return segments[0]
-        return mpi_command(
+            return [*segments[0]]
+        if of_llm_api is not None:
+            segments = [llm_api_rank(of_llm_api, each, rank) for rank, each in enumerate(segments)]
+        segments += [RANK_PROGRAM] * (world_size - here)
+        job = mpi_command(
             mpirun,
             segments,
             as_root=os.geteuid() == 0,
-            oversubscribe=needs_oversubscription(world_size, usable_cpus()),
+            oversubscribe=needs_oversubscription(here, usable_cpus()),
+            hosts=addresses,
         )
+        return llm_api_job(job) if llm_api else job
 
     return command
 
@@ -217,12 +233,21 @@ def server_environment(
     return environment
 
 
-def launch_environment(environment: Mapping[str, str], launch: Launch) -> dict[str, str]:
+def launch_environment(
+    environment: Mapping[str, str], launch: Launch, *, of_daemon: bool = False
+) -> dict[str, str]:
+    """Complete the server's environment for one start.
+
+    Args:
+        environment: the result of `server_environment`.
+        launch: values unique to this start.
+        of_daemon: for MPI's daemon on a further host, in place of `mpirun`.
+    """
     return {
-        **MPI_DEFAULTS,
+        **({} if spans_hosts(environment) else ONE_HOST_DEFAULTS),
         **environment,
         **_NO_USAGE_STATISTICS,
-        **mpi_environment(launch.folder, launch.ports.mpi),
+        **mpi_environment(launch.folder, None if of_daemon else launch.ports.mpi),
         GRPC_ADDRESS_VARIABLE: f"{LOOPBACK}:{launch.ports.grpc}",
     }
 

@@ -28,7 +28,9 @@ _NOISE = re.compile(
 _HARMLESS = re.compile(r"^[IW]\d{4} |\[(INFO|WARNING|DEBUG)\]")
 _LINE_LIMIT = 500
 _PORT_TAKEN = re.compile(
-    r"already in use|failed to start \S+ service|^No sockets were able to be opened", re.I
+    r"already in use|failed to start \S+ service|^No sockets were able to be opened"
+    r"|PRTE ERROR: Fatal in file \S+/oob_tcp_component\.c",  # all that mpirun wrote in some runs
+    re.I,
 )
 _BY_SIGNAL = {
     signal.SIGKILL: "The kernel kills a process when the host runs out of memory; give the "

@@ -12,11 +12,12 @@ import os
 import resource
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
+from trtllm_truss.errors import TritonError
 from trtllm_truss.processes.process_guard import marked_processes
 from trtllm_truss.triton.server.ports import LOOPBACK
 
@@ -30,20 +31,37 @@ _CONTROL_PORT_VARIABLES = tuple(
     for prefix in ("PRTE", "OMPI")
     for version in (4, 6)
 )
-MPI_DEFAULTS = {"OMPI_MCA_btl": "^tcp"}
+RANKS_VARIABLE = "TRTLLM_TRUSS_RANKS"
+"""Environment variable with the folder of a host's rank programs, for several hosts."""
+RANK_PROGRAM = ("/bin/sh", "-c", f'exec /bin/sh "${RANKS_VARIABLE}/rank$OMPI_COMM_WORLD_RANK"')
+"""Command of a rank on another host, which alone knows its paths."""
+ONE_HOST_DEFAULTS = {"OMPI_MCA_btl": "^tcp"}
 """Keep ranks from listening for other hosts on every address; the environment may override it."""
+DAEMONS = frozenset({"prted", "orted"})
+"""Names of MPI's daemon on a further host, of Open MPI 5 and 4."""
+_PID_FILE = "$TMPDIR/mpirun"
+_NOTING_ITS_ID = ("/bin/sh", "-c", f'echo $$ >"{_PID_FILE}" && exec "$@"', "sh")
+_ENDING_THE_JOB = ("/bin/sh", "-c", f'"$@"; kill -TERM "$(cat "{_PID_FILE}")"', "sh")
+_TCP_INTERFACE = "OMPI_MCA_btl_tcp_if_include"
+_PREFIX_VARIABLES = ("PRTE_PREFIX", "PMIX_PREFIX", "OPAL_PREFIX")
 
 _CLOSING_LIMIT_S = 1.0
 _CLOSING_TICK_S = 0.02
 
 
 def mpi_command(
-    mpirun: Path, segments: Sequence[Sequence[str]], *, as_root: bool, oversubscribe: bool
+    mpirun: Path,
+    segments: Sequence[Sequence[str]],
+    *,
+    as_root: bool,
+    oversubscribe: bool,
+    hosts: Sequence[str] = (),
 ) -> list[str]:
     """Join one command line per rank into one job.
 
-    No rank is bound to a core: Triton has many threads, and ranks above 0 wait in a busy loop. Open
-    MPI refuses root and more ranks than cores unless `as_root` and `oversubscribe` are set.
+    Several `hosts` have an equal number of ranks each, in their order. No rank is bound to a core:
+    Triton has many threads, and ranks above 0 wait in a busy loop. Open MPI refuses root and more
+    ranks than cores unless `as_root` and `oversubscribe` are set.
     """
     command = [str(mpirun)]
     if as_root:
@@ -51,9 +69,25 @@ def mpi_command(
     if oversubscribe:
         command += ["--map-by", ":OVERSUBSCRIBE"]
     command += ["--bind-to", "none"]
+    each = len(segments) // len(hosts) if hosts else 0
     for rank, segment in enumerate(segments):
-        command += [*([":"] if rank else []), "-n", "1", *segment]
+        place = ["--host", f"{hosts[rank // each]}:{each}"] if hosts else []
+        command += [*([":"] if rank else []), "-n", "1", *place, *segment]
     return command
+
+
+def llm_api_rank(launcher: Path, segment: Sequence[str], rank: int) -> list[str]:
+    """Return the command of one rank of a checkpoint, run by TensorRT-LLM's launcher.
+
+    On rank 0 it runs the server, on the others workers in its place. It drops the server's exit
+    status and goes on without it, so the server's end is made to end the job.
+    """
+    return [str(launcher), *(_ENDING_THE_JOB if rank == 0 else ()), *segment]
+
+
+def llm_api_job(command: Sequence[str]) -> list[str]:
+    """Return the command of a job whose rank 0 can end it (`llm_api_rank`)."""
+    return [*_NOTING_ITS_ID, *command]
 
 
 def needs_oversubscription(ranks: int, cpus: int) -> bool:
@@ -61,7 +95,7 @@ def needs_oversubscription(ranks: int, cpus: int) -> bool:
     return 2 * ranks > cpus
 
 
-def mpi_environment(folder: Path, control_port: int) -> dict[str, str]:
+def mpi_environment(folder: Path, control_port: int | None) -> dict[str, str]:
     """Keep MPI's files and shared memory in the folder of one start.
 
     A killed job leaves its session's folder and its memory behind, under names that do not identify
@@ -71,13 +105,60 @@ def mpi_environment(folder: Path, control_port: int) -> dict[str, str]:
     Args:
         folder: of this start.
         control_port: of ``mpirun``; one number for IPv4 and IPv6, so that only one of the two finds
-            it free.
+            it free; None for MPI's daemon, which such a number crashes.
     """
+    ports = () if control_port is None else _CONTROL_PORT_VARIABLES
     variables = ("TMPDIR", *_SESSION_VARIABLES, *_BACKING_VARIABLES)
     return {
         **dict.fromkeys(variables, str(folder)),
-        **dict.fromkeys(_CONTROL_PORT_VARIABLES, str(control_port)),
+        **dict.fromkeys(ports, str(control_port)),
     }
+
+
+def group_environment(interface: str) -> dict[str, str]:
+    """Keep the connections between hosts on the group's interface.
+
+    MPI's sockets listen on every address all the same; only its connections are bound by this.
+    """
+    names = ("PRTE_MCA_oob_tcp_if_include", "OMPI_MCA_oob_tcp_if_include", _TCP_INTERFACE)
+    return {
+        **dict.fromkeys(names, interface),
+        "NCCL_SOCKET_IFNAME": f"={interface}",
+    }
+
+
+def agent_environment(agent: Sequence[str]) -> dict[str, str]:
+    """Make `mpirun` start its daemons through a program of ours, each directly from here.
+
+    Raises:
+        TritonError: the program's path has a character at which MPI would split it.
+    """
+    command = " ".join(agent)
+    if len(command.split()) != len(agent) or ":" in command:
+        raise TritonError(
+            f"mpirun cannot run {command!r}; install Python and this package in folders whose "
+            "names have no space and no colon."
+        )
+    return {
+        **dict.fromkeys(("PRTE_MCA_plm_ssh_agent", "OMPI_MCA_plm_rsh_agent"), command),
+        **dict.fromkeys(("PRTE_MCA_plm_ssh_no_tree_spawn", "OMPI_MCA_plm_rsh_no_tree_spawn"), "1"),
+    }
+
+
+def mpi_prefix(mpirun: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables with which MPI's daemon finds its files, as `mpirun` sets them."""
+    prefix = mpirun.resolve().parent.parent
+    libraries = environment.get("LD_LIBRARY_PATH")
+    paths = [str(prefix / "lib"), *([libraries] if libraries else [])]
+    return {
+        **dict.fromkeys(_PREFIX_VARIABLES, str(prefix)),
+        "LD_LIBRARY_PATH": os.pathsep.join(paths),
+    }
+
+
+def spans_hosts(environment: Mapping[str, str]) -> bool:
+    """Return True if an environment lets ranks connect to other hosts (`group_environment`)."""
+    return _TCP_INTERFACE in environment
 
 
 def close_control_port(run_id: str, port: int) -> bool:
@@ -90,18 +171,33 @@ def close_control_port(run_id: str, port: int) -> bool:
     connection is made, and the limit is restored.
 
     Args:
-        run_id: marks the job's processes.
+        run_id: marks the processes of this host.
         port: as for :func:`mpi_environment`.
 
     Returns:
         True if nothing listens there, as without ``mpirun``.
     """
+    return _close(lambda: ((pid, port) for pid in _listening_processes(run_id, port)))
+
+
+def close_daemon_ports(run_id: str) -> bool:
+    """Make MPI's daemon stop listening, like `mpirun`; it chooses its ports itself.
+
+    Returns:
+        True if nothing of it listens on a public address.
+    """
+    return _close(lambda: _daemon_ports(run_id))
+
+
+def _close(listening: Callable[[], Iterable[tuple[int, int]]]) -> bool:
+    """Close the ports of processes, (id, port) each, until none is left or the time is over."""
     deadline = time.monotonic() + _CLOSING_LIMIT_S
-    while (pid := _listening_process(run_id, port)) is not None:
+    while found := [*listening()]:
         if time.monotonic() > deadline:
             return False
-        with suppress(OSError):
-            _refuse_a_connection(pid, port)
+        for pid, port in found:
+            with suppress(OSError):
+                _refuse_a_connection(pid, port)
         time.sleep(_CLOSING_TICK_S)
     return True
 
@@ -119,28 +215,46 @@ def _refuse_a_connection(pid: int, port: int) -> None:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
 
 
-def _listening_process(run_id: str, port: int) -> int | None:
-    """Return the job's process that listens on a port; another program may have taken it."""
-    inode = _listening_socket(port)
-    if inode is not None:
+def _listening_processes(run_id: str, port: int) -> Iterator[int]:
+    """Yield the job's processes that listen on a port; another program may have taken it."""
+    links = {link for link, (_, number) in _listening_sockets().items() if number == port}
+    if links:
         for pid in marked_processes(run_id):
-            with suppress(OSError):  # it has ended
-                if _has_open(pid, inode):
-                    return pid
-    return None
+            if links & _open_files(pid):
+                yield pid
 
 
-def _listening_socket(port: int) -> str | None:
-    """Return the inode of the TCP socket that listens on a port, from proc(5) net/tcp."""
+def _daemon_ports(run_id: str) -> Iterator[tuple[int, int]]:
+    public = {
+        link: port
+        for link, (address, port) in _listening_sockets().items()
+        if set(address) == {"0"}  # any address, of either family
+    }
+    for pid in marked_processes(run_id):
+        with suppress(OSError):  # it has ended
+            if Path(f"/proc/{pid}/comm").read_text(encoding="ascii").strip() in DAEMONS:
+                yield from ((pid, public[link]) for link in public.keys() & _open_files(pid))
+
+
+def _listening_sockets() -> dict[str, tuple[str, int]]:
+    """Return address in hex and port of listening TCP sockets, from proc(5) net/tcp.
+
+    The keys are the links in /proc/PID/fd.
+    """
+    found = {}
     for table in ("tcp", "tcp6"):
         with suppress(OSError):
             for line in Path(f"/proc/net/{table}").read_text(encoding="ascii").splitlines()[1:]:
-                _, address, _, state, *_, inode = line.split()[:10]
-                if state == "0A" and int(address.rpartition(":")[2], 16) == port:
-                    return inode
-    return None
+                _, place, _, state, *_, inode = line.split()[:10]
+                if state == "0A":
+                    address, _, port = place.rpartition(":")
+                    found[f"socket:[{inode}]"] = address, int(port, 16)
+    return found
 
 
-def _has_open(pid: int, inode: str) -> bool:
-    files = Path(f"/proc/{pid}/fd").iterdir()
-    return any(str(file.readlink()) == f"socket:[{inode}]" for file in files)
+def _open_files(pid: int) -> set[str]:
+    found = set()
+    with suppress(OSError):  # it has ended
+        for file in Path(f"/proc/{pid}/fd").iterdir():
+            found.add(str(file.readlink()))
+    return found

@@ -29,7 +29,9 @@ from trtllm_truss.triton.server.readiness import is_ready
 
 logger = logging.getLogger(__name__)
 
-_UMASK = 0o077  # Triton's files are private
+UMASK = 0o077
+"""Files of Triton are private."""
+
 _TICK_S = 0.05
 _STARTS = 3
 _READER_LIMIT_S = 1.0
@@ -188,7 +190,7 @@ class ServerProcess:
         with ExitStack() as undo:
             try:
                 launch = new_launch(self._http_port, self._grpc_port)
-                undo.callback(_remove_traces, launch, started_s)
+                undo.callback(remove_traces, launch, started_s)
                 child = spawn_guarded(
                     self._command(launch),
                     launch_environment(self._environment, launch),
@@ -196,7 +198,7 @@ class ServerProcess:
                     orphan_grace_s=self._orphan_grace_s,
                     shm_prefix=launch.shm_prefix,
                     folder=launch.folder,
-                    umask=_UMASK,
+                    umask=UMASK,
                 )
                 undo.callback(kill_guard, child)
                 assert child.stdout is not None
@@ -220,7 +222,7 @@ class ServerProcess:
     ) -> None:
         child.wait()
         try:
-            _remove_traces(launch, started_s)  # nothing is left, unless the guard was killed
+            remove_traces(launch, started_s)  # nothing is left, unless the guard was killed
         except OSError:
             logger.exception("cannot remove Triton's leftovers")
         reader.join(_READER_LIMIT_S)
@@ -266,7 +268,16 @@ class ServerProcess:
         return TritonError(f"Triton {describe_exit(status)}. {explain_exit(self.tail, status)}")
 
 
-def _remove_traces(launch: Launch, started_s: float) -> None:
+def remove_traces(launch: Launch, started_s: float) -> None:
+    """Remove processes, shared memory and files of one start.
+
+    Args:
+        launch: its names.
+        started_s: its time, in seconds since the epoch.
+
+    Raises:
+        OSError: /proc or the folders of temporary files cannot be read.
+    """
     process_guard.kill_marked(launch.run_id)
     process_guard.remove_segments(launch.shm_prefix)
     process_guard.remove_env_folders(started_s)

@@ -30,6 +30,7 @@ It fails with the real backend's messages and logs the end of cancelled requests
 and all processes end with the engine's.
 """
 
+import ctypes
 import json
 import os
 import signal
@@ -53,6 +54,7 @@ _BATCHING = ("inflight_fused_batching", "inflight_batching", "V1", "v1")
 _SCHEDULING = ("", "max_utilization", "guaranteed_no_evict")
 _WATCH = 'read -r word || kill -KILL "$1" 2>/dev/null'
 _RANK = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMIX_RANK", 0)))
+_LOCAL_SIZE = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", 1))
 _WORLD_SIZE = int(os.environ.get("OMPI_COMM_WORLD_SIZE", 1))
 
 
@@ -162,8 +164,15 @@ def _load(behaviour):
 
 
 def _wait_for_all_ranks():
-    """Wait until all ranks have started, as MPI does."""
-    if _WORLD_SIZE > 1:
+    """Wait until all ranks have started, as MPI does; between hosts, let MPI do it."""
+    if _LOCAL_SIZE < _WORLD_SIZE:
+        prefix = os.environ.get("OPAL_PREFIX") or sys.prefix
+        library = ctypes.CDLL(f"{prefix}/lib/libmpi.so.40", ctypes.RTLD_GLOBAL)
+        library.MPI_Init(None, None)
+        world = ctypes.addressof(ctypes.c_char.in_dll(library, "ompi_mpi_comm_world"))
+        if library.MPI_Barrier(ctypes.c_void_p(world)):
+            raise _refusal("MPI_Barrier failed")
+    elif _WORLD_SIZE > 1:
         folder = Path(os.environ["TMPDIR"])
         (folder / f"fake_rank{_RANK}").touch()
         while len(list(folder.glob("fake_rank*"))) < _WORLD_SIZE:

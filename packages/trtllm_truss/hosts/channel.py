@@ -1,0 +1,227 @@
+"""An authenticated connection between the leader of a group and a member.
+
+Both prove that they hold the group's key, over two fresh random numbers, the leader first::
+
+    member → leader   magic, 32 random bytes
+    leader → member   32 random bytes, HMAC-SHA256(key, "leader" + both)
+    member → leader   HMAC-SHA256(key, "member" + both)
+
+Each direction then has a key of its own, derived from the group's key and both random numbers. A
+frame is the length of its body in 4 bytes, the body, and an HMAC-SHA256 over the frame's number,
+the length and the body. A frame of another connection, direction or place in the order therefore
+fails. Bodies are JSON; they are authenticated, not encrypted, and hold no secret.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+MAX_BODY_BYTES = 1 << 16
+HANDSHAKE_LIMIT_S = 3.0
+_MAGIC = b"trtllm-truss group 1\n"
+_DIGEST = "sha256"
+_DIGEST_BYTES = 32
+_NONCE_BYTES = 32
+_SEND_LIMIT_S = 2.0
+_LENGTH = struct.Struct("!I")
+_NUMBER = struct.Struct("!Q")
+_LEADER, _MEMBER = b"leader", b"member"
+
+
+class ConnectionLost(Exception):
+    """The peer closed the connection, cannot be reached, or is silent; the text says which."""
+
+
+class NotAuthentic(Exception):
+    """The peer lacks the key, or a frame was forged, replayed, truncated or oversized."""
+
+
+class Channel:
+    """One connection after its handshake. `send` may be called from any thread.
+
+    Args:
+        connection: a connected TCP socket; the channel owns it.
+        key: the group's key.
+        nonces: the random numbers of member and leader.
+        is_leader: whether this end is the leader's.
+    """
+
+    def __init__(
+        self, connection: socket.socket, key: bytes, nonces: bytes, *, is_leader: bool
+    ) -> None:
+        self._socket = connection
+        self._socket.settimeout(_SEND_LIMIT_S)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN)
+        of_leader, of_member = (_mac(key, b"from " + side, nonces) for side in (_LEADER, _MEMBER))
+        self._send_key, self._receive_key = (
+            (of_leader, of_member) if is_leader else (of_member, of_leader)
+        )
+        self._sent = self._received = 0
+        self._buffer = bytearray()
+        self._heard_at = time.monotonic()
+        self._lock = threading.Lock()
+
+    @property
+    def silent_for_s(self) -> float:
+        """Seconds since the last frame; judge it only after `receive` has returned None."""
+        return time.monotonic() - self._heard_at
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send one message.
+
+        Raises:
+            ConnectionLost: the peer does not take it.
+        """
+        body = json.dumps(message).encode()
+        assert len(body) <= MAX_BODY_BYTES
+        with self._lock:
+            frame = _LENGTH.pack(len(body)) + body
+            tag = _mac(self._send_key, _NUMBER.pack(self._sent), frame)
+            self._sent += 1
+            try:
+                self._socket.sendall(frame + tag)
+            except OSError as error:
+                raise ConnectionLost(_describe(error)) from error
+
+    def receive(self, within_s: float) -> dict[str, Any] | None:
+        """Return the next message; None if none is complete in time.
+
+        Raises:
+            ConnectionLost: the peer closed the connection.
+            NotAuthentic: the frame is not the peer's next one.
+        """
+        deadline = time.monotonic() + within_s
+        while (message := self._next()) is None:
+            left_s = max(0.0, deadline - time.monotonic())
+            if not self._poll.poll(left_s * 1000):
+                return None
+            try:
+                data = self._socket.recv(MAX_BODY_BYTES)
+            except OSError as error:
+                raise ConnectionLost(_describe(error)) from error
+            if not data:
+                raise ConnectionLost("it closed the connection")
+            self._buffer += data
+        return message
+
+    def close(self) -> None:
+        """Close the connection; a thread in `receive` gets ConnectionLost."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _next(self) -> dict[str, Any] | None:
+        """Take one frame off the buffer and verify it before its body is parsed."""
+        if len(self._buffer) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack_from(self._buffer)
+        if length > MAX_BODY_BYTES:
+            raise NotAuthentic(f"a frame of {length} bytes; at most {MAX_BODY_BYTES} are accepted")
+        end = _LENGTH.size + length
+        if len(self._buffer) < end + _DIGEST_BYTES:
+            return None
+        frame, tag = bytes(self._buffer[:end]), bytes(self._buffer[end : end + _DIGEST_BYTES])
+        expected = _mac(self._receive_key, _NUMBER.pack(self._received), frame)
+        if not hmac.compare_digest(tag, expected):
+            raise NotAuthentic("a frame that the peer did not send, or not in this place")
+        del self._buffer[: end + _DIGEST_BYTES]
+        self._received += 1
+        self._heard_at = time.monotonic()
+        try:
+            message = json.loads(frame[_LENGTH.size :])
+        except (ValueError, RecursionError):
+            message = None
+        if not isinstance(message, dict):
+            raise NotAuthentic("a message that is not a JSON object")
+        return message
+
+
+def accept(connection: socket.socket, key: bytes) -> Channel:
+    """Authenticate a member. Nothing is sent to a peer that does not begin as one.
+
+    Raises:
+        ConnectionLost: the peer left, or was too slow.
+        NotAuthentic: it does not hold the key.
+    """
+    deadline = time.monotonic() + HANDSHAKE_LIMIT_S
+    hello = _read(connection, len(_MAGIC) + _NONCE_BYTES, deadline)
+    if not hello.startswith(_MAGIC):
+        raise NotAuthentic("it does not speak this protocol")
+    own = secrets.token_bytes(_NONCE_BYTES)
+    nonces = hello[len(_MAGIC) :] + own
+    _write(connection, own + _mac(key, _LEADER, nonces))
+    proof = _read(connection, _DIGEST_BYTES, deadline)
+    if not hmac.compare_digest(proof, _mac(key, _MEMBER, nonces)):
+        raise NotAuthentic("its group_key is another one")
+    return Channel(connection, key, nonces, is_leader=True)
+
+
+def connect(address: tuple[str, int], key: bytes) -> Channel:
+    """Connect to a leader and authenticate it, then this member.
+
+    Raises:
+        ConnectionLost: nothing listens there, or the leader left or was too slow.
+        NotAuthentic: the peer does not hold the key.
+    """
+    try:
+        connection = socket.create_connection(address, HANDSHAKE_LIMIT_S)
+    except OSError as error:
+        raise ConnectionLost(_describe(error)) from error
+    try:
+        deadline = time.monotonic() + HANDSHAKE_LIMIT_S
+        own = secrets.token_bytes(_NONCE_BYTES)
+        _write(connection, _MAGIC + own)
+        answer = _read(connection, _NONCE_BYTES + _DIGEST_BYTES, deadline)
+        nonces = own + answer[:_NONCE_BYTES]
+        if not hmac.compare_digest(answer[_NONCE_BYTES:], _mac(key, _LEADER, nonces)):
+            raise NotAuthentic("its group_key is another one")
+        _write(connection, _mac(key, _MEMBER, nonces))
+        return Channel(connection, key, nonces, is_leader=False)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _mac(key: bytes, *parts: bytes) -> bytes:
+    return hmac.digest(key, b"".join(parts), _DIGEST)
+
+
+def _read(connection: socket.socket, count: int, deadline: float) -> bytes:
+    """Read exactly `count` bytes until a time that a slow sender cannot move."""
+    data = b""
+    while len(data) < count:
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            raise ConnectionLost("its handshake was too slow")
+        try:
+            connection.settimeout(left_s)
+            part = connection.recv(count - len(data))
+        except OSError as error:
+            raise ConnectionLost(_describe(error)) from error
+        if not part:
+            raise ConnectionLost("it closed the connection during the handshake")
+        data += part
+    return data
+
+
+def _write(connection: socket.socket, data: bytes) -> None:
+    try:
+        connection.sendall(data)
+    except OSError as error:
+        raise ConnectionLost(_describe(error)) from error
+
+
+def _describe(error: OSError) -> str:
+    return error.strerror or str(error) or type(error).__name__

@@ -1,0 +1,212 @@
+"""Several hosts for one engine: the leader's part of a start, and a member's whole life."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from trtllm_truss.engines.compatibility.host import HostInfo
+from trtllm_truss.engines.inspection import EngineKind
+from trtllm_truss.errors import SettingsError, TritonError
+from trtllm_truss.hosts import launch_agent
+from trtllm_truss.hosts.identity import identity_of
+from trtllm_truss.hosts.leader import Leader
+from trtllm_truss.hosts.member import Member
+from trtllm_truss.hosts.network import address_towards, interface_of, resolve
+from trtllm_truss.hosts.ranks import HostRun
+from trtllm_truss.machine.describe import describe
+from trtllm_truss.machine.mpi import Mpi, find_llm_api_launcher, find_mpi
+from trtllm_truss.processes.leftovers import sweep, temporary_folder
+from trtllm_truss.serving.preflight import ResolvedEngine, host_info, resolve_engine
+from trtllm_truss.serving.rendering import render_engine
+from trtllm_truss.settings.groups import Group, read_group, require_key
+from trtllm_truss.settings.loading import Environment
+from trtllm_truss.settings.model import Settings
+from trtllm_truss.triton.server.command import Launch, server_command, server_environment
+from trtllm_truss.triton.server.installation import assemble_backends
+from trtllm_truss.triton.server.mpi import (
+    agent_environment,
+    group_environment,
+    llm_api_rank,
+)
+
+logger = logging.getLogger(__name__)
+
+_NAME_LIMIT_S = 60.0
+
+
+def settle_nodes(settings: Settings, environment: Environment) -> tuple[Settings, Group | None]:
+    """Read the group; return settings whose `nodes` is its size, and the group.
+
+    Raises:
+        SettingsError: the group is contradictory, or its hosts could not have the engine.
+    """
+    group = read_group(settings, environment.variables)
+    if group is not None and settings.engine_repository is None:
+        raise SettingsError(
+            f"config.yaml: model_metadata.nodes is {group.size}, but a build makes the engine on "
+            "one host only; publish it with `trtllm-truss publish` and name it in "
+            "engine_repository."
+        )
+    return settings.model_copy(update={"nodes": group.size if group else 1}), group
+
+
+@dataclass(frozen=True)
+class GroupLead:
+    """The group of a leader that is being started.
+
+    Attributes:
+        group: the group.
+        leader: its side of the channel.
+        mpi_variables: variables of `mpirun`, beside the server's.
+        variables: the environment of this process.
+    """
+
+    group: Group
+    leader: Leader
+    mpi_variables: Mapping[str, str]
+    variables: Mapping[str, str]
+
+    @classmethod
+    def prepare(cls, group: Group, environment: Environment) -> GroupLead:
+        """Check that this host is the leader and has the key, before anything is downloaded.
+
+        Raises:
+            SettingsError: it is not, or has not.
+        """
+        key = require_key(environment.group_key)
+        address = resolve(group.leader, _NAME_LIMIT_S)
+        interface = interface_of(address)
+        if interface is None or group.index:
+            raise SettingsError(
+                f"the group's leader is {group.leader} ({address}), not this host; run "
+                "`trtllm-truss join` here."
+            )
+        agent = (sys.executable, "-I", "-S", str(Path(launch_agent.__file__)))
+        mpi_variables = {**group_environment(interface), **agent_environment(agent)}
+        leader = Leader(group, key, address)
+        return cls(group, leader, mpi_variables, environment.variables)
+
+    def open(self, settings: Settings, resolved: ResolvedEngine, host: HostInfo) -> None:
+        """Accept the other hosts from now on.
+
+        Raises:
+            SettingsError: the port is taken.
+            TritonError: there is no `mpirun`.
+        """
+        mpi = find_mpi(self.variables)
+        self.leader.open(_identity(settings, resolved, host, mpi))
+
+
+def join(settings: Settings, environment: Environment, data_dir: Path, image: str | None) -> None:
+    """Be a member of the group until an exception ends it; leave nothing behind.
+
+    Args:
+        settings: the operator's settings, equal on every host.
+        environment: secrets and variables.
+        data_dir: the Truss's data folder.
+        image: `base_image.image` of config.yaml.
+
+    Raises:
+        SettingsError: this host is not one of the others, or the key is another one.
+        StartupError: the engine is unusable here, or the leader refused this host.
+    """
+    settings, group = settle_nodes(settings, environment)
+    if group is None:
+        raise SettingsError(
+            "this engine has one host; set model_metadata.nodes, or deploy as a LeaderWorkerSet, "
+            "before others join."
+        )
+    key = require_key(environment.group_key)
+    index = _own_index(group)
+    sweep()
+    machine = describe(environment.variables, image)
+    host = host_info(machine)
+    in_image = replace(host, image=image)
+    known = in_image.known_version
+    resolved = resolve_engine(settings, environment, host, version=known, index=index)
+    engine = resolved.engine
+    version = in_image.version_for(engine.config.assumed_version if engine.config else None)
+    each = engine.world_size // group.size
+    ranks = range(index * each, (index + 1) * each)
+    logger.info("host %d of %d has the ranks %s", index, group.size, [*ranks])
+    mpi = find_mpi(environment.variables)
+    is_checkpoint = engine.kind is EngineKind.LLM_API
+    of_llm_api = find_llm_api_launcher(environment.variables) if is_checkpoint else None
+    installation = machine.triton
+    if installation is None:
+        raise TritonError(machine.triton_problem)
+    with temporary_folder() as folder:
+        repository = render_engine(
+            settings, engine, data_dir, folder / "repository", version, resolved.tokenizer_folder
+        )
+        backends = assemble_backends(installation, folder / "backends", environment.variables)
+        passed = settings.serving.pass_environment
+        variables = server_environment(
+            environment.variables,
+            installation,
+            passed,
+            python=machine.runtime.python if is_checkpoint else None,
+            library_paths=machine.cuda.library_paths,
+        )
+
+        def command(launch: Launch, rank: int) -> Sequence[str]:
+            segment = server_command(
+                installation.executable,
+                launch,
+                repository=repository,
+                backends=backends,
+                rank=rank,
+            )
+            return llm_api_rank(of_llm_api, segment, rank) if of_llm_api else segment
+
+        def start_run(values: Mapping[str, str]) -> HostRun:
+            own = {**variables, **group_environment(_interface_to(group))}
+            return HostRun(values, mpirun=mpi.mpirun, ranks=ranks, command=command, environment=own)
+
+        identity = _identity(settings, resolved, host, mpi)
+        Member(group, index, key, identity, start_run).serve()
+
+
+def _own_index(group: Group) -> int:
+    """Return this host's place among the hosts.
+
+    Raises:
+        SettingsError: it is the leader's, or none.
+    """
+    index = group.index
+    if index is None and group.hosts:
+        own = (i for i, name in enumerate(group.hosts) if interface_of(resolve(name)) is not None)
+        index = next(own, None)
+    if index is None or not 0 <= index < group.size:
+        raise SettingsError(
+            f"this host has none of the addresses of the group ({', '.join(group.hosts)}); name "
+            "it in nodes, or set its number in LWS_WORKER_INDEX."
+        )
+    if index == 0:
+        raise SettingsError("this host is the group's leader; run `trtllm-truss serve` here.")
+    return index
+
+
+def _interface_to(group: Group) -> str:
+    address = address_towards(resolve(group.leader))
+    interface = interface_of(address)
+    if interface is None:
+        raise OSError(f"no interface has this host's address {address}")
+    return interface
+
+
+def _identity(
+    settings: Settings, resolved: ResolvedEngine, host: HostInfo, mpi: Mpi
+) -> dict[str, Any]:
+    return identity_of(
+        settings,
+        resolved.engine,
+        resolved.listing,
+        tensorrt_llm_version=host.runtime_version,
+        mpi_version=mpi.version,
+    )
