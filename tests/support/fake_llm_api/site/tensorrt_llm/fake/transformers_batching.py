@@ -47,6 +47,7 @@ def _bytes_per_token(config):
 class TransformersCompute:
     def __init__(self, args):
         config = AutoConfig.from_pretrained(args["model"])
+        torch.manual_seed(0)  # a checkpoint's weights do not change from start to start
         with torch.device("cuda"):
             dtype = {"dtype": torch.bfloat16, "attn_implementation": "sdpa"}
             self._model = AutoModelForCausalLM.from_config(config, **dtype)
