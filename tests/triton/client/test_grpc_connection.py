@@ -8,12 +8,18 @@ import os
 import grpc
 import pytest
 from grpc import StatusCode
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import DataReceived, SettingsAcknowledged
+from h2.settings import SettingCodes
 from tests.support.waiting import until
 
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
 
 METHOD = "/test.Service/Answer"
 EXCHANGES = "/test.Service/Exchanges"
+FIRST_WINDOW_BYTES = 65_535  # of HTTP/2, before any settings
+GRPC_HEAD_BYTES = 5
 
 
 class Received:
@@ -273,5 +279,46 @@ async def test_a_peer_with_another_protocol():
     _, (status, _) = await ask(connection, b"echo")
     assert status is StatusCode.UNAVAILABLE
     assert not connection.is_usable
+    server.close()
+    await asyncio.sleep(0)
+
+
+async def test_a_server_may_lower_a_window_below_zero():
+    """Test with a server that raises an error for each byte above its window."""
+    payload = os.urandom(300_000)
+    lowest = []
+
+    async def serve(reader, writer):
+        peer = H2Connection(H2Configuration(client_side=False))
+        peer.initiate_connection()
+        received = bytearray()
+        is_lowered = False
+        while len(received) < len(payload) + GRPC_HEAD_BYTES:
+            writer.write(peer.data_to_send())
+            for event in peer.receive_data(await reader.read(65536)):
+                if isinstance(event, DataReceived):
+                    received += event.data
+                elif isinstance(event, SettingsAcknowledged) and is_lowered:
+                    lowest.append(peer.remote_flow_control_window(1))
+                    peer.increment_flow_control_window(100_000, 1)
+            if is_lowered and lowest and peer.remote_flow_control_window(1) == 0:
+                peer.increment_flow_control_window(70_000, 1)
+            elif len(received) == FIRST_WINDOW_BYTES and not is_lowered:
+                is_lowered = True
+                peer.increment_flow_control_window(1_000_000)
+                peer.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 1000})
+        head = [(":status", "200"), ("content-type", "application/grpc"), ("grpc-status", "0")]
+        peer.send_headers(1, head, end_stream=True)
+        writer.write(peer.data_to_send())
+        await writer.drain()
+        assert received[GRPC_HEAD_BYTES:] == payload
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    connection = await GrpcConnection.connect(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    assert await ask(connection, payload) == ([], (StatusCode.OK, ""))
+    assert lowest[0] == 1000 - FIRST_WINDOW_BYTES
+    connection.close()
     server.close()
     await asyncio.sleep(0)
