@@ -4,19 +4,25 @@ Truss reads the annotations of methods as objects, so they must not be postponed
 """
 
 import logging
+from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from trtllm_truss.configuration import load_configuration
-from trtllm_truss.endpoints.in_process import InProcessPredict
-from trtllm_truss.endpoints.routes import Routes, build_routes
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.errors import StartupError
 from trtllm_truss.serving.service import Service
 from trtllm_truss.settings.loading import read_environment
+
+if TYPE_CHECKING:
+    from trtllm_truss.endpoints.routes import Routes
+
+_import_routes = partial(import_module, "trtllm_truss.endpoints.routes")
+"""The protocols take a third of a second to import, so this is done while the engine loads."""
 
 logger = logging.getLogger("trtllm_truss")
 
@@ -42,7 +48,7 @@ class Model:
             environment = read_environment(self._secrets)
             image = HostInfo.from_config(self._config).image
             service = Service(settings, environment, self._data_dir, image)
-            service.start()
+            service.start(_import_routes)
         except StartupError as error:
             logger.error("cannot start: %s", error.message)
             raise
@@ -56,8 +62,10 @@ class Model:
             logger.error("cannot start: %s", sentence)
             raise StartupError(sentence) from error
         self._service = service
-        self._routes = build_routes(service, defaults)
+        self._routes = _import_routes().build_routes(service, defaults)
         if self._is_in_process():
+            from trtllm_truss.endpoints.in_process import InProcessPredict
+
             self.predict = InProcessPredict(service, defaults)  # type: ignore
 
     def is_healthy(self) -> bool:
@@ -95,6 +103,6 @@ class Model:
         """Detect `truss.load(DIR)`, which passes a dict as secrets; the server an object."""
         return isinstance(self._secrets, dict)
 
-    def _loaded(self) -> Routes:
+    def _loaded(self) -> "Routes":
         assert self._routes is not None, "Truss asks only after load()"
         return self._routes

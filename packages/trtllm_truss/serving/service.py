@@ -170,8 +170,8 @@ class Service:
     def is_healthy(self) -> bool:
         return self._running is not None and self._running.supervisor.is_healthy
 
-    def start(self) -> None:
-        """Start the engine and return once it answers. Truss may call it twice.
+    def start(self, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Start the engine and return once it answers; `meanwhile` runs beside it, in a thread.
 
         Raises:
             StartupError: the engine cannot start; the message has the reason.
@@ -179,7 +179,7 @@ class Service:
         with self._lock:
             self._stop()
             try:
-                self._start()
+                self._start(meanwhile)
             except BaseException:
                 self._stop()
                 raise
@@ -189,7 +189,7 @@ class Service:
         with self._lock:
             self._stop()
 
-    def _start(self) -> None:
+    def _start(self, meanwhile: Callable[[], object]) -> None:
         _raise_file_limit()
         sweep()
         lead = GroupLead.prepare(self._group, self._environment) if self._group else None
@@ -204,7 +204,7 @@ class Service:
         version = in_image.version_for(engine.config.assumed_version if engine.config else None)
         if engine.kind is not EngineKind.CPU:
             _report(machine, engine)
-        loading = self._load_tokenizer(resolved.tokenizer_folder, log)
+        loading = self._load_tokenizer(resolved.tokenizer_folder, log, meanwhile)
         with log.phase("triton model repository") as details:
             run_folder = self._resources.enter_context(temporary_folder())
             repository = render_engine(
@@ -283,19 +283,21 @@ class Service:
         admission = self._running.admission
         return admission.reserved_tokens, admission.kv_cache_tokens
 
-    def _load_tokenizer(self, folder: Path, log: StartupLog) -> Future[TextTokenizer]:
-        """Load the tokenizer while Triton starts."""
+    def _load_tokenizer(
+        self, folder: Path, log: StartupLog, then: Callable[[], object]
+    ) -> Future[TextTokenizer]:
+        """Load the tokenizer while Triton starts, and do what comes next in the same thread."""
 
         def load() -> TextTokenizer:
             with log.phase("tokenizer") as details:
-                tokenizer = load_tokenizer(
-                    folder, trust_remote_code=self._settings.trust_remote_code
-                )
+                is_trusted = self._settings.trust_remote_code
+                tokenizer = load_tokenizer(folder, trust_remote_code=is_trusted)
                 details.append(f"{tokenizer.vocab_size} tokens")
             return tokenizer
 
         thread = self._resources.enter_context(ThreadPoolExecutor(1, "tokenizer"))
-        return thread.submit(load)
+        loading, _ = thread.submit(load), thread.submit(then)
+        return loading
 
     def _stop(self) -> None:
         self._running = None
