@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -23,8 +24,8 @@ def make_native(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
         return server
 
     yield make
-    for server in started:
-        server.process.stop(2)
+    with ThreadPoolExecutor(len(started) or 1) as pool:  # each takes two seconds to end
+        list(pool.map(lambda server: server.process.stop(2), started))
 
 
 @pytest.fixture(scope="session")
