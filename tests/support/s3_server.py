@@ -8,9 +8,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from unittest import mock
 
-import boto3
-from moto.server import ThreadedMotoServer
-
 
 def environment_for(port: int) -> dict[str, str]:
     """Return the variables that point boto3 at a server on loopback."""
@@ -27,6 +24,8 @@ class S3Server:
     """The server and a client."""
 
     def __init__(self, port: int) -> None:
+        import boto3
+
         self.environment = environment_for(port)
         with mock.patch.dict(os.environ, self.environment):
             self.client: Any = boto3.client("s3")
@@ -40,6 +39,8 @@ class S3Server:
 
 @contextlib.contextmanager
 def s3_server() -> Iterator[S3Server]:
+    from moto.server import ThreadedMotoServer  # takes half a second
+
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     try:
