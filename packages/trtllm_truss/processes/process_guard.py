@@ -122,7 +122,7 @@ def remove_env_folders(since_s: float) -> None:
         if entry.name.startswith(_ENV_PREFIX)
         and (made_s := _made_by_this_user_s(entry.path)) > since_s - _ENV_MARGIN_S
     }
-    makers = _env_makers() if folders else {}
+    makers = _env_makers(_all_pids()) if folders else {}
     for path, made_s in folders.items():
         if not any(begin_s < made_s < end_s for begin_s, end_s in makers.values()):
             try:
@@ -139,13 +139,13 @@ def _made_by_this_user_s(path: str) -> float:
     return status.st_ctime if status.st_uid == os.geteuid() else 0.0
 
 
-def _env_makers() -> dict[int, tuple[float, float]]:
-    """Return when each living process with the Python backend may have created its folder."""
+def _env_makers(pids: list[int]) -> dict[int, tuple[float, float]]:
+    """Return when each of the processes with the Python backend may have created its folder."""
     started_s: dict[int, float] = {}
     stubs_s: dict[int, float] = {}
     booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     tick_s = 1 / os.sysconf("SC_CLK_TCK")
-    for pid in _all_pids():
+    for pid in pids:
         if (stat := _stat(pid)) is None:
             continue
         state, parent, ticks = stat
