@@ -287,6 +287,7 @@ async def test_a_server_may_lower_a_window_below_zero():
     """Test with a server that raises an error for each byte above its window."""
     payload = os.urandom(300_000)
     lowest = []
+    ended = asyncio.Event()
 
     async def serve(reader, writer):
         peer = H2Connection(H2Configuration(client_side=False))
@@ -314,11 +315,14 @@ async def test_a_server_may_lower_a_window_below_zero():
         assert received[GRPC_HEAD_BYTES:] == payload
         await reader.read()
         writer.close()
+        await writer.wait_closed()
+        ended.set()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     connection = await GrpcConnection.connect(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
     assert await ask(connection, payload) == ([], (StatusCode.OK, ""))
     assert lowest[0] == 1000 - FIRST_WINDOW_BYTES
     connection.close()
+    await asyncio.wait_for(ended.wait(), 20)
     server.close()
-    await asyncio.sleep(0)
+    await server.wait_closed()
