@@ -1,4 +1,4 @@
-"""What an open console page costs the server."""
+"""Cost of an open console page to the server."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _RATE_S, _MEAN_S = 60, 300
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What happens to a fleet.
+    """Load and disturbances of a fleet.
 
     Attributes:
         requests_per_s: the load at a time.
@@ -72,7 +72,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Result:
-    """What a run shows.
+    """Results of a run.
 
     Attributes:
         waits_s: of the answered requests.

@@ -17,7 +17,7 @@ _SPARE_SHARE = 8
 
 @dataclass(frozen=True, slots=True)
 class EngineModel:
-    """How fast an engine is.
+    """Speed of an engine.
 
     Attributes:
         batch: requests that generate at once.

@@ -1,4 +1,4 @@
-"""What `mpirun` may start on another host: MPI's daemon, for this job, connected to the leader."""
+"""Launches that another host accepts: MPI's daemon, for this job, connected to the leader."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPEN_MPI_5 = (
     '"prterun-vm-1436@0.0;tcp://10.0.0.1:37817:24" --prtemca plm_ssh_agent "/x/agent" '
     '--prtemca prte_tmpdir_base "/tmp/a b" --prtemca plm "ssh"'
 )
-"""What Open MPI 5.0.11 gave its agent."""
+"""Arguments of Open MPI 5.0.11 to its agent."""
 OPEN_MPI_4 = (
     "PATH=/usr/local/mpi/bin:$PATH ; export PATH ; /usr/local/mpi/bin/orted -mca ess "
     '"env" -mca ess_base_jobid "2846228480" -mca ess_base_vpid 1 -mca ess_base_num_procs "2" '

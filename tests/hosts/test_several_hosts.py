@@ -23,7 +23,7 @@ STRANGE = (
     b"trtllm-truss group 1\n" + bytes(64) + b'{"type": "start"}',
     bytes(range(256)) * 400,
 )
-"""What a stranger sends to a port: another protocol, half a handshake, a wrong proof, noise."""
+"""A stranger's messages: another protocol, half a handshake, a wrong proof, noise."""
 
 
 class Streams:

@@ -14,7 +14,7 @@ NVIDIA_FOLDERS = (
     *("scripts", "all_models", "client", "tools", "examples"),
     *("tensorrt_llm", "inflight_batcher_llm"),
 )
-"""What NVIDIA's images have in ``/app``; the last two only some of them."""
+"""Folders of NVIDIA's images in ``/app``; some images lack the last two."""
 
 
 @dataclass(frozen=True)

@@ -261,7 +261,7 @@ def served(environment_tree: ImageTree, tmp_path: Path) -> Iterator[ServerProces
 
 @pytest.mark.server
 def test_python_models_run_in_the_environment(served: ServerProcess) -> None:
-    """It has no tokenizers, which the text model needs and takes from the Truss's packages."""
+    """Serve from an environment without tokenizers, which the Truss's packages provide."""
 
     async def tokens() -> list[int]:
         client = TritonClient(served.grpc_address, tensorrt_llm_version="1.2.1")

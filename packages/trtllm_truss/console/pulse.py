@@ -83,7 +83,7 @@ class Pulse:
 
     @property
     def wants_metrics(self) -> bool:
-        """Whether the server may be asked; during its start it answers nothing."""
+        """True if the server answers requests; it answers none during its start."""
         return self._ready_since_s is not None
 
     def on_metrics(self, page: str | None) -> None:

@@ -1,4 +1,4 @@
-"""What the console reads from a page of `/metrics`."""
+"""Parse the metrics that the console shows from a page of `/metrics`."""
 
 from __future__ import annotations
 

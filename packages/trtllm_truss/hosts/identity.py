@@ -1,4 +1,4 @@
-"""What all hosts of a group must have in common, and the comparison of two of them."""
+"""Properties that all hosts of a group must share, and the comparison of two hosts."""
 
 from __future__ import annotations
 

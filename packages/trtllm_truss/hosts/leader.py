@@ -181,7 +181,7 @@ class Leader:
         return [self._address, *addresses]
 
     def ready(self) -> None:
-        """Tell the hosts that all ranks run, so that their daemons need no port any more."""
+        """Notify the hosts that all ranks run, so that their daemons close their ports."""
         with self._changed:
             members = [*self._members.values()]
         for member in members:

@@ -1,4 +1,4 @@
-"""What NVIDIA's entrypoint warns about, which Truss replaces."""
+"""Warnings of NVIDIA's entrypoint, which Truss replaces."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ Trial = Callable[[Path, Mapping[str, str]], bool]
 
 
 class CompatibilityMode(enum.Enum):
-    """How the image's CUDA runs on the host's driver."""
+    """Modes in which the image's CUDA runs on the host's driver."""
 
     NO_CUDA = "no CUDA here"
     NO_DRIVER = "no NVIDIA driver"
@@ -75,7 +75,7 @@ class Cuda:
 
     @property
     def driver_fits(self) -> bool | None:
-        """Whether the image's toolkit runs on the driver; None without either of them."""
+        """True if the image's toolkit runs on the driver; None without either of them."""
         if self.driver_version is None or not self.is_of_image:
             return None
         return self.mode is not CompatibilityMode.UNSUPPORTED

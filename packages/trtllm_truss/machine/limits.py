@@ -18,7 +18,7 @@ _UNLIMITED_BYTES = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a child process may use; None is "unlimited", or unknown for memory.
+    """Limits of a child process; None is "unlimited", or unknown for memory.
 
     Attributes:
         shm_total_bytes: size of ``/dev/shm``; None if it does not exist.

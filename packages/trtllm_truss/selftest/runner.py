@@ -83,7 +83,7 @@ STEPS = ("machine", "template", *SERVED_STEPS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What to run.
+    """Models and steps to run.
 
     Attributes:
         steps: some of `STEPS`.

@@ -28,7 +28,7 @@ PLACES = tuple(
         "opt/tritonserver/all_models",
     )
 )
-"""Where images keep the template, relative to ``/``."""
+"""Paths of the template in images, relative to ``/``."""
 
 _OPEN_TYPE = re.compile(r"(data_type\s*:\s*)\$\{\w+\}")
 _OPEN_FLAG = re.compile(r"(decoupled\s*:\s*)\$\{\w+\}")

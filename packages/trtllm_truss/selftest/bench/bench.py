@@ -1,4 +1,4 @@
-"""What the checks of one served model share."""
+"""State and helpers that all checks of one served model share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the machine must have: Triton, a runtime, MPI, GPUs with their driver, shared memory."""
+"""Check the machine: Triton, a runtime, MPI, GPUs with their driver, shared memory."""
 
 from __future__ import annotations
 
