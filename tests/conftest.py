@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
@@ -125,6 +126,20 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.gettempdir()  # `tmp_path` is not moved
         os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="truss-tests-", dir=memory_folder())
         tempfile.tempdir = None
+    elif [Path(config.rootpath, each) for each in config.args] == [TESTS]:
+        config.args = in_turns(config.workerinput)
+
+
+def in_turns(worker: dict[str, Any]) -> list[str]:
+    """Return the folders of the tests, for each worker from another one on.
+
+    A worker then reads most files with the assertions that another worker has rewritten.
+    """
+    names = sorted({each.name for each in TESTS.iterdir() if each.is_dir()} - {*collect_ignore})
+    folders = [str(TESTS / name) for name in names]
+    number = int(worker["workerid"].removeprefix("gw"))
+    first = number * len(folders) // worker["workercount"]
+    return folders[first:] + folders[:first]
 
 
 @pytest.hookimpl(tryfirst=True)  # before workers are started
@@ -195,6 +210,7 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
         key=lambda item: (
             groups[item.nodeid] not in LONG_GROUPS,
             item.get_closest_marker("server") is None,
+            item.path,
         )
     )
     if os.environ.get("PYTEST_XDIST_WORKER") == "gw0":

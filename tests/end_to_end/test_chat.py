@@ -20,7 +20,7 @@ QUESTION = "What is machine learning?"
 def test_a_conversation_on_a_terminal(server: Served, tmp_path: Path) -> None:
     file = tmp_path / "saved.json"
     root = f"http://127.0.0.1:{server.port}"
-    arguments = ["chat", "--url", root, "--temperature", "0", "--max-tokens", "400"]
+    arguments = ["chat", "--url", root, "--temperature", "0", "--max-tokens", "160"]
     with Terminal(*arguments) as terminal:
         terminal.until("/help lists the commands")
         terminal.type(f"{QUESTION}\r")
@@ -43,7 +43,7 @@ def test_a_conversation_on_a_terminal(server: Served, tmp_path: Path) -> None:
     assert messages[1]["content"].startswith("Machine learning is")
     assert messages[2]["content"] == "Answer in\none word."
     last = messages.pop()["content"]
-    assert server.post({"messages": messages, "max_tokens": 400}).text == last
+    assert server.post({"messages": messages, "max_tokens": 160}).text == last
     assert last.strip().replace("\n", "\r\n") in shown
 
 

@@ -125,16 +125,12 @@ def impatient_server(tmp_path: Path) -> Iterator[Served]:
 
 
 def test_slow_guides_do_not_count_as_a_hang(impatient_server: Served) -> None:
-    """Send three guides that are refused after seconds, and two that compile for seconds."""
+    """Send a guide that is refused after seconds, and one that compiles for seconds."""
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        refused = [
-            pool.submit(chat, impatient_server, "regex", rf"[\w ]{{1,{1000 + number}}}")
-            for number in range(3)
-        ]
-        followed = [pool.submit(guided_pieces, impatient_server, 100 + n) for n in range(2)]
-        assert {result.result().status_code for result in refused} == {400}
-        for result in followed:
-            result.result()
+        refused = pool.submit(chat, impatient_server, "regex", r"[\w ]{1,1000}")
+        followed = pool.submit(guided_pieces, impatient_server, 100)
+        assert refused.result().status_code == 400
+        followed.result()
     assert "engine exited" not in impatient_server.log
     assert chat(impatient_server, "regex", "(yes|no)").status_code == 200
 

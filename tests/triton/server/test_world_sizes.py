@@ -17,7 +17,7 @@ import pytest
 from tests.support.fake_tensorrtllm import write_engine
 from tests.support.triton_server import assert_nothing_left, chunks_of
 from tests.support.truss_process import LOOPBACK, listening_addresses
-from tests.support.waiting import PATIENCE_S, until
+from tests.support.waiting import PATIENCE_S, settles, until
 
 from trtllm_truss.engines.inspection import inspect_engine
 from trtllm_truss.engines.versions import PINNED_VERSION
@@ -65,9 +65,18 @@ def assert_gone(server, within_s=PATIENCE_S):
     assert_nothing_left(launch.run_id, launch.shm_prefix, within_s)
     assert not launch.folder.exists()
     for port in (launch.ports.grpc, launch.ports.metrics):
-        with socket.socket() as taker:
-            taker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # a neighbouring test may own the port for a moment
+        assert settles(lambda port=port: can_be_bound(port)), port
+
+
+def can_be_bound(port):
+    with socket.socket() as taker:
+        taker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
             taker.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
 
 
 @pytest.mark.parametrize(("tp", "pp"), [(1, 1), (2, 1), (2, 2)])
