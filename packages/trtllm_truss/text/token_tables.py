@@ -6,6 +6,7 @@ from enum import Enum
 
 from tokenizers import Tokenizer
 
+from trtllm_truss.literals import token_bytes
 from trtllm_truss.text.tokenizer_parts import panics_as_errors
 
 
@@ -26,12 +27,7 @@ class ByteTable(dict[int, bytes]):
         token = self._backend.id_to_token(token_id)
         if token is None or token in self._hidden:
             return b""
-        try:
-            value = bytes([_BYTE_OF[character] for character in token])
-        except KeyError:
-            # An added token in plain text: the decoder copies it.
-            value = token.encode()
-        self[token_id] = value
+        self[token_id] = value = token_bytes(token)
         return value
 
 
@@ -76,16 +72,3 @@ def special_tokens(backend: Tokenizer) -> frozenset[str]:
     """Return the contents that never show in decoded text."""
     added = backend.get_added_tokens_decoder().values()
     return frozenset(token.content for token in added if token.special)
-
-
-def _byte_of() -> dict[str, int]:
-    """Return GPT-2's alphabet: printable Latin-1 is itself, other bytes are U+0100 onwards."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(0x100) if byte not in printable]
-    return {
-        **{chr(byte): byte for byte in printable},
-        **{chr(0x100 + place): byte for place, byte in enumerate(others)},
-    }
-
-
-_BYTE_OF = _byte_of()

@@ -16,6 +16,7 @@ from trtllm_truss.backends.openvino_genai.decoding import generation_config
 from trtllm_truss.backends.openvino_genai.guide_compiler import GuideCompiler
 from trtllm_truss.backends.openvino_genai.model_files import find_model, loadable
 from trtllm_truss.backends.openvino_genai.parameters import EngineSettings
+from trtllm_truss.backends.openvino_genai.vocabulary import load_vocabulary
 from trtllm_truss.backends.token_model.request import GenerationRequest, Limits
 from trtllm_truss.guides.guide import Guide
 
@@ -180,11 +181,12 @@ class Engine:
     def _load(self) -> None:
         started = time.monotonic()
         self._companion = None
+        tokenizer = load_vocabulary(self._files.path)
         with loadable(self._files.path) as path:
             self._pipeline = openvino_genai.ContinuousBatchingPipeline(
-                path, self._scheduler_config(), "CPU", plugin_properties()
+                path, tokenizer, self._scheduler_config(), "CPU", **plugin_properties()
             )
-        self._compile = GuideCompiler(self._pipeline.get_tokenizer(), self.limits.vocab_size)
+        self._compile = GuideCompiler(tokenizer, self.limits.vocab_size)
         # The first guide creates the cache, which threads then share.
         self._compile(_SOME_GUIDE, 1, lambda: None)
         seconds = time.monotonic() - started

@@ -9,10 +9,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import openvino_genai
-
 from trtllm_truss.backends.openvino_genai.guide_compiler import GuideCompiler
 from trtllm_truss.backends.openvino_genai.model_files import find_model
+from trtllm_truss.backends.openvino_genai.vocabulary import load_vocabulary
 from trtllm_truss.guides.compiler_worker import Follow, serve
 
 
@@ -22,7 +21,7 @@ def main() -> None:
 
 def _load(folder: Path) -> Follow:
     files = find_model(folder)
-    return GuideCompiler(openvino_genai.Tokenizer(files.path), files.vocab_size)
+    return GuideCompiler(load_vocabulary(files.path), files.vocab_size)
 
 
 if __name__ == "__main__":
