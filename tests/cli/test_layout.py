@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import py_compile
 import re
+from importlib.util import cache_from_source
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ IMPORT = re.compile(r"^ *(?:from|import) (\w+)", re.MULTILINE)
 def truss(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("layout") / "truss"
     names = ("model/model.py", "data/a", "packages/ours/__init__.py", "packages/ours/part/a.py")
+    names += ("data/a.log", "packages/ours/lib/a.py")  # Truss ignores them
     for file in (folder / name for name in names):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("")
@@ -48,6 +50,22 @@ def test_compiled_modules_come_along_and_are_current(truss: Path, root: Path) ->
     assert copied.read_bytes() == compiled.read_bytes()
     assert (ours / "part/a.py").stat().st_mtime == source.stat().st_mtime
     assert not (ours / "__pycache__").exists()
+
+
+@pytest.mark.filterwarnings("ignore")  # of what Truss imports
+def test_trusss_own_modules_are_compiled(root: Path) -> None:
+    modules = [file for file in (root / "app").rglob("*.py") if file.parent.name != "model"]
+    server = [file for file in modules if file.parent.name not in NVIDIA_FOLDERS]
+    assert {Path(cache_from_source(str(file))).is_file() for file in server} == {True}
+
+
+@pytest.mark.filterwarnings("ignore")  # of what Truss imports
+def test_what_truss_ignores_is_left_out(truss: Path, root: Path) -> None:
+    """A model that needs such a file must fail here as in the image."""
+    left_out = {Path("app/data/a.log"), Path("packages/ours/lib/a.py")}
+    assert (truss / "data/a.log").is_file()
+    assert not {path for path in left_out if (root / path).exists()}
+    assert (root / "app/data/a").is_file()
 
 
 @pytest.mark.filterwarnings("ignore")  # of what Truss imports

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -41,60 +42,80 @@ def read_config(truss: Path, config: Path | None) -> dict[str, Any]:
 def lay_out(truss: Path, config: Path | None, root: Path) -> None:
     """Fill the empty folder `root` with the `/app` and `/packages` of the image.
 
-    `config` replaces the Truss's config.yaml, as with `truss push --config`.
+    `config` replaces the Truss's config.yaml, as with `truss push --config`. Truss would copy
+    packages and data four times; they are placed directly, without the files that it ignores.
 
     Raises:
         SettingsError: the folder is not a Truss, or Truss rejects its config.yaml.
     """
+    from truss.base.constants import SERVER_CODE_DIR, SHARED_SERVING_AND_TRAINING_CODE_DIR
     from truss.base.errors import Error as TrussLibraryError
     from truss.contexts.image_builder.serving_image_builder import ServingImageBuilderContext
     from truss.contexts.local_loader.docker_build_emulator import DockerBuildEmulator
 
-    source = root / "truss"
-    packages = _copy_truss(truss, config, source)
-    context = root / "context"
+    source, context = root / "truss", root / "context"
+    placed = _write_source(truss, config, source)
     try:
         ServingImageBuilderContext.run(source).prepare_image_build_dir(context)
     except (TrussLibraryError, ValueError) as error:
         raise SettingsError(f"Truss rejects the configuration: {error}") from None
     DockerBuildEmulator(context / "Dockerfile", context).run(root)
-    for folder in packages:
-        _copy_bytecode(folder, root / "packages")
+    for folder, place in placed:
+        _copy(folder, root / place)
+    _copy_bytecode(SERVER_CODE_DIR, root / "app")
+    _copy_bytecode(SHARED_SERVING_AND_TRAINING_CODE_DIR, root / "app/_truss_shared")
     shutil.rmtree(source)
     shutil.rmtree(context)
 
 
-def _copy_bytecode(packages: Path, destination: Path) -> None:
-    """Copy compiled modules, which Truss leaves out; compiling them takes half a second."""
-    for folder in packages.rglob(_BYTECODE):
-        target = destination / folder.relative_to(packages)
-        if target.parent.is_dir():
-            shutil.copytree(folder, target, dirs_exist_ok=True)
+def _copy(folder: Path, destination: Path) -> None:
+    """Copy a folder with its compiled modules, and without what Truss ignores."""
+    from pathspec import GitIgnoreSpec
+    from truss.util.path import load_trussignore_patterns
+
+    ignored = GitIgnoreSpec.from_lines(load_trussignore_patterns())
+
+    def is_ignored(path: Path) -> bool:
+        name = path.relative_to(folder).as_posix()
+        return ignored.match_file(f"{name}/" if path.is_dir() else name)
+
+    def ignore(parent: str, names: list[str]) -> set[str]:
+        return {name for name in names if is_ignored(Path(parent, name))}
+
+    shutil.copytree(folder, destination, ignore=ignore, dirs_exist_ok=True)
+    _copy_bytecode(folder, destination)
 
 
-def _copy_truss(truss: Path, config: Path | None, destination: Path) -> list[Path]:
-    """Copy the folders that reach the image; return those of packages."""
+def _copy_bytecode(folder: Path, destination: Path) -> None:
+    """Copy the modules compiled for this Python; compiling them takes half a second."""
+    for file in folder.rglob(f"{_BYTECODE}/*.{sys.implementation.cache_tag}.pyc"):
+        target = destination / file.relative_to(folder)
+        if target.parent.parent.is_dir():
+            target.parent.mkdir(exist_ok=True)
+            shutil.copy2(file, target)
+
+
+def _write_source(truss: Path, config: Path | None, destination: Path) -> list[tuple[Path, str]]:
+    """Write what Truss reads; return the folders to place, each with its place in the layout."""
     settings = read_config(truss, config)
-    packages = settings.get("bundled_packages_dir", "packages")
-    parts = {
-        settings.get("model_module_dir", "model"): True,
-        settings.get("data_dir", "data"): False,
-        packages: False,
-    }
-    for name, required in parts.items():
-        folder = truss / name
-        if folder.is_dir():
-            shutil.copytree(folder, destination / name, ignore=_IGNORED)
-        elif required:
-            raise SettingsError(f"{truss} is not a Truss: it has no {name}/ folder.")
-    copied = [truss / packages]
+    model = settings.get("model_module_dir", "model")
+    if not (truss / model).is_dir():
+        raise SettingsError(f"{truss} is not a Truss: it has no {model}/ folder.")
+    shutil.copytree(truss / model, destination / model, ignore=_IGNORED)
+    placed = []
+    for name, place in (
+        (settings.get("data_dir", "data"), "app/data"),
+        (settings.get("bundled_packages_dir", "packages"), "packages"),
+    ):
+        if (truss / name).is_dir():
+            (destination / name).mkdir(parents=True, exist_ok=True)
+            placed.append((truss / name, place))
     base = truss if config is None else config.parent
     for name in settings.pop("external_package_dirs", None) or ():
         folder = base / name
         if not folder.is_dir():
             raise SettingsError(f"external_package_dirs names {name!r}; {folder} is not a folder.")
-        shutil.copytree(folder, destination / packages, ignore=_IGNORED, dirs_exist_ok=True)
-        copied.append(folder)
+        placed.append((folder, "packages"))
     if requirements := settings.get("requirements_file"):
         file = next((f for f in (base / requirements, truss / requirements) if f.is_file()), None)
         if file is None:
@@ -102,7 +123,7 @@ def _copy_truss(truss: Path, config: Path | None, destination: Path) -> list[Pat
         shutil.copy(file, destination / requirements)
     _anchor_folders(settings)
     (destination / "config.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
-    return copied
+    return placed
 
 
 def _anchor_folders(settings: dict[str, Any]) -> None:
