@@ -177,6 +177,13 @@ def test_a_worker_that_cannot_start_is_not_the_guides_fault() -> None:
     assert {type(error) for error in errors} == {CheckFailed}
 
 
+def test_threads_of_the_vocabulary_are_idle_before_a_fork() -> None:
+    """A copy of a thread's lock would block the guide for ever."""
+    guides = GuideValidator([FAKE_WORKER, "busy"])
+    assert outcome(guides.check(order("follow"))) is None
+    guides.close()
+
+
 def test_checks_have_a_low_priority_and_end_with_their_owner(
     guides: GuideValidator, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,11 +22,20 @@ from trtllm_truss.guides.guide import Guide
 def load() -> Follow:
     if "broken" in sys.argv:
         sys.exit(3)
+    if "busy" in sys.argv:
+        threading.Thread(target=compute_with_lock).start()
     return follow
+
+
+def compute_with_lock() -> None:
+    with LOCK:
+        compute(0.5)
 
 
 def follow(guide: Guide, tokens: int, on_token: Callable[[], None]) -> None:
     order, _, argument = guide.text.partition(" ")
+    with LOCK:
+        pass
     if order == "note" and tokens == 1:
         with Path(argument).open("a") as file:
             file.write("compiled\n")
@@ -48,6 +58,7 @@ def follow(guide: Guide, tokens: int, on_token: Callable[[], None]) -> None:
 
 
 KEPT: list[bytes] = []
+LOCK = threading.Lock()
 DEATHS = {"crash": signal.SIGSEGV, "killed": signal.SIGKILL}
 
 

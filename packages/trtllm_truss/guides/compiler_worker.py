@@ -11,6 +11,7 @@ no guide ends it. The end of its input kills it and its children. All run at low
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -18,6 +19,7 @@ import re
 import resource
 import signal
 import sys
+import time
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
@@ -41,6 +43,8 @@ KEPT_LIMIT_BYTES = 1 << 25
 """Memory of a compiled guide, which the engine caches."""
 
 _WAIT_S, _WAIT_TIMES = 30, 10  # wall time: seconds, and multiples of the limit
+_IDLE_LIMIT_S, _IDLE_CHECK_S = 5.0, 0.01
+_ACTIVITY = ("State", "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
 _NICENESS = 10
 _GROWTH = 4  # second half of the tokens over the first
 _GROWTH_FROM_S = 0.05
@@ -77,13 +81,15 @@ def serve(load: Callable[[], Follow], *, brackets_only: bool) -> NoReturn:
     """Compile the guides on standard input; never returns.
 
     Args:
-        load: loads the vocabulary. Its threads do not exist in the forked processes.
+        load: loads the vocabulary. Its threads do not exist in the forked processes; they must
+            become idle, without a lock.
         brackets_only: see `find_misread_pair`.
     """
     answers = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # libraries may print
     os.nice(_NICENESS)
     follow = load()
+    _wait_for_idle_threads()
     os.write(answers, b"ready\n")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
     for line in sys.stdin:
@@ -91,6 +97,35 @@ def serve(load: Callable[[], Follow], *, brackets_only: bool) -> NoReturn:
             _watch(line, answers, lambda guide: _find_fault(guide, follow, brackets_only))
     os.killpg(0, signal.SIGKILL)
     raise AssertionError("unreachable")
+
+
+def _wait_for_idle_threads() -> None:
+    """Wait, for at most `_IDLE_LIMIT_S`, until no other thread runs.
+
+    A fork copies the locks of running threads, and nobody releases the copies: the threads of
+    OpenVINO run on for a moment after a model is compiled.
+    """
+    deadline = time.monotonic() + _IDLE_LIMIT_S
+    before: dict[str, list[str]] = {}
+    while time.monotonic() < deadline:
+        now = _other_threads()
+        if now == before and all("S (sleeping)" in status for status in now.values()):
+            return
+        before = now
+        time.sleep(_IDLE_CHECK_S)
+
+
+def _other_threads() -> dict[str, list[str]]:
+    """Return state and context switches of each other thread, as /proc/PID/status has them."""
+    found = {}
+    for task in Path("/proc/self/task").iterdir():
+        if task.name == str(os.getpid()):
+            continue
+        with contextlib.suppress(OSError):  # it has ended
+            lines = (task / "status").read_text(encoding="utf-8").splitlines()
+            fields = (line.partition(":\t") for line in lines)
+            found[task.name] = [value for name, _, value in fields if name in _ACTIVITY]
+    return found
 
 
 def _watch(line: str, answers: int, find_fault: Callable[[Guide], str | None]) -> NoReturn:
