@@ -18,7 +18,8 @@ from openvino.utils.node_factory import NodeFactory
 from trtllm_truss.engines.gguf import read_metadata
 from trtllm_truss.literals import token_bytes
 
-_BYTE_LEVEL = "gpt2"
+_BYTE = 6
+"""GGUF's type of a token `<0xXX>`: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md."""
 _ROLES = {"bos": "bos", "eos": "eos", "padding": "pad"}
 """GGUF's names of special tokens, and those of `config.json`."""
 
@@ -36,16 +37,35 @@ def load_vocabulary(path: Path) -> openvino_genai.Tokenizer:
         RuntimeError: GenAI cannot read it.
     """
     metadata: dict[str, Any] = {} if path.is_dir() else read_metadata(path)
-    if metadata.get("tokenizer.ggml.model") != _BYTE_LEVEL:
+    if (contents := _contents(metadata)) is None:
         return openvino_genai.Tokenizer(path)
     ids = {name: metadata.get(f"tokenizer.ggml.{role}_token_id") for role, name in _ROLES.items()}
     config = {f"{name}_token_id": found for name, found in ids.items() if found is not None}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-        decoder = _decoder([token_bytes(token) for token in metadata["tokenizer.ggml.tokens"]])
+        decoder = _decoder(contents)
         openvino.save_model(decoder, folder / "openvino_detokenizer.xml", compress_to_fp16=False)
         return openvino_genai.Tokenizer(folder)
+
+
+def _contents(metadata: dict[str, Any]) -> list[bytes] | None:
+    """Return the bytes of each token; None for a vocabulary that is not BPE."""
+    tokens = metadata.get("tokenizer.ggml.tokens", ())
+    match metadata.get("tokenizer.ggml.model"):
+        case "gpt2":
+            return [token_bytes(token) for token in tokens]
+        case "llama":  # SentencePiece's
+            kinds = metadata["tokenizer.ggml.token_type"]
+            return [
+                bytes([int(token[1:-1], 16)]) if kind == _BYTE else _spaced(token).encode()
+                for token, kind in zip(tokens, kinds, strict=True)
+            ]
+    return None
+
+
+def _spaced(token: str) -> str:
+    return token.replace("\u2581", " ")
 
 
 def _decoder(tokens: list[bytes]) -> openvino.Model:

@@ -1,13 +1,13 @@
 """The vocabulary of a GGUF file.
 
-OpenVINO GenAI requires one to load the file but never uses it: requests and answers are token ids,
-and the tokenizer is the ``tokenizer.json`` in the same folder.
+Guides are compiled for its tokens. Texts are encoded by the ``tokenizer.json`` in the same folder.
 Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#tokenizer.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ import gguf
 from trtllm_truss.errors import ArtifactError
 
 _BYTE_LEVEL_BPE = "gpt2"
+_SENTENCEPIECE = "llama"
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 def add_vocabulary(
@@ -34,16 +36,19 @@ def add_vocabulary(
     kinds = [gguf.TokenType.UNUSED] * size
     content = _read(folder / "tokenizer.json")
     model = content["model"]
+    has_bytes = bool(model.get("byte_fallback"))
     for token, number in model["vocab"].items():
         if number < size:
-            tokens[number], kinds[number] = token, gguf.TokenType.NORMAL
+            is_byte = has_bytes and _BYTE.fullmatch(token)
+            tokens[number] = token
+            kinds[number] = gguf.TokenType.BYTE if is_byte else gguf.TokenType.NORMAL
     for added in content.get("added_tokens") or ():
         if added["id"] < size:
             special = added.get("special")
             tokens[added["id"]] = added["content"]
             kinds[added["id"]] = gguf.TokenType.CONTROL if special else gguf.TokenType.USER_DEFINED
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
-    writer.add_tokenizer_model(_BYTE_LEVEL_BPE)
+    writer.add_tokenizer_model(_SENTENCEPIECE if has_bytes else _BYTE_LEVEL_BPE)
     writer.add_tokenizer_pre("default")
     writer.add_token_list(tokens)
     writer.add_token_types(kinds)
