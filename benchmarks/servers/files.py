@@ -32,21 +32,25 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
         """Log nothing."""
 
+    def handle(self) -> None:
+        """End with the client's connection."""
+        with contextlib.suppress(ConnectionError):
+            super().handle()
+
     def do_HEAD(self) -> None:
         self.do_GET()
 
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
-        with contextlib.suppress(ConnectionError):
-            if match := re.fullmatch(r"/api/models/bench/([^/]+)/tree/[^/]+", path):
-                self._answer(self._files(match[1]))
-            elif match := re.fullmatch(r"/api/models/bench/([^/]+)(/revision/[^/]+)?", path):
-                known = {"id": f"bench/{match[1]}", "sha": _COMMIT, "private": False}
-                self._answer({**known, "siblings": self._files(match[1])})
-            elif match := re.fullmatch(r"/bench/([^/]+)/resolve/[^/]+/([^/]+)", path):
-                self._send(self.folder / match[1] / match[2])
-            else:
-                self.send_error(404)
+        if match := re.fullmatch(r"/api/models/bench/([^/]+)/tree/[^/]+", path):
+            self._answer(self._files(match[1]))
+        elif match := re.fullmatch(r"/api/models/bench/([^/]+)(/revision/[^/]+)?", path):
+            known = {"id": f"bench/{match[1]}", "sha": _COMMIT, "private": False}
+            self._answer({**known, "siblings": self._files(match[1])})
+        elif match := re.fullmatch(r"/bench/([^/]+)/resolve/[^/]+/([^/]+)", path):
+            self._send(self.folder / match[1] / match[2])
+        else:
+            self.send_error(404)
 
     def _files(self, name: str) -> list[dict[str, Any]]:
         """Describe files with the keys of both a listing and a tree."""
