@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ FILE = File("rank0.engine", len(ENGINE), SHA256, Digest("sha256", SHA256))
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (part, transfer):
         monkeypatch.setattr(module, "RANGE_BYTES", RANGE)
-    monkeypatch.setattr(part, "_AHEAD_BYTES", 2 * RANGE)
+    monkeypatch.setattr(part, "_AHEAD_RANGES", 2)
     monkeypatch.setattr(retrying, "_FIRST_DELAY_S", 0.01)
 
 
@@ -327,7 +328,8 @@ def test_a_range_waits_for_the_hash_of_new_bytes_only(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A range is two ahead of the hash here, eight outside of this test."""
-    monkeypatch.setattr(part, "_HASHED_AT_ONCE_BYTES", 0)
+    monkeypatch.setattr(part, "_BLOCKS_AT_ONCE", 1)
+    monkeypatch.setattr(part, "_BLOCK_BYTES", 1000)
     arriving = Part(unfinished(cache), FILE)
     with arriving.opened() as descriptor:
         for number in (1, 2, 3, 0, 4, 5):
@@ -341,6 +343,35 @@ def test_a_range_waits_for_the_hash_of_new_bytes_only(
         assert resumed.hashed_bytes == 0
         arriving.write(descriptor, 6, ENGINE[6 * RANGE :])
     assert arriving.finish()
+
+
+def test_threads_hash_in_order(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(part, "_BLOCK_BYTES", 1000)
+    arriving = Part(unfinished(cache), FILE)
+
+    def arrive(number: int) -> None:
+        with arriving.opened() as descriptor:
+            arriving.catch_up(descriptor, number)
+            place, end = arriving.wanted(number)
+            for start in range(place, end, 1500):
+                arriving.write(descriptor, number, ENGINE[start : min(start + 1500, end)])
+
+    with ThreadPoolExecutor(len(arriving)) as threads:
+        list(threads.map(arrive, range(len(arriving))))
+    assert arriving.finish()
+    assert unfinished(cache).read_bytes() == ENGINE
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "range_bytes"),
+    [(1 << 20, 1 << 24), (1 << 31, 1 << 25), (1 << 36, 1 << 26), (1 << 44, 1 << 28)],
+)
+def test_the_size_of_a_range(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size_bytes: int, range_bytes: int
+) -> None:
+    monkeypatch.undo()
+    new = Part(tmp_path / "new", File.unhashed("", "rank0.engine", size_bytes))
+    assert new.wanted(0) == (0, min(range_bytes, size_bytes))
 
 
 def test_a_whole_file_is_recorded_before_the_others(

@@ -18,13 +18,15 @@ from pathlib import Path
 from trtllm_truss.artifacts.listing import File
 
 RANGE_BYTES = 1 << 26
-"""The size of one request for a large file."""
+"""The size of one request for a file of 4 GiB or more."""
 
+_LEAST_RANGE_BYTES = 1 << 24
+_USUAL_RANGES = 64
 _WORD_BYTES = 8
 _MOST_RANGES = 1 << 16
-_READ_BYTES = 1 << 18
-_HASHED_AT_ONCE_BYTES = 1 << 25
-_AHEAD_BYTES = 8 * RANGE_BYTES
+_BLOCK_BYTES = 1 << 21
+_BLOCKS_AT_ONCE = 16
+_AHEAD_RANGES = 8
 
 
 class Part:
@@ -45,6 +47,7 @@ class Part:
         self._path = path
         self._file = file
         self._lock = threading.Lock()
+        self._writing = threading.Lock()  # threads would spin for the kernel's lock of the file
         range_bytes, counts = _state(path, file.size)
         self._range_bytes = range_bytes if in_ranges else max(file.size, 1)
         if not in_ranges:
@@ -99,33 +102,28 @@ class Part:
             os.close(descriptor)
 
     def write(self, descriptor: int, number: int, chunk: bytes | memoryview) -> None:
-        """Append to a range, and hash what is in order unless another thread does."""
+        """Append to a range, and hash what is in order unless other threads do."""
         place = self.wanted(number)[0]
-        _write(descriptor, chunk, place)
-        self._counts[number] += len(chunk)
-        if len(self._counts) > 1:
-            count = array("Q", [self._counts[number]]).tobytes()
-            _write(descriptor, count, self._file.size + _WORD_BYTES * (1 + number))
-        if self._hash is not None and self._hashing.acquire(blocking=False):
-            try:
-                if place == self.hashed_bytes:
-                    self._hash.update(chunk)
-                    self.hashed_bytes += len(chunk)
-                self._hash_on(descriptor, _HASHED_AT_ONCE_BYTES)
-            finally:
-                self._hashing.release()
+        with self._writing:
+            _write(descriptor, chunk, place)
+            self._counts[number] += len(chunk)
+            if len(self._counts) > 1:
+                count = array("Q", [self._counts[number]]).tobytes()
+                _write(descriptor, count, self._file.size + _WORD_BYTES * (1 + number))
+        for _ in range(_BLOCKS_AT_ONCE):
+            if not self._hash_block(descriptor, place, chunk, wait=False):
+                return
 
     def catch_up(self, descriptor: int, number: int) -> None:
-        """Hash what is in order until a range is at most 512 MiB ahead, still in the page cache.
+        """Hash what is in order until a range is at most eight ahead, still in the page cache.
 
         What an earlier process left is hashed beside the download, and not waited for.
         """
         if self.hashed_bytes < self._left_bytes:
             return
-        behind = number * self._range_bytes - _AHEAD_BYTES - self.hashed_bytes
-        if behind > 0:
-            with self._hashing:
-                self._hash_on(descriptor, behind)
+        least = (number - _AHEAD_RANGES) * self._range_bytes
+        while self.hashed_bytes < least and self._hash_block(descriptor):
+            pass
 
     def restart(self, descriptor: int) -> None:
         """Drop everything; only for a file of one range."""
@@ -140,8 +138,10 @@ class Part:
         Returns:
             Whether every byte is there and hashes to what the repository lists.
         """
-        with self.opened() as descriptor, self._hashing:
-            self._hash_on(descriptor, self._file.size)
+        with self.opened() as descriptor:
+            while self._hash_block(descriptor):
+                pass
+            self._buffers.clear()
             digest = self._file.digest
             if self._hash is not None and digest is not None:
                 is_right = self._hash.hexdigest() == digest.value
@@ -170,30 +170,67 @@ class Part:
     def _restart_hash(self) -> None:
         digest = self._file.digest
         self._hash = None if digest is None else digest.new_hash(self._file.size)
-        self.hashed_bytes = 0
-        self._hashing = threading.Lock()
+        self.hashed_bytes = self._read_bytes = 0
+        self._buffers: list[memoryview] = []
+        self._reading, self._hashing = threading.Lock(), threading.Lock()
 
-    def _hash_on(self, descriptor: int, count: int) -> None:
-        """Hash up to `count` bytes that are in order; the caller holds `_hashing`."""
-        if self._hash is None:
-            return
-        until = self.hashed_bytes + count
-        while (left := min(until, self._end_in_order) - self.hashed_bytes) > 0:
-            chunk = os.pread(descriptor, min(left, _READ_BYTES), self.hashed_bytes)
-            if not chunk:
-                return
-            self._hash.update(chunk)
-            self.hashed_bytes += len(chunk)
+    def _hash_block(
+        self,
+        descriptor: int,
+        place: int = -1,
+        chunk: bytes | memoryview = b"",
+        *,
+        wait: bool = True,
+    ) -> bool:
+        """Hash the next block in order. One thread reads it while another hashes the one before.
+
+        Args:
+            descriptor: of the file.
+            place: the offset of `chunk`.
+            chunk: bytes of the file; they are not read again if they are the next ones.
+            wait: whether to wait for another thread that reads.
+
+        Returns:
+            False if nothing was hashed.
+        """
+        if self._hash is None or not self._reading.acquire(blocking=wait):
+            return False
+        try:
+            block = chunk if place == self._read_bytes else self._next_block(descriptor)
+            if not block:
+                return False
+            self._hashing.acquire()
+            self._read_bytes += len(block)
+        finally:
+            self._reading.release()
+        try:
+            self._hash.update(block)
+            self.hashed_bytes += len(block)
+        finally:
+            self._hashing.release()
+        return True
+
+    def _next_block(self, descriptor: int) -> memoryview:
+        """Read into the buffer that is not being hashed."""
+        left = min(self._end_in_order - self._read_bytes, _BLOCK_BYTES)
+        if left == 0:
+            return memoryview(b"")
+        if not self._buffers:
+            self._buffers = [memoryview(bytearray(_BLOCK_BYTES)) for _ in range(2)]
+        self._buffers.reverse()
+        block = self._buffers[0][:left]
+        return block[: os.preadv(descriptor, [block], self._read_bytes)]
 
     @property
     def _end_in_order(self) -> int:
-        first = min(self.hashed_bytes // self._range_bytes, len(self._counts) - 1)
+        first = min(self._read_bytes // self._range_bytes, len(self._counts) - 1)
         return first * self._range_bytes + _in_order(self._counts[first:], self._range_bytes)
 
 
 def _state(path: Path, size: int) -> tuple[int, list[int]]:
     """Read the size of a range, and how much of each has arrived; anything odd is nothing."""
-    usual = max(RANGE_BYTES, -(-size // _MOST_RANGES))
+    usual = min(RANGE_BYTES, max(_LEAST_RANGE_BYTES, size // _USUAL_RANGES))
+    usual = max(usual, -(-size // _MOST_RANGES))
     nothing = usual, _divided(0, size, usual)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)

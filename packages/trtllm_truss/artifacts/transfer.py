@@ -1,7 +1,7 @@
 """Transfer of files from a remote repository to its store: resumed, verified, concurrent.
 
-Large files are fetched as ranges of 64 MiB, the ranges of four files in turn, over at most eight
-connections. Each range is tried again by itself. The contents are hashed as they arrive.
+Large files are fetched as ranges of 16 to 64 MiB, the ranges of four files in turn, over at most
+eight connections. Each range is tried again by itself. The contents are hashed as they arrive.
 """
 
 from __future__ import annotations
