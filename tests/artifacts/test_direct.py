@@ -16,7 +16,7 @@ from tests.support.hub_server import HubServer
 from tests.support.serving import Serving
 from tests.support.whole_repository import fetch_repository
 
-from trtllm_truss.artifacts import part, transfer
+from trtllm_truss.artifacts import direct, part, transfer
 from trtllm_truss.artifacts.direct import DirectClient
 
 CERTIFICATES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
@@ -114,6 +114,36 @@ def test_a_body_that_is_left_is_not_read_as_the_next_response(
 def test_bytes_beyond_the_length_are_not_read(server: _Scripted, client: DirectClient) -> None:
     server.response = PLAIN + b"x" * 1000
     assert get(client, server.url) == BODY
+
+
+@pytest.mark.parametrize("buffer_bytes", [1, 1000, 256_000])
+def test_bodies_of_several_buffers(
+    server: _Scripted, client: DirectClient, monkeypatch: pytest.MonkeyPatch, buffer_bytes: int
+) -> None:
+    monkeypatch.setattr(direct, "_BUFFER_BYTES", buffer_bytes)
+    server.per_connection = 2
+    assert [get(client, server.url) for _ in range(2)] == [BODY] * 2
+    assert server.connections == 1
+
+
+def test_a_body_that_stops(
+    server: _Scripted, client: DirectClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has arrived before is kept."""
+    monkeypatch.setattr(direct, "_TIMEOUT_S", 0.1)
+    server.per_connection = 2
+    server.response = PLAIN[:-1]
+    arrived = bytearray()
+
+    def read() -> None:
+        with client.get(server.url, {}, len(BODY)) as answer:
+            assert answer is not None
+            for chunk in answer[1]:
+                arrived.extend(chunk)
+
+    with pytest.raises(TimeoutError):
+        read()
+    assert arrived == BODY[:-1]
 
 
 def test_a_body_that_ends_early(server: _Scripted, client: DirectClient) -> None:

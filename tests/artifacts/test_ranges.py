@@ -19,6 +19,7 @@ from tests.support.waiting import settles
 from tests.support.whole_repository import fetch_repository
 
 from trtllm_truss.artifacts import checksums, part, retrying, transfer
+from trtllm_truss.artifacts import hub as hub_module
 from trtllm_truss.artifacts.checksums import Digest
 from trtllm_truss.artifacts.hub import _Hub
 from trtllm_truss.artifacts.hub_errors import HubErrors
@@ -405,6 +406,19 @@ def test_storage_is_asked_without_the_hub_until_it_refuses(engine: HubServer) ->
     assert len(engine.asked_for("*/resolve/*")) == 2
     assert [request.token for request in engine.asked_for("/files/*")] == [None] * 5
     hub.close()
+
+
+@pytest.mark.parametrize("knows_ranges", [True, False])
+def test_the_hub_sends_no_large_body(
+    engine: HubServer, monkeypatch: pytest.MonkeyPatch, knows_ranges: bool
+) -> None:
+    """A request for one byte tells where the file is."""
+    monkeypatch.setattr(hub_module, "_LEAST_DIRECT_BYTES", RANGE)
+    engine.knows_no_ranges = not knows_ranges
+    assert fetch() == ENGINE
+    if knows_ranges:
+        assert len(engine.asked_for("*/resolve/*/rank0.engine")) == 1
+        assert engine.sent("/files/*") == len(ENGINE) + 1
 
 
 def test_the_hub_itself_gets_the_token_again(engine: HubServer) -> None:

@@ -7,18 +7,22 @@ connection. Redirects, proxies, refusals and anything else are left to huggingfa
 from __future__ import annotations
 
 import os
+import socket
 import ssl
+import struct
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse, HTTPSConnection
+from io import DEFAULT_BUFFER_SIZE
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 _TIMEOUT_S = 30
-_BUFFER_BYTES = 1 << 18
+_BUFFER_BYTES = 1 << 20
 _PARTIAL = 206
+_TIMEVAL = struct.Struct("ll")
 _REFUSED = 400
 _CERTIFICATES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
 
@@ -52,12 +56,14 @@ class DirectClient:
         connection, response = opened
         try:
             if _is_plain(response, count):
-                yield response.headers, _body(response)
+                yield response.headers, _body(response, connection.sock)
             else:
                 self.is_usable = self.is_usable and response.status >= _REFUSED
                 yield None
         finally:
             if response.length == 0 and not response.will_close:
+                response.close()
+                connection.sock.settimeout(_TIMEOUT_S)
                 with self._lock:
                     self._idle.setdefault(_origin(url), []).append(connection)
             else:
@@ -129,11 +135,40 @@ def _is_plain(response: HTTPResponse, count: int) -> bool:
     )
 
 
-def _body(response: HTTPResponse) -> Iterator[memoryview]:
-    """Read the body; `http.client` ends it at its `Content-Length`."""
+def _body(response: HTTPResponse, sock: socket.socket | None) -> Iterator[memoryview]:
+    """Read the body up to its `Content-Length`.
+
+    Over plain TCP one system call fills the buffer; `http.client` returns what it has read with the
+    headers. A timeout counts per buffer there.
+    """
     buffer = memoryview(bytearray(_BUFFER_BYTES))
+    read = response.readinto
+    if type(sock) is socket.socket:
+        yield memoryview(response.read1(DEFAULT_BUFFER_SIZE))
+        sock.settimeout(None)
+        sock.setsockopt(
+            socket.SOL_SOCKET,
+            socket.SO_RCVTIMEO,
+            _TIMEVAL.pack(*divmod(int(_TIMEOUT_S * 1e6), 10**6)),
+        )
+        read = partial(_fill, response, sock)
     while response.length:
-        count = response.readinto(buffer)
+        count = read(buffer)
         if count == 0:
             raise ConnectionError(f"{response.length} bytes are missing")
         yield buffer[:count]
+
+
+def _fill(response: HTTPResponse, sock: socket.socket, buffer: memoryview) -> int:
+    """Fill a buffer; at the end of the body, or after a timeout, with less.
+
+    Raises:
+        TimeoutError: nothing has arrived.
+    """
+    assert response.length is not None
+    try:
+        count = sock.recv_into(buffer, min(response.length, len(buffer)), socket.MSG_WAITALL)
+    except BlockingIOError:
+        raise TimeoutError(f"{response.length} bytes are missing") from None
+    response.length -= count
+    return count
