@@ -15,6 +15,7 @@ from starlette.responses import Response
 from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.errors import StartupError
+from trtllm_truss.serving.log_batches import batch_log_lines
 from trtllm_truss.serving.service import Service
 from trtllm_truss.settings.loading import read_environment
 
@@ -67,6 +68,8 @@ class Model:
             from trtllm_truss.endpoints.in_process import InProcessPredict
 
             self.predict = InProcessPredict(service, defaults)  # type: ignore
+        else:
+            batch_log_lines()
 
     def is_healthy(self) -> bool:
         """Return whether the engine answers; the readiness route calls this."""
