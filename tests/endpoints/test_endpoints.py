@@ -267,6 +267,24 @@ async def test_a_panic_in_the_tokenizer_is_an_internal_error(
     assert caplog.text.count("unhandled exception") == 2
 
 
+@pytest.mark.parametrize(
+    ("accept", "steps", "is_whole"),
+    [
+        ("text/event-stream", ["Yes."], True),
+        ("text/event-stream", ["Yes", "."], False),
+        ("*/*", ["Yes."], False),
+    ],
+)
+async def test_events_that_are_whole_at_once_have_a_length(
+    accept: str, steps: list[Step], is_whole: bool
+) -> None:
+    answer = await post("/predict", {"prompt": "Hi"}, steps, Accept=accept)
+    assert "Yes" in answer.text
+    assert answer.headers["x-accel-buffering"] == "no"
+    length = answer.headers.get("content-length")
+    assert length == (str(len(answer.content)) if is_whole else None)
+
+
 async def test_every_response_has_a_request_id() -> None:
     for body in (CHAT, {**CHAT, "max_tokens": 0}, {**CHAT, "stream": True}):
         answer = await post("/chat", body)

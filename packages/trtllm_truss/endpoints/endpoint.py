@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from starlette.requests import Request
@@ -14,7 +13,13 @@ from starlette.responses import JSONResponse, Response
 from trtllm_truss.endpoints.disconnect import Client, ClientGone
 from trtllm_truss.endpoints.streaming import AnswerStream, EncodedAnswer, internal_error
 from trtllm_truss.errors import TrussError
-from trtllm_truss.protocols.base import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, ApiAdapter, Call
+from trtllm_truss.protocols.base import (
+    JSON_MEDIA_TYPE,
+    SSE_MEDIA_TYPE,
+    TEXT_MEDIA_TYPE,
+    ApiAdapter,
+    Call,
+)
 from trtllm_truss.protocols.json_body import parse_json_object
 from trtllm_truss.serving.service import Service
 
@@ -94,9 +99,10 @@ class Endpoint:
         keep_alive_s = limits.keep_alive_s if call.media_type == SSE_MEDIA_TYPE else None
         client = Client(request.receive)
         await answer.open(client, keep_alive_s)
-        if call.media_type == JSON_MEDIA_TYPE:
+        if answer.over and call.media_type != TEXT_MEDIA_TYPE:  # text is chunked in any case
             client.stop_listening()
-            return Response(await anext(answer), media_type=JSON_MEDIA_TYPE)
+            headers = None if call.media_type == JSON_MEDIA_TYPE else _UNBUFFERED
+            return Response(await anext(answer), 200, headers, call.media_type)
         return AnswerStream(
             answer,
             call.media_type,
@@ -112,8 +118,7 @@ def _release(request: Request) -> None:
 
     Truss stores a closure over the request in the request's state.
     """
-    with suppress(AttributeError, KeyError):
-        del request.state.watch_disconnect
+    request.scope.get("state", {}).pop("watch_disconnect", None)
 
 
 def _error_response(error: TrussError, adapter: ApiAdapter) -> JSONResponse:

@@ -13,6 +13,7 @@ from trtllm_truss.requests import AnswerItem, GenerationEnd, GenerationRequest, 
 
 JSON_MEDIA_TYPE = "application/json"
 SSE_MEDIA_TYPE = "text/event-stream"
+TEXT_MEDIA_TYPE = "text/plain; charset=utf-8"
 
 # `json.dumps` builds an encoder at every call with options.
 _encode = json.JSONEncoder(ensure_ascii=False).encode

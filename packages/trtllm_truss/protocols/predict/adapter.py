@@ -10,6 +10,7 @@ from trtllm_truss.errors import TrussError
 from trtllm_truss.protocols.base import (
     JSON_MEDIA_TYPE,
     SSE_MEDIA_TYPE,
+    TEXT_MEDIA_TYPE,
     Call,
     Defaults,
     WholeWriter,
@@ -42,7 +43,7 @@ class PredictAdapter:
             return Call([request], WholeText(), JSON_MEDIA_TYPE)
         if form == "events":
             return Call([request], Events(), SSE_MEDIA_TYPE)
-        return Call([request], PlainText(), "text/plain; charset=utf-8")
+        return Call([request], PlainText(), TEXT_MEDIA_TYPE)
 
     def error_body(self, error: TrussError) -> dict[str, Any]:
         """Return `{"error": {"code", "message", "param"}}`."""
