@@ -27,7 +27,7 @@ class Guide:
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sampling:
     """Sampling parameters. None is not sent: the engine's default applies.
 
@@ -80,9 +80,11 @@ class ChatFormat:
     reasoning_end: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class GenerationRequest:
     """A request with every default filled in.
+
+    Not frozen, like the other large classes of a request: that multiplies the time to create one.
 
     Exactly one of `prompt`, `prompt_ids` and `messages` is not None.
 

@@ -12,11 +12,12 @@ from trtllm_truss.endpoints.disconnect import Client, ClientGone
 
 
 def leaves_after(seconds: float) -> Client:
-    calls = iter([{"type": "http.request"}, {"type": "http.disconnect"}])
+    calls = iter([(seconds / 2, "http.request"), (seconds, "http.disconnect")])
 
     async def receive() -> Message:
-        await asyncio.sleep(seconds / 2)
-        return next(calls)
+        at, kind = next(calls)
+        await asyncio.sleep(at - asyncio.get_running_loop().time())
+        return {"type": kind}
 
     return Client(receive)
 

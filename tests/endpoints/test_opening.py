@@ -37,7 +37,7 @@ class Answer:
 
 def request(leaves_after_s: float = 1e6) -> Request:
     async def receive() -> Message:
-        await asyncio.sleep(leaves_after_s)
+        await asyncio.sleep(leaves_after_s - now())
         return {"type": "http.disconnect"}
 
     return Request({"type": "http"}, receive)

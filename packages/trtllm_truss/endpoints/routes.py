@@ -80,10 +80,11 @@ def build_routes(service: Service, defaults: Defaults) -> Routes:
             for field, adapter in invoked.items():
                 if field in body:
                     return adapter
-        from_tgi = is_tgi_client(request.headers.get("user-agent", ""))
-        if invokes or is_lmi(body) or (from_tgi and not body):
-            return tgi if from_tgi else lmi
-        return predict
+        if body and not (invokes or is_lmi(body)):
+            return predict
+        if is_tgi_client(request.headers.get("user-agent", "")):
+            return tgi
+        return lmi if invokes or body else predict
 
     return Routes(
         predict=Endpoint(service, predict, choose),

@@ -21,7 +21,7 @@ from trtllm_truss.triton.client.request import EngineRequest
 _SEEDS = 2**64
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PreparedRequest:
     """One answer to a request, ready for the engine.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from trtllm_truss.requests import Guide, Sampling
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class EngineRequest:
     """One generation.
 

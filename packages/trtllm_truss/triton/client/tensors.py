@@ -55,22 +55,23 @@ def encode_request(request: EngineRequest, *, model_name: str, declared: frozens
         declared: inputs that the server's ``config.pbtxt`` declares. Where a field has an older
             and a newer name, every declared one is sent: the backend reads the one it knows.
     """
-    own = [("input_lengths", len(request.input_ids))]
+    length = len(request.input_ids)
+    own = [("input_lengths", length)]
     if (seed := request.sampling.seed) is not None:
         own += [(name, seed) for name in ("seed", "random_seed") if name in declared]
     names = tuple([name for name, _ in own])
     shared = _encode_shared(
         model_name, declared, _shared_scalars(request), names, _outputs(request)
     )
-    message = service_pb2.ModelInferRequest(id=request.request_id)
-    message.raw_input_contents.extend([_pack_scalar(name, value) for name, value in own])
-    _add(message, "input_ids", [1, len(request.input_ids)], pack_ids(request.input_ids))
+    raw = [_pack_scalar(name, value) for name, value in own]
+    raw.append(pack_ids(request.input_ids))
+    message = service_pb2.ModelInferRequest(id=request.request_id, raw_input_contents=raw)
     _add_words(message, request)
     _add_bias(message, request)
     _add_guide(message, request)
     if request.top_log_probs:
         _add(message, _TOP, [1, 1], _pack_scalar(_TOP, request.top_log_probs))
-    return shared + _serialize(message)
+    return shared + _encode_ids_head(length) + _serialize(message)
 
 
 def encode_stop(request_id: str, *, model_name: str) -> bytes:
@@ -112,6 +113,14 @@ def _encode_shared(
         message.inputs.add(name=name, datatype=_DTYPES[name], shape=[1, 1])
     for name in outputs:
         message.outputs.add(name=name)
+    return _serialize(message)
+
+
+@lru_cache(_SHARED_PARTS)
+def _encode_ids_head(length: int) -> bytes:
+    """Serialize the head of ``input_ids``, whose values follow in the message."""
+    message = service_pb2.ModelInferRequest()
+    message.inputs.add(name="input_ids", datatype=_DTYPES["input_ids"], shape=[1, length])
     return _serialize(message)
 
 
