@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -19,6 +19,7 @@ from trtllm_truss.text.tokenizer import TextTokenizer
 from trtllm_truss.triton.client.request import EngineRequest
 
 _SEEDS = 2**64
+_draw = random.Random().getrandbits  # noqa: S311 - seeds are no secrets
 
 
 @dataclass(slots=True)
@@ -224,7 +225,7 @@ class Preprocessor:
 
 def _with_seed(sampling: Sampling) -> Sampling:
     """Draw a missing seed: the engine's default is a constant, so answers would repeat."""
-    return sampling if sampling.seed is not None else replace(sampling, seed=secrets.randbits(63))
+    return sampling if sampling.seed is not None else replace(sampling, seed=_draw(63))
 
 
 def _sibling(first: PreparedRequest, number: int, request_id: str) -> PreparedRequest:

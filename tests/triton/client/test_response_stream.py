@@ -130,34 +130,42 @@ async def test_alternatives_are_those_of_all_tokens():
     assert chunk.alternatives == (((0, 0.0),), ((1, 1.0),), ((2, 2.0),))
 
 
-def response(request_id, token=None):
-    """Build what the C++ backend sends: a token, or an empty final response."""
+def response(request_id, token=None, *, final=False):
+    """Build what the C++ backend sends: a token, perhaps the last one, or an empty response."""
     infer = service_pb2.ModelInferResponse(model_name="tensorrt_llm", id=request_id)
     if token is not None:
         infer.outputs.add(name="output_ids", datatype="INT32", shape=[1, 1, 1])
         infer.raw_output_contents.append(struct.pack("<i", token))
-    infer.parameters["triton_final_response"].bool_param = token is None
+    infer.parameters["triton_final_response"].bool_param = final or token is None
     return service_pb2.ModelStreamInferResponse(infer_response=infer).SerializeToString()
 
 
+@pytest.mark.parametrize("last_is_empty", [True, False])
 @pytest.mark.parametrize("later_id", ["b", "longer"])
-async def test_a_later_request_with_responses_like_an_earlier_ones(later_id):
+async def test_a_later_request_with_responses_like_an_earlier_ones(later_id, last_is_empty):
     reader, seen = None, []
     for request_id, tokens in (("a", [1000, 2000]), (later_id, [3000, 4000])):
         answer = ResponseStream(request_id=request_id, like=reader)
-        assert not any(answer.message(response(request_id, token)) for token in tokens)
-        assert answer.message(response(request_id))
+        last = (
+            response(request_id) if last_is_empty else response(request_id, tokens[1], final=True)
+        )
+        assert not answer.message(response(request_id, tokens[0]))
+        assert not (last_is_empty and answer.message(response(request_id, tokens[1])))
+        assert answer.message(last)
         chunk = await answer.next()
         seen.append((chunk.token_ids, chunk.final))
         reader = answer.reader
     assert seen == [((1000, 2000), True), ((3000, 4000), True)]
 
 
-@pytest.mark.parametrize("said", [response("a", 3000), response("a"), b""])
+@pytest.mark.parametrize(
+    "said", [response("a", 3000), response("a", 3000, final=True), response("a"), b""]
+)
 async def test_a_response_like_an_earlier_requests_needs_the_id(said):
     earlier = ResponseStream(request_id="a")
     for token in (1000, 2000, None):
         earlier.message(response("a", token))
+    earlier.reader.read(response("a", 3000, final=True))
     answer = ResponseStream(request_id="b", like=earlier.reader)
     assert not answer.message(said)
     with pytest.raises(InternalError, match="instead of 'b'"):

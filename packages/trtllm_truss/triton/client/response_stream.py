@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import struct
 from array import array
 from collections.abc import Callable
 
@@ -17,7 +18,8 @@ from trtllm_truss.triton.client.request import EngineChunk
 from trtllm_truss.triton.client.tensors import decode_response, pack_ids
 
 _parse = service_pb2.ModelStreamInferResponse.FromString
-_ID_BYTES = 4
+_ID = struct.Struct("<i")
+_ID_BYTES = _ID.size
 _FINAL_CHUNK = EngineChunk((), final=True)
 
 
@@ -181,27 +183,30 @@ class ResponseReader:
     """Parses the serialized ``ModelStreamInferResponse`` messages of one call.
 
     While tokens stream, one message differs from the one before in the bytes of its token alone.
-    The first one, and a last one without tokens, differ from those of another request in the bytes
-    of the id. Such a message is recognised by its bytes and not parsed: a tenth of the time.
+    The first one, and the last one with or without a token, differ from those of another request
+    in the bytes of the id too. Such a message is recognised by its bytes and not parsed: a tenth
+    of the time.
 
     Args:
         request_id: the only id accepted; None accepts any.
         like: reader of an earlier request, whose messages are likely to be alike.
     """
 
-    __slots__ = ("_final", "_head", "_request_id", "_size", "_tail")
+    __slots__ = ("_final", "_head", "_last", "_request_id", "_size", "_tail")
 
     def __init__(self, request_id: str | None = None, like: ResponseReader | None = None) -> None:
         self._request_id = request_id
         self._head = b""
         self._tail = b""
         self._size = -1
+        self._last = b"", b""  # around the token of a last message
         self._final: bytes | None = None
         if like is not None and request_id and like._request_id:
             ids = like._request_id.encode(), request_id.encode()
             if len(ids[0]) == len(ids[1]):
                 self._head, self._tail = like._head.replace(*ids), like._tail.replace(*ids)
                 self._size = like._size
+                self._last = like._last[0].replace(*ids), like._last[1].replace(*ids)
                 self._final = like._final and like._final.replace(*ids)
 
     def read_token(self, payload: bytes, into: array[int]) -> bool:
@@ -225,6 +230,10 @@ class ResponseReader:
         """
         if payload == self._final:
             return _FINAL_CHUNK
+        head, tail = self._last
+        token = payload[len(head) : len(head) + _ID_BYTES]
+        if head and payload == head + token + tail and len(token) == _ID_BYTES:
+            return EngineChunk(_ID.unpack(token), final=True)
         message = _parse(payload)
         if message.error_message:
             raise from_stream_text(message.error_message)
@@ -238,10 +247,14 @@ class ResponseReader:
     def _remember(self, payload: bytes, chunk: EngineChunk) -> None:
         if chunk == _FINAL_CHUNK:
             self._final = payload
-        if len(chunk.token_ids) != 1 or chunk.final or chunk.log_probs:
+        if len(chunk.token_ids) != 1 or chunk.log_probs:
             return
         token = pack_ids(chunk.token_ids)
         start = payload.find(token)
-        if start == payload.rfind(token):  # else it cannot be told from the rest
-            self._head, self._tail = payload[:start], payload[start + _ID_BYTES :]
-            self._size = len(payload)
+        if start != payload.rfind(token):  # it cannot be told from the rest
+            return
+        head, tail = payload[:start], payload[start + _ID_BYTES :]
+        if chunk.final:
+            self._last = head, tail
+        else:
+            self._head, self._tail, self._size = head, tail, len(payload)
