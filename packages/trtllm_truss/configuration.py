@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.machine.runtime import find_runtime
-from trtllm_truss.protocols.predict.body import parse_defaults
 from trtllm_truss.settings.loading import parse_settings
 from trtllm_truss.settings.model import Settings
 
@@ -39,7 +38,11 @@ def load_configuration(
             version.
     """
     settings = parse_settings(config)
-    defaults = parse_defaults(settings.generation)
+    defaults: dict[str, Any] = {}
+    if settings.generation:
+        from trtllm_truss.protocols.predict.body import parse_defaults  # imports the protocols
+
+        defaults = parse_defaults(settings.generation)
     here = HostInfo(runtime_version=find_runtime().installed_version)
     version = tensorrt_llm_version or HostInfo.from_config(config, here).known_version
     if version is not None:

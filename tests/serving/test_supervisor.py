@@ -10,11 +10,12 @@ from typing import cast
 import pytest
 
 from trtllm_truss.errors import TritonError
-from trtllm_truss.inference.decode_stream import EngineHeartbeat
-from trtllm_truss.serving import supervisor as supervisor_module
+from trtllm_truss.inference.heartbeat import EngineHeartbeat
 from trtllm_truss.serving.supervisor import Supervisor
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.triton.server.process import ServerProcess, State
+
+WARM_UP = "trtllm_truss.triton.client.warm_up.warm_up"
 
 
 class Run:
@@ -104,7 +105,7 @@ def test_any_error_of_a_restart_counts_as_one_failed_start(
             back.set()
 
     made: list[Run] = []
-    monkeypatch.setattr(supervisor_module, "warm_up", warm_up)
+    monkeypatch.setattr(WARM_UP, warm_up)
     supervisor = supervisor_of(new_run, Serving(restart_backoff_s=0))
     supervisor.start()
     first.state = State.DEAD
@@ -127,7 +128,7 @@ def test_gives_up_after_the_restart_limit(monkeypatch: pytest.MonkeyPatch, where
     runs = [(Broken if where == "cause" else Run)(ready=True)]
     first = runs[0]
     given_up = threading.Event()
-    monkeypatch.setattr(supervisor_module, "warm_up", lambda *_: None)
+    monkeypatch.setattr(WARM_UP, lambda *_: None)
     supervisor = supervisor_of(
         lambda: runs.pop() if runs else no_thread(),
         Serving(restart_limit=3, restart_backoff_s=0),
@@ -163,7 +164,7 @@ def test_stop_ends_a_run_that_starts_meanwhile(monkeypatch) -> None:
         return run
 
     made: list[Run] = []
-    monkeypatch.setattr(supervisor_module, "warm_up", lambda *_: None)
+    monkeypatch.setattr(WARM_UP, lambda *_: None)
     supervisor = supervisor_of(new_run)
     supervisor.start()
     runs[0].state = State.DEAD

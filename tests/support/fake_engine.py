@@ -11,8 +11,8 @@ from trtllm_truss.engines.inspection import Engine, EngineKind
 from trtllm_truss.errors import TrussError
 from trtllm_truss.inference.admission import Admission
 from trtllm_truss.inference.capabilities import Capabilities
-from trtllm_truss.inference.decode_stream import EngineHeartbeat
 from trtllm_truss.inference.generation import Generator
+from trtllm_truss.inference.heartbeat import EngineHeartbeat
 from trtllm_truss.inference.preprocessing import Preprocessor
 from trtllm_truss.metrics.collector import Metrics
 from trtllm_truss.settings.model import Serving

@@ -13,7 +13,8 @@ from typing import TypeVar
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest
 from trtllm_truss.inference.admission import Admission
 from trtllm_truss.inference.capabilities import with_callers_field
-from trtllm_truss.inference.decode_stream import AnswerReader, Deadlines, EngineHeartbeat
+from trtllm_truss.inference.decode_stream import AnswerReader, Deadlines
+from trtllm_truss.inference.heartbeat import EngineHeartbeat
 from trtllm_truss.inference.preprocessing import PreparedRequest, Preprocessor
 from trtllm_truss.inference.tokenization import prompt_field
 from trtllm_truss.metrics.collector import Metrics, RequestMetrics

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from google.protobuf import text_format
-from tritonclient.grpc import model_config_pb2
 
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.runtime_parameters import PARAMETERS
 from trtllm_truss.triton.model_repository.contract import MODEL_NAME
+from trtllm_truss.triton.protobuf import model_config_pb2
 
 PLACES = tuple(
     f"{folder}/inflight_batcher_llm/{MODEL_NAME}/config.pbtxt"

@@ -23,7 +23,7 @@ from trtllm_truss.machine.mpi import Mpi, find_llm_api_launcher, find_mpi
 from trtllm_truss.processes.leftovers import sweep, temporary_folder
 from trtllm_truss.serving.preflight import ResolvedEngine, host_info, resolve_engine
 from trtllm_truss.serving.rendering import render_engine
-from trtllm_truss.settings.groups import Group, read_group, require_key
+from trtllm_truss.settings.groups import Group, require_key, settle_nodes
 from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.triton.server.command import Launch, server_command, server_environment
@@ -37,22 +37,6 @@ from trtllm_truss.triton.server.mpi import (
 logger = logging.getLogger(__name__)
 
 _NAME_LIMIT_S = 60.0
-
-
-def settle_nodes(settings: Settings, environment: Environment) -> tuple[Settings, Group | None]:
-    """Read the group; return settings whose `nodes` is its size, and the group.
-
-    Raises:
-        SettingsError: the group is contradictory, or its hosts could not have the engine.
-    """
-    group = read_group(settings, environment.variables)
-    if group is not None and settings.engine_repository is None:
-        raise SettingsError(
-            f"config.yaml: model_metadata.nodes is {group.size}, but a build makes the engine on "
-            "one host only; publish it with `trtllm-truss publish` and name it in "
-            "engine_repository."
-        )
-    return settings.model_copy(update={"nodes": group.size if group else 1}), group
 
 
 @dataclass(frozen=True)

@@ -11,41 +11,39 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trtllm_truss.builder.run.build_engine import ensure_engine
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.inspection import Engine, EngineDescription, EngineKind
 from trtllm_truss.errors import EngineUnavailable, TritonError
-from trtllm_truss.inference.admission import Admission
-from trtllm_truss.inference.capabilities import Capabilities
-from trtllm_truss.inference.decode_stream import EngineHeartbeat
-from trtllm_truss.inference.generation import Generator
-from trtllm_truss.inference.guide_gate import GuideGate, guide_check_for
-from trtllm_truss.inference.preprocessing import Preprocessor
+from trtllm_truss.inference.heartbeat import EngineHeartbeat
 from trtllm_truss.machine.checks import check_machine
 from trtllm_truss.machine.describe import Machine, container_sentences, describe
 from trtllm_truss.metrics.collector import Metrics, exposed
 from trtllm_truss.processes.leftovers import sweep, temporary_folder
-from trtllm_truss.serving.group import GroupLead, settle_nodes
 from trtllm_truss.serving.preflight import (
     ResolvedEngine,
     host_info,
     resolve_engine,
 )
-from trtllm_truss.serving.rendering import render_engine, tokenizer_info_file
+from trtllm_truss.serving.rendering import render_engine
 from trtllm_truss.serving.supervisor import Supervisor
-from trtllm_truss.settings.child_environment import child_environment
+from trtllm_truss.settings.groups import settle_nodes
 from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Serving, Settings
-from trtllm_truss.text.tokenizer import TextTokenizer, load_tokenizer
 from trtllm_truss.triton.server.command import launcher, server_environment
 from trtllm_truss.triton.server.installation import assemble_backends
 from trtllm_truss.triton.server.process import ServerProcess
+
+if TYPE_CHECKING:
+    from trtllm_truss.inference.generation import Generator
+    from trtllm_truss.serving.group import GroupLead
+    from trtllm_truss.serving.request_path import RequestPath
+    from trtllm_truss.text.tokenizer import TextTokenizer
 
 logger = logging.getLogger(__name__)
 _triton_log = logging.getLogger("triton")
@@ -72,14 +70,16 @@ class StartupLog:
         self._numbers = itertools.count(1)
         self._started = time.monotonic()
 
-    @contextmanager
-    def phase(self, name: str) -> Iterator[list[str]]:
-        """Log the start and the end of a phase; phases may overlap.
+    def phase(self, name: str) -> AbstractContextManager[list[str]]:
+        """Number the next phase; it begins when it is entered, and may overlap with others.
 
-        Yields:
-            A list of details for the closing line.
+        Returns:
+            A context whose value is a list of details for the closing line.
         """
-        label = f"[{next(self._numbers)}/{self._count}] {name}"
+        return self._phase(f"[{next(self._numbers)}/{self._count}] {name}")
+
+    @contextmanager
+    def _phase(self, label: str) -> Iterator[list[str]]:
         logger.info("%s …", label)
         started = time.monotonic()
         details: list[str] = []
@@ -96,8 +96,7 @@ class StartupLog:
 @dataclass(frozen=True, slots=True)
 class _Running:
     supervisor: Supervisor
-    admission: Admission
-    generator: Generator
+    path: RequestPath
     sampling: Mapping[str, Any]
     chat_template: str
 
@@ -130,8 +129,8 @@ class Service:
         self._resources = ExitStack()
         self._running: _Running | None = None
         self.metrics = Metrics(
-            waiting=lambda: self._running.admission.waiting if self._running else 0,
-            running=lambda: self._running.admission.running if self._running else 0,
+            waiting=lambda: self._running.path.admission.waiting if self._running else 0,
+            running=lambda: self._running.path.admission.running if self._running else 0,
             engine_up=self.is_healthy,
             kv_cache=self._kv_cache,
         )
@@ -147,7 +146,7 @@ class Service:
         Raises:
             EngineUnavailable: the engine was not started.
         """
-        return self._started().generator
+        return self._started().path.generator
 
     @property
     def sampling(self) -> Mapping[str, Any]:
@@ -192,7 +191,7 @@ class Service:
     def _start(self, meanwhile: Callable[[], object]) -> None:
         _raise_file_limit()
         sweep()
-        lead = GroupLead.prepare(self._group, self._environment) if self._group else None
+        lead = self._prepare_lead()
         log = StartupLog(5 if lead else 4)
         machine = describe(self._environment.variables, self._image)
         host = host_info(machine)
@@ -204,7 +203,6 @@ class Service:
         version = in_image.version_for(engine.config.assumed_version if engine.config else None)
         if engine.kind is not EngineKind.CPU:
             _report(machine, engine)
-        loading = self._load_tokenizer(resolved.tokenizer_folder, log, meanwhile)
         with log.phase("triton model repository") as details:
             run_folder = self._resources.enter_context(temporary_folder())
             repository = render_engine(
@@ -217,6 +215,11 @@ class Service:
                 resolved.adapters,
             )
             details.append(str(repository))
+        thread = self._resources.enter_context(ThreadPoolExecutor(1, "tokenizer"))
+        loading = thread.submit(
+            self._load_tokenizer, resolved.tokenizer_folder, log.phase("tokenizer")
+        )
+        importing = thread.submit(_import_request_path, meanwhile)
         if lead is not None:
             self._resources.callback(lead.leader.close)
             with log.phase("hosts") as details:
@@ -245,34 +248,22 @@ class Service:
                 raise
             details.append("ready, first token generated")
         tokenizer = loading.result()
-        self._resources.enter_context(exposed(self.metrics, lambda: supervisor.metrics_port))
-        admission = Admission.for_engine(self._settings, engine, resolved.capacity)
-        guides = guide_check_for(
-            engine,
-            tokenizer_info_file(self._settings, engine, repository),
-            child_environment(self._environment.variables, self._settings.serving.pass_environment),
-            self._settings.serving.guide_compile_limit_s,
-        )
-        if guides is not None:
-            self._resources.callback(guides.close)
-        preprocessor = Preprocessor(
-            engine,
-            tokenizer,
-            Capabilities.for_engine(self._settings, engine, resolved.capacity),
-            GuideGate(guides) if guides is not None else None,
-        )
-        generator = Generator(
-            preprocessor,
+        importing.result()
+        from trtllm_truss.serving.request_path import build_request_path
+
+        path = build_request_path(
+            self._settings,
+            self._environment,
+            resolved,
+            repository,
             tokenizer,
             lambda: supervisor.client,
-            self._settings.serving,
-            admission=admission,
-            heartbeat=heartbeat,
-            metrics=self.metrics,
+            heartbeat,
+            self.metrics,
+            self._resources,
         )
-        self._running = _Running(
-            supervisor, admission, generator, tokenizer.sampling, tokenizer.chat_template
-        )
+        self._resources.enter_context(exposed(self.metrics, lambda: supervisor.metrics_port))
+        self._running = _Running(supervisor, path, tokenizer.sampling, tokenizer.chat_template)
         _settle_memory()
         logger.info("ready after %.1f s", log.elapsed_s)
 
@@ -280,24 +271,25 @@ class Service:
         """Return the reserved tokens of the KV cache and its capacity, 0 if unknown."""
         if self._running is None:
             return 0, 0
-        admission = self._running.admission
+        admission = self._running.path.admission
         return admission.reserved_tokens, admission.kv_cache_tokens
 
+    def _prepare_lead(self) -> GroupLead | None:
+        if self._group is None:
+            return None
+        from trtllm_truss.serving.group import GroupLead
+
+        return GroupLead.prepare(self._group, self._environment)
+
     def _load_tokenizer(
-        self, folder: Path, log: StartupLog, then: Callable[[], object]
-    ) -> Future[TextTokenizer]:
-        """Load the tokenizer while Triton starts, and do what comes next in the same thread."""
+        self, folder: Path, phase: AbstractContextManager[list[str]]
+    ) -> TextTokenizer:
+        with phase as details:
+            from trtllm_truss.text.tokenizer import load_tokenizer
 
-        def load() -> TextTokenizer:
-            with log.phase("tokenizer") as details:
-                is_trusted = self._settings.trust_remote_code
-                tokenizer = load_tokenizer(folder, trust_remote_code=is_trusted)
-                details.append(f"{tokenizer.vocab_size} tokens")
-            return tokenizer
-
-        thread = self._resources.enter_context(ThreadPoolExecutor(1, "tokenizer"))
-        loading, _ = thread.submit(load), thread.submit(then)
-        return loading
+            tokenizer = load_tokenizer(folder, trust_remote_code=self._settings.trust_remote_code)
+            details.append(f"{tokenizer.vocab_size} tokens")
+        return tokenizer
 
     def _stop(self) -> None:
         self._running = None
@@ -310,13 +302,15 @@ class Service:
 
     def _engine_restarts(self) -> None:
         if self._running is not None:
-            self._running.generator.engine_is_gone()
+            self._running.path.generator.engine_is_gone()
         self.metrics.engine_restarted()
 
     def _resolve_engine(self, host: HostInfo, version: str | None) -> ResolvedEngine:
         """Validate the engine; build it first if the settings name no repository."""
         built = None
         if self._settings.engine_repository is None:
+            from trtllm_truss.builder.run.build_engine import ensure_engine
+
             built = ensure_engine(self._settings, self._environment, host)
         resolved = resolve_engine(self._settings, self._environment, host, built, version)
         if resolved.capacity is not None:
@@ -393,8 +387,13 @@ def _raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
 
 
+def _import_request_path(then: Callable[[], object]) -> None:
+    """Import what answers requests, a quarter of a second, while Triton starts; then go on."""
+    then()
+    gc.collect()
+
+
 def _settle_memory() -> None:
     """Exempt long-lived objects from garbage collection, and collect rarely."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(_OBJECTS_BEFORE_COLLECTION)

@@ -6,15 +6,17 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from trtllm_truss.errors import TritonError
-from trtllm_truss.hosts.leader import Leader
-from trtllm_truss.inference.decode_stream import EngineHeartbeat
+from trtllm_truss.inference.heartbeat import EngineHeartbeat
 from trtllm_truss.settings.model import Serving
-from trtllm_truss.triton.client.client import TritonClient
 from trtllm_truss.triton.client.failures import unavailable
-from trtllm_truss.triton.client.warm_up import warm_up
 from trtllm_truss.triton.server.process import ServerProcess, State
+
+if TYPE_CHECKING:
+    from trtllm_truss.hosts.leader import Leader
+    from trtllm_truss.triton.client.client import TritonClient
 
 logger = logging.getLogger(__name__)
 
@@ -139,6 +141,9 @@ class Supervisor:
             if self._stopping.is_set():
                 raise TritonError("Triton was stopped.")
             run.start()
+            from trtllm_truss.triton.client.client import TritonClient  # while Triton starts
+            from trtllm_truss.triton.client.warm_up import warm_up
+
             run.wait_until_ready(self._limits.start_timeout_s)
             if self._leader is not None:
                 self._leader.ready()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.settings.loading import GROUP_KEY_SECRET
+from trtllm_truss.settings.loading import GROUP_KEY_SECRET, Environment
 from trtllm_truss.settings.model import Settings
 
 HOSTS_VARIABLE = "TRTLLM_TRUSS_HOSTS"
@@ -35,6 +35,22 @@ class Group:
     port: int
     index: int | None = None
     hosts: tuple[str, ...] = ()
+
+
+def settle_nodes(settings: Settings, environment: Environment) -> tuple[Settings, Group | None]:
+    """Read the group; return settings whose `nodes` is its size, and the group.
+
+    Raises:
+        SettingsError: the group is contradictory, or its hosts could not have the engine.
+    """
+    group = read_group(settings, environment.variables)
+    if group is not None and settings.engine_repository is None:
+        raise SettingsError(
+            f"config.yaml: model_metadata.nodes is {group.size}, but a build makes the engine on "
+            "one host only; publish it with `trtllm-truss publish` and name it in "
+            "engine_repository."
+        )
+    return settings.model_copy(update={"nodes": group.size if group else 1}), group
 
 
 def read_group(settings: Settings, variables: Mapping[str, str]) -> Group | None:

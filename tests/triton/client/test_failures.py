@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import grpc
 import pytest
-from grpc import StatusCode
 
 from trtllm_truss import errors
 from trtllm_truss.triton.client.failures import from_status, from_stream_text
+from trtllm_truss.triton.client.grpc_status import StatusCode
 
 
 def overflow(message: str) -> str:
@@ -103,6 +104,12 @@ def test_stream_texts(text, error, message):
     failure = from_stream_text(text)
     assert type(failure) is error
     assert message is None or failure.message == message
+
+
+def test_the_codes_are_those_of_grpc():
+    assert {code.name: code.value for code in StatusCode} == {
+        code.name: code.value[0] for code in grpc.StatusCode
+    }
 
 
 @pytest.mark.parametrize("status", list(StatusCode))

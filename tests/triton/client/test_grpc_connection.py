@@ -7,7 +7,6 @@ import os
 
 import grpc
 import pytest
-from grpc import StatusCode
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import DataReceived, SettingsAcknowledged
@@ -15,6 +14,7 @@ from h2.settings import SettingCodes
 from tests.support.waiting import until
 
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
+from trtllm_truss.triton.client.grpc_status import StatusCode
 
 METHOD = "/test.Service/Answer"
 EXCHANGES = "/test.Service/Exchanges"

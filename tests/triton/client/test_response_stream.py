@@ -7,10 +7,10 @@ import struct
 import weakref
 
 import pytest
-from grpc import StatusCode
 from tritonclient.grpc import service_pb2
 
 from trtllm_truss.errors import EngineUnavailable, InternalError
+from trtllm_truss.triton.client.grpc_status import StatusCode
 from trtllm_truss.triton.client.response_stream import ResponseStream
 
 

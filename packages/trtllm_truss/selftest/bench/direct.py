@@ -8,8 +8,6 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tritonclient.grpc import service_pb2
-
 from trtllm_truss.literals import rows_for
 from trtllm_truss.requests import Sampling
 from trtllm_truss.triton.client.client import STREAM_INFER, TritonClient
@@ -18,6 +16,7 @@ from trtllm_truss.triton.client.request import EngineRequest
 from trtllm_truss.triton.client.response_stream import ResponseStream
 from trtllm_truss.triton.client.tensors import encode_request, encode_stop
 from trtllm_truss.triton.model_repository.contract import INPUTS, MODEL_NAME
+from trtllm_truss.triton.protobuf import service_pb2
 
 GREEDY = Sampling(top_k=1)
 _LIMIT_S = 120.0

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import re
 
-from grpc import StatusCode
-
 from trtllm_truss.errors import (
     ContextLengthExceeded,
     DeadlineExceeded,
@@ -20,6 +18,7 @@ from trtllm_truss.errors import (
     QueueFull,
     TrussError,
 )
+from trtllm_truss.triton.client.grpc_status import StatusCode
 
 RETRY_AFTER_S = 5
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from typing import AnyStr, Protocol
 from urllib.parse import unquote
 
-from grpc import StatusCode
+from trtllm_truss.triton.client.grpc_status import StatusCode
 
-_STATUS = {str(code.value[0]): code for code in StatusCode}
+_STATUS = {str(int(code)): code for code in StatusCode}
 _MESSAGE_HEAD = struct.Struct(">BI")
 _MESSAGE_HEAD_BYTES = 5
 

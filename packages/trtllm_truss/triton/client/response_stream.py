@@ -9,13 +9,13 @@ from array import array
 from collections.abc import Callable
 
 from google.protobuf.message import DecodeError
-from grpc import StatusCode
-from tritonclient.grpc import service_pb2
 
 from trtllm_truss.errors import EngineUnavailable, InternalError, TrussError
 from trtllm_truss.triton.client.failures import from_status, from_stream_text, unavailable
+from trtllm_truss.triton.client.grpc_status import StatusCode
 from trtllm_truss.triton.client.request import EngineChunk
 from trtllm_truss.triton.client.tensors import decode_response, pack_ids
+from trtllm_truss.triton.protobuf import service_pb2
 
 _parse = service_pb2.ModelStreamInferResponse.FromString
 _ID = struct.Struct("<i")

@@ -11,8 +11,6 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from tritonclient.grpc import service_pb2
-
 from trtllm_truss.guides.guide import GUIDE_IS_CHECKED
 from trtllm_truss.triton.client.request import EngineChunk, EngineRequest
 from trtllm_truss.triton.model_repository.contract import (
@@ -20,6 +18,7 @@ from trtllm_truss.triton.model_repository.contract import (
     LLM_API_INPUTS,
     LLM_API_OUTPUTS,
 )
+from trtllm_truss.triton.protobuf import service_pb2
 
 _PROTOCOL_DTYPES = {"STRING": "BYTES"}  # where config.pbtxt and the protocol differ
 _DTYPES = {

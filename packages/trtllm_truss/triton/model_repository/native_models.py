@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tritonclient.grpc import model_config_pb2
-
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.literals import release, rows_for
 from trtllm_truss.triton.model_repository.contract import INPUTS, OUTPUTS
 from trtllm_truss.triton.model_repository.repository import CONFIG_FILE, read_config, write_config
+from trtllm_truss.triton.protobuf import model_config_pb2
 
 PREPROCESSING = "preprocessing"
 POSTPROCESSING = "postprocessing"

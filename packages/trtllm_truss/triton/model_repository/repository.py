@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from google.protobuf import text_format
-from tritonclient.grpc import model_config_pb2
 
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.literals import rows_for
@@ -26,6 +25,7 @@ from trtllm_truss.triton.model_repository.contract import (
     Tensor,
     inputs_of,
 )
+from trtllm_truss.triton.protobuf import model_config_pb2
 
 Backend = Literal["tensorrtllm", "openvino_genai", "llm_api"]
 

@@ -25,7 +25,6 @@ from trtllm_truss.triton.server.command import Launch, launch_environment, new_l
 from trtllm_truss.triton.server.diagnosis import describe_exit, explain_exit, is_port_conflict
 from trtllm_truss.triton.server.mpi import close_control_port
 from trtllm_truss.triton.server.output import Output
-from trtllm_truss.triton.server.readiness import is_ready
 
 logger = logging.getLogger(__name__)
 
@@ -240,6 +239,8 @@ class ServerProcess:
         launch = self.launch
         assert launch is not None
         _make_private(launch.shm_prefix)  # early and often: an open segment stays readable
+        from trtllm_truss.triton.server.readiness import is_ready  # while Triton starts
+
         if not is_ready(launch.ports, self._model_name, server_id=launch.run_id):
             return False
         if not close_control_port(launch.run_id, launch.ports.mpi):

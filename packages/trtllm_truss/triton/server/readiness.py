@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 from google.protobuf.message import DecodeError, Message
-from grpc import StatusCode
-from tritonclient.grpc import service_pb2
 
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
+from trtllm_truss.triton.client.grpc_status import StatusCode
+from trtllm_truss.triton.protobuf import service_pb2
 from trtllm_truss.triton.server.ports import LOOPBACK, Ports
 
 _SERVICE = "/inference.GRPCInferenceService/"

@@ -1,0 +1,78 @@
+"""Signs of life from the engine while requests wait for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import TracebackType
+
+from trtllm_truss.errors import EngineUnavailable, TrussError
+
+_FAILURES = 3
+"""Consecutive failures that count as silence."""
+
+
+class EngineHeartbeat:
+    """Tracks the requests that wait for the engine, and its last sign of life.
+
+    A request with a slow reader or an unchecked guide does not wait for the engine.
+    Written by the event loop, read by the supervisor's thread.
+
+    Attributes:
+        answered: number of complete answers.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.answered = 0
+        self._clock = clock
+        self._waiting = 0
+        self._last_sign = 0.0
+        self._failures = 0
+        self._first_failure = self._last_failure = 0.0
+
+    def waiting(self) -> AbstractContextManager[object]:
+        """Mark one request as waiting; a token or a rejection is a sign of life."""
+        return self
+
+    def __enter__(self) -> None:
+        if self._waiting == 0:
+            self._last_sign = self._clock()
+        self._waiting += 1
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._waiting -= 1
+        if error is None or (
+            isinstance(error, TrussError) and not isinstance(error, EngineUnavailable)
+        ):
+            self.sign_of_life()
+
+    def sign_of_life(self) -> None:
+        """Record that the engine works."""
+        self._last_sign = self._clock()
+        self._failures = 0
+
+    def request_failed(self) -> None:
+        """Record that a request could not reach the engine or lost it."""
+        self._last_failure = self._clock()
+        if self._failures == 0:
+            self._first_failure = self._last_failure
+        self._failures += 1
+
+    def request_answered(self) -> None:
+        """Record a complete answer."""
+        self.answered += 1
+
+    @property
+    def silent_for_s(self) -> float:
+        """Seconds since the last sign of life while requests wait, or of consecutive failures."""
+        failing_for_s = self._last_failure - self._first_failure
+        return max(
+            self._clock() - self._last_sign if self._waiting else 0.0,
+            failing_for_s if self._failures >= _FAILURES else 0.0,
+        )

@@ -1,0 +1,87 @@
+"""Assemble what answers requests with a running engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+from trtllm_truss.inference.admission import Admission
+from trtllm_truss.inference.capabilities import Capabilities
+from trtllm_truss.inference.generation import Generator
+from trtllm_truss.inference.guide_gate import GuideGate, guide_check_for
+from trtllm_truss.inference.heartbeat import EngineHeartbeat
+from trtllm_truss.inference.preprocessing import Preprocessor
+from trtllm_truss.metrics.collector import Metrics
+from trtllm_truss.serving.preflight import ResolvedEngine
+from trtllm_truss.serving.rendering import tokenizer_info_file
+from trtllm_truss.settings.child_environment import child_environment
+from trtllm_truss.settings.loading import Environment
+from trtllm_truss.settings.model import Settings
+from trtllm_truss.text.tokenizer import TextTokenizer
+from trtllm_truss.triton.client.client import TritonClient
+
+
+class RequestPath(NamedTuple):
+    """What a request passes through.
+
+    Attributes:
+        admission: limits concurrent requests.
+        generator: answers them.
+    """
+
+    admission: Admission
+    generator: Generator
+
+
+def build_request_path(
+    settings: Settings,
+    environment: Environment,
+    resolved: ResolvedEngine,
+    repository: Path,
+    tokenizer: TextTokenizer,
+    connect: Callable[[], TritonClient],
+    heartbeat: EngineHeartbeat,
+    metrics: Metrics,
+    resources: ExitStack,
+) -> RequestPath:
+    """Build admission and generator of an engine.
+
+    Args:
+        settings: the operator's settings.
+        environment: secrets and variables.
+        resolved: the engine.
+        repository: its rendered model repository.
+        tokenizer: its tokenizer.
+        connect: returns the connection to the running engine, or raises EngineUnavailable.
+        heartbeat: the engine's heartbeat.
+        metrics: the service's metrics.
+        resources: what to close when the engine stops.
+    """
+    engine, capacity = resolved.engine, resolved.capacity
+    admission = Admission.for_engine(settings, engine, capacity)
+    guides = guide_check_for(
+        engine,
+        tokenizer_info_file(settings, engine, repository),
+        child_environment(environment.variables, settings.serving.pass_environment),
+        settings.serving.guide_compile_limit_s,
+    )
+    if guides is not None:
+        resources.callback(guides.close)
+    preprocessor = Preprocessor(
+        engine,
+        tokenizer,
+        Capabilities.for_engine(settings, engine, capacity),
+        GuideGate(guides) if guides is not None else None,
+    )
+    generator = Generator(
+        preprocessor,
+        tokenizer,
+        connect,
+        settings.serving,
+        admission=admission,
+        heartbeat=heartbeat,
+        metrics=metrics,
+    )
+    return RequestPath(admission, generator)

@@ -1,0 +1,44 @@
+"""The imports of a plain start: what only some configurations need comes with them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from tests.support.paths import ROOT
+
+_PROGRAM = """
+import json, sys
+sys.path[:0] = ["model"]
+import model
+first = [*sys.modules]
+import trtllm_truss.serving.request_path, trtllm_truss.endpoints.routes
+import trtllm_truss.text.tokenizer, trtllm_truss.triton.server.readiness
+print(json.dumps([first, [*sys.modules]]))
+"""
+NEVER = {
+    *("numpy", "grpc", "tritonclient.grpc", "transformers", "huggingface_hub", "boto3", "httpx"),
+    *("trtllm_truss.builder", "trtllm_truss.hosts", "trtllm_truss.cli", "xgrammar", "openvino"),
+}
+ONLY_BESIDE_TRITON = {
+    *(
+        "h2",
+        "jinja2",
+        "trtllm_truss.protocols",
+        "trtllm_truss.endpoints",
+        "trtllm_truss.tool_calls",
+    ),
+    *("trtllm_truss.inference.generation", "trtllm_truss.text.tokenizer"),
+}
+
+
+def test_a_start_imports_little_before_triton_and_nothing_in_vain() -> None:
+    printed = subprocess.run(
+        [sys.executable, "-c", _PROGRAM], cwd=ROOT, check=True, capture_output=True, timeout=60
+    ).stdout
+    first, all_of_it = map(set, json.loads(printed))
+    assert {"trtllm_truss.serving.service", "trtllm_truss.triton.server.process"} <= first
+    assert not first & ONLY_BESIDE_TRITON
+    assert all_of_it >= ONLY_BESIDE_TRITON
+    assert not all_of_it & NEVER
