@@ -48,6 +48,7 @@ _BACKEND = b"/libtriton_python.so"
 _SERVER = b"tritonserver"
 _STUB = b"triton_python_b"
 _TICK_S = 0.25
+_SHORT_TICK_S = 0.02
 _KILL_LIMIT_S = 3.0
 _NESTED_LIMIT_S = 3.5
 
@@ -88,7 +89,23 @@ def _signal_until_none(find: Callable[[], set[int]], number: int, limit_s: float
     while (pids := find()) and time.monotonic() < deadline:
         for pid in pids:
             _signal(pid, number)
-        time.sleep(0.02)
+        _wait_for_one_of(pids)
+
+
+def _wait_for_one_of(pids: set[int]) -> None:
+    """Return when one of the processes has ended, or after a tick."""
+    files: list[int] = []
+    try:
+        for pid in pids:
+            files.append(os.pidfd_open(pid))
+        select.select(files, [], [], _TICK_S)
+    except ProcessLookupError:
+        return
+    except (OSError, ValueError):  # an old kernel, or more files than `select` takes
+        time.sleep(_SHORT_TICK_S)
+    finally:
+        for file in files:
+            os.close(file)
 
 
 def remove_segments(prefix: str) -> None:
