@@ -47,6 +47,7 @@ $(READY): requirements.txt requirements-dev.txt requirements-wheels.txt pyprojec
 	@echo "setup 3/3: trtllm-truss itself"
 	@rm -rf packages/*.egg-info
 	@$(PIP) --no-deps -e . $(PROGRESS)
+	@$(BIN)/python -m compileall -q packages  # else each start compiles them in its copy
 	@touch $@
 
 demo: $(READY) ## stream one answer of a real LLM to the terminal, on the CPU
