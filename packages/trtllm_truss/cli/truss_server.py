@@ -71,6 +71,7 @@ class TrussServer:
         self._first_error: str | None = None
         self._run_id = f"serve_{os.getpid()}_{secrets.token_hex(8)}"
         self._root = Path(tempfile.gettempdir(), f"{FOLDER_PREFIX}{self._run_id}").absolute()
+        self._laid_out = self._root / "laid_out"
         self._child: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
 
@@ -81,8 +82,9 @@ class TrussServer:
         try:  # the name is known before the folder exists: a signal may come at any moment
             self._root.mkdir(mode=0o700)
             lock = lock_folder(self._root)
-            lay_out(self._truss, self._config, self._root)
             self._start()
+            lay_out(self._truss, self._config, self._root)
+            self._laid_out.touch()
         except BaseException:
             if self._child is not None:
                 self.stop(0)
@@ -158,13 +160,15 @@ class TrussServer:
         process_guard.request_stop(self._child.stdin, patience_s)
 
     def _start(self) -> None:
-        temporary = self._root / "tmp"  # removed with the rest
-        temporary.mkdir()
+        """Start the server's process, which imports libraries until everything is laid out."""
+        temporary, packages, app = (self._root / name for name in ("tmp", "packages", "app"))
+        for folder in (temporary, packages, app):  # removed with the rest
+            folder.mkdir()
         environment = {
             **os.environ,
             "TMPDIR": str(temporary),
             "INFERENCE_SERVER_PORT": str(self.port),
-            "PYTHONPATH": str(self._root / "packages"),
+            "PYTHONPATH": str(packages),
             "PYTHONUNBUFFERED": "1",
             # A second attempt would fail like the first and delay the error.
             "NUM_LOAD_RETRIES_TRUSS": "0",
@@ -176,13 +180,13 @@ class TrussServer:
         self._child = spawn_guarded(
             [
                 *(sys.executable, local_main.__file__, self.host),
-                *(str(self._max_body_bytes), "main.py"),
+                *(str(self._max_body_bytes), "main.py", str(self._laid_out)),
             ],
             environment,
             run_id=self._run_id,
             orphan_grace_s=_ORPHAN_GRACE_S,
             folder=self._root,
-            cwd=self._root / "app",
+            cwd=app,
         )
         reader = threading.Thread(target=self._read, args=(self._child,), daemon=True)
         reader.start()
