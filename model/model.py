@@ -3,6 +3,7 @@
 Truss reads the annotations of methods as objects, so they must not be postponed here.
 """
 
+import gc
 import logging
 from functools import partial
 from importlib import import_module
@@ -44,6 +45,8 @@ class Model:
         Raises:
             StartupError: the Truss cannot start.
         """
+        if not self._is_in_process():
+            gc.freeze()  # Truss's modules, so that the collection at the end is short
         try:
             settings, defaults = load_configuration(self._config)
             environment = read_environment(self._secrets)

@@ -24,7 +24,7 @@ _REMEDY = "take the file from the build's output."
 class JsonObject(BaseModel):
     """The declared fields of a JSON object; others are ignored, and null counts as absent."""
 
-    model_config = ConfigDict(frozen=True, strict=True, populate_by_name=True)
+    model_config = ConfigDict(frozen=True, strict=True, populate_by_name=True, defer_build=True)
 
     @model_validator(mode="before")
     @classmethod
