@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,11 +26,7 @@ from trtllm_truss.machine.checks import check_machine
 from trtllm_truss.machine.describe import Machine, container_sentences, describe
 from trtllm_truss.metrics.collector import Metrics, exposed
 from trtllm_truss.processes.leftovers import sweep, temporary_folder
-from trtllm_truss.serving.preflight import (
-    ResolvedEngine,
-    host_info,
-    resolve_engine,
-)
+from trtllm_truss.serving.preflight import ResolvedEngine, host_info, resolve_engine
 from trtllm_truss.serving.rendering import render_engine
 from trtllm_truss.serving.supervisor import Supervisor
 from trtllm_truss.settings.groups import settle_nodes
@@ -388,7 +385,8 @@ def _raise_file_limit() -> None:
 
 
 def _import_request_path(then: Callable[[], object]) -> None:
-    """Import what answers requests, a quarter of a second, while Triton starts; then go on."""
+    """Import what answers requests while Triton starts; then go on."""
+    import_module("trtllm_truss.serving.request_path")
     then()
     gc.collect()
 
