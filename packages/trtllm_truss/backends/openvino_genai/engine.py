@@ -26,10 +26,17 @@ KV_BLOCK_TOKENS = 32
 PREFILL_TOKENS = 256
 """Maximum of prompt tokens that one step reads with chunked context; bounds its duration."""
 
-PLUGIN_PROPERTIES = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
+PLUGIN_PROPERTIES = {
+    "INFERENCE_PRECISION_HINT": "f32",
+    "KV_CACHE_PRECISION": "f32",
+    "ENABLE_CPU_PINNING": "NO",
+}
 """OpenVINO's default is bf16 where the CPU has it, with a KV cache of 8 bits. Rounding would then
 depend on concurrent requests and on the cache, and answers to one seed, or of greedy decoding,
-would vary. f32 is as fast here."""
+would vary. f32 is as fast here.
+
+By default OpenVINO also pins each thread to a core, every process to the same ones, whatever else
+runs there: two engines on two cores, with a thread each, would share one core."""
 
 THREADS_VARIABLE = "OMP_NUM_THREADS"
 """Limits the engine's threads; OpenVINO itself, built with TBB, ignores it and uses all cores."""
