@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import struct
 import weakref
@@ -10,6 +11,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from trtllm_truss.errors import EngineUnavailable, InternalError
+from trtllm_truss.triton.client import response_stream
 from trtllm_truss.triton.client.grpc_status import StatusCode
 from trtllm_truss.triton.client.response_stream import ResponseStream
 
@@ -130,13 +132,13 @@ async def test_alternatives_are_those_of_all_tokens():
     assert chunk.alternatives == (((0, 0.0),), ((1, 1.0),), ((2, 2.0),))
 
 
-def response(request_id, token=None, *, final=False):
-    """Build what the C++ backend sends: a token, perhaps the last one, or an empty response."""
+def response(request_id, *tokens, final=False):
+    """Build what a backend sends: tokens, perhaps the last ones, or an empty response."""
     infer = service_pb2.ModelInferResponse(model_name="tensorrt_llm", id=request_id)
-    if token is not None:
-        infer.outputs.add(name="output_ids", datatype="INT32", shape=[1, 1, 1])
-        infer.raw_output_contents.append(struct.pack("<i", token))
-    infer.parameters["triton_final_response"].bool_param = final or token is None
+    if tokens:
+        infer.outputs.add(name="output_ids", datatype="INT32", shape=[1, 1, len(tokens)])
+        infer.raw_output_contents.append(struct.pack(f"<{len(tokens)}i", *tokens))
+    infer.parameters["triton_final_response"].bool_param = final or not tokens
     return service_pb2.ModelStreamInferResponse(infer_response=infer).SerializeToString()
 
 
@@ -163,10 +165,39 @@ async def test_a_later_request_with_responses_like_an_earlier_ones(later_id, las
 )
 async def test_a_response_like_an_earlier_requests_needs_the_id(said):
     earlier = ResponseStream(request_id="a")
-    for token in (1000, 2000, None):
-        earlier.message(response("a", token))
+    for tokens in ((1000,), (2000,), ()):
+        earlier.message(response("a", *tokens))
     earlier.reader.read(response("a", 3000, final=True))
     answer = ResponseStream(request_id="b", like=earlier.reader)
     assert not answer.message(said)
     with pytest.raises(InternalError, match="instead of 'b'"):
         await answer.next()
+
+
+async def test_responses_of_as_many_tokens_are_parsed_once(monkeypatch):
+    parsed, parse = [], response_stream._parse
+    monkeypatch.setattr(response_stream, "_parse", lambda data: parsed.append(1) or parse(data))
+    answer = ResponseStream(request_id="a")
+    sent = [(1000, 2000), (7,), (3000, 4000), (5, 6, 5), (8,), (9, 9, 9), (1, 2)]
+    for tokens in sent:
+        assert not answer.message(response("a", *tokens))
+    assert (await answer.next()).token_ids == tuple(token for tokens in sent for token in tokens)
+    assert len(parsed) == len({len(tokens) for tokens in sent})
+
+
+async def test_a_read_before_its_time_wakes_once(monkeypatch):
+    answer, loop = ResponseStream(request_id="a"), asyncio.get_running_loop()
+    wakes = []
+    monkeypatch.setattr(answer, "_wake", lambda wake=answer._wake: wakes.append(1) or wake())
+    start = loop.time()
+    reading = asyncio.create_task(answer.next(not_before=start + 0.05, deadline=start + 60))
+    for token in (7, 8, 9):
+        await asyncio.sleep(0)
+        answer.message(response("a", token))
+    assert (await reading).token_ids == (7, 8, 9)
+    assert loop.time() >= start + 0.05
+    late = asyncio.create_task(answer.next(not_before=start, deadline=start + 60))
+    await asyncio.sleep(0)
+    answer.message(response("a", 10))
+    assert (await late).token_ids == (10,)
+    assert len(wakes) == 2
