@@ -39,7 +39,7 @@ def test_the_page_and_its_pulse(server: Served) -> None:
     assert (shown["state"], shown["model"]) == ("ready", "smollm2-135m-cpu")
     assert shown["api_url"] == f"http://localhost:{server.port}"
     assert [each["name"] for each in shown["phases"]] == [
-        *("engine", "tokenizer", "triton model repository", "triton")
+        *("engine", "triton model repository", "tokenizer", "triton")
     ]
     assert all(each["took_s"] is not None for each in shown["phases"])
     assert shown["kv_is_reserved"]
