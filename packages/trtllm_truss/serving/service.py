@@ -389,6 +389,7 @@ def _import_request_path(then: Callable[[], object]) -> None:
     import_module("trtllm_truss.serving.request_path")
     then()
     gc.collect()
+    gc.freeze()
 
 
 def _settle_memory() -> None:
