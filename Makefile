@@ -76,8 +76,8 @@ engines: $(READY) ## run the tests of the LLM API and of the serving path with e
 hosts: $(READY) ## run the tests of several hosts in all shapes, 10 rounds of each harm (ROUNDS=...); needs root
 	$(BIN)/python -m pytest --hosts $(ROUNDS) -o timeout=3600 tests/hosts
 
-unit: $(READY) ## run the tests without servers, in under a minute
-	$(PYTEST) -m "not server"
+unit: $(READY) ## run the tests without servers, in about a minute
+	$(PYTEST) -m "not server" --ignore tests/end_to_end --ignore tests/backends/triton_native
 
 clients: $(READY) $(CLIENTS_READY) ## run other people's clients against the CPU example (ONLY="-k litellm")
 	$(CLIENTS)/bin/python -m pytest -c tests/clients/pytest.ini tests/clients $(ONLY)

@@ -246,6 +246,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScope
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """Return two workers more than cores, because tests wait for servers and downloads."""
-    return min(len(os.sched_getaffinity(0)) + 2, MOST_WORKERS)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return two workers more than cores, because tests wait for servers; without them, one."""
+    more = 1 if config.option.markexpr == "not server" else 2
+    return min(len(os.sched_getaffinity(0)) + more, MOST_WORKERS)
