@@ -53,6 +53,30 @@ def test_compiled_modules_come_along_and_are_current(truss: Path, root: Path) ->
 
 
 @pytest.mark.filterwarnings("ignore")  # of what Truss imports
+def test_external_packages_replace_bundled_ones(truss: Path, tmp_path: Path) -> None:
+    """The examples name the packages that the Truss bundles: each file is placed twice."""
+    bundled, other = truss / "packages", tmp_path / "other"
+    source = other / "ours/part/a.py"
+    source.parent.mkdir(parents=True)
+    source.write_text("OTHER = 1")
+    py_compile.compile(str(source))
+    (compiled,) = bundled.glob("ours/part/__pycache__/a.*")
+    before = compiled.read_bytes()
+    config = tmp_path / "config.yaml"
+    folders = [str(bundled), str(other)]
+    config.write_text(f"model_name: a\npython_version: py311\nexternal_package_dirs: {folders}\n")
+    root = tmp_path / "root"
+    root.mkdir()
+    lay_out(truss, config, root)
+    placed = root / "packages/ours/part"
+    assert (placed / "a.py").read_text() == "OTHER = 1"
+    (copied,) = placed.glob("__pycache__/a.*")
+    (other_compiled,) = source.parent.glob("__pycache__/a.*")
+    assert copied.read_bytes() == other_compiled.read_bytes()
+    assert compiled.read_bytes() == before
+
+
+@pytest.mark.filterwarnings("ignore")  # of what Truss imports
 def test_trusss_own_modules_are_compiled(root: Path) -> None:
     modules = [file for file in (root / "app").rglob("*.py") if file.parent.name != "model"]
     server = [file for file in modules if file.parent.name not in NVIDIA_FOLDERS]

@@ -99,6 +99,7 @@ def _copy_bytecode(folder: Path, destination: Path) -> None:
 
 
 def _link(file: Path, target: Path) -> None:
+    target.unlink(missing_ok=True)  # of an earlier folder, perhaps linked
     try:
         target.hardlink_to(file)
     except OSError:  # another file system or user
