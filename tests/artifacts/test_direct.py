@@ -129,7 +129,7 @@ def test_bodies_of_several_buffers(
 def test_a_body_that_stops(
     server: _Scripted, client: DirectClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What has arrived before is kept."""
+    """Keep the bytes that arrived before."""
     monkeypatch.setattr(direct, "_TIMEOUT_S", 0.1)
     server.per_connection = 2
     server.response = PLAIN[:-1]

@@ -103,7 +103,7 @@ class _Hub:
     def open(
         self, commit: str, file: File, start: int, end: int
     ) -> Iterator[tuple[bool, Iterator[bytes | memoryview]]]:
-        """The first response tells where a file is; ranges are fetched from there."""
+        """Take the URL of a file from the first response, and fetch ranges from there."""
         place, wanted = (commit, file.path), requested(file, start, end)
         with ExitStack() as opened:
             is_part, headers, chunks = self._answer(opened, place, wanted, end - start)

@@ -24,7 +24,7 @@ from trtllm_truss.triton.client.client import TritonClient
 
 
 class RequestPath(NamedTuple):
-    """What a request passes through.
+    """Admission and generator of a running engine.
 
     Attributes:
         admission: limits concurrent requests.

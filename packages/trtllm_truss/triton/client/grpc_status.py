@@ -1,4 +1,4 @@
-"""The codes of gRPC's statuses; the library with its own takes 30 ms to import.
+"""gRPC's status codes. Importing grpc for its own takes 30 ms.
 
 Source: https://grpc.io/docs/guides/status-codes/.
 """
@@ -9,7 +9,7 @@ from enum import IntEnum
 
 
 class StatusCode(IntEnum):
-    """How a call ended."""
+    """Status of a finished call."""
 
     OK = 0
     CANCELLED = 1

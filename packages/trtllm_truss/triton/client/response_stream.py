@@ -172,7 +172,7 @@ class ResponseStream:
             self._alternatives += chunk.alternatives
 
     async def _woken(self, at: float, token_at: float = _NEVER) -> None:
-        """Wait for the time or the end, or for a token and the time from which one is awaited."""
+        """Sleep until `at` or the end; a token ends the sleep, but not before `token_at`."""
         self._token_at = token_at
         self._waiter = self._loop.create_future()
         self._wake_at(at)
@@ -229,7 +229,7 @@ class ResponseReader:
                 self._final = like._final and like._final.replace(*ids)
 
     def read_tokens(self, payload: bytes, into: array[int]) -> bool:
-        """Append the tokens of a message that equals one before otherwise; return False if not."""
+        """Append the tokens of a message whose other bytes are known; return False for others."""
         around = self._around.get(len(payload))
         if around is None or not (payload.startswith(around[0]) and payload.endswith(around[1])):
             return False
