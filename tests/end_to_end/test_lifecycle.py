@@ -42,6 +42,16 @@ def test_no_secret_reaches_triton(server: Served) -> None:
         assert b"s3cr3t" not in Path(f"/proc/{pid}/environ").read_bytes()
 
 
+@pytest.mark.engines("cpu")
+def test_weights_are_in_huge_pages(server: Served) -> None:
+    modes = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not modes.exists() or "[never]" in modes.read_text():
+        pytest.skip("this kernel offers no huge pages")
+    (engine,) = [pid for pid, name in server.processes().items() if name.startswith("triton_py")]
+    memory = Path(f"/proc/{engine}/smaps_rollup").read_text()
+    assert int(re.search(r"AnonHugePages: +(\d+)", memory)[1]) > 100_000  # KiB
+
+
 def test_sigterm_lets_a_running_stream_finish(own_server: Served) -> None:
     body = {"prompt": "Once", "max_tokens": 200, "ignore_eos": True}
     pids = own_server.processes()

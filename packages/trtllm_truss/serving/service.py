@@ -347,6 +347,7 @@ class Service:
             serving.pass_environment,
             python=machine.runtime.python if engine.kind is EngineKind.LLM_API else None,
             library_paths=machine.cuda.library_paths,
+            huge_pages=engine.kind is EngineKind.CPU,
         )
         environment.update(lead.mpi_variables if lead else {})
         return lambda: ServerProcess(

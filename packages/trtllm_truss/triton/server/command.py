@@ -51,6 +51,8 @@ _NO_USAGE_STATISTICS = {
     "DO_NOT_TRACK": "1",
 }
 """TensorRT-LLM 1.3 reports its use to NVIDIA unless one of these is set."""
+_HUGE_PAGES = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
+"""Makes glibc 2.35 and later ask for huge pages behind large allocations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +213,7 @@ def server_environment(
     *,
     python: Path | None = None,
     library_paths: Sequence[Path] = (),
+    huge_pages: bool = False,
 ) -> dict[str, str]:
     """Build the server's environment from ours: without secrets, with the server's paths.
 
@@ -222,6 +225,8 @@ def server_environment(
         passed: names of further variables for the server.
         python: runs Python models; default: the one of `installation`.
         library_paths: searched before all others, such as the image's own CUDA driver.
+        huge_pages: allocate weights in huge pages, where the kernel has them. A CPU reads all
+            weights for each token; with pages of 4 KiB, address translation takes about 5 % of it.
     """
     environment = child_environment(parent, passed)
     program_path = installation.program_path if python is None else python.parent
@@ -230,6 +235,8 @@ def server_environment(
     _prepend(environment, "LD_LIBRARY_PATH", [*library_paths, *installation.library_paths])
     _prepend(environment, "PYTHONPATH", installation.python_paths)
     environment[SITE_VARIABLE] = os.pathsep.join(map(str, installation.site_paths))
+    if huge_pages:
+        environment.setdefault(*_HUGE_PAGES)
     return environment
 
 
