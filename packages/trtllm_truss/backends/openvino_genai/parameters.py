@@ -41,7 +41,7 @@ class EngineSettings:
     exclude_input_in_output: bool = False
     normalize_log_probs: bool = True
     cancellation_check_s: float = 0.1
-    response_interval_s: float = 0.04
+    response_interval_s: float = 0.06
     ignored: tuple[str, ...] = ()
 
 
