@@ -2,8 +2,9 @@
 
 A scrape of Truss's `/metrics` runs inside the event loop that carries every stream, so it must not
 wait for Triton: a thread fetches the values every few seconds (one or two milliseconds), and a
-scrape returns the last ones. When Triton does not respond, nothing is exported rather than stale
-values.
+scrape returns the last ones. Only a scrape before the first values waits for them: Triton takes up
+to a tenth of a second for these. When Triton does not respond, nothing is exported rather than
+stale values.
 
 Format: prometheus.io/docs/instrumenting/exposition_formats, "Text-based format".
 """
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 _REFRESH_S = 5.0
 _TIMEOUT_S = 0.5
+_FIRST_S = 0.2
 _MISNAMED_COUNTER = re.compile(r"^(# TYPE \S+(?<!_total)) counter$", re.MULTILINE)
 
 
@@ -40,11 +42,11 @@ class TritonMetrics(Collector):
     def __init__(self, port: Callable[[], int | None]) -> None:
         self._port = port
         self._families: tuple[Metric, ...] = ()
+        self._fetched = threading.Event()
         self._leaving = threading.Event()
         self._thread = threading.Thread(target=self._keep_fresh, name="triton-metrics", daemon=True)
 
     def __enter__(self) -> TritonMetrics:
-        self.refresh()  # the first scrape shows values
         self._thread.start()
         return self
 
@@ -59,6 +61,7 @@ class TritonMetrics(Collector):
         self._families = ()
 
     def collect(self) -> Iterable[Metric]:
+        self._fetched.wait(_FIRST_S)
         return self._families
 
     def describe(self) -> Iterable[Metric]:
@@ -71,12 +74,15 @@ class TritonMetrics(Collector):
         self._families = () if port is None else fetch_metrics(port)
 
     def _keep_fresh(self) -> None:
-        while not self._leaving.wait(_REFRESH_S):
+        while True:
             try:
                 self.refresh()
             except Exception:
                 logger.exception("cannot read Triton's metrics")
                 self._families = ()
+            self._fetched.set()
+            if self._leaving.wait(_REFRESH_S):
+                return
 
 
 def fetch_metrics(port: int, timeout_s: float = _TIMEOUT_S) -> tuple[Metric, ...]:
