@@ -15,13 +15,14 @@ from benchmarks.servers.triton import triton
 from benchmarks.servers.truss import serve
 from trtllm_truss.triton.model_repository.contract import MODEL_NAME
 
+_LOAD_S = 1
 _TOTAL = "process start to first token"
 _PARTS = {
     "server": "command, layout and import of Truss's server",
     "imports": "import of the model class",
     "engine": "engine: settings and inspection",
     "repository": "model repository",
-    "triton": "Triton: process, engine of no weight, first token",
+    "triton": f"Triton: process, engine's load of {_LOAD_S} s, first token",
     "tokenizer": "tokenizer (beside Triton)",
     "rest": "admission, metrics, routes",
     "request": "first request",
@@ -45,14 +46,14 @@ _COLUMNS = [Column("part", "part"), Column("ms", "ms")]
 def run(options: Options) -> CaseResult:
     """Start the server repeatedly, and Triton alone beside it."""
     text = (
-        "`trtllm-truss serve` with an engine without weights, whose load takes no time: what "
-        "remains is the time of our code, of Truss's server and of Triton's process. Each part is "
+        f"`trtllm-truss serve` with an engine without weights, whose load takes {_LOAD_S} s: the "
+        "rest is the time of our code, of Truss's server and of Triton's process. Each part is "
         "the time between two lines of the log. In a container the first part is shorter: the "
         "image holds the layout."
     )
     result = CaseResult("cold-start", "Start: from the process to the first token", text, _COLUMNS)
     result.begin()
-    bench = set_up(options, "cold-start")
+    bench = set_up(options, "cold-start", load_s=_LOAD_S)
     bench.note_backend(result)
     samples = in_turns(
         {

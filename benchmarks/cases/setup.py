@@ -35,7 +35,13 @@ class Bench:
 
 
 def set_up(
-    options: Options, name: str, *, step_ms: float = 0, max_batch_size: int = 2048, **serving: Any
+    options: Options,
+    name: str,
+    *,
+    step_ms: float = 0,
+    load_s: float = 0,
+    max_batch_size: int = 2048,
+    **serving: Any,
 ) -> Bench:
     """Create the paced engine and a configuration that serves it.
 
@@ -43,12 +49,16 @@ def set_up(
         options: has the folder.
         name: of the case and its files.
         step_ms: duration of one iteration.
+        load_s: duration of the engine's load.
         max_batch_size: concurrent requests of the engine.
         serving: keys of `model_metadata.serving`.
     """
     options.work.mkdir(parents=True, exist_ok=True)
     engine = write_engine(
-        options.work / f"{name}-engine", step_ms=step_ms, max_batch_size=max_batch_size
+        options.work / f"{name}-engine",
+        step_ms=step_ms,
+        load_s=load_s,
+        max_batch_size=max_batch_size,
     )
     config = write_config(
         options.work / f"{name}.yaml",

@@ -6,6 +6,7 @@
  *
  *     FAKE
  *     step_ms=10        time of one iteration of the whole batch; 0 or absent: none
+ *     load_s=1          time of the load; 0 or absent: none
  *
  * Inputs read: input_ids, request_output_len, end_id, streaming, stop. Outputs: output_ids and
  * sequence_length. A request ends after request_output_len ids, before end_id, or, with an empty
@@ -22,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define OPAQUE(name) typedef struct name name
 OPAQUE(TRITONSERVER_Error);
@@ -296,16 +298,20 @@ static const char *after(const char *text, const char *mark) {
     return found ? found + strlen(mark) : NULL;
 }
 
-static Status read_step(Engine *engine, const char *folder, int length) {
+static Status load(Engine *engine, const char *folder, int length) {
     char path[4096], line[64], problem[4200];
-    double step_ms = 0;
+    double step_ms = 0, load_s = 0;
     snprintf(path, sizeof path, "%.*s/rank0.engine", length, folder);
     FILE *file = fopen(path, "r");
     bool good = file && fgets(line, sizeof line, file) && !strcmp(line, "FAKE\n");
-    while (good && fgets(line, sizeof line, file)) good = sscanf(line, "step_ms=%lf", &step_ms) == 1;
+    while (good && fgets(line, sizeof line, file))
+        good = sscanf(line, "step_ms=%lf", &step_ms) + sscanf(line, "load_s=%lf", &load_s) == 1;
     if (file) fclose(file);
     engine->step_ns = (uint64_t)(step_ms * 1e6);
-    if (good) return NULL;
+    if (good) {
+        usleep((useconds_t)(load_s * 1e6));
+        return NULL;
+    }
     snprintf(problem, sizeof problem, "%s is not an engine file of this backend", path);
     return TRITONSERVER_ErrorNew(INTERNAL_ERROR, problem);
 }
@@ -319,7 +325,7 @@ static Status configure(Engine *engine, const char *config) {
     if (!batch || !end) return TRITONSERVER_ErrorNew(INTERNAL_ERROR, "no gpt_model_path");
     engine->max_batch_size = atoi(batch);
     engine->check_ns = (period && atoi(period) > 0 ? (uint64_t)atoi(period) : 100) * 1000000;
-    return read_step(engine, folder, (int)(end - folder));
+    return load(engine, folder, (int)(end - folder));
 }
 
 Status TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelInstance *instance) {
