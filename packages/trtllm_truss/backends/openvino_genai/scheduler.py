@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 # cores a response takes 0.3 to 0.7 ms through Triton's Python backend, a check for cancellation 0.1
 # to 0.2 ms, where a token takes 12 ms. Both are therefore done less often the more requests are
 # running: the interval is multiplied by their number over the first figure, at most by the second.
-_RESPONSE_REQUESTS, _RESPONSE_MAXIMUM = 5, 4
+_RESPONSE_REQUESTS, _RESPONSE_MAXIMUM = 4, 4
 _CHECK_REQUESTS, _CHECK_MAXIMUM = 6, 4
 # Simultaneous requests reach an idle engine within milliseconds. Its first step waits for them
 # while one follows another closely.
