@@ -25,6 +25,7 @@ ONLY_BESIDE_TRITON = {
     *(
         "h2",
         "jinja2",
+        "tokenizers",
         "trtllm_truss.protocols",
         "trtllm_truss.endpoints",
         "trtllm_truss.tool_calls",

@@ -19,7 +19,6 @@ from trtllm_truss.settings.llm_runtime_keys import KEPT_KEYS
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.runtime import ParameterValue
 from trtllm_truss.settings.runtime_parameters import PARAMETERS
-from trtllm_truss.text.tokenizer_files import read_tokenizer_folder
 from trtllm_truss.triton.model_repository.contract import MODEL_NAME
 from trtllm_truss.triton.model_repository.native_models import InstanceCounts, render_native_models
 from trtllm_truss.triton.model_repository.repository import render_repository
@@ -164,6 +163,8 @@ def write_tokenizer_info(
     Raises:
         ArtifactError: the tokenizer is unreadable.
     """
+    from trtllm_truss.text.tokenizer_files import read_tokenizer_folder
+
     parts = read_tokenizer_folder(tokenizer_dir, trust_remote_code=trust_remote_code)
     ids = parts.backend.get_vocab(with_added_tokens=True)
     tokens = [""] * (max(ids.values()) + 1)

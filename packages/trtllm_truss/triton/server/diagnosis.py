@@ -6,8 +6,6 @@ import re
 import signal
 from collections.abc import Sequence
 
-from trtllm_truss.triton.server.known_errors import find_known_error
-
 # Triton begins a line with its severity, E for error and F for fatal, and puts text into quotes.
 _TRITON_ERROR = re.compile(r"^[EF]\d{4} ")
 _TRITON_HEADER = re.compile(r"^[EWIF]\d{4} [\d:.]+ \d+ (\S+:\d+\] )?")
@@ -47,6 +45,8 @@ def explain_exit(lines: Sequence[str], returncode: int | None = None) -> str:
         lines: the last lines of its output.
         returncode: the process guard's exit status; None while the server still runs.
     """
+    from trtllm_truss.triton.server.known_errors import find_known_error
+
     spoken = [line.strip() for line in lines if line.strip() and not _NOISE.search(line.strip())]
     found = find_known_error([line for line in spoken if not _HARMLESS.search(line)])
     if found is not None:
