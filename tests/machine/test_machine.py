@@ -10,15 +10,17 @@ from tests.machine.images import lay_out
 from trtllm_truss.machine.cuda import CompatibilityMode
 from trtllm_truss.machine.describe import container_sentences, describe
 from trtllm_truss.machine.limits import read_limits
+from trtllm_truss.machine.mpi import mpi_version
 
 
 def test_this_machine_is_described() -> None:
     machine = describe()
     assert machine.triton is not None
     assert "python" in machine.triton.backend_names
-    assert machine.mpi is not None
-    assert machine.mpi.version is not None
-    assert machine.mpi.version.split(".")[0].isdigit()
+    assert machine.mpirun is not None
+    version = mpi_version(machine.mpirun)
+    assert version is not None
+    assert version.split(".")[0].isdigit()
     assert 0 < machine.limits.cpus <= (os.cpu_count() or 1)
 
 

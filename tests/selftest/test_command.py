@@ -109,7 +109,7 @@ def test_an_engine_without_promises_is_named(
 def test_a_missing_mpi_and_a_changed_tensor_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trtllm_truss.machine.describe.find_mpi", _missing)
+    monkeypatch.setattr("trtllm_truss.machine.describe.find_mpirun", _missing)
     monkeypatch.setenv("TRUSS_SECRET_hf_access_token", SECRET)
     changed = template(tmp_path, replaced("end_id", "TYPE_INT32", "TYPE_UINT32"))
     status, report = selftest(

@@ -52,7 +52,7 @@ def test_everything_is_there(here: Machine) -> None:
     ("name", "change", "part"),
     [
         ("Triton", {"triton": None, "triton_problem": "is not installed here"}, "not installed"),
-        ("MPI", {"mpi": None}, "2 ranks need mpirun, which is not installed"),
+        ("MPI", {"mpirun": None}, "2 ranks need mpirun, which is not installed"),
         ("GPUs", {"gpus": Gpus((H100,), "575.57.08", "NVML")}, "2 ranks need 2 GPUs; 1 are"),
         ("GPUs", {"gpus": Gpus((), "575.57.08", "/proc")}, "575.57.08 shows no GPU"),
     ],
@@ -94,7 +94,7 @@ def test_a_machine_without_a_gpu_needs_neither_gpu_nor_mpi(here: Machine) -> Non
     laptop = replace(
         here,
         gpus=Gpus(),
-        mpi=None,
+        mpirun=None,
         runtime=Runtime(),
         limits=replace(here.limits, shm_free_bytes=64 << 20),
     )

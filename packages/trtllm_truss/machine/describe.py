@@ -13,7 +13,7 @@ from trtllm_truss.errors import TritonError
 from trtllm_truss.machine.cuda import CompatibilityMode, Cuda, find_cuda
 from trtllm_truss.machine.gpus import Gpus, find_gpus
 from trtllm_truss.machine.limits import Limits, read_limits
-from trtllm_truss.machine.mpi import Mpi, find_mpi
+from trtllm_truss.machine.mpi import find_mpirun
 from trtllm_truss.machine.paths import ROOT
 from trtllm_truss.machine.runtime import Runtime, find_runtime
 from trtllm_truss.machine.triton import TritonInstallation, find_installation
@@ -28,7 +28,7 @@ class Machine:
         runtime: TensorRT-LLM.
         triton: the server; None if none was found.
         triton_problem: why none was found; empty if one was.
-        mpi: what starts several ranks; None if none was found.
+        mpirun: starts several ranks; None if none was found.
         gpus: GPUs and driver.
         cuda: toolkit and compatibility mode.
         limits: of processes here.
@@ -38,7 +38,7 @@ class Machine:
     runtime: Runtime
     triton: TritonInstallation | None
     triton_problem: str
-    mpi: Mpi | None
+    mpirun: Path | None
     gpus: Gpus
     cuda: Cuda
     limits: Limits
@@ -61,16 +61,16 @@ def describe(
     except TritonError as error:
         triton, problem = None, error.message
     try:
-        mpi = find_mpi(environ)
+        mpirun = find_mpirun(environ)
     except TritonError:
-        mpi = None
+        mpirun = None
     gpus = find_gpus(environ, root)
     return Machine(
         python=Path(sys.executable),
         runtime=find_runtime(environ, image, root),
         triton=triton,
         triton_problem=problem,
-        mpi=mpi,
+        mpirun=mpirun,
         gpus=gpus,
         cuda=find_cuda(gpus.driver_version, environ, root),
         limits=read_limits(root),

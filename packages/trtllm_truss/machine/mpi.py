@@ -41,6 +41,12 @@ def find_mpi(environ: Mapping[str, str] | None = None) -> Mpi:
     """
     environ = os.environ if environ is None else environ
     mpirun = find_mpirun(environ)
+    return Mpi(mpirun, mpi_version(mpirun, environ))
+
+
+def mpi_version(mpirun: Path, environ: Mapping[str, str] | None = None) -> str | None:
+    """Ask ``mpirun`` for its version; return None if its output has none."""
+    environ = os.environ if environ is None else environ
     try:
         ended = subprocess.run(
             [mpirun, "--version"],
@@ -51,9 +57,9 @@ def find_mpi(environ: Mapping[str, str] | None = None) -> Mpi:
             check=False,
         )
     except (OSError, subprocess.SubprocessError):
-        return Mpi(mpirun, None)
+        return None
     found = _VERSION.search(ended.stdout)
-    return Mpi(mpirun, found[1] if found else None)
+    return found[1] if found else None
 
 
 def find_mpirun(environ: Mapping[str, str]) -> Path:

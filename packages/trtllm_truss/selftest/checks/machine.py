@@ -13,6 +13,7 @@ from typing import Any
 
 from trtllm_truss.machine.cuda import CompatibilityMode
 from trtllm_truss.machine.describe import Machine
+from trtllm_truss.machine.mpi import mpi_version
 from trtllm_truss.processes.leftovers import SHARED_MEMORY
 from trtllm_truss.selftest.bench.results import CannotRun, FellShort, Held
 
@@ -100,8 +101,8 @@ def _cuda(machine: Machine) -> Held:
 
 
 def _mpi(machine: Machine, ranks: int) -> Held:
-    if machine.mpi is not None:
-        return Held(f"{machine.mpi.version or 'version unknown'}: {machine.mpi.mpirun}")
+    if machine.mpirun is not None:
+        return Held(f"{mpi_version(machine.mpirun) or 'version unknown'}: {machine.mpirun}")
     if ranks > 1:
         raise FellShort(
             f"{ranks} ranks need mpirun, which is not installed; run inside an NVIDIA Triton "
