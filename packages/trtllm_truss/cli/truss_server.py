@@ -30,7 +30,7 @@ from trtllm_truss.settings.model import Serving
 from trtllm_truss.triton.server.installation import BACKENDS_VARIABLE
 from trtllm_truss.triton.server.ports import LOOPBACK
 
-_TICK_S = 0.1
+_TICK_S = 0.04
 _ORPHAN_GRACE_S = 1.0
 _FAILURE = "cannot start: "
 _PROBE = "/v1/models/model/schema"
