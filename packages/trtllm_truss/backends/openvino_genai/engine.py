@@ -99,7 +99,6 @@ class Engine:
 
         The pipeline's id is a counter: two live requests of one id would break the pipeline.
         """
-        self._accompany()
         return self._add(request.prompt, generation_config(request))
 
     def read_ahead(self, prompt: NDArray[np.int64]) -> openvino_genai.GenerationHandle:
@@ -108,15 +107,13 @@ class Engine:
         Args:
             prompt: token ids, INT64 [n], n > 0.
         """
-        self._accompany()
         return self._add(prompt, _tokens(1))
 
     def step(self, *, accompanied: bool = True) -> None:
         """Generate one token for every request, or read a part of some prompts.
 
         Args:
-            accompanied: add the companion; needed unless two requests or more generate and none
-                has its prompt read.
+            accompanied: add the companion; needed unless two requests or more run.
 
         Raises:
             RuntimeError: the pipeline failed; `reload` before the next step.
@@ -175,7 +172,7 @@ class Engine:
         return beams * _kv_blocks(request.kv_cache_tokens // beams)
 
     def _accompany(self) -> None:
-        """Add the companion if there is none, before prompts that could delay it."""
+        """Add the companion if there is none."""
         if self._companion is None or self._companion.get_status() != _RUNNING:
             self._companion = self._add(_COMPANION_PROMPT, _tokens(_COMPANION_TOKENS))
 

@@ -228,7 +228,8 @@ class Scheduler:
         if not (self._running or self._long_prompts.is_reading):
             return
         try:
-            self._engine.step(accompanied=not self._are_generating)
+            alone = len(self._running) + self._long_prompts.is_reading < 2
+            self._engine.step(accompanied=alone)
         except (RuntimeError, MemoryError) as error:
             logger.exception("a step failed; loading the model again")
             self._fail_running(f"The engine failed: {error}")
@@ -238,12 +239,6 @@ class Scheduler:
         times = _clamped(len(self._running) / _RESPONSE_REQUESTS, _RESPONSE_MAXIMUM)
         interval_s = times * self._settings.response_interval_s
         self._running = [g for g in self._running if not g.collect(interval_s)]
-
-    @property
-    def _are_generating(self) -> bool:
-        """Return True if two requests or more generate and none has its prompt read."""
-        generating = sum(generation.generated > 0 for generation in self._running)
-        return 2 <= generating == len(self._running) and not self._long_prompts.is_reading
 
     def _fail_running(self, message: str) -> None:
         for generation in self._running:
