@@ -2,9 +2,8 @@
 
 A scrape of Truss's `/metrics` runs inside the event loop that carries every stream, so it must not
 wait for Triton: a thread fetches the values every few seconds (one or two milliseconds), and a
-scrape returns the last ones. Only a scrape before the first values waits for them: Triton takes up
-to a tenth of a second for these. When Triton does not respond, nothing is exported rather than
-stale values.
+scrape returns the last ones. Only a scrape before the first values waits for them. When Triton does
+not respond, nothing is exported rather than stale values.
 
 Format: prometheus.io/docs/instrumenting/exposition_formats, "Text-based format".
 """
