@@ -24,7 +24,7 @@ _PARTS = {
     "repository": "model repository",
     "triton": f"Triton: process, engine's load of {_LOAD_S} s, first token",
     "tokenizer": "tokenizer (beside Triton)",
-    "rest": "admission, metrics, routes",
+    "rest": "admission, metrics, routes; readiness seen by serve",
     "request": "first request",
     "total": _TOTAL,
     "alone": "Triton alone: process start to ready",

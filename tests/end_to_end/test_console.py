@@ -58,8 +58,9 @@ def test_the_pulse_beats(server: Served) -> None:
         lambda: own_id in [each["engine_request_id"] for each in pulse(server)["requests"]]
     )
     shown = pulse(server)
-    (last,) = [each for each in shown["requests"] if each["engine_request_id"] == own_id]
+    (last, *_) = shown["requests"]
     assert (last["protocol"], last["status"]) == ("chat_completions", "finished")
+    assert last["engine_request_id"] == own_id
     assert settles(
         lambda: (pulse(server)["tokens_per_s"] or 0) > 0 or bool(pulse(server)["gap_ms"])
     )
