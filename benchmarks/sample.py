@@ -26,6 +26,10 @@ class Spread:
     low: float
     high: float
 
+    @property
+    def as_ratio(self) -> str:
+        return f"{self.median:.2f} × ({self.low:.2f} to {self.high:.2f})"
+
 
 def in_turns(paths: Mapping[str, Callable[[], Sample]], rounds: int) -> dict[str, list[Sample]]:
     """Measure every path once per round, so that a disturbance affects all paths."""
@@ -44,6 +48,16 @@ def spreads(samples: list[Sample]) -> dict[str, Spread]:
         for name in names
         if (values := [sample[name] for sample in samples])
     }
+
+
+def paired_ratios(ours: list[Sample], other: list[Sample]) -> dict[str, Spread]:
+    """Return the ratio of every figure within a turn, over all turns; zeros are left out."""
+    return spreads(
+        [
+            {name: mine[name] / theirs[name] for name in mine if theirs.get(name)}
+            for mine, theirs in zip(ours, other, strict=True)
+        ]
+    )
 
 
 def measure(target: Target, spec: LoadSpec, idle_rss_bytes: int = 0) -> Sample:

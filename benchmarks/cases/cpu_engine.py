@@ -10,7 +10,7 @@ from benchmarks.load.spec import LoadSpec
 from benchmarks.options import Options
 from benchmarks.paths import EXAMPLE, smollm2_file
 from benchmarks.result import CaseResult, Cell, Chart, Column
-from benchmarks.sample import in_turns, measure, measure_alone, spreads
+from benchmarks.sample import Sample, figures, in_turns, measure_alone, paired_ratios, spreads
 from benchmarks.servers.configuration import write_config
 from benchmarks.servers.truss import serve
 
@@ -64,17 +64,20 @@ def run(options: Options) -> CaseResult:
             )
             paths = {
                 _ALONE: partial(measure_alone, alone, streams, requests),
-                _TRUSS: partial(measure, truss, load),
+                _TRUSS: partial(_measure, load),
             }
-            medians = {}
-            for name, samples in in_turns(paths, turns).items():
-                spread = spreads(samples)
-                medians[name] = spread["tok_s"].median
-                cells: dict[str, Cell] = {**spread}
+            samples = in_turns(paths, turns)
+            for name, taken in samples.items():
+                cells: dict[str, Cell] = {**spreads(taken)}
                 result.add(streams=float(streams), path=name, **cells)
-            ratio = medians[_TRUSS] / medians[_ALONE]
-            ratios.append((float(streams), ratio))
-            result.find(f"With {streams} at once, {_TRUSS} carries {ratio:.2f} × {_ALONE}.")
+            ratio = paired_ratios(samples[_TRUSS], samples[_ALONE])["tok_s"]
+            ratios.append((float(streams), ratio.median))
+            result.find(f"With {streams} at once, {_TRUSS} carries {ratio.as_ratio} {_ALONE}.")
     title = "Tokens per second, as a share of OpenVINO GenAI alone"
     result.charts.append(Chart("cpu-engine-ratio", title, "streams", "share", {_TRUSS: ratios}))
     return result
+
+
+def _measure(load: LoadSpec) -> Sample:
+    """Measure without sampling the server's processes, which would cost this side alone."""
+    return figures(run_load(load))

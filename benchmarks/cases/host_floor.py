@@ -7,7 +7,7 @@ from functools import partial
 from benchmarks.cases.setup import predict_load, set_up
 from benchmarks.options import Options
 from benchmarks.result import CaseResult, Cell, Column
-from benchmarks.sample import Sample, Spread, in_turns, measure, spreads
+from benchmarks.sample import Sample, in_turns, measure, paired_ratios, spreads
 from benchmarks.servers.host_floor import host_floor
 from benchmarks.servers.target import Target
 from benchmarks.servers.truss import serve
@@ -79,12 +79,8 @@ def _add(
     for name, taken in samples.items():
         cells: dict[str, Cell] = {**spreads(taken)}
         result.add(load=load, streams=float(streams), path=name, **cells)
-    ratios = [
-        {key: ours[key] / floor[key] for key, _ in _FIGURES if floor.get(key)}
-        for ours, floor in zip(samples[_TRUSS], samples[_FLOOR], strict=True)
-    ]
-    spread = spreads(ratios)
-    shown = (f"{_shown(spread[key])} {label}" for key, label in _FIGURES if key in spread)
+    ratios = paired_ratios(samples[_TRUSS], samples[_FLOOR])
+    shown = (f"{ratios[key].as_ratio} {label}" for key, label in _FIGURES if key in ratios)
     result.find(f"{load}, {streams}: {_TRUSS} has {', '.join(shown)}.")
 
 
@@ -92,7 +88,3 @@ def _measure(target: Target, streams: int, **limit: float) -> Sample:
     sample = measure(target, predict_load(target, _TOKENS, streams, **limit))
     sample["truss_cpu_us"] *= sample["tok_s"] / sample["request_s"]  # from per token
     return sample
-
-
-def _shown(ratio: Spread) -> str:
-    return f"{ratio.median:.2f} × ({ratio.low:.2f} to {ratio.high:.2f})"
