@@ -15,10 +15,13 @@ from types import TracebackType
 from tests.support.paths import ROOT
 from tests.support.waiting import PATIENCE_S
 
-_PROGRAM = (
-    "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
-    "from trtllm_truss.cli.main import main; sys.exit(main())"
-)
+_PROGRAM = """
+import fcntl, signal, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it
+from trtllm_truss.cli.main import main
+sys.exit(main())
+"""
 
 
 class Terminal:
