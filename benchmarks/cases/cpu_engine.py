@@ -38,7 +38,8 @@ SmolLM2-135M on the CPU, {_TOKENS} tokens an answer. “{_ALONE}” steps a pipe
 with the model, the properties and the KV cache that the server's engine has, and makes no text;
 “{_TRUSS}” is `POST …:predict` with server-sent events on `examples/smollm2-135m-cpu`, its client
 on the same cores. The two take turns of a few seconds, and neither works while the other is
-measured. The server's engine has its weights in huge pages, which OpenVINO does not ask for."""
+measured. The server's engine has its weights in huge pages, which OpenVINO does not ask for. Ratios
+are medians over the turns, with their range."""
 
 
 def run(options: Options) -> CaseResult:
