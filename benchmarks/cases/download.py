@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.options import Options
 from benchmarks.paths import ROOT
 from benchmarks.result import CaseResult, Column
-from benchmarks.sample import Sample, in_turns, spreads
+from benchmarks.sample import Sample, in_turns, paired_ratios, spreads
 from benchmarks.servers.files import files_server
 
 _MEGABYTES = 2048
@@ -86,12 +86,8 @@ def _measure(result: CaseResult, rounds: int, url: str, served: Path, fetched: P
     for name, found in samples.items():
         result.add(files=float(len(names)), side=name, **spreads(found))
     for other in [name for name in paths if name != _OURS]:
-        pairs = zip(samples[_OURS], samples[other], strict=True)
-        ratios = spreads([{"ratio": ours["mb_s"] / its["mb_s"]} for ours, its in pairs])["ratio"]
-        result.find(
-            f"{len(names)} file(s): {ratios.median:.2f} ({ratios.low:.2f} to {ratios.high:.2f}) "
-            f"times the speed of {other}."
-        )
+        ratio = paired_ratios(samples[_OURS], samples[other])["mb_s"]
+        result.find(f"{len(names)} file(s): {ratio.as_ratio} the speed of {other}.")
 
 
 def _fetch(command: list[str], url: str, fetched: Path, size: int) -> Sample:

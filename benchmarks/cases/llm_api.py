@@ -15,7 +15,7 @@ from benchmarks.load.spec import LoadSpec
 from benchmarks.options import Options
 from benchmarks.paths import ROOT, smollm2_file
 from benchmarks.result import CaseResult, Cell, Column
-from benchmarks.sample import in_turns, measure, measure_alone, spreads
+from benchmarks.sample import in_turns, measure, measure_alone, paired_ratios, spreads
 from benchmarks.servers.configuration import write_config
 from benchmarks.servers.truss import serve
 from trtllm_truss.text.tokenizer import load_tokenizer
@@ -112,12 +112,9 @@ def run(options: Options) -> CaseResult:
                 cells: dict[str, Cell] = {**spreads(rounds)}
                 result.add(streams=float(streams), path=name, **cells)
             for baseline in (_ENGINE, _API):
-                pairs = zip(samples[_TRUSS], samples[baseline], strict=True)
-                ratio = spreads([{"ratio": ours["tok_s"] / its["tok_s"]} for ours, its in pairs])
-                found = ratio["ratio"]
+                ratio = paired_ratios(samples[_TRUSS], samples[baseline])["tok_s"]
                 result.find(
-                    f"With {streams} at once, {_TRUSS} carries {found.median:.2f} "
-                    f"({found.low:.2f} to {found.high:.2f}) × {baseline}."
+                    f"With {streams} at once, {_TRUSS} carries {ratio.as_ratio} {baseline}."
                 )
     return result
 
