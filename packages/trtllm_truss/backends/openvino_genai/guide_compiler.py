@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import openvino
 import openvino_genai
+from numpy.typing import NDArray
 from openvino import opset13
 
 from trtllm_truss.backends.openvino_genai.decoding import structured_output
@@ -60,7 +61,7 @@ class _Listener(openvino_genai.StreamerBase):  # type: ignore[misc]
     def end(self) -> None: ...
 
 
-def _chances(tokenizer: openvino_genai.Tokenizer, vocab_size: int) -> np.ndarray:
+def _chances(tokenizer: openvino_genai.Tokenizer, vocab_size: int) -> NDArray[np.float32]:
     """Return logits, FP32 [vocab_size]: equal, but lowest for blank tokens and the end token."""
     logits = np.zeros(vocab_size, np.float32)
     for token, token_id in tokenizer.get_vocab().items():
@@ -70,7 +71,7 @@ def _chances(tokenizer: openvino_genai.Tokenizer, vocab_size: int) -> np.ndarray
     return logits
 
 
-def _indifferent(logits: np.ndarray) -> openvino.Model:
+def _indifferent(logits: NDArray[np.float32]) -> openvino.Model:
     """Return a model with GenAI's inputs and constant logits."""
     inputs = {
         "input_ids": opset13.parameter([-1, -1], np.int64),
