@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -56,6 +57,30 @@ def unwinding() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def signals_deferred() -> Iterator[None]:
+    """Handle SIGTERM and SIGINT at the end of the block instead of in it.
+
+    Signals reach Python in the main thread; in any other one the block runs as it is.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+    handlers = {
+        number: signal.signal(number, lambda number, _: received.append(number))
+        for number in (signal.SIGTERM, signal.SIGINT)
+        if callable(signal.getsignal(number))  # neither ignored nor the default
+    }
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for each in received:
+            signal.raise_signal(each)
 
 
 def _unwind(number: int, frame: FrameType | None) -> None:

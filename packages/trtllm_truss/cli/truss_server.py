@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from trtllm_truss.cli import local_main
+from trtllm_truss.cli.common import signals_deferred
 from trtllm_truss.cli.layout import lay_out
 from trtllm_truss.errors import SettingsError, StartupError
 from trtllm_truss.machine.triton import EXECUTABLE_VARIABLE
@@ -177,17 +178,18 @@ class TrussServer:
         for name in (BACKENDS_VARIABLE, EXECUTABLE_VARIABLE):  # the server runs in another folder
             if os.sep in environment.get(name, ""):
                 environment[name] = str(Path(environment[name]).absolute())
-        self._child = spawn_guarded(
-            [
-                *(sys.executable, local_main.__file__, self.host),
-                *(str(self._max_body_bytes), "main.py", str(self._laid_out)),
-            ],
-            environment,
-            run_id=self._run_id,
-            orphan_grace_s=_ORPHAN_GRACE_S,
-            folder=self._root,
-            cwd=app,
-        )
+        with signals_deferred():  # an exception in between would lose the child
+            self._child = spawn_guarded(
+                [
+                    *(sys.executable, local_main.__file__, self.host),
+                    *(str(self._max_body_bytes), "main.py", str(self._laid_out)),
+                ],
+                environment,
+                run_id=self._run_id,
+                orphan_grace_s=_ORPHAN_GRACE_S,
+                folder=self._root,
+                cwd=app,
+            )
         reader = threading.Thread(target=self._read, args=(self._child,), daemon=True)
         reader.start()
         self._reader = reader
