@@ -1,13 +1,14 @@
 """Write docs/performance.md and its plots from the JSON of cases.
 
-Every case has a sentence at the top and a section; a marker before each lets a later run replace
-its own cases and keep the others.
+Every case has a section for each machine; a marker before each lets a later run replace its own
+cases and keep the others. Three sentences at the top have the ratios of all machines.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.cases import MEASURED
@@ -16,13 +17,51 @@ from benchmarks.result import CaseResult, Chart, read_result, shown_cell
 _HEADING = "# Performance\n\n"
 _MARKER = "<!-- {} -->\n"
 _MARKED = re.compile(r"^<!-- (.+) -->\n", re.MULTILINE)
-_SUMMARIES = {
-    "zero-cost": "With an engine that costs nothing, the serving path carries",
-    "cpu-engine": "With SmolLM2-135M on the CPU, where the model is the limit, it carries",
-    "host-floor": "Beside Truss's bare server, which only streams two pieces,",
+_RATIO = re.compile(r"([\d.]+) ×(?: \([^)]*\))? ([^,]+)")
+_CORES = re.compile(r"^Measured on (\d+) cores", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sentence:
+    """A sentence at the top of the page.
+
+    Attributes:
+        text: precedes the ratios.
+        finding: matches a case's findings; its groups are the number of streams and the ratios.
+        load: follows the ratios, with a place for the number of streams.
+        streams: the sentence has the ratios at this number, or at the nearest one.
+    """
+
+    text: str
+    finding: re.Pattern[str]
+    load: str
+    streams: int
+
+
+_CARRIED = re.compile(r"^- With (\d+) at once, trtllm-truss carries (.+)\.$", re.MULTILINE)
+_STEADY = re.compile(r"^- steady, (\d+): trtllm-truss has (.+)\.$", re.MULTILINE)
+_SENTENCES = {
+    "zero-cost": _Sentence(
+        "With an engine that costs nothing, the serving path carries",
+        _CARRIED,
+        "over {} streams",
+        512,
+    ),
+    "cpu-engine": _Sentence(
+        "With SmolLM2-135M on the CPU, where the model is the limit, it carries",
+        _CARRIED,
+        "over {} streams",
+        32,
+    ),
+    "host-floor": _Sentence(
+        "Beside Truss's bare server, which only streams two pieces, it has",
+        _STEADY,
+        "with {} steady clients",
+        32,
+    ),
 }
-_ELSEWHERE = " Elsewhere:"
 _READING = """\
+
 Figures and ratios are those of the machine named under each table, and other machines give others;
 `make bench` (`python -m benchmarks --help`) measures yours and writes this page.
 
@@ -47,20 +86,19 @@ def write_report(results: Path, docs: Path, names: Collection[str]) -> Path:
         if (file := results / f"{name}.json").exists():
             case = read_result(file)
             parts[name] = _section(case, docs) + "\n"
-            if name in _SUMMARIES:
-                parts[f"summary: {name}"] = f"{_SUMMARIES[name]} {_summary(case)}\n"
-        others = [(file.stem, read_result(file)) for file in sorted(results.glob(f"{name}@*.json"))]
-        for key, case in others:
-            parts[key] = _other_machine(case) + "\n"
-        if others and f"summary: {name}" in parts:
-            first = parts[f"summary: {name}"].partition(_ELSEWHERE)[0].rstrip("\n")
-            elsewhere = "".join(f"{_ELSEWHERE} {_summary(case)}" for _, case in others)
-            parts[f"summary: {name}"] = f"{first}{elsewhere}\n"
+        for file in sorted(results.glob(f"{name}@*.json")):
+            parts[file.stem] = _other_machine(read_result(file)) + "\n"
+    machines = {
+        name: [key for key in sorted(parts) if key == name or key.startswith(f"{name}@")]
+        for name in MEASURED
+    }
+    parts["summary"] = "".join(
+        _summary(sentence, [parts[key] for key in machines[name]])
+        for name, sentence in _SENTENCES.items()
+    )
     parts["reading"] = _READING
-    order = [*(f"summary: {name}" for name in _SUMMARIES), "reading"]
-    for name in MEASURED:
-        order += [name, *sorted(key for key in parts if key.startswith(f"{name}@"))]
-    marked = [_MARKER.format(key) + parts[key] for key in order if key in parts]
+    order = ["summary", "reading", *(key for keys in machines.values() for key in keys)]
+    marked = [_MARKER.format(key) + parts[key] for key in order]
     page.write_text(_HEADING + "".join(marked).rstrip("\n") + "\n", encoding="utf-8")
     return page
 
@@ -73,26 +111,35 @@ def _read_parts(page: Path) -> dict[str, str]:
     return dict(zip(marked[::2], marked[1::2], strict=True))
 
 
-def _summary(result: CaseResult) -> str:
-    return (_ratios if result.name == "host-floor" else _carried)(result)
+def _summary(sentence: _Sentence, sections: Sequence[str]) -> str:
+    """Format the ratios of a case as ranges over the machines; empty without sections.
+
+    Machines without the number of streams of the first are left out.
+    """
+    found = [
+        {int(streams): ratios for streams, ratios in sentence.finding.findall(section)}
+        for section in sections
+    ]
+    if not found or not found[0]:
+        return ""
+    streams = min(found[0], key=lambda each: abs(each - sentence.streams))
+    medians: dict[str, list[str]] = {}
+    cores: list[int] = []
+    for section, ratios in zip(sections, found, strict=True):
+        if streams in ratios:
+            cores += map(int, _CORES.findall(section))
+            for median, of in _RATIO.findall(ratios[streams]):
+                medians.setdefault(of, []).append(median)
+    shown = ", ".join(f"{_range(values)} × {of}" for of, values in medians.items())
+    where = " and ".join(map(str, sorted({*cores})))
+    load = sentence.load.format(streams)
+    return f"- {sentence.text} {shown} {load} (medians on {where} cores).\n"
 
 
-def _carried(result: CaseResult) -> str:
-    """Format trtllm-truss's throughput at the most streams, and the case's own comparison."""
-    columns = {column.key: column for column in result.columns}
-    row = [row for row in result.rows if row["path"] == "trtllm-truss"][-1]
-    streams, tokens_s = (shown_cell(row[key], columns[key]) for key in ("streams", "tok_s"))
-    ratios = result.findings[-1].partition(" carries ")[2]
-    return (
-        f"{tokens_s} tokens/s over {streams} streams on {result.machine['cores']} cores: {ratios}"
-    )
-
-
-def _ratios(result: CaseResult) -> str:
-    """Return the comparison of the second number of steady clients, 32 by default."""
-    steady = [finding for finding in result.findings if finding.startswith("steady")]
-    load, _, ratios = steady[min(1, len(steady) - 1)].partition(": ")
-    return f"{ratios.removesuffix('.')} ({load} clients on {result.machine['cores']} cores)."
+def _range(medians: Sequence[str]) -> str:
+    """Return the lowest and the highest of some formatted figures, or the only one."""
+    lowest, highest = min(medians, key=float), max(medians, key=float)
+    return lowest if lowest == highest else f"{lowest} to {highest}"
 
 
 def _section(result: CaseResult, docs: Path) -> str:

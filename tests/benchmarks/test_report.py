@@ -22,38 +22,60 @@ def test_report_shows_what_was_written(tmp_path: Path) -> None:
     assert "- A finding." in page
 
 
-def test_report_opens_with_the_throughput_at_the_most_streams(tmp_path: Path) -> None:
-    columns = [Column("streams", "streams"), Column("path", "path"), Column("tok_s", "tok/s")]
-    for name, other in (("zero-cost", "a loop"), ("cpu-engine", "the model alone")):
-        result = CaseResult(name, "A title", "A text.", columns)
-        for streams in (8.0, 512.0):
-            result.add(streams=streams, path="trtllm-truss", tok_s=Spread(streams, 500.0, 524.0))
-            result.find(f"With {streams:g} at once, trtllm-truss carries {streams:g} × {other}.")
-        result.machine["cores"] = "2"
-        result.write(tmp_path)
-    page = write_report(tmp_path, tmp_path, ["zero-cost", "cpu-engine"]).read_text()
-    lines = [line for line in page.splitlines() if line and not line.startswith("<!--")]
-    heading, first, second, third, *_ = lines
-    assert heading == "# Performance"
-    carried = "carries 512 ±12 tokens/s over 512 streams on 2 cores: 512 ×"
-    assert first.endswith(f"{carried} a loop.")
-    assert second.endswith(f"{carried} the model alone.")
-    assert third.startswith("Figures and ratios are those of the machine")
+def write_case(folder: Path, name: str, label: str, cores: str, *findings: str) -> None:
+    result = CaseResult(name, "A title", "A text.", [Column("path", "path")])
+    result.machine |= {"cores": cores, "memory": "128 GiB"}
+    for finding in findings:
+        result.find(finding)
+    result.write(folder, label)
+
+
+def sentences(page: Path) -> list[str]:
+    """Return the lines above the plot."""
+    top = page.read_text().partition("Figures and ratios")[0]
+    return [line for line in top.splitlines() if line.startswith("- ")]
+
+
+def test_report_opens_with_what_held_on_all_machines(tmp_path: Path) -> None:
+    write_case(
+        tmp_path,
+        "zero-cost",
+        "",
+        "2",
+        "With 8 at once, trtllm-truss carries 9.00 × a loop.",
+        "With 512 at once, trtllm-truss carries 2.10 × a loop, 10.00 × HTTP (all).",
+    )
+    for label, cores, ratio in (("big", "16", "1.60"), ("pinned", "2", "9.50")):
+        finding = f"With 512 at once, trtllm-truss carries {ratio} × a loop, 10.00 × HTTP (all)."
+        write_case(tmp_path, "zero-cost", label, cores, finding)
+    write_case(
+        tmp_path,
+        "cpu-engine",
+        "",
+        "2",
+        "With 8 at once, trtllm-truss carries 0.97 × (0.80 to 1.10) the model alone.",
+    )
+    names = ["zero-cost", "cpu-engine"]
+    assert sentences(write_report(tmp_path, tmp_path, names)) == [
+        "- With an engine that costs nothing, the serving path carries 1.60 to 9.50 × a loop, "
+        "10.00 × HTTP (all) over 512 streams (medians on 2 and 16 cores).",
+        "- With SmolLM2-135M on the CPU, where the model is the limit, it carries "
+        "0.97 × the model alone over 8 streams (medians on 2 cores).",
+    ]
 
 
 def test_report_opens_with_the_cost_of_a_request(tmp_path: Path) -> None:
-    result = CaseResult("host-floor", "A title", "A text.", [Column("path", "path")])
-    for load in ("at once, 32", "steady, 1", "steady, 32", "steady, 512"):
-        result.find(f"{load}: trtllm-truss has 0.8 × of its requests/s.")
-    result.machine["cores"] = "2"
-    result.write(tmp_path)
-    page = write_report(tmp_path, tmp_path, ["host-floor"]).read_text()
-    sentence = "trtllm-truss has 0.8 × of its requests/s (steady, 32 clients on 2 cores)."
-    assert f"{sentence}\n" in page
-    result.machine["cores"] = "16"
-    result.write(tmp_path, "big")
-    page = write_report(tmp_path, tmp_path, ["host-floor"]).read_text()
-    assert f"{sentence} Elsewhere: {sentence.replace('on 2', 'on 16')}\n" in page
+    for label, cores, ratio in (("", "2", "0.80"), ("big", "16", "0.75")):
+        findings = [
+            f"{load}: trtllm-truss has {ratio} × (0.10 to 1.20) of its requests/s, "
+            f"1.50 × (1.10 to 1.90) its CPU time."
+            for load in ("at once, 32", "steady, 1", "steady, 32", "steady, 512")
+        ]
+        write_case(tmp_path, "host-floor", label, cores, *findings)
+    assert sentences(write_report(tmp_path, tmp_path, ["host-floor"])) == [
+        "- Beside Truss's bare server, which only streams two pieces, it has 0.75 to 0.80 × of its "
+        "requests/s, 1.50 × its CPU time with 32 steady clients (medians on 2 and 16 cores)."
+    ]
 
 
 def test_a_partial_run_keeps_the_other_cases(tmp_path: Path) -> None:
