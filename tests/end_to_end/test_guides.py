@@ -127,8 +127,9 @@ def impatient_server(tmp_path: Path) -> Iterator[Served]:
 def test_slow_guides_do_not_count_as_a_hang(impatient_server: Served) -> None:
     """Send a guide that is refused after seconds, and one that compiles for seconds."""
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        refused = pool.submit(chat, impatient_server, "regex", r"[\w ]{1,1000}")
-        followed = pool.submit(guided_pieces, impatient_server, 100)
+        slow = HOSTILE["64 kB that compile for ever"]
+        refused = pool.submit(chat, impatient_server, "regex", slow)
+        followed = pool.submit(guided_pieces, impatient_server, 150)
         assert refused.result().status_code == 400
         followed.result()
     assert "engine exited" not in impatient_server.log

@@ -88,10 +88,10 @@ def test_whole_and_streamed(tmp_path: Path, temporary: Path) -> None:
         """
         assert importlib.util.find_spec("trtllm_truss") is None
         tell("real", predict(REAL, stream=False))
-        tell("whole", predict(stream=False, max_tokens=400))
+        tell("whole", predict(stream=False, max_tokens=1000))
 
         async def as_in_a_notebook():
-            pieces = predict(max_tokens=400)
+            pieces = predict(max_tokens=1000)
             tell("first", next(pieces))
             tell("others", list(pieces))
 
@@ -106,7 +106,7 @@ def test_whole_and_streamed(tmp_path: Path, temporary: Path) -> None:
     assert "tritonserver" in running.values()
     others, running = told["others"]
     assert isinstance(others, list)
-    assert len(others) > 5
+    assert len(others) > 1
     assert str(first) + "".join(others) == whole
     assert not running
 
