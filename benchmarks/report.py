@@ -17,7 +17,7 @@ from benchmarks.result import CaseResult, Chart, read_result, shown_cell
 _HEADING = "# Performance\n\n"
 _MARKER = "<!-- {} -->\n"
 _MARKED = re.compile(r"^<!-- (.+) -->\n", re.MULTILINE)
-_RATIO = re.compile(r"([\d.]+) ×(?: \([^)]*\))? ([^,]+)")
+_RATIO = re.compile(r"([\d.]+) ×(?: \([^)]*\))? ([^,]+?)(?: \(which [^)]*\))?(?:, |$)")
 _CORES = re.compile(r"^Measured on (\d+) cores", re.MULTILINE)
 
 

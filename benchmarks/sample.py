@@ -28,7 +28,12 @@ class Spread:
 
     @property
     def as_ratio(self) -> str:
-        return f"{self.median:.2f} × ({self.low:.2f} to {self.high:.2f})"
+        return self.shown(".2f", " ×")
+
+    def shown(self, form: str, unit: str) -> str:
+        """Format the median with its unit, then the range unless it is one figure."""
+        low, high = f"{self.low:{form}}", f"{self.high:{form}}"
+        return f"{self.median:{form}}{unit}" + (f" ({low} to {high})" if low != high else "")
 
 
 def in_turns(paths: Mapping[str, Callable[[], Sample]], rounds: int) -> dict[str, list[Sample]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 import subprocess
 import sys
 import time
@@ -16,7 +15,7 @@ from benchmarks.load.spec import LoadSpec
 from benchmarks.options import Options
 from benchmarks.paths import EXAMPLE, ROOT
 from benchmarks.result import CaseResult, Cell, Column
-from benchmarks.sample import Sample, in_turns, measure, spreads
+from benchmarks.sample import Sample, in_turns, measure, paired_ratios, spreads
 from benchmarks.servers.configuration import write_config
 from benchmarks.servers.target import Target
 from benchmarks.servers.truss import serve
@@ -81,17 +80,14 @@ def _compare(
     for page, taken in samples.items():
         cells: dict[str, Cell] = {**spreads(taken)}
         result.add(engine=engine, page=page, **cells)
-    figure = "tok_s" if "tok_s" in samples[_OPEN][0] else "cpu_ms_s"
-    pairs = zip(samples[_OPEN], samples[_CLOSED], strict=True)
-    if figure == "tok_s":
-        ratios = [opened[figure] / closed[figure] for opened, closed in pairs]
-        result.find(
-            f"With {engine} the open page leaves {statistics.median(ratios):.3f} "
-            f"({min(ratios):.3f} to {max(ratios):.3f}) × of the tokens/s."
-        )
+    if ratio := paired_ratios(samples[_OPEN], samples[_CLOSED]).get("tok_s"):
+        result.find(f"With {engine} the open page leaves {ratio.as_ratio} of the tokens/s.")
     else:
-        extra = statistics.median(opened[figure] - closed[figure] for opened, closed in pairs)
-        result.find(f"An open page takes {extra:.1f} ms of CPU time a second.")
+        pairs = zip(samples[_OPEN], samples[_CLOSED], strict=True)
+        extra = spreads(
+            [{"ms": opened["cpu_ms_s"] - closed["cpu_ms_s"]} for opened, closed in pairs]
+        )
+        result.find(f"An open page takes {extra['ms'].shown('.1f', ' ms')} of CPU time a second.")
 
 
 def _idle(truss: Target, options: Options) -> Sample:

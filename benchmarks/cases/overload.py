@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from benchmarks.cases.setup import predict_load, set_up
 from benchmarks.load.process import run_load
 from benchmarks.options import Options
-from benchmarks.result import CaseResult, Column
-from benchmarks.sample import figures
+from benchmarks.result import CaseResult, Cell, Column
+from benchmarks.sample import Sample, figures, in_turns, spreads
 from benchmarks.servers.target import Target
 from benchmarks.servers.truss import serve
 from benchmarks.servers.usage import total, usage_by_role
@@ -33,12 +35,13 @@ _COLUMNS = [
 
 def run(options: Options) -> CaseResult:
     """Load a server below and above the capacity of its engine."""
-    seconds = options.seconds or 60.0
+    seconds = options.seconds or 30.0
     text = (
         f"The engine runs {_BATCH} requests of {_TOKENS} tokens at once, one step in "
         f"{_STEP_MS:g} ms: {_CAPACITY:g} requests a second. Clients arrive independently of one "
         f"another for {seconds:g} s, each on a connection of its own; none of them retries. TTFT "
-        "is that of requests with a whole answer. RSS is that of all processes of the server."
+        "is that of requests with a whole answer. RSS is that of all processes of the server. "
+        "Figures are medians over the rounds, ± half of the range."
     )
     result = CaseResult("overload", "Overload: twice the capacity of the engine", text, _COLUMNS)
     result.begin()
@@ -46,24 +49,35 @@ def run(options: Options) -> CaseResult:
     bench.note_backend(result)
     with serve(bench.config, bench.backend.folder) as truss:
         run_load(predict_load(truss, _TOKENS, 2, requests=4))
-        for load in _LOADS:
-            rate = load * _CAPACITY
-            before_mib = _rss_mib(truss)
-            seen = run_load(predict_load(truss, _TOKENS, 0, rate=rate, duration_s=seconds))
-            answered, refused = (seen.outcomes.get(outcome, 0) for outcome in ("200", "429"))
-            result.add(
-                **figures(seen),
-                load=f"{load:g} ×",
-                arrivals=rate,
-                answered=float(answered),
-                refused=float(refused),
-                others=float(sum(seen.outcomes.values()) - answered - refused),
-                answered_s=answered / seen.elapsed_s,
-                rss_before_mib=before_mib,
-                rss_after_mib=_rss_mib(truss),
+        paths = {f"{load:g} ×": partial(_measure, truss, load, seconds) for load in _LOADS}
+        for name, samples in in_turns(paths, options.rounds).items():
+            spread = spreads(samples)
+            cells: dict[str, Cell] = {**spread}
+            result.add(load=name, **cells)
+            result.find(
+                f"{name}: {spread['carried'].as_ratio} of the requests for which the engine has "
+                f"room are answered; {spread['others'].high:g} get a status other than 200 and 429."
             )
-            result.find(f"{load:g} ×: {seen.outcomes}")
     return result
+
+
+def _measure(truss: Target, load: float, seconds: float) -> Sample:
+    rate = load * _CAPACITY
+    before_mib = _rss_mib(truss)
+    seen = run_load(predict_load(truss, _TOKENS, 0, rate=rate, duration_s=seconds))
+    answered, refused = (float(seen.outcomes.get(outcome, 0)) for outcome in ("200", "429"))
+    answered_s = answered / seen.elapsed_s
+    return {
+        **figures(seen),
+        "arrivals": rate,
+        "answered": answered,
+        "refused": refused,
+        "others": sum(seen.outcomes.values()) - answered - refused,
+        "answered_s": answered_s,
+        "carried": answered_s / min(rate, _CAPACITY),
+        "rss_before_mib": before_mib,
+        "rss_after_mib": _rss_mib(truss),
+    }
 
 
 def _rss_mib(target: Target) -> float:

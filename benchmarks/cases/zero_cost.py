@@ -8,7 +8,7 @@ from functools import partial
 from benchmarks.cases.setup import bare_load, native_load, predict_load, set_up
 from benchmarks.options import Options
 from benchmarks.result import CaseResult, Cell, Chart, Column
-from benchmarks.sample import Spread, in_turns, measure, spreads
+from benchmarks.sample import Sample, Spread, in_turns, measure, paired_ratios, spreads
 from benchmarks.servers.target import Target
 from benchmarks.servers.triton import triton
 from benchmarks.servers.truss import serve
@@ -94,16 +94,20 @@ def measure_paths(
         for name, load in loads.items():
             measure(targets[name], load(2, requests=4))
         idle = {name: _rss_bytes(targets[name]) for name in loads}
+        others = [name for name in loads if name != _TRUSS]
         for streams in options.streams or default_streams:
             seconds = options.seconds or 2.0
             paths = {
                 name: partial(measure, targets[name], load(streams, duration_s=seconds), idle[name])
                 for name, load in loads.items()
             }
-            for name, samples in in_turns(paths, options.rounds).items():
-                cells: dict[str, Cell] = {**spreads(samples)}
+            samples = in_turns(paths, options.rounds)
+            for name, taken in samples.items():
+                cells: dict[str, Cell] = {**spreads(taken)}
                 result.add(streams=float(streams), path=name, **cells)
-    _compare(result, [name for name in loads if name != _TRUSS])
+            shown = ", ".join(_ratio(samples, other) for other in others)
+            result.find(f"With {streams} at once, {_TRUSS} carries {shown}.")
+    _draw(result, (*others, _TRUSS))
     return result
 
 
@@ -111,31 +115,22 @@ def _rss_bytes(target: Target) -> int:
     return total(usage_by_role(target.pid)).rss_bytes
 
 
-def _compare(result: CaseResult, others: Sequence[str]) -> None:
-    figures = {(row["path"], row["streams"]): row for row in result.rows}
+def _ratio(samples: dict[str, list[Sample]], other: str) -> str:
+    ratio = paired_ratios(samples[_TRUSS], samples[other]).get("tok_s")
+    failed = spreads(samples[other])["failed"].median
+    note = f" (which left {failed:.0f} streams unfinished)" if failed else ""
+    return f"{ratio.as_ratio} {other}{note}" if ratio else f"more than {other}"
 
-    def median(path: str, streams: Cell, key: str) -> float:
-        cell = figures[path, streams].get(key)
-        return cell.median if isinstance(cell, Spread) else 0.0
 
-    counts = list(dict.fromkeys(row["streams"] for row in result.rows))
-    for streams in counts:
-        ours = median(_TRUSS, streams, "tok_s")
-        ratios = []
-        for other in others:
-            theirs, failed = (median(other, streams, key) for key in ("tok_s", "failed"))
-            note = f" (which left {failed:.0f} streams unfinished)" if failed else ""
-            ratios.append(
-                f"{ours / theirs:.2f} × {other}{note}" if theirs else f"more than {other}"
-            )
-        result.find(f"With {streams:.0f} at once, {_TRUSS} carries {', '.join(ratios)}.")
+def _draw(result: CaseResult, names: Sequence[str]) -> None:
     for key, title, unit in (
         ("tok_s", "Tokens per second", "tokens/s"),
         ("ttft_p50_ms", "Time to the first token, p50", "ms"),
         ("server_cpu_us", "CPU time of the server per token", "µs"),
     ):
-        curves = {
-            name: [(float(str(n)), median(name, n, key)) for n in counts]
-            for name in (*others, _TRUSS)
-        }
+        curves: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+        for row in result.rows:
+            cell = row.get(key)
+            median = cell.median if isinstance(cell, Spread) else 0.0
+            curves[str(row["path"])].append((float(str(row["streams"])), median))
         result.charts.append(Chart(f"{result.name}-{key}", title, "streams", unit, curves))
