@@ -66,8 +66,13 @@ def describe_machine() -> dict[str, str]:
 
 
 def _cpu_model() -> str:
-    found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    return found[1] if found else platform.machine()
+    """Return the CPU's name; virtual machines leave out the generation, which the numbers tell."""
+    pairs = re.findall(r"^([\w ]+?)\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    found = dict(reversed(pairs))
+    if "model name" not in found:
+        return platform.machine()
+    numbers = [f"{key.split()[-1]} {found[key]}" for key in ("cpu family", "model") if key in found]
+    return f"{found['model name']} ({', '.join(numbers)})"
 
 
 @dataclass(slots=True)
