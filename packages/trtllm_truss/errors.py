@@ -140,3 +140,14 @@ class BuildError(StartupError):
 
 class TritonError(StartupError):
     """Triton Inference Server is not installed or failed to start."""
+
+
+def drop_tracebacks(error: BaseException) -> None:
+    """Drop the tracebacks of a handled error and of its context.
+
+    Their frames hold the error itself, a cycle, and with it the request's body.
+    """
+    each: BaseException | None = error
+    while each is not None:
+        each.__traceback__ = None
+        each = each.__context__

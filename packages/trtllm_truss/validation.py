@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 SHOWN_CHARACTERS = 60
 """Limit of a caller's name or value in a message."""
 
-_ENCODER = json.JSONEncoder(default=str)
+_ENCODER = json.JSONEncoder(default=str, check_circular=False)  # the check keeps the value alive
 
 _MUST_BE = {
     "string_type": "it must be a string",
@@ -79,7 +79,9 @@ def shown(value: Any) -> str:
     if isinstance(value, str):
         value = value[:SHOWN_CHARACTERS]
     text = ""
-    for part in _ENCODER.iterencode(value):  # lazily: the value can be megabytes
+    is_plain = not isinstance(value, (dict, list, tuple))
+    # Lazily: a container can be megabytes. Its encoder is left to the garbage collector.
+    for part in (_ENCODER.encode(value),) if is_plain else _ENCODER.iterencode(value):
         text += part
         if len(text) > SHOWN_CHARACTERS:
             break

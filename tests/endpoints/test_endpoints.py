@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import httpx
@@ -19,6 +21,7 @@ from trtllm_truss.endpoints.routes import build_routes
 from trtllm_truss.errors import EngineUnavailable
 from trtllm_truss.text.tokenizer import TextTokenizer, load_tokenizer
 
+PACKAGE = "/trtllm_truss/"
 TGI = {"User-Agent": "unknown/None; hf_hub/1.0.0; python/3.12"}
 CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9}
 GONE = EngineUnavailable("the engine has died.", retry_after_s=5)
@@ -317,3 +320,52 @@ async def test_the_operators_defaults_override_the_models() -> None:
     assert [each.top_p for each in sampling] == [0.9, 0.5, 0.85, None]
     assert [each.top_k for each in sampling] == [0, 0, 5, None]
     assert [request.max_tokens for request in engine.requests] == [7] * 4
+
+
+def is_ours(thing: object) -> bool:
+    """Return True for an object of this package, and for a frame of its code."""
+    if isinstance(thing, FrameType):
+        return PACKAGE in thing.f_code.co_filename
+    return type(thing).__module__.startswith("trtllm_truss")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/predict", {"prompt": "Hi", "max_tokens": 9}),
+        ("/predict", {"prompt": "Hi", "max_tokens": 9, "stop_words": ["."]}),
+        ("/predict", {"prompt": "Hi", "max_tokens": 0}),
+        ("/predict", {"prompt": ["Hi", {"a": [1, 2, 3]}]}),
+        ("/predict", {"prompt": "Hi " * 9000}),
+        ("/predict", "{"),
+        ("/chat", CHAT),
+        ("/chat", {**CHAT, "stream": True}),
+        ("/chat", {**CHAT, "messages": []}),
+        ("/completions", {"prompt": "Hi", "max_tokens": 9}),
+        ("/responses", {"input": "Hi", "stream": True}),
+        ("/messages", CHAT),
+        ("/messages", {**CHAT, "stream": True}),
+    ],
+)
+@pytest.mark.parametrize("steps", [("Yes", "."), ("Yes", GONE), (GONE,)])
+async def test_a_request_leaves_nothing_to_the_garbage_collector(
+    path: str, body: Any, steps: Sequence[Step]
+) -> None:
+    content = body if isinstance(body, str) else json.dumps(body)
+    client, _ = served(steps)
+    client.headers["Accept"] = "text/event-stream"
+    async with client:
+        await client.post(path, content=content)  # builds what all requests share
+        gc.freeze()  # spares the collections of a large process
+        gc.disable()
+        try:
+            await client.post(path, content=content)
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            gc.collect()
+            left = [thing for thing in gc.garbage if is_ours(thing)]
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
+            gc.unfreeze()
+    assert left == []

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from trtllm_truss.endpoints.disconnect import Client, ClientGone
 from trtllm_truss.endpoints.streaming import AnswerStream, EncodedAnswer, internal_error
-from trtllm_truss.errors import TrussError
+from trtllm_truss.errors import TrussError, drop_tracebacks
 from trtllm_truss.protocols.base import (
     JSON_MEDIA_TYPE,
     SSE_MEDIA_TYPE,
@@ -75,6 +75,7 @@ class Endpoint:
             response = await self._respond(request, call, adapter.name, call_id)
         except TrussError as error:
             response = _error_response(error, adapter)
+            drop_tracebacks(error)
         except ClientGone:  # the status appears in the access log only
             response = Response(status_code=CLIENT_GONE_STATUS)
         except Exception:

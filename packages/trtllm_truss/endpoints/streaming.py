@@ -13,7 +13,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from trtllm_truss.endpoints.disconnect import Client, ClientGone, SelfCancel
-from trtllm_truss.errors import InternalError, TrussError
+from trtllm_truss.errors import InternalError, TrussError, drop_tracebacks
 from trtllm_truss.protocols.base import Writer
 from trtllm_truss.requests import AnswerItem, GenerationEnd
 
@@ -87,6 +87,7 @@ class EncodedAnswer:
             return await (self._next() if first is None else first)
         except TrussError as error:
             self.over = True
+            drop_tracebacks(error)
             return self._writer.error(error)
         except Exception:
             self.over = True
@@ -198,6 +199,7 @@ class AnswerStream(StreamingResponse):
                     await watch.stop()
         except TrussError as error:
             logger.warning("response aborted: %s: %s", error.code, error.message)
+            drop_tracebacks(error)
         except SlowReader:
             logger.warning(
                 "response aborted: client read nothing for %g s (serving.reader_timeout_s)",

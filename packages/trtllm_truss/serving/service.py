@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 _triton_log = logging.getLogger("triton")
 
-_OBJECTS_BEFORE_COLLECTION = 20_000
+_OBJECTS_BEFORE_COLLECTION = 200_000  # 512 requests in flight hold fewer
 _OPEN_FILES = 65_536  # more make programs slow that close all they might have
 _WEIGHTS_BYTES_PER_S = 2e8  # of a slow network disk; an engine's files load several times faster
 _GIVEN_UP_STATUS = 70  # EX_SOFTWARE: the engine cannot be kept running

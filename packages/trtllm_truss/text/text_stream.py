@@ -63,7 +63,7 @@ class TextStream:
     ) -> None:
         self._decoding = tokenizer.start_decoding(skip_special_tokens, shown)
         self._matcher = StopWordMatcher(stop_words, shown=include_stop_word)
-        self._push = self._push_watched if stop_words else self._push_all
+        self._is_watched = bool(stop_words)
 
     @property
     def stopped(self) -> bool:
@@ -75,15 +75,14 @@ class TextStream:
 
     def push(self, ids: Sequence[int]) -> Piece:
         """Take the next generated ids, and return the text that is now certain."""
-        return self._push(ids)
+        if self._is_watched:
+            return self._push_watched(ids)
+        return Piece(self._decoding.push(ids), False, len(ids))
 
     def finish(self) -> str:
         """End the answer, and return the text that was held back."""
         text, stopped = self._matcher.push(self._decoding.flush())
         return text if stopped else text + self._matcher.flush()
-
-    def _push_all(self, ids: Sequence[int]) -> Piece:
-        return Piece(self._decoding.push(ids), False, len(ids))
 
     def _push_watched(self, ids: Sequence[int]) -> Piece:
         """Push one id at a time, to find the one that completes the stop word."""

@@ -7,7 +7,7 @@ Templates expect a tool's result as a message of its own and calls beside the te
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.fields import check_length
@@ -76,22 +76,13 @@ class _Turns:
 
     def __init__(self) -> None:
         self._messages: list[Message] = []
-        self._readers: Mapping[str, Mapping[str, Callable[[Message, str], None]]] = {
-            "system": {},
-            "user": {"tool_result": self._tool_result},
-            "assistant": {
-                "thinking": self._thinking,
-                "redacted_thinking": self._redacted_thinking,
-                "tool_use": self._tool_use,
-            },
-        }
 
     def read(self, role: str, content: Any, path: str) -> None:
         """Add the content of one message."""
         if isinstance(content, str):
             self._add_text(role, content)
             return
-        readers = self._readers[role]
+        readers = self._READERS[role]
         texts = None
         for block, kind, where in _blocks(content, path):
             if kind == "text":
@@ -100,7 +91,7 @@ class _Turns:
                 texts.append(_text(block, where))
             elif kind in readers:
                 texts = None
-                readers[kind](block, where)
+                readers[kind](self, block, where)
             else:
                 kinds = ", ".join(("text", *readers))
                 raise InvalidRequest(
@@ -163,6 +154,16 @@ class _Turns:
             text = f"Error: {text}"
         id_ = _string(block, "tool_use_id", path)
         self._messages.append({"role": "tool", "tool_call_id": id_, "content": [text]})
+
+    _READERS: ClassVar[Mapping[str, Mapping[str, Callable[[_Turns, Message, str], None]]]] = {
+        "system": {},
+        "user": {"tool_result": _tool_result},
+        "assistant": {
+            "thinking": _thinking,
+            "redacted_thinking": _redacted_thinking,
+            "tool_use": _tool_use,
+        },
+    }
 
 
 def _blocks(content: Any, path: str) -> Iterator[tuple[Message, str, str]]:
