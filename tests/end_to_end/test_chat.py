@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 from tests.support.terminal import Terminal
 from tests.support.truss_process import Served
@@ -28,9 +29,11 @@ def test_a_conversation_on_a_terminal(server: Served, tmp_path: Path) -> None:
         terminal.type("\x03")
         terminal.until(r"\[stopped\]")
         assert settles(lambda: server.running() == 0)
+        before = server.metric("prompt_tokens_total")
 
         terminal.type("Answer in\x1b\rone word.\r")  # Alt-Enter
         shown = terminal.until(r"\[\d+ tokens, finish reason \w+; first token after .*tokens/s\]")
+        read = server.metric("prompt_tokens_total") - before
         terminal.type(f"/stats\r/save {file}\r")
         terminal.until("1 answers.*saved: ")
         terminal.type("\x03")  # at the prompt it ends nothing
@@ -43,8 +46,9 @@ def test_a_conversation_on_a_terminal(server: Served, tmp_path: Path) -> None:
     assert messages[1]["content"].startswith("Machine learning is")
     assert messages[2]["content"] == "Answer in\none word."
     last = messages.pop()["content"]
-    # Few tokens: the reused KV cache of an answer that was stopped may decide a tie later on.
-    assert last.startswith(server.post({"messages": messages, "max_tokens": 8}).text)
+    body = {"messages": messages, "max_tokens": 1}
+    whole = httpx.post(f"{root}/v1/chat/completions", json=body, timeout=60).json()
+    assert read == whole["usage"]["prompt_tokens"], "the whole conversation is sent"
     assert last.strip().replace("\n", "\r\n") in shown
 
 

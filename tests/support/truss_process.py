@@ -109,11 +109,14 @@ class Served:
         """Return the result of the platform's health check."""
         return httpx.get(f"http://127.0.0.1:{self.port}/v1/models/model").status_code == 200
 
-    def running(self) -> int:
-        """Return `trtllm_truss_requests_running`."""
+    def metric(self, name: str) -> int:
+        """Return `trtllm_truss_NAME`."""
         page = httpx.get(f"http://127.0.0.1:{self.port}/metrics", follow_redirects=True).text
-        (value,) = re.findall(r"^trtllm_truss_requests_running (\d+)", page, re.MULTILINE)
+        (value,) = re.findall(rf"^trtllm_truss_{name} (\d+)", page, re.MULTILINE)
         return int(value)
+
+    def running(self) -> int:
+        return self.metric("requests_running")
 
     def end(self, number: int = signal.SIGTERM, timeout_s: float = PATIENCE_S) -> int:
         self.process.send_signal(number)
