@@ -46,7 +46,7 @@ def test_an_answer_whole_and_streamed(client: anthropic.Anthropic) -> None:
     with client.messages.stream(**asked) as stream:
         texts = list(stream.text_stream)
         final = stream.get_final_message()
-    assert len(texts) > 2
+    assert len(texts) > 1
     assert "".join(texts) == whole.content[0].text == final.content[0].text
     assert final.usage.output_tokens == whole.usage.output_tokens
     assert final.stop_reason == whole.stop_reason

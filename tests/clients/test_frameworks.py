@@ -18,7 +18,7 @@ def test_llama_index(example: Example) -> None:
     assert source.raw_input["kwargs"]["city"] in ("Oslo", "Paris", "Rome")
     texts = [chunk.delta or "" for chunk in ran["llm"].stream_complete("Say hello.")]
     assert "ello" in "".join(texts)
-    assert len(texts) > 2
+    assert len(texts) > 1
 
 
 def test_pydantic_ai(example: Example) -> None:

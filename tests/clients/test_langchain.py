@@ -58,7 +58,7 @@ def test_a_streamed_call(chat: ChatOpenAI, example: Example) -> None:
     ran = example("")
     caller = chat.bind_tools([ran["Weather"]], tool_choice="any", parallel_tool_calls=False)
     first, *others = list(caller.stream(ran["QUESTION"]))
-    assert len(others) > 2
+    assert len(others) > 1
     for chunk in others:
         first += chunk
     (call,) = first.tool_calls

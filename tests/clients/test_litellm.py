@@ -85,7 +85,7 @@ def test_a_stream(address: str, provider: str) -> None:
     hello = [{"role": "user", "content": "Say hello."}]
     chunks = list(litellm.completion(messages=hello, stream=True, **options))
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
-    assert len(chunks) > 3
+    assert len(chunks) > 2
     assert text == litellm.completion(messages=hello, **options).choices[0].message.content
 
 

@@ -70,7 +70,7 @@ def test_a_streamed_call(client: openai.OpenAI, choice: str, example: Example) -
         ]
         final = stream.get_final_completion()
     (call,) = final.choices[0].message.tool_calls or ()
-    assert len(deltas) > 2
+    assert len(deltas) > 1
     assert "".join(deltas) == call.function.arguments
     assert isinstance(call.function.parsed_arguments, kind)
     assert call.id
@@ -111,7 +111,7 @@ def test_streamed_and_parsed_responses(client: openai.OpenAI, example: Example) 
     assert [event.sequence_number for event in events] == list(range(len(events)))
     assert events[0].type == "response.created"
     deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
-    assert len(deltas) > 2
+    assert len(deltas) > 1
     assert "".join(deltas) == final.output_text
 
 

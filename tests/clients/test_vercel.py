@@ -39,7 +39,7 @@ def test_a_streamed_call(node_example: NodeExample) -> None:
         "  return parts; })()",
     )
     kinds = [part["type"] for part in ran]
-    assert kinds.count("tool-input-delta") > 2
+    assert kinds.count("tool-input-delta") > 1
     assert "error" not in kinds
     (call,) = (part for part in ran if part["type"] == "tool-call")
     assert call["input"]["city"] in CITIES

@@ -26,7 +26,7 @@ def test_it_answers_and_streams(chat: Any) -> None:
     assert "ello" in whole.content
     assert whole.response_metadata["finish_reason"] == "stop"
     chunks = list(chat.stream([("system", "Be brief."), ("human", "Say hello.")]))
-    assert len(chunks) > 2
+    assert len(chunks) > 1
     assert "".join(chunk.content for chunk in chunks) == whole.content
     usage = [chunk.usage_metadata for chunk in chunks if chunk.usage_metadata]
     assert usage[-1]["output_tokens"] == whole.usage_metadata["output_tokens"]

@@ -93,7 +93,7 @@ def test_a_completion_whole_and_streamed(client: openai.OpenAI, base_url: str) -
     events = chunks(f"{base_url}/completions", TEXT)
     for event in events:
         check(CompletionChunk, event)
-    assert len(events) > 2
+    assert len(events) > 1
     assert "".join(event["choices"][0]["text"] for event in events) == whole.choices[0].text
 
 

@@ -55,7 +55,7 @@ def test_a_text_whole_and_streamed(client: openai.OpenAI) -> None:
         check_response_event(event.model_dump(exclude_unset=True, by_alias=True))
     assert [event.sequence_number for event in events] == list(range(len(events)))
     deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
-    assert len(deltas) > 2
+    assert len(deltas) > 1
     assert "".join(deltas) == whole.output_text
     assert events[-1].type == "response.incomplete"
     assert events[-1].response.usage == whole.usage
