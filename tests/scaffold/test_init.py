@@ -398,3 +398,71 @@ def test_the_default_folder_has_a_plain_name(
     engine = write(tmp_path / "engines" / folder, new_config())
     assert main(["init", str(engine), "--tokenizer", tokenizer]) == 0
     assert (tmp_path / name / "config.yaml").is_file()
+
+
+FOREIGN_CHOICES = b"""\
+option.trust_remote_code=true
+HF_MODEL_TRUST_REMOTE_CODE=true
+OPTION_TOKENIZER=evil/words
+option.tokenizer_revision=refs/pr/7
+option.model_id=evil/other
+option.revision=refs/pr/7
+option.max_rolling_batch_size=8
+"""
+
+
+@pytest.mark.parametrize("place", ["hub", "s3", "folder", "beside"])
+def test_settings_of_a_repository_neither_allow_code_nor_name_another_one(
+    place: str, tmp_path: Path, hub: HubServer, s3: S3Server, initialize: Initialize
+) -> None:
+    files = in_memory(new_config(), **{"serving.properties": FOREIGN_CHOICES})
+    folder = tmp_path / "engine"
+    hub.add("org/engine", files)
+    s3.upload("engines", "lmi", files)
+    folder.mkdir()
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    names = {
+        "hub": "org/engine",
+        "s3": "s3://engines/lmi",
+        "folder": str(folder),
+        "beside": str(folder / "config.json"),
+    }
+    written = initialize(names[place])
+    engine = str(folder) if place in ("folder", "beside") else names[place]
+    assert written.metadata == {
+        "tags": ["text-generation"],
+        "engine_repository": engine,
+        "tensor_parallelism": 1,
+        "runtime": {"max_batch_size": 8},
+        "example_model_input": written.metadata["example_model_input"],
+    }
+    assert "trust_remote_code" not in written.text
+    assert "not taken from the repository:" in written.printed
+    assert "option.trust_remote_code=true: only you choose it, with --trust-rem" in written.printed
+    assert "option.model_id=evil/other: only you choose it, with ENGINE of init" in written.printed
+
+
+def test_consent_is_written_with_what_it_allows_and_who_gave_it(
+    tmp_path: Path, initialize: Initialize
+) -> None:
+    folder = write(tmp_path / "engine", new_config())
+    (folder / "tokenization_own.py").write_text("")
+    file = tmp_path / "engine/serving.properties"
+    file.write_text("option.model_id=.\noption.trust_remote_code=true\n")
+    written = initialize(str(file))
+    assert written.metadata["trust_remote_code"] is True
+    consent = f"trust_remote_code was set by {file}: Python code of {folder} runs with all rights"
+    words = " ".join(written.text.replace("\n# ", " ").split()).lower()
+    for text in (written.printed.lower(), words, " ".join(written.readme.split()).lower()):
+        assert consent.lower() in text
+
+
+def test_consent_does_not_reach_a_tokenizer_that_the_manifest_names(
+    tmp_path: Path, hub: HubServer, refused: Refused
+) -> None:
+    hub.add("org/words", TOKENIZER)
+    engine = write(tmp_path / "engine", new_config())
+    tokenizer = {"repository": "org/words", "revision": None}
+    (engine / "engine.manifest.json").write_text(json.dumps({"tokenizer": tokenizer}))
+    assert "name it yourself with --tokenizer" in refused(str(engine), "--trust-remote-code")

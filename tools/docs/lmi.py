@@ -62,7 +62,9 @@ own `config.yaml`; the number of GPUs follows from the ranks.
 
 `trtllm-truss init serving.properties`, or with the folder or repository that holds the file, writes
 a whole Truss: it also reads the engine, and chooses its image and accelerator
-([deploy.md](deploy.md#the-first-thing-to-type)).
+([deploy.md](deploy.md#the-first-thing-to-type)). Of a file inside a folder or repository it takes
+neither `trust_remote_code` nor `model_id`, `tokenizer` and their revisions: name the file itself,
+or use the options of `init`.
 
 A model on the Hub, or any build option, becomes `build`. Otherwise `model_id` is a folder or prefix
 with engines and becomes `engine_repository`, which needs no build options.

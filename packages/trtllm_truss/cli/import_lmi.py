@@ -15,6 +15,8 @@ from trtllm_truss.cli.layout import read_config
 from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.errors import SettingsError
+from trtllm_truss.scaffold.consent import consent_text
+from trtllm_truss.scaffold.documents import comment
 from trtllm_truss.settings.lmi_import.conversion import Row, convert_options
 from trtllm_truss.settings.lmi_import.option import Outcome
 from trtllm_truss.settings.lmi_import.reading import (
@@ -66,7 +68,14 @@ def run(options: argparse.Namespace) -> int:
         {"model_metadata": imported.metadata},
         HostInfo.from_config(content).version_for(),
     )
-    text = _document(content, imported.metadata, settings.world_size)
+    sources = [str(file) for file in options.files]
+    sources += ["this process's variables"] if options.environment else []
+    consent = (
+        consent_text(imported.metadata, f"by {' or '.join(sources)}")
+        if settings.trust_remote_code
+        else ""
+    )
+    text = comment(consent) + _document(content, imported.metadata, settings.world_size)
     output: Path | None = options.output
     if output is None:
         print(text, end="")
@@ -75,6 +84,8 @@ def run(options: argparse.Namespace) -> int:
     else:
         output.write_text(text, encoding="utf-8")
     report_options(imported.rows, overridden(values, given))
+    if consent:
+        echo(f"note: {consent}")
     return 0
 
 

@@ -10,6 +10,7 @@ from trtllm_truss.cli.common import echo, require_empty
 from trtllm_truss.cli.import_lmi import report_options
 from trtllm_truss.scaffold.documents import config_text, readme_text
 from trtllm_truss.scaffold.folder import write_folder
+from trtllm_truss.scaffold.origin import read_origin
 from trtllm_truss.scaffold.planning import Wish, make_plan
 from trtllm_truss.settings.loading import read_environment
 
@@ -54,17 +55,19 @@ def run(options: argparse.Namespace) -> int:
         image=options.image,
         trust_remote_code=options.trust_remote_code,
     )
-    plan, origin = make_plan(wish, read_environment())
+    environment = read_environment()
+    origin = read_origin(wish.engine, wish.gpus, environment.hf_access_token)
+    report_options(origin.rows, origin.ignored)
+    plan = make_plan(wish, origin, environment)
     output: Path = options.output or Path(plan.name)
     require_empty(output)
-    report_options(origin.rows, origin.ignored)
     texts = {"config.yaml": config_text(plan), "README.md": readme_text(plan)}
     write_folder(output.absolute(), texts, list(plan.requirements))
     print(f"{plan.name}: {plan.kind}")
     print(f"image: {plan.runtime.image or 'the one of Truss'}: {plan.runtime.reason}")
     if plan.place is not None:
         print(f"accelerator: {plan.place.accelerator}: {plan.place.reason}")
-    for note in plan.notes:
+    for note in filter(None, (plan.consent, *plan.notes)):
         echo(f"note: {note}")
     folder = shlex.quote(str(output))
     print(f"wrote {folder}; next: trtllm-truss check --truss {folder}, then truss push {folder}")

@@ -17,6 +17,9 @@ from trtllm_truss.scaffold.runtime import Runtime
 from trtllm_truss.settings.loading import ACCESS_TOKEN_SECRET
 
 _WIDTH = 98
+_WHOLE_WORDS: Mapping[str, Any] = {"break_on_hyphens": False, "break_long_words": False}
+"""Options of `textwrap` that keep paths whole."""
+
 _QUESTION = "What is machine learning?"
 _MAX_TOKENS = 128
 _GIB = 1 << 30
@@ -41,6 +44,7 @@ class Plan:
         metadata: `model_metadata` without its example.
         takes_messages: the tokenizer has a chat template.
         notes: what the user has to know, one sentence or two each.
+        consent: what `trust_remote_code` allows, and who gave it; empty without it.
     """
 
     name: str
@@ -54,6 +58,7 @@ class Plan:
     metadata: Mapping[str, Any]
     takes_messages: bool = False
     notes: Sequence[str] = ()
+    consent: str = ""
 
     @property
     def example(self) -> dict[str, Any]:
@@ -117,7 +122,7 @@ def config_text(plan: Plan) -> str:
             {"secrets": {ACCESS_TOKEN_SECRET: None}},
         ),
         (
-            "",
+            plan.consent,
             {
                 "model_metadata": {
                     "tags": ["text-generation"],
@@ -127,7 +132,7 @@ def config_text(plan: Plan) -> str:
             },
         ),
     ]
-    return "\n".join(_comment(reason) + _yaml(values) for reason, values in sections if values)
+    return "\n".join(comment(reason) + _yaml(values) for reason, values in sections if values)
 
 
 def readme_text(plan: Plan) -> str:
@@ -136,15 +141,19 @@ def readme_text(plan: Plan) -> str:
     reasons = [f"**Image.** {_first_upper(plan.runtime.reason)}"]
     if plan.place is not None:
         reasons.append(f"**Accelerator.** {plan.place.accelerator}: {plan.place.reason}")
+    reasons += [f"**Consent.** {plan.consent}"] if plan.consent else []
     reasons += plan.notes
     bullets = "\n".join(
-        textwrap.fill(_one_line(text), _WIDTH, initial_indent="- ", subsequent_indent="  ")
+        textwrap.fill(
+            _one_line(text), _WIDTH, initial_indent="- ", subsequent_indent="  ", **_WHOLE_WORDS
+        )
         for text in reasons
     )
     intro = textwrap.fill(
         f"A Truss for {plan.kind}, written by trtllm-truss {__version__} from "
         f"`{_one_line(plan.origin)}`. `config.yaml` has the settings.",
         _WIDTH,
+        **_WHOLE_WORDS,
     )
     return f"""# {plan.name}
 
@@ -181,10 +190,11 @@ $ curl -N localhost:8080/v1/models/model:predict -d {body}
 """
 
 
-def _comment(text: str) -> str:
+def comment(text: str) -> str:
+    """Return a text as lines of comments; empty for an empty one."""
     if not text:
         return ""
-    lines = textwrap.wrap(_first_upper(_one_line(text)), _WIDTH - 2)
+    lines = textwrap.wrap(_first_upper(_one_line(text)), _WIDTH - 2, **_WHOLE_WORDS)
     return "".join(f"# {line}\n" for line in lines)
 
 

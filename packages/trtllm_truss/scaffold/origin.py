@@ -12,7 +12,13 @@ from trtllm_truss.artifacts.s3 import S3
 from trtllm_truss.engines.layout import GGUF_SUFFIX, OPENVINO_MODEL, WEIGHTS_SUFFIX
 from trtllm_truss.engines.rank_files import ENGINE_SUFFIX
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.settings.lmi_import.conversion import MOUNTED_MODEL, Row, convert_options
+from trtllm_truss.settings.lmi_import.conversion import (
+    MOUNTED_MODEL,
+    MOUNTS,
+    Row,
+    convert_options,
+    is_mounted,
+)
 from trtllm_truss.settings.lmi_import.option import Outcome
 from trtllm_truss.settings.lmi_import.reading import collect_options, overridden, read_lines
 
@@ -33,15 +39,19 @@ class Origin:
         metadata: keys of `model_metadata`, not validated.
         rows: the outcome of each LMI option; empty without LMI settings.
         ignored: LMI options that lose to another spelling.
+        consent: where the operator allowed code to run; empty if nowhere.
     """
 
     metadata: dict[str, Any]
     rows: tuple[Row, ...] = ()
     ignored: tuple[str, ...] = ()
+    consent: str = ""
 
 
 def read_origin(engine: str, gpus: int | None, token: str | None) -> Origin:
     """Resolve an engine's name; read `serving.properties` where there is one.
+
+    A file that the user names speaks for the user; one found inside a repository does not.
 
     Args:
         engine: `org/name` (with `@` and a revision, if any), `s3://…`, a folder, `package://…`, or
@@ -57,7 +67,7 @@ def read_origin(engine: str, gpus: int | None, token: str | None) -> Origin:
     if "://" not in engine and file.is_file():
         if not file.name.endswith(_FILES_OF_ENGINES):
             place = str(file.resolve().parent)
-            return _from_lmi(_read_properties(file), place, None, gpus)
+            return _from_lmi(_read_properties(file), place, None, gpus, named_file=file)
         engine = str(file.resolve().parent)
     repository, revision = locate(engine, "ENGINE")
     source = open_repository(repository, revision, setting="ENGINE", token=token)
@@ -100,11 +110,18 @@ def is_folder(repository: str) -> bool:
     return not (is_on_hub(repository) or repository.startswith((S3, PACKAGE)))
 
 
-def _from_lmi(values: dict[str, str], place: str, revision: str | None, gpus: int | None) -> Origin:
+def _from_lmi(
+    values: dict[str, str],
+    place: str,
+    revision: str | None,
+    gpus: int | None,
+    named_file: Path | None = None,
+) -> Origin:
+    """Convert the settings of `named_file`, or without one those inside the repository `place`."""
     given = collect_options(values)
     if not given:
         return Origin(_named(place, revision))
-    imported = convert_options(given, gpus)
+    imported = convert_options(given, gpus, of_repository=named_file is None)
     metadata = dict(imported.metadata)
     section, key = (metadata[_BUILD], _CHECKPOINT) if _BUILD in metadata else (metadata, _ENGINE)
     found, is_here = _within(place, str(section.get(key, MOUNTED_MODEL)))
@@ -112,7 +129,8 @@ def _from_lmi(values: dict[str, str], place: str, revision: str | None, gpus: in
     if is_here and revision is not None:
         section[key.replace("repository", "revision")] = revision
     rows = tuple(map(_without_gpus, imported.rows)) if gpus is None else imported.rows
-    return Origin(metadata, rows, tuple(overridden(values, given)))
+    consent = f"by {named_file}" if metadata.get("trust_remote_code") else ""
+    return Origin(metadata, rows, tuple(overridden(values, given)), consent)
 
 
 def _without_gpus(row: Row) -> Row:
@@ -125,18 +143,17 @@ def _without_gpus(row: Row) -> Row:
 
 def _within(place: str, model: str) -> tuple[str, bool]:
     """Replace the folder that SageMaker mounts by its origin; return whether it was one."""
-    for mount in (MOUNTED_MODEL, "."):
-        if model.rstrip("/") == mount:
-            return place, True
-        if model.startswith(f"{mount}/"):
-            below = PurePosixPath(model.removeprefix(f"{mount}/"))
-            if is_on_hub(place) or ".." in below.parts:
-                raise SettingsError(
-                    f"option.model_id is {model!r}, a folder inside {place!r}; name that folder's "
-                    "own repository as ENGINE."
-                )
-            return f"{place.rstrip('/')}/{below}", True
-    return locate(model, "option.model_id")[0], False
+    if not is_mounted(model):
+        return locate(model, "option.model_id")[0], False
+    if model.rstrip("/") in MOUNTS:
+        return place, True
+    below = PurePosixPath(model).relative_to(MOUNTED_MODEL if model.startswith("/") else ".")
+    if is_on_hub(place) or ".." in below.parts:
+        raise SettingsError(
+            f"option.model_id is {model!r}, a folder inside {place!r}; name that folder's own "
+            "repository as ENGINE."
+        )
+    return f"{place.rstrip('/')}/{below}", True
 
 
 def _named(repository: str, revision: str | None) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -21,11 +21,13 @@ from trtllm_truss.engines.diagnostics import error
 from trtllm_truss.engines.inspection import EngineDescription, EngineKind
 from trtllm_truss.engines.json_files import parse_json
 from trtllm_truss.engines.llm_api.arguments import completed
+from trtllm_truss.engines.manifest import MANIFEST_FILE
 from trtllm_truss.engines.versions import version_in
 from trtllm_truss.errors import ArtifactError, SettingsError
+from trtllm_truss.scaffold.consent import consent_text
 from trtllm_truss.scaffold.documents import Plan
 from trtllm_truss.scaffold.folder import model_name
-from trtllm_truss.scaffold.origin import Origin, is_folder, locate, read_origin
+from trtllm_truss.scaffold.origin import Origin, is_folder, locate
 from trtllm_truss.scaffold.placing import DEGREES, Demand, Place, Verdict, place
 from trtllm_truss.scaffold.runtime import Runtime, choose_runtime, extra_requirements, wheels
 from trtllm_truss.serving.preflight import (
@@ -57,7 +59,7 @@ class Wish:
         tokenizer: its tokenizer's repository; None is the engine's.
         accelerator: `resources.accelerator`; None chooses one.
         image: `base_image.image`; None chooses one.
-        trust_remote_code: the setting of that name.
+        trust_remote_code: consent to run code of the repositories.
     """
 
     engine: str
@@ -66,26 +68,34 @@ class Wish:
     image: str | None = None
     trust_remote_code: bool = False
 
+    @property
+    def gpus(self) -> int | None:
+        """The number that `accelerator` states.
 
-def make_plan(wish: Wish, environment: Environment) -> tuple[Plan, Origin]:
+        Raises:
+            SettingsError: it is not an accelerator.
+        """
+        asked = parse_accelerator(self.accelerator) if self.accelerator else None
+        return asked.count if asked and ":" in str(self.accelerator) else None
+
+
+def make_plan(wish: Wish, origin: Origin, environment: Environment) -> Plan:
     """Read the engine's description and choose everything else.
 
     Raises:
         SettingsError: an option is wrong, or nothing fits the engine.
         ArtifactError: a repository is unreadable, or holds no engine or no tokenizer.
     """
-    asked = parse_accelerator(wish.accelerator) if wish.accelerator else None
-    gpus = asked.count if asked and ":" in str(wish.accelerator) else None
-    origin = read_origin(wish.engine, gpus, environment.hf_access_token)
     metadata = dict(origin.metadata)
     if wish.tokenizer is not None:
         metadata |= _tokenizer(*locate(wish.tokenizer, "--tokenizer"))
     if wish.trust_remote_code:
         metadata["trust_remote_code"] = True
     settings = parse_settings({"model_metadata": metadata})
-    if settings.engine_repository is None:
-        return _plan_build(wish, metadata, settings, environment), origin
-    return _plan_engine(wish, metadata, settings, environment), origin
+    planned = _plan_engine if settings.engine_repository is not None else _plan_build
+    plan = planned(wish, metadata, settings, environment)
+    given = "by --trust-remote-code" if wish.trust_remote_code else origin.consent
+    return replace(plan, consent=consent_text(plan.metadata, given)) if given else plan
 
 
 def _plan_engine(
@@ -94,10 +104,13 @@ def _plan_engine(
     repository = open_engine(settings, environment)
     engine = repository.describe()
     kind = EngineKind.CPU if engine is None else engine.kind
+    recorded: dict[str, Any] = {}
     if engine is not None and settings.tokenizer_repository is None:
-        metadata |= _recorded_tokenizer(engine)
+        recorded = _recorded_tokenizer(engine, settings)
+        metadata |= recorded
         settings = parse_settings({"model_metadata": metadata})
     takes_messages, notes = _examine_tokenizer(settings, repository, engine, environment)
+    notes += [f"{MANIFEST_FILE} of the engine names {key}, {recorded[key]}." for key in recorded]
     runtime = choose_runtime(kind, engine.config if engine else None, wish.image)
     if engine is not None and kind is EngineKind.TENSORRT_LLM:
         notes += _fix_parallelism(metadata, engine)
@@ -304,11 +317,21 @@ def _tokenizer(repository: str, revision: str | None) -> dict[str, Any]:
     }
 
 
-def _recorded_tokenizer(engine: EngineDescription) -> dict[str, Any]:
-    """Return the tokenizer of the engine's manifest, if it is on the Hub."""
+def _recorded_tokenizer(engine: EngineDescription, settings: Settings) -> dict[str, Any]:
+    """Return the tokenizer of the engine's manifest, if it is on the Hub.
+
+    Raises:
+        SettingsError: it is another repository's, and consent to run its code was given unseen.
+    """
     recorded = engine.manifest.tokenizer if engine.manifest else None
     if recorded is None or not is_on_hub(recorded.repository):
         return {}
+    if settings.trust_remote_code and recorded.repository != settings.engine_repository:
+        raise SettingsError(
+            f"{MANIFEST_FILE} of the engine names the tokenizer of {recorded.repository!r}, and "
+            "trust_remote_code would run its code; name it yourself with --tokenizer, or do "
+            "without the consent."
+        )
     return _tokenizer(recorded.repository, recorded.revision)
 
 

@@ -98,6 +98,26 @@ def test_no_documented_option_is_missing() -> None:
     assert sum(map(len, SECTIONS.values())) == len(OPTIONS)
 
 
+def test_only_the_operator_allows_code_or_names_a_repository() -> None:
+    given = {name for name, option in OPTIONS.items() if option.operator_says}
+    repositories = ("engine_repository", "checkpoint_repository", "tokenizer_repository")
+    of_repositories = (*repositories, "_revision", "trust_remote_code", "adapters", "publish_to")
+    assert given == {
+        name for name, option in OPTIONS.items() if option.target.endswith(of_repositories)
+    }
+
+
+def test_consent_of_a_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "serving.properties"
+    file.write_text("option.model_id=org/model\noption.trust_remote_code=true\n")
+    assert main(["import-lmi", str(file), "--truss", str(ROOT)]) == 0
+    shown = capsys.readouterr()
+    consent = f"rust_remote_code was set by {file}: Python code of org/model"
+    assert consent in " ".join(shown.out.replace("\n#", "").split())
+    assert f"note: t{consent}" in shown.err
+    assert yaml.safe_load(shown.out)["model_metadata"]["trust_remote_code"] is True
+
+
 def test_unmapped_options_have_a_reason() -> None:
     for option in OPTIONS.values():
         assert option.target if option.outcome is Outcome.MAPPED else option.reason, option.name

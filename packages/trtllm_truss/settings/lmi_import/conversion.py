@@ -14,6 +14,9 @@ from trtllm_truss.settings.lmi_import.reading import LmiOption
 MOUNTED_MODEL = "/opt/ml/model"
 """Folder of SageMaker for the artifacts of a serving.properties."""
 
+MOUNTS = (MOUNTED_MODEL, ".")
+"""Names of the folder that holds a serving.properties."""
+
 _INPUT_LEN = 1024
 """LMI's default max_input_len if only max_output_len is set."""
 _AWQ_CALIB_SIZE = 32
@@ -67,16 +70,23 @@ class _Context:
     max_ranks: int | None
 
 
-def convert_options(given: Sequence[LmiOption], gpus: int | None) -> ConversionResult:
+def convert_options(
+    given: Sequence[LmiOption], gpus: int | None, *, of_repository: bool = False
+) -> ConversionResult:
     """Convert options.
 
     Args:
         given: each option once.
         gpus: number of GPUs of the machine; None if unknown.
+        of_repository: the options come from a repository and not from the operator, so they can
+            neither allow code to run nor name another repository.
 
     Raises:
         SettingsError: an option has an invalid value.
     """
+    not_taken = [_not_taken(each) for each in given if of_repository and _is_operators(each)]
+    if of_repository:
+        given = [option for option in given if not _is_operators(option)]
     values = {option.name: option for option in given}
     context = _Context(_builds(values), _method(values), _max_ranks(values, gpus))
     metadata: dict[str, Any] = {}
@@ -86,7 +96,23 @@ def convert_options(given: Sequence[LmiOption], gpus: int | None) -> ConversionR
     if "model_id" not in values:
         metadata["engine_repository"] = MOUNTED_MODEL
     _complete(metadata.get("build", {}))
-    return ConversionResult(metadata, rows)
+    return ConversionResult(metadata, (*rows, *not_taken))
+
+
+def _is_operators(option: LmiOption) -> bool:
+    if option.name == "model_id" and is_mounted(option.value):
+        return False
+    return option.name in OPTIONS and bool(OPTIONS[option.name].operator_says)
+
+
+def _not_taken(option: LmiOption) -> Row:
+    detail = f"only you choose it, with {OPTIONS[option.name].operator_says} of init"
+    return _row(option, Outcome.NOT_TAKEN, detail)
+
+
+def is_mounted(model: str) -> bool:
+    """Return True if `model_id` names the folder of its serving.properties, or one below."""
+    return any(model.rstrip("/") == mount or model.startswith(f"{mount}/") for mount in MOUNTS)
 
 
 def _builds(values: Mapping[str, LmiOption]) -> bool:

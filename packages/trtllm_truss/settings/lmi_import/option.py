@@ -13,6 +13,7 @@ class Outcome(str, enum.Enum):
     MAPPED = "mapped"
     NOT_NEEDED = "not needed any more"
     UNSUPPORTED = "unsupported"
+    NOT_TAKEN = "not taken from the repository"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,8 @@ class OptionRule:
         methods: values of `quantize` that use it; empty means all.
         only: values for which `outcome` holds, others are unsupported; empty means all.
         reason: the reason, as a sentence without its dot; may be empty with a target.
+        operator_says: the option of `init` for a choice that belongs to the operator: to run code,
+            or to use another repository. Settings inside a repository cannot make it.
     """
 
     name: str
@@ -38,6 +41,7 @@ class OptionRule:
     methods: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
     reason: str = ""
+    operator_says: str = ""
 
 
 def flag(text: str) -> bool:
