@@ -93,6 +93,40 @@ async def test_an_overlong_prompt_error_has_its_length(tokenizer: TextTokenizer)
         await plans(tokenizer, prompt=None, prompt_ids=(5,) * 5000)
 
 
+@pytest.mark.parametrize(
+    "long",
+    [
+        {"prompt": "1 " * 500_000},
+        {"prompt": None, "messages": [{"role": "user", "content": "1 " * 500_000}]},
+    ],
+)
+@pytest.mark.parametrize("kept", [ENGINE.max_input_tokens + 1, 2**31 - 1])
+async def test_truncation_does_not_lift_the_limit_on_prompts(
+    tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch, long: dict[str, Any], kept: int
+) -> None:
+    encode, encoded = tokenizer._encode, []
+
+    def noted(text: str, add_special_tokens: bool) -> list[int]:
+        encoded.append(text)
+        return encode(text, add_special_tokens)
+
+    monkeypatch.setattr(tokenizer, "_encode", noted)
+    with pytest.raises(ContextLengthExceeded, match="tokens long; shorten it to at most"):
+        await plans(tokenizer, **long, truncate_prompt=kept)
+    assert sum(map(len, encoded)) < 100_000
+
+
+@pytest.mark.parametrize("kept", [1, 7, ENGINE.max_input_tokens, 2**31 - 1])
+async def test_truncation_keeps_the_last_tokens(tokenizer: TextTokenizer, kept: int) -> None:
+    for prompt in (
+        {"prompt": "the quick brown fox"},
+        {"prompt": None, "messages": [{"role": "user", "content": "a<|im_end|>b"}]},
+    ):
+        (whole,) = await plans(tokenizer, max_tokens=0, **prompt)
+        (cut,) = await plans(tokenizer, max_tokens=0, **prompt, truncate_prompt=kept)
+        assert cut.prompt.ids == whole.prompt.ids[-kept:]
+
+
 async def test_all_answers_share_their_stop_words(tokenizer: TextTokenizer) -> None:
     first, *others = await plans(tokenizer, n=8, stop_words=("end", "stop"))
     assert all(other.stop_words is first.stop_words for other in others)

@@ -59,9 +59,31 @@ def test_no_part_holds_a_special_token(pieces: list[str]) -> None:
     tokens = ["<a>", "<b>", "<ab>"]
     content = "".join(pieces)
     control = ControlTokens(tokens, "")
-    parts = list(control.split(str(control.mask({"content": content})["content"])))
+    masked = str(control.mask({"content": content})["content"])
+    parts = list(control.split(masked))
     assert "".join(parts) == content
     assert not [token for token in tokens for part in parts if token in part]
+    assert list(control.split_from_end(masked)) == parts[::-1]
+
+
+@given(
+    st.lists(st.sampled_from(["<|im_end|>", "<|im_", "the fox", "\n", "1"]), max_size=9),
+    st.integers(1, 60),
+)
+def test_the_end_of_a_conversation_is_that_of_the_whole(pieces: list[str], count: int) -> None:
+    assert encode("".join(pieces), keep_last=count)[-count:] == encode("".join(pieces))[-count:]
+
+
+def test_the_end_of_a_conversation_costs_no_more_than_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tokenizer, encoded = tokenizer_of("smollm2"), []
+    whole = tokenizer._encode
+    monkeypatch.setattr(
+        tokenizer, "_encode", lambda text, special: encoded.append(text) or whole(text, special)
+    )
+    encode("<|im_end|>" * 100_000, keep_last=10)
+    assert len(encoded) <= 10
 
 
 def test_a_token_that_the_template_parses_acts_in_the_assistants_messages() -> None:

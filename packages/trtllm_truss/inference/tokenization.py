@@ -146,6 +146,10 @@ def _too_long(field: str, tokens: str, engine: Engine) -> ContextLengthExceeded:
 def _ids(
     request: GenerationRequest, tokenizer: TextTokenizer, max_tokens: int, control_tokens: bool
 ) -> list[int]:
+    keep_last = request.truncate_prompt
+    if keep_last is not None:
+        # A tail beyond the limit is refused like a whole text, whose encoding ends at the limit.
+        keep_last = None if keep_last > max_tokens else max(keep_last, _TAIL_TOKENS)
     if request.messages is not None:
         return tokenizer.apply_chat_template(
             request.messages,
@@ -155,14 +159,14 @@ def _ids(
             variables=request.chat.variables,
             control_tokens=control_tokens,
             max_tokens=max_tokens,
-            keep_last=request.truncate_prompt,
+            keep_last=keep_last,
         )
     if request.prompt_ids is None:
         return tokenizer.encode(
             request.prompt or "",
             request.add_special_tokens,
             max_tokens=max_tokens,
-            keep_last=request.truncate_prompt,
+            keep_last=keep_last,
             field=prompt_field(request),
         )
     largest = max(request.prompt_ids, default=0)

@@ -40,7 +40,8 @@ class ControlTokens:
         nonce = secrets.token_hex(8)
         self._marks = {text: f"x{nonce}n{n}x" for n, text in enumerate(self._contents)}
         self._cut = cache(self._find_cut)
-        self._mark = re.compile(rf"x{nonce}n(\d+)x")
+        self._mark_start = f"x{nonce}n"
+        self._mark = re.compile(rf"{self._mark_start}(\d+)x")
 
     def mask(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """Mask the special tokens in all texts of a message, or of a tool's description."""
@@ -61,17 +62,32 @@ class ControlTokens:
         """
         begin, end = "", 0
         for match in self._mark.finditer(prompt):
-            token = self._contents[int(match.group(1))]
-            cut = self._cut(token)
-            if cut is None:
-                raise InvalidRequest(
-                    f"messages hold the control token {token!r}, which cannot be sent as text; "
-                    "remove it, or set serving.control_tokens_in_messages.",
-                    param="messages",
-                )
-            yield begin + prompt[end : match.start()] + token[:cut]
-            begin, end = token[cut:], match.end()
+            head, tail = self._halves(match)
+            yield begin + prompt[end : match.start()] + head
+            begin, end = tail, match.end()
         yield begin + prompt[end:]
+
+    def split_from_end(self, prompt: str) -> Iterator[str]:
+        """Yield the parts of `split`, the last one first; what is not asked for costs nothing."""
+        begin, end, last = len(prompt), len(prompt), ""
+        while (begin := prompt.rfind(self._mark_start, 0, begin)) >= 0:
+            match = self._mark.match(prompt, begin, end)
+            if match is not None:
+                head, tail = self._halves(match)
+                yield tail + prompt[match.end() : end] + last
+                end, last = begin, head
+        yield prompt[:end] + last
+
+    def _halves(self, mark: re.Match[str]) -> tuple[str, str]:
+        token = self._contents[int(mark.group(1))]
+        cut = self._cut(token)
+        if cut is None:
+            raise InvalidRequest(
+                f"messages hold the control token {token!r}, which cannot be sent as text; "
+                "remove it, or set serving.control_tokens_in_messages.",
+                param="messages",
+            )
+        return token[:cut], token[cut:]
 
     def _find_cut(self, token: str) -> int | None:
         """Find a cut of a token such that neither half holds a special token."""

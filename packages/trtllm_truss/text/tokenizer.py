@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _LONG_CHARACTERS = 1 << 15
 """Longer texts are encoded only if they may fit: a token takes microseconds and a kilobyte."""
 
-_CHARACTERS_PER_TOKEN = 8
 _TAIL_MARGIN_TOKENS = 64
 """Tokens at the beginning of a tail that may depend on the text before it."""
 
@@ -202,14 +202,28 @@ class TextTokenizer:
             context["tools"] = tools and [control.mask(tool) for tool in tools]
         render = template.render_open if continue_final_message else template.render
         prompt = render(messages, context)
+        if control_tokens:
+            parts = iter([prompt])
+        else:
+            parts = control.split(prompt) if keep_last is None else control.split_from_end(prompt)
+        if keep_last is not None:
+            return self._encode_last_parts(parts, keep_last)
         ids: list[int] = []
-        for part in [prompt] if control_tokens else control.split(prompt):
-            ids += self.encode(
-                part, False, max_tokens=max_tokens, keep_last=keep_last, field="messages"
-            )
-            if max_tokens is not None and keep_last is None and len(ids) > max_tokens:
+        for part in parts:
+            ids += self.encode(part, False, max_tokens=max_tokens, field="messages")
+            if max_tokens is not None and len(ids) > max_tokens:
                 raise TooManyTokens
         return ids
+
+    def _encode_last_parts(self, parts: Iterator[str], count: int) -> list[int]:
+        """Encode parts, given last first, until there are so many ids."""
+        encoded: list[list[int]] = []
+        for part in parts:
+            encoded.append(self.encode(part, False, keep_last=count, field="messages"))
+            count -= len(encoded[-1])
+            if count <= 0:
+                break
+        return list(chain.from_iterable(reversed(encoded)))
 
     @panics_as_errors()
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
@@ -219,22 +233,33 @@ class TextTokenizer:
         return ids
 
     def _encode_tail(self, text: str, add_special_tokens: bool, count: int) -> list[int]:
-        wanted = count + _TAIL_MARGIN_TOKENS
-        characters = max(_LONG_CHARACTERS, wanted * _CHARACTERS_PER_TOKEN)
+        wanted = counted = count + _TAIL_MARGIN_TOKENS
         while True:
+            characters = self._tail_characters(text, counted)
             ids = self._encode(text[-characters:], add_special_tokens)
             if len(ids) >= wanted or characters >= len(text):
                 return ids
-            characters *= 2
+            counted *= 2
+
+    def _tail_characters(self, text: str, count: int) -> int:
+        """Return the length of a tail that has so many tokens if it is encoded in pieces."""
+        found = 0
+        for end in range(len(text), 0, -_LONG_CHARACTERS):
+            found += self._piece_tokens(text[max(0, end - _LONG_CHARACTERS) : end])
+            if found >= count:
+                return len(text) - end + _LONG_CHARACTERS
+        return len(text)
 
     def _refuse_too_many(self, text: str, max_tokens: int) -> None:
-        """Raise TooManyTokens as soon as the tokens of the first parts exceed the limit."""
+        """Raise TooManyTokens as soon as the tokens of the first pieces exceed the limit."""
         count = 0
         for begin in range(0, len(text), _LONG_CHARACTERS):
-            piece = text[begin : begin + _LONG_CHARACTERS]
-            count += len(self._encode(piece, add_special_tokens=False)) - _CUT_TOKENS
+            count += self._piece_tokens(text[begin : begin + _LONG_CHARACTERS])
             if count > max_tokens:
                 raise TooManyTokens
+
+    def _piece_tokens(self, piece: str) -> int:
+        return len(self._encode(piece, add_special_tokens=False)) - _CUT_TOKENS
 
 
 def load_tokenizer(path: Path, *, trust_remote_code: bool = False) -> TextTokenizer:
