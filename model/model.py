@@ -17,6 +17,7 @@ from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.errors import StartupError
 from trtllm_truss.serving.log_batches import batch_log_lines
+from trtllm_truss.serving.log_escapes import escape_log_lines
 from trtllm_truss.serving.service import Service
 from trtllm_truss.settings.loading import read_environment
 
@@ -47,6 +48,7 @@ class Model:
         """
         if not self._is_in_process():
             gc.freeze()  # Truss's modules, so that the collection at the end is short
+            escape_log_lines()
         try:
             settings, defaults = load_configuration(self._config)
             environment = read_environment(self._secrets)

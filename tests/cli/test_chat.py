@@ -21,8 +21,8 @@ from tests.support.serving import serving
 from trtllm_truss.cli.chat_terminal import ChatTerminal
 from trtllm_truss.cli.conversation import Conversation
 from trtllm_truss.cli.main import main
-from trtllm_truss.cli.printable import printable
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest, TrussError
+from trtllm_truss.printable import printable
 
 FINISH = {"finish_reason": "stop", "usage": {"prompt_tokens": 5, "completion_tokens": 2}}
 

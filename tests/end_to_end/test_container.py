@@ -113,6 +113,9 @@ def test_the_commands_of_the_page_reach_a_streamed_answer(
     get = ("curl", "--silent", "--output", "/dev/null", "--write-out", "%{http_code}")
     for route in ("", "v1/models/model", "v1/models/model/loaded", "metrics/"):
         assert container.run(*get, f"localhost:8080/{route}") == "200", route
+    assert container.run(*get, "localhost:8080/%1b%5b2J%0aready") == "404"
+    assert settles(lambda: "GET /␛[2J␊ready HTTP" in container.log), container.log
+    assert "\x1b" not in container.log
     container.end()
     assert "Finished server process [1]" in container.log
 

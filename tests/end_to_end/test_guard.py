@@ -11,6 +11,7 @@ import openai
 import pytest
 from tests.support.fake_tensorrtllm import FAKE_ENGINE, config_for, write_engine
 from tests.support.truss_process import LOOPBACK, Served, listening_hosts
+from tests.support.waiting import settles
 
 from trtllm_truss.cli.local_main import Guard, is_loopback
 from trtllm_truss.cli.main import main
@@ -52,6 +53,17 @@ def test_every_name_of_this_machine_is_answered(server: Served, host: str) -> No
 def test_pages_of_other_machines_are_refused(server: Served, origin: str) -> None:
     headers = {"Origin": origin, "Content-Type": "text/plain"}
     assert error(server.post(BODY, headers=headers)) == (403, "forbidden")
+
+
+def test_a_page_writes_no_escape_sequence_into_the_log(server: Served) -> None:
+    """An image of any page sends such a request, without an `Origin`."""
+    path = b"/%1b]0;PWN%07/%c2%9b%e2%80%ae/%0aready:%20POST"
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(b"GET %b HTTP/1.0\r\nHost: localhost\r\n\r\n" % path)
+        while connection.recv(65536):
+            pass
+    shown = "GET /␛]0;PWN␇/\\x9b\\u202e/␊ready: POST HTTP/1.0 404"
+    assert settles(lambda: any(line.endswith(shown) for line in server.lines)), server.log
 
 
 def test_pages_of_this_machine_are_answered(server: Served) -> None:

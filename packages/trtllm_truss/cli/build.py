@@ -8,8 +8,9 @@ from pathlib import Path
 
 from trtllm_truss.builder.jobs import Job, prepare_build
 from trtllm_truss.builder.run.build_engine import build_engine
-from trtllm_truss.cli.common import add_truss_options, echo, require_empty
+from trtllm_truss.cli.common import add_truss_options, require_empty
 from trtllm_truss.cli.layout import read_config
+from trtllm_truss.cli.output import echo, write
 from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.machine.describe import describe
@@ -40,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     environment = read_environment()
     job = find_job(options.truss, options.config, environment)
     if options.plan:
-        print(job.plan, end="")
+        write(str(job.plan))
         echo(*job.estimate.sentences, f"build key: {job.key}")
         return 0
     if options.output is not None:
@@ -49,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     engine = build_engine(job, environment.variables, echo)
     if options.output is not None:
         engine = Path(shutil.copytree(engine, options.output, dirs_exist_ok=True))
-    print(engine)
+    write(f"{engine}\n")
     return 0
 
 

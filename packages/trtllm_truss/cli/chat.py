@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trtllm_truss.cli.answers import REQUEST_LINES
-from trtllm_truss.cli.common import add_truss_options, echo
+from trtllm_truss.cli.common import add_truss_options
 from trtllm_truss.cli.conversation import Conversation
 from trtllm_truss.cli.http_client import DEFAULT_URL, URL_HELP
-from trtllm_truss.cli.printable import printable
+from trtllm_truss.cli.output import echo, write
 from trtllm_truss.cli.truss_server import TrussServer
 from trtllm_truss.errors import InvalidRequest, SettingsError
 from trtllm_truss.triton.server.ports import unused_ports
@@ -92,7 +92,7 @@ def _server(options: argparse.Namespace) -> Iterator[str]:
 
     def show(line: str) -> None:
         if not is_ready or not any(words in line for words in (*REQUEST_LINES, "triton: ")):
-            echo(printable(line))
+            echo(line)
 
     (port,) = unused_ports(1)
     with TrussServer(options.truss or Path(), options.config, port, show) as server:
@@ -106,12 +106,6 @@ def _answer_pipe(conversation: Conversation) -> int:
     message = sys.stdin.buffer.read().decode("utf-8", "replace").strip()
     if not message:
         raise InvalidRequest("standard input is empty; pipe a message into `chat`.")
-    shown = printable if sys.stdout.isatty() else str
-
-    def write(text: str) -> None:
-        sys.stdout.write(shown(text))
-        sys.stdout.flush()
-
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
     try:
         summary = conversation.ask(message, write)

@@ -18,8 +18,8 @@ from prompt_toolkit.patch_stdout import patch_stdout
 
 from trtllm_truss.cli.answers import AnswerSummary
 from trtllm_truss.cli.conversation import Conversation, Write
-from trtllm_truss.cli.printable import printable
 from trtllm_truss.errors import TrussError
+from trtllm_truss.printable import one_line, printable
 
 _HELP = """\
   Enter sends; Alt-Enter, or \\ before Enter, begins a new line; arrow keys recall messages.
@@ -91,12 +91,12 @@ class ChatTerminal:
             elif command := self._commands.get(name):
                 command(argument.strip())
             else:
-                self._note(f"{printable(name)} is not a command; /help lists them.")
+                self._note(f"{one_line(name)} is not a command; /help lists them.")
         except TrussError as error:
             turns = self._conversation.turns
             waits = bool(turns) and turns[-1].answer is None
             hint = "\n/retry asks again." if waits else ""
-            self._note(f"error: {printable(error.message)}{hint}")
+            self._note(f"error: {one_line(error.message)}{hint}")
 
     def _answer(self, request: Callable[[Write], AnswerSummary]) -> None:
         try:
@@ -107,12 +107,12 @@ class ChatTerminal:
             _show("\n")
             raise
         else:
-            self._note(f"\n{summary}")
+            self._note(f"\n{one_line(str(summary))}")
 
     def _system(self, text: str) -> None:
         if text:
             self._conversation.system = "" if text == '""' else text
-        self._note(f"system message: {printable(self._conversation.system) or 'none'}")
+        self._note(f"system message: {self._conversation.system or 'none'}")
 
     def _clear(self, _: str) -> None:
         self._conversation.clear()
@@ -129,6 +129,7 @@ class ChatTerminal:
         self._ended = True
 
     def _note(self, text: str) -> None:
+        text = printable(text)
         print(f"{_DIM}{text}{_PLAIN}" if self._is_styled else text, flush=True)
 
 

@@ -12,6 +12,7 @@ from trtllm_truss.artifacts.open_repository import is_remote
 from trtllm_truss.builder.jobs import prepare_build
 from trtllm_truss.cli.common import add_truss_options
 from trtllm_truss.cli.layout import read_config
+from trtllm_truss.cli.output import report, write
 from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.checkpoint import Checkpoint
 from trtllm_truss.engines.compatibility.check import check_compatibility
@@ -70,16 +71,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print facts and findings; return the exit status of the report."""
-    report = examine(options.truss, options.config)
+    found = examine(options.truss, options.config)
     if options.json:
-        print(json.dumps(_as_json(report), indent=2, ensure_ascii=False))
-        return report.status
-    for fact in report.facts:
-        print(f"         {fact}")
-    for finding in report.findings:
-        print(f"{finding.severity.value + ':':9}{finding.message}")
-    print("ok" if report.status == 0 else f"would not start ({len(report.findings)} findings)")
-    return report.status
+        write(json.dumps(_as_json(found), indent=2, ensure_ascii=False) + "\n")
+        return found.status
+    report(*(f"         {fact}" for fact in found.facts))
+    report(*(f"{each.severity.value + ':':9}{each.message}" for each in found.findings))
+    report("ok" if found.status == 0 else f"would not start ({len(found.findings)} findings)")
+    return found.status
 
 
 def examine(truss: Path, config: Path | None) -> Report:

@@ -1,13 +1,12 @@
-"""Options, output and signals that the commands share."""
+"""Options and signals that the commands share."""
 
 from __future__ import annotations
 
 import argparse
 import signal
-import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -33,17 +32,6 @@ def require_empty(output: Path) -> None:
     """
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise SettingsError(f"--output {output} is not empty; name a new folder.")
-
-
-def echo(*lines: str) -> None:
-    """Write whole lines to standard error, from any thread; drop them once it is closed.
-
-    print() writes a line and its end apart, so another thread's line can come between them.
-    """
-    for line in lines:
-        with suppress(OSError):
-            sys.stderr.write(f"{line}\n")
-            sys.stderr.flush()
 
 
 @contextmanager

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from trtllm_truss.cli.answers import REQUEST_LINES, stream_answer
-from trtllm_truss.cli.common import add_truss_options, echo
+from trtllm_truss.cli.common import add_truss_options
+from trtllm_truss.cli.output import echo, write
 from trtllm_truss.cli.truss_server import TrussServer
+from trtllm_truss.printable import one_line
 from trtllm_truss.triton.server.ports import unused_ports
 
 _MAX_TOKENS = 128
@@ -29,16 +30,11 @@ def run(options: argparse.Namespace) -> int:
     messages = [{"role": "user", "content": options.prompt}]
     with TrussServer(options.truss, options.config, port, _show) as server:
         server.wait_until_ready()
-        print(f"\n> {options.prompt}\n", flush=True)
+        write(f"\n> {options.prompt}\n\n")
         body = {"messages": messages, "max_tokens": _MAX_TOKENS}
-        summary = stream_answer(server.url, body, _write)
-        print(f"\n\n{summary}")
+        summary = stream_answer(server.url, body, write)
+        write(f"\n\n{one_line(str(summary))}\n")
     return 0
-
-
-def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
 
 
 def _show(line: str) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 
 import yaml
 
-from trtllm_truss.cli.common import add_truss_options, echo
+from trtllm_truss.cli.common import add_truss_options
 from trtllm_truss.cli.layout import read_config
+from trtllm_truss.cli.output import echo, write
 from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.errors import SettingsError
@@ -78,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
     text = comment(consent) + _document(content, imported.metadata, settings.world_size)
     output: Path | None = options.output
     if output is None:
-        print(text, end="")
+        write(text)
     elif output.exists():
         raise SettingsError(f"--output {output} exists; name a new file.")
     else:

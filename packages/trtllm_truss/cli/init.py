@@ -6,8 +6,9 @@ import argparse
 import shlex
 from pathlib import Path
 
-from trtllm_truss.cli.common import echo, require_empty
+from trtllm_truss.cli.common import require_empty
 from trtllm_truss.cli.import_lmi import report_options
+from trtllm_truss.cli.output import echo, report
 from trtllm_truss.scaffold.documents import config_text, readme_text
 from trtllm_truss.scaffold.folder import write_folder
 from trtllm_truss.scaffold.origin import read_origin
@@ -63,12 +64,12 @@ def run(options: argparse.Namespace) -> int:
     require_empty(output)
     texts = {"config.yaml": config_text(plan), "README.md": readme_text(plan)}
     write_folder(output.absolute(), texts, list(plan.requirements))
-    print(f"{plan.name}: {plan.kind}")
-    print(f"image: {plan.runtime.image or 'the one of Truss'}: {plan.runtime.reason}")
+    report(f"{plan.name}: {plan.kind}")
+    report(f"image: {plan.runtime.image or 'the one of Truss'}: {plan.runtime.reason}")
     if plan.place is not None:
-        print(f"accelerator: {plan.place.accelerator}: {plan.place.reason}")
+        report(f"accelerator: {plan.place.accelerator}: {plan.place.reason}")
     for note in filter(None, (plan.consent, *plan.notes)):
         echo(f"note: {note}")
     folder = shlex.quote(str(output))
-    print(f"wrote {folder}; next: trtllm-truss check --truss {folder}, then truss push {folder}")
+    report(f"wrote {folder}; next: trtllm-truss check --truss {folder}, then truss push {folder}")
     return 0

@@ -10,6 +10,7 @@ from trtllm_truss.cli.common import add_truss_options
 from trtllm_truss.cli.layout import read_config
 from trtllm_truss.configuration import load_configuration
 from trtllm_truss.serving.group import join
+from trtllm_truss.serving.log_escapes import escape_log_lines
 from trtllm_truss.settings.loading import read_environment
 
 
@@ -36,6 +37,7 @@ def run(options: argparse.Namespace) -> int:
         datefmt="%H:%M:%S",
         force=True,
     )
+    escape_log_lines()
     content = read_config(options.truss, options.config)
     settings, _ = load_configuration(content)
     data_dir = options.truss / content.get("data_dir", "data")

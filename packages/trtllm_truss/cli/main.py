@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from typing import NoReturn
 
 from trtllm_truss import __version__
-from trtllm_truss.cli.common import echo, unwinding
+from trtllm_truss.cli.common import unwinding
+from trtllm_truss.cli.output import echo
 from trtllm_truss.errors import SettingsError, TrussError
+from trtllm_truss.printable import one_line
 
 USAGE_STATUS = 2
 
@@ -45,10 +49,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TrussError as error:
         echo(f"error: {error.message}")
         return USAGE_STATUS if isinstance(error, SettingsError) else 1
+    except Exception:  # noqa: BLE001 - Python would write the text of a bug's cause unescaped
+        echo(*traceback.format_exc().rstrip().split("\n"))
+        return 1
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        super().error(one_line(message))
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="trtllm-truss",
         description="Serve a TensorRT-LLM engine as a Truss: Triton inside, streamed text outside.",
     )

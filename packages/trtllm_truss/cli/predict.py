@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from trtllm_truss.cli.http_client import DEFAULT_URL, URL_HELP, post
+from trtllm_truss.cli.output import write
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,10 +36,9 @@ def run(options: argparse.Namespace) -> int:
         body["stop_words"] = options.stop
     with post(options.url, body) as answer:
         if options.no_stream:
-            sys.stdout.write(str(answer.json()["text"]))
+            write(str(answer.json()["text"]))
         else:
             for text in answer.texts():
-                sys.stdout.write(text)
-                sys.stdout.flush()
-    print()
+                write(text)
+    write("\n")
     return 0

@@ -8,8 +8,9 @@ from pathlib import Path
 from trtllm_truss.builder.model_card import settings_block
 from trtllm_truss.builder.publishing import publish
 from trtllm_truss.cli.build import find_job
-from trtllm_truss.cli.common import add_truss_options, echo
+from trtllm_truss.cli.common import add_truss_options
 from trtllm_truss.cli.layout import read_config
+from trtllm_truss.cli.output import echo, write
 from trtllm_truss.engines.manifest import read_manifest
 from trtllm_truss.errors import BuildError, SettingsError
 from trtllm_truss.settings.loading import parse_settings, read_environment
@@ -49,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     manifest = read_manifest(folder)
     assert manifest is not None, "publish() refuses an engine without one"
     echo("published; to serve it, put this in config.yaml in place of build:")
-    print(settings_block(manifest, destination, commit), end="")
+    write(settings_block(manifest, destination, commit))
     return 0
 
 

@@ -6,8 +6,8 @@ import argparse
 import os
 from pathlib import Path
 
-from trtllm_truss.cli.common import echo
 from trtllm_truss.cli.layout import read_config
+from trtllm_truss.cli.output import echo, report
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.processes.leftovers import sweep, temporary_folder
 from trtllm_truss.selftest.bench.results import Result
@@ -98,11 +98,11 @@ def run(options: argparse.Namespace) -> int:
     log = echo if options.verbose else lambda line: None
     sweep()  # what an earlier run left when it was killed
     with temporary_folder() as work:
-        report = Runner(order, work, table.add, log).run()
-    print(report.summary(), flush=True)
+        outcome = Runner(order, work, table.add, log).run()
+    report(outcome.summary())
     if options.output is not None:
-        _write(options.output, report.to_json())
-    return report.status
+        _write(options.output, outcome.to_json())
+    return outcome.status
 
 
 class _Table:
@@ -114,8 +114,8 @@ class _Table:
     def add(self, result: Result) -> None:
         if result.subject != self._subject:
             self._subject = result.subject
-            print(f"\n{result.subject or 'this machine'}")
-        print(f"  {result.row()}", flush=True)
+            report("", result.subject or "this machine")
+        report(f"  {result.row()}")
 
 
 def _ranks(text: str) -> tuple[int, ...]:

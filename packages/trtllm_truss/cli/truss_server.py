@@ -45,7 +45,7 @@ class TrussServer:
         truss: the Truss's folder.
         config: replaces its config.yaml.
         port: HTTP port.
-        show: receives each line of the server's log in readable form.
+        show: receives each line of the server's log in readable form; unescaped.
         host: an address of this machine, or its name.
         max_body_bytes: the limit of a request body.
         on_record: receives each record of the server's log, from the same thread.
@@ -197,14 +197,16 @@ class TrussServer:
     def _read(self, child: subprocess.Popen[bytes]) -> None:
         assert child.stdout is not None
         for raw in child.stdout:
-            level, line, record = _readable(raw.decode(errors="replace").rstrip())
+            level, lines, record = _readable(raw.decode(errors="replace").rstrip())
+            line = lines[0]
             self._on_record(record)
             if line.startswith(_FAILURE):
                 self._failure = line.removeprefix(_FAILURE)
             elif self._failure is None and _PROBE not in line:
                 if level in ("ERROR", "CRITICAL"):  # later ones follow from the first
                     self._first_error = self._first_error or line
-                self._show(line)
+                for each in lines:
+                    self._show(each)
 
     def _ended(self, within_s: float) -> bool:
         assert self._child is not None
@@ -253,18 +255,21 @@ def _require_free(host: str, port: int) -> None:
             raise SettingsError(f"port {port} {reason}; choose another one with --port.") from None
 
 
-def _readable(line: str) -> tuple[str, str, dict[str, Any]]:
-    """Return level, text and record of a line of Truss's JSON log; keep other lines unchanged."""
+def _readable(line: str) -> tuple[str, list[str], dict[str, Any]]:
+    """Return level, lines and record of a line of Truss's JSON log; keep other lines unchanged.
+
+    Only a traceback adds lines: a message may hold the path of a request, and so anything.
+    """
     try:
         record = json.loads(line)
     except ValueError:
-        return "INFO", line, {}
+        return "INFO", [line], {}
     if not isinstance(record, dict) or "message" not in record:
-        return "INFO", line, {}
+        return "INFO", [line], {}
     level = str(record.get("levelname", "INFO"))
     text = f"{time.strftime('%H:%M:%S')} {record['message']}"
     if str(record["message"]).startswith(_FAILURE):
         text = str(record["message"])
     elif trace := record.get("exc_info"):
-        text += f"\n{trace}"
-    return level, text, record
+        return level, [text, *str(trace).split("\n")], record
+    return level, [text], record

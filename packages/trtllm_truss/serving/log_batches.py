@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from contextvars import Context, copy_context
 from typing import TextIO
 
@@ -63,11 +64,16 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
+def handler_lists() -> Iterator[list[logging.Handler]]:
+    """Yield the handlers of each logger; a handler may be in several lists."""
+    for logger in (logging.root, *logging.root.manager.loggerDict.values()):
+        yield getattr(logger, "handlers", [])
+
+
 def batch_log_lines() -> None:
     """Batch the lines of all stream handlers; idempotent."""
     batches: dict[logging.Handler, logging.Handler] = {}
-    for logger in (logging.root, *logging.root.manager.loggerDict.values()):
-        handlers = getattr(logger, "handlers", [])
+    for handlers in handler_lists():
         for place, handler in enumerate(handlers):
             if type(handler) is logging.StreamHandler:
                 handlers[place] = batches.setdefault(handler, BatchHandler(handler))
