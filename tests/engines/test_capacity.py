@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.engines.engine_configs import Json, new_config, old_config
+from tests.engines.engine_configs import Json, listing, new_config, old_config
 
 from trtllm_truss.engines.capacity import (
     CacheKnobs,
@@ -14,11 +14,13 @@ from trtllm_truss.engines.capacity import (
     free_after_weights,
     kv_cache_capacity,
 )
+from trtllm_truss.engines.concurrency import kv_cache_tokens
 from trtllm_truss.engines.config_schemas import parse_config
 from trtllm_truss.engines.diagnostics import Severity
 from trtllm_truss.engines.inspection import inspect_config
 from trtllm_truss.engines.tensorrt_llm_config import EngineConfig
 from trtllm_truss.errors import SettingsError
+from trtllm_truss.settings.loading import parse_settings
 from trtllm_truss.settings.runtime import RuntimeOptions
 
 GB = 10**9
@@ -152,6 +154,16 @@ def test_the_smaller_of_two_knobs_wins(tokens: int, held: int) -> None:
     assert diagnostic.severity is Severity.WARNING
     assert "137,329 tokens" in diagnostic.message
     assert f"{tokens:,} tokens" in diagnostic.message
+
+
+def test_admission_believes_the_smaller_of_two_knobs() -> None:
+    both = {"max_tokens_in_paged_kv_cache": 1_000_000, "kv_cache_free_gpu_mem_fraction": 0.5}
+    content = new_config()
+    engine = inspect_config(content, listing(content))
+    config = {"model_metadata": {"engine_repository": "org/engine", "runtime": both}}
+    given = parse_settings(config)
+    assert kv_cache_tokens(given, engine, capacity(**both)) == capacity(**both).tokens == 76_288
+    assert kv_cache_tokens(given, engine, None) == 1_000_000
 
 
 def test_a_low_limit_of_tokens_is_reported() -> None:

@@ -53,6 +53,12 @@ class CacheKnobs:
     max_bytes: int | None = None
 
     @classmethod
+    def of(cls, engine: EngineDescription, runtime: RuntimeOptions) -> CacheKnobs:
+        if engine.llm_args is not None:
+            return cls.from_llm_args(engine.llm_args)
+        return cls.from_runtime(runtime)
+
+    @classmethod
     def from_runtime(cls, runtime: RuntimeOptions) -> CacheKnobs:
         return cls(
             free_fraction=runtime.kv_cache_free_gpu_mem_fraction,

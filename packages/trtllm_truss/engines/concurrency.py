@@ -73,8 +73,6 @@ def kv_cache_tokens(
         engine: the engine.
         capacity: the engine's on these GPUs; None if unknown.
     """
-    if engine.llm_args is not None:
-        limit = CacheKnobs.from_llm_args(engine.llm_args).max_tokens
-        return limit if capacity is None else capacity.tokens
-    tokens = settings.runtime.max_tokens_in_paged_kv_cache
-    return capacity.tokens if tokens is None and capacity is not None else tokens
+    if capacity is not None:
+        return capacity.tokens
+    return CacheKnobs.of(engine, settings.runtime).max_tokens

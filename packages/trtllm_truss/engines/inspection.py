@@ -66,7 +66,7 @@ class EngineDescription:
     Attributes:
         kind: its kind.
         max_sequence_tokens: limit of prompt and generated tokens together.
-        max_input_tokens: limit of prompt tokens, without chunked context.
+        max_input_tokens: limit of prompt tokens; the settings may raise it (`engines.llm_api`).
         max_batch_size: sequences that run at once.
         max_beam_width: beams a request may ask for.
         tensor_parallelism: GPUs that one layer is split over.

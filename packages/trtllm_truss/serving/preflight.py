@@ -216,11 +216,7 @@ def cache_capacity(
     free_bytes = _free_bytes(host)
     if free_bytes is None or shape is None or weights_bytes is None:
         return None
-    knobs = (
-        CacheKnobs.from_runtime(settings.runtime)
-        if engine.llm_args is None
-        else CacheKnobs.from_llm_args(engine.llm_args)
-    )
+    knobs = CacheKnobs.of(engine, settings.runtime)
     rest = free_after_weights(free_bytes, weights_bytes) - step_bytes(engine)
     return kv_cache_capacity(shape, knobs, rest)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.engines.engine_configs import listing as engine_listing
+from tests.engines.engine_configs import new_config
 from tests.engines.llm_api.checkpoints import complete, listing, llama, settings_for
 from tests.engines.llm_api.model_configs import MODELS
 from tests.support.fake_tensorrtllm import write_engine
@@ -225,7 +227,19 @@ def test_llm_args_need_a_checkpoint(tmp_path) -> None:
     ):
         with pytest.raises(SettingsError, match=r"runtime\.llm_args is set, but the engine in"):
             completed(engine, settings)
-        assert completed(engine, settings_for()) is engine
+        assert completed(engine, settings_for()) == engine
+
+
+@pytest.mark.parametrize(("built_for_it", "longest"), [(True, 8191), (False, 4096)])
+def test_context_chunking_lengthens_the_prompts_of_an_engine(
+    built_for_it: bool, longest: int
+) -> None:
+    content = new_config()
+    content["build_config"]["plugin_config"]["use_paged_context_fmha"] = built_for_it
+    engine = inspect_config(content, engine_listing(content))
+    assert completed(engine, settings_for()).max_input_tokens == 4096
+    chunked = settings_for(runtime={"enable_chunked_context": True})
+    assert completed(engine, chunked).max_input_tokens == longest
 
 
 def test_limits_follow_the_arguments() -> None:

@@ -42,10 +42,10 @@ def completed(
     version: str | None = None,
     adapters: Sequence[Adapter] = (),
 ) -> Description:
-    """Complete a checkpoint with the arguments and limits of the settings.
+    """Complete an engine's limits, and a checkpoint's arguments, by the settings.
 
     Args:
-        engine: any engine; those of other kinds are returned unchanged.
+        engine: any engine.
         settings: the operator's settings.
         version: TensorRT-LLM's; None if unknown.
         adapters: those of `lora_adapters`.
@@ -54,18 +54,12 @@ def completed(
         SettingsError: a setting does not exist for this kind of engine, or contradicts another.
     """
     if engine.kind is not EngineKind.LLM_API:
-        for name, is_set in (
-            (f"runtime.{SECTION}", settings.runtime.llm_args),
-            ("lora_adapters", settings.lora_adapters),
-        ):
-            if is_set:
-                raise SettingsError(
-                    f"config.yaml: model_metadata.{name} is set, but the engine in "
-                    f"{settings.engine_repository} is {_NAMES[engine.kind]}; remove it, or name "
-                    "the repository of a checkpoint.",
-                    param=name.rpartition(".")[2],
-                )
-        return engine
+        _require_a_checkpoint(engine, settings)
+        if engine.config is None:
+            return engine
+        chunked = settings.runtime.enable_chunked_context
+        longest = engine.config.max_prompt_tokens(chunked_context=chunked)
+        return replace(engine, max_input_tokens=longest)
     _refuse(settings.runtime)
     arguments = _defaults(engine, settings)
     if adapters:
@@ -114,6 +108,21 @@ _NAMES = {
     EngineKind.TENSORRT_LLM: "a prebuilt TensorRT-LLM engine",
     EngineKind.CPU: "an engine of the CPU",
 }
+
+
+def _require_a_checkpoint(engine: EngineDescription, settings: Settings) -> None:
+    """Refuse settings that only a checkpoint has."""
+    for name, is_set in (
+        (f"runtime.{SECTION}", settings.runtime.llm_args),
+        ("lora_adapters", settings.lora_adapters),
+    ):
+        if is_set:
+            raise SettingsError(
+                f"config.yaml: model_metadata.{name} is set, but the engine in "
+                f"{settings.engine_repository} is {_NAMES[engine.kind]}; remove it, or name "
+                "the repository of a checkpoint.",
+                param=name.rpartition(".")[2],
+            )
 
 
 def _set_keys(runtime: RuntimeOptions) -> dict[str, ParameterValue]:
