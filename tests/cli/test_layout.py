@@ -8,6 +8,7 @@ from importlib.util import cache_from_source
 from pathlib import Path
 
 import pytest
+import yaml
 from tests.machine.images import NVIDIA_FOLDERS
 from tests.support.paths import ROOT
 
@@ -74,6 +75,36 @@ def test_external_packages_replace_bundled_ones(truss: Path, tmp_path: Path) -> 
     (other_compiled,) = source.parent.glob("__pycache__/a.*")
     assert copied.read_bytes() == other_compiled.read_bytes()
     assert compiled.read_bytes() == before
+
+
+@pytest.mark.filterwarnings("ignore")  # of what Truss imports
+def test_relative_folders_keep_their_place(
+    truss: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server runs in another folder."""
+    monkeypatch.chdir(tmp_path)
+    metadata = {
+        "engine_repository": "./engine",
+        "tokenizer_repository": "org/tokenizer",
+        "lora_adapters": {"sql": "../sql@2", "chat": "org/chat@main"},
+        "build": {"checkpoint_repository": "./checkpoint"},
+        "runtime": {"encoder_model_path": "./encoder"},
+        "generation": {"stop_words": ["./", "../"]},
+    }
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        yaml.safe_dump({"model_name": "a", "python_version": "py311", "model_metadata": metadata})
+    )
+    root = tmp_path / "root"
+    root.mkdir()
+    lay_out(truss, config, root)
+    laid_out = yaml.safe_load((root / "app/config.yaml").read_text())["model_metadata"]
+    assert laid_out == metadata | {
+        "engine_repository": f"{tmp_path}/engine",
+        "lora_adapters": {"sql": f"{tmp_path.parent}/sql@2", "chat": "org/chat@main"},
+        "build": {"checkpoint_repository": f"{tmp_path}/checkpoint"},
+        "runtime": {"encoder_model_path": f"{tmp_path}/encoder"},
+    }
 
 
 @pytest.mark.filterwarnings("ignore")  # of what Truss imports

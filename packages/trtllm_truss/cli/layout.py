@@ -12,6 +12,12 @@ import yaml
 from trtllm_truss.errors import SettingsError
 
 _BYTECODE = "__pycache__"
+_WITH_FOLDERS = {
+    *("engine_repository", "tokenizer_repository", "lora_adapters"),
+    *("build", "runtime"),
+}
+"""Keys of `model_metadata` whose values can be local folders, or hold some."""
+
 _IGNORED = shutil.ignore_patterns(_BYTECODE, "*.egg-info")
 
 
@@ -138,17 +144,16 @@ def _write_source(truss: Path, config: Path | None, destination: Path) -> list[t
 
 
 def _anchor_folders(settings: dict[str, Any]) -> None:
-    """Make relative repository folders absolute: the server runs in another folder."""
+    """Make relative folders absolute: the server runs in another folder."""
     metadata = settings.get("model_metadata")
-    if not isinstance(metadata, dict):
-        return
-    _anchor(metadata, "engine_repository")
-    _anchor(metadata, "tokenizer_repository")
-    if isinstance(build := metadata.get("build"), dict):
-        _anchor(build, "checkpoint_repository")
+    if isinstance(metadata, dict):
+        for name in _WITH_FOLDERS & metadata.keys():
+            metadata[name] = _anchored(metadata[name])
 
 
-def _anchor(section: dict[str, Any], name: str) -> None:
-    value = section.get(name)
+def _anchored(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _anchored(item) for name, item in value.items()}
     if isinstance(value, str) and value.startswith(("./", "../")):
-        section[name] = str(Path(value).resolve())
+        return str(Path(value).resolve())
+    return value

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtllm_truss.artifacts.open_repository import open_repository
+from trtllm_truss.artifacts.open_repository import is_on_hub, open_repository
 from trtllm_truss.artifacts.source import Source, named
 from trtllm_truss.engines.llm_api.adapters import ADAPTER_FILES, Adapter, parse_adapter
 from trtllm_truss.errors import ArtifactError
@@ -67,5 +67,6 @@ def _open(name: str, repository: str, environment: Environment) -> AdapterReposi
 
 
 def _revised(repository: str) -> tuple[str, str | None]:
+    """Split a name on Hugging Face at ``@``; elsewhere it is a part of the name."""
     name, _, revision = repository.partition("@")
-    return name, revision or None
+    return (name, revision or None) if is_on_hub(repository) else (repository, None)
