@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.compatibility.host import HostInfo
-from trtllm_truss.errors import StartupError
+from trtllm_truss.errors import ArtifactError, StartupError
 from trtllm_truss.serving.log_batches import batch_log_lines
 from trtllm_truss.serving.log_escapes import escape_log_lines
 from trtllm_truss.serving.service import Service
@@ -33,10 +33,13 @@ logger = logging.getLogger("trtllm_truss")
 class Model:
     """The interface of Truss's server to the engine."""
 
-    def __init__(self, config: dict[str, Any], secrets: Any, data_dir: Path) -> None:
+    def __init__(
+        self, config: dict[str, Any], secrets: Any, data_dir: Path, lazy_data_resolver: Any = None
+    ) -> None:
         self._config = config
         self._secrets = secrets
         self._data_dir = Path(data_dir)
+        self._model_cache = lazy_data_resolver
         self._service: Service | None = None
         self._routes: Routes | None = None
 
@@ -52,6 +55,7 @@ class Model:
         try:
             settings, defaults = load_configuration(self._config)
             environment = read_environment(self._secrets)
+            self._wait_for_model_cache()
             image = HostInfo.from_config(self._config).image
             service = Service(settings, environment, self._data_dir, image)
             service.start(_import_routes)
@@ -106,6 +110,20 @@ class Model:
     async def embeddings(self, request: Request) -> Response:
         """Refuse `POST /v1/embeddings` in the shape of OpenAI's errors."""
         return await self._loaded().embeddings(request)
+
+    def _wait_for_model_cache(self) -> None:
+        """Wait until Truss has placed the files of `model_cache`; it requires the call.
+
+        Source: `LazyDataResolverV2` in truss/templates/shared/lazy_data_resolver.py, 0.18.35.
+        """
+        if self._model_cache is None:  # an older Truss, or `truss.load`
+            return
+        try:
+            self._model_cache.block_until_download_complete()
+        except RuntimeError as error:
+            raise ArtifactError(
+                f"model_cache: {error}. Check its repositories and the secret of the token."
+            ) from error
 
     def _is_in_process(self) -> bool:
         """Detect `truss.load(DIR)`, which passes a dict as secrets; the server an object."""

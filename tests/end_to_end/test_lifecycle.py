@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
 import re
@@ -13,12 +12,12 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import httpx
 import pytest
 import yaml
 from tests.support.fake_tensorrtllm import FAKE_ENGINE, config_for, write_engine
+from tests.support.model_module import model_module
 from tests.support.paths import EXAMPLE, ROOT
 from tests.support.truss_process import LOOPBACK, Served, alive, free_port, listening_addresses
 from tests.support.waiting import PATIENCE_S, settles
@@ -170,16 +169,6 @@ def test_load_logs_its_cause(
     assert caplog.messages[-1].startswith("cannot start: ")
     for part in parts:
         assert part in caplog.messages[-1]
-
-
-def model_module() -> ModuleType:
-    """Import model/model.py as Truss does, by its path."""
-    spec = importlib.util.spec_from_file_location("model_py", ROOT / "model/model.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_a_tokenizer_that_panics_ends_the_start(tmp_path: Path, temporary: Path) -> None:
