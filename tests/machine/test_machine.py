@@ -16,7 +16,7 @@ from trtllm_truss.machine.mpi import mpi_version
 def test_this_machine_is_described() -> None:
     machine = describe()
     assert machine.triton is not None
-    assert "python" in machine.triton.backend_names
+    assert (machine.triton.backends / "python").is_dir()
     assert machine.mpirun is not None
     version = mpi_version(machine.mpirun)
     assert version is not None
@@ -28,7 +28,8 @@ def test_an_image_is_described(tmp_path: Path) -> None:
     tree = lay_out(tmp_path, "1.2.1", in_environment=True)
     machine = describe(tree.environ, None, tree.root)
     assert machine.triton is not None
-    assert (machine.triton.version, machine.triton.backend_names) == ("2.61.0", ("tensorrtllm",))
+    assert machine.triton.version == "2.61.0"
+    assert (machine.triton.backends / "tensorrtllm").is_dir()
     assert machine.cuda.mode is CompatibilityMode.NATIVE
     python, *rest = container_sentences(Path("/usr/bin/python3"), machine.runtime, machine.cuda)
     assert "TensorRT-LLM 1.2.1 for" in python

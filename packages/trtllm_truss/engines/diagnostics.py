@@ -6,6 +6,8 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+_SHOWN_NAMES = 4
+
 
 class Severity(enum.Enum):
     ERROR = "error"
@@ -38,6 +40,6 @@ def warning(code: str, message: str) -> Diagnostic:
     return Diagnostic(code, Severity.WARNING, message)
 
 
-def shortlist(names: Sequence[str], limit: int = 4) -> str:
-    shown, more = ", ".join(names[:limit]), len(names) - limit
+def shortlist(names: Sequence[str]) -> str:
+    shown, more = ", ".join(names[:_SHOWN_NAMES]), len(names) - _SHOWN_NAMES
     return f"{shown} and {more} more" if more > 0 else shown

@@ -52,12 +52,6 @@ class TritonInstallation:
     site_paths: tuple[Path, ...] = ()
     program_path: Path | None = None
 
-    @property
-    def backend_names(self) -> tuple[str, ...]:
-        """The names of the server's own backends."""
-        folders = self.backends.iterdir() if self.backends.is_dir() else ()
-        return tuple(sorted(folder.name for folder in folders if folder.is_dir()))
-
 
 def find_installation(environ: Mapping[str, str] | None = None) -> TritonInstallation:
     """Find the server: ``TRITON_SERVER_EXECUTABLE``, ``PATH``, NVIDIA's image, then the wheel.

@@ -156,7 +156,6 @@ def server_command(
     repository: Path,
     backends: Path,
     exit_timeout_s: int = 5,
-    log_verbose: int = 0,
     rank: int = 0,
 ) -> list[str]:
     """Build one rank's command line.
@@ -170,7 +169,6 @@ def server_command(
         repository: the rendered model repository.
         backends: the one folder in which Triton looks for backends.
         exit_timeout_s: time that a stopping server gives requests in flight.
-        log_verbose: Triton's verbosity, 0 to 3.
         rank: MPI rank.
     """
     ports = launch.ports
@@ -189,7 +187,7 @@ def server_command(
         f"--backend-config=python,shm-region-prefix-name={launch.shm_prefix}{rank}_",
         "--strict-readiness=true",
         f"--exit-timeout-secs={exit_timeout_s}",
-        f"--log-verbose={log_verbose}",
+        "--log-verbose=0",
     ]
     if rank > 0:
         command += ["--model-control-mode=explicit", f"--load-model={MODEL_NAME}"]

@@ -84,9 +84,9 @@ class TritonMetrics(Collector):
                 return
 
 
-def fetch_metrics(port: int, timeout_s: float = _TIMEOUT_S) -> tuple[Metric, ...]:
+def fetch_metrics(port: int) -> tuple[Metric, ...]:
     """Return the metric families on a server's metrics port; none after any error."""
-    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=timeout_s)
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=_TIMEOUT_S)
     try:
         connection.request("GET", "/metrics")
         response = connection.getresponse()

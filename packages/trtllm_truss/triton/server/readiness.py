@@ -15,19 +15,20 @@ from trtllm_truss.triton.protobuf import service_pb2
 from trtllm_truss.triton.server.ports import LOOPBACK, Ports
 
 _SERVICE = "/inference.GRPCInferenceService/"
+_TIMEOUT_S = 0.5
 
 
-def is_ready(ports: Ports, model_name: str, *, server_id: str, timeout_s: float = 0.5) -> bool:
+def is_ready(ports: Ports, model_name: str, *, server_id: str) -> bool:
     """Return True if server and model are ready; any connection error counts as not ready.
 
     Checks over gRPC once every port is open; Triton opens its metrics port last. May be called
     where an event loop runs.
     """
-    if not all(_is_open(port, timeout_s) for port in (ports.metrics, ports.http) if port):
+    if not all(_is_open(port) for port in (ports.metrics, ports.http) if port):
         return False
 
     async def question() -> bool:
-        return await asyncio.wait_for(_is_ready(ports.grpc, model_name, server_id), timeout_s)
+        return await asyncio.wait_for(_is_ready(ports.grpc, model_name, server_id), _TIMEOUT_S)
 
     with ThreadPoolExecutor(1) as thread:
         try:
@@ -36,9 +37,9 @@ def is_ready(ports: Ports, model_name: str, *, server_id: str, timeout_s: float 
             return False
 
 
-def _is_open(port: int, timeout_s: float) -> bool:
+def _is_open(port: int) -> bool:
     try:
-        socket.create_connection((LOOPBACK, port), timeout_s).close()
+        socket.create_connection((LOOPBACK, port), _TIMEOUT_S).close()
     except OSError:
         return False
     return True
