@@ -41,9 +41,10 @@ class TrussError(Exception):
     def __init__(
         self, message: str, *, param: str | None = None, retry_after_s: int | None = None
     ) -> None:
+        message = _encodable(message)
         super().__init__(message)
         self.message = message
-        self.param = param
+        self.param = None if param is None else _encodable(param)
         self.retry_after_s = retry_after_s
 
 
@@ -140,6 +141,11 @@ class BuildError(StartupError):
 
 class TritonError(StartupError):
     """Triton Inference Server is not installed or failed to start."""
+
+
+def _encodable(text: str) -> str:
+    """Replace halves of UTF-16 surrogate pairs: JSON may hold them, UTF-8 may not."""
+    return text.encode(errors="replace").decode()
 
 
 def drop_tracebacks(error: BaseException) -> None:

@@ -369,3 +369,17 @@ async def test_a_request_leaves_nothing_to_the_garbage_collector(
             gc.enable()
             gc.unfreeze()
     assert left == []
+
+
+async def test_an_error_message_is_always_utf_8() -> None:
+    """JSON's escapes can hold half of a UTF-16 surrogate pair, which no response can."""
+    for path, body in (
+        ("/chat", {**CHAT, "structured_outputs": {"\ud800": 1}}),
+        ("/messages", {**CHAT, "\ud800": 1}),
+        ("/invocations", {"inputs": "Hi", "parameters": {"\ud800": 1}}),
+    ):
+        client, _ = served(("Yes",))
+        async with client:
+            assert (await client.post(path, content=json.dumps(body))).status_code == 400
+    error = EngineUnavailable("\ud800", param="a\udfff")
+    assert (error.message, error.param, str(error)) == ("?", "a?", "?")

@@ -248,6 +248,10 @@ OPEN = {"role": "assistant", "content": " "}
         ({"max_tokens": None}, "max_tokens is missing."),
         ({"max_tokens": 0}, "max_tokens is 0; it must be at least 1."),
         ({"messages": []}, "messages is []; it must not be empty."),
+        (
+            {"messages": [{"role": "user", "content": []}]},
+            'messages is [{"role": "user", "content": []}]; it must be a list with some content.',
+        ),
         ({"max_token": 1}, "max_token is not a field of this request; did you mean max_tokens?"),
         ({"min_tokens": 10}, "min_tokens is 10; it must be at most max_tokens, 9."),
         ({"stop_sequences": [""]}, 'stop_sequences[0] is ""; it must not be empty.'),

@@ -59,6 +59,8 @@ def read_conversation(system: Any, messages: Sequence[Any]) -> list[Message]:
             raise InvalidRequest(f"{path}.content is missing.", param="messages")
         turns.read(role, message["content"], f"{path}.content")
     conversation = turns.joined()
+    if not conversation:
+        raise wrong("messages", messages, "a list with some content")
     last = conversation[-1]
     if last["role"] == "assistant" and (
         "tool_calls" in last or not last.get("content", "").strip()
@@ -150,7 +152,7 @@ class _Turns:
                     )
                 texts.append(_text(part, where))
             text = "\n".join(texts)
-        if block.get("is_error") and not text.lower().startswith("error"):
+        if block.get("is_error") and text[:5].lower() != "error":
             text = f"Error: {text}"
         id_ = _string(block, "tool_use_id", path)
         self._messages.append({"role": "tool", "tool_call_id": id_, "content": [text]})
