@@ -12,11 +12,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import groupby
 from typing import Any
 
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.protocols.fields import check_length
-from trtllm_truss.protocols.limits import MAX_GUIDE_CHARACTERS
+from trtllm_truss.protocols.guide_text import check_size, schema_text
 from trtllm_truss.requests import ChatFormat, GenerationRequest, Guide
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.tool_calls.events import Tool
@@ -143,16 +143,14 @@ class ModelFormats:
         self, request: GenerationRequest, use: ToolUse
     ) -> tuple[GenerationRequest, NewParser]:
         """Force a call by a guide: one JSON schema, after a prefix."""
-        form = self.tools or _NEUTRAL
+        form, name = self.tools or _NEUTRAL, "the schema of tools"
+        check_size([*use.offered], name, "tools")
         guides = form.guides(use.offered, parallel=use.parallel)
         if len(guides) != 1:  # engines take one schema and one prefix
             form = _NEUTRAL
             guides = form.guides(use.offered, parallel=use.parallel)
         (guide,) = guides
-        schema = json.dumps(guide.schema, ensure_ascii=False)
-        check_length(
-            "the schema of tools", schema, MAX_GUIDE_CHARACTERS, param="tools", unit="characters"
-        )
+        schema = schema_text(guide.schema, name, "tools")
         chat: ChatFormat = replace(request.chat, tools=use.tools, answer_prefix=guide.prefix)
         if self.reasoning and self.reasoning.starts:
             starts, ends = self.reasoning.starts, self.reasoning.ends
@@ -199,7 +197,6 @@ class ModelFormats:
             messages.insert(0, {"role": role, "content": text})
 
     def _calls_as_text(self, messages: Sequence[Message]) -> list[Message]:
-        adapted: list[Message] = []
         for message in messages:
             if calls := message.pop("tool_calls", None):
                 written = [
@@ -207,15 +204,17 @@ class ModelFormats:
                     for call in calls
                 ]
                 message["content"] = "\n".join(filter(None, [message.get("content"), *written]))
-            if message["role"] == "tool":
-                text = f"<tool_response>\n{message.get('content', '')}\n</tool_response>"
-                if adapted and adapted[-1].get("is_result"):
-                    adapted[-1]["content"] += "\n" + text
-                    continue
-                message = {"role": "user", "content": text, "is_result": True}
-            adapted.append(message)
-        for message in adapted:
-            message.pop("is_result", None)
+        adapted: list[Message] = []
+        for are_results, turns in groupby(messages, lambda message: message["role"] == "tool"):
+            if are_results:
+                lines = (
+                    line
+                    for result in turns
+                    for line in ("<tool_response>", result.get("content", ""), "</tool_response>")
+                )
+                adapted.append({"role": "user", "content": "\n".join(lines)})
+            else:
+                adapted += turns
         return adapted
 
     def _write_call(self, name: str, arguments: str) -> str:

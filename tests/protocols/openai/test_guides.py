@@ -50,7 +50,7 @@ def test_choices_are_taken_literally() -> None:
     [
         ({"guided_json": "{"}, "guided_json", "must be a JSON schema"),
         ({"guided_json": "[]"}, "guided_json", "must be a JSON schema"),
-        ({"guided_json": "a" * (1 << 17)}, "guided_json", "must be a JSON schema"),
+        ({"guided_json": "a" * (1 << 17)}, "guided_json", "at most 65536 characters"),
         ({"guided_regex": ""}, "guided_regex", "must not be empty"),
         ({"guided_regex": "a" * (1 << 17)}, "guided_regex", "at most 65536 characters"),
         ({"guided_choice": []}, "guided_choice", "list of texts"),
@@ -59,6 +59,7 @@ def test_choices_are_taken_literally() -> None:
         ({"structured_outputs": {"json": 5}}, "structured_outputs", "json is 5"),
         ({"structured_outputs": {"regex": 5}}, "structured_outputs", "regex is 5"),
         ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs", "send one of"),
+        ({"structured_outputs": {"\ud800": 1}}, "structured_outputs", r'."\ud800" is not'),
         ({"structured_outputs": {"json": {}, "regex": "a"}}, "structured_outputs", "one of them"),
         (
             {"guided_regex": "a", "response_format": {"type": "json_object"}},

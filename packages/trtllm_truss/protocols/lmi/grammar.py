@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.protocols.fields import check_length
-from trtllm_truss.protocols.limits import MAX_GUIDE_CHARACTERS
+from trtllm_truss.protocols.guide_text import bounded, schema_text
 from trtllm_truss.requests import Guide, GuideKind
 from trtllm_truss.validation import Strict, shown
 
@@ -39,16 +37,9 @@ def guide_from(grammar: Grammar | None) -> Guide | None:
     if grammar.type == "json_schema" and isinstance(value, dict):
         value = value.get("schema", value)
     if isinstance(value, dict) and kind == "json_schema":
-        value = json.dumps(value, ensure_ascii=False)
+        return Guide(kind, schema_text(value, "parameters.grammar.value", "grammar"))
     if isinstance(value, str) and value:
-        check_length(
-            "parameters.grammar.value",
-            value,
-            MAX_GUIDE_CHARACTERS,
-            param="grammar",
-            unit="characters",
-        )
-        return Guide(kind, value)
+        return Guide(kind, bounded(value, "parameters.grammar.value", "grammar"))
     raise _wrong("value", value, "a JSON schema, or the text of a regular expression")
 
 

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.protocols.fields import (
-    Unsupported,
-    check_length,
-    refuse_unsupported,
-)
-from trtllm_truss.protocols.limits import MAX_GUIDE_CHARACTERS
+from trtllm_truss.protocols.fields import Unsupported, refuse_unsupported
+from trtllm_truss.protocols.guide_text import schema_text
 from trtllm_truss.protocols.messages.fields import check_keys, field_of, wrong
 from trtllm_truss.protocols.tool_use import ToolUse, read_tool
 from trtllm_truss.requests import Guide
@@ -178,8 +173,4 @@ def read_output_format(
     schema = chosen.get("schema")
     if not isinstance(schema, dict):
         raise wrong(f"{path}.schema", schema, "a JSON schema, an object")
-    text = json.dumps(schema, ensure_ascii=False)
-    check_length(
-        f"{path}.schema", text, MAX_GUIDE_CHARACTERS, param=field_of(path), unit="characters"
-    )
-    return Guide("json_schema", text), path
+    return Guide("json_schema", schema_text(schema, f"{path}.schema", field_of(path))), path

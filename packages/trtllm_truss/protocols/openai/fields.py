@@ -78,7 +78,7 @@ class OpenAIExtensions(Extensions):
         None, description="The older form of `structured_outputs.regex`."
     )
     guided_choice: list[str] | None = Field(
-        None, description="The older form of `structured_outputs.choice`."
+        None, fail_fast=True, description="The older form of `structured_outputs.choice`."
     )
     guided_grammar: NonEmpty | None = Field(
         None, description="The older form of `structured_outputs.grammar`."

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.protocols.fields import check_length
-from trtllm_truss.protocols.limits import MAX_GUIDE_CHARACTERS
+from trtllm_truss.protocols.guide_text import bounded, check_size, schema_text
 from trtllm_truss.protocols.openai.fields import SharedFields
 from trtllm_truss.protocols.openai.response_format import (
     ANY_OBJECT,
@@ -19,7 +18,7 @@ from trtllm_truss.protocols.openai.response_format import (
     read_response_format,
 )
 from trtllm_truss.requests import Guide
-from trtllm_truss.validation import shown
+from trtllm_truss.validation import shown, shown_name
 
 _KINDS = ("json", "json_object", "regex", "choice", "grammar")
 _OLDER = ("json", "regex", "choice", "grammar")
@@ -59,7 +58,7 @@ def _structured(options: Mapping[str, Any]) -> Guide | None:
     for name in given:
         if name not in _KINDS:
             raise InvalidRequest(
-                f"{field}.{name[:64]} is not supported; send one of {', '.join(_KINDS)}.",
+                f"{field}.{shown_name(name)} is not supported; send one of {', '.join(_KINDS)}.",
                 param=field,
             )
     if not given:
@@ -71,37 +70,34 @@ def _structured(options: Mapping[str, Any]) -> Guide | None:
 
 def _guide(kind: str, value: Any, name: str, param: str) -> Guide:
     if kind == "json":
-        return Guide("json_schema", _bounded(_schema(value, name, param), name, param))
+        return Guide("json_schema", _schema(value, name, param))
     if kind == "json_object":
         return Guide("json_schema", ANY_OBJECT)
     if kind == "choice":
-        return Guide("ebnf_grammar", _bounded(_alternatives(value, name, param), name, param))
+        return Guide("ebnf_grammar", _alternatives(value, name, param))
     if not isinstance(value, str) or not value:
         raise _wrong(name, value, "a text that is not empty", param)
-    text = _bounded(value, name, param)
+    text = bounded(value, name, param)
     return Guide("regex", text) if kind == "regex" else Guide("ebnf_grammar", text)
 
 
 def _schema(value: Any, name: str, param: str) -> str:
     try:
-        schema = json.loads(value) if isinstance(value, str) else value
+        schema = json.loads(bounded(value, name, param)) if isinstance(value, str) else value
     except (ValueError, RecursionError):
         schema = None
     if not isinstance(schema, dict):
         raise _wrong(name, value, "a JSON schema", param)
-    return json.dumps(schema, ensure_ascii=False)
+    return schema_text(schema, name, param)
 
 
 def _alternatives(value: Any, name: str, param: str) -> str:
     """Write a grammar of texts; JSON's escapes are EBNF's."""
     if not isinstance(value, list) or not value or not all(isinstance(v, str) and v for v in value):
         raise _wrong(name, value, "a list of texts, none of them empty", param)
-    return "root ::= " + " | ".join(json.dumps(text, ensure_ascii=False) for text in value)
-
-
-def _bounded(text: str, name: str, param: str) -> str:
-    check_length(name, text, MAX_GUIDE_CHARACTERS, param=param, unit="characters")
-    return text
+    check_size(value, name, param)
+    texts = " | ".join(json.dumps(text, ensure_ascii=False) for text in value)
+    return bounded(f"root ::= {texts}", name, param)
 
 
 def _wrong(name: str, value: Any, wanted: str, param: str) -> InvalidRequest:

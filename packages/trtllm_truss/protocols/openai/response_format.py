@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.protocols.fields import check_length
-from trtllm_truss.protocols.limits import MAX_GUIDE_CHARACTERS
+from trtllm_truss.protocols.guide_text import bounded, schema_text
 from trtllm_truss.requests import Guide, GuideKind
 from trtllm_truss.validation import shown
 
@@ -59,7 +58,7 @@ def read_response_format(
         text = response_format.get(kind)
         if not isinstance(text, str) or not text:
             raise _wrong(f"{path}.{kind}", text, "a text that is not empty")
-        return Guide(_TEXTS[kind], _bounded(f"{path}.{kind}", text))
+        return Guide(_TEXTS[kind], bounded(text, f"{path}.{kind}", _field(path)))
     raise _wrong(f"{path}.type", kind, f"one of {', '.join(_TYPES)}")
 
 
@@ -74,12 +73,7 @@ def _schema(description: Mapping[str, Any], path: str, key: str = "schema") -> s
     schema = description.get(key)
     if not isinstance(schema, dict):
         raise _wrong(f"{path}.{key}", schema, "a JSON schema")
-    return _bounded(f"{path}.{key}", json.dumps(schema, ensure_ascii=False))
-
-
-def _bounded(path: str, text: str) -> str:
-    check_length(path, text, MAX_GUIDE_CHARACTERS, param=_field(path), unit="characters")
-    return text
+    return schema_text(schema, f"{path}.{key}", _field(path))
 
 
 def _wrong(path: str, value: Any, wanted: str) -> InvalidRequest:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from trtllm_truss.errors import InvalidRequest
@@ -58,8 +58,8 @@ def read_tool_use(
     )
 
 
-def _read_choice(choice: Any, flat: bool) -> tuple[str, list[Any] | None]:
-    """Return the mode and the names of the functions to choose from; None for all."""
+def _read_choice(choice: Any, flat: bool) -> tuple[str, Collection[str] | None]:
+    """Return the mode and the names of the functions to choose from, in order; None for all."""
     if choice is None or choice in ("auto", "none", "required"):
         return choice or "auto", None
     kind = choice.get("type") if isinstance(choice, Mapping) else None
@@ -71,9 +71,9 @@ def _read_choice(choice: Any, flat: bool) -> tuple[str, list[Any] | None]:
     if isinstance(allowed, Mapping) and allowed.get("mode", "auto") in _MODES:
         entries = allowed.get("tools")
         entries = entries if isinstance(entries, list) else []
-        names = [_function_name(entry, flat) for entry in entries]
-        if names and None not in names:
-            return allowed.get("mode", "auto"), names
+        named = [name for entry in entries if (name := _function_name(entry, flat)) is not None]
+        if named and len(named) == len(entries):
+            return allowed.get("mode", "auto"), dict.fromkeys(named)
     raise InvalidRequest(
         f"tool_choice is {shown(choice)}; it must be auto, none, required, a named function or "
         "allowed_tools with a mode and functions.",

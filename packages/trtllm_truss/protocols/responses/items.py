@@ -20,6 +20,9 @@ Item = Mapping[str, Any]
 
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 _TEXT_PARTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
+_TEXTS = {"content", "reasoning_content"}
+"""Keys of texts, which are collected in parts."""
+
 _REASONING_PARTS = {"reasoning_text": "text"}
 ECHOED = frozenset(
     {
@@ -49,6 +52,9 @@ def read_items(value: Any, instructions: str | None) -> list[Message]:
     messages: list[Message] = []
     for place, item in enumerate(value):
         _read_item(item, f"input[{place}]", messages)
+    for message in messages:
+        for key in _TEXTS & message.keys():
+            message[key] = "\n".join(message[key])
     if instructions:
         if messages and messages[0]["role"] == "system":
             messages[0]["content"] = f"{instructions}\n\n{messages[0]['content']}"
@@ -88,7 +94,7 @@ def _read_message(item: Item, path: str, messages: list[Message]) -> None:
     if role == "assistant":
         _add_text(_assistant(messages), "content", content)
     else:
-        messages.append({"role": _ROLES[role], "content": content})
+        messages.append({"role": _ROLES[role], "content": [content]})
 
 
 def _read_call(item: Item, path: str, messages: list[Message]) -> None:
@@ -104,7 +110,7 @@ def _read_call(item: Item, path: str, messages: list[Message]) -> None:
 
 def _read_result(item: Item, path: str, messages: list[Message]) -> None:
     output = _content(item, "output", path)
-    result = {"role": "tool", "tool_call_id": _string(item, "call_id", path), "content": output}
+    result = {"role": "tool", "tool_call_id": _string(item, "call_id", path), "content": [output]}
     if item.get("name") is not None:
         result["name"] = _string(item, "name", path)
     messages.append(result)
@@ -132,7 +138,11 @@ def _assistant(messages: list[Message]) -> Message:
 
 
 def _add_text(message: Message, key: str, text: str) -> None:
-    message[key] = f"{message[key]}\n{text}" if message.get(key) else text
+    """Add a part of a text; empty ones at its beginning do not count."""
+    parts = message.setdefault(key, [])
+    if parts == [""]:
+        parts.clear()
+    parts.append(text)
 
 
 def _content(item: Item, key: str, path: str) -> str:

@@ -1,0 +1,80 @@
+"""The work on long conversations and lists of tools grows with their length, not faster."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from trtllm_truss.protocols.messages.body import parse_messages
+from trtllm_truss.protocols.openai.chat import parse_chat
+from trtllm_truss.protocols.openai.tools import read_tool_use
+from trtllm_truss.protocols.responses.body import parse_response
+from trtllm_truss.protocols.tool_use import ModelFormats
+
+PLAIN = ModelFormats(template="{{ messages }}")
+"""A template without tools gets calls and results as text."""
+
+TEXT = "a" * 1_000_000
+REASONING = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": TEXT}]}
+ITEMS = 8
+
+
+@pytest.mark.parametrize(
+    ("parse", "body"),
+    [
+        (parse_response, {"input": [{"role": "assistant", "content": TEXT}] * ITEMS}),
+        (parse_response, {"input": [REASONING] * ITEMS}),
+        (parse_chat, {"messages": [{"role": "tool", "content": TEXT}] * ITEMS}),
+        (
+            parse_messages,
+            {
+                "max_tokens": 1,
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [{"type": kind, "tool_use_id": "a", "content": TEXT}],
+                    }
+                    for kind in ["tool_result"] * ITEMS
+                ],
+            },
+        ),
+    ],
+)
+def test_adjacent_texts_are_joined_once(parse: Callable[..., Any], body: dict[str, Any]) -> None:
+    """Appended one by one, the last two results would be in memory together."""
+    parse(body, {}, PLAIN)
+    tracemalloc.start()
+    try:
+        parse(body, {}, PLAIN)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert ITEMS * len(TEXT) <= peak_bytes < 1.5 * ITEMS * len(TEXT)
+
+
+class Name(str):
+    """Counts comparisons, which a lookup by hash hardly needs."""
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+    comparisons = 0
+
+    def __eq__(self, other: object) -> bool:
+        Name.comparisons += 1
+        return str.__eq__(self, other)
+
+
+def test_allowed_tools_are_looked_up_by_name() -> None:
+    count = 200
+    names = [Name(f"f{number}") for number in range(count)]
+    tools = [{"type": "function", "name": name} for name in names]
+    allowed = [{"type": "function", "name": Name(name)} for name in names]
+    Name.comparisons = 0
+    use = read_tool_use(
+        tools, {"type": "allowed_tools", "tools": allowed}, parallel=True, flat=True
+    )
+    assert [tool.name for tool in use.offered] == names
+    assert Name.comparisons < 10 * count
