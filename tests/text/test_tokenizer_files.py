@@ -10,6 +10,7 @@ from tests.text.tokenizer_zoo import tokenizer_of
 from tokenizers import Tokenizer
 
 from trtllm_truss.errors import ArtifactError, InvalidRequest
+from trtllm_truss.serving.rendering import write_tokenizer_info
 from trtllm_truss.text.tokenizer import load_tokenizer
 from trtllm_truss.text.tokenizer_parts import LibraryPanic
 
@@ -111,6 +112,107 @@ def test_broken_files_are_named(folder: Path, name: str, content: str) -> None:
     with pytest.raises(ArtifactError) as refused:
         load_tokenizer(folder)
     assert str(folder) in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value", "said"),
+    [
+        *(
+            (file, "eos_token_id", value, said)
+            for file in ("generation_config.json", "config.json")
+            for value, said in (
+                ("x", r"eos_token_id\[0\] is \"x\"; it must be a whole number"),
+                (["a"], r"eos_token_id\[0\] is \"a\"; it must be a whole number"),
+                ([-1, 2**40], r"eos_token_id\[0\] is -1; it must be at least 0"),
+                (2**40, r"is 1099511627776; it must be at most 2147483647"),
+                (2**31 - 1, "eos_token_id holds the id 2147483647; the tokenizer's ids end at "),
+                (2.5, r"is 2\.5; it must be a whole number"),
+                (True, "is true; it must be a whole number"),
+                ({"a": 1}, "it must be a whole number"),
+                ([0, 1] * 20_000, r"eos_token_id is \[0, 1.*; it must have at most 64 items"),
+            )
+        ),
+        ("generation_config.json", "temperature", "hot", 'is "hot"; it must be a number'),
+        ("generation_config.json", "temperature", float("nan"), "it must be a finite number"),
+        ("generation_config.json", "temperature", -1, "is -1; it must be at least 0"),
+        ("generation_config.json", "top_p", 1.5, r"is 1\.5; it must be at most 1"),
+        ("generation_config.json", "top_p", [0.9], "it must be a number"),
+        ("generation_config.json", "top_k", 2.5, "it must be a whole number"),
+        ("generation_config.json", "top_k", True, "it must be a whole number"),
+        ("generation_config.json", "repetition_penalty", 0, "it must be greater than 0"),
+        ("generation_config.json", "repetition_penalty", float("inf"), "it must be a finite"),
+        *(
+            (file, field, value, said)
+            for file in ("tokenizer_config.json", "special_tokens_map.json")
+            for field, value, said in (
+                ("bos_token", 5, "bos_token is 5; it must be a string"),
+                ("eos_token", {"content": [1]}, r"eos_token is \[1\]; it must be a string"),
+                ("pad_token", "x" * 5000, "it must have at most 4096 characters"),
+                ("additional_special_tokens", [["x"]], r"additional_special_tokens\[0\] is"),
+                ("added_tokens_decoder", [], "it must be an object"),
+                ("added_tokens_decoder", {"-1": {"content": "x"}}, "it must match"),
+                ("added_tokens_decoder", {"1" * 5000: {"content": "x"}}, "it must match"),
+                ("added_tokens_decoder", {"300": None}, "it must be an object"),
+                ("added_tokens_decoder", {"300": {"content": 3}}, r"content is 3; it must be a"),
+                ("added_tokens_decoder", {"300": {"content": "x", "special": 1}}, "true or false"),
+                ("chat_template", 3, r"chat_template\[0\] is 3"),
+                ("chat_template", ["text"], r"chat_template\[0\] is \"text\""),
+                ("chat_template", {"name": "default", "template": 1}, "it must be a string"),
+            )
+        ),
+    ],
+)
+def test_a_wrong_value_is_named(folder: Path, name: str, field: str, value: Any, said: str) -> None:
+    write(folder, name, {field: value})
+    with pytest.raises(ArtifactError, match=said) as refused:
+        load_tokenizer(folder)
+    assert refused.value.message.startswith(f"{folder / name}: {field}")
+    assert refused.value.message.endswith("Correct it, or name another tokenizer_repository.")
+    assert len(refused.value.message) < len(str(folder)) + 400
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tokenizer_config.json", {"bos_token": None, "chat_template": None, "eos_token": {}}),
+        (
+            "tokenizer_config.json",
+            {"added_tokens_decoder": None, "additional_special_tokens": None},
+        ),
+        ("generation_config.json", {"eos_token_id": None, "temperature": None, "top_k": 2000}),
+        ("generation_config.json", {"eos_token_id": [2] * 64, "temperature": 0, "top_p": 1}),
+    ],
+)
+def test_usual_values_are_accepted(folder: Path, name: str, content: Any) -> None:
+    write(folder, name, content)
+    load_tokenizer(folder)
+
+
+@pytest.mark.parametrize("token", [{"the": 4_000_000_000}, {"x" * 5000: 300}])
+def test_ids_and_tokens_out_of_all_bounds_are_refused(folder: Path, token: dict[str, int]) -> None:
+    ((content, token_id),) = token.items()
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]
+    added = {"id": token_id, "content": content, **flags}
+    vocab = {**vocabulary["vocab"], "zzz": token_id}
+    change(folder, model={**vocabulary, "vocab": vocab}, added_tokens=[added])
+    with pytest.raises(
+        ArtifactError, match=r"has the (id 4000000000|added token \"xxx)"
+    ) as refused:
+        load_tokenizer(folder)
+    assert "tokenizer.json" in refused.value.message
+    with pytest.raises(ArtifactError):
+        write_tokenizer_info(folder, folder / "info.json")
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["{% for a in b %}" * 30 + "{% endfor %}" * 30, "{{ " + "(" * 5000 + ")" * 5000 + " }}"],
+)
+def test_a_template_that_cannot_be_compiled_is_named(folder: Path, template: str) -> None:
+    (folder / "chat_template.jinja").write_text(template)
+    with pytest.raises(ArtifactError, match=r"chat template in .* is not valid Jinja"):
+        load_tokenizer(folder)
 
 
 @pytest.mark.parametrize("files", [(), ("a.gguf", "b.gguf"), ("tokenizer.model",)])

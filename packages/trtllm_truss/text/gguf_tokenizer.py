@@ -98,7 +98,13 @@ def _rebuild(path: Path, metadata: dict[str, Any]) -> TokenizerParts:
     tokens: list[str] = metadata["tokenizer.ggml.tokens"]
 
     def id_of(role: str) -> int | None:
-        return metadata.get(f"tokenizer.ggml.{role}_token_id")
+        key = f"tokenizer.ggml.{role}_token_id"
+        token_id = metadata.get(key)
+        if token_id is not None and (
+            not isinstance(token_id, int) or not 0 <= token_id < len(tokens)
+        ):
+            raise ValueError(f"{key} is {token_id!r}; the ids end at {len(tokens) - 1}")
+        return token_id
 
     def text_of(role: str) -> str | None:
         token_id = id_of(role)
@@ -112,6 +118,8 @@ def _rebuild(path: Path, metadata: dict[str, Any]) -> TokenizerParts:
         )
     roles = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
     template = metadata.get("tokenizer.chat_template")
+    if not isinstance(template, str | None):
+        raise TypeError("tokenizer.chat_template is not a string")
     ends = [id_of("eos"), id_of("eot")]
     return TokenizerParts(
         backend=backend,
