@@ -16,12 +16,14 @@ from trtllm_truss.hosts.channel import (
     Channel,
     ConnectionLost,
     NotAuthentic,
+    OtherVersion,
     accept,
     connect,
 )
 from trtllm_truss.hosts.network import shut
 
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32
+MAGIC = channel_module._MAGIC
 PATIENCE_S = 30.0
 
 
@@ -147,15 +149,79 @@ def test_a_recorded_connection_cannot_be_replayed(pair: Pair) -> None:
             again.result(PATIENCE_S)
 
 
-def test_the_leaders_own_proof_is_none_of_a_member(pair: Pair) -> None:
-    """A stranger reflects what the leader answers."""
-    leader = pair.accepted()
+def test_the_members_own_proof_is_none_of_a_leader(pair: Pair) -> None:
+    """A stranger in the leader's place reflects what the member sends."""
+
+    def reflect() -> None:
+        connection, _ = pair.listener.accept()
+        with connection:
+            connection.sendall(connection.recv(len(MAGIC) + 32, socket.MSG_WAITALL))
+            connection.sendall(connection.recv(32, socket.MSG_WAITALL))
+
+    stranger = threading.Thread(target=reflect)
+    stranger.start()
+    with pytest.raises(NotAuthentic, match="group_key"):
+        connect(pair.address, KEY)
+    stranger.join()
+
+
+def heard(pair: Pair, key: bytes, hello: bytes, proof: bytes = b"") -> bytes:
+    """Return everything that a leader sends to a stranger."""
+    leader = pair.accepted(key)
     with socket.create_connection(pair.address) as stranger:
-        stranger.sendall(channel_module._MAGIC + bytes(32))
-        answer = stranger.recv(64, socket.MSG_WAITALL)
-        stranger.sendall(answer[32:])
-        with pytest.raises(NotAuthentic):
+        stranger.sendall(hello + bytes(32) + proof)
+        stranger.shutdown(socket.SHUT_WR)
+        answer = b""
+        while data := stranger.recv(1 << 16):
+            answer += data
+    assert leader.exception(PATIENCE_S) is not None
+    return answer
+
+
+@pytest.mark.parametrize("proof", [b"", bytes(16), bytes(32), b"x" * 32])
+def test_a_stranger_hears_nothing_that_depends_on_the_key(
+    pair: Pair, proof: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel_module.secrets, "token_bytes", lambda count: b"r" * count)
+    answers = [heard(pair, key, MAGIC, proof) for key in (KEY, OTHER_KEY)]
+    assert answers[0] == answers[1]
+    assert answers[0][: len(MAGIC) + 32] == MAGIC + b"r" * 32
+
+
+def test_a_member_of_another_version_hears_this_one(pair: Pair) -> None:
+    """Version 1 takes less than 64 bytes for a lost connection, and comes again."""
+    leader = pair.accepted()
+    with socket.create_connection(pair.address) as old:
+        old.sendall(b"trtllm-truss group 1\n" + bytes(32))
+        with pytest.raises(OtherVersion, match=r"version '1' .* this host version 2; run the same"):
             leader.result(PATIENCE_S)
+        assert old.recv(64, socket.MSG_WAITALL) == MAGIC
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "words"),
+    [
+        (b"", ConnectionLost, "closed the connection .* run the same image on every host"),
+        (b"trtllm-truss group 3\n", OtherVersion, "version '3' .* this host version 2"),
+        (b"HTTP/1.1 400 Bad Request\r\n", NotAuthentic, "does not speak this protocol"),
+    ],
+)
+def test_a_leader_of_another_version_is_named(
+    pair: Pair, answer: bytes, kind: type[Exception], words: str
+) -> None:
+    """Version 1 closes the connection without a word."""
+
+    def refuse() -> None:
+        connection, _ = pair.listener.accept()
+        with connection:
+            connection.recv(len(MAGIC) + 32, socket.MSG_WAITALL)
+            connection.sendall(answer)
+
+    other = threading.Thread(target=refuse)
+    other.start()
+    with pytest.raises(kind, match=words):
+        connect(pair.address, KEY)
+    other.join()
 
 
 def receive_all(channel: Channel) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
@@ -222,6 +222,9 @@ def test_a_launch_that_is_not_of_this_job_is_refused_by_the_member(place: Place)
         ({"trtllm_truss": None}, "trtllm-truss is unknown here"),
         ({"mpi": "4"}, "Open MPI is '4'"),
         ({"hostname": "leader"}, "the hostname is leader, the leader's"),
+        ({"hostname": None}, "the hostname is unknown here; it must be a text of at most 255"),
+        ({"hostname": ["x"]}, "the hostname is ['x'] here"),
+        ({"hostname": "x" * 50000}, "it must be a text of at most 255 characters"),
         ({"settings": {"runtime": "b"}}, "model_metadata.runtime is not the leader's"),
         ({"settings": {}}, "model_metadata.runtime is not the leader's"),
         ({"described": {}}, "config.json of the engine is not the leader's"),
@@ -235,6 +238,45 @@ def test_a_host_that_differs_is_refused(
 ) -> None:
     assert reason in place.join(**change).failure()
     with pytest.raises(TritonError, match="host 1 has not joined"):
+        place.leader.wait_until_whole(lambda: False, 0)
+
+
+def test_a_host_that_sends_anything_gets_an_answer(place: Place) -> None:
+    """Each thread of the leader ends without an exception, which the session would report."""
+    values: list[Any] = [None, 1, "x", [], {}, ["x"] * 99, {"x": {"y": None}}, "\ud800", 10**99]
+    hellos: list[dict[str, Any]] = [{"index": value, "identity": OF_MEMBER} for value in values]
+    hellos += [{"index": 1, "identity": value} for value in values]
+    hellos += [
+        {"index": 1, "identity": {**OF_MEMBER, name: value}}
+        for name in IDENTITY
+        for value in values
+    ]
+    hellos += [{"index": 1, "identity": {**OF_MEMBER, name: {}}} for name in IDENTITY]
+    for hello in hellos:
+        with closing(connect((LOOPBACK, place.group.port), KEY)) as channel:
+            channel.send({"type": "hello", **hello})
+            answer = channel.receive(PATIENCE_S)
+            assert answer is not None
+            if answer["type"] == "refused":
+                assert answer["reason"].endswith(".")
+        assert settles(lambda: not place.leader._members)
+
+
+def test_a_stranger_gets_one_line_of_log(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    def knock(hello: bytes) -> None:
+        with socket.create_connection((LOOPBACK, place.group.port)) as stranger:
+            stranger.sendall(hello)
+            with suppress(OSError):
+                while stranger.recv(1 << 16):
+                    continue
+
+    for _ in range(50):  # two reasons in turns
+        knock(b"GET / HTTP/1.1\r\n" + bytes(64))
+        knock(b"trtllm-truss group 1\n" + bytes(32))
+    knock(b"trtllm-truss group 2\n" + bytes(64))  # the member of another key
+    lines = [line for line in caplog.messages if line.startswith("refused")]
+    assert lines == [f"refused {LOOPBACK}: it does not speak this protocol."]
+    with pytest.raises(TritonError, match=rf"{LOOPBACK}: its group_key is another one\."):
         place.leader.wait_until_whole(lambda: False, 0)
 
 

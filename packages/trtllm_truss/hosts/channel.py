@@ -1,10 +1,15 @@
 """An authenticated connection between the leader of a group and a member.
 
-Both prove that they hold the group's key, over two fresh random numbers, the leader first::
+Both prove that they hold the group's key, over two fresh random numbers::
 
     member → leader   magic, 32 random bytes
-    leader → member   32 random bytes, HMAC-SHA256(key, "leader" + both)
+    leader → member   magic, 32 random bytes
     member → leader   HMAC-SHA256(key, "member" + both)
+    leader → member   HMAC-SHA256(key, "leader" + both); zeros to a wrong proof
+
+The member is first, so that nothing that depends on the key goes to a peer that has not proved to
+hold it: anyone may connect to the leader, but a member connects only to the leader's address. The
+magic ends in the protocol's version; a peer of another version gets the magic alone.
 
 Each direction then has a key of its own, derived from the group's key and both random numbers. A
 frame is the length of its body in 4 bytes, the body, and an HMAC-SHA256 over the frame's number,
@@ -28,7 +33,9 @@ from typing import Any
 
 MAX_BODY_BYTES = 1 << 16
 HANDSHAKE_LIMIT_S = 3.0
-_MAGIC = b"trtllm-truss group 1\n"
+_PROTOCOL = b"trtllm-truss group "
+_VERSION = b"2"
+_MAGIC = _PROTOCOL + _VERSION + b"\n"
 _DIGEST = "sha256"
 _DIGEST_BYTES = 32
 _NONCE_BYTES = 32
@@ -44,6 +51,10 @@ class ConnectionLost(Exception):
 
 class NotAuthentic(Exception):
     """The peer lacks the key, or a frame was forged, replayed, truncated or oversized."""
+
+
+class OtherVersion(NotAuthentic):
+    """The peer speaks another version of this protocol."""
 
 
 class Channel:
@@ -153,26 +164,33 @@ def accept(connection: socket.socket, key: bytes) -> Channel:
 
     Raises:
         ConnectionLost: the peer left, or was too slow.
+        OtherVersion: it is a member of another version.
         NotAuthentic: it does not hold the key.
     """
     deadline = time.monotonic() + HANDSHAKE_LIMIT_S
     hello = _read(connection, len(_MAGIC) + _NONCE_BYTES, deadline)
-    if not hello.startswith(_MAGIC):
-        raise NotAuthentic("it does not speak this protocol")
+    try:
+        _check_magic(hello)
+    except OtherVersion:
+        _write(connection, _MAGIC)
+        raise
     own = secrets.token_bytes(_NONCE_BYTES)
     nonces = hello[len(_MAGIC) :] + own
-    _write(connection, own + _mac(key, _LEADER, nonces))
+    _write(connection, _MAGIC + own)
     proof = _read(connection, _DIGEST_BYTES, deadline)
     if not hmac.compare_digest(proof, _mac(key, _MEMBER, nonces)):
+        _write(connection, bytes(_DIGEST_BYTES))
         raise NotAuthentic("its group_key is another one")
+    _write(connection, _mac(key, _LEADER, nonces))
     return Channel(connection, key, nonces, is_leader=True)
 
 
 def connect(address: tuple[str, int], key: bytes) -> Channel:
-    """Connect to a leader and authenticate it, then this member.
+    """Connect to a leader, and authenticate this member, then the leader.
 
     Raises:
         ConnectionLost: nothing listens there, or the leader left or was too slow.
+        OtherVersion: it is a leader of another version.
         NotAuthentic: the peer does not hold the key.
     """
     try:
@@ -183,15 +201,34 @@ def connect(address: tuple[str, int], key: bytes) -> Channel:
         deadline = time.monotonic() + HANDSHAKE_LIMIT_S
         own = secrets.token_bytes(_NONCE_BYTES)
         _write(connection, _MAGIC + own)
-        answer = _read(connection, _NONCE_BYTES + _DIGEST_BYTES, deadline)
-        nonces = own + answer[:_NONCE_BYTES]
-        if not hmac.compare_digest(answer[_NONCE_BYTES:], _mac(key, _LEADER, nonces)):
-            raise NotAuthentic("its group_key is another one")
+        try:
+            magic = _read(connection, len(_MAGIC), deadline)
+        except ConnectionLost as error:  # version 1 leaves without a word
+            raise ConnectionLost(
+                f"{error}; if this lasts, run the same image on every host"
+            ) from error
+        _check_magic(magic)
+        nonces = own + _read(connection, _NONCE_BYTES, deadline)
         _write(connection, _mac(key, _MEMBER, nonces))
+        proof = _read(connection, _DIGEST_BYTES, deadline)
+        if not hmac.compare_digest(proof, _mac(key, _LEADER, nonces)):
+            raise NotAuthentic("its group_key is another one")
         return Channel(connection, key, nonces, is_leader=False)
     except BaseException:
         connection.close()
         raise
+
+
+def _check_magic(hello: bytes) -> None:
+    if hello.startswith(_MAGIC):
+        return
+    if not hello.startswith(_PROTOCOL):
+        raise NotAuthentic("it does not speak this protocol")
+    version = hello[len(_PROTOCOL) : len(_MAGIC)].strip().decode("ascii", "replace")
+    raise OtherVersion(
+        f"it speaks version {version!r} of the group's protocol and this host version "
+        f"{_VERSION.decode()}; run the same image on every host"
+    )
 
 
 def _mac(key: bytes, *parts: bytes) -> bytes:

@@ -22,6 +22,8 @@ _VERSIONS = {
     "mpi": "Open MPI",
 }
 
+_LONGEST_HOSTNAME = 255
+
 
 def identity_of(
     settings: Settings,
@@ -71,11 +73,8 @@ def difference(leader: Mapping[str, Any], member: Mapping[str, Any]) -> str | No
                 f"{name} is {_shown(member.get(key))} here and {leader[key]} on the leader; run "
                 "the same image on every host."
             )
-    if member.get("hostname") == leader["hostname"]:
-        return (
-            f"the hostname is {leader['hostname']}, the leader's; give every host a name of its "
-            "own, by which MPI tells them apart."
-        )
+    if problem := _hostname_problem(leader["hostname"], member.get("hostname")):
+        return problem
     for key in _keys(leader["settings"], member.get("settings")):
         return f"model_metadata.{key} is not the leader's; use the same config.yaml on every host."
     for name in _keys(leader["described"], member.get("described")):
@@ -94,6 +93,20 @@ def difference(leader: Mapping[str, Any], member: Mapping[str, Any]) -> str | No
         return (
             f"the checkpoint is in {_shown(member.get('folder'))} here and in {leader['folder']} "
             "on the leader; the LLM API needs it at one path on every host (HF_HOME)."
+        )
+    return None
+
+
+def _hostname_problem(leader: str, member: object) -> str | None:
+    if not isinstance(member, str) or not 0 < len(member) <= _LONGEST_HOSTNAME:
+        return (
+            f"the hostname is {_shown(member)} here; it must be a text of at most "
+            f"{_LONGEST_HOSTNAME} characters. Run the same image on every host."
+        )
+    if member == leader:
+        return (
+            f"the hostname is {leader}, the leader's; give every host a name of its own, by which "
+            "MPI tells them apart."
         )
     return None
 

@@ -19,6 +19,7 @@ from trtllm_truss.hosts.daemon import WrongCommand, check_values, read_command
 from trtllm_truss.hosts.identity import difference
 from trtllm_truss.hosts.launch_agent import SOCKET_NAME
 from trtllm_truss.hosts.network import listen_in, shut
+from trtllm_truss.hosts.refusals import Refusals
 from trtllm_truss.settings.groups import Group
 from trtllm_truss.triton.server.command import Launch
 
@@ -79,7 +80,7 @@ class Leader:
         self._changed = threading.Condition()  # its lock is reentrant
         self._members: dict[int, _Member] = {}
         self._strangers: deque[socket.socket] = deque()
-        self._refusals: dict[str, str] = {}
+        self._refused_strangers, self._refused_hosts = Refusals(), Refusals()
         self._run = 0
         self._loss: str | None = None
         self._closed = False
@@ -197,8 +198,8 @@ class Leader:
                 parts.append(f"host {index} has not joined")
             elif member.is_busy:
                 parts.append(f"{member} is still cleaning up")
-        if parts and self._refusals:
-            parts += [f"{address}: {why}" for address, why in self._refusals.items()]
+        if parts:
+            parts += [*self._refused_hosts.reasons(), *self._refused_strangers.reasons()]
         return "; ".join(parts)
 
     def _accept(self) -> None:
@@ -235,7 +236,7 @@ class Leader:
             self._forget(connection)
             return
         except NotAuthentic as error:
-            self._note_refusal(address, f"{error}.")
+            self._refused_strangers.note(address, f"{error}.")
             self._forget(connection)
             return
         with self._changed, suppress(ValueError):
@@ -244,15 +245,6 @@ class Leader:
             member = self._admit(channel, address, hello or {})
             if member is not None:
                 self._serve(member)
-
-    def _note_refusal(self, address: str, why: str) -> None:
-        """Log and keep why a peer was refused: once, and of few peers, since anyone can ask."""
-        with self._changed:
-            known = self._refusals.get(address)
-            if known == why or (known is None and len(self._refusals) >= _STRANGERS):
-                return
-            self._refusals[address] = why
-        logger.error("refused %s: %s", address, why)
 
     def _admit(self, channel: Channel, address: str, hello: Mapping[str, Any]) -> _Member | None:
         """Compare a host with this one; welcome or refuse it."""
@@ -270,16 +262,17 @@ class Leader:
             if reason is None:
                 assert isinstance(index, int)
                 assert isinstance(identity, dict)
-                hostname = str(identity["hostname"])
+                hostname = identity["hostname"]
                 reason = self._conflict(index, hostname)
                 passes = reason is not None
                 if reason is None:
                     member = _Member(index, address, hostname, channel)
                     self._members[index] = member
-                    self._refusals.pop(address, None)
+                    self._refused_hosts.forget(address)
+                    self._refused_strangers.forget(address)
         if reason is not None:
-            self._note_refusal(address, reason)
-        with suppress(ConnectionLost):
+            self._refused_hosts.note(address, reason)
+        with suppress(ConnectionLost, NotAuthentic):
             if reason is None:
                 channel.send({"type": "welcome"})
                 logger.info("%s joined", member)

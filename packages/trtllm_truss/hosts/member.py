@@ -10,7 +10,13 @@ from contextlib import closing
 from typing import Any
 
 from trtllm_truss.errors import SettingsError, StartupError
-from trtllm_truss.hosts.channel import Channel, ConnectionLost, NotAuthentic, connect
+from trtllm_truss.hosts.channel import (
+    Channel,
+    ConnectionLost,
+    NotAuthentic,
+    OtherVersion,
+    connect,
+)
 from trtllm_truss.hosts.daemon import WrongCommand, check_values
 from trtllm_truss.hosts.leader import HEARTBEAT_S
 from trtllm_truss.hosts.network import resolve
@@ -65,13 +71,20 @@ class Member:
 
         Raises:
             SettingsError: the leader's key is another one, at the first contact.
-            StartupError: the leader refused this host, for a reason that does not pass.
+            StartupError: the leader refused this host, for a reason that does not pass, or speaks
+                another version at the first contact.
         """
         try:
             while not self._leaving.is_set():
                 try:
                     self._join()
                 except ConnectionLost as error:
+                    self._say(f"waiting for the leader {self._group.leader}: {error}")
+                except OtherVersion as error:
+                    if not self._was_welcome:
+                        raise StartupError(
+                            f"the leader {self._group.leader} cannot be joined: {error}."
+                        ) from error
                     self._say(f"waiting for the leader {self._group.leader}: {error}")
                 except NotAuthentic as error:
                     if not self._was_welcome:
