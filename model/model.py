@@ -16,6 +16,7 @@ from starlette.responses import Response
 from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.errors import ArtifactError, StartupError
+from trtllm_truss.guard.truss_watcher import replace_watcher
 from trtllm_truss.serving.log_batches import batch_log_lines
 from trtllm_truss.serving.log_escapes import escape_log_lines
 from trtllm_truss.serving.service import Service
@@ -52,6 +53,7 @@ class Model:
         if not self._is_in_process():
             gc.freeze()  # Truss's modules, so that the collection at the end is short
             escape_log_lines()
+            replace_watcher()
         try:
             settings, defaults = load_configuration(self._config)
             environment = read_environment(self._secrets)

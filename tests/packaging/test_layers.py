@@ -9,15 +9,8 @@ from tests.support.paths import ROOT
 
 PACKAGE = ROOT / "packages/trtllm_truss"
 LAYERS = [
-    *(
-        "errors",
-        "literals",
-        "printable",
-        "validation",
-        "requests",
-        "settings",
-        "settings.lmi_import",
-    ),
+    *("errors", "literals", "printable", "validation", "requests"),
+    *("settings", "settings.lmi_import", "guard"),
     *("artifacts", "engines", "engines.llm_api", "engines.compatibility", "guides", "processes"),
     "machine",
     *("triton.protobuf", "triton.model_repository", "triton.client", "triton.server"),

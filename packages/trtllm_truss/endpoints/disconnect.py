@@ -98,8 +98,9 @@ class Client:
         """End the task, after the last work."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._listening is not None:
-            self._listening.cancel()
+        listening, self._listening = self._listening, None  # else a cycle through its traceback
+        if listening is not None:
+            listening.cancel()
 
     def _start_listening(self) -> None:
         self._listening = asyncio.get_running_loop().create_task(self._listen())

@@ -61,7 +61,6 @@ class Endpoint:
         call_id = secrets.token_hex(16)
         adapter = self._default
         try:
-            _release(request)
             body, problem = self._parse(await request.body())
             if self._choose is not None:
                 adapter = self._choose(request, body)
@@ -112,14 +111,6 @@ class Endpoint:
             keep_alive_s=keep_alive_s,
             reader_timeout_s=limits.reader_timeout_s,
         )
-
-
-def _release(request: Request) -> None:
-    """Break a reference cycle, so that the body is freed without a garbage collection.
-
-    Truss stores a closure over the request in the request's state.
-    """
-    request.scope.get("state", {}).pop("watch_disconnect", None)
 
 
 def _error_response(error: TrussError, adapter: ApiAdapter) -> JSONResponse:

@@ -96,9 +96,10 @@ class EncodedAnswer:
 
     async def aclose(self) -> None:
         """Cancel the answers, including a pending first chunk."""
-        if self._first is not None:
-            self._first.cancel()
-            await asyncio.gather(self._first, return_exceptions=True)
+        first, self._first = self._first, None  # kept, its error's traceback would lead back here
+        if first is not None:
+            first.cancel()
+            await asyncio.gather(first, return_exceptions=True)
         await self._items.aclose()
 
     async def _next(self) -> bytes:
