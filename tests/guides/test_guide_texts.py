@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from trtllm_truss.guides.guide import Guide, Language
 from trtllm_truss.guides.size import find_excess
-from trtllm_truss.guides.xgrammar_workaround import _BRACKETS, find_misread_pair
+from trtllm_truss.guides.xgrammar_workaround import _BRACKETS, find_misread_pair, find_nul
 
 # The former pattern, quadratic in unclosed brackets.
 CLOSED_BRACKETS = re.compile(r"\[(?:\\.|[^\]\\])*\]", re.DOTALL)
@@ -48,6 +48,8 @@ MISREAD: list[tuple[Language, str]] = [
     ("json_schema", '{"anyOf": [{"const": "éa"}]}'),
     ("json_schema", '{"properties": {"Größe": {"type": "integer"}}}'),
     ("json_schema", '{"properties": {"enum": {"const": "é0"}}}'),
+    ("regex", "[\x7fa]"),
+    ("ebnf_grammar", 'root ::= "\x01a"'),
 ]
 READ_RIGHT: list[tuple[Language, str]] = [
     ("ebnf_grammar", 'root ::= "Grö" "ß" "e"'),
@@ -60,7 +62,7 @@ READ_RIGHT: list[tuple[Language, str]] = [
 def test_misread_pairs_are_found(language: Language, text: str, brackets_only: bool) -> None:
     pair = find_misread_pair(Guide(language, text), brackets_only=brackets_only)
     assert pair is not None
-    assert re.fullmatch("[ßé][0abe]", pair)
+    assert re.fullmatch("[ßé\x01\x7f][0abe]", pair)
 
 
 @pytest.mark.parametrize("brackets_only", [False, True])
@@ -73,6 +75,30 @@ def test_a_regular_expression_outside_of_brackets() -> None:
     guide = Guide("regex", "Größe [bß]e")
     assert find_misread_pair(guide, brackets_only=True) is None
     assert find_misread_pair(guide, brackets_only=False) == "ße"
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "found"),
+    [
+        ("regex", "a\0b", True),
+        ("regex", r"a\x00b", True),
+        ("regex", r"a\u0000", True),
+        ("regex", r"a\u{0}", True),
+        ("regex", r"a\0", True),
+        ("regex", r"a\\x00b", False),
+        ("regex", r"a\\\x00b", True),
+        ("regex", r"[^\x00-\x1f]*", False),
+        ("ebnf_grammar", r'root ::= [^"\x00-\x1f] | "\x0a"', False),
+        ("ebnf_grammar", r'root ::= "\U00000000"', True),
+        ("json_schema", r'{"const": "a\u0000b"}', False),
+        ("json_schema", r'{"items": [{"pattern": "a\u0000"}]}', True),
+        ("json_schema", r'{"pattern": "a\\x00"}', True),
+        ("json_schema", r'{"properties": {"pattern": {"properties": {"\u0000": {}}}}}', True),
+        ("json_schema", r'{"properties": {"pattern": {"type": "string"}}}', False),
+    ],
+)
+def test_a_nul_is_found_where_it_is_misread(language: Language, text: str, found: bool) -> None:
+    assert find_nul(Guide(language, text)) == found
 
 
 def nested(depth: int) -> str:

@@ -20,6 +20,10 @@ from trtllm_truss.guides.validator import GuideValidator
 
 FAKE_WORKER = str(SUPPORT / "fake_compiler_worker.py")
 TOO_LARGE = "it is too large or too deeply nested; simplify it."
+CRASHES = (
+    "XGrammar cannot compile it: it is too large, too deeply nested or allows no character; "
+    "simplify it."
+)
 
 
 @pytest.fixture
@@ -34,7 +38,7 @@ def order(text: str) -> Guide:
     return Guide("ebnf_grammar", text)
 
 
-def outcome(result: Future[None]) -> str | None:
+def outcome(result: Future[int]) -> str | None:
     error = result.exception(PATIENCE_S)
     assert error is None or isinstance(error, GuideFault), error
     return error and str(error)
@@ -60,9 +64,10 @@ def processes(group: int) -> list[int]:
         ("follow", None),
         ("raise Unclosed bracket", "Unclosed bracket"),
         ("allocate", TOO_LARGE),
-        ("keep", "compiled, it takes 40 MiB; at most 32 are allowed."),
-        ("crash", TOO_LARGE),
-        ("killed", TOO_LARGE),
+        ("hold 40", "compiled, it takes 40 MiB; at most 32 are allowed."),
+        ("crash", CRASHES),
+        ("killed", CRASHES),
+        ("overflow", "it has a number that XGrammar cannot represent; use a smaller one."),
         ("grow", "each token takes longer than the one before; make it less ambiguous."),
         ("crawl", "its tokens take too long to find; make it less ambiguous."),
         (
@@ -139,6 +144,12 @@ def test_two_guides_run_concurrently_and_results_are_cached(
     assert outcome(blocked) is None
 
 
+def test_the_memory_of_a_compiled_guide_is_measured(guides: GuideValidator) -> None:
+    """Ask twice: the second answer is remembered."""
+    assert [guides.check(order("hold 8")).result(PATIENCE_S) >> 20 for _ in range(2)] == [8, 8]
+    assert guides.check(order("follow")).result(PATIENCE_S) < 1 << 20
+
+
 def test_cancelling_affects_one_caller(guides: GuideValidator, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     left, stays = (guides.check(order(f"wait {gate}")) for _ in range(2))
@@ -175,6 +186,15 @@ def test_a_worker_that_cannot_start_is_not_the_guides_fault() -> None:
         "Guides cannot be checked: the compiler worker ended (3)."
     ] * 2
     assert {type(error) for error in errors} == {CheckFailed}
+
+
+@pytest.mark.parametrize("failure", ["raises", "crashes"])
+def test_a_compiler_that_compiles_nothing_is_not_the_guides_fault(failure: str) -> None:
+    guides = GuideValidator([FAKE_WORKER, failure])
+    error = guides.check(order("follow")).exception(PATIENCE_S)
+    guides.close()
+    assert isinstance(error, CheckFailed)
+    assert str(error) == "Guides cannot be checked: the compiler process failed."
 
 
 def test_threads_of_the_vocabulary_are_idle_before_a_fork() -> None:

@@ -54,8 +54,8 @@ def guides(info_file: Path) -> Iterator[GuideValidator]:
             patch.setattr(sys, "path", [str(TORCH_STUB), *sys.path])
         check = GuideValidator([*WORKER, str(info_file)], compile_limit_s=1)
         assert check.check(Guide("regex", "a")).exception(PATIENCE_S) is None
-    yield check
-    check.close()
+        yield check
+        check.close()
 
 
 def fault_of(guides: GuideValidator, language: Language, text: str) -> str | None:
@@ -94,6 +94,11 @@ def test_good_guides_pass(guides: GuideValidator, language: Language, text: str)
         ("regex", "(" * 30_000 + "a" + ")" * 30_000, "it is nested more than 100 deep"),
         ("regex", "[a-z ]{1,5000}", "it takes more than 1 s to compile; simplify it."),
         ("regex", "([a-z]{0,100}){0,100}", ""),
+        ("regex", "a\0b", "it has the character U+0000"),
+        ("ebnf_grammar", 'root ::= "a" x\nx ::= x', "no text fits it: root never ends"),
+        ("ebnf_grammar", "root ::= []", "XGrammar cannot compile it"),
+        ("json_schema", '{"$ref": "#"}', "no text fits it: # never ends"),
+        ("json_schema", '{"type": "number", "minimum": -1e400}', "it has a number that XGrammar"),
         ("ebnf_grammar", 'root ::= [^"] | root root | root root root', ""),
     ],
 )
@@ -101,6 +106,25 @@ def test_bad_guides_fail(guides: GuideValidator, language: Language, text: str, 
     found = fault_of(guides, language, text)
     assert found is not None
     assert found.startswith(fault)
+
+
+def test_a_guide_that_allows_no_token_fails(guides: GuideValidator, tmp_path: Path) -> None:
+    """Leave out the check of its text, which finds the known ones."""
+    file = tmp_path / "worker.py"
+    file.write_text(
+        "from trtllm_truss.guides import compiler_worker, xgrammar_worker\n"
+        "compiler_worker.find_endless = lambda guide: None\n"
+        "xgrammar_worker.main()\n"
+    )
+    unread = GuideValidator([str(file), guides._program[-1]])
+    try:
+        for text in ("root ::= root", 'root ::= "a" x\nx ::= x'):
+            found = fault_of(unread, "ebnf_grammar", text)
+            assert (
+                found == "no text fits it: there is a place where it allows no token; give it one."
+            )
+    finally:
+        unread.close()
 
 
 @pytest.fixture

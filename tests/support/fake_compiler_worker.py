@@ -2,7 +2,8 @@
 
 The text of a guide is a command and its argument: `note FILE` appends a line to a file, `wait
 FILE` waits until the file exists, `burn` computes for an hour, `grow` takes longer with each token,
-`crawl` takes the same long time for each, `raise WORDS`, `keep`, `allocate`, `crash`, `killed`.
+`crawl` takes the same long time for each, `raise WORDS`, `overflow`, `hold MEBIBYTES`,
+`allocate`, `crash`, `killed`. Arguments of the program break it: `broken`, `raises`, `crashes`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,13 @@ def load() -> Follow:
         sys.exit(3)
     if "busy" in sys.argv:
         threading.Thread(target=compute_with_lock).start()
-    return follow
+    return fail if "raises" in sys.argv or "crashes" in sys.argv else follow
+
+
+def fail(guide: Guide, tokens: int, on_token: Callable[[], None]) -> None:
+    if "crashes" in sys.argv:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    raise RuntimeError("no memory for the vocabulary")
 
 
 def compute_with_lock() -> None:
@@ -44,16 +51,16 @@ def follow(guide: Guide, tokens: int, on_token: Callable[[], None]) -> None:
             time.sleep(0.01)
     elif order == "raise":
         raise RuntimeError(f"[12:34:56] /build/cpp/parser.cc:73: {argument}\nmore of it")
+    elif order == "overflow":
+        raise OverflowError
     elif order == "allocate":
         bytearray(1 << 40)
     elif order in DEATHS:
         os.kill(os.getpid(), DEATHS[order])
-    elif order == "keep" and tokens == 1:
-        KEPT.append(b"\1" * (40 << 20))
-    elif order == "burn":
-        compute(3600)
+    elif order == "hold" and tokens == 1:
+        KEPT.append(b"\1" * (int(argument) << 20))
     for number in range(tokens):
-        compute({"grow": 1e-6 * number**2, "crawl": 0.03}.get(order, 0))
+        compute({"grow": 1e-6 * number**2, "crawl": 0.03, "burn": 3600}.get(order, 0))
         on_token()
 
 

@@ -4,9 +4,10 @@ XGrammar in the engine has no limits: a deeply nested guide overflows the stack,
 compile for hours, and an ambiguous one makes each token slower than the last. This program
 compiles the guide with the same library and vocabulary and draws tokens by it.
 
-Protocol, one JSON array a line: `[number, limit_s, language, text]` in, `[number, verdict, reason]`
-out, after a first line "ready". The program loads the vocabulary once and forks for each guide, so
-no guide ends it. The end of its input kills it and its children. All run at low priority.
+Protocol, one JSON array a line: `[number, limit_s, language, text]` in, `[number, verdict, reason,
+kept_bytes]` out, after a first line "ready". The program loads the vocabulary once and forks for
+each guide, so no guide ends it. The end of its input kills it and its children. All run at low
+priority.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import mmap
 import os
 import re
 import resource
@@ -25,9 +27,10 @@ from enum import Enum
 from pathlib import Path
 from typing import NoReturn, Protocol
 
+from trtllm_truss.guides.endless import find_endless
 from trtllm_truss.guides.guide import Guide
 from trtllm_truss.guides.size import find_excess
-from trtllm_truss.guides.xgrammar_workaround import find_misread_pair
+from trtllm_truss.guides.xgrammar_workaround import find_misread_pair, find_nul
 
 BEGIN_LIMIT_S = 0.25
 """CPU time to the first token of a compiled guide: the engine's step takes as long."""
@@ -42,6 +45,8 @@ MEMORY_LIMIT_BYTES = 1 << 29
 KEPT_LIMIT_BYTES = 1 << 25
 """Memory of a compiled guide, which the engine caches."""
 
+NOTHING_ALLOWED = "no text fits it: there is a place where it allows no token; give it one."
+
 _WAIT_S, _WAIT_TIMES = 30, 10  # wall time: seconds, and multiples of the limit
 _IDLE_LIMIT_S, _IDLE_CHECK_S = 5.0, 0.01
 _ACTIVITY = ("State", "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
@@ -49,9 +54,15 @@ _NICENESS = 10
 _GROWTH = 4  # second half of the tokens over the first
 _GROWTH_FROM_S = 0.05
 _REASON_CHARACTERS = 300
+_NAME_CHARACTERS = 64
 _SOURCE_PLACE = re.compile(r"^\[[\d:]+\] \S+: (Check failed: .*? is false: )?")
 _SMALLEST = Guide("regex", "a")
 _TOO_LARGE = "it is too large or too deeply nested; simplify it."
+_CRASHES = (
+    "XGrammar cannot compile it: it is too large, too deeply nested or allows no character; "
+    "simplify it."
+)
+_COMPILER_FAILED = "Guides cannot be checked: the compiler process failed."
 
 
 class Verdict(str, Enum):
@@ -73,7 +84,7 @@ class Follow(Protocol):
             on_token: called after each token; may be left out for a single one.
 
         Raises:
-            RuntimeError: the guide is invalid.
+            RuntimeError: the guide is invalid, or allows no token where it must go on.
         """
 
 
@@ -92,9 +103,13 @@ def serve(load: Callable[[], Follow], *, brackets_only: bool) -> NoReturn:
     _wait_for_idle_threads()
     os.write(answers, b"ready\n")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
+
+    def trial(guide: Guide, compiler_works: Callable[[], None]) -> tuple[str | None, int]:
+        return _find_fault(guide, compiler_works, follow, brackets_only)
+
     for line in sys.stdin:
         if os.fork() == 0:
-            _watch(line, answers, lambda guide: _find_fault(guide, follow, brackets_only))
+            _watch(line, answers, trial)
     os.killpg(0, signal.SIGKILL)
     raise AssertionError("unreachable")
 
@@ -128,26 +143,31 @@ def _other_threads() -> dict[str, list[str]]:
     return found
 
 
-def _watch(line: str, answers: int, find_fault: Callable[[Guide], str | None]) -> NoReturn:
+def _watch(
+    line: str,
+    answers: int,
+    find_fault: Callable[[Guide, Callable[[], None]], tuple[str | None, int]],
+) -> NoReturn:
     """Fork a process for a guide and answer for it if a signal ends it."""
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         number, limit_s, language, text = json.loads(line)
+        works = mmap.mmap(-1, 1)  # shared with the child: the compiler has compiled another guide
         child = os.fork()
         if child == 0:
             signal.alarm(_WAIT_S + math.ceil(_WAIT_TIMES * limit_s))
             signal.setitimer(signal.ITIMER_PROF, limit_s)
-            fault = find_fault(Guide(language, text))
-            _answer(answers, number, Verdict.FAULTY if fault else Verdict.GOOD, fault)
+            fault, kept_bytes = find_fault(Guide(language, text), lambda: works.write_byte(1))
+            _answer(answers, number, Verdict.FAULTY if fault else Verdict.GOOD, fault, kept_bytes)
             os._exit(0)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if status != 0:
-            _answer(answers, number, *_death(-status))
+            _answer(answers, number, *_death(-status, compiler_works=bool(works[0])))
     finally:
         os._exit(1)
 
 
-def _death(number: int) -> tuple[Verdict, str]:
+def _death(number: int, *, compiler_works: bool) -> tuple[Verdict, str]:
     """Map the signal that ended a process; negative is an exit status."""
     if number == signal.SIGPROF:
         return Verdict.SLOW, "it takes too long to compile; simplify it."
@@ -155,13 +175,16 @@ def _death(number: int) -> tuple[Verdict, str]:
         return Verdict.FAULTY, "its tokens take too long to find; make it less ambiguous."
     if number == signal.SIGALRM:
         return Verdict.FAILED, "Guides cannot be checked: there was no result in time."
-    if number < 0:
-        return Verdict.FAILED, "Guides cannot be checked: the compiler process failed."
-    return Verdict.FAULTY, _TOO_LARGE
+    if number < 0 or not compiler_works:
+        return Verdict.FAILED, _COMPILER_FAILED
+    return Verdict.FAULTY, _CRASHES
 
 
-def _answer(answers: int, number: int, verdict: Verdict, reason: str | None) -> None:
-    os.write(answers, json.dumps([number, verdict.value, reason]).encode() + b"\n")  # < PIPE_BUF
+def _answer(
+    answers: int, number: int, verdict: Verdict, reason: str | None, kept_bytes: int = 0
+) -> None:
+    line = json.dumps([number, verdict.value, reason, kept_bytes])
+    os.write(answers, line.encode() + b"\n")  # < PIPE_BUF
 
 
 def brief(reason: str) -> str:
@@ -169,33 +192,67 @@ def brief(reason: str) -> str:
     return _SOURCE_PLACE.sub("", reason.strip()).partition("\n")[0][:_REASON_CHARACTERS]
 
 
-def _find_fault(guide: Guide, follow: Follow, brackets_only: bool) -> str | None:
+def _find_fault(
+    guide: Guide, compiler_works: Callable[[], None], follow: Follow, brackets_only: bool
+) -> tuple[str | None, int]:
+    """Try a guide.
+
+    Args:
+        guide: the guide.
+        compiler_works: called once another guide is compiled: from then on, an error is this one's.
+        follow: the compiler.
+        brackets_only: see `find_misread_pair`.
+
+    Returns:
+        Its fault, as in `GuideFault`, or None; and the memory of the compiled guide in bytes.
+    """
     try:
-        if fault := find_excess(guide):
-            return fault
-        if pair := find_misread_pair(guide, brackets_only=brackets_only):
-            return (
-                f"it has {pair!r}, two characters that XGrammar reads as one in a name, a value "
-                "or brackets; separate them, or escape one."
-            )
+        if fault := _fault_of_text(guide, brackets_only):
+            return fault, 0
     except ValueError as error:
-        return f"it is not JSON ({error}); send a JSON schema."
+        return f"it is not JSON ({error}); send a JSON schema.", 0
     _limit_memory()
+    follow(_SMALLEST, 1, lambda: None)  # allocates what all guides share
+    compiler_works()
     try:
         return _try(guide, follow)
     except RuntimeError as error:
-        return brief(str(error))
+        return brief(str(error)), 0
     except (MemoryError, RecursionError):
-        return _TOO_LARGE
+        return _TOO_LARGE, 0
+    except OverflowError:
+        return "it has a number that XGrammar cannot represent; use a smaller one.", 0
+    except Exception as error:  # noqa: BLE001 - XGrammar's own are of any class, without a text
+        return f"XGrammar cannot compile it ({type(error).__name__}); simplify it.", 0
 
 
-def _try(guide: Guide, follow: Follow) -> str | None:
-    follow(_SMALLEST, 1, lambda: None)  # allocates what all guides share
+def _fault_of_text(guide: Guide, brackets_only: bool) -> str | None:
+    if fault := find_excess(guide):
+        return fault
+    if find_nul(guide):
+        return "it has the character U+0000, which XGrammar misreads; leave it out."
+    if pair := find_misread_pair(guide, brackets_only=brackets_only):
+        return (
+            f"it has {pair!r}, two characters that XGrammar reads as one in a name, a value "
+            "or brackets; separate them, or escape one."
+        )
+    if rule := find_endless(guide):
+        rule = rule[:_NAME_CHARACTERS]
+        return f"no text fits it: {rule} never ends; give it an alternative that does."
+    return None
+
+
+def _try(guide: Guide, follow: Follow) -> tuple[str | None, int]:
     kept = _resident_bytes()
     follow(guide, 1, lambda: None)
     kept = _resident_bytes() - kept
     if kept > KEPT_LIMIT_BYTES:
-        return f"compiled, it takes {kept >> 20} MiB; at most {KEPT_LIMIT_BYTES >> 20} are allowed."
+        limit = KEPT_LIMIT_BYTES >> 20
+        return f"compiled, it takes {kept >> 20} MiB; at most {limit} are allowed.", kept
+    return _slowness(guide, follow), max(0, kept)
+
+
+def _slowness(guide: Guide, follow: Follow) -> str | None:
     signal.setitimer(signal.ITIMER_VIRTUAL, DRAWING_LIMIT_S)
     times = [_cpu_time_s()]
     follow(guide, DRAWN_TOKENS, lambda: times.append(_cpu_time_s()))

@@ -36,21 +36,21 @@ _CLOSED = "Guides are no longer checked."
 class _Job:
     guide: Guide
     key: bytes
-    waiters: list[Future[None]]
+    waiters: list[Future[int]]
     is_slow: bool = False
 
     @property
     def is_unwanted(self) -> bool:
         return all(waiter.cancelled() for waiter in self.waiters)
 
-    def settle(self, error: Exception | None) -> None:
+    def settle(self, outcome: int | Exception) -> None:
         for waiter in self.waiters:
             if not waiter.set_running_or_notify_cancel():
                 continue
-            if error is None:
-                waiter.set_result(None)
+            if isinstance(outcome, Exception):
+                waiter.set_exception(outcome)
             else:
-                waiter.set_exception(error)
+                waiter.set_result(outcome)
 
 
 class GuideValidator:
@@ -80,21 +80,22 @@ class GuideValidator:
         self._slow: deque[_Job] = deque()
         self._running: dict[int, _Job] = {}
         self._jobs: dict[bytes, _Job] = {}
-        self._known: OrderedDict[bytes, str | None] = OrderedDict()
+        self._known: OrderedDict[bytes, int | str] = OrderedDict()  # memory, or the fault
         self._process: WorkerProcess | None = None
         self._sender: threading.Thread | None = None
         self._reader: threading.Thread | None = None
         self._last_number = 0
         self._closed = False
 
-    def check(self, guide: Guide) -> Future[None]:
+    def check(self, guide: Guide) -> Future[int]:
         """Queue a guide and return at once; hashes its text, reads nothing of it.
 
         Returns:
-            A future without a value. Its exception is `GuideFault`, `TooManyGuides` or
-            `CheckFailed`. Cancelling it drops the guide unless another caller waits for it.
+            A future of the memory in bytes that the compiled guide keeps. Its exception is
+            `GuideFault`, `TooManyGuides` or `CheckFailed`. Cancelling it drops the guide
+            unless another caller waits for it.
         """
-        result: Future[None] = Future()
+        result: Future[int] = Future()
         if len(guide.text) > MAX_CHARACTERS:
             fault = f"it has {len(guide.text)} characters; at most {MAX_CHARACTERS} are allowed."
             result.set_exception(GuideFault(fault))
@@ -103,7 +104,7 @@ class GuideValidator:
         with self._changed:
             if key in self._known:
                 self._known.move_to_end(key)
-                _Job(guide, key, [result]).settle(_as_error(self._known[key]))
+                _Job(guide, key, [result]).settle(_outcome(self._known[key]))
             elif (job := self._jobs.get(key)) is not None:
                 job.waiters.append(result)
             elif self._closed:
@@ -198,8 +199,8 @@ class GuideValidator:
 
     def _read(self, process: WorkerProcess) -> None:
         """Read the program's answers until it ends; runs in a thread."""
-        for number, verdict, reason in process.answers():
-            self._finish(number, Verdict(verdict), reason)
+        for number, verdict, reason, kept_bytes in process.answers():
+            self._finish(number, Verdict(verdict), reason, kept_bytes)
         error = process.ended()
         with self._changed:
             self._process = None
@@ -207,7 +208,9 @@ class GuideValidator:
         for number in running:
             self._finish(number, Verdict.FAILED, str(error))
 
-    def _finish(self, number: int, verdict: Verdict, reason: str | None) -> None:
+    def _finish(
+        self, number: int, verdict: Verdict, reason: str | None, kept_bytes: int = 0
+    ) -> None:
         with self._changed:
             job = self._running.pop(number, None)
             if job is None:
@@ -220,22 +223,23 @@ class GuideValidator:
                 self._slow.append(job)
                 return
             self._jobs.pop(job.key, None)
-            error: Exception | None
+            outcome: int | Exception
             if verdict is Verdict.FAILED:
-                error = CheckFailed(str(reason))
+                outcome = CheckFailed(str(reason))
             elif verdict is Verdict.SLOW and not job.is_slow:
-                error = _too_many(MAX_SLOW)
+                outcome = _too_many(MAX_SLOW)
+            elif verdict is Verdict.SLOW:
+                fault = f"it takes more than {self._limit_s:g} s to compile; simplify it."
+                outcome = self._remember(job.key, fault)
             else:
-                if verdict is Verdict.SLOW:
-                    reason = f"it takes more than {self._limit_s:g} s to compile; simplify it."
-                error = self._remember(job.key, reason)
-        job.settle(error)
+                outcome = self._remember(job.key, kept_bytes if reason is None else reason)
+        job.settle(outcome)
 
-    def _remember(self, key: bytes, fault: str | None) -> GuideFault | None:
-        self._known[key] = fault
+    def _remember(self, key: bytes, known: int | str) -> int | GuideFault:
+        self._known[key] = known
         if len(self._known) > _REMEMBERED_GUIDES:
             self._known.popitem(last=False)
-        return _as_error(fault)
+        return _outcome(known)
 
 
 def _key(guide: Guide) -> bytes:
@@ -243,8 +247,8 @@ def _key(guide: Guide) -> bytes:
     return hashlib.sha256(text).digest()
 
 
-def _as_error(fault: str | None) -> GuideFault | None:
-    return None if fault is None else GuideFault(fault)
+def _outcome(known: int | str) -> int | GuideFault:
+    return GuideFault(known) if isinstance(known, str) else known
 
 
 def _too_many(limit: int) -> TooManyGuides:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trtllm_truss.guides.compiler_worker import Follow, serve
+from trtllm_truss.guides.compiler_worker import NOTHING_ALLOWED, Follow, serve
 from trtllm_truss.guides.guide import Guide
 
 
@@ -64,6 +64,8 @@ class _Compiler:
             matcher.fill_next_token_bitmask(bitmask)
             words = bitmask.numpy().view(np.uint8).ravel()
             bits = np.unpackbits(words, bitorder="little")[: len(self._drawn)]
+            if not bits.any():
+                raise RuntimeError(NOTHING_ALLOWED)
             (allowed,) = np.nonzero(bits & self._drawn)
             if not len(allowed) or not matcher.accept_token(int(chance.choice(allowed))):
                 return

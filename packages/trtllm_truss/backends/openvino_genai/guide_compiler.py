@@ -13,9 +13,14 @@ from numpy.typing import NDArray
 from openvino import opset13
 
 from trtllm_truss.backends.openvino_genai.decoding import structured_output
+from trtllm_truss.guides.compiler_worker import NOTHING_ALLOWED
 from trtllm_truss.guides.guide import Guide
 
 _NEVER = -100.0
+_SUSPECT = 0
+"""The first token id. GenAI 2026.4 gives all tokens one logit where a guide allows none, and greedy
+decoding then takes the first."""
+_SUSPECT_LOGIT = 2 * _NEVER
 
 
 class GuideCompiler:
@@ -32,13 +37,32 @@ class GuideCompiler:
         self._pipeline: openvino_genai.LLMPipeline | None = None
 
     def __call__(self, guide: Guide, tokens: int, on_token: Callable[[], None]) -> None:
-        """Implement `guides.compiler_worker.Follow`."""
+        """Implement `guides.compiler_worker.Follow`, with random tokens if there are several.
+
+        Only at the beginning a guide that allows no token is found.
+        """
+        if tokens > 1:
+            self._generate(guide, tokens, _Listener(on_token), at_random=True)
+        elif self._generate(guide, 1).tokens[0][0] == _SUSPECT:
+            # The only token that the guide allows would have the probability 1.
+            log_probability = self._generate(guide, 1, at_random=True).scores[0]
+            if log_probability < -1:
+                raise RuntimeError(NOTHING_ALLOWED)
+
+    def _generate(
+        self,
+        guide: Guide,
+        tokens: int,
+        listener: _Listener | None = None,
+        *,
+        at_random: bool = False,
+    ) -> openvino_genai.EncodedResults:
         config = openvino_genai.GenerationConfig()
         config.max_new_tokens = tokens
         config.structured_output_config = structured_output(guide)
-        config.do_sample = True
-        listener = _Listener(on_token) if tokens > 1 else None
-        self._started().generate(openvino.Tensor(np.zeros((1, 1), np.int64)), config, listener)
+        config.do_sample = at_random
+        prompt = openvino.Tensor(np.zeros((1, 1), np.int64))
+        return self._started().generate(prompt, config, listener)
 
     def _started(self) -> openvino_genai.LLMPipeline:
         """Return the pipeline, built at first use: its threads must start in the forked trial."""
@@ -62,12 +86,13 @@ class _Listener(openvino_genai.StreamerBase):  # type: ignore[misc]
 
 
 def _chances(tokenizer: openvino_genai.Tokenizer, vocab_size: int) -> NDArray[np.float32]:
-    """Return logits, FP32 [vocab_size]: equal, but lowest for blank tokens and the end token."""
+    """Return logits, FP32 [vocab_size]: equal, but low for blank, end and suspect tokens."""
     logits = np.zeros(vocab_size, np.float32)
     for token, token_id in tokenizer.get_vocab().items():
         if not token.strip():
             logits[token_id] = _NEVER
     logits[tokenizer.get_eos_token_id()] = _NEVER
+    logits[_SUSPECT] = _SUSPECT_LOGIT
     return logits
 
 

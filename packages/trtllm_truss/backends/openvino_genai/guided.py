@@ -42,7 +42,7 @@ class GuidedRequests:
         self._engine = engine
         self._check = check
         self._wake = wake
-        self._unchecked: dict[Arrival, Future[None]] = {}
+        self._unchecked: dict[Arrival, Future[int]] = {}
         self._checked: deque[Arrival] = deque()
         self._compiled: set[Guide] = set()
         self._compiling: tuple[Guide, Future[None]] | None = None
