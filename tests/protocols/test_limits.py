@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +14,11 @@ from hypothesis import strategies as st
 from trtllm_truss.errors import BodyTooLarge, InvalidRequest
 from trtllm_truss.protocols import limits
 from trtllm_truss.protocols.fields import unknown_field
-from trtllm_truss.protocols.json_body import parse_json_object
+from trtllm_truss.protocols.json_body import Budget, parse_json_object, parse_json_text
+from trtllm_truss.protocols.openai.chat import parse_chat
+from trtllm_truss.protocols.openai.completions import parse_completion
+from trtllm_truss.protocols.predict.body import parse_predict
+from trtllm_truss.protocols.responses.body import parse_response
 from trtllm_truss.validation import shown
 
 ROOM = 1 << 26
@@ -54,6 +60,8 @@ def test_size() -> None:
         (limits.MAX_KEYS, lambda n: {str(i): 1 for i in range(n)},
          lambda n: {str(i): 1 for i in range(n)}, "keys"),
         (limits.MAX_VALUES, lambda n: [1] * n, lambda n: [1] * n, "values"),
+        (limits.MAX_FRACTIONS, lambda n: [0.5, True, False, *[1] * 65_000] + [0.5] * n,
+         lambda n: [0.5] * n, "fractions and exponents"),
     ],
 )  # fmt: skip
 def test_each_limit_accepts_values_up_to_it(most: int, few: Any, many: Any, word: str) -> None:
@@ -82,6 +90,82 @@ def test_brackets_in_strings_do_not_count(value: dict[str, Any]) -> None:
 def test_a_string_of_brackets_is_valid() -> None:
     text = "[" * 1_000_000 + '"\\' * 100_000 + "," * 2_000_000
     assert parsed({"prompt": text}) == {"prompt": text}
+
+
+@pytest.mark.parametrize("number", ["9" * 600, "0." + "9" * 600, "1e" + "9" * 600])
+def test_a_long_number_is_refused(number: str) -> None:
+    """Python reads an integer in a time that grows with the square of its digits."""
+    numbers = ",".join(["9" * 512, "0.5"] * 100)
+    assert parse_json_object(f'{{"a": [{numbers}]}}'.encode(), ROOM)
+    with pytest.raises(InvalidRequest, match=r"number that is too long.* at most 512 digits"):
+        parse_json_object(f'{{"a": [{numbers}, {number}]}}'.encode(), ROOM)
+    assert parsed({"a": [1] * 40_000, "text": number}), "digits of texts do not count"
+
+
+def test_texts_share_one_budget() -> None:
+    """Twelve bodies with JSON inside of strings took 2.7 GB and 11 s of the event loop."""
+    half = json.dumps({"a": [[]] * (limits.MAX_CONTAINERS // 2 - 9)})
+    budget = Budget(" in arguments of calls", "messages")
+    assert parse_json_text(half, budget) == json.loads(half)
+    assert parse_json_text(half, budget)
+    with pytest.raises(InvalidRequest) as refused:
+        parse_json_text(half, budget)
+    assert refused.value.param == "messages"
+    assert "arrays and objects in arguments of calls; at most 65536" in refused.value.message
+
+
+HIDDEN = '{"a": [' + "[]," * (10 * limits.MAX_CONTAINERS) + "[]]}"
+PARTS = ['{"a": [' + "[]," * (limits.MAX_CONTAINERS // 50) + "[]]}"] * 600
+USER = {"role": "user", "content": "Hi"}
+
+
+def call(arguments: str) -> dict[str, Any]:
+    return {"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}
+
+
+def item(arguments: str) -> dict[str, Any]:
+    return {"type": "function_call", "call_id": "a", "name": "f", "arguments": arguments}
+
+
+@pytest.mark.parametrize("texts", [[HIDDEN], PARTS], ids=["one", "many"])
+@pytest.mark.parametrize(
+    ("parse", "body"),
+    [
+        (parse_chat, lambda texts: {"messages": [
+            USER, {"role": "assistant", "tool_calls": [call(text) for text in texts]}]}),
+        (parse_chat, lambda texts: {"messages": [
+            {"role": "assistant", "function_call": call(text)["function"]} for text in texts]}),
+        (parse_predict, lambda texts: {"messages": [
+            {"role": "assistant", "tool_calls": [call(text)]} for text in texts]}),
+        (parse_response, lambda texts: {"input": [item(text) for text in texts]}),
+        (parse_chat, lambda texts: {"messages": [USER], "guided_json": "".join(texts)}),
+        (parse_completion, lambda texts: {
+            "prompt": "Hi", "structured_outputs": {"json": "".join(texts)}}),
+    ],
+)  # fmt: skip
+def test_json_within_texts_keeps_the_limits_of_a_body(
+    parse: Callable[..., Any], body: Callable[[list[str]], dict[str, Any]], texts: list[str]
+) -> None:
+    """Not one object of what is too large is built."""
+    sent = body(texts)
+    with pytest.raises(InvalidRequest):
+        parse(sent, {})
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRequest, match="at most 65536"):
+            parse(sent, {})
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 160 * limits.MAX_CONTAINERS
+
+
+@pytest.mark.parametrize("arguments", ['{"a": ' * 65 + "1" + "}" * 65, "[[]]", "{", "{'a': 1}"])
+def test_arguments_that_are_no_object_stay_text(arguments: str) -> None:
+    messages = [USER, {"role": "assistant", "tool_calls": [call(arguments)]}]
+    request = parse_chat({"messages": messages}, {}).requests[0]
+    assert request.messages is not None
+    assert request.messages[1]["tool_calls"][0]["function"]["arguments"] == arguments
 
 
 def test_errors_stay_short() -> None:

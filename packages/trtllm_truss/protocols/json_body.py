@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from itertools import accumulate
 from typing import Any, NoReturn
 
@@ -11,6 +12,11 @@ from trtllm_truss.protocols import limits
 
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _NOT_BRACKETS = bytes(set(range(256)) - _STEPS.keys())
+_DIGITS_AS_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
+_LONG_NUMBER = b"0" * (limits.MAX_DIGITS + 1)
+
+_SHORT_BYTES = 1 << 15
+"""A body of this length exceeds no limit but that on nesting, whatever it holds."""
 
 
 def parse_json_object(raw: bytes, max_bytes: int) -> dict[str, Any]:
@@ -59,25 +65,81 @@ def parse_json_object(raw: bytes, max_bytes: int) -> dict[str, Any]:
     return body
 
 
-def _check_shape(raw: bytes) -> None:
-    """Reject a body that would be expensive to parse and validate.
+class Budget:
+    """Limits on what is built of texts that hold JSON; all texts spent from one share them.
 
     Counts are exact for JSON; the parser rejects anything else.
+
+    Args:
+        where: place of the texts in the body, for errors.
+        param: the field that holds them.
+    """
+
+    def __init__(self, where: str = "", param: str | None = None) -> None:
+        self._where = where
+        self._param = param
+        self._spent: Counter[str] = Counter()
+
+    def spend(self, raw: bytes) -> int:
+        """Count what a text holds, before any object is built.
+
+        Returns:
+            Its nesting.
+
+        Raises:
+            InvalidRequest: the texts exceed one of `limits`.
+        """
+        unescaped = raw.replace(rb"\\", b"").replace(rb"\"", b"")
+        self._count("strings", unescaped.count(b'"') // 2, limits.MAX_STRINGS)
+        outside = b"".join(unescaped.split(b'"')[::2])
+        brackets = outside.translate(None, _NOT_BRACKETS)
+        self._count("keys", outside.count(b":"), limits.MAX_KEYS)
+        self._count("arrays and objects", len(brackets) // 2, limits.MAX_CONTAINERS)
+        self._count("values", outside.count(b","), limits.MAX_VALUES)
+        self._count("fractions and exponents", _fractions(outside), limits.MAX_FRACTIONS)
+        if _LONG_NUMBER in outside.translate(_DIGITS_AS_ZEROS):
+            raise InvalidRequest(
+                f"the body holds a number that is too long{self._where}; send at most "
+                f"{limits.MAX_DIGITS} digits.",
+                param=self._param,
+            )
+        return max(accumulate(map(_STEPS.__getitem__, brackets)), default=0)
+
+    def _count(self, unit: str, count: int, maximum: int) -> None:
+        self._spent[unit] += count
+        if self._spent[unit] > maximum:
+            raise InvalidRequest(
+                f"the body holds {self._spent[unit]} {unit}{self._where}; at most {maximum} are "
+                "read. Send fewer.",
+                param=self._param,
+            )
+
+
+def parse_json_text(text: str, budget: Budget) -> Any:
+    """Parse a text of the body that is JSON itself.
+
+    Args:
+        text: the text.
+        budget: shared by all such texts of the body.
+
+    Raises:
+        ValueError: it is not JSON, or nested too deeply.
+        InvalidRequest: the texts exceed one of `limits`.
+    """
+    if budget.spend(text.encode(errors="surrogatepass")) > limits.MAX_NESTING:
+        raise ValueError("nested too deeply")
+    return json.loads(text)
+
+
+def _check_shape(raw: bytes) -> None:
+    """Reject a body that would be expensive to parse and validate.
 
     Raises:
         InvalidRequest: the body exceeds one of `limits`.
     """
-    containers = raw.count(b"[") + raw.count(b"{")
-    if containers <= limits.MAX_NESTING and raw.count(b",") <= limits.MAX_KEYS:
+    if len(raw) <= _SHORT_BYTES and raw.count(b"[") + raw.count(b"{") <= limits.MAX_NESTING:
         return
-    unescaped = raw.replace(rb"\\", b"").replace(rb"\"", b"")
-    _refuse_more("strings", unescaped.count(b'"') // 2, limits.MAX_STRINGS)
-    outside = b"".join(unescaped.split(b'"')[::2])
-    brackets = outside.translate(None, _NOT_BRACKETS)
-    _refuse_more("keys", outside.count(b":"), limits.MAX_KEYS)
-    _refuse_more("arrays and objects", len(brackets) // 2, limits.MAX_CONTAINERS)
-    _refuse_more("values", outside.count(b","), limits.MAX_VALUES)
-    depth = max(accumulate(map(_STEPS.__getitem__, brackets)), default=0)
+    depth = Budget().spend(raw)
     if depth > limits.MAX_NESTING:
         raise InvalidRequest(
             f"the body is nested {depth} levels deep; at most {limits.MAX_NESTING} are read. Send "
@@ -85,11 +147,11 @@ def _check_shape(raw: bytes) -> None:
         )
 
 
-def _refuse_more(unit: str, count: int, maximum: int) -> None:
-    if count > maximum:
-        raise InvalidRequest(
-            f"the body holds {count} {unit}; at most {maximum} are read. Send fewer."
-        )
+def _fractions(outside: bytes) -> int:
+    """Count the points and exponents of numbers; an `e` is also in true and false."""
+    exponents = outside.count(b"e") + outside.count(b"E")
+    words = outside.count(b"true") + outside.count(b"false")
+    return outside.count(b".") + exponents - words
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -20,6 +20,12 @@ MAX_KEYS = 1 << 15
 MAX_VALUES = 1 << 19
 """Items in all, such as the token ids of prompts."""
 
+MAX_FRACTIONS = 1 << 16
+"""Points and exponents of numbers in all: such a number takes ten times as long as an integer."""
+
+MAX_DIGITS = 512
+"""Digits of a number: the time to read one grows with their square."""
+
 MAX_MESSAGES = 4096
 MAX_CONTENT_PARTS = 4096
 MAX_TOOLS = 1024

@@ -11,6 +11,7 @@ from typing import Any
 
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.guide_text import bounded, check_size, schema_text
+from trtllm_truss.protocols.json_body import Budget, parse_json_text
 from trtllm_truss.protocols.openai.fields import SharedFields
 from trtllm_truss.protocols.openai.response_format import (
     ANY_OBJECT,
@@ -83,12 +84,13 @@ def _guide(kind: str, value: Any, name: str, param: str) -> Guide:
 
 def _schema(value: Any, name: str, param: str) -> str:
     try:
-        schema = json.loads(bounded(value, name, param)) if isinstance(value, str) else value
-    except (ValueError, RecursionError):
-        schema = None
-    if not isinstance(schema, dict):
+        if isinstance(value, str):
+            value = parse_json_text(bounded(value, name, param), Budget(f" in {name}", param))
+    except ValueError:
+        pass
+    if not isinstance(value, dict):
         raise _wrong(name, value, "a JSON schema", param)
-    return schema_text(schema, name, param)
+    return schema_text(value, name, param)
 
 
 def _alternatives(value: Any, name: str, param: str) -> str:

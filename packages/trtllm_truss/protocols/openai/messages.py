@@ -7,7 +7,7 @@ within a text.
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -15,11 +15,14 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.fields import NonEmpty, check_length, invalid_request
+from trtllm_truss.protocols.json_body import Budget, parse_json_text
 from trtllm_truss.protocols.limits import MAX_CONTENT_PARTS, MAX_TOOL_CALLS
 from trtllm_truss.validation import Strict, shown
 
 _TEXT_PARTS = {"text": "text", "refusal": "refusal"}
 """Keys of the text, by the types of parts."""
+
+_OBJECT = re.compile(r"[ \t\n\r]*\{")
 
 ECHOED = frozenset(
     {
@@ -77,7 +80,8 @@ def read_messages(messages: Sequence[Any]) -> list[dict[str, Any]]:
         conversation = _Conversation.model_validate({"messages": plain})
     except ValidationError as error:
         raise invalid_request(error, Message.model_fields) from None
-    return [_for_template(message) for message in conversation.messages]
+    budget = arguments_budget("messages")
+    return [_for_template(message, budget) for message in conversation.messages]
 
 
 def _plain(message: Any, path: str) -> Any:
@@ -128,7 +132,7 @@ def join_parts(parts: Sequence[Any], path: str, keys: Mapping[str, str], *, para
     return "\n".join(texts)
 
 
-def _for_template(message: Message) -> dict[str, Any]:
+def _for_template(message: Message, budget: Budget) -> dict[str, Any]:
     fields = message.model_dump(exclude_none=True)
     if message.role == "developer":
         fields["role"] = "system"
@@ -136,16 +140,32 @@ def _for_template(message: Message) -> dict[str, Any]:
         del fields["tool_calls"]
     for call in fields.get("tool_calls", ()):
         call.setdefault("type", "function")
-        call["function"]["arguments"] = read_arguments(call["function"].get("arguments"))
+        call["function"]["arguments"] = read_arguments(call["function"].get("arguments"), budget)
     return fields
 
 
-def read_arguments(arguments: str | dict[str, Any] | None) -> Any:
-    """Return the object, or the text that is none: a model's broken call ends no conversation."""
+def arguments_budget(param: str) -> Budget:
+    """Return the limits of the arguments of all calls in a conversation.
+
+    Args:
+        param: the field that holds the conversation.
+    """
+    return Budget(" in arguments of calls", param)
+
+
+def read_arguments(arguments: str | dict[str, Any] | None, budget: Budget) -> Any:
+    """Return the object, or the text that is none: a model's broken call ends no conversation.
+
+    Raises:
+        InvalidRequest: the objects are too large together.
+    """
     if not isinstance(arguments, str):
         return arguments or {}
-    try:
-        value = json.loads(arguments or "{}")
-    except (ValueError, RecursionError):
+    if not arguments:
+        return {}
+    if not _OBJECT.match(arguments):
         return arguments
-    return value if isinstance(value, dict) else arguments
+    try:
+        return parse_json_text(arguments, budget)
+    except ValueError:
+        return arguments

@@ -12,7 +12,7 @@ from typing import Any
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.fields import check_length
 from trtllm_truss.protocols.limits import MAX_MESSAGES
-from trtllm_truss.protocols.openai.messages import join_parts, read_arguments
+from trtllm_truss.protocols.openai.messages import arguments_budget, join_parts, read_arguments
 from trtllm_truss.validation import is_unicode, shown, shown_name
 
 Message = dict[str, Any]
@@ -52,9 +52,13 @@ def read_items(value: Any, instructions: str | None) -> list[Message]:
     messages: list[Message] = []
     for place, item in enumerate(value):
         _read_item(item, f"input[{place}]", messages)
+    budget = arguments_budget("input")
     for message in messages:
         for key in _TEXTS & message.keys():
             message[key] = "\n".join(message[key])
+        for call in message.get("tool_calls", ()):
+            function = call["function"]
+            function["arguments"] = read_arguments(function["arguments"], budget)
     if instructions:
         if messages and messages[0]["role"] == "system":
             messages[0]["content"] = f"{instructions}\n\n{messages[0]['content']}"
@@ -103,7 +107,7 @@ def _read_call(item: Item, path: str, messages: list[Message]) -> None:
         _check_unicode(arguments, f"{path}.arguments")
     elif arguments is not None and not isinstance(arguments, dict):
         raise _wrong(f"{path}.arguments", arguments, "a text that holds a JSON object")
-    function = {"name": _string(item, "name", path), "arguments": read_arguments(arguments)}
+    function = {"name": _string(item, "name", path), "arguments": arguments}
     call = {"id": _string(item, "call_id", path), "type": "function", "function": function}
     _assistant(messages).setdefault("tool_calls", []).append(call)
 
