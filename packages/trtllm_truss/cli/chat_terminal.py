@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -75,13 +76,36 @@ class ChatTerminal:
         while not self._ended:
             try:
                 with patch_stdout(raw=True):  # the log of an own server goes above the prompt
-                    text = self._session.prompt("> ").strip()
+                    text = self._read().strip()
                 if text:
                     self._handle(text)
             except KeyboardInterrupt:  # at the prompt, or just behind an answer
                 self._note("Ctrl-D ends.")
             except EOFError:
                 return
+
+    def _read(self) -> str:
+        """Read a message.
+
+        Raises:
+            EOFError: Ctrl-D was pressed.
+            KeyboardInterrupt: Ctrl-C was pressed. Until the prompt is set up it is a signal; an
+                exception amid asyncio's own set-up would leave warnings on the terminal.
+        """
+        interrupts: list[int] = []
+
+        def end_if_interrupted() -> None:
+            if interrupts:
+                self._session.app.exit(exception=KeyboardInterrupt)
+
+        before = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
+        try:
+            text = self._session.prompt("> ", pre_run=end_if_interrupted)
+        finally:
+            signal.signal(signal.SIGINT, before)
+        if interrupts:
+            raise KeyboardInterrupt
+        return text
 
     def _handle(self, text: str) -> None:
         name, _, argument = text.partition(" ")

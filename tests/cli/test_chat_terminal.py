@@ -1,0 +1,35 @@
+"""The prompt of `chat`, without a server."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import Any
+
+import pytest
+from prompt_toolkit.application import create_app_session
+from prompt_toolkit.input import create_pipe_input
+
+from trtllm_truss.cli.chat_terminal import ChatTerminal
+from trtllm_truss.cli.conversation import Conversation
+
+CTRL_D = "\x04"
+
+
+def test_ctrl_c_while_the_prompt_is_set_up_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """An exception in a loop's constructor leaves a loop that fails when it is deleted."""
+    construct = asyncio.SelectorEventLoop.__init__
+    signals = iter([signal.SIGINT])
+
+    def interrupted(loop: asyncio.SelectorEventLoop, *arguments: Any) -> None:
+        for number in signals:
+            signal.raise_signal(number)
+        construct(loop, *arguments)
+
+    monkeypatch.setattr(asyncio.SelectorEventLoop, "__init__", interrupted)
+    with create_pipe_input() as keys, create_app_session(input=keys):
+        keys.send_text(CTRL_D)
+        ChatTerminal(Conversation("http://127.0.0.1:9", {})).run("here")
+    assert capfd.readouterr().out.count("Ctrl-D ends.") == 2  # in the greeting, and once more
