@@ -26,6 +26,7 @@ def write_config(file: Path, base: Path = ROOT / "config.yaml", **metadata: Any)
         `file`.
     """
     config = yaml.safe_load(base.read_text(encoding="utf-8"))
+    config["model_metadata"].pop("generation", None)  # greedy answers are the same in each run
     config["runtime"] = {"predict_concurrency": CONCURRENCY}
     for key, value in metadata.items():
         old = config["model_metadata"].get(key)

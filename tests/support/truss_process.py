@@ -9,6 +9,7 @@ import re
 import signal
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import yaml
 from benchmarks.servers.usage import descendants
 from tests.support.paths import EXAMPLE, ROOT
 from tests.support.waiting import PATIENCE_S
@@ -40,11 +42,21 @@ def free_port() -> int:
             return port
 
 
+def write_greedy_example(folder: str) -> Path:
+    """Write the example's configuration without sampling, so that equal requests agree."""
+    config = yaml.safe_load(EXAMPLE.read_text())
+    del config["model_metadata"]["generation"]
+    config["external_package_dirs"] = [str(ROOT / "packages")]
+    file = Path(folder, "config.yaml")
+    file.write_text(yaml.safe_dump(config))
+    return file
+
+
 class Served:
     """A `trtllm-truss serve`, its log and its descendants.
 
     Args:
-        config: a configuration.
+        config: a configuration; by default the example's, without its sampling.
         environment: changes to the environment.
         arguments: further ones of `serve`.
         python: an interpreter to start; by default a warm process is forked.
@@ -52,7 +64,7 @@ class Served:
 
     def __init__(
         self,
-        config: Path = EXAMPLE,
+        config: Path | None = None,
         environment: dict[str, str] | None = None,
         arguments: Sequence[str] = (),
         python: str | None = None,
@@ -60,9 +72,17 @@ class Served:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/v1/models/model:predict"
         self.lines: list[str] = []
+        self._folder = None if config else tempfile.TemporaryDirectory()
+        config = write_greedy_example(self._folder.name) if self._folder else config
         command = [
             *("trtllm_truss", "serve", "--truss", str(ROOT)),
-            *("--config", str(config), "--port", str(self.port), *arguments),
+            *(
+                "--config",
+                str(config),
+                "--port",
+                str(self.port),
+                *arguments,
+            ),
         ]
         env = {**os.environ, **(environment or {})}
         self._log, log = os.pipe()
@@ -87,6 +107,8 @@ class Served:
             assert self.process.poll() is None, self.log
             assert time.monotonic() < deadline, self.log
             time.sleep(0.05)
+        if self._folder:
+            self._folder.cleanup()
         pids = self.processes()
         self._shm_prefixes = [f"trtllm_truss_{pid}_" for pid in pids]
         self.folders = {Path(f"/proc/{pid}/cwd").readlink().parent for pid in pids} - {ROOT.parent}

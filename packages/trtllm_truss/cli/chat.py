@@ -19,8 +19,6 @@ from trtllm_truss.errors import InvalidRequest, SettingsError
 from trtllm_truss.triton.server.ports import unused_ports
 
 _MAX_TOKENS = 512
-_TEMPERATURE = 0.7
-_TOP_P = 0.95
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,13 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--temperature",
         type=float,
-        default=_TEMPERATURE,
         metavar="T",
-        help="0 makes answers repeatable, and /retry pointless (default: %(default)s)",
+        help="0 makes answers repeatable, and /retry pointless (default: the server's)",
     )
-    parser.add_argument(
-        "--top-p", type=float, default=_TOP_P, metavar="P", help="default: %(default)s"
-    )
+    parser.add_argument("--top-p", type=float, metavar="P", help="default: the server's")
     parser.epilog = (
         "With --truss or --config a server of its own runs during the conversation. Without a "
         "terminal, standard input is one message."
@@ -60,9 +55,9 @@ def run(options: argparse.Namespace) -> int:
         StartupError: the own server did not start.
         TrussError: the message of a pipe got no whole answer.
     """
-    parameters: dict[str, object] = {"max_tokens": options.max_tokens}
-    if options.temperature:
-        parameters |= {"temperature": options.temperature, "top_p": options.top_p}
+    given = {"temperature": options.temperature, "top_p": options.top_p}
+    sampling = {name: value for name, value in given.items() if value is not None}
+    parameters = {"max_tokens": options.max_tokens, **sampling}
     with _server(options) as url:
         conversation = Conversation(url, parameters, options.system)
         if not sys.stdin.isatty():
