@@ -12,11 +12,11 @@ from typing import Any
 from trtllm_truss.artifacts.open_repository import open_repository
 from trtllm_truss.artifacts.source import Source
 from trtllm_truss.engines.checkpoint import CONFIG_FILE, Checkpoint, parse_checkpoint
+from trtllm_truss.engines.without_code import ADAPTER_CONFIG, TEXTS, without_code
 from trtllm_truss.errors import ArtifactError, SettingsError
 from trtllm_truss.settings.build import Build
 
 _SETTING = "build.checkpoint_repository"
-_TEXTS = (".json", ".txt", ".model", ".jinja", ".tiktoken")
 _CODE = ".py"
 _WEIGHTS = ".safetensors"
 _PICKLES = ".bin"
@@ -39,14 +39,15 @@ class CheckpointSource:
     commit: str | None
 
     def fetch(self, *, with_code: bool) -> Path:
-        """Download the files that a build reads, `with_code` Python files included.
+        """Download the files that a build reads; without consent, return a folder without code.
 
         Raises:
             ArtifactError: the repository cannot be fetched.
         """
-        wanted = (*_TEXTS, self.weights, *((_CODE,) if with_code else ()))
+        wanted = (*TEXTS, self.weights, *((_CODE,) if with_code else ()))
         names = _flat(self.source.listing().sizes)
-        return self.source.fetch([name for name in names if name.endswith(wanted)])
+        folder = self.source.fetch([name for name in names if name.endswith(wanted)])
+        return folder if with_code else without_code(folder, [ADAPTER_CONFIG])
 
 
 def find_checkpoint(build: Build, token: str | None, *, trust_pickles: bool) -> CheckpointSource:

@@ -30,7 +30,7 @@ def builds_folder() -> Path:
     """Return a folder in `HF_HOME`, which is sized for models."""
     from huggingface_hub import constants
 
-    return Path(constants.HF_HOME) / "trtllm-truss/builds"
+    return Path(constants.HF_HOME).absolute() / "trtllm-truss/builds"
 
 
 class Workspace:

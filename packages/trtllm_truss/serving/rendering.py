@@ -14,6 +14,7 @@ from trtllm_truss.engines.concurrency import (
     max_beam_width,
 )
 from trtllm_truss.engines.inspection import Engine, EngineKind
+from trtllm_truss.engines.without_code import without_code
 from trtllm_truss.literals import rows_for
 from trtllm_truss.settings.llm_runtime_keys import KEPT_KEYS
 from trtllm_truss.settings.model import Settings
@@ -51,7 +52,8 @@ def render_engine(
 
     Args:
         settings: the operator's settings; parameters fixed by the engine are filled in.
-        engine: its folder is referenced, not copied.
+        engine: its folder is referenced, not copied; a checkpoint's without its code, unless that
+            is trusted.
         data_dir: the Truss's data folder, which contains the template.
         destination: folder of the repository.
         tensorrt_llm_version: version of the runtime, which decides the names of tensors and
@@ -81,8 +83,12 @@ def render_engine(
             decoupled=settings.serving.triton_decoupled_mode,
         )
     info = tokenizer_info_file(settings, engine, destination)
+    engine_dir = engine.folder
     if engine.llm_args is not None and engine.checkpoint is not None:
-        parameters = _llm_parameters(settings, engine.llm_args, tokenizer_dir)
+        of_tokenizer = tokenizer_dir
+        if not settings.trust_remote_code:
+            engine_dir, of_tokenizer = without_code(engine_dir), without_code(tokenizer_dir)
+        parameters = _llm_parameters(settings, engine.llm_args, of_tokenizer)
         parameters["vocab_size"] = engine.checkpoint.vocab_size
         if adapters:
             parameters["lora_adapters"] = _numbered(adapters)
@@ -100,7 +106,7 @@ def render_engine(
     render_repository(
         data_dir / _TEMPLATE,
         destination,
-        engine_dir=engine.folder,
+        engine_dir=engine_dir,
         backend=engine.kind.value,
         max_batch_size=batch,
         parameters=parameters,
@@ -129,7 +135,7 @@ def _llm_parameters(
 def _numbered(adapters: Mapping[str, Path]) -> str:
     return json.dumps(
         {
-            str(number): {"name": name, "path": str(folder.resolve())}
+            str(number): {"name": name, "path": str(without_code(folder.resolve()))}
             for number, (name, folder) in enumerate(adapters.items(), 1)
         }
     )

@@ -82,9 +82,8 @@ def build_engine(job: Job, variables: Mapping[str, str], report: Callable[[str],
         tools = find_tools(job.build, job.target or Target(), variables)
         validate_disk_space(job)
         report(f"checkpoint: {job.build.checkpoint_repository}")
-        checkpoint = job.source.fetch(
-            with_code=job.source.checkpoint.has_code and job.target is not None
-        )
+        is_trusted = job.settings.trust_remote_code and job.target is not None
+        checkpoint = job.source.fetch(with_code=is_trusted)
         values = shell_variables(job, _changed_checkpoint(job, checkpoint), tools)
         environment = step_environment(variables, job.settings.serving.pass_environment)
         for number, step in enumerate(job.plan.steps, 1):

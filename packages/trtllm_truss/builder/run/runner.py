@@ -41,6 +41,7 @@ def run_command(
         {**environment, "PYTHONUNBUFFERED": "1"},
         run_id=run_id,
         orphan_grace_s=_STOP_S,
+        cwd=log.parent,  # Python imports modules from there, so never from a folder of the user's
     )
     try:
         tail = _follow(child, log, report)

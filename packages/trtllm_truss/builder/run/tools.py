@@ -68,7 +68,7 @@ def _interpreter(variables: Mapping[str, str]) -> str:
 
 def _examples(target: Target, variables: Mapping[str, str]) -> Path:
     named = variables.get(EXAMPLES_VARIABLE)
-    for folder in [Path(named)] if named else _EXAMPLES:
+    for folder in [Path(named).absolute()] if named else _EXAMPLES:
         if (folder / _MARK).is_file():
             return folder
     where = f"{EXAMPLES_VARIABLE} is {named!r}; it" if named else "This image"

@@ -2,6 +2,7 @@
 
 import atexit
 import itertools
+import json
 import os
 import socket
 import subprocess
@@ -24,6 +25,7 @@ class LLM:
     def __init__(self, model, tokenizer=None, **given):
         given = {"model": model, "tokenizer": tokenizer, **given}
         self.args = types.SimpleNamespace(**check_arguments(given))
+        _load_config(model, trusted=given.get("trust_remote_code") or not IS_1_3)
         self._eos_id = None
         if not self.args.skip_tokenizer_init:
             self._eos_id = _read_eos_id(Path(tokenizer or model))
@@ -171,9 +173,18 @@ class Proxy:
             AsyncQueue.wake_all(queues)
 
 
-def _read_eos_id(folder):
-    import json
+def _load_config(folder, trusted):
+    """Load the configuration like 1.2.1, which trusts its code whatever the argument says.
 
+    Source: `_load_and_validate_config` in _torch/pyexecutor/model_loader.py of NVIDIA/TensorRT-LLM.
+    """
+    if "auto_map" in json.loads((Path(folder) / "config.json").read_text()):
+        from transformers import AutoConfig
+
+        AutoConfig.from_pretrained(folder, trust_remote_code=trusted)
+
+
+def _read_eos_id(folder):
     config = json.loads((folder / "tokenizer_config.json").read_text())
     tokens = json.loads((folder / "tokenizer.json").read_text())["added_tokens"]
     return next(token["id"] for token in tokens if token["content"] == config["eos_token"])
