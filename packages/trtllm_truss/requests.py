@@ -15,7 +15,7 @@ GuideKind = Literal["json", "json_schema", "regex", "ebnf_grammar"]
 
 @dataclass(frozen=True, slots=True)
 class Guide:
-    """A constraint on the whole answer.
+    """A constraint on the whole answer, except for its reasoning.
 
     Attributes:
         kind: the language of `text`, by the backend's name. `json` allows any JSON object or array
@@ -54,6 +54,27 @@ class Sampling:
     seed: int | None = None
 
 
+@dataclass(frozen=True)
+class ReasoningWords:
+    """The words around the reasoning at the beginning of an answer.
+
+    Attributes:
+        starts: words that begin it. A template may end the prompt with one.
+        ends: words that end it.
+        closing: text that ends it early.
+        joint: text between its end and a further text.
+        answer: text that begins an answer without tool calls.
+        is_single: an answer has at most one reasoning, so that its end is the first of `ends`.
+    """
+
+    starts: tuple[str, ...] = ()
+    ends: tuple[str, ...] = ()
+    closing: str = ""
+    joint: str = "\n\n"
+    answer: str = ""
+    is_single: bool = True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatFormat:
     """Arguments of the chat template.
@@ -64,11 +85,12 @@ class ChatFormat:
         continue_final_message: end the prompt with the text of the last message, which the answer
             continues.
         variables: further template variables, such as `enable_thinking`.
-        answer_prefix: text to append to the prompt, with which every answer begins. Special tokens
-            in it act as such.
-        reasoning_starts: words that begin reasoning. An answer to a prompt that ends in one of them
-            begins with it, or, with `answer_prefix`, the reasoning is ended first.
-        reasoning_end: the word that ends it. Reasoning tokens are counted if it is one token.
+        answer_prefix: text that every answer begins with, after its reasoning. Special tokens in it
+            act as such.
+        reasoning: the words of the model's reasoning, after which a guide and `answer_prefix`
+            begin; None for a model without. Its tokens are counted if its end is one token.
+        shows_reasoning_start: begin an answer with the word that begins its reasoning if that is
+            the end of the prompt.
     """
 
     tools: Sequence[Mapping[str, Any]] | None = None
@@ -76,8 +98,8 @@ class ChatFormat:
     continue_final_message: bool = False
     variables: Mapping[str, Any] = field(default_factory=dict)
     answer_prefix: str = ""
-    reasoning_starts: tuple[str, ...] = ()
-    reasoning_end: str = ""
+    reasoning: ReasoningWords | None = None
+    shows_reasoning_start: bool = True
 
 
 @dataclass(slots=True, kw_only=True)
@@ -170,9 +192,9 @@ class Usage:
 
     Attributes:
         prompt_tokens: tokens of the prompt.
-        completion_tokens: tokens of the answer.
-        reasoning_tokens: of these, the tokens up to `ChatFormat.reasoning_end`, or all without
-            it; None if not counted.
+        completion_tokens: generated tokens; those that were put in are not counted.
+        reasoning_tokens: of these, the tokens up to the end of the reasoning, or all without an
+            end; None if not counted.
     """
 
     prompt_tokens: int
@@ -215,7 +237,8 @@ class TextDelta:
     Attributes:
         text: empty only together with `tokens`.
         index: number of the answer in its call, counted over all requests.
-        tokens: tokens of `text`, if requested; their texts add up to `text`.
+        tokens: tokens of `text`, if requested; their texts add up to `text`. Text that was put in
+            after the reasoning has none.
         usage: token counts of this answer so far, if requested.
     """
 

@@ -66,7 +66,12 @@ class FakeEngine:
         self.heartbeat = EngineHeartbeat()
         capabilities = Capabilities(kv_cache_tokens=80, top_log_probs=top_log_probs)
         if engine is not ENGINE:
-            capabilities = Capabilities(guides=True)
+            capabilities = Capabilities(
+                guides=True,
+                max_beam_width=2,
+                top_log_probs=top_log_probs,
+                reasoning_limit_tokens=self.limits.reasoning_limit_tokens,
+            )
         self.generator = Generator(
             Preprocessor(engine, tokenizer, capabilities),
             tokenizer,
@@ -98,6 +103,8 @@ class FakeEngine:
 
 
 class _FakeAnswer:
+    stopping = None
+
     def __init__(self, steps: Sequence[Step], tokenizer: TextTokenizer, top: int) -> None:
         self._steps = list(steps)
         self._tokenizer = tokenizer

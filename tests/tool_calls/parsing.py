@@ -40,14 +40,11 @@ def parse(
     tools: str | None,
     reasoning: str | None = None,
     offered: Sequence[Tool] | None = TOOLS,
-    *,
-    starts_inside: bool = False,
 ) -> list[Event]:
     parser = OutputParser(
         TOOL_FORMATS[tools] if tools else None,
         REASONING_FORMATS[reasoning] if reasoning else None,
         offered,
-        starts_inside=starts_inside,
     )
     events = [event for piece in pieces for event in parser.feed(piece)]
     return merge([*events, *parser.finish()])

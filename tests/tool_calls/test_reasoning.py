@@ -53,29 +53,6 @@ def test_reasoning_is_told_from_text(name: str, output: str, expected: list[Part
         assert parts(parse(cut_at_random(output, randomness), "hermes", name)) == expected
 
 
-@pytest.mark.parametrize(
-    ("output", "expected"),
-    [
-        ("Simple.\n</think>\n\nFour.", [Think("Simple."), "Four."]),
-        ("<think>\nSimple.</think>Four.", [Think("Simple."), "Four."]),
-        ("Cut off", [Think("Cut off")]),
-        ("\n\n</think>\n\nFour.", ["Four."]),
-        (f"Hm.</think>{CALL}", [Think("Hm."), Call("get_time", {})]),
-    ],
-)
-def test_the_prompt_may_have_begun_the_reasoning(output: str, expected: list[Part]) -> None:
-    assert parts(parse([output], "hermes", "qwen3", starts_inside=True)) == expected
-    assert parts(parse(output, "hermes", "qwen3", starts_inside=True)) == expected
-
-
-def test_a_prompt_shows_whether_it_ends_inside_of_reasoning() -> None:
-    think = REASONING_FORMATS["deepseek_r1"]
-    assert think.is_open("<｜Assistant｜><think>\n")
-    assert not think.is_open("<｜Assistant｜></think>")
-    assert not think.is_open("<|im_start|>assistant\n<think>\n\n</think>\n\n")
-    assert not REASONING_FORMATS["harmony"].is_open("<|start|>assistant")
-
-
 def test_reasoning_and_text_stream() -> None:
     parser = OutputParser(TOOL_FORMATS["hermes"], REASONING_FORMATS["qwen3"], ())
     assert parser.feed("<think>") == []

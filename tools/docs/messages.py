@@ -98,11 +98,12 @@ and templates without tools work as in [OpenAI's API](openai.md#tools-and-reason
 - `thinking` of type `enabled` and `disabled` sets the template's variables `enable_thinking` and
   `thinking`; `adaptive`, or no `thinking`, leaves the choice to the template. A model whose
   template has neither variable thinks as it always does. `budget_tokens` is not enforced: thoughts
-  end where the model ends them, or at `max_tokens`.
+  end where the model ends them, at `serving.reasoning_limit_tokens` or at `max_tokens`.
 - `usage.output_tokens_details.thinking_tokens` counts thoughts where their end marker is one token
   of the tokenizer.
-- `output_config.format` constrains the whole answer, so that the model cannot call tools unless a
-  call is forced; a forced call ignores it. TensorRT-LLM engines need
+- `output_config.format` constrains the whole text, so that the model cannot call tools unless a
+  call is forced; a forced call ignores it. Both begin after the thoughts
+  ([how](openai.md#structured-output-of-models-that-reason)). TensorRT-LLM engines need
   `runtime.guided_decoding_backend: xgrammar` for it and for forced calls.
 - Keys that clients echo in messages and blocks are ignored: {echoed}. Other unknown keys are
   refused by name.

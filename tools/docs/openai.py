@@ -92,13 +92,13 @@ The formats of calls and reasoning are recognized in the model's chat template, 
   stream, a call is announced when its arguments begin; if `max_tokens` cuts it, `finish_reason` is
   `length`.
 - `required` and a named function are enforced by guided decoding for every model: the prompt ends
-  in the beginning of a call, and its JSON follows the schema in `parameters`. Open reasoning is
-  closed before it. With `required`, a format that writes the name outside of the JSON is replaced
-  by plain JSON. TensorRT-LLM engines need `runtime.guided_decoding_backend: xgrammar`.
+  in the beginning of a call, and its JSON follows the schema in `parameters`. With `required`, a
+  format that writes the name outside of the JSON is replaced by plain JSON. TensorRT-LLM engines
+  need `runtime.guided_decoding_backend: xgrammar`.
 - `allowed_tools` restricts the functions that count as calls; the prompt holds all of them.
 - `parallel_tool_calls: false` returns the first call only.
-- `response_format` beside tools constrains the whole answer, so that the model cannot call unless a
-  call is forced; a forced call ignores it.
+- `response_format` beside tools constrains the whole content, so that the model cannot call unless
+  a call is forced; a forced call ignores it.
 - Names of functions have letters, digits and `. _ -`.
 - If the chat template has no tools, as SmolLM2's, the functions and the form of a call are
   described in the system message, or in the first message where the template refuses that role;
@@ -110,7 +110,34 @@ The formats of calls and reasoning are recognized in the model's chat template, 
 - Reasoning is `reasoning_content`, in messages and deltas. Its tokens, the end marker included, are
   part of `completion_tokens`; where that marker is one token of the tokenizer,
   `usage.completion_tokens_details.reasoning_tokens` counts them.
-- `logprobs` holds all tokens of an answer, those of reasoning and calls included.
+- `logprobs` holds all generated tokens of an answer, those of reasoning and calls included.
+
+### Structured output of models that reason
+
+`response_format`, guided decoding and forced calls bind what follows the reasoning. This holds
+where the template opens the reasoning, where the model opens it, and where a template ignores
+`enable_thinking: false`; if the template closes it, or the model does not reason, they bind from
+the first token. `serving.reasoning_parser: none` turns this off. So does a raw `prompt`: its caller
+has written the template's part.
+
+- Engines apply a guide from the first token on, so the reasoning and what follows are two requests
+  to the engine, one after the other in the same place; the second one finds the prompt and the
+  reasoning in the KV cache (`runtime.enable_kv_cache_reuse`). Deadlines, stop words, seed, usage,
+  log line and metrics are those of one answer; `first_token_timeout_s` applies to both requests. A
+  model with a format of reasoning that does not reason costs an additional request of a few tokens,
+  which do not count.
+- Two line breaks, or the header that the model's format has there, are put in after the reasoning.
+  Text that is put in has no tokens in `usage` and `logprobs`.
+- `max_tokens` limits both. If the reasoning uses it up, `finish_reason` is `length` and the content
+  is empty.
+- `serving.reasoning_limit_tokens` ends the reasoning earlier, with or without a guide: its end is
+  put in, and the answer follows. An engine whose longest prompt is shorter than its context limits
+  it, too.
+- If the model ends its answer within the reasoning, the reasoning is closed and the guided part
+  follows.
+- Stop words also match in the reasoning, and then end the whole answer.
+- Beam search is refused together with a guide, or with `serving.reasoning_limit_tokens`, where the
+  model may reason.
 """
 
 

@@ -39,6 +39,7 @@ class Capabilities:
         biased_tokens: size of the vocabulary whose logits can be biased; 0 if none can.
         kv_cache_tokens: capacity of the KV cache in tokens; None if unknown.
         control_tokens_in_messages: interpret special tokens in the text of messages.
+        reasoning_limit_tokens: limit of the tokens of an answer's reasoning; None for none.
     """
 
     max_beam_width: int = 1
@@ -50,6 +51,7 @@ class Capabilities:
     biased_tokens: int = 0
     kv_cache_tokens: int | None = None
     control_tokens_in_messages: bool = False
+    reasoning_limit_tokens: int | None = None
 
     @classmethod
     def for_engine(
@@ -66,6 +68,7 @@ class Capabilities:
             or guided_decoding_backend(settings, engine) is not None,
             kv_cache_tokens=kv_cache_tokens(settings, engine, capacity),
             control_tokens_in_messages=settings.serving.control_tokens_in_messages,
+            reasoning_limit_tokens=settings.serving.reasoning_limit_tokens,
         )
 
     def adapter_of(self, request: GenerationRequest) -> int | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 from trtllm_truss.errors import DeadlineExceeded
 from trtllm_truss.inference.heartbeat import EngineHeartbeat
 from trtllm_truss.inference.preprocessing import PreparedRequest
+from trtllm_truss.inference.reasoning import ReasoningReader, State, second_request
 from trtllm_truss.metrics.collector import RequestMetrics
 from trtllm_truss.requests import (
     Alternative,
@@ -32,6 +33,8 @@ _MIN_LOG_PROB = -9999.0
 class AnswerReader:
     """Reads one answer, and reports it to metrics and heartbeat.
 
+    Reasoning and the text after it can be the streams of two requests, one after the other.
+
     Args:
         prepared: the request.
         tokenizer: the engine's tokenizer.
@@ -42,6 +45,8 @@ class AnswerReader:
 
     Attributes:
         over: True after the last item.
+        request: the request whose stream to read next.
+        is_last: True if no other request will follow it.
     """
 
     def __init__(
@@ -53,8 +58,14 @@ class AnswerReader:
         record: RequestMetrics,
         heartbeat: EngineHeartbeat,
     ) -> None:
+        plan, whole = prepared.reasoning, prepared.engine_request
         self.over = False
+        self.request = plan.first_request(whole, tokenizer) if plan else whole
+        self.is_last = plan is None
+        self._reasoning = ReasoningReader(plan, tokenizer) if plan else None
+        self._max_tokens = whole.max_tokens
         self._prepared = prepared
+        self._tokenizer = tokenizer
         self._deadlines = deadlines
         self._interval_s = interval_s
         self._record = record
@@ -65,6 +76,7 @@ class AnswerReader:
         self._counts = prepared.request.running_usage
         self._generated = 0
         self._reasoning_end = _reasoning_end_id(prepared, tokenizer)
+        self._counts_reasoning = self._reasoning_end is not None or self._reasoning is not None
         self._reasoning_tokens: int | None = None
         self._next_at = 0.0
 
@@ -89,31 +101,123 @@ class AnswerReader:
         return list(self._items(chunk))
 
     def _items(self, chunk: EngineChunk) -> Iterator[AnswerItem]:
-        text = self._text
         ids, end_id = self._prepared.cut_at_end(chunk.token_ids)
-        piece = text.push(ids)
+        if self._reasoning is None:
+            return self._read_text(ids, end_id, chunk)
+        return self._read_reasoning(self._reasoning, ids, end_id, chunk)
+
+    def _read_text(
+        self, ids: Sequence[int], end_id: int | None, chunk: EngineChunk
+    ) -> Iterator[AnswerItem]:
         end = self._reasoning_end
         if end is not None and self._reasoning_tokens is None and end in ids:
             self._reasoning_tokens = self._generated + ids.index(end) + 1
+        has_stopped = yield from self._push(ids, chunk)
+        if end_id is not None or has_stopped or chunk.final:
+            yield from self._ending(end_id, chunk)
+
+    def _read_reasoning(
+        self, reader: ReasoningReader, ids: Sequence[int], end_id: int | None, chunk: EngineChunk
+    ) -> Iterator[AnswerItem]:
+        plan, (state, _, head) = reader.plan, reader.read(ids)
+        if not plan.is_guided and state in (State.NONE, State.ENDED):
+            self._reasoning, self.is_last = None, True
+            yield from self._read_text(ids, end_id, chunk)
+            return
+        is_over = end_id is not None or chunk.final
+        # The model's own end within its reasoning does not end an answer that must have a text.
+        is_all = is_over and (
+            not plan.is_guided
+            or self._is_callers(end_id)
+            or len(reader.ids) >= self._prepared.engine_request.max_tokens
+        )
+        if plan.is_guided and state is State.UNKNOWN and not is_all:
+            if not is_over:
+                return
+            state = State.NONE
+        if state is State.NONE:
+            self._reasoning_tokens = 0
+            yield from self._go_on([], plan.prefix, chunk)
+            return
+        new = reader.ids[self._generated : None if head is None else -1]
+        has_stopped = yield from self._push(new, chunk)
+        if has_stopped:
+            yield from self._ending(None, chunk)
+        elif state is State.ENDED:
+            if head is not None:
+                self._generated += 1
+                self._record.tokens(1)
+                del reader.ids[-1]
+            self._reasoning_tokens = self._generated
+            yield from self._go_on(reader.ids, (head or "") + plan.after_end, chunk)
+        elif state is State.LIMIT or (is_over and not is_all):
+            self._reasoning_tokens = self._generated
+            yield from self._go_on(reader.ids, plan.closing, chunk)
+        elif is_over:
+            yield from self._ending(end_id, chunk)
+
+    def _go_on(self, ids: Sequence[int], put_in: str, chunk: EngineChunk) -> Iterator[AnswerItem]:
+        """Begin the text after the reasoning.
+
+        Args:
+            ids: the reasoning.
+            put_in: text that follows it.
+            chunk: the last one with reasoning.
+        """
+        prepared, plan = self._prepared, self._prepared.reasoning
+        assert plan is not None
+        self._reasoning, self.is_last = None, True
+        prompt = [*prepared.prompt.ids, *ids]
+        if put_in:
+            prompt += self._tokenizer.encode(put_in, add_special_tokens=False)
+        whole = prepared.engine_request
+        room = min(whole.max_tokens - self._generated, plan.context_tokens - len(prompt))
+        self._max_tokens = self._generated + max(0, room)
+        yield from self._finish_text(chunk)
+        if self._text.stopped or room < 1:
+            yield from self._ending(None, chunk)
+            return
+        if put_in:
+            yield from self._echoed()
+            yield self._delta(put_in)
+        self._text = _text_stream(prepared, self._tokenizer)
+        self._details = _TokenDetails(self._tokenizer)
+        self._deadlines.begin_again(asyncio.get_running_loop().time())
+        self.request = second_request(whole, prompt, self._generated, room)
+
+    def _is_callers(self, end_id: int | None) -> bool:
+        """Return whether an end id ends answers because the caller asked for it."""
+        prepared = self._prepared
+        end = prepared.engine_request.end_id if end_id is None else end_id
+        return end in prepared.special_stop_words or end in prepared.request.stop_token_ids
+
+    def _push(self, ids: Sequence[int], chunk: EngineChunk) -> Generator[AnswerItem, None, bool]:
+        """Decode tokens; return True if a stop word ends the answer."""
+        text = self._text
+        piece = text.push(ids)
         self._generated += piece.used
         self._record.tokens(piece.used)
+        yield from self._echoed()
+        if piece.text:
+            yield self._delta(piece.text, self._details.of(text.tokens, chunk))
+        return piece.stopped
+
+    def _echoed(self) -> Iterator[AnswerItem]:
         if self._echo:
             yield self._delta(self._echo)
             self._echo = ""
-        if piece.text:
-            yield self._delta(piece.text, self._details.of(text.tokens, chunk))
-        if end_id is not None or piece.stopped or chunk.final:
-            yield from self._ending(end_id, chunk)
-            self.over = True
+
+    def _finish_text(self, chunk: EngineChunk) -> Iterator[AnswerItem]:
+        tail = self._text.finish()
+        if tail or self._text.tokens:
+            yield self._delta(tail, self._details.of(self._text.tokens, chunk))
 
     def _ending(self, end_id: int | None, chunk: EngineChunk) -> Iterator[AnswerItem]:
         prepared, text = self._prepared, self._text
+        self.over = True
         self._heartbeat.request_answered()
-        tail = text.finish()
-        if tail or text.tokens:
-            yield self._delta(tail, self._details.of(text.tokens, chunk))
-        max_tokens = prepared.engine_request.max_tokens
-        ended = text.stopped or end_id is not None or self._generated < max_tokens
+        yield from self._finish_text(chunk)
+        ended = text.stopped or end_id is not None or self._generated < self._max_tokens
         stop_word = text.stop_word
         if ended and stop_word is None:
             stop_word = prepared.special_stop_word(end_id)
@@ -138,7 +242,7 @@ class AnswerReader:
         return Usage(len(self._prepared.prompt.ids), self._generated, self._counted_reasoning())
 
     def _counted_reasoning(self) -> int | None:
-        if self._reasoning_end is None:
+        if not self._counts_reasoning:
             return None
         if self._reasoning_tokens is None:
             return self._generated
@@ -167,6 +271,11 @@ class Deadlines:
         self._token_at = now + self._limits.idle_timeout_s
         self._started = True
 
+    def begin_again(self, now: float) -> None:
+        """Wait for the first token of a further request."""
+        self._token_at = now + self._limits.first_token_timeout_s
+        self._started = False
+
     def at(self) -> float:
         """Return the earliest deadline."""
         return min(self._total_at, self._token_at)
@@ -186,11 +295,11 @@ def _exceeded(what: str, name: str, limits: Serving) -> DeadlineExceeded:
 
 
 def _reasoning_end_id(prepared: PreparedRequest, tokenizer: TextTokenizer) -> int | None:
-    """Return the token that ends reasoning, if it is one token."""
-    chat = prepared.request.chat
-    if not chat.reasoning_end or chat.answer_prefix:
+    """Return the token that ends reasoning, if it is one token that shows the end."""
+    words = prepared.request.chat.reasoning
+    if words is None or not words.is_single or prepared.request.chat.answer_prefix:
         return None
-    ids = tokenizer.encode(chat.reasoning_end, add_special_tokens=False)
+    ids = tokenizer.encode(words.ends[0], add_special_tokens=False)
     return ids[0] if len(ids) == 1 else None
 
 

@@ -151,24 +151,31 @@ class Generator:
         admitted = asyncio.get_running_loop().time()
         record.queued(admitted - arrived)
         try:
-            async with self._connect().answer(
-                prepared.engine_request,
-                on_end=slot.release,
-                on_stopped=record.tokens_wasted,
-                on_heartbeat=self._heartbeat.sign_of_life,
-            ) as stream:
-                record.sent(len(prepared.prompt.ids))
-                reader = AnswerReader(
-                    prepared,
-                    self._tokenizer,
-                    Deadlines(self._limits, arrived, admitted),
-                    self._limits.chunk_interval_ms / 1000,
-                    record,
-                    self._heartbeat,
-                )
-                while not reader.over:
-                    if items := await reader.read(stream):
-                        yield items
+            reader = AnswerReader(
+                prepared,
+                self._tokenizer,
+                Deadlines(self._limits, arrived, admitted),
+                self._limits.chunk_interval_ms / 1000,
+                record,
+                self._heartbeat,
+            )
+            first = reader.request
+            while not reader.over:
+                request = reader.request
+                async with self._connect().answer(
+                    request,
+                    on_end=lambda: slot.release() if reader.is_last else None,
+                    on_stopped=record.tokens_wasted,
+                    on_heartbeat=self._heartbeat.sign_of_life,
+                ) as stream:
+                    if request is first:
+                        record.sent(len(prepared.prompt.ids))
+                    while not reader.over and reader.request is request:
+                        if items := await reader.read(stream):
+                            yield items
+                if stream.stopping is not None and not reader.over:
+                    # Its tokens are in the KV cache, and its place is free, once it has stopped.
+                    await asyncio.wait([stream.stopping])
         except EngineUnavailable:
             self._heartbeat.request_failed()
             raise

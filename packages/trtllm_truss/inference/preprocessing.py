@@ -10,6 +10,7 @@ from trtllm_truss.engines.inspection import Engine, EngineKind
 from trtllm_truss.errors import ContextLengthExceeded, InvalidRequest
 from trtllm_truss.inference.capabilities import Capabilities, validate_capabilities
 from trtllm_truss.inference.guide_gate import GuideGate
+from trtllm_truss.inference.reasoning import ReasoningPlan
 from trtllm_truss.inference.tokenization import EncodedPrompt, encode_prompt, prompt_field
 from trtllm_truss.requests import GenerationRequest, Sampling
 from trtllm_truss.text.engine_hints import StopWordIds
@@ -29,11 +30,12 @@ class PreparedRequest:
     Attributes:
         request: the request.
         prompt: the encoded prompt.
-        engine_request: the request in the engine's terms.
+        engine_request: the whole answer's request in the engine's terms.
         end_ids: token ids that end the answer and are not part of it.
         special_stop_words: text by token id of the stop words that are special tokens.
         stop_words: stop words of the request, shared by its answers.
         index: number of the answer in its call.
+        reasoning: the reasoning that the engine generates apart from the answer; None for none.
     """
 
     request: GenerationRequest
@@ -43,6 +45,7 @@ class PreparedRequest:
     special_stop_words: Mapping[int, str]
     stop_words: StopWords
     index: int = 0
+    reasoning: ReasoningPlan | None = None
 
     @property
     def tokens(self) -> int:
@@ -136,6 +139,7 @@ class Preprocessor:
                 f"{name} needs the model's end of sequence to end the answer; do not ignore it.",
                 param=name,
             )
+        reasoning = self._plan_reasoning(request, prompt)
         engine_request = self._engine_request(request, prompt, end_ids, next(request_ids))
         if self._guides is not None:
             await self._guides.admit(request)
@@ -147,8 +151,52 @@ class Preprocessor:
             special,
             StopWords(request.stop_words) if request.stop_words else NO_STOP_WORDS,
             index,
+            reasoning,
         )
         return [first, *(_sibling(first, n, next(request_ids)) for n in range(1, request.n))]
+
+    def _plan_reasoning(
+        self, request: GenerationRequest, prompt: EncodedPrompt
+    ) -> ReasoningPlan | None:
+        """Plan to generate the reasoning apart from the answer; None if that is not needed.
+
+        Raises:
+            ContextLengthExceeded: the prompt leaves no room for reasoning.
+            InvalidRequest: beam search, which ends all beams at once.
+        """
+        words, limit = request.chat.reasoning, self._capabilities.reasoning_limit_tokens
+        if words is None or prompt.reasoning == "over":
+            return None
+        if request.guide is None and limit is None:
+            return None
+        if request.beam_width > 1:
+            reason = "serving.reasoning_limit_tokens" if request.guide is None else "a guide"
+            raise InvalidRequest(
+                f"{request.name('beam_width')} is {request.beam_width}; this model reasons, and "
+                f"after reasoning {reason} takes one beam. Set it to 1.",
+                param=request.name("beam_width"),
+            )
+        plan = ReasoningPlan(
+            words,
+            is_open=prompt.reasoning == "open",
+            is_guided=request.guide is not None,
+            limit=limit or self._engine.max_sequence_tokens,
+            prefix=request.chat.answer_prefix,
+            context_tokens=self._engine.max_sequence_tokens,
+        )
+        # The reasoning is part of the prompt of what follows it.
+        closing = self._tokenizer.encode(plan.closing, add_special_tokens=False)
+        longest = self._engine.max_input_tokens - len(closing)
+        room = longest - len(prompt.ids)
+        if room < 1:
+            field = prompt_field(request)
+            raise ContextLengthExceeded.describe(
+                self._engine.max_sequence_tokens,
+                f"{field} is {len(prompt.ids)} tokens long, which leaves no room for reasoning; "
+                f"shorten it to less than {longest}",
+                param=field,
+            )
+        return replace(plan, limit=min(plan.limit, room))
 
     def _validate_ids(self, request: GenerationRequest) -> None:
         largest, size = max(request.stop_token_ids, default=0), self._tokenizer.vocab_size

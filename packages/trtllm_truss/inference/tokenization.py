@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 
 from trtllm_truss.engines.inspection import Engine
 from trtllm_truss.errors import ContextLengthExceeded, InvalidRequest
@@ -37,11 +37,13 @@ class EncodedPrompt:
         ids: at least one.
         text: the text with which answers begin: the prompt for `echo`, or the end of a chat's.
         tokens: the tokens for `prompt_details`, else empty.
+        reasoning: whether answers begin inside of reasoning, or after it, or may begin with it.
     """
 
     ids: list[int]
     text: str = ""
     tokens: tuple[Token, ...] = ()
+    reasoning: Literal["open", "over", "possible"] = "over"
 
 
 async def encode_prompt(
@@ -109,7 +111,13 @@ def _encode(
         raise _too_long(field, f"more than {max_tokens}", engine) from None
     if not ids:
         raise InvalidRequest(f"{field} has no tokens; send some text.", param=field)
-    opening = _open_answer(request.chat, ids, tokenizer)
+    chat, opening = request.chat, ""
+    start, reasoning = _reasoning_at_end(chat, ids, tokenizer)
+    if start and chat.shows_reasoning_start:
+        opening = start + "\n"
+    if chat.answer_prefix and reasoning == "over":
+        opening = chat.answer_prefix
+        ids += tokenizer.encode(opening, add_special_tokens=False)
     if request.truncate_prompt is not None:
         ids = ids[-request.truncate_prompt :]
     if len(ids) > max_tokens:
@@ -118,21 +126,23 @@ def _encode(
         ids,
         text=_text(request, ids, tokenizer) if request.echo else opening,
         tokens=_tokens(ids, tokenizer) if request.prompt_details else (),
+        reasoning=reasoning,
     )
 
 
-def _open_answer(chat: ChatFormat, ids: list[int], tokenizer: TextTokenizer) -> str:
-    """Append `answer_prefix` to a prompt, and return the text with which answers begin."""
-    start = ""
-    if chat.reasoning_starts:
-        tail = tokenizer.decode(ids[-_TAIL_TOKENS:], skip_special_tokens=False).rstrip()
-        start = next((word for word in chat.reasoning_starts if tail.endswith(word)), "")
-    if not chat.answer_prefix:
-        return start and start + "\n"
+def _reasoning_at_end(
+    chat: ChatFormat, ids: list[int], tokenizer: TextTokenizer
+) -> tuple[str, Literal["open", "over", "possible"]]:
+    """Return the word at the end of a prompt that begins reasoning, and the state of that."""
+    words = chat.reasoning
+    if words is None:
+        return "", "over"
+    tail = tokenizer.decode(ids[-_TAIL_TOKENS:], skip_special_tokens=False).rstrip()
+    start = next((word for word in words.starts if tail.endswith(word)), "")
     if start:
-        ids += tokenizer.encode(f"\n{chat.reasoning_end}\n\n", add_special_tokens=False)
-    ids += tokenizer.encode(chat.answer_prefix, add_special_tokens=False)
-    return chat.answer_prefix
+        return start, "open"
+    is_over = chat.continue_final_message or tail.endswith(words.ends)
+    return "", "over" if is_over else "possible"
 
 
 def _too_long(field: str, tokens: str, engine: Engine) -> ContextLengthExceeded:

@@ -126,12 +126,9 @@ class ModelFormats:
         for chosen in (tools, self.reasoning):
             shown |= chosen.special_tokens if chosen else set()
         reasoning = self.reasoning
-        chat = replace(
-            request.chat,
-            tools=use.tools,
-            reasoning_starts=reasoning.starts if reasoning else (),
-            reasoning_end=reasoning.ends[0] if reasoning and reasoning.ends else "",
-        )
+        chat = replace(request.chat, tools=use.tools, reasoning=reasoning)
+        if request.guide and reasoning and not chat.continue_final_message:
+            chat = replace(chat, answer_prefix=reasoning.answer)
         request = replace(
             request, messages=messages, chat=chat, shown_special_tokens=frozenset(shown)
         )
@@ -151,17 +148,20 @@ class ModelFormats:
             guides = form.guides(use.offered, parallel=use.parallel)
         (guide,) = guides
         schema = schema_text(guide.schema, name, "tools")
-        chat: ChatFormat = replace(request.chat, tools=use.tools, answer_prefix=guide.prefix)
-        if self.reasoning and self.reasoning.starts:
-            starts, ends = self.reasoning.starts, self.reasoning.ends
-            chat = replace(chat, reasoning_starts=starts, reasoning_end=ends[0])
+        reasoning = self.reasoning
+        prefix = guide.prefix or (reasoning.answer if reasoning else "")
+        chat: ChatFormat = replace(
+            request.chat, tools=use.tools, answer_prefix=prefix, reasoning=reasoning
+        )
         request = replace(
             request,
             chat=chat,
+            shown_special_tokens=reasoning.special_tokens if reasoning else frozenset(),
             guide=Guide("json_schema", schema),
             names={**request.names, "guide": "tool_choice"},
         )
-        return request, partial(OutputParser, form, None, use.offered, parallel=use.parallel)
+        before = reasoning.before(form) if reasoning else None
+        return request, partial(OutputParser, form, before, use.offered, parallel=use.parallel)
 
     def _messages(self, messages: Sequence[Mapping[str, Any]], use: ToolUse) -> list[Message]:
         """Adapt messages to the chat template.

@@ -96,6 +96,12 @@ class Serving(Strict):
         "`reasoning_content`. `auto` recognizes it in the chat template; `none` leaves it in the "
         "text.",
     )
+    reasoning_limit_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Limit of the tokens of a chat's reasoning, which is then ended, so that the "
+        "answer follows; by default `max_tokens` alone limits both.",
+    )
     queue_limit: int = Field(
         2048,
         ge=0,

@@ -42,29 +42,45 @@ class HarmonyFormat(ToolFormat):
         begin, end = "<|channel|>commentary to=functions.", " <|constrain|>json<|message|>"
         return guide_each(tools, lambda name: (begin + name + end, "<|call|>"))
 
-    def parse(self, source: Source, emitter: Emitter) -> Parse[None]:
-        """Read messages to the end."""
-        messages = _Messages(source, emitter)
+    def parse(self, source: Source, emitter: Emitter, *, to_text: bool = False) -> Parse[None]:
+        """Read messages to the end.
+
+        Args:
+            source: the text.
+            emitter: takes the events.
+            to_text: end behind the header of the first message that is text.
+        """
+        messages = _Messages(source, emitter, to_text)
         markers = Markers(*_HEADERS)
         marker = yield from source.literal(*_HEADERS, " to=", "to=")
         while marker := marker or (yield from source.until(markers, emitter.text)):
             messages.next_marker = ""
             source.hold(marker, _MAX_HEADER)
             yield from attempt(messages.read(marker), source, emitter)
+            if messages.is_at_text:
+                return
             marker = messages.next_marker
 
 
 class _Messages:
     """Reads messages one by one.
 
+    Args:
+        source: the text.
+        emitter: takes the events.
+        to_text: leave the body of a message unread if it is text.
+
     Attributes:
         next_marker: the beginning of the next header, where it ended a body.
+        is_at_text: whether such a body is next.
     """
 
-    def __init__(self, source: Source, emitter: Emitter) -> None:
+    def __init__(self, source: Source, emitter: Emitter, to_text: bool) -> None:
         self._source = source
         self._emitter = emitter
+        self._to_text = to_text
         self.next_marker = ""
+        self.is_at_text = False
 
     def read(self, marker: str) -> Parse[None]:
         """Read the message that begins with the marker.
@@ -96,6 +112,9 @@ class _Messages:
             self._emitter.start_reasoning()
             end = yield from self._source.until(_BODY_ENDS, self._emitter.reasoning)
             self._emitter.end_reasoning()
+        elif self._to_text:
+            self.is_at_text = True
+            return
         else:
             self._emitter.start_text()
             end = yield from self._source.until(_BODY_ENDS, self._emitter.text)

@@ -21,7 +21,6 @@ class OutputParser:
         tools: how calls are written; None reads none.
         reasoning: how reasoning is written; None reads none, except with harmony, which always has.
         offered: the functions that may be called. None allows any name.
-        starts_inside: whether the prompt ends inside of reasoning; `ReasoningFormat.is_open` tells.
         parallel: whether the answer may have several calls; those after the first are dropped.
     """
 
@@ -31,13 +30,12 @@ class OutputParser:
         reasoning: ReasoningFormat | None = None,
         offered: Sequence[Tool] | None = None,
         *,
-        starts_inside: bool = False,
         parallel: bool = True,
     ) -> None:
         self._parallel = parallel
         self._source = Source()
         self._emitter = Emitter(self._source, offered if tools else ())
-        self._parse = self._read(tools, reasoning, starts_inside)
+        self._parse = self._read(tools, reasoning)
 
     def feed(self, text: str) -> list[Event]:
         """Read more text.
@@ -64,11 +62,9 @@ class OutputParser:
         events = self._emitter.drain()
         return events if self._parallel else [event for event in events if _is_kept(event)]
 
-    def _read(
-        self, tools: ToolFormat | None, reasoning: ReasoningFormat | None, starts_inside: bool
-    ) -> Parse[None]:
+    def _read(self, tools: ToolFormat | None, reasoning: ReasoningFormat | None) -> Parse[None]:
         if reasoning:
-            yield from reasoning.parse(self._source, self._emitter, starts_inside)
+            yield from reasoning.parse(self._source, self._emitter)
         if tools:
             yield from tools.parse(self._source, self._emitter)
         yield from self._source.until(Markers(), self._emitter.text)

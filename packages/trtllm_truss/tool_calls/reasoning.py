@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from trtllm_truss.requests import ReasoningWords
 from trtllm_truss.tool_calls.emitter import Emitter
 from trtllm_truss.tool_calls.harmony_format import HarmonyFormat
 from trtllm_truss.tool_calls.source import Malformed, Markers, Parse, Source
+from trtllm_truss.tool_calls.tool_format import ToolFormat
 
 
 @dataclass(frozen=True)
-class ReasoningFormat:
+class ReasoningFormat(ReasoningWords):
     """Reasoning at the beginning of an answer, between two markers.
 
     White space around the markers is layout. Without an end marker all of the answer is reasoning.
@@ -25,25 +27,18 @@ class ReasoningFormat:
     * `Here is my thought process:`, `Here is my response:`: Granite 3.2. Source: its template;
       quantized models write `Here's` (vLLM's `granite_reasoning_parser`).
     * `<reasoning>…</reasoning>`: fine-tuned models.
-
-    Attributes:
-        starts: words that begin the reasoning.
-        ends: words that end it.
     """
-
-    starts: tuple[str, ...] = ()
-    ends: tuple[str, ...] = ()
 
     @property
     def special_tokens(self) -> frozenset[str]:
         """Words that may be special tokens and must not be skipped in decoding."""
         return frozenset((*self.starts, *self.ends))
 
-    def is_open(self, prompt: str) -> bool:
-        """Return whether a rendered prompt ends inside of reasoning."""
-        return prompt.rstrip().endswith(self.starts)
+    def before(self, tools: ToolFormat) -> ReasoningFormat:
+        """Return the format of reasoning in front of calls in another format than the model's."""
+        return self
 
-    def parse(self, source: Source, emitter: Emitter, starts_inside: bool) -> Parse[None]:
+    def parse(self, source: Source, emitter: Emitter) -> Parse[None]:
         """Read the reasoning, if there is any."""
         source.hold()
         try:
@@ -52,7 +47,7 @@ class ReasoningFormat:
         except Malformed:
             start = ""
         space = source.release()
-        if not (start or starts_inside):
+        if not start:
             emitter.text(space)
             return
         emitter.start_reasoning()
@@ -65,17 +60,23 @@ _HARMONY = HarmonyFormat()
 
 @dataclass(frozen=True)
 class HarmonyReasoning(ReasoningFormat):
-    """The analysis channel of gpt-oss. Reads the whole answer, calls included."""
+    """The analysis channel of gpt-oss. Reads the whole answer, calls included.
+
+    Attributes:
+        reads_calls: whether calls are gpt-oss's own; otherwise reading ends where the text of the
+            `final` channel begins.
+    """
+
+    reads_calls: bool = True
 
     @property
     def special_tokens(self) -> frozenset[str]:
         """Words that may be special tokens and must not be skipped in decoding."""
         return _HARMONY.special_tokens
 
-    def is_open(self, prompt: str) -> bool:
-        """Return False: the output names its channels itself."""
-        return False
+    def before(self, tools: ToolFormat) -> ReasoningFormat:
+        return self if isinstance(tools, HarmonyFormat) else replace(self, reads_calls=False)
 
-    def parse(self, source: Source, emitter: Emitter, starts_inside: bool) -> Parse[None]:
-        """Read the answer to the end."""
-        yield from _HARMONY.parse(source, emitter)
+    def parse(self, source: Source, emitter: Emitter) -> Parse[None]:
+        """Read the answer to the end, or to its text."""
+        yield from _HARMONY.parse(source, emitter, to_text=not self.reads_calls)

@@ -39,7 +39,7 @@ _PHI = JsonFormat(
     suffix="<|/tool_call|>",
     writes_array=True,
 )
-_THINK = ReasoningFormat(("<think>",), ("</think>",))
+_THINK = ReasoningFormat(("<think>",), ("</think>",), "\n</think>")
 
 TOOL_FORMATS: Mapping[str, ToolFormat] = {
     "hermes": _HERMES,
@@ -74,11 +74,19 @@ REASONING_FORMATS: Mapping[str, ReasoningFormat] = {
     "granite": ReasoningFormat(
         ("Here is my thought process:", "Here's my thought process:"),
         ("Here is my response:", "Here's my response:"),
+        "\n\nHere is my response:",
     ),
-    "mistral": ReasoningFormat(("[THINK]",), ("[/THINK]",)),
-    "seed_oss": ReasoningFormat(("<seed:think>",), ("</seed:think>",)),
-    "reasoning_tags": ReasoningFormat(("<reasoning>",), ("</reasoning>",)),
-    "harmony": HarmonyReasoning(),
+    "mistral": ReasoningFormat(("[THINK]",), ("[/THINK]",), "[/THINK]", ""),
+    "seed_oss": ReasoningFormat(("<seed:think>",), ("</seed:think>",), "\n</seed:think>"),
+    "reasoning_tags": ReasoningFormat(("<reasoning>",), ("</reasoning>",), "\n</reasoning>"),
+    "harmony": HarmonyReasoning(
+        ("<|channel|>analysis<|message|>",),
+        ("<|end|>",),
+        "<|end|>",
+        "<|start|>assistant",
+        "<|channel|>final<|message|>",
+        is_single=False,
+    ),
 }
 """Formats of reasoning by their names in `serving.reasoning_parser`."""
 

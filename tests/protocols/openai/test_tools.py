@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -322,11 +322,17 @@ def thinking_tokenizer() -> TextTokenizer:
     )
 
 
-async def posted(steps: list[str], **fields: Any) -> tuple[Json, str]:
-    """The answer of a server with a scripted engine, and the prompt that the engine got."""
+async def posted(steps: list[str], guided: Sequence[str] = (), **fields: Any) -> tuple[Json, str]:
+    """The answer of a server with a scripted engine, and the last prompt that the engine got.
+
+    Args:
+        steps: what the engine sends.
+        guided: what it sends with a guide.
+        fields: fields of the body.
+    """
     tokenizer = thinking_tokenizer()
     big = replace(ENGINE, max_sequence_tokens=4096, max_input_tokens=4095)
-    engine = FakeEngine(lambda _: steps, tokenizer, engine=big)
+    engine = FakeEngine(lambda request: guided if request.guide else steps, tokenizer, engine=big)
     routes = build_routes(engine, {})  # type: ignore[arg-type]
     route = Route("/chat", routes.chat_completions.__call__, methods=["POST"])
     transport = httpx.ASGITransport(Starlette(routes=[route]))
@@ -335,7 +341,7 @@ async def posted(steps: list[str], **fields: Any) -> tuple[Json, str]:
     assert response.status_code == 200, response.text
     body: Json = response.json()
     ChatCompletion.model_validate(body)
-    prompt = tokenizer.decode(engine.requests[0].input_ids, skip_special_tokens=False)
+    prompt = tokenizer.decode(engine.requests[-1].input_ids, skip_special_tokens=False)
     return {**body["choices"][0], "usage": body["usage"]}, prompt
 
 
@@ -358,12 +364,16 @@ async def test_reasoning_that_does_not_end_is_all_of_the_answer() -> None:
     assert usage["completion_tokens_details"]["reasoning_tokens"] == usage["completion_tokens"]
 
 
-async def test_a_forced_call_ends_the_reasoning_first() -> None:
+async def test_a_forced_call_follows_the_reasoning() -> None:
     written = HERMES.removeprefix("<tool_call>\n").removesuffix("\n</tool_call>")
-    choice, prompt = await posted([written], tools=SENT, tool_choice=NAMED)
-    assert prompt.endswith("<think>\n</think>\n\n<tool_call>\n")
+    steps = ["Hm.", "\n</think>"]
+    choice, prompt = await posted(steps, [written], tools=SENT, tool_choice=NAMED)
+    assert prompt.endswith("<think>Hm.\n</think>\n\n<tool_call>\n")
     assert calls_of(choice) == [("get_weather", '{"city": "Oslo"}')]
     assert choice["message"]["content"] is None
+    assert choice["message"]["reasoning_content"] == "Hm."
+    reasoned = len(thinking_tokenizer().encode("Hm.\n</think>"))
+    assert choice["usage"]["completion_tokens_details"] == {"reasoning_tokens": reasoned}
 
 
 async def test_markers_in_messages_stay_text() -> None:

@@ -110,14 +110,17 @@ FORMATS = ModelFormats(TOOL_FORMATS["hermes"], REASONING_FORMATS["qwen3"])
 
 
 def test_tools_reach_the_template_and_reasoning_stays_text() -> None:
-    request, _ = parse_predict({**CHAT, "tools": [TOOL]}, {}, FORMATS)
-    assert request.chat.tools == [TOOL]
-    assert request.chat.reasoning_starts == ()
-    request, _ = parse_predict({**CHAT, "tools": [TOOL], "tool_choice": "required"}, {}, FORMATS)
-    assert request.guide is not None
-    assert request.chat.reasoning_starts  # to end the reasoning before the call
-    request, _ = parse_predict(CHAT, {}, FORMATS)
-    assert request.chat.reasoning_starts == ()
+    for fields, shown in (
+        ({"tools": [TOOL]}, {"<tool_call>", "</tool_call>"}),
+        ({"tools": [TOOL], "tool_choice": "required"}, {"<think>", "</think>"}),
+        ({"response_format": {"type": "json_object"}}, {"<think>", "</think>"}),
+        ({}, set()),
+    ):
+        request, _ = parse_predict({**CHAT, **fields}, {}, FORMATS)
+        assert request.chat.tools == fields.get("tools")
+        assert request.chat.reasoning == FORMATS.reasoning
+        assert not request.chat.shows_reasoning_start
+        assert request.shown_special_tokens == shown
 
 
 def test_messages_are_those_of_chats() -> None:

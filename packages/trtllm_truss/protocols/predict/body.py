@@ -143,12 +143,11 @@ def parse_predict(
 def _with_tools(
     request: GenerationRequest, use: ToolUse, formats: ModelFormats
 ) -> GenerationRequest:
-    """Add tools to a conversation. Reasoning and calls remain part of the text.
-
-    A forced call must still end the reasoning that the chat template opens.
-    """
-    formats = formats if use.is_forced else replace(formats, reasoning=None)
-    return formats.apply(request, use)[0]
+    """Add tools to a conversation. Reasoning and calls remain part of the text."""
+    is_guided = use.is_forced or request.guide is not None
+    request, _ = (formats if is_guided else replace(formats, reasoning=None)).apply(request, use)
+    chat = replace(request.chat, reasoning=formats.reasoning, shows_reasoning_start=False)
+    return replace(request, chat=chat)
 
 
 def parse_defaults(generation: Mapping[str, Any]) -> dict[str, Any]:

@@ -120,7 +120,9 @@ class TritonClient:
         if self._closed:
             connection.cancel(call, answer)
             return
-        ending = asyncio.create_task(self._end(connection, call, answer, request_id))
+        ending = answer.stopping = asyncio.create_task(
+            self._end(connection, call, answer, request_id)
+        )
         if on_stopped is not None:
             ending.add_done_callback(lambda _: on_stopped(answer.unread))
         self._endings.add(ending)

@@ -45,6 +45,7 @@ class ResponseStream:
     Attributes:
         over: True once the server has ended the request or the call.
         reader: parses the responses.
+        stopping: stops the request, which was abandoned before its end; else None.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class ResponseStream:
         self._final = False
         self._failure: TrussError | None = None
         self.over = False
+        self.stopping: asyncio.Task[None] | None = None
         self._token_at = _NEVER
         self._timer: asyncio.TimerHandle | None = None
         self._waiter: asyncio.Future[None] | None = None
