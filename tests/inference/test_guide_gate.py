@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -16,11 +17,14 @@ from tests.support.waiting import until
 from trtllm_truss.engines.inspection import EngineKind
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest, QueueFull
 from trtllm_truss.guides import validator as validator_module
+from trtllm_truss.guides.guide import Guide as TextGuide
+from trtllm_truss.guides.kept import KeptGuides
 from trtllm_truss.guides.validator import GuideValidator
 from trtllm_truss.inference.capabilities import Capabilities
-from trtllm_truss.inference.guide_gate import GuideGate, guide_check_for
+from trtllm_truss.inference.guide_gate import GuideGate, guide_check_for, kept_guides_for
 from trtllm_truss.inference.preprocessing import PreparedRequest, Preprocessor
 from trtllm_truss.requests import GenerationRequest, Guide
+from trtllm_truss.settings.model import Settings
 from trtllm_truss.text.tokenizer import TextTokenizer
 
 FAKE_WORKER = str(SUPPORT / "fake_compiler_worker.py")
@@ -50,12 +54,12 @@ async def plan(
 
 
 @pytest.mark.parametrize("kind", EngineKind)
-async def test_only_the_cpu_engine_gets_the_checked_flag(
+async def test_only_the_cpu_engine_gets_the_size_of_a_checked_guide(
     tokenizer: TextTokenizer, check: GuideValidator, kind: EngineKind
 ) -> None:
     sent = (await plan(tokenizer, check, asks_for("follow"), kind)).engine_request
     assert sent.guide == Guide("regex", "follow")
-    assert sent.guide_is_checked == (kind is EngineKind.CPU)
+    assert (sent.guide_bytes is not None) == (kind is EngineKind.CPU)
 
 
 async def test_an_invalid_guide_is_a_caller_error(
@@ -91,7 +95,8 @@ async def test_a_failed_check_is_not_a_caller_error(tokenizer: TextTokenizer) ->
 async def test_the_kind_json_needs_no_check(tokenizer: TextTokenizer) -> None:
     check = GuideValidator([FAKE_WORKER, "broken"])
     request = replace(asks_for(""), guide=Guide("json"))
-    assert (await plan(tokenizer, check, request)).engine_request.guide == Guide("json")
+    sent = (await plan(tokenizer, check, request)).engine_request
+    assert (sent.guide, sent.guide_bytes) == (Guide("json"), 0)
     check.close()
 
 
@@ -111,6 +116,59 @@ async def test_a_cancelled_request_cancels_its_check(
     await asyncio.gather(*waiting, plan(tokenizer, check, asks_for("follow")))
     assert leaver.cancelled()
     assert not notes.exists()
+
+
+async def test_an_engine_that_keeps_all_guides_gets_no_more_than_its_budget(
+    check: GuideValidator, tmp_path: Path
+) -> None:
+    note = tmp_path / "note"  # of trials
+    sent, new = Guide("regex", "sent before"), Guide("regex", f"note {note}")
+    kept = KeptGuides(1 << 20)
+    kept.add(TextGuide("regex", sent.text), 1 << 20)
+    gate = GuideGate(check, kept)
+    with pytest.raises(QueueFull, match="response_format is a new guide, and") as refused:
+        await gate.admit(asks_for(new.text), new)
+    assert refused.value.status == 429
+    assert "serving.guide_memory_bytes" in refused.value.message
+    assert await gate.admit(asks_for(sent.text), sent) == 0
+    assert not note.exists()
+    gate.engine_is_gone()
+    await gate.admit(asks_for(new.text), new)
+    assert note.exists()
+
+
+async def test_a_guide_too_large_for_the_rest_of_the_budget_is_refused(
+    check: GuideValidator,
+) -> None:
+    gate = GuideGate(check, KeptGuides(12 << 20))
+    for order, fits in [("hold 8", True), ("hold 9", False), ("follow", True)]:
+        request = asks_for(order)
+        assert request.guide is not None
+        with nullcontext() if fits else pytest.raises(QueueFull):
+            await gate.admit(request, request.guide)
+
+
+@pytest.mark.parametrize(
+    ("kind", "backend", "version", "keeps"),
+    [
+        (EngineKind.TENSORRT_LLM, "xgrammar", "0.21.0", True),
+        (EngineKind.TENSORRT_LLM, "xgrammar", "1.0.0", True),
+        (EngineKind.TENSORRT_LLM, "xgrammar", None, True),
+        (EngineKind.TENSORRT_LLM, "xgrammar", "1.2.1", False),
+        (EngineKind.LLM_API, "xgrammar", "1.0.0", True),
+        (EngineKind.LLM_API, "llguidance", "1.0.0", False),
+        (EngineKind.CPU, None, None, False),
+    ],
+)
+def test_only_engines_that_free_no_guides_have_a_budget(
+    kind: EngineKind, backend: str | None, version: str | None, keeps: bool
+) -> None:
+    arguments = {"guided_decoding_backend": backend}
+    engine = replace(ENGINE, kind=kind, llm_args=arguments if kind is EngineKind.LLM_API else None)
+    settings = Settings.model_validate(
+        {"engine_repository": "e", "runtime": arguments if kind is EngineKind.TENSORRT_LLM else {}}
+    )
+    assert (kept_guides_for(engine, settings, version) is not None) == keeps
 
 
 def test_without_guided_decoding_there_is_no_validator() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Literal, NamedTuple
 
 Language = Literal["json_schema", "regex", "ebnf_grammar"]
@@ -9,8 +10,9 @@ Language = Literal["json_schema", "regex", "ebnf_grammar"]
 
 MAX_CHARACTERS = 1 << 16
 
-GUIDE_IS_CHECKED = "guide_is_checked"
-"""Parameter of a Triton request: true skips the CPU engine's own check of the guide."""
+GUIDE_BYTES = "guide_bytes"
+"""Parameter of a Triton request: the memory of the compiled guide in bytes, as its check measured
+it. The CPU engine then does not check the guide itself."""
 
 
 class Guide(NamedTuple):
@@ -18,6 +20,10 @@ class Guide(NamedTuple):
 
     language: Language
     text: str
+
+    def digest(self) -> bytes:
+        text = "\0".join(self).encode("utf-8", "surrogatepass")
+        return hashlib.sha256(text).digest()
 
 
 class GuideFault(ValueError):

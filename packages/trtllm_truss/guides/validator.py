@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
 from collections import OrderedDict, deque
@@ -100,7 +99,7 @@ class GuideValidator:
             fault = f"it has {len(guide.text)} characters; at most {MAX_CHARACTERS} are allowed."
             result.set_exception(GuideFault(fault))
             return result
-        key = _key(guide)
+        key = guide.digest()
         with self._changed:
             if key in self._known:
                 self._known.move_to_end(key)
@@ -240,11 +239,6 @@ class GuideValidator:
         if len(self._known) > _REMEMBERED_GUIDES:
             self._known.popitem(last=False)
         return _outcome(known)
-
-
-def _key(guide: Guide) -> bytes:
-    text = "\0".join(guide).encode("utf-8", "surrogatepass")
-    return hashlib.sha256(text).digest()
 
 
 def _outcome(known: int | str) -> int | GuideFault:

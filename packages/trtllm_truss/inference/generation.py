@@ -75,6 +75,7 @@ class Generator:
         error = unavailable("the engine is restarting; try again shortly.")
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._admission.fail_waiting, error)
+            self._loop.call_soon_threadsafe(self._preprocessor.engine_is_gone)
 
     async def generate(
         self,

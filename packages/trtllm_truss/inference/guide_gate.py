@@ -8,17 +8,23 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
+from trtllm_truss.engines.concurrency import guided_decoding_backend
 from trtllm_truss.engines.inspection import Engine, EngineKind
 from trtllm_truss.errors import InvalidRequest, QueueFull
 from trtllm_truss.guides.guide import CheckFailed, Guide, GuideFault, TooManyGuides
+from trtllm_truss.guides.kept import KeptGuides
 from trtllm_truss.guides.validator import GuideValidator
+from trtllm_truss.literals import release
 from trtllm_truss.requests import GenerationRequest
+from trtllm_truss.requests import Guide as WantedGuide
+from trtllm_truss.settings.model import Settings
 from trtllm_truss.triton.client.failures import RETRY_AFTER_S, unavailable
 
 logger = logging.getLogger(__name__)
 
 _CPU_WORKER = "trtllm_truss.backends.openvino_genai.grammar_compiler_worker"
 _GPU_WORKER = "trtllm_truss.guides.xgrammar_worker"
+_FREES_SINCE = (1, 1)
 
 
 class GuideGate:
@@ -28,31 +34,76 @@ class GuideGate:
 
     Args:
         check: the validator for the engine's vocabulary.
+        kept: the guides that the engine keeps until it ends; None if it frees them itself.
     """
 
-    def __init__(self, check: GuideValidator) -> None:
+    def __init__(self, check: GuideValidator, kept: KeptGuides | None = None) -> None:
         self._check = check
+        self._kept = kept
 
-    async def admit(self, request: GenerationRequest) -> None:
+    def engine_is_gone(self) -> None:
+        if self._kept is not None:
+            self._kept.clear()
+
+    async def admit(self, request: GenerationRequest, wanted: WantedGuide) -> int:
         """Wait for the check of a request's guide.
+
+        Returns:
+            The memory of the compiled guide in bytes; 0 if the engine has it already.
 
         Raises:
             InvalidRequest: the guide is invalid.
-            QueueFull: too many guides wait for their check.
+            QueueFull: too many guides wait for their check, or the engine keeps too many.
             EngineUnavailable: the check failed.
         """
-        guide = request.guide
-        if guide is None or guide.kind == "json":
-            return
-        name = request.name("guide")
+        if wanted.kind == "json":
+            return 0
+        guide, name = Guide(wanted.kind, wanted.text), request.name("guide")
+        if self._kept is None:
+            return await self._checked(guide, name)
+        if guide in self._kept:
+            return 0
+        if not self._kept.has_room():
+            raise _full(name)
+        compiled_bytes = await self._checked(guide, name)
+        if guide not in self._kept and not self._kept.has_room(compiled_bytes):
+            raise _full(name)
+        self._kept.add(guide, compiled_bytes)
+        return compiled_bytes
+
+    async def _checked(self, guide: Guide, name: str) -> int:
         try:
-            await asyncio.wrap_future(self._check.check(Guide(guide.kind, guide.text)))
+            return await asyncio.wrap_future(self._check.check(guide))
         except GuideFault as fault:
             raise InvalidRequest(f"{name} cannot be followed: {fault}", param=name) from None
         except TooManyGuides as error:
             raise QueueFull(str(error), param=name, retry_after_s=RETRY_AFTER_S) from None
         except CheckFailed as error:
             raise unavailable(str(error)) from None
+
+
+def _full(name: str) -> QueueFull:
+    return QueueFull(
+        f"{name} is a new guide, and the engine has no memory for further ones until it restarts "
+        "(serving.guide_memory_bytes); send one that was sent before.",
+        param=name,
+        retry_after_s=RETRY_AFTER_S,
+    )
+
+
+def kept_guides_for(
+    engine: Engine, settings: Settings, tensorrt_llm_version: str | None
+) -> KeptGuides | None:
+    """Return the budget of an engine that never frees a guide; None if it frees them itself.
+
+    The CPU engine does; LLGuidance keeps none. From 1.1 on XGrammar in TensorRT-LLM drops the
+    oldest of more than `XGRAMMAR_CACHE_LIMIT_GB`, by default 1 (`guidedDecoder.cpp`,
+    `_torch/pyexecutor/grammar_matcher.py`); in 1.0.0rc4 `guidedDecoder.cpp` sets no limit.
+    """
+    if engine.kind is EngineKind.CPU or guided_decoding_backend(settings, engine) != "xgrammar":
+        return None
+    version = release(tensorrt_llm_version) if tensorrt_llm_version else ()
+    return None if version >= _FREES_SINCE else KeptGuides(settings.serving.guide_memory_bytes)
 
 
 def guide_check_for(

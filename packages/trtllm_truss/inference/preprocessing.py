@@ -103,6 +103,11 @@ class Preprocessor:
         self._guides = guides
         self._stop_word_ids = StopWordIds(tokenizer)
 
+    def engine_is_gone(self) -> None:
+        """Note that the engine's process ended, with the guides that it had compiled."""
+        if self._guides is not None:
+            self._guides.engine_is_gone()
+
     async def prepare(
         self, request: GenerationRequest, request_ids: Iterator[str], index: int = 0
     ) -> list[PreparedRequest]:
@@ -115,7 +120,7 @@ class Preprocessor:
 
         Raises:
             RequestError: the engine does not support the request.
-            QueueFull: too many guides wait for their check.
+            QueueFull: too many guides wait for their check, or the engine keeps too many.
             EngineUnavailable: the guide cannot be checked.
         """
         validate_capabilities(request, self._engine, self._capabilities)
@@ -141,8 +146,10 @@ class Preprocessor:
             )
         reasoning = self._plan_reasoning(request, prompt)
         engine_request = self._engine_request(request, prompt, end_ids, next(request_ids))
-        if self._guides is not None:
-            await self._guides.admit(request)
+        if self._guides is not None and request.guide is not None:
+            guide_bytes = await self._guides.admit(request, request.guide)
+            if self._engine.kind is EngineKind.CPU:
+                engine_request.guide_bytes = guide_bytes
         first = PreparedRequest(
             request,
             prompt,
@@ -233,7 +240,6 @@ class Preprocessor:
             return_log_probs=request.token_details or request.log_probs is not None,
             top_log_probs=request.log_probs or 0,
             guide=request.guide,
-            guide_is_checked=request.guide is not None and self._engine.kind is EngineKind.CPU,
             lora_task_id=self._capabilities.adapter_of(request),
             logit_bias=request.logit_bias,
             vocab_size=self._capabilities.biased_tokens,

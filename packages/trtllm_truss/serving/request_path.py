@@ -10,7 +10,7 @@ from typing import NamedTuple
 from trtllm_truss.inference.admission import Admission
 from trtllm_truss.inference.capabilities import Capabilities
 from trtllm_truss.inference.generation import Generator
-from trtllm_truss.inference.guide_gate import GuideGate, guide_check_for
+from trtllm_truss.inference.guide_gate import GuideGate, guide_check_for, kept_guides_for
 from trtllm_truss.inference.heartbeat import EngineHeartbeat
 from trtllm_truss.inference.preprocessing import Preprocessor
 from trtllm_truss.metrics.collector import Metrics
@@ -39,6 +39,7 @@ def build_request_path(
     settings: Settings,
     environment: Environment,
     resolved: ResolvedEngine,
+    tensorrt_llm_version: str | None,
     repository: Path,
     tokenizer: TextTokenizer,
     connect: Callable[[], TritonClient],
@@ -52,6 +53,7 @@ def build_request_path(
         settings: the operator's settings.
         environment: secrets and variables.
         resolved: the engine.
+        tensorrt_llm_version: if known.
         repository: its rendered model repository.
         tokenizer: its tokenizer.
         connect: returns the connection to the running engine, or raises EngineUnavailable.
@@ -67,13 +69,14 @@ def build_request_path(
         child_environment(environment.variables, settings.serving.pass_environment),
         settings.serving.guide_compile_limit_s,
     )
+    kept = kept_guides_for(engine, settings, tensorrt_llm_version)
     if guides is not None:
         resources.callback(guides.close)
     preprocessor = Preprocessor(
         engine,
         tokenizer,
         Capabilities.for_engine(settings, engine, capacity),
-        GuideGate(guides) if guides is not None else None,
+        GuideGate(guides, kept) if guides is not None else None,
     )
     generator = Generator(
         preprocessor,

@@ -252,6 +252,7 @@ class Service:
             self._settings,
             self._environment,
             resolved,
+            version,
             repository,
             tokenizer,
             lambda: supervisor.client,

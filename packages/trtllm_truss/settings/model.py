@@ -163,6 +163,13 @@ class Serving(Strict):
         "needs more is refused with 400. TensorRT-LLM then compiles it again on eight threads, "
         "while all requests pause; the CPU engine does so in the background.",
     )
+    guide_memory_bytes: int = Field(
+        1 << 29,
+        ge=1 << 25,
+        le=1 << 40,
+        description="Memory for compiled guides in TensorRT-LLM before 1.1, which keeps each until "
+        "it restarts. Beyond it new guides are refused with 429; those sent before still work.",
+    )
     triton_native: bool = Field(
         False,
         description="Add the models `preprocessing`, `postprocessing`, `ensemble` and "

@@ -22,13 +22,13 @@ from tests.backends.token_model.backend_requests import (
 )
 
 from trtllm_truss.artifacts.local import open_package
-from trtllm_truss.backends.openvino_genai import guided as guided_module
 from trtllm_truss.backends.openvino_genai import scheduler as scheduler_module
 from trtllm_truss.backends.openvino_genai.engine import Engine
 from trtllm_truss.backends.openvino_genai.model_files import find_model
 from trtllm_truss.backends.openvino_genai.parameters import EngineSettings
 from trtllm_truss.backends.openvino_genai.scheduler import Scheduler
 from trtllm_truss.guides.guide import Guide
+from trtllm_truss.guides.kept import KeptGuides
 
 PERSON = {
     "type": "object",
@@ -58,11 +58,11 @@ def guided(engine: Engine, model_folder: Path) -> Iterator[Scheduler]:
 
 
 def submit(scheduler: Scheduler, kind: str, text: str = "", **inputs: Any) -> Caller:
-    caller, checked = Caller(), bool(inputs.pop("guide_is_checked", False))
+    caller, guide_bytes = Caller(), inputs.pop("guide_bytes", None)
     inputs = {"streaming": True, "end_id": END_ID, "output_len": 64, **inputs}
     inputs["guided_decoding_guide_type"] = np.array([[kind.encode()]], object)
     inputs["guided_decoding_guide"] = np.array([[text.encode()]], object)
-    scheduler.submit(replace(request(**inputs), guide_is_checked=checked), caller)
+    scheduler.submit(replace(request(**inputs), guide_bytes=guide_bytes), caller)
     return caller
 
 
@@ -179,7 +179,7 @@ def test_a_guide_is_compiled_while_others_get_tokens(guided: Scheduler) -> None:
     other.wait_for_responses(1)
     before = len(other.responses)
     guide = EXPENSIVE % 5000  # each token of it takes long, too
-    caller = submit(guided, "json_schema", guide, guide_is_checked=True, output_len=1).wait()
+    caller = submit(guided, "json_schema", guide, guide_bytes=0, output_len=1).wait()
     during = len(other.responses) - before
     other.cancelled = True
 
@@ -215,16 +215,24 @@ def test_a_step_finds_what_was_compiled(model_folder: Path) -> None:
 def test_guides_that_were_compiled_are_forgotten_in_time(
     guided: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guided_module, "_KEPT_GUIDES", 2)
-    for number in range(5):
-        assert submit(guided, "regex", f"(ab|c{number})").wait().error is None
-    assert len(guided._guided._compiled) <= 2
+    """Have room for two guides of three; a guide's memory comes from its check, or its sender."""
+    forgotten = []
+    forget = guided._engine.forget_guides
+    monkeypatch.setattr(guided._engine, "forget_guides", lambda: forgotten.append(1) or forget())
+    guided._guided._compiled = KeptGuides(5 << 20)
+    for number in (0, 1, 0, 1, 2, 0):
+        guide = {"kind": "regex", "text": f"(ab|c{number})", "guide_bytes": 2 << 20}
+        assert submit(guided, **guide).wait().error is None
+    assert len(forgotten) == 1
+    assert submit(guided, "regex", "(ab|c)", guide_bytes=5 << 20).wait().error is None
+    assert len(forgotten) == 2
+    assert guided._guided._compiled.kept_bytes == 5 << 20
 
 
 def test_an_invalid_guide_marked_as_checked_fails_alone(guided: Scheduler) -> None:
     other = Caller()
     guided.submit(request(PROMPT, 4000, streaming=True), other)
-    caller = submit(guided, "regex", "(yes", guide_is_checked=True).wait()
+    caller = submit(guided, "regex", "(yes", guide_bytes=0).wait()
     other.wait_for_responses(len(other.responses) + 2)
     other.cancelled = True
 

@@ -134,9 +134,9 @@ def test_a_guide_of_the_kind_json_has_no_text():
 
 
 def test_a_checked_guide_is_marked_by_a_parameter():
-    message = encode(guide=Guide("regex", "a"), guide_is_checked=True)
-    assert message.parameters["guide_is_checked"].bool_param
-    assert "guide_is_checked" not in encode(guide=Guide("regex", "a")).parameters
+    message = encode(guide=Guide("regex", "a"), guide_bytes=0)
+    assert message.parameters["guide_bytes"].int64_param == 0
+    assert "guide_bytes" not in encode(guide=Guide("regex", "a")).parameters
 
 
 @pytest.mark.parametrize(

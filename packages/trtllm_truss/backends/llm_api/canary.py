@@ -20,7 +20,7 @@ def canary_request(beam_width: int) -> LlmRequest:
             stop_words=(),
             sampling=Sampling(beam_width=beam_width),
             guide=None,
-            guide_is_checked=False,
+            guide_bytes=None,
             streaming=True,
             echo_prompt=False,
             outputs=frozenset(("output_ids", "sequence_length")),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import logging
 import os
 import time
+from contextlib import suppress
 
 import numpy as np
 import openvino
@@ -165,6 +167,8 @@ class Engine:
         other = GuideCompiler(tokenizer, self.limits.vocab_size + 1)
         for compile_guide in (other, self._compile):
             compile_guide(_SOME_GUIDE, 1, lambda: None)
+        del other, compile_guide
+        _return_free_memory()
 
     def kv_blocks(self, request: GenerationRequest) -> int:
         """Return the maximum of KV cache blocks that a request can hold."""
@@ -208,6 +212,12 @@ class Engine:
         prompt_tokens += _COMPANION_PROMPT.size
         config.max_num_batched_tokens = max(prompt_tokens, config.max_num_seqs)
         return config
+
+
+def _return_free_memory() -> None:
+    """Return what the C library keeps of freed memory: half of the guides' on two cores."""
+    with suppress(OSError, AttributeError):  # not glibc
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _tokens(count: int) -> openvino_genai.GenerationConfig:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import NamedTuple
@@ -15,12 +14,13 @@ from trtllm_truss.backends.token_model.request import GUIDE_TEXT, GenerationRequ
 from trtllm_truss.backends.token_model.responses import ResponseSender, send_empty
 from trtllm_truss.guides.compiler_worker import brief
 from trtllm_truss.guides.guide import Guide, GuideFault
+from trtllm_truss.guides.kept import KeptGuides
 from trtllm_truss.guides.validator import GuideValidator
 
 HEARTBEAT_INTERVAL_S = 0.5
 """Interval of empty responses to requests that wait for their guide."""
 
-_KEPT_GUIDES = 128  # at most `compiler_worker.KEPT_LIMIT_BYTES` each
+_KEPT_BYTES = 1 << 28  # of compiled guides, which the engine drops together
 _NICENESS = 19
 
 
@@ -43,18 +43,16 @@ class GuidedRequests:
         self._check = check
         self._wake = wake
         self._unchecked: dict[Arrival, Future[int]] = {}
-        self._checked: deque[Arrival] = deque()
-        self._compiled: set[Guide] = set()
-        self._compiling: tuple[Guide, Future[None]] | None = None
+        self._checked: dict[Arrival, int] = {}  # and the memory of their compiled guides
+        self._compiled = KeptGuides(_KEPT_BYTES)
+        self._compiling: tuple[Guide, int, Future[None]] | None = None
         self._next_heartbeat = 0.0
 
     def take(self, arrival: Arrival) -> None:
-        guide = arrival.request.guide
-        assert guide is not None
-        if arrival.request.guide_is_checked:
-            self._checked.append(arrival)
+        if arrival.request.guide_bytes is not None:
+            self._checked[arrival] = arrival.request.guide_bytes
             return
-        result = self._unchecked[arrival] = self._check.check(guide)
+        result = self._unchecked[arrival] = self._check.check(_guide(arrival))
         result.add_done_callback(lambda _: self._wake())
 
     @property
@@ -76,11 +74,12 @@ class GuidedRequests:
         """
         self._finish_checks()
         self._finish_compiling()
-        ready = [arrival for arrival in self._checked if arrival.request.guide in self._compiled]
+        ready = [arrival for arrival in self._checked if _guide(arrival) in self._compiled]
         for arrival in ready:
-            self._checked.remove(arrival)
+            del self._checked[arrival]
         if self._checked and may_compile and not ready and not self.is_compiling:
-            self._compile(self._checked[0].request.guide)
+            arrival, compiled_bytes = next(iter(self._checked.items()))
+            self._compile(_guide(arrival), compiled_bytes)
         self._send_heartbeats()
         return ready
 
@@ -90,7 +89,7 @@ class GuidedRequests:
             if (result := self._unchecked.pop(arrival, None)) is not None:
                 result.cancel()
             else:
-                self._checked.remove(arrival)
+                del self._checked[arrival]
         return removed
 
     def engine_is_new(self) -> None:
@@ -106,19 +105,19 @@ class GuidedRequests:
             del self._unchecked[arrival]
             error = result.exception()
             if error is None:
-                self._checked.append(arrival)
+                self._checked[arrival] = result.result()
             elif isinstance(error, GuideFault):
                 _refuse(arrival, str(error))
             else:
                 arrival.sender.fail(str(error), caller_at_fault=False)
 
     def _finish_compiling(self) -> None:
-        if self._compiling is None or not self._compiling[1].done():
+        if self._compiling is None or not self._compiling[2].done():
             return
-        (guide, result), self._compiling = self._compiling, None
+        (guide, compiled_bytes, result), self._compiling = self._compiling, None
         error = result.exception()
         if error is None:
-            self._compiled.add(guide)
+            self._compiled.add(guide, compiled_bytes)
             return
         for arrival in self.remove(lambda arrival: arrival.request.guide == guide):
             if isinstance(error, RuntimeError):
@@ -126,14 +125,13 @@ class GuidedRequests:
             else:
                 arrival.sender.fail(f"The guide was not compiled: {error}", caller_at_fault=False)
 
-    def _compile(self, guide: Guide | None) -> None:
-        assert guide is not None
-        if len(self._compiled) >= _KEPT_GUIDES:
+    def _compile(self, guide: Guide, compiled_bytes: int) -> None:
+        if not self._compiled.has_room(compiled_bytes):
             self._compiled.clear()
             self._engine.forget_guides()
         result: Future[None] = Future()
         result.add_done_callback(lambda _: self._wake())
-        self._compiling = guide, result
+        self._compiling = guide, compiled_bytes, result
         compiling = threading.Thread(target=self._compile_into, args=(guide, result), daemon=True)
         compiling.start()
 
@@ -154,8 +152,13 @@ class GuidedRequests:
             return
         self._next_heartbeat = now + HEARTBEAT_INTERVAL_S
         for arrival in self._checked:
-            if arrival.request.streaming and arrival.request.guide_is_checked:
+            if arrival.request.streaming and arrival.request.guide_bytes is not None:
                 send_empty(arrival.request, arrival.sender, final=False)
+
+
+def _guide(arrival: Arrival) -> Guide:
+    assert arrival.request.guide is not None
+    return arrival.request.guide
 
 
 def _refuse(arrival: Arrival, fault: str) -> None:

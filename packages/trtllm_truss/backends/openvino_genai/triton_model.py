@@ -14,7 +14,7 @@ from trtllm_truss.backends.token_model.request import read_request
 from trtllm_truss.backends.token_model.responses import ResponseSender
 from trtllm_truss.backends.token_model.tensors import Tensors
 from trtllm_truss.backends.token_model.triton import TokenModel, end_server
-from trtllm_truss.guides.guide import GUIDE_IS_CHECKED
+from trtllm_truss.guides.guide import GUIDE_BYTES
 
 logger = logging.getLogger(__package__)
 
@@ -55,6 +55,11 @@ class TritonPythonModel(TokenModel):
             tensors,
             request.requested_output_names(),
             self._limits,
-            guide_is_checked=bool(json.loads(request.parameters()).get(GUIDE_IS_CHECKED)),
+            guide_bytes=_guide_bytes(request),
         )
         self._scheduler.submit(read, sender)
+
+
+def _guide_bytes(request: Any) -> int | None:
+    value = json.loads(request.parameters()).get(GUIDE_BYTES)
+    return value if isinstance(value, int) else None

@@ -66,7 +66,8 @@ class GenerationRequest:
         max_new_tokens: maximum of generated tokens; fits the context.
         end_id: the token that ends the answer; None if none does.
         guide: constraint on the answer; None for any text.
-        guide_is_checked: True if the sender has checked the guide, as the Truss does.
+        guide_bytes: memory of the compiled guide, if the sender has checked it, as the Truss does;
+            None if not.
         outputs: names of the output tensors to build.
         top_log_probs: likeliest tokens to return at each place.
     """
@@ -78,7 +79,7 @@ class GenerationRequest:
     stop_words: tuple[Word, ...]
     sampling: Sampling
     guide: Guide | None
-    guide_is_checked: bool
+    guide_bytes: int | None
     streaming: bool
     echo_prompt: bool
     outputs: frozenset[str]
@@ -97,7 +98,7 @@ def read_request(
     requested_outputs: Collection[str],
     limits: Limits,
     *,
-    guide_is_checked: bool = False,
+    guide_bytes: int | None = None,
 ) -> GenerationRequest:
     """Read and validate one request, by the names of TensorRT-LLM's `tensorrt_llm` model.
 
@@ -122,7 +123,7 @@ def read_request(
         stop_words=read_words("stop_words_list", tensors.array("stop_words_list")),
         sampling=sampling,
         guide=_read_guide(tensors),
-        guide_is_checked=guide_is_checked,
+        guide_bytes=guide_bytes,
         streaming=streaming,
         echo_prompt=not (streaming or exclude_prompt),
         outputs=_read_outputs(tensors, requested_outputs),

@@ -26,8 +26,8 @@ class EngineRequest:
         return_log_probs: include log probabilities in chunks.
         top_log_probs: alternatives per token to include with them; the LLM API only.
         guide: constraint on the answer; requires an `end_id`.
-        guide_is_checked: skip the CPU engine's check of the guide; it then also sends empty chunks
-            while the guide compiles.
+        guide_bytes: memory of the compiled guide. With it the CPU engine does not check the guide,
+            and sends empty chunks while the guide compiles.
         lora_task_id: the adapter to generate with, which the engine has loaded before.
         logit_bias: logit offsets by token id.
         vocab_size: of the engine, for `logit_bias`.
@@ -46,7 +46,7 @@ class EngineRequest:
     return_log_probs: bool = False
     top_log_probs: int = 0
     guide: Guide | None = None
-    guide_is_checked: bool = False
+    guide_bytes: int | None = None
     lora_task_id: int | None = None
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     vocab_size: int = 0

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from trtllm_truss.guides.guide import GUIDE_IS_CHECKED
+from trtllm_truss.guides.guide import GUIDE_BYTES
 from trtllm_truss.triton.client.request import EngineChunk, EngineRequest
 from trtllm_truss.triton.model_repository.contract import (
     INPUTS,
@@ -256,8 +256,8 @@ def _add_guide(message: service_pb2.ModelInferRequest, request: EngineRequest) -
     _add(message, "guided_decoding_guide_type", [1, 1], pack_texts([request.guide.kind.encode()]))
     if request.guide.text:
         _add(message, "guided_decoding_guide", [1, 1], pack_texts([request.guide.text.encode()]))
-    if request.guide_is_checked:
-        message.parameters[GUIDE_IS_CHECKED].bool_param = True
+    if request.guide_bytes is not None:
+        message.parameters[GUIDE_BYTES].int64_param = request.guide_bytes
 
 
 def _add(message: service_pb2.ModelInferRequest, name: str, shape: list[int], raw: bytes) -> None:
