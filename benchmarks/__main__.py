@@ -34,6 +34,7 @@ def main() -> int:
         megabytes=chosen.megabytes,
         minutes=chosen.minutes,
         seed=chosen.seed,
+        bodies=chosen.bodies,
         native_model=chosen.native_model,
     )
     start = time.monotonic()
@@ -70,6 +71,9 @@ def _parser() -> argparse.ArgumentParser:
         "--minutes", type=float, metavar="N", help="duration of chaos (default: 10)"
     )
     parser.add_argument("--seed", type=int, metavar="N", help="seed of chaos (default: random)")
+    parser.add_argument(
+        "--bodies", default="", metavar="TEXT", help="only hostile bodies with TEXT in their names"
+    )
     parser.add_argument(
         "--native-model",
         default="ensemble",

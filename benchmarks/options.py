@@ -20,6 +20,7 @@ class Options:
         megabytes: size of the download, in MiB.
         minutes: duration of the chaos case.
         seed: of its random choices.
+        bodies: a text in the names of the hostile bodies to send.
         native_model: the model of Triton's own `generate_stream`.
         quick: tiny sizes, for a smoke test.
     """
@@ -33,6 +34,7 @@ class Options:
     megabytes: int | None = None
     minutes: float | None = None
     seed: int | None = None
+    bodies: str = ""
     native_model: str = "ensemble"
     quick: bool = False
 

@@ -1,170 +1,253 @@
-"""The cost of one hostile body for another client."""
+"""The cost of hostile bodies for another client, in three modes."""
 
 from __future__ import annotations
 
-import http.client
 import json
-import subprocess
-import sys
-import threading
+import random
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from statistics import median
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
-from benchmarks.load.hostile_bodies import CHAT, CORPUS, generated
+from benchmarks.engine.backend import make_backend
+from benchmarks.hostile.attacks import (
+    AT_ONCE,
+    MOMENTS,
+    REFUSED_UNDER_LOAD,
+    leave_at_once,
+    post,
+    post_at_once,
+)
+from benchmarks.hostile.body import CHAT, HostileBody
+from benchmarks.hostile.corpus import CORPUS
+from benchmarks.hostile.costs import (
+    MAX_KEPT_MIB,
+    MAX_PEAK_MIB,
+    MAX_WAIT_MS,
+    SETTLE_S,
+    Cost,
+    Gauge,
+)
+from benchmarks.hostile.generated_bodies import generated
+from benchmarks.hostile.neighbour import neighbour_of
+from benchmarks.hostile.tool_model import write_tool_model
 from benchmarks.options import Options
-from benchmarks.paths import EXAMPLE, ROOT
+from benchmarks.paths import EXAMPLE
 from benchmarks.result import CaseResult, Column
 from benchmarks.servers.configuration import write_config
 from benchmarks.servers.target import Target
 from benchmarks.servers.truss import serve
-from benchmarks.servers.usage import total, usage_by_role
 
-_GENERATED = 2000
+_GENERATED = 500
 _SEED = 11
 _USUAL_S = 10.0
 _CONTEXT_WORDS = 8000
-_SETTLE_S = 10.0
-_TAIL_S = 0.2
+_MIXED_ROUNDS = 10
+_GOOD = json.dumps({"prompt": "The sky is", "max_tokens": 4, "stream": False}).encode()
+_QUICK_BODIES = 3
 _COLUMNS = [
-    Column("bodies", "bodies"),
-    Column("count", "number"),
+    Column("server", "server"),
+    Column("mode", "mode"),
+    Column("attacks", "attacks"),
     Column("statuses", "statuses"),
-    Column("usual_p50_ms", "usual p50 ms"),
     Column("usual_max_ms", "usual max ms"),
-    Column("p50_ms", "wait p50 ms"),
-    Column("max_ms", "wait max ms"),
-    Column("worst", "worst body"),
+    Column("wait_ms", "beyond it, max ms"),
+    Column("peak_mib", "peak MiB"),
     Column("kept_mib", "RSS kept MiB"),
+    Column("short", "fell short"),
 ]
-_TEXT = """\
-A neighbour asks `examples/smollm2-135m-cpu` for four tokens again and again while one hostile body
-after another is sent. A wait is the whole time of one of the neighbour's answers that overlaps with
-a body. “RSS kept” is what all processes of the server hold ten seconds after the last body, beyond
-what they held before the first. Before the first, honest prompts fill the KV cache, which is
-allocated as it is used, and one guide starts the process that checks guides."""
+_TEXT = f"""\
+A neighbour asks for four tokens again and again while hostile bodies are sent to the same server:
+one at a time; {AT_ONCE} at once, of the same body and mixed; and by clients that leave at a random
+byte while they send, wait or receive. “example” is `examples/smollm2-135m-cpu`; “tools” is a
+stand-in engine with a chat template for tools and reasoning and 1,000 special tokens. A wait is the
+whole time of one of the neighbour's answers that overlaps with an attack. “Peak” is the most that
+Truss's server held. “RSS kept” is what all processes hold {SETTLE_S:g} seconds after the last
+attack of a mode, beyond what they held before the first. An attack is held if the neighbour waits
+at most {MAX_WAIT_MS:g} ms longer than usual, the peak is at most {MAX_PEAK_MIB:g} MiB, at most
+{MAX_KEPT_MIB:g} MiB are kept, every verdict is the expected one (at once also 429 or 503), and a
+good request works afterwards. Honest prompts fill the KV cache beforehand, which is allocated as it
+is used, and one guide starts the process that checks guides."""
 
 
-class _Neighbour:
-    """Start and end times of the neighbour's answers, and the number of failed ones."""
+@dataclass(frozen=True, slots=True)
+class _Attack:
+    """One attack: its name, what sends it and returns statuses, and the expected ones."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-        self._answers: list[tuple[float, float]] = []
-        self.failed = 0
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            begin, end, status = line.split()
-            self._answers.append((float(begin), float(end)))
-            self.failed += status != "200"
-
-    def waits_ms(self, since: float, until: float) -> list[float]:
-        """Wait for the last answer of a period; return the durations of all that overlap it."""
-        while self._process.poll() is None and not (self._answers and self._answers[-1][1] > until):
-            time.sleep(0.01)
-        return [
-            1000 * (end - begin) for begin, end in self._answers if end > since and begin < until
-        ]
+    name: str
+    send: Callable[[], Iterable[int]]
+    expected: frozenset[int] = frozenset()
 
 
 def run(options: Options) -> CaseResult:
-    """Measure the corpus, then generated bodies."""
+    """Measure the corpus on two servers, and generated bodies on the first."""
     title = "The wait of another client beside hostile bodies"
     result = CaseResult("hostile", title, _TEXT, _COLUMNS).begin()
     options.work.mkdir(parents=True, exist_ok=True)
-    count = options.requests or _GENERATED
-    corpus = [(body.name, body.route, body.make) for body in CORPUS]
+    bodies = [body for body in CORPUS if options.bodies in body.name]
+    example = [body for body in bodies if not body.needs_tools]
+    tools = [body for body in bodies if body.needs_tools]
     if options.quick:
-        corpus = corpus[:5]
-    config = write_config(options.work / "hostile.yaml", EXAMPLE)
-    with serve(config) as truss, _neighbour(truss) as neighbour:
-        _warm_up(truss)
-        started = time.monotonic()
-        time.sleep(options.seconds or _USUAL_S)
-        usual = neighbour.waits_ms(started, time.monotonic())
-        made = ((name, route, make()) for name, route, make in corpus)
-        _measure(result, "corpus", made, truss, neighbour, usual)
-        random = ((f"{route} {n}", route, body)
-                  for n, (route, body) in enumerate(generated(count, _SEED)))  # fmt: skip
-        _measure(result, "generated", random, truss, neighbour, usual)
-        result.find(f"Of the neighbour's answers, {neighbour.failed} were not 200.")
+        example, tools = example[:_QUICK_BODIES], tools[:_QUICK_BODIES]
+    if example:
+        config = write_config(options.work / "hostile.yaml", EXAMPLE)
+        with _site("example", config, None, options, result) as site:
+            site.attack(example)
+            if not options.bodies:
+                site.measure("generated", _generated(site.port, options.requests or _GENERATED))
+    if tools:
+        config = write_tool_model(options.work / "hostile-tools")
+        with _site("tools", config, make_backend(options.work).folder, options, result) as site:
+            site.attack(tools)
     return result
 
 
-def _warm_up(truss: Target) -> None:
-    """Fill the KV cache and start the process that checks guides."""
-    prompts = [{"prompt": f"{n} " * (_CONTEXT_WORDS // 2), "max_tokens": 4} for n in range(2)]
-    guided = {
-        "messages": [{"role": "user", "content": "Hi"}],
-        "response_format": {"type": "regex", "regex": "a{1,3}"},
-    }
-    for route, body in [*((truss.path, body) for body in prompts), (CHAT, guided)]:
-        status = _post(truss, route, json.dumps(body).encode())
-        if status != http.client.OK:
-            raise RuntimeError(f"a warm-up request got status {status}")
-
-
-def _measure(
-    result: CaseResult,
-    name: str,
-    bodies: Iterable[tuple[str, str, bytes]],
-    truss: Target,
-    neighbour: _Neighbour,
-    usual: list[float],
-) -> None:
-    before = total(usage_by_role(truss.pid)).rss_bytes
-    waits: list[float] = []
-    worst, worst_ms, count = "", 0.0, 0
-    statuses: dict[int, int] = {}
-    for body_name, route, body in bodies:
-        started = time.monotonic()
-        status = _post(truss, route, body)
-        found = neighbour.waits_ms(started, time.monotonic() + _TAIL_S)
-        waits += found
-        statuses[status] = statuses.get(status, 0) + 1
-        count += 1
-        if max(found, default=0.0) > worst_ms:
-            worst, worst_ms = body_name, max(found)
-    time.sleep(_SETTLE_S)
-    kept = total(usage_by_role(truss.pid)).rss_bytes - before
-    result.add(
-        bodies=name,
-        count=float(count),
-        statuses=" ".join(f"{status}:{times}" for status, times in sorted(statuses.items())),
-        usual_p50_ms=median(usual),
-        usual_max_ms=max(usual),
-        p50_ms=median(waits),
-        max_ms=worst_ms,
-        worst=worst,
-        kept_mib=kept / 2**20,
-    )
-    result.find(
-        f"{name}: the longest wait is {max(0.0, worst_ms - max(usual)):.0f} ms beyond the longest "
-        f"usual one; the server keeps {kept / 2**20:.0f} MiB."
-    )
-
-
-def _post(truss: Target, route: str, body: bytes) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", truss.port, timeout=600)
-    try:
-        with suppress(ConnectionError):  # a server may answer before it has read everything
-            connection.request("POST", route, body)
-        answer = connection.getresponse()
-        answer.read()
-        return answer.status
-    finally:
-        connection.close()
-
-
 @contextmanager
-def _neighbour(truss: Target) -> Iterator[_Neighbour]:
-    command = [sys.executable, "-m", "benchmarks.load.neighbour", str(truss.port), truss.path]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
-        try:
-            yield _Neighbour(process)
-        finally:
-            process.kill()
+def _site(
+    name: str, config: Path, backends: Path | None, options: Options, result: CaseResult
+) -> Iterator[_Site]:
+    """Serve a configuration with a neighbour during the block."""
+    with serve(config, backends) as target, neighbour_of(target) as neighbour:
+        _warm_up(target, guides=backends is None)
+        gauge = Gauge(target, neighbour, options.seconds or _USUAL_S)
+        yield _Site(name, target, gauge, result)
+        result.find(f"{name}: {neighbour.failed} of the neighbour's answers were not 200.")
+
+
+class _Site:
+    """One server under attack.
+
+    Attributes:
+        port: of the server.
+    """
+
+    def __init__(self, name: str, target: Target, gauge: Gauge, result: CaseResult) -> None:
+        self.port = target.port
+        self._name = name
+        self._route = target.path
+        self._gauge = gauge
+        self._result = result
+
+    def attack(self, bodies: Sequence[HostileBody]) -> None:
+        """Send bodies in all modes."""
+        for mode, attacks in _attacks(self.port, bodies).items():
+            self.measure(mode, attacks)
+
+    def measure(self, mode: str, attacks: Iterable[_Attack]) -> None:
+        """Run attacks one after the other, and add a row for all of them."""
+        before = self._gauge.rss_mib()
+        costs = []
+        for attack in attacks:
+            cost = self._gauge.measure(attack.name, attack.send)
+            costs.append(cost)
+            if missed := cost.shortfalls + self._wrong(attack, cost):
+                self._result.find(
+                    f"Fell short: {self._name}, {mode}, {cost.name}: {', '.join(missed)}."
+                )
+        time.sleep(SETTLE_S)
+        short = [cost for cost in costs if cost.shortfalls]
+        statuses = sum((cost.statuses for cost in costs), Counter[int]())
+        worst = max(costs, key=lambda cost: cost.wait_ms)
+        highest = max(costs, key=lambda cost: cost.peak_mib)
+        self._result.add(
+            server=self._name,
+            mode=mode,
+            attacks=float(len(costs)),
+            statuses=" ".join(f"{status}:{times}" for status, times in sorted(statuses.items())),
+            usual_max_ms=max(self._gauge.usual_ms),
+            wait_ms=worst.wait_ms,
+            peak_mib=highest.peak_mib,
+            kept_mib=self._gauge.rss_mib() - before,
+            short=float(len(short)),
+        )
+        self._result.find(
+            f"{self._name}, {mode}: the longest wait is {worst.wait_ms:.0f} ms beyond the longest "
+            f"usual one ({worst.name}); the highest peak is {highest.peak_mib:.0f} MiB "
+            f"({highest.name})."
+        )
+
+    def _wrong(self, attack: _Attack, cost: Cost) -> list[str]:
+        """Check the verdicts, and that the server still works; describe what is wrong."""
+        other = set(cost.statuses) - attack.expected if attack.expected else set()
+        wrong = [f"status {status}" for status in sorted(other)]
+        good = post(self.port, self._route, _GOOD)
+        if good.status != 200:
+            wrong.append(f"then {good.status} for a good request")
+        if wrong:
+            self._result.fault(f"{self._name}, {attack.name}: {', '.join(wrong)}.")
+        return wrong
+
+
+def _attacks(port: int, bodies: Sequence[HostileBody]) -> dict[str, list[_Attack]]:
+    """Return the attacks of each mode."""
+
+    def alone(body: HostileBody) -> _Attack:
+        return _Attack(
+            body.name,
+            lambda: [post(port, body.route, body.make()).status],
+            frozenset({body.status}),
+        )
+
+    def same(body: HostileBody) -> _Attack:
+        return _Attack(
+            body.name,
+            lambda: _at_once(port, [(body.route, body.make())] * AT_ONCE),
+            frozenset({body.status, *REFUSED_UNDER_LOAD}),
+        )
+
+    def left(body: HostileBody) -> _Attack:
+        return _Attack(body.name, lambda: _left(port, body))
+
+    def mixed(number: int) -> _Attack:
+        picked = random.Random(f"{_SEED} {number}").choices(bodies, k=AT_ONCE)
+        return _Attack(
+            f"round {number + 1}",
+            lambda: _at_once(port, [(body.route, body.make()) for body in picked]),
+            frozenset({*(body.status for body in picked), *REFUSED_UNDER_LOAD}),
+        )
+
+    return {
+        "one at a time": [alone(body) for body in bodies],
+        f"{AT_ONCE} at once": [same(body) for body in bodies],
+        f"{AT_ONCE} mixed": [mixed(number) for number in range(_MIXED_ROUNDS)],
+        "leaving": [left(body) for body in bodies],
+    }
+
+
+def _at_once(port: int, requests: Sequence[tuple[str, bytes]]) -> list[int]:
+    return [reply.status for reply in post_at_once(port, requests)]
+
+
+def _left(port: int, body: HostileBody) -> list[int]:
+    made = body.make()
+    leave_at_once(
+        port,
+        [
+            (body.route, made, MOMENTS[number % len(MOMENTS)], f"{_SEED} {body.name} {number}")
+            for number in range(AT_ONCE)
+        ],
+    )
+    return []
+
+
+def _generated(port: int, count: int) -> Iterator[_Attack]:
+    for number, (route, body) in enumerate(generated(count, _SEED)):
+        yield _Attack(f"{route} {number}", lambda: [post(port, route, body).status])  # noqa: B023
+
+
+def _warm_up(target: Target, *, guides: bool) -> None:
+    """Fill the KV cache and start the process that checks guides."""
+    bodies = [
+        (target.path, {"prompt": f"{n} " * (_CONTEXT_WORDS // 2), "max_tokens": 4})
+        for n in range(2)
+    ]
+    if guides:
+        regex = {"type": "regex", "regex": "a{1,3}"}
+        messages = [{"role": "user", "content": "Hi"}]
+        bodies.append((CHAT, {"messages": messages, "response_format": regex}))
+    for route, body in bodies:
+        status = post(target.port, route, json.dumps(body).encode()).status
+        if status != 200:
+            raise RuntimeError(f"a warm-up request got status {status}")

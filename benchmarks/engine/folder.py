@@ -15,6 +15,7 @@ def write_engine(
     max_batch_size: int = 2048,
     max_seq_len: int = 8192,
     world_size: int = 1,
+    vocab_size: int = 49152,
 ) -> Path:
     """Write `config.json` and `rankN.engine`, replacing those of an earlier engine.
 
@@ -25,12 +26,13 @@ def write_engine(
         max_batch_size: concurrent requests.
         max_seq_len: tokens of prompt and answer together.
         world_size: ranks; the paced engine has one, the tests' fake in Python any number.
+        vocab_size: tokens of the vocabulary.
 
     Returns:
         `folder`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    config = _config(max_batch_size, max_seq_len, world_size)
+    config = _config(max_batch_size, max_seq_len, world_size, vocab_size)
     (folder / "config.json").write_text(json.dumps(config, indent=2))
     for rank in range(world_size):
         text = f"FAKE\nstep_ms={step_ms:g}\nload_s={load_s:g}\n"
@@ -38,13 +40,15 @@ def write_engine(
     return folder
 
 
-def _config(max_batch_size: int, max_seq_len: int, world_size: int) -> dict[str, Any]:
+def _config(
+    max_batch_size: int, max_seq_len: int, world_size: int, vocab_size: int
+) -> dict[str, Any]:
     return {
         "version": "1.0.0",
         "pretrained_config": {
             "architecture": "LlamaForCausalLM",
             "dtype": "float16",
-            "vocab_size": 49152,
+            "vocab_size": vocab_size,
             "hidden_size": 576,
             "num_hidden_layers": 30,
             "num_attention_heads": 9,

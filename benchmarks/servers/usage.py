@@ -94,13 +94,17 @@ class PeakMemory:
 
     The files stay open: a sample competes with the measured server for its cores.
 
+    Args:
+        root: the process.
+        with_descendants: whether they count.
+
     Attributes:
         rss_bytes: the peak of their sum.
     """
 
-    def __init__(self, root: int) -> None:
+    def __init__(self, root: int, *, with_descendants: bool = True) -> None:
         self.rss_bytes = 0
-        self._root = root
+        self._pids = {root, *(descendants(root) if with_descendants else ())}
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -120,7 +124,7 @@ class PeakMemory:
     def _watch(self) -> None:
         with contextlib.ExitStack() as files:
             statms = []
-            for pid in {self._root, *descendants(self._root)}:
+            for pid in self._pids:
                 with contextlib.suppress(OSError):
                     statms.append(files.enter_context(_statm(pid).open("rb", buffering=0)))
             while True:

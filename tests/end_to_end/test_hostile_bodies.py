@@ -2,19 +2,49 @@
 
 from __future__ import annotations
 
+import json
+import random
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import httpx
 import pytest
-from benchmarks.load.hostile_bodies import CORPUS, LIMIT_BYTES, HostileBody, generated
+from benchmarks.hostile.attacks import (
+    AT_ONCE,
+    MOMENTS,
+    REFUSED_UNDER_LOAD,
+    Reply,
+    leave_at_once,
+    post,
+    post_at_once,
+)
+from benchmarks.hostile.body import LIMIT_BYTES, HostileBody
+from benchmarks.hostile.corpus import CORPUS
+from benchmarks.hostile.generated_bodies import generated
+from benchmarks.hostile.tool_model import write_tool_model
+from tests.support.fake_tensorrtllm import FAKE_ENGINE
 from tests.support.truss_process import Served
+from tests.support.waiting import settles
 
 from trtllm_truss.settings.model import Serving
 
+PLAIN = [body for body in CORPUS if not body.needs_tools]
+WITH_TOOLS = [body for body in CORPUS if body.needs_tools]
 _MEMORY_MARGIN_BYTES = 100 << 20
 _MEMORY_LIMIT_S = 10
 _PAGE_BYTES = 4096
+
+
+@pytest.fixture(scope="module")
+def tool_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server whose template has tools, and whose tokenizer has 1,000 special tokens."""
+    served = Served(write_tool_model(tmp_path_factory.mktemp("tools")), FAKE_ENGINE)
+    try:
+        yield served.wait_until_ready()
+        assert served.end() == 0, served.log
+    finally:
+        if served.process.poll() is None:
+            served.process.kill()
 
 
 def resident_bytes(server: Served) -> int:
@@ -25,14 +55,40 @@ def resident_bytes(server: Served) -> int:
     return pages * _PAGE_BYTES
 
 
-def ask(server: Served, route: str, body: bytes) -> httpx.Response:
-    base = server.url.removesuffix("/v1/models/model:predict")
-    return httpx.post(base + route, content=body, timeout=60)
-
-
 def check_still_serves(server: Served) -> None:
     answer = server.post({"prompt": "Hi", "max_tokens": 2, "stream": False})
     assert answer.status_code == 200, answer.text
+
+
+def check_verdict(hostile: HostileBody, reply: Reply) -> None:
+    assert reply.status == hostile.status, reply.content[:500]
+    if hostile.status != 200:
+        assert len(reply.content) < 2000
+        error = json.loads(reply.content)["error"]
+        message = error if isinstance(error, str) else error["message"]
+        assert all(part in message for part in hostile.message), message
+
+
+def check_at_once(server: Served, bodies: Sequence[HostileBody]) -> None:
+    """Send bodies at the same time; overload is a verdict too."""
+    replies = post_at_once(server.port, [(body.route, body.make()) for body in bodies])
+    for body, reply in zip(bodies, replies, strict=True):
+        if reply.status not in REFUSED_UNDER_LOAD:
+            check_verdict(body, reply)
+    check_still_serves(server)
+
+
+def check_leaving(server: Served, bodies: Sequence[HostileBody]) -> None:
+    """Leave each request once, at a random byte."""
+    leave_at_once(
+        server.port,
+        (
+            (body.route, body.make(), MOMENTS[number % len(MOMENTS)], body.name)
+            for number, body in enumerate(bodies)
+        ),
+    )
+    assert settles(lambda: server.running() == 0)
+    check_still_serves(server)
 
 
 def test_the_limit_is_the_default() -> None:
@@ -40,18 +96,36 @@ def test_the_limit_is_the_default() -> None:
 
 
 def test_the_corpus_is_as_large_as_it_should_be() -> None:
-    assert len({body.name for body in CORPUS}) == len(CORPUS) >= 40
+    assert len({body.name for body in CORPUS}) == len(CORPUS) >= 60
 
 
-@pytest.mark.parametrize("hostile", CORPUS, ids=lambda body: body.name)
+@pytest.mark.parametrize("hostile", PLAIN, ids=lambda body: body.name)
 def test_a_hostile_body_is_refused_by_field_and_limit(server: Served, hostile: HostileBody) -> None:
-    answer = ask(server, hostile.route, hostile.make())
-    assert answer.status_code == hostile.status, answer.text[:500]
-    assert len(answer.content) < 2000
-    body = answer.json()
-    message = body["error"] if isinstance(body["error"], str) else body["error"]["message"]
-    assert all(part in message for part in hostile.message), message
+    check_verdict(hostile, post(server.port, hostile.route, hostile.make()))
     check_still_serves(server)
+
+
+@pytest.mark.parametrize("hostile", WITH_TOOLS, ids=lambda body: body.name)
+def test_a_hostile_body_for_tools_is_refused(tool_server: Served, hostile: HostileBody) -> None:
+    check_verdict(hostile, post(tool_server.port, hostile.route, hostile.make()))
+    check_still_serves(tool_server)
+
+
+def test_twelve_different_bodies_at_once(server: Served) -> None:
+    check_at_once(server, random.Random(11).sample(PLAIN, AT_ONCE))
+
+
+@pytest.mark.parametrize("name", ["message of control tokens", "guided_json of 2.6 million arrays"])
+def test_twelve_equal_bodies_at_once(server: Served, name: str) -> None:
+    check_at_once(server, [next(body for body in CORPUS if body.name == name)] * AT_ONCE)
+
+
+def test_clients_leave_at_a_random_byte(server: Served) -> None:
+    check_leaving(server, PLAIN)
+
+
+def test_clients_of_tools_leave_at_a_random_byte(tool_server: Served) -> None:
+    check_leaving(tool_server, WITH_TOOLS)
 
 
 def test_generated_bodies_are_refused_and_leave_no_memory(server: Served) -> None:
@@ -59,9 +133,9 @@ def test_generated_bodies_are_refused_and_leave_no_memory(server: Served) -> Non
     before = resident_bytes(server)
     statuses = set()
     for route, body in generated(60, seed=11):
-        answer = ask(server, route, body)
-        assert answer.status_code == 200 or 400 <= answer.status_code < 500, answer.text[:300]
-        statuses.add(answer.status_code)
+        reply = post(server.port, route, body)
+        assert reply.status == 200 or 400 <= reply.status < 500, reply.content[:300]
+        statuses.add(reply.status)
     assert 400 in statuses
     check_still_serves(server)
     deadline = time.monotonic() + _MEMORY_LIMIT_S
