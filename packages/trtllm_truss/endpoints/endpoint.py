@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from trtllm_truss.endpoints.disconnect import Client, ClientGone
 from trtllm_truss.endpoints.streaming import AnswerStream, EncodedAnswer, internal_error
+from trtllm_truss.endpoints.turns import Turns
 from trtllm_truss.errors import TrussError, drop_tracebacks
 from trtllm_truss.protocols.base import (
     JSON_MEDIA_TYPE,
@@ -38,6 +39,7 @@ class Endpoint:
 
     Args:
         service: the running service.
+        turns: turns of the large bodies of all routes.
         default: protocol of the route.
         choose: selects another protocol by request; None for a route with one protocol.
         id_headers: headers for the request's id.
@@ -46,12 +48,14 @@ class Endpoint:
     def __init__(
         self,
         service: Service,
+        turns: Turns,
         default: ApiAdapter,
         choose: Choose | None = None,
         *,
         id_headers: Sequence[str] = (REQUEST_ID_HEADER,),
     ) -> None:
         self._service = service
+        self._turns = turns
         self._default = default
         self._choose = choose
         self._id_headers = [name.lower().encode() for name in id_headers]
@@ -61,16 +65,17 @@ class Endpoint:
         call_id = secrets.token_hex(16)
         adapter = self._default
         try:
-            body, problem = self._parse(await request.body())
-            if self._choose is not None:
-                adapter = self._choose(request, body)
-            try:
-                if problem is not None:
-                    raise problem
-                call = adapter.read(body, request.headers.get("accept", ""), call_id)
-            except TrussError as error:
-                self._service.metrics.refused(adapter.name, error.code)
-                raise
+            async with self._turns.turn(len(await request.body()), request.receive):
+                body, problem = self._parse(await request.body())
+                if self._choose is not None:
+                    adapter = self._choose(request, body)
+                try:
+                    if problem is not None:
+                        raise problem
+                    call = adapter.read(body, request.headers.get("accept", ""), call_id)
+                except TrussError as error:
+                    self._service.metrics.refused(adapter.name, error.code)
+                    raise
             response = await self._respond(request, call, adapter.name, call_id)
         except TrussError as error:
             response = _error_response(error, adapter)

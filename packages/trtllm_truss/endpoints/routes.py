@@ -10,6 +10,7 @@ from typing import Any
 from starlette.requests import Request
 
 from trtllm_truss.endpoints.endpoint import REQUEST_ID_HEADER, Endpoint
+from trtllm_truss.endpoints.turns import Turns
 from trtllm_truss.protocols.base import ApiAdapter, Defaults
 from trtllm_truss.protocols.lmi.adapter import LmiAdapter
 from trtllm_truss.protocols.lmi.body import is_lmi, is_tgi_client
@@ -86,13 +87,12 @@ def build_routes(service: Service, defaults: Defaults) -> Routes:
             return tgi
         return lmi if invokes or body else predict
 
+    endpoint = partial(Endpoint, service, Turns())
     return Routes(
-        predict=Endpoint(service, predict, choose),
-        chat_completions=Endpoint(service, chat),
-        completions=Endpoint(service, completion),
-        responses=Endpoint(service, ResponsesAdapter(recommended, formats)),
-        messages=Endpoint(
-            service, MessagesAdapter(recommended, formats), id_headers=ANTHROPIC_ID_HEADERS
-        ),
-        embeddings=Endpoint(service, EmbeddingsAdapter()),
+        predict=endpoint(predict, choose),
+        chat_completions=endpoint(chat),
+        completions=endpoint(completion),
+        responses=endpoint(ResponsesAdapter(recommended, formats)),
+        messages=endpoint(MessagesAdapter(recommended, formats), id_headers=ANTHROPIC_ID_HEADERS),
+        embeddings=endpoint(EmbeddingsAdapter()),
     )
