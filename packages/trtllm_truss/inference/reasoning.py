@@ -63,7 +63,7 @@ class ReasoningPlan:
         return replace(
             whole,
             guide=None,
-            guide_is_checked=False,
+            guide_bytes=None,
             max_tokens=min(whole.max_tokens, self.limit),
             stop_words=[*whole.stop_words, *(ids for ids in ends if len(ids) == 1)],
         )
