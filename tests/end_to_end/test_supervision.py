@@ -136,7 +136,9 @@ def test_kill_9_under_load(restarting: Served, victim: str) -> None:
         started.wait()
         (target, *_) = VICTIMS[victim](restarting)
         subprocess.run(["kill", "-9", str(target)], check=True)
-        assert settles(lambda: not restarting.is_healthy(), UNHEALTHY_LIMIT_S)
+        assert settles(lambda: not restarting.is_healthy(), UNHEALTHY_LIMIT_S), restarting.log[
+            -3000:
+        ]
         endings = {future.result() for future in streams}
     assert endings <= {"cut", "503"}, restarting.log[-3000:]
     assert settles(restarting.is_healthy)
