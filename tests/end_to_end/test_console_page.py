@@ -82,7 +82,6 @@ def page(
             browser.open(f"http://localhost:{port}/")
             browser.until(lambda: "triton: …" in browser.text("phases"), "the phases")
             phases = browser.text("phases")
-            screenshot("starting")
             served.wait_until_ready()
             browser.until(lambda: browser.text("state") == "ready")
             yield Console(browser, served, screenshot, phases)
@@ -166,7 +165,6 @@ def test_the_request_as_programs(page: Console, tmp_path: Path) -> None:
     browser["request"].find_element("tag name", "summary").click()
     browser["send"].click()
     browser.until(browser.is_idle)
-    page.screenshot("request")
     answer = browser.answers()[-1]
     assert f"http://localhost:{server.port}/v1/chat/completions" in browser.text("curl")
     file = tmp_path / "request.py"
@@ -198,7 +196,6 @@ def test_hostile_text_is_text(page: Console) -> None:
     assert browser.run("return document.body.scrollWidth <= innerWidth")
     assert browser["pulse"].is_displayed()
     browser.run("document.getElementById('turns').scrollTop = 700")
-    page.screenshot("hostile")
     blocked = (
         "try { document.body.innerHTML = '<b>x</b>'; return 'done' } catch (e) { return e.name }"
     )
@@ -250,7 +247,8 @@ def test_it_fits_a_phone(page: Console, scheme: str) -> None:
         assert browser.run(small) == []
         shown = "return document.querySelector('.note').getBoundingClientRect().bottom"
         assert browser.run(shown) < browser.run("return innerHeight") - 150  # above the buttons
-        page.screenshot(f"phone-{scheme}")
+        if scheme == "dark":
+            page.screenshot("phone-dark")
     finally:
         browser.resize(1180, 800)
         browser.colours("light")
