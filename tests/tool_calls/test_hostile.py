@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tracemalloc
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.tool_calls.outputs.notation import TOOLS, Call, Cut
@@ -70,6 +73,34 @@ def test_work_is_linear(name: str, step: int) -> None:
             unit = repeated * (500 // len(repeated))
             once, twice = (work(name, begin + unit * times, step) for times in (1, 2))
             assert twice <= 2.2 * once + 100, (begin, repeated)
+
+
+class Values(list[Any]):
+    """An `enum` that counts how often it is looked through."""
+
+    times = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        Values.times += 1
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_schema_is_looked_through_once(name: str) -> None:
+    """An `enum` of 200,000 values took 8 ms for each argument of each answer."""
+    long = {"enum": Values([1, 2, 3])}
+    properties = {f"p{n}": {"$ref": "#/$defs/long"} for n in range(50)}
+    offered = [Tool("f", {"properties": properties, "$defs": {"long": long}})]
+    arguments = "".join(f"<parameter={key}>\n1\n</parameter>\n" for key in properties)
+    Values.times = 0
+    for _ in range(3):
+        parser = OutputParser(TOOL_FORMATS[name], None, offered)
+        events = parser.feed(f"<tool_call>\n<function=f>\n{arguments}</function>\n</tool_call>")
+        if name == "qwen3_coder":
+            [_, delta, _] = [*events, *parser.finish()]
+            assert isinstance(delta, ArgumentsDelta)
+            assert delta.json == json.dumps(dict.fromkeys(properties, 1))
+    assert Values.times <= 1
 
 
 @pytest.mark.parametrize("name", FORMATS)

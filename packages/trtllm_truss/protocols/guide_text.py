@@ -51,7 +51,7 @@ def check_size(value: Any, name: str, param: str) -> None:
         elif isinstance(value, Mapping):
             left -= sum(map(len, value)) + _KEY * len(value)
             stack += value.values()
-        elif isinstance(value, list | tuple):
+        elif isinstance(value, list):
             stack += value
         if _SEPARATOR * len(stack) > left:
             raise InvalidRequest(

@@ -141,7 +141,7 @@ class ModelFormats:
     ) -> tuple[GenerationRequest, NewParser]:
         """Force a call by a guide: one JSON schema, after a prefix."""
         form, name = self.tools or _NEUTRAL, "the schema of tools"
-        check_size([*use.offered], name, "tools")
+        check_size([[tool.name, tool.parameters] for tool in use.offered], name, "tools")
         guides = form.guides(use.offered, parallel=use.parallel)
         if len(guides) != 1:  # engines take one schema and one prefix
             form = _NEUTRAL

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from functools import cached_property
+from typing import Any, TypeAlias
+
+from trtllm_truss.tool_calls.schema_types import ArgumentTypes
 
 
-class Tool(NamedTuple):
+@dataclass(frozen=True)
+class Tool:
     """A function that the request offers.
 
     Attributes:
@@ -18,6 +22,11 @@ class Tool(NamedTuple):
 
     name: str
     parameters: Mapping[str, Any]
+
+    @cached_property
+    def argument_types(self) -> ArgumentTypes:
+        """The types of its arguments."""
+        return ArgumentTypes(self.parameters)
 
 
 @dataclass(frozen=True, slots=True)

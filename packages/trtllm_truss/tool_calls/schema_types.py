@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 _MAX_SCHEMAS = 64
+_NAMES = {
+    **{name: name for name in ("string", "number", "boolean", "object", "array", "null")},
+    "integer": "number",
+}
 _TYPE_NAMES = {
     str: "string",
     bool: "boolean",
@@ -16,43 +20,60 @@ _TYPE_NAMES = {
 }
 
 
-def value_types(parameters: Mapping[str, Any], key: str) -> frozenset[str]:
-    """Return the JSON types of an argument, `integer` as `number`.
+class ArgumentTypes:
+    """The types of one function's arguments.
 
-    Follows `anyOf`, `oneOf`, `allOf`, `enum`, `const` and references inside of the schema.
+    Each schema is looked through once, for all arguments of all answers: a caller's `enum` can have
+    half a million values.
 
     Args:
-        parameters: the schema of a function's arguments.
-        key: the argument.
-
-    Returns:
-        `string` alone if the schema does not tell.
+        parameters: the schema of the arguments.
     """
-    properties = parameters.get("properties")
-    first = properties.get(key) if isinstance(properties, Mapping) else None
-    types: set[str] = set()
-    schemas = [first]
-    for _ in range(_MAX_SCHEMAS):  # references may be circular
-        if not schemas:
-            break
-        schema = schemas.pop()
-        if not isinstance(schema, Mapping):
-            continue
-        types |= _own_types(schema)
+
+    def __init__(self, parameters: Mapping[str, Any]) -> None:
+        self._parameters = parameters
+        self._read: dict[int, tuple[set[str], list[Any]]] = {}
+
+    def of(self, key: str) -> frozenset[str]:
+        """Return the JSON types of an argument, `integer` as `number`.
+
+        Follows `anyOf`, `oneOf`, `allOf`, `enum`, `const` and references inside of the schema.
+
+        Returns:
+            `string` alone if the schema does not tell.
+        """
+        properties = self._parameters.get("properties")
+        first = properties.get(key) if isinstance(properties, Mapping) else None
+        types: set[str] = set()
+        schemas = [first]
+        for _ in range(_MAX_SCHEMAS):  # references may be circular
+            if not schemas:
+                break
+            schema = schemas.pop()
+            if not isinstance(schema, Mapping):
+                continue
+            if id(schema) not in self._read:
+                self._read[id(schema)] = _own_types(schema), self._followers(schema)
+            own, followers = self._read[id(schema)]
+            types |= own
+            schemas += followers
+        return frozenset(types or {"string"})
+
+    def _followers(self, schema: Mapping[str, Any]) -> list[Any]:
+        """Return the schemas to look through after one, the last one first; no more than are."""
+        followers: list[Any] = []
         for keyword in ("anyOf", "oneOf", "allOf"):
-            schemas += _as_list(schema.get(keyword))
+            followers += _as_list(schema.get(keyword))[-_MAX_SCHEMAS:]
         if "$ref" in schema:
-            schemas.append(_resolve(parameters, schema["$ref"]))
-    return frozenset(types or {"string"})
+            followers.append(_resolve(self._parameters, schema["$ref"]))
+        return followers
 
 
 def _own_types(schema: Mapping[str, Any]) -> set[str]:
     names = schema.get("type")
-    types = {name for name in [names, *_as_list(names)] if isinstance(name, str)}
+    types = {_NAMES[n] for n in [names, *_as_list(names)] if isinstance(n, str) and n in _NAMES}
     values = [*_as_list(schema.get("enum")), *([schema["const"]] if "const" in schema else [])]
-    if not types:
-        types = {_TYPE_NAMES.get(type(value), "null") for value in values}
-    return {"number" if name == "integer" else name for name in types}
+    return types or {_TYPE_NAMES.get(type(value), "null") for value in values}
 
 
 def _resolve(root: Mapping[str, Any], reference: object) -> Any:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from trtllm_truss.tool_calls.emitter import Emitter
 from trtllm_truss.tool_calls.events import Tool
 from trtllm_truss.tool_calls.guides import CallGuide
-from trtllm_truss.tool_calls.schema_types import value_types
 from trtllm_truss.tool_calls.source import Malformed, Markers, Parse, Source
 from trtllm_truss.tool_calls.tool_format import MAX_NAME, MarkerFormat, read_name
 from trtllm_truss.tool_calls.values import JsonScanner, PythonScanner, escape, read_whole
@@ -69,7 +68,7 @@ class XmlFormat(MarkerFormat):
             key = key.strip()
             emitter.arguments(f"{opening}{json.dumps(key, ensure_ascii=False)}: ")
             opening = ", "
-            tag = yield from _read_value(value_types(tool.parameters, key), source, emitter)
+            tag = yield from _read_value(tool.argument_types.of(key), source, emitter)
             if tag == "</parameter>":
                 yield from source.skip_space()
                 tag = yield from source.expect(_PARAMETER, "</function>", "</tool_call>")
