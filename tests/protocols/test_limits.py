@@ -92,12 +92,12 @@ def test_a_string_of_brackets_is_valid() -> None:
     assert parsed({"prompt": text}) == {"prompt": text}
 
 
-@pytest.mark.parametrize("number", ["9" * 600, "0." + "9" * 600, "1e" + "9" * 600])
+@pytest.mark.parametrize("number", ["9" * 129, "0." + "9" * 129, "1e" + "9" * 129])
 def test_a_long_number_is_refused(number: str) -> None:
     """Python reads an integer in a time that grows with the square of its digits."""
-    numbers = ",".join(["9" * 512, "0.5"] * 100)
+    numbers = ",".join(["9" * 128, "0.5"] * 300)
     assert parse_json_object(f'{{"a": [{numbers}]}}'.encode(), ROOM)
-    with pytest.raises(InvalidRequest, match=r"number that is too long.* at most 512 digits"):
+    with pytest.raises(InvalidRequest, match=r"number that is too long.* at most 128 digits"):
         parse_json_object(f'{{"a": [{numbers}, {number}]}}'.encode(), ROOM)
     assert parsed({"a": [1] * 40_000, "text": number}), "digits of texts do not count"
 
@@ -166,6 +166,13 @@ def test_arguments_that_are_no_object_stay_text(arguments: str) -> None:
     request = parse_chat({"messages": messages}, {}).requests[0]
     assert request.messages is not None
     assert request.messages[1]["tool_calls"][0]["function"]["arguments"] == arguments
+
+
+def test_the_calls_of_a_conversation_are_limited() -> None:
+    turn = {"role": "assistant", "tool_calls": [call("{}")] * 1000}
+    assert parse_chat({"messages": [turn] * 4}, {})
+    with pytest.raises(InvalidRequest, match=r"messages has 5000 tool calls.* at most 4096"):
+        parse_chat({"messages": [turn] * 5}, {})
 
 
 def test_errors_stay_short() -> None:

@@ -23,13 +23,14 @@ MAX_VALUES = 1 << 19
 MAX_FRACTIONS = 1 << 16
 """Points and exponents of numbers in all: such a number takes ten times as long as an integer."""
 
-MAX_DIGITS = 512
+MAX_DIGITS = 128
 """Digits of a number: the time to read one grows with their square."""
 
 MAX_MESSAGES = 4096
 MAX_CONTENT_PARTS = 4096
 MAX_TOOLS = 1024
 MAX_TOOL_CALLS = 1024
+MAX_ALL_TOOL_CALLS = 4096
 MAX_PROMPTS = 256
 MAX_BIASED_TOKENS = 1024
 

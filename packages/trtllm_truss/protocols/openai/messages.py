@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.fields import NonEmpty, check_length, invalid_request
 from trtllm_truss.protocols.json_body import Budget, parse_json_text
-from trtllm_truss.protocols.limits import MAX_CONTENT_PARTS, MAX_TOOL_CALLS
+from trtllm_truss.protocols.limits import MAX_ALL_TOOL_CALLS, MAX_CONTENT_PARTS, MAX_TOOL_CALLS
 from trtllm_truss.validation import Strict, shown
 
 _TEXT_PARTS = {"text": "text", "refusal": "refusal"}
@@ -80,6 +80,8 @@ def read_messages(messages: Sequence[Any]) -> list[dict[str, Any]]:
         conversation = _Conversation.model_validate({"messages": plain})
     except ValidationError as error:
         raise invalid_request(error, Message.model_fields) from None
+    calls = [call for message in conversation.messages for call in message.tool_calls or ()]
+    check_length("messages", calls, MAX_ALL_TOOL_CALLS, param="messages", unit="tool calls")
     budget = arguments_budget("messages")
     return [_for_template(message, budget) for message in conversation.messages]
 
