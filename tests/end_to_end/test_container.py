@@ -108,6 +108,8 @@ def test_the_commands_of_the_page_reach_a_streamed_answer(
     status = Path(f"/proc/{container.pid}/status").read_text()
     assert re.search(r"^NSpid:.*\t1$", status, re.MULTILINE)
     assert re.search(rf"^Uid:\t{USER}\t{USER}", status, re.MULTILINE)
+    mounts = Path(f"/proc/{container.pid}/mountinfo").read_text()
+    assert re.search(r"^\d+ \d+ \S+ / / ro\b", mounts, re.MULTILINE), mounts
     answer = container.run(*documented_request())
     assert len(answer.split()) > 20, container.log
     get = ("curl", "--silent", "--output", "/dev/null", "--write-out", "%{http_code}")

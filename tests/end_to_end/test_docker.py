@@ -67,6 +67,15 @@ def running(command: list[str], log: Path, is_ready: Callable[[], bool]) -> Iter
         process.wait(30)
 
 
+def confinement(service: str) -> list[str]:
+    """Return the command that gives root the capabilities of a service of compose.yaml."""
+    settings = yaml.safe_load((FOLDER / "compose.yaml").read_text())["services"][service]
+    assert settings["cap_drop"] == ["ALL"]
+    kept = [f"+{name.lower()}" for name in settings["cap_add"]]
+    options = ["--no-new-privs", "--inh-caps=-all", f"--bounding-set=-all,{','.join(kept)}"]
+    return [program("setpriv"), *options]
+
+
 class Proxy:
     """nginx with the example's configuration on a free port of loopback.
 
@@ -105,8 +114,10 @@ class Proxy:
     @contextlib.contextmanager
     def running(self) -> Iterator[Proxy]:
         command = [program("nginx"), "-c", str(self._folder / "nginx.conf"), "-p"]
-        user = " user root;" if os.geteuid() == 0 else ""
-        command += [str(self._folder), "-g", f"daemon off;{user}"]
+        is_root = os.geteuid() == 0
+        command += [str(self._folder), "-g", f"daemon off;{' user root;' if is_root else ''}"]
+        if is_root:
+            command = [*confinement("proxy"), *command]
         with self.client, running(command, self._folder / "output.log", self._answers):
             yield self
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import ipaddress
 import json
 import re
 from collections.abc import Iterator
@@ -62,6 +63,17 @@ def test_only_the_proxy_is_reachable_from_other_machines(compose: dict[str, Any]
     assert all(port.startswith("127.0.0.1:") for port in ports["grafana"])
     assert ports["proxy"] == ["443:8443"]
     assert "listen 8443 ssl;" in (DOCKER / "nginx.conf").read_text()
+
+
+def test_every_container_is_confined(compose: dict[str, Any]) -> None:
+    """test_docker.py runs the proxy so, test_container.py the Truss."""
+    for name, service in compose["services"].items():
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert service["cap_drop"] == ["ALL"], name
+        assert ("cap_add" in service) == (name == "proxy"), name
+    truss = compose["services"]["truss"]
+    assert truss["read_only"]
+    assert truss["tmpfs"] == ["/tmp", "/home/app"]
 
 
 def test_images_are_pinned(compose: dict[str, Any]) -> None:
@@ -193,6 +205,42 @@ def test_the_pod_has_what_the_truss_needs() -> None:
     assert mounts["secrets"] == str(TOKEN_FILE.parent)
     (home,) = [each["value"] for each in container["env"] if each["name"] == "HF_HOME"]
     assert home.startswith(mounts["engines"])
+
+
+def pods() -> list[dict[str, Any]]:
+    """Return the pods of all manifests."""
+    group = next(yaml.safe_load_all((KUBERNETES / "leaderworkerset.yaml").read_text()))
+    template = group["spec"]["leaderWorkerTemplate"]
+    pods = [template[f"{kind}Template"]["spec"] for kind in ("leader", "worker")]
+    return [manifest("Deployment")["spec"]["template"]["spec"], *pods]
+
+
+def test_pods_write_to_their_volumes_only() -> None:
+    """test_container.py runs the image's command with these folders."""
+    for pod in pods():
+        (container,) = pod["containers"]
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        writable = {m["mountPath"] for m in container["volumeMounts"] if not m.get("readOnly")}
+        assert writable == {"/workspace", "/dev/shm", "/tmp", "/home/app"}
+
+
+@pytest.mark.parametrize("file", ["truss.yaml", "leaderworkerset.yaml"])
+def test_the_policies_name_who_may_come_and_go(file: str) -> None:
+    documents = yaml.safe_load_all((KUBERNETES / file).read_text())
+    (policy,) = [each["spec"] for each in documents if each["kind"] == "NetworkPolicy"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    callers = [caller for rule in policy["ingress"] for caller in rule["from"]]
+    places = [place for rule in policy["egress"] for place in rule["to"]]
+    assert all("podSelector" in caller for caller in callers), "no whole namespace"
+    assert all("podSelector" in place or "ipBlock" in place for place in places)
+    (block,) = [place["ipBlock"] for place in places if "ipBlock" in place]
+    inside = [ipaddress.ip_network(network) for network in block["except"]]
+    for address in ("169.254.169.254", "10.96.0.1", "172.20.0.1", "192.168.1.1"):
+        assert any(ipaddress.ip_address(address) in network for network in inside), address
 
 
 def test_the_autoscaler_asks_for_metrics_of_the_truss() -> None:

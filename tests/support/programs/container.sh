@@ -12,14 +12,17 @@ for name in bin dev etc lib lib64 opt sbin sys usr var; do
   fi
 done
 mkdir -p "$root"/{tmp,proc,venv,app,packages,workspace,home/app} "$root/$base"
-chmod 1777 "$root/tmp"
 mount -t tmpfs -o size=64m tmpfs "$root/dev/shm" # Docker's default
 mount -t proc proc "$root/proc"
+for name in tmp workspace home/app; do # all that the manifests let it write to
+  mount -t tmpfs -o mode=1777 tmpfs "$root/$name"
+done
 mount --bind "$base" "$root/$base"
 mount --bind "$venv" "$root/venv"
 cp -r "$context"/server/. "$context"/{model,data,config.yaml} "$root/app"
 cp -r "$context"/packages/. "$root/packages"
-chown -R 60000:60000 "$root"/{app,packages,workspace,home/app}
+chown -R 60000:60000 "$root"/{app,packages}
+mount -o remount,ro "$root" # readOnlyRootFilesystem
 ip link set lo up
 exec chroot --userspec=60000:60000 --groups=60000 "$root" env -i \
   PATH=/venv/bin:/usr/bin:/bin HOME=/home/app INFERENCE_SERVER_PORT=8080 DISABLE_JSON_LOGGING=1 \
