@@ -118,16 +118,34 @@ def test_excess_guides_are_refused(guides: GuideValidator, tmp_path: Path) -> No
     waiting = [
         guides.check(order(f"follow {number}")) for number in range(validator_module.MAX_WAITING)
     ]
-    refused = guides.check(order("one more"))
+    refused = guides.check(order("and one more"))
     assert refused.done()
     with pytest.raises(TooManyGuides, match=r"\(maximum queue size 32\); try again shortly"):
         refused.result()
     waiting[0].cancel()  # frees its place in the queue
-    last = guides.check(order("one more"))
+    last = guides.check(order("and one more"))
     assert not last.done()
     for number in range(2):
         Path(f"{gate} {number}").touch()
     assert [outcome(result) for result in (*running, *waiting[1:], last)] == [None] * 34
+
+
+def test_large_guides_give_way_to_small_ones(guides: GuideValidator, tmp_path: Path) -> None:
+    """Fill the queue with large guides; two of the small ones come before all but one of them."""
+    notes, gates = tmp_path / "notes", [tmp_path / "gate 0", tmp_path / "gate 1"]
+    running = [guides.check(order(f"wait {gate}")) for gate in gates]
+    assert settles(lambda: len(guides._running) == 2)
+    large = [
+        guides.check(order(f"note {notes} #{'(a|b){900}' * 2} {number}"))
+        for number in range(validator_module.MAX_WAITING)
+    ]
+    small = [guides.check(order(f"note {notes}{number}")) for number in range(3)]
+    assert [result.done() for result in large[-4:]] == [False, True, True, True]
+    gates[0].touch()  # one at a time from here on
+    assert settles(lambda: all(result.done() for result in small))
+    assert sum(result.done() for result in large) <= 3 + 4
+    gates[1].touch()
+    assert [outcome(result) for result in (*running, *small, *large[:-3])] == [None] * 34
 
 
 def test_two_guides_run_concurrently_and_results_are_cached(
@@ -208,7 +226,7 @@ def test_checks_have_a_low_priority_and_end_with_their_owner(
     guides: GuideValidator, tmp_path: Path
 ) -> None:
     running = [guides.check(order(f"wait {tmp_path / 'gate'} {number}")) for number in range(2)]
-    waiting = guides.check(order("follow"))
+    waiting = guides.check(order("follow " + "x" * 1000))  # larger than those: it comes last
     assert settles(lambda: len(guides._running) == 2 and guides._process is not None)
     assert guides._process is not None
     group = guides._process.pid

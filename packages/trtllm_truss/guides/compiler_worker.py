@@ -27,6 +27,7 @@ from enum import Enum
 from pathlib import Path
 from typing import NoReturn, Protocol
 
+from trtllm_truss.guides.allocated import allocated_bytes
 from trtllm_truss.guides.endless import find_endless
 from trtllm_truss.guides.guide import Guide
 from trtllm_truss.guides.size import find_excess
@@ -243,9 +244,9 @@ def _fault_of_text(guide: Guide, brackets_only: bool) -> str | None:
 
 
 def _try(guide: Guide, follow: Follow) -> tuple[str | None, int]:
-    kept = _resident_bytes()
+    kept = allocated_bytes()
     follow(guide, 1, lambda: None)
-    kept = _resident_bytes() - kept
+    kept = allocated_bytes() - kept
     if kept > KEPT_LIMIT_BYTES:
         limit = KEPT_LIMIT_BYTES >> 20
         return f"compiled, it takes {kept >> 20} MiB; at most {limit} are allowed.", kept
@@ -277,8 +278,3 @@ def _limit_memory() -> None:
     limit = pages * resource.getpagesize() + MEMORY_LIMIT_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
-def _resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * resource.getpagesize()

@@ -15,6 +15,7 @@ MAX_DEPTH = 100
 MAX_PARTS = 100_000
 """Parts of a guide with its repetitions written out: `(ab?){9}` has 18."""
 
+_MEASURED_CHARACTERS = 4096  # a millisecond
 _CEILING = 10**9  # keeps the numbers small
 # An escape, brackets, a repetition count, or one character.
 _REGEX = re.compile(r"\\.?|\[(?:\\.?|[^\]\\])*(?:\]|\Z)|\{(\d+)(?:,(\d*))?\}|.", re.DOTALL)
@@ -32,13 +33,7 @@ def find_excess(guide: Guide) -> str | None:
     Raises:
         ValueError: a JSON schema is not JSON.
     """
-    if guide.language == "json_schema":
-        try:
-            depth, parts = _measure_schema(json.loads(guide.text))
-        except RecursionError:
-            depth, parts = MAX_DEPTH + 1, 0
-    else:
-        depth, parts = _measure(guide.text, _REGEX if guide.language == "regex" else _EBNF)
+    depth, parts = _size(guide)
     if depth > MAX_DEPTH:
         return f"it is nested more than {MAX_DEPTH} deep; simplify it."
     if parts > MAX_PARTS:
@@ -47,6 +42,26 @@ def find_excess(guide: Guide) -> str | None:
             "counts."
         )
     return None
+
+
+def estimate_work(guide: Guide) -> int:
+    """Estimate the work of compiling a guide, in parts; of a long text by its length alone."""
+    if len(guide.text) > _MEASURED_CHARACTERS:
+        return len(guide.text)
+    try:
+        return max(len(guide.text), _size(guide)[1])
+    except ValueError:
+        return len(guide.text)
+
+
+def _size(guide: Guide) -> tuple[int, int]:
+    """Return depth and parts of a guide."""
+    if guide.language != "json_schema":
+        return _measure(guide.text, _REGEX if guide.language == "regex" else _EBNF)
+    try:
+        return _measure_schema(json.loads(guide.text))
+    except RecursionError:
+        return MAX_DEPTH + 1, 0
 
 
 def _measure(text: str, tokens: re.Pattern[str]) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from trtllm_truss.guides.guide import (
     GuideFault,
     TooManyGuides,
 )
+from trtllm_truss.guides.size import estimate_work
 from trtllm_truss.guides.worker_process import WorkerProcess
 
 MAX_WAITING = 32
@@ -36,6 +37,7 @@ class _Job:
     guide: Guide
     key: bytes
     waiters: list[Future[int]]
+    work: int = 0
     is_slow: bool = False
 
     @property
@@ -55,9 +57,10 @@ class _Job:
 class GuideValidator:
     """Validates guides in a compiler worker. Thread-safe; the first guide starts the worker.
 
-    Two guides run at once. Each first gets 0.4 s of CPU time. A guide that needs more moves to a
-    second queue, which runs one at a time, so quick guides pass slow ones. The last 256 results are
-    cached.
+    Two guides run at once, by turns the smallest and the oldest; if too many wait, the largest is
+    refused. So a caller with many large guides does not keep out others with small ones. Each
+    first gets 0.4 s of CPU time. A guide that needs more moves to a second queue, which runs one at
+    a time, so quick guides pass slow ones. The last 256 results are cached, of a kilobyte at most.
 
     Args:
         program: Python's arguments, which run `compiler_worker.serve`.
@@ -75,7 +78,7 @@ class GuideValidator:
         self._environment = environment
         self._limit_s = max(compile_limit_s, _FIRST_LIMIT_S)
         self._changed = threading.Condition()
-        self._quick: deque[_Job] = deque()
+        self._quick: list[_Job] = []  # the oldest first
         self._slow: deque[_Job] = deque()
         self._running: dict[int, _Job] = {}
         self._jobs: dict[bytes, _Job] = {}
@@ -87,7 +90,7 @@ class GuideValidator:
         self._closed = False
 
     def check(self, guide: Guide) -> Future[int]:
-        """Queue a guide and return at once; hashes its text, reads nothing of it.
+        """Queue a guide and return at once; hashes its text, and reads 4,096 characters at most.
 
         Returns:
             A future of the memory in bytes that the compiled guide keeps. Its exception is
@@ -108,10 +111,8 @@ class GuideValidator:
                 job.waiters.append(result)
             elif self._closed:
                 result.cancel()
-            elif self._has_room():
-                self._begin(_Job(guide, key, [result]))
             else:
-                result.set_exception(_too_many(MAX_WAITING))
+                self._enqueue(_Job(guide, key, [result], estimate_work(guide)))
         return result
 
     def close(self) -> None:
@@ -132,19 +133,27 @@ class GuideValidator:
         if self._reader is not None:
             self._reader.join()
 
-    def _has_room(self) -> bool:
-        for job in [job for job in self._quick if job.is_unwanted]:
-            self._quick.remove(job)
-            del self._jobs[job.key]
-        return len(self._quick) < MAX_WAITING
-
-    def _begin(self, job: _Job) -> None:
+    def _enqueue(self, job: _Job) -> None:
+        """Queue a job; if the queue is full, refuse the one with the most work."""
+        for unwanted in [job for job in self._quick if job.is_unwanted]:
+            self._remove(unwanted)
+        if len(self._quick) >= MAX_WAITING:
+            refused = max([job, *reversed(self._quick)], key=lambda job: job.work)
+            if refused is not job:
+                self._remove(refused)
+            refused.settle(_too_many(MAX_WAITING))
+            if refused is job:
+                return
         self._jobs[job.key] = job
         self._quick.append(job)
         if self._sender is None:
             self._sender = threading.Thread(target=self._send_all, name="guide-check", daemon=True)
             self._sender.start()
         self._changed.notify_all()
+
+    def _remove(self, job: _Job) -> None:
+        self._quick.remove(job)
+        del self._jobs[job.key]
 
     def _send_all(self) -> None:
         """Send guides to the program and start it as needed; runs in a thread."""
@@ -180,7 +189,12 @@ class GuideValidator:
         slow = sum(job.is_slow for job in self._running.values())
         if self._slow and slow < _SLOW_AT_ONCE:
             return self._slow.popleft()
-        return self._quick.popleft() if self._quick else None
+        if not self._quick:
+            return None
+        oldest_next = self._last_number % 2
+        job = self._quick[0] if oldest_next else min(self._quick, key=lambda job: job.work)
+        self._quick.remove(job)
+        return job
 
     def _start(self) -> WorkerProcess:
         with self._changed:

@@ -20,6 +20,7 @@ from tests.backends.token_model.backend_requests import (
     StartScheduler,
     request,
 )
+from tests.support.waiting import PATIENCE_S
 
 from trtllm_truss.artifacts.local import open_package
 from trtllm_truss.backends.openvino_genai import scheduler as scheduler_module
@@ -227,6 +228,12 @@ def test_guides_that_were_compiled_are_forgotten_in_time(
     assert submit(guided, "regex", "(ab|c)", guide_bytes=5 << 20).wait().error is None
     assert len(forgotten) == 2
     assert guided._guided._compiled.kept_bytes == 5 << 20
+
+
+def test_the_memory_of_a_guide_is_counted_in_pages_used_before(guided: Scheduler) -> None:
+    """The resident memory of the compiler grows by a fifth of it."""
+    result = guided._guided._check.check(Guide("regex", "(a|b0(c|d){1,9}){1,1000}"))
+    assert 1_000_000 < result.result(PATIENCE_S) < 2_500_000
 
 
 def test_an_invalid_guide_marked_as_checked_fails_alone(guided: Scheduler) -> None:
