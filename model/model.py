@@ -16,6 +16,7 @@ from starlette.responses import Response
 from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.errors import ArtifactError, StartupError
+from trtllm_truss.guard.truss_application import guard_application
 from trtllm_truss.guard.truss_watcher import replace_watcher
 from trtllm_truss.serving.log_batches import batch_log_lines
 from trtllm_truss.serving.log_escapes import escape_log_lines
@@ -56,6 +57,8 @@ class Model:
             replace_watcher()
         try:
             settings, defaults = load_configuration(self._config)
+            if not self._is_in_process():
+                guard_application(settings.serving)
             environment = read_environment(self._secrets)
             self._wait_for_model_cache()
             image = HostInfo.from_config(self._config).image

@@ -6,6 +6,7 @@
     ├── RequestError                 the caller's fault, raised before the engine runs
     │   ├── InvalidRequest           400 invalid_request
     │   ├── NotServed                404 not_served
+    │   ├── BodyTimeout              408 body_timeout
     │   ├── BodyTooLarge             413 body_too_large
     │   └── ContextLengthExceeded    400 context_length_exceeded
     ├── QueueFull                    429 queue_full            (Retry-After)
@@ -66,11 +67,32 @@ class NotServed(RequestError):
     status = 404
 
 
+class BodyTimeout(RequestError):
+    """The body arrives too slowly for `serving.body_timeout_s`."""
+
+    code = "body_timeout"
+    status = 408
+
+    @classmethod
+    def after(cls, timeout_s: float, bytes_per_s: int) -> BodyTimeout:
+        return cls(
+            f"the body paused for {timeout_s:g} s, or took longer than that and a second for each "
+            f"{bytes_per_s} bytes (serving.body_timeout_s). Send it faster."
+        )
+
+
 class BodyTooLarge(RequestError):
     """The body has more bytes than `serving.max_body_bytes`."""
 
     code = "body_too_large"
     status = 413
+
+    @classmethod
+    def beyond(cls, max_bytes: int) -> BodyTooLarge:
+        return cls(
+            f"the body is too large; at most {max_bytes} bytes are read (serving.max_body_bytes). "
+            "Send less."
+        )
 
 
 class ContextLengthExceeded(RequestError):
@@ -101,6 +123,13 @@ class QueueFull(TrussError):
 
     code = "queue_full"
     status = 429
+
+
+class Overloaded(TrussError):
+    """The bodies of all requests in flight reach `serving.max_bodies_bytes`."""
+
+    code = "overloaded"
+    status = 503
 
 
 class EngineUnavailable(TrussError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
-from typing import Any
 
 import httpx
 import openai
@@ -13,7 +12,7 @@ from tests.support.fake_tensorrtllm import FAKE_ENGINE, config_for, write_engine
 from tests.support.truss_process import LOOPBACK, Served, listening_hosts
 from tests.support.waiting import settles
 
-from trtllm_truss.cli.local_main import Guard, is_loopback
+from trtllm_truss.cli.local_main import is_loopback
 from trtllm_truss.cli.main import main
 
 BODY = {"prompt": "Hi", "max_tokens": 2}
@@ -140,60 +139,25 @@ def test_names_of_this_machine() -> None:
     assert not any(map(is_loopback, others))
 
 
-async def test_a_body_beyond_the_limit_reaches_no_application() -> None:
-    reached, sent = [], []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        reached.append([await receive() for _ in range(scope["parts"])])
-
-    guard = Guard(app, "127.0.0.1", max_body_bytes=10)
-
-    async def ask(*parts: bytes) -> None:
-        bodies = [{"body": part, "more_body": n < len(parts)} for n, part in enumerate(parts, 1)]
-        messages = iter([{"type": "http.request", **body} for body in bodies])
-
-        async def receive() -> Any:
-            return next(messages)
-
-        async def send(message: Any) -> None:
-            sent.append(message.get("status"))
-
-        scope = {"type": "http", "method": "POST", "path": "/", "headers": [], "parts": len(parts)}
-        await guard(scope, receive, send)
-
-    await ask(b"12345", b"67890")
-    assert [message["body"] for message in reached.pop()] == [b"12345", b"67890"]
-    await ask(b"12345", b"67890", b"!", b"more")
-    assert not reached
-    assert sent == [413, None]
-
-
-async def test_a_refusal_has_the_format_of_its_route() -> None:
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        raise AssertionError(scope)
-
-    transport = httpx.ASGITransport(Guard(app, "127.0.0.1", max_body_bytes=10))
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-
-        async def refusal(path: str) -> Any:
-            answer = await client.post(path, content=b"a" * 11)
-            assert answer.status_code == 413
-            return answer.json()
-
-        for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses"):
-            error = (await refusal(path))["error"]
-            assert error.keys() == {"message", "type", "param", "code"}
-            assert (error["type"], error["code"]) == ("invalid_request_error", "body_too_large")
-        message = error["message"]
-        invocation = await refusal("/invocations")
-        assert invocation == {"code": 413, "error": message}
-        error = {"type": "request_too_large", "message": message}
-        assert await refusal("/v1/messages") == {"type": "error", "error": error}
-
-
 def test_an_oversized_chunked_body_is_refused(server: Served) -> None:
     """Send chunks, without a Content-Length."""
     chunk = b"a" * (1 << 20)
     answer = httpx.post(server.url, content=(chunk for _ in range(64)), timeout=60)
     assert error(answer) == (413, "body_too_large")
     assert server.post(BODY).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/models/model:predict", "/v1/chat/completions"])
+def test_a_request_with_two_lengths_is_refused(server: Served, path: str) -> None:
+    """Send a request that another server may read as two."""
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n"
+        "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+        connection.sendall(head.encode())
+        with connection.makefile("rb") as reader:
+            answer = reader.read()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert b"both Content-Length and Transfer-Encoding" in answer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from functools import partial
 from types import TracebackType
 
 import uvicorn
@@ -14,6 +15,8 @@ from trtllm_truss.console.app import ConsoleApp
 from trtllm_truss.console.pulse import Pulse
 from trtllm_truss.console.upstream import Upstream
 from trtllm_truss.errors import SettingsError
+from trtllm_truss.guard.bodies import BodyGuard
+from trtllm_truss.settings.model import Serving
 from trtllm_truss.triton.server.ports import LOOPBACK
 
 _GRACE_S = 1
@@ -27,16 +30,16 @@ class ConsoleServer:
         model_name: the name in config.yaml.
         pulse: the vital signs.
         server: Truss's own server; it need not run yet.
-        max_body_bytes: a longer body is refused.
+        limits: the limits of bodies.
     """
 
     def __init__(
-        self, port: int, model_name: str, pulse: Pulse, server: TrussServer, max_body_bytes: int
+        self, port: int, model_name: str, pulse: Pulse, server: TrussServer, limits: Serving
     ) -> None:
         self._port = port
         upstream = Upstream(server.connect_host, server.port)
         app = ConsoleApp(pulse, upstream, model_name, server.root_url)
-        self._app = Guard(app, LOOPBACK, max_body_bytes, model_name)
+        self._app = Guard(partial(BodyGuard(limits).run, app), LOOPBACK, model_name)
 
     @property
     def url(self) -> str:

@@ -1,10 +1,10 @@
 """Run Truss's `main.py` on one address, with a guard in front of the application.
 
-Truss's server listens on every address, as a container must, requires no key, reads bodies of any
-size, and lacks the routes by which clients look for a model and for its health. Usage, in the
-folder of `main.py`: `python local_main.py HOST MAX_BODY_BYTES main.py LAID_OUT`. The program is run
-once the file LAID_OUT exists, and its libraries are imported before. Imports nothing of this
-package: the served Truss may bundle another version of it.
+Truss's server listens on every address, as a container must, requires no key, and lacks the routes
+by which clients look for a model and for its health. Usage, in the folder of `main.py`:
+`python local_main.py HOST main.py LAID_OUT`. The program is run once the file LAID_OUT exists, and
+its libraries are imported before. Imports nothing of this package: the served Truss may bundle
+another version of it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import runpy
 import socket
 import sys
 import time
-from collections import deque
 from contextlib import suppress
 from importlib import import_module, invalidate_caches
 from pathlib import Path
@@ -25,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 _RELOAD_PATH = "/hot-reload"
 _MODELS_PATH = "/v1/models"
@@ -34,9 +33,6 @@ _READY_PATH = "/v1/models/model"
 """Truss's readiness route."""
 
 _OPENAI_PATHS = tuple(f"/v1/{name}" for name in ("chat/completions", "completions", "responses"))
-
-_DRAINED_BODIES = 32
-"""Read and drop up to this multiple of the limit: most clients send all before they read."""
 
 _OBJECTS_BEFORE_COLLECTION = 100_000
 """Imports make nearly as many and leave little garbage: collections are a tenth of their time."""
@@ -84,20 +80,17 @@ def is_private(host: str) -> bool:
 class Guard:
     """ASGI middleware that rejects requests a local server should not answer, and lists the model.
 
-    Rejects hot reloads of the model's code and oversized bodies. On loopback, also rejects requests
-    with the `Host` of another machine, which a browser sends after DNS rebinding, or with the
-    `Origin` of another machine's page.
+    Rejects hot reloads of the model's code. On loopback, also rejects requests with the `Host` of
+    another machine, which a browser sends after DNS rebinding, or with the `Origin` of another
+    machine's page.
 
     Args:
         app: Truss's application.
         host: the listening address or name.
-        max_body_bytes: a longer body is rejected while it arrives.
         model_name: the id that `GET /v1/models` lists.
     """
 
-    def __init__(
-        self, app: ASGIApp, host: str, max_body_bytes: int, model_name: str = "model"
-    ) -> None:
+    def __init__(self, app: ASGIApp, host: str, model_name: str = "model") -> None:
         self._app = app
         self._model = {
             "id": model_name,
@@ -107,20 +100,11 @@ class Guard:
         }
         path = f"{_MODELS_PATH}/{model_name}"
         self._model_path = None if path == _READY_PATH else path
-        self._max_body_bytes = max_body_bytes
         self._host = host.lower()
         self._is_private = is_private(host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = self._refusal(scope) if scope["type"] in ("http", "websocket") else None
-        if refusal is None and scope["type"] == "http":
-            receive, is_whole = await self._with_body(receive)
-            if not is_whole:
-                refusal = (
-                    *(413, "body_too_large"),
-                    f"the body is too large; at most {self._max_body_bytes} bytes are read "
-                    "(serving.max_body_bytes). Send less.",
-                )
         if refusal is None and scope["type"] == "http" and scope["method"] == "GET":
             if scope["path"] == _MODELS_PATH:
                 await _send_json(send, 200, {"object": "list", "data": [self._model]})
@@ -136,28 +120,6 @@ class Guard:
             await send({"type": "websocket.close"})
         else:
             await _send_json(send, refusal[0], _error_body(scope["path"], refusal))
-
-    async def _with_body(self, receive: Receive) -> tuple[Receive, bool]:
-        """Read a body up to the limit; drop the rest of a longer one.
-
-        Returns:
-            A `receive` that replays the body, and whether the body is within the limit.
-        """
-        messages: deque[Message] = deque()
-        size_bytes, has_more = 0, True
-        while has_more and size_bytes <= _DRAINED_BODIES * self._max_body_bytes:
-            message = await receive()
-            size_bytes += len(message.get("body", b""))
-            has_more = message.get("more_body", False)
-            if size_bytes > self._max_body_bytes:
-                messages.clear()
-            else:
-                messages.append(message)
-
-        async def replay() -> Message:
-            return messages.popleft() if messages else await receive()
-
-        return replay, size_bytes <= self._max_body_bytes
 
     def _refusal(self, scope: Scope) -> Refusal | None:
         if scope["path"].rstrip("/") == _RELOAD_PATH:
@@ -194,8 +156,7 @@ def _error_body(path: str, refusal: Refusal) -> dict[str, Any]:
     if path == "/invocations":
         return {"code": status, "error": message}
     if path == "/v1/messages":
-        kind = "request_too_large" if status == 413 else "invalid_request_error"
-        return {"type": "error", "error": {"type": kind, "message": message}}
+        return {"type": "error", "error": {"type": "invalid_request_error", "message": message}}
     error = {"code": code, "message": message, "param": None}
     if path in _OPENAI_PATHS:
         error["type"] = "invalid_request_error"
@@ -209,7 +170,7 @@ async def _send_json(send: Send, status: int, value: dict[str, Any]) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def main(host: str, max_body_bytes: str, program: str, laid_out: str) -> None:
+def main(host: str, program: str, laid_out: str) -> None:
     """Run Truss's program on `host` instead of every address."""
     gc.set_threshold(_OBJECTS_BEFORE_COLLECTION)
     sys.path[0] = os.getcwd()  # noqa: PTH109 - as `python main.py` has it
@@ -227,7 +188,7 @@ def main(host: str, max_body_bytes: str, program: str, laid_out: str) -> None:
 
     class LocalConfig(uvicorn.Config):
         def __init__(self, app: ASGIApp, **options: Any) -> None:
-            guard = Guard(app, host, int(max_body_bytes), model_name)
+            guard = Guard(app, host, model_name)
             super().__init__(guard, **{**options, "host": host})
 
     uvicorn.Config = LocalConfig  # type: ignore[misc, assignment]

@@ -70,7 +70,6 @@ def run(options: argparse.Namespace) -> int:
         options.port,
         echo,
         options.host,
-        settings.serving.max_body_bytes,
         pulse.on_record,
     )
     with ExitStack() as stack:
@@ -81,8 +80,7 @@ def run(options: argparse.Namespace) -> int:
         if options.console is not None:
             from trtllm_truss.cli.console_server import ConsoleServer  # imports a web server
 
-            body_limit = settings.serving.max_body_bytes
-            console = ConsoleServer(options.console, model_name, pulse, server, body_limit)
+            console = ConsoleServer(options.console, model_name, pulse, server, settings.serving)
             echo(f"console: {stack.enter_context(console).url}")
         stack.enter_context(server)
         stopping.server = server

@@ -27,7 +27,6 @@ from trtllm_truss.machine.triton import EXECUTABLE_VARIABLE
 from trtllm_truss.processes import process_guard
 from trtllm_truss.processes.leftovers import FOLDER_PREFIX, lock_folder, sweep
 from trtllm_truss.processes.spawning import spawn_guarded
-from trtllm_truss.settings.model import Serving
 from trtllm_truss.triton.server.installation import BACKENDS_VARIABLE
 from trtllm_truss.triton.server.ports import LOOPBACK
 
@@ -47,7 +46,6 @@ class TrussServer:
         port: HTTP port.
         show: receives each line of the server's log in readable form; unescaped.
         host: an address of this machine, or its name.
-        max_body_bytes: the limit of a request body.
         on_record: receives each record of the server's log, from the same thread.
     """
 
@@ -58,12 +56,10 @@ class TrussServer:
         port: int,
         show: Callable[[str], None],
         host: str = LOOPBACK,
-        max_body_bytes: int = Serving().max_body_bytes,
         on_record: Callable[[Mapping[str, Any]], None] = lambda record: None,
     ) -> None:
         self.host = host
         self.port = port
-        self._max_body_bytes = max_body_bytes
         self._truss = truss
         self._config = config
         self._show = show
@@ -182,7 +178,7 @@ class TrussServer:
             self._child = spawn_guarded(
                 [
                     *(sys.executable, local_main.__file__, self.host),
-                    *(str(self._max_body_bytes), "main.py", str(self._laid_out)),
+                    *("main.py", str(self._laid_out)),
                 ],
                 environment,
                 run_id=self._run_id,

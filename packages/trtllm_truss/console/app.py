@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from trtllm_truss.console.pulse import Pulse
 from trtllm_truss.console.upstream import Headers, Reply, Upstream
 from trtllm_truss.errors import EngineUnavailable
+from trtllm_truss.guard.bodies import REFUSAL
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
@@ -57,7 +58,7 @@ class ClientGone(Exception):
 class ConsoleApp:
     """Serves the page, `/pulse`, and the routes in `FORWARDED`.
 
-    Put a guard in front of it that checks `Host` and the size of bodies; this one refuses other
+    Put guards in front of it that check `Host` and bodies; this one refuses other
     origins than its own.
 
     Args:
@@ -122,6 +123,9 @@ class ConsoleApp:
             ClientGone: the response broke off; the server closes the browser's connection, so that
                 a shortened answer never looks whole.
         """
+        if (refusal := scope.get(REFUSAL)) is not None:
+            await _send_error(send, refusal.status, refusal.code, refusal.message)
+            return
         body = b""
         has_more = True
         while has_more:

@@ -14,6 +14,7 @@ from trtllm_truss.endpoints.disconnect import Client, ClientGone
 from trtllm_truss.endpoints.streaming import AnswerStream, EncodedAnswer, internal_error
 from trtllm_truss.endpoints.turns import Turns
 from trtllm_truss.errors import TrussError, drop_tracebacks
+from trtllm_truss.guard.bodies import REFUSAL
 from trtllm_truss.protocols.base import (
     JSON_MEDIA_TYPE,
     SSE_MEDIA_TYPE,
@@ -66,7 +67,7 @@ class Endpoint:
         adapter = self._default
         try:
             async with self._turns.turn(len(await request.body()), request.receive):
-                body, problem = self._parse(await request.body())
+                body, problem = self._parse(request, await request.body())
                 if self._choose is not None:
                     adapter = self._choose(request, body)
                 try:
@@ -88,8 +89,10 @@ class Endpoint:
         response.raw_headers += [(name, call_id.encode()) for name in self._id_headers]
         return response
 
-    def _parse(self, raw: bytes) -> tuple[dict[str, Any], TrussError | None]:
+    def _parse(self, request: Request, raw: bytes) -> tuple[dict[str, Any], TrussError | None]:
         """Return the JSON object, or an empty one and the error."""
+        if (refusal := request.scope.get(REFUSAL)) is not None:
+            return {}, refusal
         try:
             return parse_json_object(raw, self._service.limits.max_body_bytes), None
         except TrussError as error:

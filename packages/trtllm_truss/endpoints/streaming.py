@@ -12,8 +12,9 @@ from typing import Protocol
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from trtllm_truss.endpoints.disconnect import Client, ClientGone, SelfCancel
+from trtllm_truss.endpoints.disconnect import Client, ClientGone
 from trtllm_truss.errors import InternalError, TrussError, drop_tracebacks
+from trtllm_truss.guard.cancellation import SelfCancel
 from trtllm_truss.protocols.base import Writer
 from trtllm_truss.requests import AnswerItem, GenerationEnd
 

@@ -34,10 +34,7 @@ def parse_json_object(raw: bytes, max_bytes: int) -> dict[str, Any]:
         InvalidRequest: it is not UTF-8, not JSON, not an object, or exceeds one of `limits`.
     """
     if len(raw) > max_bytes:
-        raise BodyTooLarge(
-            f"the body has {len(raw)} bytes; at most {max_bytes} are read "
-            "(serving.max_body_bytes). Send less."
-        )
+        raise BodyTooLarge.beyond(max_bytes)
     if not raw.strip():
         raise InvalidRequest('the body is empty; send JSON such as {"prompt": "Hello"}.')
     try:

@@ -80,6 +80,21 @@ class Serving(Strict):
         le=1 << 30,
         description="Limit of a request body in bytes; a longer one is refused with 413.",
     )
+    max_bodies_bytes: int = Field(
+        512 << 20,
+        validate_default=True,
+        ge=1 << 10,
+        le=1 << 40,
+        description="Limit of the bodies of all requests in flight in bytes, at least "
+        "max_body_bytes; beyond it the largest unfinished one is refused with 503.",
+    )
+    body_timeout_s: float = Field(
+        30,
+        gt=0,
+        le=3600,
+        description="Seconds that a body may pause, and in which it must arrive; for the whole it "
+        "has one more per 32 KiB. A slower one is refused with 408.",
+    )
     control_tokens_in_messages: bool = Field(
         False,
         description="Treat special tokens written out in `messages`, such as `</s>`, as such; by "
@@ -213,6 +228,14 @@ class Serving(Strict):
     def http_port(self) -> int | None:
         """Triton's HTTP port; 0 for any free port, None for a closed endpoint."""
         return 0 if self.triton_native and not self.triton_http_port else self.triton_http_port
+
+    @field_validator("max_bodies_bytes")
+    @classmethod
+    def _allow_one_body(cls, size_bytes: int, info: ValidationInfo) -> int:
+        if size_bytes < info.data.get("max_body_bytes", 0):
+            message = "it is less than max_body_bytes; raise it, or lower max_body_bytes"
+            raise PydanticCustomError("conflict", "{message}", {"message": message})
+        return size_bytes
 
     @field_validator("triton_grpc_port")
     @classmethod

@@ -30,7 +30,9 @@ from tests.support.paths import ROOT
 from tests.support.smollm2 import smollm2_tokenizer
 
 from trtllm_truss.endpoints.routes import build_routes
+from trtllm_truss.guard.truss_application import guard_application
 from trtllm_truss.guard.truss_watcher import replace_watcher
+from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.tokenizer import TextTokenizer
 
 LEAVERS = 200
@@ -93,6 +95,7 @@ def truss_application(engine):
     wrapper._status = wrapper.Status.READY
     if "unpatched" not in sys.argv:
         replace_watcher()
+        guard_application(Serving())
     return server.create_application()
 
 

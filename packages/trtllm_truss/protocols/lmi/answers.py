@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from trtllm_truss.errors import QueueFull, RequestError, TrussError
+from trtllm_truss.errors import Overloaded, QueueFull, RequestError, TrussError
 from trtllm_truss.protocols.base import CollectedAnswer, WholeWriter, sse_event
 from trtllm_truss.protocols.lmi.call import LmiCall, LmiForm
 from trtllm_truss.requests import AnswerItem, FinishReason, GenerationEnd, Token
@@ -167,4 +167,4 @@ def error_line(error: TrussError, *, tgi: bool) -> dict[str, Any]:
 def _kind(error: TrussError) -> str:
     if isinstance(error, RequestError):
         return "validation"
-    return "overloaded" if isinstance(error, QueueFull) else "generation"
+    return "overloaded" if isinstance(error, QueueFull | Overloaded) else "generation"

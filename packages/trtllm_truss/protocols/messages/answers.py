@@ -14,6 +14,7 @@ from trtllm_truss.errors import (
     ContextLengthExceeded,
     DeadlineExceeded,
     EngineUnavailable,
+    Overloaded,
     QueueFull,
     RequestError,
     TrussError,
@@ -30,6 +31,7 @@ _TYPES: tuple[tuple[type[TrussError], str], ...] = (
     (RequestError, "invalid_request_error"),
     (QueueFull, "rate_limit_error"),
     (EngineUnavailable, "overloaded_error"),
+    (Overloaded, "overloaded_error"),
     (DeadlineExceeded, "timeout_error"),
     (TrussError, "api_error"),
 )

@@ -1,0 +1,207 @@
+"""Bound the bodies that requests hold: each one, all together, and the time in which one arrives.
+
+Truss's server reads a whole body before it calls the model. The guard reads it first, within the
+limits, and hands the application a body that is complete. The application gets a refused one as
+empty, with the error in its scope, and answers in the format of its route.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from trtllm_truss.errors import BodyTimeout, BodyTooLarge, InvalidRequest, Overloaded, TrussError
+from trtllm_truss.guard.cancellation import SelfCancel
+from trtllm_truss.settings.model import Serving
+
+REFUSAL = "trtllm_truss.refusal"
+"""The key in ASGI's scope of the error of a refused body."""
+
+SLOWEST_BYTES_PER_S = 32 << 10
+"""The average rate below which a body has no more time than `serving.body_timeout_s`."""
+
+_DRAINED_BODIES = 32
+"""Read and drop up to this multiple of the limit: most clients send all before they read."""
+
+_RETRY_AFTER_S = 5
+_LOOK_S = 1.0
+_CLOSE = (b"connection", b"close")
+_BODILESS = ("GET", "HEAD", "OPTIONS")
+
+
+@dataclass(slots=True, eq=False)
+class _Body:
+    """One body that arrives, or that its request holds."""
+
+    began_s: float
+    cancellation: SelfCancel
+    came_s: float
+    parts: deque[bytes] = field(default_factory=deque)
+    held_bytes: int = 0
+    received_bytes: int = 0
+    refusal: TrussError | None = None
+    is_whole: bool = False
+    is_gone: bool = False
+
+    def is_overdue(self, now_s: float, timeout_s: float) -> bool:
+        allowed_s = timeout_s + self.received_bytes / SLOWEST_BYTES_PER_S
+        return now_s - self.came_s > timeout_s or now_s - self.began_s > allowed_s
+
+
+class BodyGuard:
+    """Reads the bodies of all applications of one event loop within the limits.
+
+    A body counts from its first byte until its request has ended. When all together exceed their
+    limit, the largest unfinished one is refused, so that small requests pass while large ones
+    arrive.
+
+    Args:
+        limits: `max_body_bytes`, `max_bodies_bytes` and `body_timeout_s`.
+
+    Attributes:
+        held_bytes: the size of all bodies that are held.
+    """
+
+    def __init__(self, limits: Serving) -> None:
+        self.held_bytes = 0
+        self._limits = limits
+        self._arriving: set[_Body] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def run(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run an application with a complete body, or with the error of a refused one."""
+        if scope["type"] != "http":
+            await app(scope, receive, send)
+            return
+        is_ambiguous = _is_ambiguous(scope["headers"])
+        if is_ambiguous:  # RFC 9112, 6.1: the rest of the connection cannot be trusted
+            send = _closing(send)
+        if scope["method"] in _BODILESS:  # no route reads their bodies
+            await app(scope, receive, send)
+            return
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        body = _Body(now_s, SelfCancel(), now_s)
+        try:
+            if is_ambiguous:
+                body.is_whole = True
+                body.refusal = InvalidRequest(
+                    "the request has both Content-Length and Transfer-Encoding; send one of them."
+                )
+            else:
+                await self._read(body, receive, loop)
+            if body.is_gone:
+                return
+            if body.refusal is not None:
+                scope = {**scope, REFUSAL: body.refusal}
+                send = send if body.is_whole else _closing(send)
+            await app(scope, _replayed(body.parts, receive), send)
+        finally:
+            self._drop(body)
+
+    async def _read(self, body: _Body, receive: Receive, loop: asyncio.AbstractEventLoop) -> None:
+        """Read a body to its end, or as much of a refused one as is worth it."""
+        most_bytes = _DRAINED_BODIES * self._limits.max_body_bytes
+        self._arriving.add(body)
+        if self._timer is None:
+            self._look_later(loop)
+        try:
+            while body.received_bytes <= most_bytes:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    body.is_gone = True
+                    return
+                if data := message.get("body", b""):
+                    body.came_s = loop.time()
+                    self._add(body, data)
+                if not message.get("more_body", False):
+                    body.is_whole = True
+                    return
+        except asyncio.CancelledError:
+            if not body.cancellation.consume():
+                raise
+        finally:
+            self._arriving.discard(body)
+
+    def _add(self, body: _Body, part: bytes) -> None:
+        limits = self._limits
+        body.received_bytes += len(part)
+        if body.refusal is not None:
+            return
+        if body.received_bytes > limits.max_body_bytes:
+            self._refuse(body, BodyTooLarge.beyond(limits.max_body_bytes))
+            return
+        body.parts.append(part)
+        body.held_bytes += len(part)
+        self.held_bytes += len(part)
+        while self.held_bytes > limits.max_bodies_bytes:
+            largest = max(self._arriving, key=lambda each: each.held_bytes)
+            self._refuse(
+                largest,
+                Overloaded(
+                    f"the requests in flight hold {limits.max_bodies_bytes} bytes of bodies "
+                    "(serving.max_bodies_bytes); try again shortly, or send less.",
+                    retry_after_s=_RETRY_AFTER_S,
+                ),
+            )
+
+    def _refuse(self, body: _Body, error: TrussError) -> None:
+        body.refusal = error
+        self._drop(body)
+
+    def _drop(self, body: _Body) -> None:
+        body.parts.clear()
+        self.held_bytes -= body.held_bytes
+        body.held_bytes = 0
+
+    def _look_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        wait_s = min(_LOOK_S, self._limits.body_timeout_s / 4)
+        self._timer = loop.call_later(wait_s, self._look, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Refuse what is overdue, and come back while bodies arrive."""
+        self._timer = None
+        timeout_s, now_s = self._limits.body_timeout_s, loop.time()
+        for body in self._arriving:
+            if body.is_overdue(now_s, timeout_s):
+                if body.refusal is None:
+                    self._refuse(body, BodyTimeout.after(timeout_s, SLOWEST_BYTES_PER_S))
+                body.cancellation.request()
+        if self._arriving:
+            self._look_later(loop)
+
+
+def _replayed(parts: deque[bytes], receive: Receive) -> Receive:
+    """Return a `receive` that gives the parts of a body away, at least an empty one."""
+    is_over = False
+
+    async def replay() -> Message:
+        nonlocal is_over
+        if is_over:
+            return await receive()
+        part = parts.popleft() if parts else b""
+        is_over = not parts
+        return {"type": "http.request", "body": part, "more_body": not is_over}
+
+    return replay
+
+
+def _is_ambiguous(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    has_length = has_encoding = False
+    for name, _ in headers:
+        has_length = has_length or name == b"content-length"
+        has_encoding = has_encoding or name == b"transfer-encoding"
+    return has_length and has_encoding
+
+
+def _closing(send: Send) -> Send:
+    async def closing_send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), _CLOSE]}
+        await send(message)
+
+    return closing_send
