@@ -117,16 +117,28 @@ def test_the_command_line() -> None:
     assert f"unrecognized arguments: {ONE_LINE}\r\n" in shown("check", FORGED)
 
 
-def test_a_bug(tmp_path: Path) -> None:
-    program = (
-        "from trtllm_truss.cli import main as module, render\n"
-        f"def run(options): raise ValueError({FORGED!r})\n"
-        "render.run = run\n"
-        "import sys; sys.exit(module.main(['render', '--output', 'x']))"
+def run_replaced(program: str, *arguments: str) -> tuple[int, list[str]]:
+    """Run a command of which a program replaces a part; return its status and stderr's lines."""
+    whole = (
+        f"from trtllm_truss.cli import main, join, render\n{program}\nraise SystemExit(main.main())"
     )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, cwd=tmp_path)
-    lines = ran.stderr.decode().splitlines()
-    assert ran.returncode == 1
+    command = [sys.executable, "-c", whole, *arguments]
+    ran = subprocess.run(command, capture_output=True, cwd=ROOT)
+    return ran.returncode, ran.stderr.decode().splitlines()
+
+
+def test_the_log_of_join() -> None:
+    """The leader's reasons come over the network."""
+    program = f"join.join = lambda *_: join.logging.warning('refused: %s', {FORGED!r})"
+    status, (line,) = run_replaced(program, "join")
+    assert status == 0
+    assert line.endswith(f" refused: {ONE_LINE}")
+
+
+def test_a_bug() -> None:
+    program = f"def run(options): raise ValueError({FORGED!r})\nrender.run = run"
+    status, lines = run_replaced(program, "render", "--output", "x")
+    assert status == 1
     assert lines[0] == "Traceback (most recent call last):"
     assert lines[-2:] == [f"ValueError: {SHOWN}", "ready: POST"]
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from tests.support.paths import ROOT
 from tests.support.warm_python import run_warm
 
@@ -94,6 +95,15 @@ def test_the_image_gets_nothing_heavy(context: Path) -> None:
         }
         assert not unwanted & set(parts), path
         assert not any(part.endswith((".egg-info", "_cache")) for part in parts), path
+
+
+def test_build_commands_reach_the_shell_unchanged(context: Path) -> None:
+    """tests/scaffold/test_wheels.py runs such a command."""
+    commands = yaml.safe_load((context / "config.yaml").read_text()).get("build_commands", [])
+    dockerfile = (context / "Dockerfile").read_text()
+    for command in commands:
+        assert re.search(rf"^RUN +{re.escape(command)}$", dockerfile, re.MULTILINE), dockerfile
+    assert bool(commands) == ("--require-hashes" in dockerfile)
 
 
 def test_the_runtime_is_pinned(context: Path) -> None:
