@@ -139,6 +139,8 @@ async def test_all_answers_share_their_stop_words(tokenizer: TextTokenizer) -> N
         {"prompt": None, "messages": [{"role": "user", "content": "word " * 1000}]},
         {"prompt": None, "messages": [{"role": "user", "content": ""}] * 100},
         {"prompt": None, "messages": CHAT, "chat": ChatFormat(tools=[{"name": "f" * 4000}])},
+        {"prompt": None, "messages": CHAT, "chat": ChatFormat(variables={"x": [[]] * 200})},
+        {"prompt": None, "messages": CHAT, "chat": ChatFormat(tools=[{"enum": [1] * 10**6}])},
     ],
 )
 async def test_a_large_prompt_is_encoded_off_the_event_loop(

@@ -69,3 +69,21 @@ def test_a_short_tail_of_a_long_text_is_cheap(counted: tuple[TextTokenizer, Coun
     tokenizer, counter = counted
     tokenizer.encode("1 " * 1_000_000, keep_last=100)
     assert counter.characters <= 2 * module._LONG_CHARACTERS
+
+
+@pytest.mark.parametrize("limits", [{"max_tokens": 10**6}, {"keep_last": 10**6}])
+def test_encoding_ends_when_nobody_waits_for_it(
+    counted: tuple[TextTokenizer, Counted], limits: dict[str, int]
+) -> None:
+    tokenizer, counter = counted
+    slices = [1, 2]
+
+    def checkpoint() -> None:
+        slices.pop()
+
+    with pytest.raises(IndexError):
+        tokenizer.encode("1 " * 1_000_000, checkpoint=checkpoint, **limits)
+    assert counter.characters == 2 * module._LONG_CHARACTERS
+    messages = [{"role": "user", "content": "1"}] * 3
+    with pytest.raises(IndexError):
+        tokenizer.apply_chat_template(messages, checkpoint=checkpoint, **limits)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from trtllm_truss.engines.inspection import Engine, EngineKind
 from trtllm_truss.errors import ContextLengthExceeded, InvalidRequest
 from trtllm_truss.inference.capabilities import Capabilities, validate_capabilities
+from trtllm_truss.inference.encoding_queue import EncodingQueue
 from trtllm_truss.inference.guide_gate import GuideGate
 from trtllm_truss.inference.reasoning import ReasoningPlan
 from trtllm_truss.inference.tokenization import EncodedPrompt, encode_prompt, prompt_field
@@ -101,6 +102,7 @@ class Preprocessor:
         self._tokenizer = tokenizer
         self._capabilities = capabilities
         self._guides = guides
+        self._encodings = EncodingQueue()
         self._stop_word_ids = StopWordIds(tokenizer)
 
     def engine_is_gone(self) -> None:
@@ -120,7 +122,8 @@ class Preprocessor:
 
         Raises:
             RequestError: the engine does not support the request.
-            QueueFull: too many guides wait for their check, or the engine keeps too many.
+            QueueFull: too many prompts wait to be encoded, too many guides wait for their check, or
+                the engine keeps too many.
             EngineUnavailable: the guide cannot be checked.
         """
         validate_capabilities(request, self._engine, self._capabilities)
@@ -128,6 +131,7 @@ class Preprocessor:
             request,
             self._tokenizer,
             self._engine,
+            self._encodings,
             control_tokens=self._capabilities.control_tokens_in_messages,
         )
         special = {

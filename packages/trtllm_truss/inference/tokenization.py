@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Literal
 
 from trtllm_truss.engines.inspection import Engine
 from trtllm_truss.errors import ContextLengthExceeded, InvalidRequest
+from trtllm_truss.inference.encoding_queue import Checkpoint, EncodingQueue
 from trtllm_truss.requests import ChatFormat, GenerationRequest, Token
 from trtllm_truss.text.token_stream import TokenStream
 from trtllm_truss.text.tokenizer import TextTokenizer, TooManyTokens
@@ -22,11 +21,12 @@ _LONG_CHARACTERS = 2048
 _ITEM_CHARACTERS = 16
 """Estimated size of a message, list or number."""
 
+_COUNTED_ITEMS = 1 << 14
+_UNCOUNTED_CHARACTERS = 1 << 20
+"""Estimated size of more items: counting them would hold up the event loop."""
+
 _TAIL_TOKENS = 32
 """Tokens at the end of a prompt that can hold a word that begins reasoning."""
-
-_ENCODERS = ThreadPoolExecutor(2, "encode")
-"""Few threads: each takes a core, and a kilobyte per token of the engine's context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,31 +50,35 @@ async def encode_prompt(
     request: GenerationRequest,
     tokenizer: TextTokenizer,
     engine: Engine,
+    queue: EncodingQueue,
     *,
     control_tokens: bool = False,
 ) -> EncodedPrompt:
-    """Encode the prompt of a request.
+    """Encode the prompt of a request: a short one at once, others in a thread.
 
     Args:
         request: a request with a prompt or messages.
         tokenizer: the engine's tokenizer.
         engine: the engine, which limits the prompt.
+        queue: runs the encoding of long prompts.
         control_tokens: interpret special tokens in the text of messages.
 
     Raises:
         ContextLengthExceeded: the prompt has more tokens than the engine takes.
         RequestError: the tokenizer cannot encode the prompt, or it is empty.
+        QueueFull: too many prompts wait to be encoded.
     """
     encode = partial(_encode, request, tokenizer, engine, control_tokens)
+    chat = request.chat
     decoded = request.prompt_ids if request.echo or request.prompt_details else None
-    parts = (request.prompt, request.messages, request.chat.tools, decoded)
-    characters = _LONG_CHARACTERS
-    for part in parts:
-        if part is not None:
-            characters = _characters_left(part, characters)
-    if characters > 0:
-        return encode()
-    return await asyncio.get_running_loop().run_in_executor(_ENCODERS, encode)
+    parts = (request.prompt, request.messages, chat.tools, chat.variables, decoded)
+    characters = _estimated_characters([part for part in parts if part])
+    if characters < _LONG_CHARACTERS:
+        return encode(_go_on)
+    return await queue.run(encode, characters)
+
+
+def _go_on() -> None: ...
 
 
 def prompt_field(request: GenerationRequest) -> str:
@@ -84,29 +88,35 @@ def prompt_field(request: GenerationRequest) -> str:
     return request.name("prompt" if request.prompt_ids is None else "prompt_ids")
 
 
-def _characters_left(value: Any, characters: int) -> int:
-    """Subtract the size of a value; stop at 0 to bound the cost."""
-    if isinstance(value, str):
-        return characters - len(value)
-    characters -= _ITEM_CHARACTERS
-    items: Iterable[Any] = ()
-    if isinstance(value, Mapping):
-        items = chain.from_iterable(value.items())
-    elif isinstance(value, list | tuple):
-        items = value
-    for item in items:
-        if characters <= 0:
-            break
-        characters = _characters_left(item, characters)
+def _estimated_characters(values: list[Any]) -> int:
+    """Return the size of values, exact up to a number of items, to bound the cost."""
+    characters = items = 0
+    while values:
+        value = values.pop()
+        items += 1
+        if isinstance(value, str):
+            characters += len(value)
+            continue
+        characters += _ITEM_CHARACTERS
+        if isinstance(value, Mapping):
+            values += chain.from_iterable(islice(value.items(), _COUNTED_ITEMS))
+        elif isinstance(value, list | tuple):
+            values += value[:_COUNTED_ITEMS]
+        if items > _COUNTED_ITEMS:
+            return characters + _UNCOUNTED_CHARACTERS
     return characters
 
 
 def _encode(
-    request: GenerationRequest, tokenizer: TextTokenizer, engine: Engine, control_tokens: bool
+    request: GenerationRequest,
+    tokenizer: TextTokenizer,
+    engine: Engine,
+    control_tokens: bool,
+    checkpoint: Checkpoint,
 ) -> EncodedPrompt:
     field, max_tokens = prompt_field(request), engine.max_input_tokens
     try:
-        ids = _ids(request, tokenizer, max_tokens, control_tokens)
+        ids = _ids(request, tokenizer, max_tokens, control_tokens, checkpoint)
     except TooManyTokens:
         raise _too_long(field, f"more than {max_tokens}", engine) from None
     if not ids:
@@ -154,7 +164,11 @@ def _too_long(field: str, tokens: str, engine: Engine) -> ContextLengthExceeded:
 
 
 def _ids(
-    request: GenerationRequest, tokenizer: TextTokenizer, max_tokens: int, control_tokens: bool
+    request: GenerationRequest,
+    tokenizer: TextTokenizer,
+    max_tokens: int,
+    control_tokens: bool,
+    checkpoint: Checkpoint,
 ) -> list[int]:
     keep_last = request.truncate_prompt
     if keep_last is not None:
@@ -170,6 +184,7 @@ def _ids(
             control_tokens=control_tokens,
             max_tokens=max_tokens,
             keep_last=keep_last,
+            checkpoint=checkpoint,
         )
     if request.prompt_ids is None:
         return tokenizer.encode(
@@ -177,6 +192,7 @@ def _ids(
             request.add_special_tokens,
             max_tokens=max_tokens,
             keep_last=keep_last,
+            checkpoint=checkpoint,
             field=prompt_field(request),
         )
     largest = max(request.prompt_ids, default=0)

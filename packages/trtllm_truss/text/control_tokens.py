@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
+from os.path import commonprefix
 from typing import Any
 
 from trtllm_truss.errors import InvalidRequest
@@ -19,6 +20,13 @@ _PARSED = (
     r"(['\"])(?P<text>(?:(?!\1).)+)\1\s*(?:not\s+)?in\b|split\(\s*(['\"])(?P<cut>(?:(?!\3).)+)\3"
 )
 """Text that a template looks for in a message, such as `'</think>' in content`."""
+
+
+_SLICE_CHARACTERS = 1 << 15
+"""Text per search: a search holds the interpreter's lock, and takes up to 3 ms."""
+
+_LEVELS = 32
+_NEVER = r"(?!)"
 
 
 class ControlTokens:
@@ -31,11 +39,14 @@ class ControlTokens:
     """
 
     def __init__(self, contents: Collection[str], template: str) -> None:
-        self._contents = sorted(filter(None, contents), key=lambda text: (-len(text), text))
+        self._contents = sorted({*filter(None, contents)})
         parsed = {
             text for match in re.finditer(_PARSED, template) for text in match.group("text", "cut")
         }
-        self._unparsed = [text for text in self._contents if text not in parsed]
+        self._longest = max(map(len, self._contents), default=1)
+        self._any = _one_of(self._contents)
+        unparsed = [text for text in self._contents if text not in parsed]
+        self._unparsed = _one_of(unparsed) if len(unparsed) < len(self._contents) else self._any
         # Letters and digits pass through every filter of a template; the nonce is unguessable.
         nonce = secrets.token_hex(8)
         self._marks = {text: f"x{nonce}n{n}x" for n, text in enumerate(self._contents)}
@@ -46,7 +57,7 @@ class ControlTokens:
     def mask(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """Mask the special tokens in all texts of a message, or of a tool's description."""
         is_assistant = message.get("role") == "assistant"
-        masked = self._masked(message, self._unparsed if is_assistant else self._contents)
+        masked = self.mask_value(message, self._unparsed if is_assistant else None)
         assert isinstance(masked, Mapping)
         return masked
 
@@ -92,22 +103,72 @@ class ControlTokens:
     def _find_cut(self, token: str) -> int | None:
         """Find a cut of a token such that neither half holds a special token."""
         for cut in range(1, len(token)):
-            if not any(text in half for half in (token[:cut], token[cut:]) for text in self._marks):
+            if not any(self._any.search(half) for half in (token[:cut], token[cut:])):
                 return cut
         return None
 
-    def _masked(self, value: Any, tokens: Sequence[str]) -> Any:
+    def mask_value(self, value: Any, tokens: re.Pattern[str] | None = None) -> Any:
+        """Mask the special tokens in all texts of a JSON value, names included.
+
+        Args:
+            value: the value, which stays unchanged.
+            tokens: the tokens; all by default.
+        """
+        tokens = tokens or self._any
         if isinstance(value, str):
-            # Many short calls: one regular expression over megabytes would hold up all threads.
-            for token in tokens:
-                if token in value:
-                    value = value.replace(token, self._marks[token])
-            return value
+            return self._masked(value, tokens)
         if isinstance(value, Mapping):
             return {
-                self._masked(name, tokens): self._masked(item, tokens)
+                self.mask_value(name, tokens): self.mask_value(item, tokens)
                 for name, item in value.items()
             }
         if isinstance(value, list | tuple):
-            return [self._masked(item, tokens) for item in value]
+            return [self.mask_value(item, tokens) for item in value]
         return value
+
+    def _masked(self, text: str, tokens: re.Pattern[str]) -> str:
+        if len(text) <= _SLICE_CHARACTERS:
+            return tokens.sub(self._mark_of, text)
+        parts: list[str] = []
+        done = 0
+        for begin in range(0, len(text), _SLICE_CHARACTERS):
+            end = begin + _SLICE_CHARACTERS
+            # A token may begin in this slice and end in the next.
+            for match in tokens.finditer(text, max(begin, done), end + self._longest - 1):
+                if match.start() >= end:
+                    break
+                parts += (text[done : match.start()], self._mark_of(match))
+                done = match.end()
+        return "".join((*parts, text[done:]))
+
+    def _mark_of(self, match: re.Match[str]) -> str:
+        return self._marks[match.group()]
+
+
+def _one_of(texts: Collection[str]) -> re.Pattern[str]:
+    return re.compile(_alternatives(texts, _LEVELS) if texts else _NEVER)
+
+
+def _alternatives(texts: Collection[str], levels: int) -> str:
+    """Return an expression for the longest of texts that begins at a place.
+
+    Texts with a common beginning share it, so that the cost of a search does not grow with their
+    number.
+
+    Args:
+        texts: distinct, and none of them empty.
+        levels: nesting of shared beginnings, which Python's compiler limits.
+    """
+    if not levels:
+        return f"(?:{'|'.join(map(re.escape, sorted(texts, key=len, reverse=True)))})"
+    groups: dict[str, list[str]] = {}
+    for text in texts:
+        groups.setdefault(text[0], []).append(text)
+    branches = []
+    for group in groups.values():
+        shared = commonprefix(group)  # noqa: RUF071 - of characters, not of folders
+        rests = [text[len(shared) :] for text in group if len(text) > len(shared)]
+        rest = _alternatives(rests, levels - 1) if rests else ""
+        may_end = "?" if rests and len(rests) < len(group) else ""
+        branches.append(re.escape(shared) + rest + may_end)
+    return f"(?:{'|'.join(branches)})"

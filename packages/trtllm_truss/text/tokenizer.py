@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from jinja2 import TemplateError
 
@@ -31,6 +31,12 @@ _TAIL_MARGIN_TOKENS = 64
 
 _CUT_TOKENS = 8
 """Tokens that a cut can add to a text."""
+
+Item = TypeVar("Item")
+Checkpoint = Callable[[], None]
+
+
+def _go_on() -> None: ...
 
 
 class TooManyTokens(Exception):
@@ -79,6 +85,7 @@ class TextTokenizer:
         *,
         max_tokens: int | None = None,
         keep_last: int | None = None,
+        checkpoint: Checkpoint = _go_on,
         field: str = "prompt",
     ) -> list[int]:
         """Encode a prompt.
@@ -91,6 +98,7 @@ class TextTokenizer:
             add_special_tokens: add the model's special tokens around the text, such as BOS.
             max_tokens: raise `TooManyTokens` for a long text with more.
             keep_last: encode only the end of a long text, for at least so many ids.
+            checkpoint: called before each slice of a long text; ends the work by raising.
             field: names the text in errors.
 
         Returns:
@@ -103,9 +111,9 @@ class TextTokenizer:
         try:
             if len(text) > _LONG_CHARACTERS:
                 if keep_last is not None:
-                    return self._encode_tail(text, add_special_tokens, keep_last)
+                    return self._encode_tail(text, add_special_tokens, keep_last, checkpoint)
                 if max_tokens is not None:
-                    self._refuse_too_many(text, max_tokens)
+                    self._refuse_too_many(text, max_tokens, checkpoint)
             return self._encode(text, add_special_tokens)
         except (TypeError, ValueError) as error:
             raise InvalidRequest(
@@ -162,6 +170,7 @@ class TextTokenizer:
         control_tokens: bool = False,
         max_tokens: int | None = None,
         keep_last: int | None = None,
+        checkpoint: Checkpoint = _go_on,
     ) -> list[int]:
         """Encode a conversation in the model's prompt format.
 
@@ -174,10 +183,11 @@ class TextTokenizer:
                 continue it.
             tools: JSON schemas of the functions that the model may call.
             variables: further names for the template, such as `enable_thinking`.
-            control_tokens: let special tokens that are written out in messages and tools act as
-                such.
+            control_tokens: let special tokens that are written out in messages, tools and variables
+                act as such.
             max_tokens: as for `encode`.
             keep_last: as for `encode`.
+            checkpoint: as for `encode`.
 
         Raises:
             InvalidRequest: the model has no chat template, or it rejects the messages.
@@ -190,16 +200,18 @@ class TextTokenizer:
                 "that has one",
                 param="messages",
             )
+        template, control = self._chat_templates[name]
+        variables = variables or {}
+        if not control_tokens:
+            messages = [control.mask(message) for message in _each(messages, checkpoint)]
+            tools = tools and [control.mask(tool) for tool in _each(tools, checkpoint)]
+            variables = control.mask_value(variables)
         context = {
+            **variables,
             **self._named_tokens,
-            **(variables or {}),
             "tools": tools,
             "add_generation_prompt": add_generation_prompt,
         }
-        template, control = self._chat_templates[name]
-        if not control_tokens:
-            messages = [control.mask(message) for message in messages]
-            context["tools"] = tools and [control.mask(tool) for tool in tools]
         render = template.render_open if continue_final_message else template.render
         prompt = render(messages, context)
         if control_tokens:
@@ -207,19 +219,27 @@ class TextTokenizer:
         else:
             parts = control.split(prompt) if keep_last is None else control.split_from_end(prompt)
         if keep_last is not None:
-            return self._encode_last_parts(parts, keep_last)
+            return self._encode_last_parts(parts, keep_last, checkpoint)
         ids: list[int] = []
         for part in parts:
-            ids += self.encode(part, False, max_tokens=max_tokens, field="messages")
+            checkpoint()
+            ids += self.encode(
+                part, False, max_tokens=max_tokens, checkpoint=checkpoint, field="messages"
+            )
             if max_tokens is not None and len(ids) > max_tokens:
                 raise TooManyTokens
         return ids
 
-    def _encode_last_parts(self, parts: Iterator[str], count: int) -> list[int]:
+    def _encode_last_parts(
+        self, parts: Iterator[str], count: int, checkpoint: Checkpoint
+    ) -> list[int]:
         """Encode parts, given last first, until there are so many ids."""
         encoded: list[list[int]] = []
         for part in parts:
-            encoded.append(self.encode(part, False, keep_last=count, field="messages"))
+            checkpoint()
+            encoded.append(
+                self.encode(part, False, keep_last=count, checkpoint=checkpoint, field="messages")
+            )
             count -= len(encoded[-1])
             if count <= 0:
                 break
@@ -232,34 +252,44 @@ class TextTokenizer:
         ids: list[int] = batch[0].ids
         return ids
 
-    def _encode_tail(self, text: str, add_special_tokens: bool, count: int) -> list[int]:
+    def _encode_tail(
+        self, text: str, add_special_tokens: bool, count: int, checkpoint: Checkpoint
+    ) -> list[int]:
         wanted = counted = count + _TAIL_MARGIN_TOKENS
         while True:
-            characters = self._tail_characters(text, counted)
+            characters = self._tail_characters(text, counted, checkpoint)
             ids = self._encode(text[-characters:], add_special_tokens)
             if len(ids) >= wanted or characters >= len(text):
                 return ids
             counted *= 2
 
-    def _tail_characters(self, text: str, count: int) -> int:
-        """Return the length of a tail that has so many tokens if it is encoded in pieces."""
+    def _tail_characters(self, text: str, count: int, checkpoint: Checkpoint) -> int:
+        """Return the length of a tail that has so many tokens if it is encoded in slices."""
         found = 0
         for end in range(len(text), 0, -_LONG_CHARACTERS):
-            found += self._piece_tokens(text[max(0, end - _LONG_CHARACTERS) : end])
+            checkpoint()
+            found += self._slice_tokens(text[max(0, end - _LONG_CHARACTERS) : end])
             if found >= count:
                 return len(text) - end + _LONG_CHARACTERS
         return len(text)
 
-    def _refuse_too_many(self, text: str, max_tokens: int) -> None:
-        """Raise TooManyTokens as soon as the tokens of the first pieces exceed the limit."""
+    def _refuse_too_many(self, text: str, max_tokens: int, checkpoint: Checkpoint) -> None:
+        """Raise TooManyTokens as soon as the tokens of the first slices exceed the limit."""
         count = 0
         for begin in range(0, len(text), _LONG_CHARACTERS):
-            count += self._piece_tokens(text[begin : begin + _LONG_CHARACTERS])
+            checkpoint()
+            count += self._slice_tokens(text[begin : begin + _LONG_CHARACTERS])
             if count > max_tokens:
                 raise TooManyTokens
 
-    def _piece_tokens(self, piece: str) -> int:
-        return len(self._encode(piece, add_special_tokens=False)) - _CUT_TOKENS
+    def _slice_tokens(self, text: str) -> int:
+        return len(self._encode(text, add_special_tokens=False)) - _CUT_TOKENS
+
+
+def _each(items: Iterable[Item], checkpoint: Checkpoint) -> Iterator[Item]:
+    for item in items:
+        checkpoint()
+        yield item
 
 
 def load_tokenizer(path: Path, *, trust_remote_code: bool = False) -> TextTokenizer:
