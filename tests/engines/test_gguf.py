@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.support.gguf_writer import Typed, header
 from tests.text.tokenizer_zoo import smollm2_file
 
+from trtllm_truss.engines import gguf
 from trtllm_truss.engines.gguf import read_metadata
 from trtllm_truss.errors import ArtifactError
 
@@ -85,3 +86,15 @@ def test_a_corrupt_file_is_refused_at_once(tmp_path: Path, data: bytes) -> None:
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"gone\.gguf"):
         read_metadata(tmp_path / "gone.gguf")
+
+
+@pytest.mark.parametrize("value", [["token"] * 100, list(range(100))])
+def test_a_header_out_of_bounds_is_refused(
+    value: list[str] | list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "model.gguf"
+    file.write_bytes(header({"a": value}))
+    assert read_metadata(file) == {"a": value}
+    monkeypatch.setattr(gguf, "_MAX_HEADER_BYTES", 200)
+    with pytest.raises(ArtifactError, match="its header has more than 200 bytes"):
+        read_metadata(file)

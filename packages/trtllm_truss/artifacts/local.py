@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from trtllm_truss.artifacts.listing import File, Listing
+from trtllm_truss.artifacts.source import check_readable
 from trtllm_truss.errors import ArtifactError
 
 PACKAGE = "package://"
@@ -46,6 +47,8 @@ class LocalSource:
         return Listing("", files)
 
     def read(self, path: str) -> bytes:
+        """Return a file's contents, up to `MAX_READ_BYTES`."""
+        check_readable(self._name, path, (self._folder / path).stat().st_size)
         return (self._folder / path).read_bytes()
 
     def check_room(self, paths: Collection[str]) -> None:

@@ -10,14 +10,11 @@ from pathlib import Path
 
 from trtllm_truss.artifacts.listing import Listing
 from trtllm_truss.artifacts.retrying import Unreachable, retrying
-from trtllm_truss.artifacts.source import named
+from trtllm_truss.artifacts.source import check_readable, named
 from trtllm_truss.artifacts.store import Store
 from trtllm_truss.artifacts.transfer import Remote, Transfer
-from trtllm_truss.errors import ArtifactError
 
 logger = logging.getLogger(__name__)
-
-_MAX_READ_BYTES = 1 << 26
 
 
 class RemoteSource:
@@ -55,12 +52,8 @@ class RemoteSource:
             return self._listed
 
     def read(self, path: str) -> bytes:
-        """Return a file's contents, up to 64 MiB."""
-        if (size := self.listing().sizes[path]) > _MAX_READ_BYTES:
-            raise ArtifactError(
-                f"{self._name}: {path} has {size} bytes (limit {_MAX_READ_BYTES}); use another "
-                "repository."
-            )
+        """Return a file's contents, up to `MAX_READ_BYTES`."""
+        check_readable(self._name, path, self.listing().sizes[path])
         return (self.fetch([path]) / path).read_bytes()
 
     def check_room(self, paths: Collection[str]) -> None:

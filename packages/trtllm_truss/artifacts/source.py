@@ -10,6 +10,9 @@ from typing import Protocol
 from trtllm_truss.artifacts.listing import Listing
 from trtllm_truss.errors import ArtifactError
 
+MAX_READ_BYTES = 1 << 26
+"""Limit of a file that is read as a whole."""
+
 
 class Source(Protocol):
     """One repository. All methods raise `ArtifactError`."""
@@ -35,6 +38,14 @@ class Source(Protocol):
         Returns:
             The read-only folder of the repository, which may hold other files too.
         """
+
+
+def check_readable(name: str, path: str, size: int) -> None:
+    """Refuse a file of more than `MAX_READ_BYTES`."""
+    if size > MAX_READ_BYTES:
+        raise ArtifactError(
+            f"{name}: {path} has {size} bytes (limit {MAX_READ_BYTES}); use another repository."
+        )
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from typing import Any
 from trtllm_truss.artifacts.open_repository import open_repository
 from trtllm_truss.artifacts.source import Source
 from trtllm_truss.engines.checkpoint import CONFIG_FILE, Checkpoint, parse_checkpoint
+from trtllm_truss.engines.json_files import parse_json
 from trtllm_truss.engines.without_code import ADAPTER_CONFIG, TEXTS, without_code
 from trtllm_truss.errors import ArtifactError, SettingsError
 from trtllm_truss.settings.build import Build
@@ -65,10 +66,7 @@ def find_checkpoint(build: Build, token: str | None, *, trust_pickles: bool) -> 
     listing = source.listing()
     if CONFIG_FILE not in listing.sizes:
         raise ArtifactError(f"{source.name} has no {CONFIG_FILE}; name a Hugging Face checkpoint.")
-    try:
-        config = json.loads(source.read(CONFIG_FILE))
-    except ValueError as error:
-        raise ArtifactError(f"{CONFIG_FILE} of {source.name} is not JSON ({error}).") from None
+    config = parse_json(f"{CONFIG_FILE} of {source.name}", source.read(CONFIG_FILE))
     checkpoint = parse_checkpoint(config)
     weights = _weights(source.name, _flat(listing.sizes))
     if weights == _PICKLES and not (trust_pickles and build.backend == "tensorrtllm"):

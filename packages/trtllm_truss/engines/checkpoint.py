@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trtllm_truss.engines.json_files import INT32_MAX, MAX_LAYERS, MAX_VOCABULARY
 from trtllm_truss.errors import ArtifactError
+from trtllm_truss.validation import shown
 
 CONFIG_FILE = "config.json"
 
@@ -38,7 +40,8 @@ _LEFT_OUT: dict[str, dict[str, int]] = {
 
 _ATTENTION = ("full_attention", "sliding_attention", "chunked_attention", "attention")
 _HYBRID_ATTENTION = "*"  # of ``hybrid_override_pattern``: M is Mamba, - and E are an MLP
-_MAX_INT = 2**31 - 1
+_MAX_NAME = 128
+_DTYPES = ("float16", "bfloat16", "float32")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +110,11 @@ def parse_checkpoint(config: object) -> Checkpoint:
             f"{CONFIG_FILE} names no architectures, so it is not from a Hugging Face checkpoint. "
             "Name the repository of the model's weights."
         )
+    if len(names[0]) > _MAX_NAME:
+        raise ArtifactError(
+            f"{CONFIG_FILE} of the checkpoint: architectures[0] is {shown(names[0])}; it must have "
+            f"at most {_MAX_NAME} characters. Fetch the file again."
+        )
     has_code = bool(config.get("auto_map"))
     config = _of_language_model(config)
     quantization = config.get("quantization_config")
@@ -123,15 +131,15 @@ def parse_checkpoint(config: object) -> Checkpoint:
         kv_heads=kv_heads,
         head_size=_whole(config, ("head_dim", "kv_channels"), max(1, hidden // heads)),
         inner_size=_whole(config, _INNER, 4 * hidden),
-        vocab_size=_whole(config, _VOCABULARY),
+        vocab_size=_whole(config, _VOCABULARY, most=MAX_VOCABULARY),
         positions=_whole(config, _POSITIONS, 0) or None,
-        dtype=str(config.get("torch_dtype") or config.get("dtype") or "float16"),
+        dtype=_dtype(config),
         experts=_whole(config, _EXPERTS, 1),
         tied_embeddings=config.get("tie_word_embeddings") is True,
         rope_scaling=_kind(scaling, "rope_type", "type"),
         quantized_by=_kind(quantization, "quant_method"),
         has_code=has_code,
-        model_type=str(config.get("model_type") or ""),
+        model_type=_text(config.get("model_type")),
         quantization=quantization if isinstance(quantization, Mapping) else {},
         cache_heads=cache_heads,
         recurrent=0 in cache_heads and config.get("block_configs") is None,
@@ -150,9 +158,25 @@ def _of_language_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _layers(config: Mapping[str, Any]) -> int:
     pattern = config.get("hybrid_override_pattern")
-    if isinstance(pattern, str) and pattern:
-        return len(pattern)
-    return _whole(config, _LAYERS)
+    if not isinstance(pattern, str) or not pattern:
+        return _whole(config, _LAYERS, most=MAX_LAYERS)
+    if len(pattern) > MAX_LAYERS:
+        raise ArtifactError(
+            f"{CONFIG_FILE} of the checkpoint: hybrid_override_pattern has {len(pattern)} layers; "
+            f"it must have at most {MAX_LAYERS}. Fetch the file again."
+        )
+    return len(pattern)
+
+
+def _dtype(config: Mapping[str, Any]) -> str:
+    value = config.get("torch_dtype") or config.get("dtype") or _DTYPES[0]
+    name = value.removeprefix("torch.") if isinstance(value, str) else value
+    if name not in _DTYPES:
+        raise ArtifactError(
+            f"{CONFIG_FILE} of the checkpoint: torch_dtype is {shown(value)}; it must be one of "
+            f"{', '.join(_DTYPES)}. Name a checkpoint of one of these types."
+        )
+    return str(name)
 
 
 def _cache_heads(
@@ -195,11 +219,21 @@ def _is_multi_query(config: Mapping[str, Any]) -> bool:
 def _kind(section: object, *names: str) -> str | None:
     if not isinstance(section, Mapping):
         return None
-    kind = str(next((section[name] for name in names if section.get(name)), "unnamed"))
+    kind = _text(next((section[name] for name in names if section.get(name)), None)) or "unnamed"
     return None if kind == "default" else kind
 
 
-def _whole(config: Mapping[str, Any], names: tuple[str, ...], default: int | None = None) -> int:
+def _text(value: object) -> str:
+    """Return the beginning of a text, for messages; anything else is empty."""
+    return value[:_MAX_NAME] if isinstance(value, str) else ""
+
+
+def _whole(
+    config: Mapping[str, Any],
+    names: tuple[str, ...],
+    default: int | None = None,
+    most: int = INT32_MAX,
+) -> int:
     """Return the first present field as a positive integer."""
     name = next((name for name in names if config.get(name) is not None), None)
     if name is None:
@@ -210,9 +244,9 @@ def _whole(config: Mapping[str, Any], names: tuple[str, ...], default: int | Non
             )
         return default
     value = config[name]
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MAX_INT:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
         raise ArtifactError(
-            f"{CONFIG_FILE} of the checkpoint: {name} is {value!r}; it must be an integer "
-            "above 0. Fetch the file again."
+            f"{CONFIG_FILE} of the checkpoint: {name} is {shown(value)}; it must be an integer "
+            f"from 1 to {most}. Fetch the file again."
         )
     return value

@@ -18,6 +18,8 @@ from pydantic_core import PydanticCustomError
 
 from trtllm_truss.engines.json_files import (
     INT32_MAX,
+    MAX_LAYERS,
+    MAX_VOCABULARY,
     JsonObject,
     PluginFlag,
     Size,
@@ -37,7 +39,6 @@ from trtllm_truss.errors import ArtifactError
 CONFIG_FILE = "config.json"
 
 _MAX_GPUS = 1024
-_MAX_LAYERS = 4096
 _RECURRENT = ("MambaForCausalLM", "RecurrentGemmaForCausalLM", "mamba_", "recurrentgemma_")
 _ATTENTION_LAYER = "attention"
 _PAGED_CACHE_TYPES = ("PAGED", "DISABLED")  # without a cache there is nothing to page
@@ -47,12 +48,13 @@ _INT4_WEIGHTS, _INT8_WEIGHTS, _ACTIVATIONS = 1, 2, 4
 _INT8_KV_CACHE, _FP8_KV_CACHE, _FP8_QDQ = 64, 128, 256
 
 _Ranks = Annotated[int, Field(ge=1, le=_MAX_GPUS)]
-_Layers = Annotated[int, Field(ge=1, le=_MAX_LAYERS)]
+_Layers = Annotated[int, Field(ge=1, le=MAX_LAYERS)]
+_Vocabulary = Annotated[int, Field(ge=1, le=MAX_VOCABULARY)]
 _Count = Annotated[int, Field(ge=0, le=INT32_MAX)]
 
 
 class _Shape(JsonObject):
-    vocab_size: Size
+    vocab_size: _Vocabulary
     head_size: Size | None = None
     hidden_size: Size | None = Field(None, validate_default=True)
     layer_types: list[str] = Field(default_factory=list)

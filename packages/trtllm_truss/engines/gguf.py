@@ -24,6 +24,7 @@ _STRING = 8
 _ARRAY = 9
 _LENGTH_BYTES = 8
 _CUT = "it ends inside its header"
+_MAX_HEADER_BYTES = 1 << 26  # ten times that of a vocabulary of 256,000 tokens
 
 
 def read_metadata(path: Path) -> dict[str, MetadataValue]:
@@ -60,10 +61,15 @@ class _Header:
             metadata[name] = self._value(self._scalar("I"))
         return metadata
 
+    def _check_end(self, end: int) -> None:
+        if end > len(self._data):
+            raise ValueError(_CUT)
+        if end > _MAX_HEADER_BYTES:
+            raise ValueError(f"its header has more than {_MAX_HEADER_BYTES:,} bytes")
+
     def _take(self, size: int) -> bytes:
         start, self._at = self._at, self._at + size
-        if self._at > len(self._data):
-            raise ValueError(_CUT)
+        self._check_end(self._at)
         return self._data[start : self._at]
 
     def _scalar(self, code: str) -> int:
@@ -80,12 +86,13 @@ class _Header:
 
     def _strings(self, count: int) -> list[str]:
         """Read strings in one loop: a vocabulary has a hundred thousand."""
-        data, at, end, strings = self._data, self._at, len(self._data), []
+        data, at, strings = self._data, self._at, []
+        end = min(len(data), _MAX_HEADER_BYTES)
         for _ in range(count):
             start = at + _LENGTH_BYTES
             at = start + int.from_bytes(data[at:start], "little")
             if at > end:
-                raise ValueError(_CUT)
+                self._check_end(at)
             strings.append(data[start:at].decode())
         self._at = at
         return strings

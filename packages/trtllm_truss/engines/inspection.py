@@ -280,8 +280,11 @@ def _describe_tensorrt_llm(
 def _describe_gguf(file: Path) -> EngineDescription:
     metadata = read_metadata(file)
     context = metadata.get(f"{metadata.get('general.architecture')}.context_length")
-    if not isinstance(context, int) or context < 2:
-        raise ArtifactError(f"{file.name} has no context length in its metadata; convert it again.")
+    if not isinstance(context, int) or not 2 <= context <= INT32_MAX:
+        raise ArtifactError(
+            f"{file.name} has no context length from 2 to {INT32_MAX} in its metadata; convert it "
+            "again."
+        )
     return replace(_describe_cpu(context), placement=Placement(Layout.GGUF))
 
 

@@ -12,9 +12,12 @@ from trtllm_truss.errors import ArtifactError
 from trtllm_truss.validation import broken_rule, dotted_path
 
 INT32_MAX = 2**31 - 1  # the runtime reads sizes as 32-bit integers
+MAX_LAYERS = 4096
+MAX_VOCABULARY = 1 << 22
+"""Limits of the numbers whose size decides the length of a list."""
 
 Size = Annotated[int, Field(ge=1, le=INT32_MAX)]
-Text = Annotated[str, Field(min_length=1)]
+Text = Annotated[str, Field(min_length=1, max_length=256)]
 PluginFlag = Annotated[bool, BeforeValidator(lambda value: value is not False)]
 """True for a plugin that is built in: its value is then a type such as ``float16``."""
 

@@ -22,6 +22,7 @@ _FIRST: Release = (1, 0)
 _LATE: Release = (1, 3)
 _FP8_BLOCK = [128, 128]
 _MODELOPT = "ModelOpt"
+_MAX_NAME = 128
 _NAMES = {"awq": "AutoAWQ", "gptq": "AutoGPTQ", "bitsandbytes": "bitsandbytes"}
 
 
@@ -48,7 +49,7 @@ def weight_format(checkpoint: Checkpoint, described: object = None) -> WeightFor
         described: the parsed `QUANTIZATION_FILE`, if there is one; it wins.
     """
     section = checkpoint.quantization
-    method = str(section.get("quant_method") or "").lower()
+    method = (_text(section.get("quant_method")) or "").lower()
     if isinstance(described, Mapping):
         inner = described.get("quantization")
         return _modelopt(checkpoint, inner if isinstance(inner, Mapping) else described, _FIRST)
@@ -89,4 +90,4 @@ def _unknown(checkpoint: Checkpoint, name: str) -> WeightFormat:
 
 
 def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
+    return value[:_MAX_NAME] if isinstance(value, str) and value else None

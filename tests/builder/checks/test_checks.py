@@ -169,7 +169,7 @@ def test_all_problems_are_reported_at_once() -> None:
     [
         ([], "JSON object"),
         ({"model_type": "llama"}, "architectures"),
-        ({**CONFIGS["LLaMA"], "hidden_size": "big"}, "hidden_size is 'big'"),
+        ({**CONFIGS["LLaMA"], "hidden_size": "big"}, 'hidden_size is "big"'),
         ({k: v for k, v in CONFIGS["LLaMA"].items() if k != "vocab_size"}, "vocab_size"),
     ],
 )
