@@ -13,7 +13,9 @@ from huggingface_hub import constants
 from tests.support.hub_server import SIGNATURE, HubServer
 from tests.support.whole_repository import fetch_repository
 
-from trtllm_truss.errors import ArtifactError
+from trtllm_truss.builder import publishing
+from trtllm_truss.engines.manifest import Manifest
+from trtllm_truss.errors import ArtifactError, BuildError
 
 TOKEN = "hf_abcdefghijklmnop"
 ENGINE = {"config.json": b'{"a": 1}', "rank0.engine": bytes(range(256)) * 40}
@@ -47,6 +49,23 @@ def test_a_private_repository_with_token(hub: HubServer) -> None:
     folder = fetch("org/private")
     assert (folder / "rank0.engine").read_bytes() == ENGINE["rank0.engine"]
     assert {request.token for request in hub.asked_for("/files/*")} == {None}  # another host
+
+
+def test_no_token_goes_to_another_host_unencrypted(
+    hub: HubServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    there = hub.url.replace("127.0.0.1", "127.1")  # resolves, but is no address of loopback's
+    monkeypatch.setattr(constants, "ENDPOINT", there)
+    template = f"{there}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    fetch("org/public")
+    assert (
+        "HF_ENDPOINT is http://127.1: the secret hf_access_token is sent over https" in caplog.text
+    )
+    assert "hf_access_token was not sent: HF_ENDPOINT is http://127.1" in refusal("org/private")
+    assert {request.token for request in hub.requests} == {None}
+    with pytest.raises(BuildError, match="to an https URL"):
+        publishing._to_hub(Path(), Manifest(), "org/engine", TOKEN)
 
 
 @pytest.mark.parametrize(

@@ -52,5 +52,8 @@ def test_passwords_in_urls_are_not_passed() -> None:
     with_password = {"HTTPS_PROXY": "http://me:secret@proxy:3128"}
     assert child_environment({**proxies, **with_password}, online=True) == proxies
     assert child_environment({"HF_ENDPOINT": "https://me:secret@hub"}) == {}
+    for user in ("http://hf_secret@proxy", "me:secret@proxy:3128", "hf_secret@proxy", "s://a:@b"):
+        assert child_environment({**proxies, "https_proxy": user}, online=True) == proxies
+    assert child_environment({"LC_ALL": "de_DE.UTF-8@euro"}) != {}
     assert child_environment({"HF_ENDPOINT": "https://hub:8443/a@b"}) != {}
     assert child_environment(with_password, ["HTTPS_PROXY"]) == with_password

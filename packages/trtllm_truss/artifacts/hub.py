@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from trtllm_truss.artifacts.checksums import Digest
 from trtllm_truss.artifacts.direct import DirectClient
 from trtllm_truss.artifacts.hub_errors import HubErrors, keep_urls_out_of_logs
+from trtllm_truss.artifacts.hub_token import unsafe_endpoint
 from trtllm_truss.artifacts.listing import File, Listing, is_commit, shown
 from trtllm_truss.artifacts.ranges import WrongContentsError, check_answered, requested
 from trtllm_truss.artifacts.remote_source import RemoteSource
@@ -55,9 +56,17 @@ def open_on_hub(
     keep_urls_out_of_logs()
     name = f"{setting} {repository!r}"
     wanted = revision or constants.DEFAULT_REVISION
+    errors = HubErrors(name, revision, token)
+    if token and (endpoint := unsafe_endpoint()):
+        logger.warning(
+            "HF_ENDPOINT is %s: the secret hf_access_token is sent over https only; continuing "
+            "without it",
+            endpoint,
+        )
+        token = None
     return RemoteSource(
         name,
-        _Hub(repository, wanted, HubErrors(name, revision, token), token),
+        _Hub(repository, wanted, errors, token),
         Store(Path(constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"),
         wanted,
         fixed=is_commit(wanted),

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from trtllm_truss.artifacts.hub_token import unsafe_endpoint
 from trtllm_truss.artifacts.retrying import Interrupted, Unreachable
 from trtllm_truss.errors import ArtifactError, TrussError
 
@@ -42,13 +43,15 @@ class HubErrors:
     Args:
         name: the setting and the repository: ``engine_repository 'org/name'``.
         revision: branch, tag or commit; None is the main branch.
-        token: None if not declared, empty if declared without a value.
+        token: None if not declared, empty if declared without a value; not sent to an
+            `unsafe_endpoint`.
     """
 
     def __init__(self, name: str, revision: str | None, token: str | None) -> None:
         self._name = name
         self._revision = revision
-        self._token = token
+        self._unsafe = unsafe_endpoint() if token else None
+        self._token = None if self._unsafe else token
 
     @contextmanager
     def translated(self, lost: str = "cannot be reached") -> Iterator[None]:
@@ -134,6 +137,8 @@ class HubErrors:
 
     @property
     def _no_token(self) -> str:
+        if self._unsafe:
+            return f"{_SECRET} was not sent: HF_ENDPOINT is {self._unsafe}; set it to an https URL"
         return f"{_SECRET} is {'not set' if self._token is None else 'empty'}; {_WHERE}"
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trtllm_truss.artifacts.hub_errors import HubErrors, keep_urls_out_of_logs
+from trtllm_truss.artifacts.hub_token import unsafe_endpoint
 from trtllm_truss.artifacts.open_repository import is_on_hub, open_repository
 from trtllm_truss.artifacts.retrying import Interrupted, Unreachable, retrying
 from trtllm_truss.builder.model_card import CARD_FILE, model_card
@@ -82,6 +83,11 @@ def _to_hub(engine: Path, manifest: Manifest, repository: str, token: str | None
     if not token:
         raise BuildError(
             f"publishing to {repository} needs the secret hf_access_token with write access."
+        )
+    if endpoint := unsafe_endpoint():
+        raise BuildError(
+            f"publishing to {repository} would send the secret hf_access_token to {endpoint} "
+            "unencrypted; set HF_ENDPOINT to an https URL."
         )
     keep_urls_out_of_logs()
     name = f"{_SETTING} {repository!r}"

@@ -51,7 +51,7 @@ Refusal = tuple[int, str, str]
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a name or address is loopback, without resolving it."""
+    """Return whether a name or address is loopback, as `settings.addresses`, for the package."""
     name = host.lower().rstrip(".")
     if name == "localhost" or name.endswith(".localhost"):
         return True

@@ -30,7 +30,8 @@ _PREFIXES = (
 )
 _PROXIES = frozenset({"http_proxy", "https_proxy", "all_proxy", "no_proxy"})
 _SECRET_NAME = re.compile(r"SECRET|PASSW|CREDENTIAL|(^|_)(API|ACCESS|AUTH)?(KEY|TOKEN)(_|$)", re.I)
-_PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:[^/@\s]*@")
+_USER_IN_URL = re.compile(r"://[^/@\s]+@")  # a proxy's user alone may be a token
+_USER = re.compile(r"[^/@\s]+@")
 
 
 def child_environment(
@@ -56,4 +57,6 @@ def _is_known(name: str, *, online: bool) -> bool:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    return bool(_SECRET_NAME.search(name) or _PASSWORD_IN_URL.search(value))
+    is_proxy = name.lower() in _PROXIES  # whose URL may lack its scheme
+    has_user = _USER_IN_URL.search(value) or (is_proxy and _USER.match(value))
+    return bool(_SECRET_NAME.search(name) or has_user)
