@@ -45,7 +45,8 @@ SHARED_FIXTURES = (
         "server",
         "smollm2_checkpoint",
     ),
-    *("page", "gpu_server", "triton", "restarting", "tool_server", "warm_triton", "wheel"),
+    *("page", "gpu_server", "slow_thinker", "thinker", "triton", "restarting", "tool_server"),
+    *("warm_triton", "wheel"),
 )
 """Shared servers and models; one worker runs all tests of each."""
 

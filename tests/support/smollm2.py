@@ -21,9 +21,11 @@ def smollm2_tokenizer() -> TextTokenizer:
     return load_tokenizer(smollm2_file())
 
 
-def write_smollm2_tokenizer(folder: Path) -> Path:
-    """Write the tokenizer as Hugging Face's files; return the folder."""
-    folder.mkdir(parents=True)
+def write_smollm2_tokenizer(folder: Path, template: str = "") -> Path:
+    """Write the tokenizer as Hugging Face's files, with a chat template; return the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if template:
+        (folder / "chat_template.jinja").write_text(template)
     (folder / "tokenizer.json").write_text(read_gguf_tokenizer(smollm2_file()).backend.to_str())
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>"}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))

@@ -42,9 +42,11 @@ class Generation:
         self.outputs = request.requested_output_names()
         self.prompt = self.inputs["input_ids"].tolist()
         self.tokens = behaviour.get("tokens", self.prompt)
+        if "scripts" in behaviour:
+            self.tokens = self._scripted(behaviour["scripts"])
         self.beam_width = self._value("beam_width", 1)
         self.wanted = min(self._value("request_output_len"), limits.max_seq_len - len(self.prompt))
-        if "tokens" in behaviour:
+        if "tokens" in behaviour or "scripts" in behaviour:
             self.wanted = min(self.wanted, len(self.tokens))
         self.end_id = self._value("end_id", -1)
         self.streaming = self._value("streaming", False)
@@ -61,6 +63,22 @@ class Generation:
 
     def _value(self, name, default: Any = None):
         return self.inputs[name].item() if name in self.inputs else default
+
+    def _scripted(self, scripts):
+        words = [
+            self._value(name, b"").decode()
+            for name in ("guided_decoding_guide_type", "guided_decoding_guide")
+        ]
+        guide = " ".join(words).strip()
+        return next(
+            (
+                ids
+                for prompt, text, ids in scripts
+                if self.prompt[len(self.prompt) - len(prompt) :] == prompt
+                and (text in guide if text and guide else text is None and not guide)
+            ),
+            self.prompt,
+        )
 
     def refusal(self, limits):
         longest = min(limits.max_seq_len - 1, limits.max_num_tokens)
@@ -91,6 +109,33 @@ class Generation:
         return [token], ended
 
 
+class BlockCache:
+    """Blocks of ended sequences; a later prompt reuses whole ones from its beginning.
+
+    The last token of a sequence was never an input, so it is in no block.
+
+    Source: https://nvidia.github.io/TensorRT-LLM/advanced/kv-cache-reuse.html.
+    """
+
+    BLOCK_TOKENS = 32
+
+    def __init__(self):
+        self._blocks = set()
+
+    def add(self, ids):
+        size = self.BLOCK_TOKENS
+        self._blocks |= {tuple(ids[:end]) for end in range(size, len(ids) + 1, size)}
+
+    def reused(self, prompt):
+        """Return the number of tokens of a prompt that are in the cache."""
+        end = 0
+        while end + self.BLOCK_TOKENS < len(prompt):  # the last token is always computed
+            if tuple(prompt[: end + self.BLOCK_TOKENS]) not in self._blocks:
+                break
+            end += self.BLOCK_TOKENS
+        return end
+
+
 class Batch:
     def __init__(self, behaviour, limits, log):
         self._behaviour = behaviour
@@ -100,6 +145,7 @@ class Batch:
         self._news = threading.Condition()
         self._waiting: deque[Generation] = deque()
         self._active: list[Generation] = []
+        self._cache = BlockCache()
         self._iterations = 0
         self._look_at = 0.0
         threading.Thread(target=self._run, daemon=True).start()
@@ -139,7 +185,12 @@ class Batch:
                     self._look_at = time.monotonic() + self._limits.check_s
                 self._drop_cancelled(looks)
                 while self._waiting and len(self._active) < self._limits.max_batch_size:
-                    self._active.append(self._waiting.popleft())
+                    generation = self._waiting.popleft()
+                    self._active.append(generation)
+                    if generation.behaviour.get("log_reuse"):
+                        reused = self._cache.reused(generation.prompt)
+                        length = len(generation.prompt)
+                        self._log(f"reused id={generation.id} tokens={reused} of={length}")
             self._iterate()
 
     def _idle_s(self):
@@ -160,6 +211,7 @@ class Batch:
                     gone = generation.stopped or (looks and generation.sender.is_cancelled())
                 if gone:
                     place.remove(generation)
+                    self._cache.add(generation.prompt + generation.output[:-1])
                     self._log(f"cancelled id={generation.id} after={len(generation.output)}")
                     self._send(generation, [], last=True)
 
@@ -184,6 +236,7 @@ class Batch:
                 self._send(generation, prompt + generation.output, last=True)
             if last:
                 self._active.remove(generation)
+                self._cache.add(generation.prompt + generation.output[:-1])
 
     def _misbehave(self):
         if self._iterations > self._behaviour.get("crash_after", float("inf")):

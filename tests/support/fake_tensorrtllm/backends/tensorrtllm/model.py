@@ -12,6 +12,9 @@ The engine folder is laid out as a real one (`fake_tensorrtllm.write_engine` doe
     crash_after   abort the server after so many iterations with requests
     hang_after    stop answering after so many iterations with requests
     log_requests  1: write the tensors of each request to the log
+    scripts       JSON file of `[prompt, guide, ids]`: the ids answer requests whose prompt ends in
+                  these ids and whose guide contains this text, without a guide null
+    log_reuse     1: write to the log how many tokens of each prompt are in the KV cache
 
 Keys of a request, in `rank0.engine` for all of them, in `<request id>.request` for one:
 
@@ -24,6 +27,9 @@ Keys of a request, in `rank0.engine` for all of them, in `<request id>.request` 
     ignore_cancel   1: go on after the request was cancelled or stopped
     ignore_stop     1: answer a `stop` like any other request, as backends without it do
     ignore_stop_words  1: generate on after a stop word
+
+A guide binds from the first token on, as in the executor: an answer with a guide is the script's
+for that guide.
 
 It fails with the real backend's messages and logs the end of cancelled requests to stderr:
 `[fake] cancelled id=ID after=TOKENS`. As with the real backend, a rank above 0 never becomes ready,
@@ -48,6 +54,8 @@ _KEYS = {
     **dict.fromkeys(("log_requests", "error_at", "ignore_cancel", "ignore_stop"), int),
     "ignore_stop_words": int,
     **dict.fromkeys(("load_error", "error", "final"), str),
+    "log_reuse": int,
+    "scripts": lambda path: json.loads(Path(path).read_text()),
     "tokens": lambda text: [int(word) for word in text.split(",") if word],
 }
 _BATCHING = ("inflight_fused_batching", "inflight_batching", "V1", "v1")
