@@ -88,13 +88,12 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         read_metadata(tmp_path / "gone.gguf")
 
 
-@pytest.mark.parametrize("value", [["token"] * 100, list(range(100))])
+@pytest.mark.parametrize("value", [["token"] * 100, Typed("I", [1] * 100)])
 def test_a_header_out_of_bounds_is_refused(
-    value: list[str] | list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    value: list[str] | Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = tmp_path / "model.gguf"
-    file.write_bytes(header({"a": value}))
-    assert read_metadata(file) == {"a": value}
+    file = write(tmp_path, header({"a": value}))
+    assert len(read_metadata(file)) == 1
     monkeypatch.setattr(gguf, "_MAX_HEADER_BYTES", 200)
     with pytest.raises(ArtifactError, match="its header has more than 200 bytes"):
         read_metadata(file)
