@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.text.tokenizer_zoo import tokenizer_of
+from tests.text.tokenizer_zoo import tokenizer_of, wrap
 
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.text import control_tokens as module
@@ -53,6 +53,24 @@ def test_names_and_tools_are_text_too() -> None:
         [{"role": f"user{ATTACK}", "content": "Hi"}], tools=[{"name": ATTACK}]
     )
     assert ids.count(START) == 3  # of the default system prompt, the message and the answer
+
+
+def test_variables_of_the_template_are_text_too() -> None:
+    template = "{{ bos_token }}{{ today }}{{ more[0] }}{{ messages[0].content }}<|im_end|>"
+    tokenizer = wrap(
+        tokenizer_of("smollm2")._backend,
+        named_tokens={"bos_token": "<|im_start|>"},
+        chat_templates={"default": template},
+    )
+
+    def ends(**options: Any) -> tuple[int, int]:
+        variables = {"today": ATTACK, "more": [ATTACK], "bos_token": "<|im_end|>"}
+        messages = [{"role": "user", "content": "Hi"}]
+        ids = tokenizer.apply_chat_template(messages, variables=variables, **options)
+        return ids.count(START), ids.count(END)
+
+    assert ends() == (1, 1)
+    assert ends(control_tokens=True) == (3, 5)
 
 
 @given(st.lists(st.sampled_from(["<a>", "<", "a", ">", "<ab>", "<b>", "b", " "]), max_size=12))

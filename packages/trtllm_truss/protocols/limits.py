@@ -44,3 +44,6 @@ MAX_WORD_CHARACTERS = 256
 
 MAX_GUIDE_CHARACTERS = 1 << 16
 """Length of a JSON schema, a regular expression or a grammar."""
+
+MAX_TEMPLATE_VARIABLES_CHARACTERS = 1 << 16
+"""Length of `chat_template_kwargs` as JSON."""

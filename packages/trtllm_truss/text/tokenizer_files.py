@@ -23,6 +23,7 @@ from trtllm_truss.text.tokenizer_conversion import convert_tokenizer
 from trtllm_truss.text.tokenizer_parts import TokenizerParts
 from trtllm_truss.text.tokenizer_schemas import (
     MAX_TOKEN_CHARACTERS,
+    ROLES,
     EndIds,
     GenerationConfig,
     TokenizerConfig,
@@ -31,9 +32,6 @@ from trtllm_truss.text.tokenizer_schemas import (
 )
 from trtllm_truss.validation import broken_rule, dotted_path, shown, shown_name
 
-_ROLES = (
-    "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token",
-)  # fmt: skip
 _SAMPLING = ("temperature", "top_p", "top_k", "repetition_penalty")
 _MAX_IDS = 1 << 22
 """Bound of a tokenizer's ids: 16 times the largest vocabulary of a current model."""
@@ -71,7 +69,7 @@ def _assemble(folder: Path, backend: Tokenizer) -> TokenizerParts:
         ends = _read_object(ends_file, EndIds)
 
     declared = {**special_tokens, **config}
-    named_tokens = {role: text for role in _ROLES if (text := _content(declared.get(role)))}
+    named_tokens = {role: text for role in ROLES if (text := _content(declared.get(role)))}
     special = _complete_vocabulary(backend, config.get("added_tokens_decoder") or {})
     _mark_special(backend, [*special, *named_tokens.values(), *_additional_tokens(declared)])
     _check_vocabulary(folder, backend)

@@ -9,6 +9,11 @@ from pydantic import BeforeValidator, Field
 
 from trtllm_truss.engines.json_files import INT32_MAX, JsonObject
 
+ROLES = (
+    "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token",
+)  # fmt: skip
+"""Special tokens with a name, which chat templates use."""
+
 MAX_TOKEN_CHARACTERS = 4096
 MAX_END_IDS = 64
 """Ids that end a text; each request sends all of them to the engine."""

@@ -367,6 +367,21 @@ def test_what_is_not_served_is_refused_by_name(name: str) -> None:
             "chat_template_kwargs",
             ["holds tools", "field of its own"],
         ),
+        (
+            {"chat_template_kwargs": {"bos_token": "x"}},
+            "chat_template_kwargs",
+            ["holds bos_token", "the tokenizer sets it"],
+        ),
+        (
+            {"chat_template_kwargs": {"raise_exception": 1}},
+            "chat_template_kwargs",
+            ["holds raise_exception", "function of chat templates"],
+        ),
+        (
+            {"chat_template_kwargs": {"custom_tools": [{}] * 30_000}},
+            "chat_template_kwargs",
+            ["more than 65536 characters as JSON", "shorten it"],
+        ),
         ({"min_tokens": 9, "max_tokens": 8}, "min_tokens", ["9", "at most", "8"]),
         ({"tempature": 1}, "tempature", ["did you mean temperature?"]),
     ],

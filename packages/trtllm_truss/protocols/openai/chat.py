@@ -9,7 +9,11 @@ from pydantic import Field
 
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.fields import INT32_MAX, NonEmpty, Unsupported
-from trtllm_truss.protocols.limits import MAX_MESSAGES, MAX_TOOLS
+from trtllm_truss.protocols.limits import (
+    MAX_MESSAGES,
+    MAX_TEMPLATE_VARIABLES_CHARACTERS,
+    MAX_TOOLS,
+)
 from trtllm_truss.protocols.openai.fields import (
     REFUSED_EXTENSIONS,
     UNUSED_EXTENSIONS,
@@ -23,6 +27,7 @@ from trtllm_truss.protocols.openai.generation import (
 )
 from trtllm_truss.protocols.openai.messages import read_messages
 from trtllm_truss.protocols.openai.shapes import ChatShape, OpenAICall
+from trtllm_truss.protocols.openai.template_variables import template_variables
 from trtllm_truss.protocols.openai.tools import read_tool_use
 from trtllm_truss.protocols.tool_use import ANY_FORMATS, ModelFormats
 from trtllm_truss.requests import ChatFormat, GenerationRequest
@@ -40,7 +45,9 @@ class ChatExtensions(SharedFields):
     )
     chat_template_kwargs: dict[str, Any] = Field(
         default_factory=dict,
-        description="Further variables of the template, such as `enable_thinking`.",
+        description="Further variables of the template, such as `enable_thinking`; at most "
+        f"{MAX_TEMPLATE_VARIABLES_CHARACTERS:,} characters as JSON. Control tokens in them are "
+        "plain text.",
     )
 
 
@@ -109,10 +116,6 @@ UNUSED = {
 
 _ALL_REFUSED = {**REFUSED_EXTENSIONS, **REFUSED}
 _ALL_UNUSED = {**UNUSED_EXTENSIONS, **UNUSED}
-
-
-_FIELDS_OF_TEMPLATES = ("messages", "tools", "add_generation_prompt", "continue_final_message")
-"""Variables of templates that are fields of the request."""
 
 
 def parse_chat(
@@ -198,13 +201,7 @@ def chat_format(fields: ChatExtensions, last_role: str, reasoning_effort: str | 
             "messages with one by the assistant.",
             param="continue_final_message",
         )
-    variables = dict(fields.chat_template_kwargs)
-    for name in _FIELDS_OF_TEMPLATES:
-        if name in variables:
-            raise InvalidRequest(
-                f"chat_template_kwargs holds {name}; send it as a field of its own.",
-                param="chat_template_kwargs",
-            )
+    variables = template_variables(fields.chat_template_kwargs)
     if reasoning_effort is not None:
         variables.setdefault("reasoning_effort", reasoning_effort)
     begins = fields.add_generation_prompt
