@@ -16,6 +16,7 @@ MEASURED = (
     "slow-readers",
     "endurance",
     "hostile",
+    "leavers",
     "download",
     "cold-start",
     "llm-api",
