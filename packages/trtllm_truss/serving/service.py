@@ -26,6 +26,7 @@ from trtllm_truss.machine.checks import check_machine
 from trtllm_truss.machine.describe import Machine, container_sentences, describe
 from trtllm_truss.metrics.collector import Metrics, exposed
 from trtllm_truss.processes.leftovers import sweep, temporary_folder
+from trtllm_truss.serving.memory import settle_memory
 from trtllm_truss.serving.preflight import ResolvedEngine, host_info, resolve_engine
 from trtllm_truss.serving.rendering import render_engine
 from trtllm_truss.serving.supervisor import Supervisor
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 _triton_log = logging.getLogger("triton")
 
-_OBJECTS_BEFORE_COLLECTION = 200_000  # 512 requests in flight hold fewer
 _OPEN_FILES = 65_536  # more make programs slow that close all they might have
 _WEIGHTS_BYTES_PER_S = 2e8  # of a slow network disk; an engine's files load several times faster
 _GIVEN_UP_STATUS = 70  # EX_SOFTWARE: the engine cannot be kept running
@@ -262,8 +262,14 @@ class Service:
         )
         self._resources.enter_context(exposed(self.metrics, lambda: supervisor.metrics_port))
         self._running = _Running(supervisor, path, tokenizer.sampling, tokenizer.chat_template)
-        _settle_memory()
+        self._resources.callback(
+            settle_memory(lambda: not (path.admission.running or path.admission.waiting))
+        )
         logger.info("ready after %.1f s", log.elapsed_s)
+
+    def _is_idle(self) -> bool:
+        path = self._running and self._running.path
+        return not (path and (path.admission.running or path.admission.waiting))
 
     def _kv_cache(self) -> tuple[int, int]:
         """Return the reserved tokens of the KV cache and its capacity, 0 if unknown."""
@@ -392,9 +398,3 @@ def _import_request_path(then: Callable[[], object]) -> None:
     then()
     gc.collect()
     gc.freeze()
-
-
-def _settle_memory() -> None:
-    """Exempt long-lived objects from garbage collection, and collect rarely."""
-    gc.freeze()
-    gc.set_threshold(_OBJECTS_BEFORE_COLLECTION)
