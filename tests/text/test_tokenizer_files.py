@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from tokenizers import Tokenizer
 from trtllm_truss.errors import ArtifactError, InvalidRequest
 from trtllm_truss.serving.rendering import write_tokenizer_info
 from trtllm_truss.text.tokenizer import load_tokenizer
+from trtllm_truss.text.tokenizer_growth import growth
 from trtllm_truss.text.tokenizer_parts import LibraryPanic
 
 
@@ -203,6 +205,63 @@ def test_ids_and_tokens_out_of_all_bounds_are_refused(folder: Path, token: dict[
     assert "tokenizer.json" in refused.value.message
     with pytest.raises(ArtifactError):
         write_tokenizer_info(folder, folder / "info.json")
+
+
+def charsmap(*texts: str) -> str:
+    content = b"".join(text.encode() + b"\0" for text in texts)
+    return base64.b64encode(bytes(4) + content).decode()
+
+
+REPLACED = {"type": "Replace", "pattern": {"String": "a"}, "content": "b"}
+
+
+@pytest.mark.parametrize(
+    ("part", "step", "characters"),
+    [
+        ("normalizer", {**REPLACED, "content": "b" * 300_000}, 300_000),
+        ("decoder", {**REPLACED, "content": "b" * 65}, 65),
+        ("normalizer", {"type": "Prepend", "prepend": "b" * 65}, 65),
+        (
+            "normalizer",
+            {"type": "Sequence", "normalizers": [{**REPLACED, "content": "a" * 9}] * 2},
+            81,
+        ),
+    ],
+)
+def test_a_tokenizer_that_makes_much_of_little_is_refused(
+    folder: Path, part: str, step: dict[str, Any], characters: int
+) -> None:
+    change(folder, **{part: step})
+    with pytest.raises(ArtifactError, match=f"the {part} .* makes {characters} characters of one"):
+        load_tokenizer(folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"), [((), 0), (("a", "\ufdfa" * 3, "bb"), 3), (("b" * 99,), 99)]
+)
+def test_growth_of_a_map_of_characters(content: tuple[str, ...], expected: int) -> None:
+    class Precompiled:
+        def __getstate__(self) -> bytes:
+            step = {"type": "Precompiled", "precompiled_charsmap": charsmap(*content)}
+            return json.dumps(step).encode()
+
+    assert growth(Precompiled()) == expected
+
+
+def test_text_on_which_an_expression_gives_up_is_the_callers_fault(folder: Path) -> None:
+    change(
+        folder,
+        pre_tokenizer={
+            "type": "Split",
+            "pattern": {"Regex": "(a+)+$"},
+            "behavior": "Isolated",
+            "invert": False,
+        },
+    )
+    tokenizer = load_tokenizer(folder)
+    with pytest.raises(InvalidRequest, match=r"prompt holds text on which .* change or shorten it"):
+        tokenizer.encode("a" * 60 + "!")
+    assert tokenizer.encode("fox")
 
 
 @pytest.mark.parametrize(

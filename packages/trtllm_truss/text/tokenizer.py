@@ -29,6 +29,9 @@ _LONG_CHARACTERS = 1 << 15
 _TAIL_MARGIN_TOKENS = 64
 """Tokens at the beginning of a tail that may depend on the text before it."""
 
+_GIVEN_UP = "Onig: Regex search error"
+"""In the panic of `tokenizers` at Oniguruma's limits (onig 6.5, `lib.rs`)."""
+
 _CUT_TOKENS = 8
 """Tokens that a cut can add to a text."""
 
@@ -105,7 +108,8 @@ class TextTokenizer:
             The ids; empty for an empty text without special tokens.
 
         Raises:
-            InvalidRequest: the text holds half of a surrogate pair.
+            InvalidRequest: the text holds half of a surrogate pair, or is too hard for one of
+                the tokenizer's regular expressions.
             TooManyTokens: the text is long and has more tokens than `max_tokens`.
         """
         try:
@@ -121,6 +125,14 @@ class TextTokenizer:
                 "characters",
                 param=field,
             ) from error
+        except LibraryPanic as panic:
+            if _GIVEN_UP not in str(panic):
+                raise
+            raise InvalidRequest(
+                f"{field} holds text on which the tokenizer's regular expression takes too long; "
+                "change or shorten it.",
+                param=field,
+            ) from None
 
     @panics_as_errors()
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:

@@ -20,6 +20,7 @@ from tokenizers import AddedToken, Tokenizer
 from trtllm_truss.engines.json_files import JsonObject
 from trtllm_truss.errors import ArtifactError
 from trtllm_truss.text.tokenizer_conversion import convert_tokenizer
+from trtllm_truss.text.tokenizer_growth import MAX_GROWTH, growth
 from trtllm_truss.text.tokenizer_parts import TokenizerParts
 from trtllm_truss.text.tokenizer_schemas import (
     MAX_TOKEN_CHARACTERS,
@@ -102,7 +103,7 @@ def _check_vocabulary(folder: Path, backend: Tokenizer) -> None:
     """Refuse what would cost memory or requests later.
 
     Raises:
-        ArtifactError: an id or an added token is far larger than that of any model.
+        ArtifactError: an id, an added token or a replacement is far larger than that of any model.
     """
     largest = max(backend.get_vocab(with_added_tokens=True).values(), default=0)
     if largest >= _MAX_IDS:
@@ -110,6 +111,14 @@ def _check_vocabulary(folder: Path, backend: Tokenizer) -> None:
             f"the tokenizer in {folder} has the id {largest}; ids must be less than {_MAX_IDS}. "
             "Correct tokenizer.json, or name another tokenizer_repository."
         )
+    for name, component in (("normalizer", backend.normalizer), ("decoder", backend.decoder)):
+        longer = growth(component)
+        if longer > MAX_GROWTH:
+            raise ArtifactError(
+                f"the {name} of the tokenizer in {folder} makes {longer} characters of one; at "
+                f"most {MAX_GROWTH} are allowed. Correct tokenizer.json, or name another "
+                "tokenizer_repository."
+            )
     for token_id, token in backend.get_added_tokens_decoder().items():
         if len(token.content) > MAX_TOKEN_CHARACTERS:
             raise ArtifactError(
