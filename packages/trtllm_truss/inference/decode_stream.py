@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Sequence
 
 from trtllm_truss.errors import DeadlineExceeded
 from trtllm_truss.inference.heartbeat import EngineHeartbeat
@@ -79,6 +79,7 @@ class AnswerReader:
         self._counts_reasoning = self._reasoning_end is not None or self._reasoning is not None
         self._reasoning_tokens: int | None = None
         self._next_at = 0.0
+        self._items: list[AnswerItem] = []
 
     async def read(self, stream: ResponseStream) -> list[AnswerItem]:
         """Wait for the next tokens and return their items; the last one is a `GenerationEnd`.
@@ -98,31 +99,32 @@ class AnswerReader:
         deadlines.tokens_came(now)
         if now >= deadlines.at() and not chunk.final:  # tokens still come, but for too long
             raise deadlines.exceeded()
-        return list(self._items(chunk))
+        self._items = []
+        self._read(chunk)
+        return self._items
 
-    def _items(self, chunk: EngineChunk) -> Iterator[AnswerItem]:
+    def _read(self, chunk: EngineChunk) -> None:
         ids, end_id = self._prepared.cut_at_end(chunk.token_ids)
         if self._reasoning is None:
-            return self._read_text(ids, end_id, chunk)
-        return self._read_reasoning(self._reasoning, ids, end_id, chunk)
+            self._read_text(ids, end_id, chunk)
+        else:
+            self._read_reasoning(self._reasoning, ids, end_id, chunk)
 
-    def _read_text(
-        self, ids: Sequence[int], end_id: int | None, chunk: EngineChunk
-    ) -> Iterator[AnswerItem]:
+    def _read_text(self, ids: Sequence[int], end_id: int | None, chunk: EngineChunk) -> None:
         end = self._reasoning_end
         if end is not None and self._reasoning_tokens is None and end in ids:
             self._reasoning_tokens = self._generated + ids.index(end) + 1
-        has_stopped = yield from self._push(ids, chunk)
+        has_stopped = self._push(ids, chunk)
         if end_id is not None or has_stopped or chunk.final:
-            yield from self._ending(end_id, chunk)
+            self._ending(end_id, chunk)
 
     def _read_reasoning(
         self, reader: ReasoningReader, ids: Sequence[int], end_id: int | None, chunk: EngineChunk
-    ) -> Iterator[AnswerItem]:
+    ) -> None:
         plan, (state, _, head) = reader.plan, reader.read(ids)
         if not plan.is_guided and state in (State.NONE, State.ENDED):
             self._reasoning, self.is_last = None, True
-            yield from self._read_text(ids, end_id, chunk)
+            self._read_text(ids, end_id, chunk)
             return
         is_over = end_id is not None or chunk.final
         # The model's own end within its reasoning does not end an answer that must have a text.
@@ -137,26 +139,26 @@ class AnswerReader:
             state = State.NONE
         if state is State.NONE:
             self._reasoning_tokens = 0
-            yield from self._go_on([], plan.prefix, chunk)
+            self._go_on([], plan.prefix, chunk)
             return
         new = reader.ids[self._generated : None if head is None else -1]
-        has_stopped = yield from self._push(new, chunk)
+        has_stopped = self._push(new, chunk)
         if has_stopped:
-            yield from self._ending(None, chunk)
+            self._ending(None, chunk)
         elif state is State.ENDED:
             if head is not None:
                 self._generated += 1
                 self._record.tokens(1)
                 del reader.ids[-1]
             self._reasoning_tokens = self._generated
-            yield from self._go_on(reader.ids, (head or "") + plan.after_end, chunk)
+            self._go_on(reader.ids, (head or "") + plan.after_end, chunk)
         elif state is State.LIMIT or (is_over and not is_all):
             self._reasoning_tokens = self._generated
-            yield from self._go_on(reader.ids, plan.closing, chunk)
+            self._go_on(reader.ids, plan.closing, chunk)
         elif is_over:
-            yield from self._ending(end_id, chunk)
+            self._ending(end_id, chunk)
 
-    def _go_on(self, ids: Sequence[int], put_in: str, chunk: EngineChunk) -> Iterator[AnswerItem]:
+    def _go_on(self, ids: Sequence[int], put_in: str, chunk: EngineChunk) -> None:
         """Begin the text after the reasoning.
 
         Args:
@@ -173,13 +175,14 @@ class AnswerReader:
         whole = prepared.engine_request
         room = min(whole.max_tokens - self._generated, plan.context_tokens - len(prompt))
         self._max_tokens = self._generated + max(0, room)
-        yield from self._finish_text(chunk)
+        self._finish_text(chunk)
         if self._text.stopped or room < 1:
-            yield from self._ending(None, chunk)
+            self._ending(None, chunk)
             return
+        if self._echo:
+            self._add_echo()
         if put_in:
-            yield from self._echoed()
-            yield self._delta(put_in)
+            self._add(put_in)
         self._text = _text_stream(prepared, self._tokenizer)
         self._details = _TokenDetails(self._tokenizer)
         self._deadlines.begin_again(asyncio.get_running_loop().time())
@@ -191,41 +194,41 @@ class AnswerReader:
         end = prepared.engine_request.end_id if end_id is None else end_id
         return end in prepared.special_stop_words or end in prepared.request.stop_token_ids
 
-    def _push(self, ids: Sequence[int], chunk: EngineChunk) -> Generator[AnswerItem, None, bool]:
+    def _push(self, ids: Sequence[int], chunk: EngineChunk) -> bool:
         """Decode tokens; return True if a stop word ends the answer."""
         text = self._text
         piece = text.push(ids)
         self._generated += piece.used
         self._record.tokens(piece.used)
-        yield from self._echoed()
+        if self._echo:
+            self._add_echo()
         if piece.text:
-            yield self._delta(piece.text, self._details.of(text.tokens, chunk))
+            self._add(piece.text, self._details.of(text.tokens, chunk))
         return piece.stopped
 
-    def _echoed(self) -> Iterator[AnswerItem]:
-        if self._echo:
-            yield self._delta(self._echo)
-            self._echo = ""
+    def _add_echo(self) -> None:
+        self._add(self._echo)
+        self._echo = ""
 
-    def _finish_text(self, chunk: EngineChunk) -> Iterator[AnswerItem]:
+    def _finish_text(self, chunk: EngineChunk) -> None:
         tail = self._text.finish()
         if tail or self._text.tokens:
-            yield self._delta(tail, self._details.of(self._text.tokens, chunk))
+            self._add(tail, self._details.of(self._text.tokens, chunk))
 
-    def _ending(self, end_id: int | None, chunk: EngineChunk) -> Iterator[AnswerItem]:
+    def _ending(self, end_id: int | None, chunk: EngineChunk) -> None:
         prepared, text = self._prepared, self._text
         self.over = True
         self._heartbeat.request_answered()
-        yield from self._finish_text(chunk)
+        self._finish_text(chunk)
         ended = text.stopped or end_id is not None or self._generated < self._max_tokens
         stop_word = text.stop_word
         if ended and stop_word is None:
             stop_word = prepared.special_stop_word(end_id)
             if stop_word is not None and prepared.request.include_stop:
-                yield self._delta(stop_word)
+                self._add(stop_word)
         reason = FinishReason.STOP if ended else FinishReason.LENGTH
         self._record.finished(reason)
-        yield GenerationEnd(
+        end = GenerationEnd(
             reason,
             self._usage(),
             prepared.index,
@@ -233,10 +236,11 @@ class AnswerReader:
             seed=prepared.seed,
             prompt=prepared.prompt.tokens,
         )
+        self._items.append(end)
 
-    def _delta(self, text: str, tokens: tuple[Token, ...] = ()) -> TextDelta:
+    def _add(self, text: str, tokens: tuple[Token, ...] = ()) -> None:
         usage = self._usage() if self._counts else None
-        return TextDelta(text, self._prepared.index, tokens, usage)
+        self._items.append(TextDelta(text, self._prepared.index, tokens, usage))
 
     def _usage(self) -> Usage:
         return Usage(len(self._prepared.prompt.ids), self._generated, self._counted_reasoning())
