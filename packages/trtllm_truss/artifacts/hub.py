@@ -1,13 +1,15 @@
 """Hugging Face repositories through `huggingface_hub`, any release from 0.34 to 2.x.
 
-The library lists files and authenticates. This module reads their contents, because from 1.0 on the
-library restarts an interrupted file. Files in Xet storage are fetched by `hf_xet`, many chunks at a
-time (``HF_XET_HIGH_PERFORMANCE`` lets it use all cores and bandwidth).
+The library authenticates. This module lists files, because the library reads a listing of any
+length, and reads their contents, because from 1.0 on the library restarts an interrupted file.
+Files in Xet storage are fetched by `hf_xet`, many chunks at a time (``HF_XET_HIGH_PERFORMANCE``
+lets it use all cores and bandwidth).
 """
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import logging
 import shutil
 import threading
@@ -15,26 +17,24 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from http.client import HTTPMessage
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from typing import Any
+from urllib.parse import quote, urlsplit
 
 from trtllm_truss.artifacts.checksums import Digest
 from trtllm_truss.artifacts.direct import DirectClient
 from trtllm_truss.artifacts.hub_errors import HubErrors, keep_urls_out_of_logs
 from trtllm_truss.artifacts.hub_token import unsafe_endpoint
-from trtllm_truss.artifacts.listing import File, Listing, is_commit, shown
+from trtllm_truss.artifacts.listing import File, Listing, check_count, is_commit, shown
 from trtllm_truss.artifacts.ranges import WrongContentsError, check_answered, requested
 from trtllm_truss.artifacts.remote_source import RemoteSource
 from trtllm_truss.artifacts.store import Store
 from trtllm_truss.errors import ArtifactError
 
-if TYPE_CHECKING:
-    from huggingface_hub.hf_api import RepoSibling
-
 logger = logging.getLogger(__name__)
 
 _TIMEOUT_S = 30
 _CHUNK_BYTES = 1 << 18
+_MAX_LISTING_BYTES = 1 << 24
 _LEAST_DIRECT_BYTES = 1 << 22
 _PARTIAL = 206
 _Answer = tuple[bool, "Mapping[str, str] | HTTPMessage", Iterator["bytes | memoryview"]]
@@ -90,23 +90,39 @@ class _Hub:
         self._tags: dict[tuple[str, str], str | None] = {}
 
     def listing(self) -> Listing:
-        from huggingface_hub import HfApi
-
+        """List the files in one response of limited length, which the library would not limit."""
         try:
-            with self._errors.translated():
-                info = HfApi(token=self._token).model_info(
-                    self._repository,
-                    revision=self._revision,
-                    files_metadata=True,
-                    timeout=_TIMEOUT_S,
-                )
-            commit = info.sha or self._revision
-            return Listing(commit, tuple(_file(sibling, commit) for sibling in info.siblings or ()))
-        except (AttributeError, LookupError, TypeError, RecursionError) as error:
+            info = json.loads(self._model_info())
+            commit = info.get("sha") or self._revision
+            siblings = info.get("siblings") or ()
+            check_count(len(siblings))
+            return Listing(commit, tuple(_file(sibling, commit) for sibling in siblings))
+        except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
             raise ArtifactError(
                 f"the response is not the listing of a repository ({type(error).__name__}); check "
                 "HF_ENDPOINT."
             ) from error
+
+    def _model_info(self) -> bytes:
+        from huggingface_hub import constants
+        from huggingface_hub.utils import build_hf_headers, validate_repo_id  # type: ignore[attr-defined]
+
+        content = bytearray()
+        with ExitStack() as opened, self._errors.translated():
+            validate_repo_id(self._repository)
+            url = (
+                f"{constants.ENDPOINT}/api/models/{self._repository}/revision/"
+                f"{quote(self._revision, safe='')}?blobs=true"
+            )
+            headers = {**build_hf_headers(token=self._token), "Accept-Encoding": "identity"}
+            for chunk in _chunks(opened.enter_context(_get(url, headers))):
+                content += chunk
+                if len(content) > _MAX_LISTING_BYTES:
+                    raise ArtifactError(
+                        f"the listing has more than {_MAX_LISTING_BYTES:,} bytes; use a repository "
+                        "with fewer files."
+                    )
+        return bytes(content)
 
     @contextmanager
     def open(
@@ -210,12 +226,8 @@ class _Hub:
         with self._errors.translated():
             response = opened.enter_context(_get(url, headers))
         self._urls[place] = str(response.url)
-        chunks = (
-            response.iter_raw()
-            if hasattr(response, "iter_raw")
-            else response.iter_content(_CHUNK_BYTES)
-        )
-        return response.status_code == _PARTIAL, response.headers, self._translated(chunks)
+        chunks = self._translated(_chunks(response))
+        return response.status_code == _PARTIAL, response.headers, chunks
 
     def _translated(self, chunks: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
         with self._errors.translated("was interrupted"):
@@ -240,15 +252,22 @@ def _get(url: str, headers: Mapping[str, str]) -> Iterator[Any]:
         yield opened
 
 
+def _chunks(response: Any) -> Iterator[bytes]:
+    """Return the body of httpx's or of requests' response, in chunks."""
+    raw = hasattr(response, "iter_raw")
+    chunks: Iterator[bytes] = response.iter_raw() if raw else response.iter_content(_CHUNK_BYTES)
+    return chunks
+
+
 def _origin(url: str) -> tuple[str, str]:
     place = urlsplit(url)
     return place.scheme, place.netloc
 
 
-def _file(sibling: RepoSibling, commit: str) -> File:
+def _file(sibling: Mapping[str, Any], commit: str) -> File:
     """Convert a listed file; Git hashes small files, and Git LFS hashes large ones."""
-    path, lfs, blob_id = sibling.rfilename, sibling.lfs, sibling.blob_id
-    size = sibling.size if lfs is None else lfs.size
+    path, lfs, blob_id = sibling["rfilename"], sibling.get("lfs"), sibling.get("blobId")
+    size = sibling.get("size") if lfs is None else lfs["size"]
     if size is None:
         raise ArtifactError(
             f"{shown(path)} is listed without its size; set HF_ENDPOINT to a mirror that answers "
@@ -256,5 +275,5 @@ def _file(sibling: RepoSibling, commit: str) -> File:
         )
     if lfs is None and not blob_id:
         return File.unhashed(commit, path, size)
-    digest = Digest("git-sha1", blob_id or "") if lfs is None else Digest("sha256", lfs.sha256)
+    digest = Digest("git-sha1", blob_id or "") if lfs is None else Digest("sha256", lfs["sha256"])
     return File(path, size, digest.value, digest)

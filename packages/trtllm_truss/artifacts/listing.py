@@ -14,6 +14,8 @@ from pathlib import Path, PurePosixPath
 from trtllm_truss.artifacts.checksums import Digest
 from trtllm_truss.errors import ArtifactError
 
+MAX_FILES = 20_000
+
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _BLOB_NAME = re.compile(r"[0-9a-f]{32,64}(-[0-9]{1,5})?")
 _MAX_BYTES = 1 << 63
@@ -82,6 +84,7 @@ class Listing:
     files: tuple[File, ...]
 
     def __post_init__(self) -> None:
+        check_count(len(self.files))
         if self.commit != "" and not is_commit(self.commit):
             raise ArtifactError(
                 f"the listing names the commit {shown(self.commit)} instead of 40 hex digits; "
@@ -116,6 +119,15 @@ class Listing:
                     "one of them."
                 )
         return sorted(found, key=lambda file: file.size, reverse=True)
+
+
+def check_count(files: int) -> None:
+    """Refuse a repository of more than `MAX_FILES`; checked before each of them is."""
+    if files > MAX_FILES:
+        raise ArtifactError(
+            f"the repository lists more than {MAX_FILES:,} files; name a repository or a folder "
+            "with the model alone."
+        )
 
 
 def is_commit(name: object) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Collection, Iterator
+from itertools import islice
 from pathlib import Path
 
-from trtllm_truss.artifacts.listing import File, Listing
-from trtllm_truss.artifacts.source import check_readable
+from trtllm_truss.artifacts.listing import MAX_FILES, File, Listing
+from trtllm_truss.artifacts.source import check_readable, named
 from trtllm_truss.errors import ArtifactError
 
 PACKAGE = "package://"
@@ -35,16 +36,18 @@ class LocalSource:
             ArtifactError: the folder cannot be read, or a link leads out of it.
         """
         try:
+            paths = [*islice(self._files(self._folder, _MAX_DEPTH), MAX_FILES + 1)]
             files = tuple(
                 File(path.relative_to(self._folder).as_posix(), path.stat().st_size, "", None)
-                for path in self._files(self._folder, _MAX_DEPTH)
+                for path in paths
             )
         except OSError as error:
             raise ArtifactError(
                 f"{self._name} cannot be read ({error.strerror}: {error.filename}); check the path "
                 "and its permissions."
             ) from error
-        return Listing("", files)
+        with named(self._name):
+            return Listing("", files)
 
     def read(self, path: str) -> bytes:
         """Return a file's contents, up to `MAX_READ_BYTES`."""

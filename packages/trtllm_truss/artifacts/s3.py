@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_truss.artifacts.checksums import Digest
-from trtllm_truss.artifacts.listing import File, Listing
+from trtllm_truss.artifacts.listing import File, Listing, check_count
 from trtllm_truss.artifacts.ranges import check_answered, requested
 from trtllm_truss.artifacts.remote_source import RemoteSource
 from trtllm_truss.artifacts.retrying import Interrupted
@@ -81,9 +81,12 @@ class _Bucket:
             pages = self._client.get_paginator("list_objects_v2").paginate(
                 Bucket=self._bucket, Prefix=self._prefix
             )
-            keys = [entry["Key"] for page in pages for entry in page.get("Contents", ())]
-            # Consoles create empty objects as folders.
-            wanted = [key for key in keys if not key.endswith("/")]
+            wanted: list[str] = []
+            for page in pages:
+                keys = (entry["Key"] for entry in page.get("Contents", ()))
+                # Consoles create empty objects as folders.
+                wanted += (key for key in keys if not key.endswith("/"))
+                check_count(len(wanted))
             files = tuple(threads.map(self._file, wanted))
         if not files:
             raise ArtifactError(f"{self._name} has no objects; check the prefix.")

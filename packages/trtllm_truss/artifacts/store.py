@@ -120,7 +120,7 @@ class Store:
 
     def missing(self, listing: Listing, paths: Collection[str]) -> list[File]:
         """Return the files that are missing or not verified; largest first."""
-        verified = self._read().verified.get(listing.commit, [])
+        verified = set(self._read().verified.get(listing.commit, []))
         return [
             file
             for file in listing.select(paths)
