@@ -127,26 +127,25 @@ class ControlTokens:
         return value
 
     def _masked(self, text: str, tokens: re.Pattern[str]) -> str:
-        if len(text) <= _SLICE_CHARACTERS:
-            return tokens.sub(self._mark_of, text)
-        parts: list[str] = []
-        done = 0
-        for begin in range(0, len(text), _SLICE_CHARACTERS):
-            end = begin + _SLICE_CHARACTERS
+        masked: list[str] = []
+        begin = 0
+        while begin < len(text):
             # A token may begin in this slice and end in the next.
-            for match in tokens.finditer(text, max(begin, done), end + self._longest - 1):
-                if match.start() >= end:
-                    break
-                parts += (text[done : match.start()], self._mark_of(match))
-                done = match.end()
-        return "".join((*parts, text[done:]))
-
-    def _mark_of(self, match: re.Match[str]) -> str:
-        return self._marks[match.group()]
+            window = text[begin : begin + _SLICE_CHARACTERS + self._longest - 1]
+            parts, end = tokens.split(window), len(window)  # text, token, text …
+            while len(parts) > 1 and end - len(parts[-1]) - len(parts[-2]) >= _SLICE_CHARACTERS:
+                end -= len(parts.pop()) + len(parts.pop())
+            last = end - len(parts[-1])
+            end = max(last, min(end, _SLICE_CHARACTERS))
+            parts[-1] = parts[-1][: end - last]
+            parts[1::2] = map(self._marks.__getitem__, parts[1::2])
+            masked += parts
+            begin += end
+        return "".join(masked)
 
 
 def _one_of(texts: Collection[str]) -> re.Pattern[str]:
-    return re.compile(_alternatives(texts, _LEVELS) if texts else _NEVER)
+    return re.compile(f"({_alternatives(texts, _LEVELS) if texts else _NEVER})")
 
 
 def _alternatives(texts: Collection[str], levels: int) -> str:
