@@ -68,9 +68,11 @@ def _parser() -> argparse.ArgumentParser:
         "--megabytes", type=int, metavar="N", help="MiB of download (default: 2048)"
     )
     parser.add_argument(
-        "--minutes", type=float, metavar="N", help="duration of chaos (default: 10)"
+        "--minutes", type=float, metavar="N", help="duration of chaos (default: 10) or soak (30)"
     )
-    parser.add_argument("--seed", type=int, metavar="N", help="seed of chaos (default: random)")
+    parser.add_argument(
+        "--seed", type=int, metavar="N", help="seed of chaos and soak (default: random)"
+    )
     parser.add_argument(
         "--bodies", default="", metavar="TEXT", help="only hostile bodies with TEXT in their names"
     )

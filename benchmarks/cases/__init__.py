@@ -22,7 +22,7 @@ MEASURED = (
     "llm-api",
     "console",
 )
-ALL = (*MEASURED, "chaos")
+ALL = (*MEASURED, "chaos", "soak")
 
 
 def case(name: str) -> Callable[[Options], CaseResult]:

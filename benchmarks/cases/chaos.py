@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import secrets
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 
-from benchmarks.chaos.clients import CUT, FAULTS, LEFT, PREDICT, WHOLE, Tally, Visitor
+from benchmarks.chaos.clients import CUT, FAULTS, LEFT, PREDICT, WHOLE, Tally, Visitor, run_clients
+from benchmarks.chaos.inspected import serve_and_inspect
 from benchmarks.chaos.killer import Killer
 from benchmarks.chaos.texts import Texts
 from benchmarks.engine.backend import FAKE_BACKENDS
@@ -24,8 +22,7 @@ from benchmarks.options import Options
 from benchmarks.result import CaseResult, Column
 from benchmarks.servers.configuration import TOKENIZER_REPOSITORY, write_config
 from benchmarks.servers.target import Target
-from benchmarks.servers.truss import serve
-from benchmarks.servers.usage import Usage, descendants, truss_server, usage_by_role
+from benchmarks.servers.usage import Usage, descendants, usage_by_role
 
 _CLIENTS = 24
 _RANKS = 2
@@ -37,7 +34,6 @@ _BACK_LIMIT_S = 60.0
 _QUICKER = 6.0
 _MAX_BODY_BYTES = 1 << 20
 _MORE_MIB, _MORE_FDS, _MORE_THREADS = 100.0, 8, 4
-_UNHANDLED = re.compile(r"(unhandled|unforeseen) (error|exception)|Traceback")
 _ENGINE = {"step_ms": 5.0, "max_batch_size": 16, "world_size": _RANKS}
 _SERVING = {
     "hang_timeout_s": 3,
@@ -82,13 +78,11 @@ def run(options: Options) -> CaseResult:
     print(f"  seed {seed}", flush=True)
     options.work.mkdir(parents=True, exist_ok=True)
     log = options.work / "chaos.log"
-    with tempfile.TemporaryDirectory(prefix="chaos-") as temporary:
-        with serve(_configured(options), FAKE_BACKENDS, log=log, TMPDIR=temporary) as truss:
-            segments = f"trtllm_truss_{truss_server(truss.pid)}_*"
-            tally = asyncio.run(_chaos(truss, seed, minutes * 60, every_s, quicker, result))
-        left_behind = [*Path(temporary).iterdir(), *Path("/dev/shm").glob(segments)]
+    with serve_and_inspect(result, _configured(options), log, FAKE_BACKENDS) as truss:
+        tally = asyncio.run(_chaos(truss, seed, minutes * 60, every_s, quicker, result))
     _fill(result, tally)
-    _check(result, left_behind, log.read_text(encoding="utf-8", errors="replace"))
+    restarts = log.read_text(encoding="utf-8", errors="replace").count("engine restarted")
+    result.find(f"The engine was restarted {restarts} times.")
     return result
 
 
@@ -115,7 +109,7 @@ async def _chaos(
     url = f"http://127.0.0.1:{truss.port}"
     texts = Texts()
     visitors = [Visitor(n, seed, url, texts, _MAX_BODY_BYTES) for n in range(_CLIENTS)]
-    await _run_clients(visitors, Tally(), lambda: asyncio.sleep(_CALM_S / quicker))
+    await run_clients(visitors, Tally(), lambda: asyncio.sleep(_CALM_S / quicker))
     before = await _idle_state(truss, url, texts, result)
     killer = Killer(truss.pid, seed, every_s)
 
@@ -124,24 +118,13 @@ async def _chaos(
             await asyncio.wait_for(killer.run(), duration_s)
 
     tally = Tally()
-    await _run_clients(visitors, tally, kill)
+    await run_clients(visitors, tally, kill)
     after = await _idle_state(truss, url, texts, result)
     strikes = ", ".join(f"{count} × {name}" for name, count in sorted(killer.strikes.items()))
     result.find(f"{killer.strikes.total()} strikes: {strikes}.")
     if before is not None and after is not None:
         _compare(result, before, after)
     return tally
-
-
-async def _run_clients(
-    visitors: list[Visitor], tally: Tally, meanwhile: Callable[[], Awaitable[None]]
-) -> None:
-    """Run all clients until `meanwhile` ends."""
-    over = asyncio.Event()
-    running = [asyncio.create_task(visitor.run(tally, over)) for visitor in visitors]
-    await meanwhile()
-    over.set()
-    await asyncio.gather(*running)
 
 
 async def _idle_state(truss: Target, url: str, texts: Texts, result: CaseResult) -> _State | None:
@@ -207,13 +190,3 @@ def _fill(result: CaseResult, tally: Tally) -> None:
         result.find(example)
     if not tally.count(WHOLE):
         result.fault("no answer was whole.")
-
-
-def _check(result: CaseResult, left_behind: list[Path], log: str) -> None:
-    if left_behind:
-        result.fault(f"left behind: {', '.join(map(str, left_behind))}.")
-    if unhandled := _UNHANDLED.search(log):
-        start = log.rfind("\n", 0, unhandled.start()) + 1
-        result.fault(f"the log has: {log[start : start + 300]!r}.")
-    restarts = log.count("engine restarted")
-    result.find(f"The engine was restarted {restarts} times.")

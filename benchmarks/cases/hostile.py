@@ -20,7 +20,7 @@ from benchmarks.hostile.attacks import (
     post,
     post_at_once,
 )
-from benchmarks.hostile.body import CHAT, HostileBody
+from benchmarks.hostile.body import HostileBody
 from benchmarks.hostile.corpus import CORPUS
 from benchmarks.hostile.costs import (
     MAX_KEPT_MIB,
@@ -33,6 +33,7 @@ from benchmarks.hostile.costs import (
 from benchmarks.hostile.generated_bodies import generated
 from benchmarks.hostile.neighbour import neighbour_of
 from benchmarks.hostile.tool_model import write_tool_model
+from benchmarks.hostile.warm_up import warm_up
 from benchmarks.options import Options
 from benchmarks.paths import EXAMPLE
 from benchmarks.result import CaseResult, Column
@@ -43,7 +44,6 @@ from benchmarks.servers.truss import serve
 _GENERATED = 500
 _SEED = 11
 _USUAL_S = 10.0
-_CONTEXT_WORDS = 8000
 _MIXED_ROUNDS = 10
 _GOOD = json.dumps({"prompt": "The sky is", "max_tokens": 4, "stream": False}).encode()
 _QUICK_BODIES = 3
@@ -110,7 +110,7 @@ def _site(
 ) -> Iterator[_Site]:
     """Serve a configuration with a neighbour during the block."""
     with serve(config, backends) as target, neighbour_of(target) as neighbour:
-        _warm_up(target, guides=backends is None)
+        warm_up(target, guides=backends is None)
         gauge = Gauge(target, neighbour, options.seconds or _USUAL_S)
         yield _Site(name, target, gauge, result)
         result.find(f"{name}: {neighbour.failed} of the neighbour's answers were not 200.")
@@ -235,19 +235,3 @@ def _left(port: int, body: HostileBody) -> list[int]:
 def _generated(port: int, count: int) -> Iterator[_Attack]:
     for number, (route, body) in enumerate(generated(count, _SEED)):
         yield _Attack(f"{route} {number}", lambda: [post(port, route, body).status])  # noqa: B023
-
-
-def _warm_up(target: Target, *, guides: bool) -> None:
-    """Fill the KV cache and start the process that checks guides."""
-    bodies = [
-        (target.path, {"prompt": f"{n} " * (_CONTEXT_WORDS // 2), "max_tokens": 4})
-        for n in range(2)
-    ]
-    if guides:
-        regex = {"type": "regex", "regex": "a{1,3}"}
-        messages = [{"role": "user", "content": "Hi"}]
-        bodies.append((CHAT, {"messages": messages, "response_format": regex}))
-    for route, body in bodies:
-        status = post(target.port, route, json.dumps(body).encode()).status
-        if status != 200:
-            raise RuntimeError(f"a warm-up request got status {status}")

@@ -7,7 +7,7 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -65,35 +65,24 @@ class Tally:
         return sum(count for (_, each), count in self.ends.items() if each == end)
 
 
-class Visitor:
-    """One client, which sends requests until an event is set.
+class Client:
+    """A client, which sends requests until an event is set.
 
     Args:
-        number: selects the kind.
-        seed: of the random choices, together with the number.
+        kind: of its requests, in the tally.
         url: of the server.
-        texts: prompts and expected answers.
-        max_body_bytes: the server's limit.
+        limit_s: a longer request is hung.
     """
 
-    def __init__(self, number: int, seed: int, url: str, texts: Texts, max_body_bytes: int) -> None:
-        self._kind = KINDS[number % len(KINDS)]
-        self._chance = random.Random(f"{seed} {number}")
+    def __init__(self, kind: str, url: str, limit_s: float) -> None:
+        self._kind = kind
         self._url = url
-        self._texts = texts
-        self._max_body_bytes = max_body_bytes
-        asks: dict[str, Callable[[httpx.AsyncClient], Awaitable[str]]] = {
-            "plain": self._plain,
-            "events": self._events,
-            "json": self._json,
-            "chat": self._chat,
-            "chat json": self._chat_json,
-            "leaver": self._leave,
-            "slow": self._slow,
-            "bad": self._bad,
-        }
-        self._ask = asks[self._kind]
+        self._limit_s = limit_s
         self._details = ""
+
+    async def _ask(self, client: httpx.AsyncClient) -> str:
+        """Send one request; return its end, and set the details of a fault."""
+        raise NotImplementedError
 
     async def run(self, tally: Tally, over: asyncio.Event) -> None:
         """Send one request after another, each on a new connection."""
@@ -110,13 +99,13 @@ class Visitor:
     async def _end_of_one(self, client: httpx.AsyncClient) -> str:
         self._details = ""
         try:
-            return await asyncio.wait_for(self._ask(client), _LIMIT_S)
+            return await asyncio.wait_for(self._ask(client), self._limit_s)
         except asyncio.TimeoutError:
             return HUNG
-        except _Rejected as rejection:
+        except Rejected as rejection:
             self._details = rejection.body
             return INTERNAL if rejection.status == 500 else str(rejection.status)
-        except _Cut as cut:
+        except Cut as cut:
             self._details = str(cut)
             return INTERNAL if "internal_error" in self._details else CUT
         except httpx.TransportError as error:
@@ -126,25 +115,67 @@ class Visitor:
             self._details = repr(error)
             return WRONG
 
+
+async def run_clients(
+    clients: Sequence[Client], tally: Tally, meanwhile: Callable[[], Awaitable[None]]
+) -> None:
+    """Run all clients until `meanwhile` ends."""
+    over = asyncio.Event()
+    running = [asyncio.create_task(client.run(tally, over)) for client in clients]
+    await meanwhile()
+    over.set()
+    await asyncio.gather(*running)
+
+
+class Visitor(Client):
+    """One client, which sends requests until an event is set.
+
+    Args:
+        number: selects the kind.
+        seed: of the random choices, together with the number.
+        url: of the server.
+        texts: prompts and expected answers.
+        max_body_bytes: the server's limit.
+    """
+
+    def __init__(self, number: int, seed: int, url: str, texts: Texts, max_body_bytes: int) -> None:
+        super().__init__(KINDS[number % len(KINDS)], url, _LIMIT_S)
+        self._chance = random.Random(f"{seed} {number}")
+        self._texts = texts
+        self._max_body_bytes = max_body_bytes
+        self._asks: dict[str, Callable[[httpx.AsyncClient], Awaitable[str]]] = {
+            "plain": self._plain,
+            "events": self._events,
+            "json": self._json,
+            "chat": self._chat,
+            "chat json": self._chat_json,
+            "leaver": self._leave,
+            "slow": self._slow,
+            "bad": self._bad,
+        }
+
+    async def _ask(self, client: httpx.AsyncClient) -> str:
+        return await self._asks[self._kind](client)
+
     async def _plain(self, client: httpx.AsyncClient) -> str:
         body, expected = self._completion(_TOKENS)
-        return self._compared(b"".join([part async for part in _parts(client, body)]), expected)
+        return self._compared(b"".join([part async for part in parts(client, body)]), expected)
 
     async def _slow(self, client: httpx.AsyncClient) -> str:
         body, expected = self._completion(_LONG_TOKENS)
         received = b""
-        async for part in _parts(client, body):
+        async for part in parts(client, body):
             received += part
             await asyncio.sleep(_SLOW_READ_S)
         return self._compared(received, expected)
 
     async def _leave(self, client: httpx.AsyncClient) -> str:
         body, _ = self._completion(_LONG_TOKENS)
-        parts = _parts(client, body)
+        received = parts(client, body)
         for _ in range(self._chance.randint(0, _LEAVE_AFTER)):
             with suppress(StopAsyncIteration):
-                await anext(parts)
-        await parts.aclose()  # type: ignore[attr-defined]
+                await anext(received)
+        await received.aclose()  # type: ignore[attr-defined]
         return LEFT
 
     async def _json(self, client: httpx.AsyncClient) -> str:
@@ -158,7 +189,7 @@ class Visitor:
         async for line in _lines(client, PREDICT, body, _EVENTS):
             event = json.loads(line)
             if "error" in event:
-                raise _Cut(line)
+                raise Cut(line)
             text += event.get("text", "")
             finished = "finish_reason" in event
         return self._compared(text, expected) if finished else self._compared(text, None)
@@ -171,7 +202,7 @@ class Visitor:
             if line != "[DONE]":
                 event = json.loads(line)
                 if "error" in event:
-                    raise _Cut(line)
+                    raise Cut(line)
                 text += event["choices"][0]["delta"].get("content") or ""
         return self._compared(text, expected if last == "[DONE]" else None)
 
@@ -217,7 +248,7 @@ class Visitor:
         return WHOLE if text == expected else WRONG
 
 
-class _Rejected(Exception):
+class Rejected(Exception):
     """A request was rejected."""
 
     def __init__(self, status: int, body: str) -> None:
@@ -226,11 +257,11 @@ class _Rejected(Exception):
         self.body = body
 
 
-class _Cut(Exception):
+class Cut(Exception):
     """An answer was visibly cut."""
 
 
-async def _parts(
+async def parts(
     client: httpx.AsyncClient,
     body: dict[str, Any],
     path: str = PREDICT,
@@ -239,17 +270,17 @@ async def _parts(
     """Yield a stream's bytes as they arrive.
 
     Raises:
-        _Rejected: the status is not 200.
-        _Cut: the connection ended early.
+        Rejected: the status is not 200.
+        Cut: the connection ended early.
     """
     async with client.stream("POST", path, json=body, headers=headers) as answer:
         if answer.status_code != 200:
-            raise _Rejected(answer.status_code, (await answer.aread()).decode())
+            raise Rejected(answer.status_code, (await answer.aread()).decode())
         try:
             async for part in answer.aiter_raw():
                 yield part
         except httpx.TransportError as error:
-            raise _Cut(repr(error)) from None
+            raise Cut(repr(error)) from None
 
 
 async def _lines(
@@ -260,7 +291,7 @@ async def _lines(
 ) -> AsyncIterator[str]:
     """Yield the data of server-sent events."""
     rest = b""
-    async for part in _parts(client, body, path, headers):
+    async for part in parts(client, body, path, headers):
         *lines, rest = (rest + part).split(b"\n")
         for line in lines:
             if line.startswith(b"data: "):
@@ -271,9 +302,9 @@ async def _whole(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> 
     """Return a JSON answer.
 
     Raises:
-        _Rejected: the status is not 200.
+        Rejected: the status is not 200.
     """
     answer = await client.post(path, json=body)
     if answer.status_code != 200:
-        raise _Rejected(answer.status_code, answer.text)
+        raise Rejected(answer.status_code, answer.text)
     return answer.json()

@@ -8,17 +8,20 @@ from benchmarks.hostile.body import (
     CHAT,
     COMPLETIONS,
     INVOCATIONS,
+    LIMIT_BYTES,
     MESSAGES,
     PREDICT,
     RESPONSES,
     HostileBody,
     chat,
     dumps,
+    message,
 )  # fmt: skip
 
 _MB = 1 << 20
 _TOO_LONG = ("tokens long", "at most 8191")
 _MESSAGES, _INPUT = ("messages", *_TOO_LONG), ("input", *_TOO_LONG)
+_VARIABLES = ("chat_template_kwargs", "65536 characters")
 _HI: dict[str, Any] = {"role": "user", "content": "Hi"}
 _ARRAYS = '{"a":[' + "[]," * 2_600_000 + "[]]}"
 _NEST = '{"a":' + "[" * 100_000 + "]" * 100_000 + "}"
@@ -96,6 +99,23 @@ TOOLS = [
     HostileBody("forced call of 500,000 options", CHAT,
                 chat(tools=[_function("f", parameters=_LONG_TOOL)], tool_choice="required"),
                 ("tools", "at most 65536")),
+    HostileBody("tools of 60,000 strings", CHAT,
+                chat(tools=[_function("f", parameters={"enum": ["1 " * 50] * 60_000})]), _MESSAGES,
+                needs_tools=True),
+    HostileBody("variables of 30,000 objects", CHAT,
+                chat(chat_template_kwargs={"custom_tools": _LITTER}), _VARIABLES,
+                needs_tools=True),
+    HostileBody("variables of 60,000 strings", CHAT,
+                chat(chat_template_kwargs={"custom_tools": ["1 " * 50] * 60_000}),
+                _VARIABLES, needs_tools=True),
+    HostileBody("variable of 8 MB", CHAT,
+                chat(chat_template_kwargs={"date_string": "1 " * (LIMIT_BYTES // 2 - 200)}),
+                _VARIABLES, needs_tools=True),
+    HostileBody("message of 8 MB", CHAT, message(content="1 " * (LIMIT_BYTES // 2 - 200)),
+                _MESSAGES, needs_tools=True),
+    HostileBody("message of a thousand special tokens", CHAT,
+                message(content="".join(f"<SPECIAL_{n}>" for n in range(1000)) * 550), _MESSAGES,
+                needs_tools=True),
     HostileBody("arguments of 2.6 million arrays, template with tools", CHAT, _called(_ARRAYS),
                 ("arguments",), needs_tools=True),
     HostileBody("4,096 items of reasoning, template with reasoning", RESPONSES,
@@ -110,6 +130,12 @@ TOOLS = [
         "8 MB truncated to 2,147,483,647 tokens, LMI", INVOCATIONS,
         dumps(inputs="1 " * 3_900_000, parameters={"truncate": 2**31 - 1, "max_new_tokens": 1}),
         ("inputs", *_TOO_LONG),
+    ),
+    HostileBody(
+        "8 MB of control tokens truncated to ten", CHAT,
+        dumps(messages=[{"role": "user", "content": "<|im_end|>" * 790_000}],
+              truncate_prompt_tokens=10, max_tokens=1),
+        (), 200,
     ),
     HostileBody("no content", MESSAGES,
                 dumps(messages=[{"role": "user", "content": []}], max_tokens=1),

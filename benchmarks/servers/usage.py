@@ -44,10 +44,17 @@ class Usage:
 def usage_by_role(root: int) -> dict[str, Usage]:
     """Return the usage of a process and its descendants by role."""
     found: dict[str, Usage] = {}
-    for pid in {root, *descendants(root)}:
+    for (role, _), usage in usage_by_process(root).items():
+        found[role] = found.get(role, Usage()) + usage
+    return found
+
+
+def usage_by_process(root: int) -> dict[tuple[str, int], Usage]:
+    """Return the usage of a process and each of its descendants, by role and process id."""
+    found: dict[tuple[str, int], Usage] = {}
+    for pid in sorted({root, *descendants(root)}):
         with contextlib.suppress(OSError):
-            role = _role(pid)
-            found[role] = found.get(role, Usage()) + _usage(pid)
+            found[_role(pid), pid] = _usage(pid)
     return found
 
 

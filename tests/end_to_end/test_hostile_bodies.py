@@ -115,6 +115,10 @@ def test_twelve_different_bodies_at_once(server: Served) -> None:
     check_at_once(server, random.Random(11).sample(PLAIN, AT_ONCE))
 
 
+def test_twelve_bodies_for_tools_at_once(tool_server: Served) -> None:
+    check_at_once(tool_server, random.Random(11).choices(WITH_TOOLS, k=AT_ONCE))
+
+
 @pytest.mark.parametrize("name", ["message of control tokens", "guided_json of 2.6 million arrays"])
 def test_twelve_equal_bodies_at_once(server: Served, name: str) -> None:
     check_at_once(server, [next(body for body in CORPUS if body.name == name)] * AT_ONCE)

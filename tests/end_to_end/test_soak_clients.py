@@ -1,0 +1,50 @@
+"""The clients of the soak: each reads whole answers, leaves, or checks a verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from benchmarks.chaos.clients import LEFT, WHOLE, WRONG, Client, Tally
+from benchmarks.chaos.soak_clients import CALLS, Attacker, Guest, Leaver
+from benchmarks.hostile.body import PREDICT, HostileBody, dumps
+from tests.support.truss_process import Served
+
+LONG = HostileBody("a long prompt", PREDICT, dumps(prompt="1 " * 50_000), ())
+
+
+def ends_of_one(client: Client) -> dict[tuple[str, str], int]:
+    tally = Tally()
+
+    async def visit() -> None:
+        over = asyncio.Event()
+        running = asyncio.create_task(client.run(tally, over))
+        await asyncio.sleep(0)
+        over.set()
+        await running
+
+    asyncio.run(visit())
+    assert not [example for example in tally.examples if "wrong" not in example], tally.examples
+    return dict(tally.ends)
+
+
+def url_of(server: Served) -> str:
+    return f"http://127.0.0.1:{server.port}"
+
+
+@pytest.mark.parametrize("kind", CALLS)
+def test_a_guest_reads_a_whole_answer(server: Served, kind: str) -> None:
+    assert ends_of_one(Guest(kind, url_of(server), random.Random(5))) == {(kind, WHOLE): 1}
+
+
+def test_a_leaver_leaves(server: Served) -> None:
+    leaver = Leaver(url_of(server), random.Random(5), [LONG])
+    assert ends_of_one(leaver) == {("leavers", LEFT): 1}
+
+
+@pytest.mark.parametrize(("expected", "end"), [(400, "400"), (413, WRONG)])
+def test_an_attacker_checks_the_verdict(server: Served, expected: int, end: str) -> None:
+    body = HostileBody(LONG.name, LONG.route, LONG.make, (), expected)
+    attacker = Attacker(url_of(server), random.Random(5), [body])
+    assert ends_of_one(attacker) == {("hostile bodies", end): 1}
