@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -81,8 +82,11 @@ class Model:
 @pytest.fixture(params=["spelled", "special"])
 def tokenizer(request: pytest.FixtureRequest) -> TextTokenizer:
     """A tokenizer without tokens for the markers, or with special ones."""
-    if request.param == "spelled":
-        return smollm2_tokenizer()
+    return smollm2_tokenizer() if request.param == "spelled" else with_markers()
+
+
+@cache
+def with_markers() -> TextTokenizer:
     backend = Tokenizer.from_str(smollm2_tokenizer()._backend.to_str())
     markers = [AddedToken(word, normalized=False) for word in ("<think>", "</think>")]
     backend.add_special_tokens(markers)
@@ -286,6 +290,10 @@ async def test_reasoning_leaves_room_in_the_context(tokenizer: TextTokenizer) ->
     long = "Hi" + " Hi" * (room - 1 - count(tokenizer, " <think>\n")) + " <think>\n"
     with pytest.raises(ContextLengthExceeded, match="leaves no room for reasoning"):
         await generated(engine, asked(long))
+    engine = engine_of(Model(tokenizer, "Hm. " * 10), kv_cache_tokens=60)
+    await one(engine, asked(max_tokens=1000, max_tokens_given=False))
+    second = engine.requests[1]  # has no more tokens than the cache, and than were reserved
+    assert len(second.input_ids) + second.max_tokens == 60
     tight = replace(BIG, max_sequence_tokens=40, max_input_tokens=39)
     engine = engine_of(Model(tokenizer, "Hm. " * 50), engine=tight)
     _, end = await one(engine, asked(max_tokens=1000, max_tokens_given=False))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
+from random import Random
 from typing import Any
 
 import pytest
@@ -12,8 +14,9 @@ from tests.support.fake_engine import ENGINE, FakeEngine
 from tests.support.smollm2 import smollm2_tokenizer
 from tests.support.virtual_time import virtually
 from tests.tool_calls.outputs.notation import Call, Think
-from tests.tool_calls.parsing import Part, merge, parts
+from tests.tool_calls.parsing import Part, merge, parse, parts
 
+from trtllm_truss.inference.reasoning import ReasoningPlan, ReasoningReader, State
 from trtllm_truss.protocols.tool_use import ModelFormats, ToolUse
 from trtllm_truss.requests import FinishReason, GenerationRequest, Guide
 from trtllm_truss.settings.model import Serving
@@ -42,6 +45,7 @@ FREE = {"harmony": "<|channel|>final<|message|>Well."}
 """What a model that does not reason writes, if not `Well.`"""
 
 
+@cache
 def tokenizer(ending: str = "") -> TextTokenizer:
     backend = smollm2_tokenizer()._backend
     template = "{{ messages[-1].content }}" + ending
@@ -131,3 +135,31 @@ async def test_every_format_is_closed_at_the_limit(family: str) -> None:
         assert found[1:] == [text]
         assert reason is FinishReason.STOP
         assert len(requests) == 2
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "harmony"])
+def test_the_reasoning_is_read_where_its_parser_reads_it(family: str) -> None:
+    words, used = REASONING_FORMATS[family], tokenizer()
+    random = Random(family)
+    pieces = ["\n", " ", "<", "Hm.", ">", *words.starts, *words.ends]
+    pieces += [word[:-1] for word in (*words.starts, *words.ends)]
+    for is_open in (False, True) * 100:
+        text = "".join(random.choices(pieces, k=random.randint(1, 8)))
+        plan = ReasoningPlan(
+            words, is_open=is_open, is_guided=False, limit=1000, prefix="", context_tokens=2000
+        )
+        reader = ReasoningReader(plan, used)
+        ids = used.encode(text, add_special_tokens=False)
+        state, count, head = reader.read(ids)
+        read = parts(parse([words.starts[0] if is_open else "", text], None, family))
+        begun = is_open or text.lstrip().startswith(words.starts)
+        if state is not State.ENDED:
+            assert (state is State.OPEN) == begun, text
+            assert not begun or all(isinstance(part, Think) for part in read), (text, read)
+            continue
+        before, until = used.decode(ids[: count - 1]), used.decode(ids[:count])
+        reasoning = until if head is None else before + head
+        assert begun
+        assert reasoning.endswith(words.ends)
+        rest = text[len(reasoning) :].lstrip()
+        assert [part for part in read if isinstance(part, str)] == ([rest] if rest else [])

@@ -43,6 +43,7 @@ class FakeEngine:
         limits: the operator's settings; the default has no chunk interval.
         engine: the described engine; the default one accepts no guides.
         top_log_probs: alternatives per token that it reports, if asked.
+        kv_cache_tokens: capacity of its KV cache.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class FakeEngine:
         limits: Serving | None = None,
         engine: Engine = ENGINE,
         top_log_probs: int = 0,
+        kv_cache_tokens: int = 80,
     ) -> None:
         self.requests: list[EngineRequest] = []
         self.ended: list[str] = []
@@ -64,10 +66,11 @@ class FakeEngine:
         self.sampling: dict[str, object] = {}
         self.chat_template = tokenizer.chat_template
         self.heartbeat = EngineHeartbeat()
-        capabilities = Capabilities(kv_cache_tokens=80, top_log_probs=top_log_probs)
+        capabilities = Capabilities(kv_cache_tokens=kv_cache_tokens, top_log_probs=top_log_probs)
         if engine is not ENGINE:
             capabilities = Capabilities(
                 guides=True,
+                kv_cache_tokens=kv_cache_tokens,
                 max_beam_width=2,
                 top_log_probs=top_log_probs,
                 reasoning_limit_tokens=self.limits.reasoning_limit_tokens,

@@ -148,8 +148,8 @@ class Preprocessor:
                 f"{name} needs the model's end of sequence to end the answer; do not ignore it.",
                 param=name,
             )
-        reasoning = self._plan_reasoning(request, prompt)
         engine_request = self._engine_request(request, prompt, end_ids, next(request_ids))
+        reasoning = self._plan_reasoning(request, prompt, engine_request.max_tokens)
         if self._guides is not None and request.guide is not None:
             guide_bytes = await self._guides.admit(request, request.guide)
             if self._engine.kind is EngineKind.CPU:
@@ -167,7 +167,7 @@ class Preprocessor:
         return [first, *(_sibling(first, n, next(request_ids)) for n in range(1, request.n))]
 
     def _plan_reasoning(
-        self, request: GenerationRequest, prompt: EncodedPrompt
+        self, request: GenerationRequest, prompt: EncodedPrompt, max_tokens: int
     ) -> ReasoningPlan | None:
         """Plan to generate the reasoning apart from the answer; None if that is not needed.
 
@@ -187,13 +187,16 @@ class Preprocessor:
                 f"after reasoning {reason} takes one beam. Set it to 1.",
                 param=request.name("beam_width"),
             )
+        context_tokens = self._engine.max_sequence_tokens
+        if (cache := self._capabilities.kv_cache_tokens) and len(prompt.ids) + max_tokens <= cache:
+            context_tokens = min(context_tokens, cache)
         plan = ReasoningPlan(
             words,
             is_open=prompt.reasoning == "open",
             is_guided=request.guide is not None,
-            limit=limit or self._engine.max_sequence_tokens,
+            limit=limit or context_tokens,
             prefix=request.chat.answer_prefix,
-            context_tokens=self._engine.max_sequence_tokens,
+            context_tokens=context_tokens,
         )
         # The reasoning is part of the prompt of what follows it.
         closing = self._tokenizer.encode(plan.closing, add_special_tokens=False)

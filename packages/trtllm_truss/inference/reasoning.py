@@ -35,7 +35,8 @@ class ReasoningPlan:
             reasoning reaches `limit`.
         limit: tokens after which it is closed.
         prefix: text at the beginning of the answer after it.
-        context_tokens: the engine's limit of prompt and answer.
+        context_tokens: limit of prompt and answer, with what is put in: the engine's, and that of
+            the KV cache if the answer fits into it.
     """
 
     words: ReasoningWords
