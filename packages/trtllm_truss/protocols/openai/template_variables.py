@@ -28,6 +28,8 @@ def template_variables(values: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         InvalidRequest: a name has another meaning in templates, or the values are too long.
     """
+    if not values:
+        return {}  # the encoder below leaves itself to the garbage collector
     for name, remedy in _REFUSED.items():
         if name in values:
             raise InvalidRequest(f"{_FIELD} holds {name}; {remedy}.", param=_FIELD)
