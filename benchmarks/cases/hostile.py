@@ -7,6 +7,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from benchmarks.hostile.attacks import (
     post,
     post_at_once,
 )
-from benchmarks.hostile.body import HostileBody
+from benchmarks.hostile.body import CHAT, HostileBody, chat
 from benchmarks.hostile.corpus import CORPUS
 from benchmarks.hostile.costs import (
     MAX_KEPT_MIB,
@@ -45,6 +46,7 @@ _GENERATED = 500
 _SEED = 11
 _USUAL_S = 10.0
 _MIXED_ROUNDS = 10
+_GUIDES = 128
 _GOOD = json.dumps({"prompt": "The sky is", "max_tokens": 4, "stream": False}).encode()
 _QUICK_BODIES = 3
 _COLUMNS = [
@@ -62,11 +64,12 @@ _TEXT = f"""\
 A neighbour asks for four tokens again and again while hostile bodies are sent to the same server:
 one at a time; {AT_ONCE} at once, of the same body and mixed; and by clients that leave at a random
 byte while they send, wait or receive. “example” is `examples/smollm2-135m-cpu`; “tools” is a
-stand-in engine with a chat template for tools and reasoning and 1,000 special tokens. A wait is the
-whole time of one of the neighbour's answers that overlaps with an attack. “Peak” is the most that
-Truss's server held. “RSS kept” is what all processes hold {SETTLE_S:g} seconds after the last
-attack of a mode, beyond what they held before the first. An attack is held if the neighbour waits
-at most {MAX_WAIT_MS:g} ms longer than usual, the peak is at most {MAX_PEAK_MIB:g} MiB, at most
+stand-in engine with a chat template for tools and reasoning and 1,000 special tokens. At the end
+the example gets {_GUIDES} large guides that it accepts, and generated bodies. A wait is the whole
+time of one of the neighbour's answers that overlaps with an attack. “Peak” is the most that Truss's
+server held. “RSS kept” is what all processes hold {SETTLE_S:g} seconds after the last attack of a
+mode, beyond what they held before the first. An attack is held if the neighbour waits at most
+{MAX_WAIT_MS:g} ms longer than usual, the peak is at most {MAX_PEAK_MIB:g} MiB, at most
 {MAX_KEPT_MIB:g} MiB are kept, every verdict is the expected one (at once also 429 or 503), and a
 good request works afterwards. Honest prompts fill the KV cache beforehand, which is allocated as it
 is used, and one guide starts the process that checks guides."""
@@ -89,18 +92,20 @@ def run(options: Options) -> CaseResult:
     bodies = [body for body in CORPUS if options.bodies in body.name]
     example = [body for body in bodies if not body.needs_tools]
     tools = [body for body in bodies if body.needs_tools]
+    rounds = 1 if options.quick else _MIXED_ROUNDS
     if options.quick:
         example, tools = example[:_QUICK_BODIES], tools[:_QUICK_BODIES]
     if example:
         config = write_config(options.work / "hostile.yaml", EXAMPLE)
         with _site("example", config, None, options, result) as site:
-            site.attack(example)
+            site.attack(example, rounds)
             if not options.bodies:
+                site.measure("accepted guides", [_guides(site.port, options.quick)])
                 site.measure("generated", _generated(site.port, options.requests or _GENERATED))
     if tools:
         config = write_tool_model(options.work / "hostile-tools")
         with _site("tools", config, make_backend(options.work).folder, options, result) as site:
-            site.attack(tools)
+            site.attack(tools, rounds)
     return result
 
 
@@ -130,9 +135,9 @@ class _Site:
         self._gauge = gauge
         self._result = result
 
-    def attack(self, bodies: Sequence[HostileBody]) -> None:
-        """Send bodies in all modes."""
-        for mode, attacks in _attacks(self.port, bodies).items():
+    def attack(self, bodies: Sequence[HostileBody], rounds: int) -> None:
+        """Send bodies in all modes, in so many rounds of mixed ones."""
+        for mode, attacks in _attacks(self.port, bodies, rounds).items():
             self.measure(mode, attacks)
 
     def measure(self, mode: str, attacks: Iterable[_Attack]) -> None:
@@ -180,7 +185,7 @@ class _Site:
         return wrong
 
 
-def _attacks(port: int, bodies: Sequence[HostileBody]) -> dict[str, list[_Attack]]:
+def _attacks(port: int, bodies: Sequence[HostileBody], rounds: int) -> dict[str, list[_Attack]]:
     """Return the attacks of each mode."""
 
     def alone(body: HostileBody) -> _Attack:
@@ -211,7 +216,7 @@ def _attacks(port: int, bodies: Sequence[HostileBody]) -> dict[str, list[_Attack
     return {
         "one at a time": [alone(body) for body in bodies],
         f"{AT_ONCE} at once": [same(body) for body in bodies],
-        f"{AT_ONCE} mixed": [mixed(number) for number in range(_MIXED_ROUNDS)],
+        f"{AT_ONCE} mixed": [mixed(number) for number in range(rounds)],
         "leaving": [left(body) for body in bodies],
     }
 
@@ -230,6 +235,21 @@ def _left(port: int, body: HostileBody) -> list[int]:
         ],
     )
     return []
+
+
+def _guides(port: int, is_quick: bool) -> _Attack:
+    """Have large guides compiled that differ from one another, by three clients."""
+    bodies = [
+        chat(response_format={"type": "regex", "regex": f"(a|b{n}(c|d){{1,9}}){{1,4000}}"})()
+        for n in range(3 if is_quick else _GUIDES)
+    ]
+
+    def send() -> list[int]:
+        with ThreadPoolExecutor(3) as pool:
+            return list(pool.map(lambda body: post(port, CHAT, body).status, bodies))
+
+    name = f"{len(bodies)} guides of 7 MB"
+    return _Attack(name, send, frozenset({200, *REFUSED_UNDER_LOAD}))
 
 
 def _generated(port: int, count: int) -> Iterator[_Attack]:
