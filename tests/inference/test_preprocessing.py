@@ -54,6 +54,20 @@ async def test_default_max_tokens_is_cut_to_context_and_cache(
     assert plan.engine_request.max_tokens == tokens
 
 
+async def test_streams_keep_to_the_length_that_the_executor_takes(
+    tokenizer: TextTokenizer,
+) -> None:
+    """Beams are not streamed, so the whole context is theirs."""
+    limited = Capabilities(max_beam_width=2, max_stream_tokens=20)
+    rest = {"max_tokens": REST_OF_CONTEXT, "max_tokens_given": False}
+    (plan,) = await plans(tokenizer, limited, **rest)
+    assert len(plan.prompt.ids) + plan.engine_request.max_tokens == 20
+    (plan,) = await plans(tokenizer, limited, max_tokens=98, beam_width=2)
+    assert plan.engine_request.max_tokens == 98
+    with pytest.raises(ContextLengthExceeded, match=r"20 tokens.* max_tokens is 19"):
+        await plans(tokenizer, limited, max_tokens=19)
+
+
 @pytest.mark.parametrize(
     ("fields", "name", "said"),
     [

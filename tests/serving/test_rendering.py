@@ -176,3 +176,22 @@ def test_a_checkpoint(engine_folder: Path) -> None:
         },
     }
     assert (out / "tensorrt_llm/xgrammar_tokenizer_info.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("paged", "runtime", "policy", "chunks"),
+    [
+        (True, {}, "max_utilization", "true"),
+        (False, {}, "guaranteed_no_evict", None),
+        (False, {"batch_scheduler_policy": "max_utilization"}, "max_utilization", None),
+        (True, {"enable_chunked_context": False}, "guaranteed_no_evict", "false"),
+    ],
+)
+def test_the_scheduling_follows_the_engine(
+    tmp_path: Path, paged: bool, runtime: dict[str, Any], policy: str, chunks: str | None
+) -> None:
+    """The executor refuses long streams that it may evict and cannot read in chunks again."""
+    folder = write_engine(tmp_path / "engine", plugins={"use_paged_context_fmha": paged})
+    _, parameters, _ = render(folder, runtime)
+    assert parameters["batch_scheduler_policy"] == policy
+    assert parameters.get("enable_chunked_context") == chunks

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from trtllm_truss.engines.capacity import CacheKnobs, Capacity
 from trtllm_truss.engines.inspection import Engine, EngineDescription
+from trtllm_truss.engines.scheduling import MAX_UTILIZATION, scheduling_of
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.model import Settings
-
-_OVERCOMMITMENT = "max_utilization"
 
 
 def batch_size(settings: Settings, engine: Engine) -> int:
@@ -52,8 +51,8 @@ def overcommits(settings: Settings, engine: EngineDescription) -> bool:
     """Return True if the engine admits more requests than its KV cache holds, and pauses some."""
     if engine.llm_args is not None:
         scheduler = engine.llm_args.get("scheduler_config") or {}
-        return scheduler.get("capacity_scheduler_policy") == _OVERCOMMITMENT.upper()
-    return settings.runtime.batch_scheduler_policy == _OVERCOMMITMENT
+        return scheduler.get("capacity_scheduler_policy") == MAX_UTILIZATION.upper()
+    return scheduling_of(settings.runtime, engine).overcommits
 
 
 def guided_decoding_backend(settings: Settings, engine: EngineDescription) -> str | None:

@@ -14,6 +14,7 @@ from trtllm_truss.engines.concurrency import (
 )
 from trtllm_truss.engines.inspection import Engine, EngineKind
 from trtllm_truss.engines.llm_api.arguments import CPP_SAMPLER
+from trtllm_truss.engines.scheduling import max_stream_tokens
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.requests import GenerationRequest
 from trtllm_truss.settings.model import Settings
@@ -37,6 +38,7 @@ class Capabilities:
         one_beam_width: every request must have `max_beam_width` beams.
         top_log_probs: limit of alternatives per token; 0 if there are none.
         biased_tokens: size of the vocabulary whose logits can be biased; 0 if none can.
+        max_stream_tokens: limit of prompt and answer of a stream; None for the engine's.
         kv_cache_tokens: capacity of the KV cache in tokens; None if unknown.
         control_tokens_in_messages: interpret special tokens in the text of messages.
         reasoning_limit_tokens: limit of the tokens of an answer's reasoning; None for none.
@@ -49,6 +51,7 @@ class Capabilities:
     one_beam_width: bool = False
     top_log_probs: int = 0
     biased_tokens: int = 0
+    max_stream_tokens: int | None = None
     kv_cache_tokens: int | None = None
     control_tokens_in_messages: bool = False
     reasoning_limit_tokens: int | None = None
@@ -66,6 +69,7 @@ class Capabilities:
             biased_tokens=engine.checkpoint.vocab_size if engine.checkpoint else 0,
             guides=engine.kind is EngineKind.CPU
             or guided_decoding_backend(settings, engine) is not None,
+            max_stream_tokens=max_stream_tokens(settings.runtime, engine),
             kv_cache_tokens=kv_cache_tokens(settings, engine, capacity),
             control_tokens_in_messages=settings.serving.control_tokens_in_messages,
             reasoning_limit_tokens=settings.serving.reasoning_limit_tokens,

@@ -187,7 +187,7 @@ class Preprocessor:
                 f"after reasoning {reason} takes one beam. Set it to 1.",
                 param=request.name("beam_width"),
             )
-        context_tokens = self._engine.max_sequence_tokens
+        context_tokens = self._context_tokens(request)
         if (cache := self._capabilities.kv_cache_tokens) and len(prompt.ids) + max_tokens <= cache:
             context_tokens = min(context_tokens, cache)
         plan = ReasoningPlan(
@@ -241,7 +241,7 @@ class Preprocessor:
                 if token_id is not None
             ],
             bad_words=self._bad_word_ids(request.bad_words),
-            streaming=request.beam_width == 1,  # beams are ranked only when all have ended
+            streaming=_streams(request),
             beam_width=request.beam_width,
             sampling=_with_seed(request.sampling),
             return_log_probs=request.token_details or request.log_probs is not None,
@@ -254,20 +254,24 @@ class Preprocessor:
 
     def _tokens_to_generate(self, request: GenerationRequest, prompt_tokens: int) -> int:
         """Return `max_tokens`, cut down to the context unless the caller chose it."""
-        engine = self._engine
-        field = prompt_field(request)
-        room = engine.max_sequence_tokens - prompt_tokens
+        field, context_tokens = prompt_field(request), self._context_tokens(request)
+        room = context_tokens - prompt_tokens
         if not request.max_tokens_given:
             return min(request.max_tokens, room, self._cache_room(request, prompt_tokens))
         if request.max_tokens <= room:
             return request.max_tokens
         name = request.name("max_tokens")
         raise ContextLengthExceeded.describe(
-            engine.max_sequence_tokens,
+            context_tokens,
             f"{name} is {request.max_tokens} and {field} is {prompt_tokens} tokens long; lower "
             f"{name} to at most {room} or shorten {field}",
             param=name,
         )
+
+    def _context_tokens(self, request: GenerationRequest) -> int:
+        """Return the limit of prompt and answer together."""
+        of_streams = self._capabilities.max_stream_tokens if _streams(request) else None
+        return of_streams or self._engine.max_sequence_tokens
 
     def _cache_room(self, request: GenerationRequest, prompt_tokens: int) -> int:
         """Return the tokens per beam that fit into an empty KV cache, at least 1."""
@@ -282,6 +286,11 @@ class Preprocessor:
         return [
             self._tokenizer.encode(spelling, add_special_tokens=False) for spelling in spellings
         ]
+
+
+def _streams(request: GenerationRequest) -> bool:
+    """Return False for beams, which are ranked only when all have ended."""
+    return request.beam_width == 1
 
 
 def _with_seed(sampling: Sampling) -> Sampling:

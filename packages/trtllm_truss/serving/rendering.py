@@ -14,6 +14,7 @@ from trtllm_truss.engines.concurrency import (
     max_beam_width,
 )
 from trtllm_truss.engines.inspection import Engine, EngineKind
+from trtllm_truss.engines.scheduling import scheduling_of
 from trtllm_truss.engines.without_code import without_code
 from trtllm_truss.literals import rows_for
 from trtllm_truss.settings.llm_runtime_keys import KEPT_KEYS
@@ -27,6 +28,7 @@ from trtllm_truss.triton.model_repository.repository import render_repository
 _TEMPLATE = "triton_model_repository"
 _INFO_FILE = "xgrammar_tokenizer_info.json"
 _MAX_BEAM_WIDTH = "max_beam_width"
+_POLICY, _CHUNKS = "batch_scheduler_policy", "enable_chunked_context"
 _NUM_NODES, _GPUS = "num_nodes", "gpu_device_ids"
 _TOKENIZER_INFO = "xgrammar_tokenizer_info_path"
 
@@ -94,6 +96,10 @@ def render_engine(
             parameters["lora_adapters"] = _numbered(adapters)
     else:
         parameters = dict(settings.runtime.parameters)
+        scheduling = scheduling_of(settings.runtime, engine)
+        parameters.setdefault(_POLICY, scheduling.policy)
+        if scheduling.chunked_context:
+            parameters.setdefault(_CHUNKS, True)
         if _MAX_BEAM_WIDTH in {row.name for row in rows_for(PARAMETERS, tensorrt_llm_version)}:
             parameters[_MAX_BEAM_WIDTH] = max_beam_width(settings, engine)
         if info is not None:

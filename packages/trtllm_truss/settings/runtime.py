@@ -67,7 +67,7 @@ class RuntimeOptions:
     gpu_device_ids: tuple[int, ...] = ()
     batch_scheduler_policy: str | None = None
     enable_kv_cache_reuse: bool = False
-    enable_chunked_context: bool = False
+    enable_chunked_context: bool | None = None
     guided_decoding_backend: str | None = None
     xgrammar_tokenizer_info_path: str | None = None
     llm_args: Mapping[str, Any] = field(default_factory=dict)

@@ -59,7 +59,7 @@ PARAMETERS: tuple[Parameter, ...] = (
     Parameter("max_tokens_in_paged_kv_cache", "int", minimum=1),
     Parameter("max_attention_window_size", "ints", minimum=1),
     Parameter("sink_token_length", "int", since=(0, 10)),
-    Parameter("batch_scheduler_policy", "text", "max_utilization", _SCHEDULING),
+    Parameter("batch_scheduler_policy", "text", "", _SCHEDULING),
     Parameter("kv_cache_free_gpu_mem_fraction", "float"),
     Parameter("cross_kv_cache_fraction", "float", since=(0, 14)),
     Parameter("kv_cache_host_memory_bytes", "int", since=(0, 10)),

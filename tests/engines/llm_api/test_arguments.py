@@ -237,9 +237,9 @@ def test_context_chunking_lengthens_the_prompts_of_an_engine(
     content = new_config()
     content["build_config"]["plugin_config"]["use_paged_context_fmha"] = built_for_it
     engine = inspect_config(content, engine_listing(content))
-    assert completed(engine, settings_for()).max_input_tokens == 4096
-    chunked = settings_for(runtime={"enable_chunked_context": True})
-    assert completed(engine, chunked).max_input_tokens == longest
+    assert completed(engine, settings_for()).max_input_tokens == longest
+    unchunked = settings_for(runtime={"enable_chunked_context": False})
+    assert completed(engine, unchunked).max_input_tokens == 4096
 
 
 def test_limits_follow_the_arguments() -> None:

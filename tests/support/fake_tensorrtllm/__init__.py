@@ -44,6 +44,7 @@ def write_engine(
     tp: int = 1,
     pp: int = 1,
     limits: Mapping[str, int] | None = None,
+    plugins: Mapping[str, object] | None = None,
     ranks: Mapping[int, Mapping[str, object]] | None = None,
     **behaviour: object,
 ) -> Path:
@@ -54,11 +55,14 @@ def write_engine(
         tp: tensor parallelism.
         pp: pipeline parallelism.
         limits: changes to `build_config`, such as `max_batch_size`.
+        plugins: changes to its `plugin_config`.
         ranks: behaviour of single ranks, over that of all.
         behaviour: of every rank; for the keys see the backend. Lists become comma-separated.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(engine_config(tp, pp, limits or {}), indent=2))
+    config = engine_config(tp, pp, limits or {})
+    config["build_config"]["plugin_config"].update(plugins or {})
+    (folder / "config.json").write_text(json.dumps(config, indent=2))
     for rank in range(tp * pp):
         keys = {**behaviour, **(ranks or {}).get(rank, {})}
         (folder / f"rank{rank}.engine").write_text("FAKE\n" + _lines(keys))

@@ -27,6 +27,15 @@ LATER = (
             overflow("Prompt length (2000) exceeds maximum input length (1024). Set log level"),
         ),
         (
+            LATER + "Request sequence length is potentially greater than max input length. This "
+            "cannot be run unless streaming is disabled",
+            errors.ContextLengthExceeded,
+            overflow(
+                "Request sequence length is potentially greater than max input length. This cannot "
+                "be run unless streaming is disabled"
+            ),
+        ),
+        (
             "Encountered error for requestId 3: Cannot process new request: "
             "Prompt length (5056) exceeds maximum sequence length (2048)",
             errors.ContextLengthExceeded,

@@ -131,6 +131,9 @@ REAL_TEXTS = [
      "in use"),
     ("paged_context_fmha", LOAD_FAILURE.format(
         "When KV cache block reuse is set, model has to be built with paged context FMHA support")),
+    ("paged_context_fmha", LOAD_FAILURE.format(
+        "Assertion failed: Chunked context requires context FMHA, paged kv_cache and paged context "
+        "FMHA all enabled at the same time.")),
     ("beam_width", LOAD_FAILURE.format("max_beam_width 4 is larger than the engine's 1")),
     ("setting_refused", LOAD_FAILURE.format(
         "Invalid gpt_model_type. Must be v1/inflight_batching/inflight_fused_batching.")),

@@ -14,6 +14,7 @@ from trtllm_truss.engines.compatibility.versions import check_container, check_v
 from trtllm_truss.engines.diagnostics import Diagnostic, error, shortlist, warning
 from trtllm_truss.engines.inspection import EngineDescription, EngineKind
 from trtllm_truss.engines.rank_files import RankFiles
+from trtllm_truss.engines.scheduling import check_scheduling
 from trtllm_truss.engines.tensorrt_llm_config import EngineConfig, Quantization
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.literals import release
@@ -34,6 +35,7 @@ def check_compatibility(
     if engine.config is not None:
         diagnostics += _limits(settings.runtime, engine)
         diagnostics += _capabilities(settings.runtime, engine.config)
+        diagnostics += check_scheduling(settings.runtime, engine)
         diagnostics += check_versions(engine.config, host)
     if host.known_version is None and engine.checkpoint is None:
         built = engine.config.assumed_version if engine.config else None

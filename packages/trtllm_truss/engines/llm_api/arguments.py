@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from trtllm_truss.engines.diagnostics import Diagnostic, warning
 from trtllm_truss.engines.inspection import EngineDescription, EngineKind
 from trtllm_truss.engines.llm_api.adapters import Adapter, lora_config
+from trtllm_truss.engines.scheduling import scheduling_of
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.literals import release
 from trtllm_truss.settings.llm_args import SECTION
@@ -57,7 +58,7 @@ def completed(
         _require_a_checkpoint(engine, settings)
         if engine.config is None:
             return engine
-        chunked = settings.runtime.enable_chunked_context
+        chunked = scheduling_of(settings.runtime, engine).chunked_context
         longest = engine.config.max_prompt_tokens(chunked_context=chunked)
         return replace(engine, max_input_tokens=longest)
     _refuse(settings.runtime)

@@ -23,7 +23,10 @@ from trtllm_truss.triton.client.grpc_status import StatusCode
 RETRY_AFTER_S = 5
 
 _TOO_LONG = re.compile(
-    r"prompt length .* exceeds|exceeds (the )?maximum (input|sequence) length", re.I
+    r"prompt length .* exceeds|exceeds (the )?maximum (input|sequence) length"
+    # executorImpl.cpp, fetchNewRequests: a stream that could be evicted; `engines.scheduling`.
+    r"|sequence length is potentially greater than max input length",
+    re.I,
 )
 _QUEUE_FULL = re.compile(r"maximum queue size", re.I)
 _TIMED_OUT = re.compile(r"request timeout expired|timed? ?out", re.I)

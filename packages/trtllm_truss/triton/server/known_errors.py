@@ -226,7 +226,7 @@ KNOWN_ERRORS: tuple[KnownError, ...] = (
     ),
     _known_error(
         "paged_context_fmha",
-        r"built with paged context FMHA|requires paged context FMHA",
+        r"built with paged context FMHA|requires .*paged context FMHA",
         "The engine was built without paged context FMHA; set enable_kv_cache_reuse and "
         "enable_chunked_context to false in model_metadata.runtime, or build it with "
         "--use_paged_context_fmha enable.",

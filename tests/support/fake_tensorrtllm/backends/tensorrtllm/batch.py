@@ -26,7 +26,8 @@ _LOG_PROB = -0.5
 class Limits(NamedTuple):
     max_batch_size: int
     max_seq_len: int
-    max_num_tokens: int
+    max_input_len: int
+    evicts: bool
     max_beam_width: int
     check_s: float
 
@@ -81,12 +82,21 @@ class Generation:
         )
 
     def refusal(self, limits):
-        longest = min(limits.max_seq_len - 1, limits.max_num_tokens)
+        longest = limits.max_input_len
         if len(self.prompt) > longest:
             return (
                 f"Prompt length ({len(self.prompt)}) exceeds maximum input length ({longest}). "
                 "Set log level to info and check TRTGptModel logs for how maximum input length "
                 "is set"
+            )
+        # executor/executorImpl.cpp, fetchNewRequests (0.19 to 1.2): a stream that may be evicted
+        # must fit into one prompt again.
+        whole = min(len(self.prompt) + self._value("request_output_len"), limits.max_seq_len)
+        if self.streaming and limits.evicts and whole - 1 > longest:
+            return (
+                "Request sequence length is potentially greater than max input length. This cannot "
+                "be run unless streaming is disabled, context chunking is enabled or the "
+                "GUARANTEED_NO_EVICT scheduling policy is used"
             )
         if self.beam_width > limits.max_beam_width:
             return (

@@ -87,10 +87,19 @@ class TritonPythonModel:
         if _RANK > 0:
             _work_until_orphaned()
         build = engine["build_config"]
+        plugins = build["plugin_config"]
+        chunks = values.get("enable_chunked_context", "").lower() in ("true", "1")
+        if chunks and not plugins["use_paged_context_fmha"]:
+            # batch_manager/trtGptModelInflightBatching.cpp (0.17 to 1.2)
+            raise _refusal(
+                "[TensorRT-LLM][ERROR] Assertion failed: Chunked context requires context FMHA, "
+                "paged kv_cache and paged context FMHA all enabled at the same time."
+            )
         limits = Limits(
             max_batch_size=build["max_batch_size"],
             max_seq_len=build["max_seq_len"],
-            max_num_tokens=build["max_num_tokens"],
+            max_input_len=_max_input_len(build, chunks),
+            evicts=values.get("batch_scheduler_policy") == "max_utilization" and not chunks,
             max_beam_width=int(values["max_beam_width"] or 1),
             check_s=int(values["cancellation_check_period_ms"] or 100) / 1000,
         )
@@ -125,6 +134,16 @@ def _check_parameters(values):
         raise _refusal("[TensorRT-LLM][ERROR] Assertion failed: 0 < freeGpuMemoryFraction <= 1")
     if not Path(values.get("gpt_model_path") or "/nowhere").is_dir():
         raise _refusal("Both encoder and decoder model paths are empty")
+
+
+def _max_input_len(build, chunks):
+    """Return the longest prompt: batch_manager/trtGptModel.h (1.0), getMaxInputLen."""
+    longest = build["max_seq_len"] - 1
+    if chunks:
+        return longest
+    plugins = build["plugin_config"]
+    is_packed = plugins["remove_input_padding"] and plugins["context_fmha"]
+    return min(longest, build["max_num_tokens" if is_packed else "max_input_len"])
 
 
 def _check_world_size(mapping):
