@@ -252,6 +252,20 @@ def test_lmi_settings_of_a_mounted_engine(
     assert TOKEN not in written.printed + written.text + written.readme
 
 
+@pytest.mark.parametrize("named", ["folder", "file"])
+def test_lmi_settings_beside_a_checkpoint(
+    named: str, tmp_path: Path, tokenizer: str, initialize: Initialize
+) -> None:
+    folder = write_checkpoint(tmp_path / "lmi")
+    file = folder / "serving.properties"
+    file.write_text("option.max_num_tokens=4096\noption.attn_backend=FLASHINFER\n")
+    name = str(folder if named == "folder" else file)
+    written = initialize(name, "--tokenizer", tokenizer)
+    assert written.metadata["engine_repository"] == str(folder)
+    expected = {"max_num_tokens": 4096, "attn_backend": "FLASHINFER"}
+    assert written.metadata["runtime"] == {"llm_args": expected}
+
+
 def test_lmi_settings_that_build(tmp_path: Path, hub: HubServer, initialize: Initialize) -> None:
     weights = {"config.json": json.dumps(llama()).encode(), "model.safetensors": b"w"}
     hub.add("org/model", weights | TOKENIZER)

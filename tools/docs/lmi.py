@@ -66,8 +66,10 @@ a whole Truss: it also reads the engine, and chooses its image and accelerator
 neither `trust_remote_code` nor `model_id`, `tokenizer` and their revisions: name the file itself,
 or use the options of `init`.
 
-A model on the Hub, or any build option, becomes `build`. Otherwise `model_id` is a folder or prefix
-with engines and becomes `engine_repository`, which needs no build options.
+A model on the Hub, or any build option, becomes `build`. With `backend=pytorch` the checkpoint
+itself becomes `engine_repository` and is served through the LLM API, as is one that `init` finds
+beside a serving.properties without these options. Otherwise `model_id` is a folder or prefix with
+engines and becomes `engine_repository`, which needs no build options.
 """
 
 
@@ -100,4 +102,5 @@ def _option_row(option: OptionRule) -> list[str]:
         sentence += f" ({option.reason})" if option.reason else ""
     elif option.only:
         sentence += f" ({', '.join(f'`{value}`' for value in option.only)} only)"
+    sentence += f"; for a checkpoint `{option.checkpoint}`" if option.checkpoint else ""
     return [f"`{option.name}`", option.outcome.value, sentence]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -66,8 +67,15 @@ def read_origin(engine: str, gpus: int | None, token: str | None) -> Origin:
     file = Path(engine).expanduser()
     if "://" not in engine and file.is_file():
         if not file.name.endswith(_FILES_OF_ENGINES):
-            place = str(file.resolve().parent)
-            return _from_lmi(_read_properties(file), place, None, gpus, named_file=file)
+            place = file.resolve().parent
+            return _from_lmi(
+                _read_properties(file),
+                str(place),
+                None,
+                gpus,
+                named_file=file,
+                holds_checkpoint=_holds_checkpoint(beside.name for beside in place.iterdir()),
+            )
         engine = str(file.resolve().parent)
     repository, revision = locate(engine, "ENGINE")
     source = open_repository(repository, revision, setting="ENGINE", token=token)
@@ -77,7 +85,8 @@ def read_origin(engine: str, gpus: int | None, token: str | None) -> Origin:
         if size > _MAX_PROPERTIES_BYTES:
             raise SettingsError(f"{name} has {size:,} bytes; name the folder of LMI's settings.")
         values = read_lines(_decoded(source.read(PROPERTIES), name), name)
-        return _from_lmi(values, repository, revision, gpus)
+        holds_checkpoint = _holds_checkpoint(source.listing().sizes)
+        return _from_lmi(values, repository, revision, gpus, holds_checkpoint=holds_checkpoint)
     return Origin(_named(repository, revision))
 
 
@@ -115,13 +124,17 @@ def _from_lmi(
     place: str,
     revision: str | None,
     gpus: int | None,
+    *,
+    holds_checkpoint: bool,
     named_file: Path | None = None,
 ) -> Origin:
     """Convert the settings of `named_file`, or without one those inside the repository `place`."""
     given = collect_options(values)
     if not given:
         return Origin(_named(place, revision))
-    imported = convert_options(given, gpus, of_repository=named_file is None)
+    imported = convert_options(
+        given, gpus, of_repository=named_file is None, beside_checkpoint=holds_checkpoint
+    )
     metadata = dict(imported.metadata)
     section, key = (metadata[_BUILD], _CHECKPOINT) if _BUILD in metadata else (metadata, _ENGINE)
     found, is_here = _within(place, str(section.get(key, MOUNTED_MODEL)))
@@ -131,6 +144,10 @@ def _from_lmi(
     rows = tuple(map(_without_gpus, imported.rows)) if gpus is None else imported.rows
     consent = f"by {named_file}" if metadata.get("trust_remote_code") else ""
     return Origin(metadata, rows, tuple(overridden(values, given)), consent)
+
+
+def _holds_checkpoint(names: Iterable[str]) -> bool:
+    return any(name.endswith(WEIGHTS_SUFFIX) and "/" not in name for name in names)
 
 
 def _without_gpus(row: Row) -> Row:

@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 import yaml
 from pydantic import BaseModel
+from tests.engines.llm_api.checkpoints import listing, llama
 from tests.support.paths import ROOT
 
 from trtllm_truss.cli.main import main
+from trtllm_truss.engines.inspection import inspect_config
+from trtllm_truss.engines.llm_api.arguments import completed
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.build import Build
@@ -120,6 +123,7 @@ def test_consent_of_a_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_unmapped_options_have_a_reason() -> None:
     for option in OPTIONS.values():
+        assert option.checkpoint or option.target or option.reason, option.name
         assert option.target if option.outcome is Outcome.MAPPED else option.reason, option.name
 
 
@@ -138,10 +142,100 @@ def test_mapped_options_are_valid_settings(name: str) -> None:
     assert got not in (None, "")
 
 
+@pytest.mark.parametrize("name", [name for name, option in OPTIONS.items() if option.checkpoint])
+def test_options_of_a_checkpoint_are_arguments(name: str) -> None:
+    """LMI's own samples reach the arguments of `LLM`, and mean nothing for an engine."""
+    samples = {"kv_cache_dtype": "fp8", "attn_backend": "FLASHINFER", "moe_backend": "TRTLLM"}
+    samples |= {"load_format": "dummy", "use_cuda_graph": "true"}
+    samples |= {"enable_overlap_scheduler": "true"}
+    value = samples.get(name) or sample_of(name)[0]
+    imported = converted(model_id="org/model", backend="pytorch", **{name: value})
+    assert outcomes(imported)[name] is Outcome.MAPPED
+    settings = parse_settings({"model_metadata": imported.metadata})
+    settings.runtime.check_version(PINNED_VERSION)
+    assert (settings.build, settings.engine_repository) == (None, "org/model")
+    engine = inspect_config(llama(), listing())
+    got: Any = completed(engine, settings).llm_args
+    for key in OPTIONS[name].checkpoint.removeprefix("runtime.llm_args.").split("."):
+        got = got[key]
+    assert got == OPTIONS[name].convert(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("enable_overlap_scheduler", "true", {"disable_overlap_scheduler": False}),
+        ("use_cuda_graph", "true", {"cuda_graph_config": {}}),
+        ("use_cuda_graph", "false", {"cuda_graph_config": None}),
+        ("enable_attention_dp", "true", {"enable_attention_dp": True}),
+        ("moe_backend", "TRTLLM", {"moe_config": {"backend": "TRTLLM"}}),
+        ("kv_cache_quant_algo", "FP8", {"kv_cache_config": {"dtype": "fp8"}}),
+    ],
+)
+def test_values_of_a_checkpoint(name: str, value: str, expected: dict[str, Any]) -> None:
+    imported = converted(model_id="s3://bucket/model", backend="PyTorch", **{name: value})
+    assert imported.metadata == {
+        "engine_repository": "s3://bucket/model",
+        "runtime": {"llm_args": expected},
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "outcome", "part"),
+    [
+        ({"quantize": "awq"}, Outcome.UNSUPPORTED, "its own quantization"),
+        ({"awq_block_size": "64"}, Outcome.UNSUPPORTED, "its own quantization"),
+        ({"use_fused_mlp": "true"}, Outcome.NOT_NEEDED, "nothing is built"),
+        ({"multi_block_mode": "true"}, Outcome.NOT_NEEDED, "chooses its kernels"),
+        ({"sink_token_length": "4"}, Outcome.UNSUPPORTED, "has no counterpart for a checkpoint"),
+        ({"max_rolling_batch_size": "8"}, Outcome.MAPPED, "runtime.max_batch_size"),
+        ({"revision": "main"}, Outcome.MAPPED, "engine_revision"),
+        ({"enable_chunked_prefill": "true"}, Outcome.MAPPED, "runtime.enable_chunked_context"),
+    ],
+)
+def test_other_options_of_a_checkpoint(
+    options: dict[str, str], outcome: Outcome, part: str
+) -> None:
+    (name,) = options
+    imported = converted(model_id="org/model", backend="pytorch", **options)
+    (row,) = [row for row in imported.rows if row.spelling == f"option.{name}"]
+    assert row.outcome is outcome
+    assert part in row.detail
+    settings = parse_settings({"model_metadata": imported.metadata})
+    assert completed(inspect_config(llama(), listing()), settings).llm_args
+
+
+@pytest.mark.parametrize("model", ["org/model", "s3://bucket/engines"])
+@pytest.mark.parametrize(
+    ("options", "outcome"),
+    [
+        ({"attn_backend": "TRTLLM"}, Outcome.NOT_NEEDED),
+        ({"backend": "tensorrt"}, Outcome.NOT_NEEDED),
+        ({"backend": "transformers"}, Outcome.UNSUPPORTED),
+        ({"enable_attention_dp": "false"}, Outcome.NOT_NEEDED),
+        ({"enable_attention_dp": "true"}, Outcome.UNSUPPORTED),
+        ({"moe_expert_parallel_size": "2"}, Outcome.UNSUPPORTED),
+    ],
+)
+def test_an_engine_has_no_options_of_a_checkpoint(
+    options: dict[str, str], outcome: Outcome, model: str
+) -> None:
+    (name,) = options
+    imported = converted(model_id=model, **options)
+    assert outcomes(imported)[name] is outcome
+    assert "runtime" not in imported.metadata
+
+
+def test_no_text_says_that_only_engines_are_served() -> None:
+    texts = [option.reason for option in OPTIONS.values()]
+    texts.append((ROOT / "docs/lmi.md").read_text(encoding="utf-8"))
+    assert not [text for text in texts if "only engines" in text]
+
+
 @pytest.mark.parametrize("option", OPTIONS.values(), ids=lambda option: option.name)
 def test_targets_exist(option: Any) -> None:
     sections: dict[str, type[BaseModel]] = {"build": Build, "serving": Serving}
-    for target in filter(None, (option.target, option.prebuilt)):
+    for target in filter(None, (option.target, option.prebuilt, option.checkpoint)):
         first, _, rest = target.partition(".")
         assert first in Settings.model_fields
         if first in sections:

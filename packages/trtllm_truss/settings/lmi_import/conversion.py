@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from trtllm_truss.errors import SettingsError
+from trtllm_truss.settings.llm_runtime_keys import RUNTIME_KEYS
 from trtllm_truss.settings.lmi_import.option import OptionRule, Outcome
-from trtllm_truss.settings.lmi_import.options import OPTIONS
+from trtllm_truss.settings.lmi_import.options import OPTIONS, PYTORCH
 from trtllm_truss.settings.lmi_import.reading import LmiOption
 
 MOUNTED_MODEL = "/opt/ml/model"
@@ -23,6 +24,9 @@ _AWQ_CALIB_SIZE = 32
 """Limit of samples for AWQ in TensorRT-LLM's quantize.py."""
 _FOLDERS = ("s3://", "/", ".", "~")
 _DEGREE = "tensor_parallel_degree"
+_BUILD = "build."
+
+Kind = Literal["build", "engine", "checkpoint"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +64,22 @@ class _Context:
     """Context of an option's meaning.
 
     Attributes:
-        builds: True if LMI would build an engine.
+        kind: "build" if LMI would build an engine, otherwise the kind of the one to serve.
         method: its quantization; empty for none.
         max_ranks: value of `tensor_parallel_degree=max`; None if unknown.
     """
 
-    builds: bool
+    kind: Kind
     method: str
     max_ranks: int | None
 
 
 def convert_options(
-    given: Sequence[LmiOption], gpus: int | None, *, of_repository: bool = False
+    given: Sequence[LmiOption],
+    gpus: int | None,
+    *,
+    of_repository: bool = False,
+    beside_checkpoint: bool = False,
 ) -> ConversionResult:
     """Convert options.
 
@@ -80,6 +88,7 @@ def convert_options(
         gpus: number of GPUs of the machine; None if unknown.
         of_repository: the options come from a repository and not from the operator, so they can
             neither allow code to run nor name another repository.
+        beside_checkpoint: the folder that holds the options holds a checkpoint.
 
     Raises:
         SettingsError: an option has an invalid value.
@@ -88,7 +97,8 @@ def convert_options(
     if of_repository:
         given = [option for option in given if not _is_operators(option)]
     values = {option.name: option for option in given}
-    context = _Context(_builds(values), _method(values), _max_ranks(values, gpus))
+    kind = _kind(values, beside_checkpoint)
+    context = _Context(kind, _method(values), _max_ranks(values, gpus))
     metadata: dict[str, Any] = {}
     places = {name: place for place, name in enumerate(OPTIONS)}
     ordered = sorted(given, key=lambda option: places.get(option.name, len(places)))
@@ -115,16 +125,21 @@ def is_mounted(model: str) -> bool:
     return any(model.rstrip("/") == mount or model.startswith(f"{mount}/") for mount in MOUNTS)
 
 
-def _builds(values: Mapping[str, LmiOption]) -> bool:
-    """Return True if LMI would build the engine: from a model on the Hub, or with build options.
+def _kind(values: Mapping[str, LmiOption], beside_checkpoint: bool) -> Kind:
+    """Return "build" if LMI would build: from a model on the Hub, or with build options.
 
     `dtype` alone decides nothing: configurations of prebuilt engines have it too.
     """
-    if "model_id" not in values:
-        return False
-    options = [OPTIONS[name] for name in values if name in OPTIONS and name != "dtype"]
-    asked = any(option.target.startswith("build.") and not option.prebuilt for option in options)
-    return asked or not values["model_id"].value.startswith(_FOLDERS)
+    if "backend" in values and values["backend"].value.lower() == PYTORCH:
+        return "checkpoint"
+    model = values.get("model_id")
+    if model is not None:
+        options = [OPTIONS[name] for name in values if name in OPTIONS and name != "dtype"]
+        asked = any(each.target.startswith(_BUILD) and not each.prebuilt for each in options)
+        if asked or not model.value.startswith(_FOLDERS):
+            return "build"
+    is_beside = model is None or model.value.rstrip("/") in MOUNTS
+    return "checkpoint" if is_beside and beside_checkpoint else "engine"
 
 
 def _method(values: Mapping[str, LmiOption]) -> str:
@@ -144,18 +159,9 @@ def _apply(given: LmiOption, metadata: dict[str, Any], context: _Context) -> Row
     option = OPTIONS.get(given.name)
     if option is None:
         return _row(given, Outcome.UNSUPPORTED, "unknown to LMI's documentation")
-    if option.only and given.value.lower() not in map(str.lower, option.only):
-        allowed = " and ".join(option.only)
-        return _row(given, Outcome.UNSUPPORTED, f"only {allowed} can be converted: {option.reason}")
-    if option.outcome is not Outcome.MAPPED:
-        return _row(given, option.outcome, option.reason)
-    if option.methods and context.method not in option.methods:
-        return _row(given, Outcome.NOT_NEEDED, f"applies to {' and '.join(option.methods)} only")
-    target = option.target
-    if target.startswith("build.") and not context.builds:
-        if not option.prebuilt:
-            return _row(given, Outcome.NOT_NEEDED, "the engine is prebuilt")
-        target = option.prebuilt
+    target = _target(option, context.kind)
+    if left_out := _left_out(given, option, target, context):
+        return _row(given, *left_out)
     if given.name == _DEGREE and given.value.lower() == "max":
         if context.max_ranks is None:
             return _row(given, Outcome.UNSUPPORTED, "give the number of GPUs with --gpus")
@@ -163,7 +169,49 @@ def _apply(given: LmiOption, metadata: dict[str, Any], context: _Context) -> Row
     else:
         value = _converted(option, given)
     _put(metadata, target, value)
-    return _row(given, Outcome.MAPPED, f"{target} ({option.reason})" if option.reason else target)
+    note = f" ({option.reason})" if option.reason and target == option.target else ""
+    return _row(given, Outcome.MAPPED, target + note)
+
+
+def _target(option: OptionRule, kind: Kind) -> str:
+    if kind == "checkpoint":
+        return option.checkpoint or option.prebuilt or option.target
+    if kind == "engine" and option.prebuilt:
+        return option.prebuilt
+    return option.target
+
+
+def _left_out(
+    given: LmiOption, option: OptionRule, target: str, context: _Context
+) -> tuple[Outcome, str] | None:
+    """Return why an option is not converted; None if it is."""
+    if context.kind == "checkpoint" and option.checkpoint:
+        return None
+    if option.only and given.value.lower() not in map(str.lower, option.only):
+        allowed = " and ".join(option.only)
+        return Outcome.UNSUPPORTED, f"only {allowed} can be converted: {option.reason}"
+    if option.outcome is not Outcome.MAPPED:
+        return option.outcome, option.reason
+    if context.kind == "checkpoint":
+        return _without_counterpart(target)
+    if option.methods and context.method not in option.methods:
+        return Outcome.NOT_NEEDED, f"applies to {' and '.join(option.methods)} only"
+    if context.kind == "engine" and target.startswith(_BUILD):
+        return Outcome.NOT_NEEDED, "the engine is prebuilt"
+    return None
+
+
+def _without_counterpart(target: str) -> tuple[Outcome, str] | None:
+    if target.startswith(f"{_BUILD}quantization."):
+        return Outcome.UNSUPPORTED, "a checkpoint is served with its own quantization"
+    if target.startswith(_BUILD):
+        return Outcome.NOT_NEEDED, "nothing is built from a checkpoint"
+    key = RUNTIME_KEYS.get(target.removeprefix("runtime."))
+    if key and key.unused:
+        return Outcome.NOT_NEEDED, key.unused
+    if key and key.refused:
+        return Outcome.UNSUPPORTED, f"it {key.refused}"
+    return None
 
 
 def _row(given: LmiOption, outcome: Outcome, detail: str) -> Row:

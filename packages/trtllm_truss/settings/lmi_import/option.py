@@ -25,6 +25,8 @@ class OptionRule:
         outcome: its outcome.
         target: its key below `model_metadata`.
         prebuilt: its key for a prebuilt engine; without one, such an engine does not need it.
+        checkpoint: its key for a checkpoint in the LLM API, whatever `outcome` is for engines.
+            Without one, a checkpoint takes `prebuilt`, or a `target` outside the build.
         convert: parses its value; raises ValueError for an invalid one.
         methods: values of `quantize` that use it; empty means all.
         only: values for which `outcome` holds, others are unsupported; empty means all.
@@ -37,6 +39,7 @@ class OptionRule:
     outcome: Outcome = Outcome.MAPPED
     target: str = ""
     prebuilt: str = ""
+    checkpoint: str = ""
     convert: Callable[[str], object] = str
     methods: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
@@ -48,6 +51,15 @@ def flag(text: str) -> bool:
     if text.lower() not in BOOLEANS:
         raise ValueError("it must be true or false")
     return BOOLEANS[text.lower()]
+
+
+def inverted_flag(text: str) -> bool:
+    return not flag(text)
+
+
+def default_object(text: str) -> dict[str, object] | None:
+    """Convert true to an object with all defaults, and false to null, which turns it off."""
+    return {} if flag(text) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,17 @@ from trtllm_truss.settings.lmi_import.option import (
     Outcome,
     WordMap,
     comma_separated,
+    default_object,
     flag,
+    inverted_flag,
 )
 
-_NO_PYTORCH = "only engines are served, without the PyTorch backend"
+PYTORCH = "pytorch"
+"""The value of `backend` with which LMI serves a checkpoint without a build."""
+
+_PYTORCH_ONLY = "LMI reads it with `backend=pytorch` only"
+_LLM = "runtime.llm_args"
+_KV_CACHE = f"{_LLM}.kv_cache_config"
 _NOT_BUILT_IN = "the build does not support it"
 _BUILDER_DECIDES = "the build sets it"
 
@@ -52,8 +59,12 @@ _ALGORITHMS = WordMap(
 _METHODS = WordMap({"smoothquant": "smoothquant", "awq": "awq", "fp8": "fp8"})
 
 
-def _build(name: str, convert: Callable[[str], object] = str, target: str = "") -> OptionRule:
-    return OptionRule(name=name, target=f"build.{target or name}", convert=convert)
+def _build(
+    name: str, convert: Callable[[str], object] = str, target: str = "", checkpoint: str = ""
+) -> OptionRule:
+    return OptionRule(
+        name=name, target=f"build.{target or name}", convert=convert, checkpoint=checkpoint
+    )
 
 
 def _runtime(name: str, convert: Callable[[str], object] = str, target: str = "") -> OptionRule:
@@ -68,6 +79,20 @@ def _either(name: str, convert: Callable[[str], object], target: str = "") -> Op
 
 def _not_needed(name: str, reason: str, *only: str) -> OptionRule:
     return OptionRule(name=name, outcome=Outcome.NOT_NEEDED, only=only, reason=reason)
+
+
+def _of_checkpoints(
+    name: str, target: str, convert: Callable[[str], object] = str, *only: str, reason: str = ""
+) -> OptionRule:
+    """Map for a checkpoint; an engine does not need it, or `only` these values."""
+    return OptionRule(
+        name=name,
+        outcome=Outcome.NOT_NEEDED,
+        checkpoint=target,
+        convert=convert,
+        only=only,
+        reason=reason or _PYTORCH_ONLY,
+    )
 
 
 def _unsupported(reason: str, *names: str) -> tuple[OptionRule, ...]:
@@ -127,24 +152,24 @@ SERVER = (
     OptionRule(name="model_loading_timeout", target="serving.start_timeout_s", convert=float),
     OptionRule(name="predict_timeout", target="serving.request_timeout_s", convert=float),
     *_unsupported("only decoder models are served", "trtllm_python_backend"),
-    *_unsupported(_NO_PYTORCH, "backend"),
+    _not_needed("backend", "`pytorch` serves the checkpoint itself", PYTORCH, "tensorrt"),
 )
 
 ENGINE = (
-    _build("dtype", _DTYPES),
-    _build("max_input_len", int),
+    _build("dtype", _DTYPES, checkpoint=f"{_LLM}.dtype"),
+    _build("max_input_len", int, checkpoint=f"{_LLM}.max_input_len"),
     OptionRule(
         name="max_output_len",
         target="build.max_output_len",
         convert=int,
         reason="as before LMI 0.30; later it meant `max_seq_len`",
     ),
-    _build("max_seq_len", int),
-    _build("max_num_tokens", int),
+    _build("max_seq_len", int, checkpoint=f"{_LLM}.max_seq_len"),
+    _build("max_num_tokens", int, checkpoint=f"{_LLM}.max_num_tokens"),
     _build("opt_num_tokens", int),
     _either("max_batch_size", int),
     _either("max_beam_width", int),
-    _build("tokens_per_block", int),
+    _build("tokens_per_block", int, checkpoint=f"{_KV_CACHE}.tokens_per_block"),
     _build("use_custom_all_reduce", flag),
     _build("use_paged_context_fmha", flag),
     _build("use_fp8_context_fmha", flag),
@@ -170,13 +195,23 @@ ENGINE = (
         _NOT_BUILT_IN,
         *("max_prompt_embedding_table_size", "gather_context_logits", "gather_generation_logits"),
         *("weight_sparsity", "weight_streaming", "max_encoder_input_len", "build_config"),
-        *("context_parallel_size", "moe_tensor_parallel_size", "moe_expert_parallel_size"),
+        "context_parallel_size",
+    ),
+    *(
+        OptionRule(
+            name=name,
+            outcome=Outcome.UNSUPPORTED,
+            checkpoint=f"{_LLM}.{name}",
+            convert=int,
+            reason=_NOT_BUILT_IN,
+        )
+        for name in ("moe_tensor_parallel_size", "moe_expert_parallel_size")
     ),
     *(
         _not_needed(name, _BUILDER_DECIDES)
         for name in ("kv_cache_type", "profiling_verbosity", "input_timing_cache", "monitor_memory")
     ),
-    _not_needed("load_format", _BUILDER_DECIDES, "auto"),
+    _of_checkpoints("load_format", f"{_LLM}.load_format", str, "auto", reason=_BUILDER_DECIDES),
     _not_needed("auto_parallel", _BUILDER_DECIDES, "false"),
     _not_needed("embedding_parallel_mode", _BUILDER_DECIDES, "SHARDING_ALONG_VOCAB"),
 )
@@ -184,7 +219,12 @@ ENGINE = (
 QUANTIZATION = (
     _build("quantize", _METHODS, "quantization.method"),
     _build("quant_algo", _ALGORITHMS, "quantization.method"),
-    _build("kv_cache_quant_algo", WordMap({"int8": "int8", "fp8": "fp8"}), "kv_cache_dtype"),
+    _build(
+        "kv_cache_quant_algo",
+        WordMap({"int8": "int8", "fp8": "fp8"}),
+        "kv_cache_dtype",
+        checkpoint=f"{_KV_CACHE}.dtype",
+    ),
     _quantization("smoothquant_alpha", "alpha", float, "smoothquant"),
     _quantization("smoothquant_val", "alpha", float, "smoothquant"),
     _quantization("smoothquant_per_token", "per_token", flag, "smoothquant"),
@@ -230,16 +270,28 @@ RUNTIME = (
     ),
     _not_needed("tokenizer_mode", "all tokenizers are of one kind", "auto"),
     _not_needed("skip_tokenizer_init", "the engine never sees text"),
-    _not_needed("enable_attention_dp", "attention is never data-parallel", "false"),
-    *_unsupported(
-        "the engine's defaults apply",
-        *("secondary_offload_min_priority", "event_buffer_max_size"),
+    _of_checkpoints(
+        "enable_attention_dp",
+        f"{_LLM}.enable_attention_dp",
+        flag,
+        "false",
+        reason="an engine's attention is never data-parallel",
     ),
-    *_unsupported(
-        _NO_PYTORCH,
-        *("enable_overlap_scheduler", "kv_cache_dtype", "attn_backend", "use_cuda_graph"),
-        "moe_backend",
+    *(
+        OptionRule(
+            name=name,
+            outcome=Outcome.UNSUPPORTED,
+            checkpoint=f"{_KV_CACHE}.{name}",
+            convert=int,
+            reason="the engine's defaults apply",
+        )
+        for name in ("secondary_offload_min_priority", "event_buffer_max_size")
     ),
+    _of_checkpoints("enable_overlap_scheduler", f"{_LLM}.disable_overlap_scheduler", inverted_flag),
+    _of_checkpoints("kv_cache_dtype", f"{_KV_CACHE}.dtype"),
+    _of_checkpoints("attn_backend", f"{_LLM}.attn_backend"),
+    _of_checkpoints("use_cuda_graph", f"{_LLM}.cuda_graph_config", default_object),
+    _of_checkpoints("moe_backend", f"{_LLM}.moe_config.backend"),
 )
 
 SECTIONS = {
