@@ -347,22 +347,22 @@ class Service:
             hosts=lead.leader.begin if lead else None,
             llm_api=lead is not None and engine.kind is EngineKind.LLM_API,
         )
-        serving = self._settings.serving
         environment = server_environment(
             self._environment.variables,
             installation,
-            serving.pass_environment,
+            self._settings.serving.pass_environment,
             python=machine.runtime.python if engine.kind is EngineKind.LLM_API else None,
             library_paths=machine.cuda.library_paths,
             huge_pages=engine.kind is EngineKind.CPU,
+            spawns=lead is None and engine.kind is EngineKind.LLM_API,
         )
         environment.update(lead.mpi_variables if lead else {})
         return lambda: ServerProcess(
             command,
             environment,
             on_line=self._show_triton_line,
-            http_port=serving.http_port,
-            grpc_port=serving.triton_grpc_port,
+            http_port=self._settings.serving.http_port,
+            grpc_port=self._settings.serving.triton_grpc_port,
         )
 
     def _show_triton_line(self, line: str) -> None:

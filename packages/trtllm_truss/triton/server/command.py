@@ -24,12 +24,13 @@ from trtllm_truss.triton.model_repository.contract import MODEL_NAME
 from trtllm_truss.triton.server.mpi import (
     ONE_HOST_DEFAULTS,
     RANK_PROGRAM,
+    connects_by_tcp,
     llm_api_job,
     llm_api_rank,
     mpi_command,
     mpi_environment,
     needs_oversubscription,
-    spans_hosts,
+    spawning_environment,
 )
 from trtllm_truss.triton.server.ports import GRPC_ADDRESS_VARIABLE, LOOPBACK, Ports, free_ports
 
@@ -212,6 +213,7 @@ def server_environment(
     python: Path | None = None,
     library_paths: Sequence[Path] = (),
     huge_pages: bool = False,
+    spawns: bool = False,
 ) -> dict[str, str]:
     """Build the server's environment from ours: without secrets, with the server's paths.
 
@@ -225,6 +227,7 @@ def server_environment(
         library_paths: searched before all others, such as the image's own CUDA driver.
         huge_pages: allocate weights in huge pages, where the kernel has them. A CPU reads all
             weights for each token; with pages of 4 KiB, it spends up to 8 % more time on that.
+        spawns: the engine starts processes by MPI; the variables of `parent` come first.
     """
     environment = child_environment(parent, passed)
     program_path = installation.program_path if python is None else python.parent
@@ -235,6 +238,8 @@ def server_environment(
     environment[SITE_VARIABLE] = os.pathsep.join(map(str, installation.site_paths))
     if huge_pages:
         environment.setdefault(*_HUGE_PAGES)
+    if spawns:
+        environment = {**spawning_environment(as_root=os.geteuid() == 0), **environment}
     return environment
 
 
@@ -249,7 +254,7 @@ def launch_environment(
         of_daemon: for MPI's daemon on a further host, in place of `mpirun`.
     """
     return {
-        **({} if spans_hosts(environment) else ONE_HOST_DEFAULTS),
+        **({} if connects_by_tcp(environment) else ONE_HOST_DEFAULTS),
         **environment,
         **_NO_USAGE_STATISTICS,
         **mpi_environment(launch.folder, None if of_daemon else launch.ports.mpi),

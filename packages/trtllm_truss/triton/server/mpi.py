@@ -36,13 +36,33 @@ RANKS_VARIABLE = "TRTLLM_TRUSS_RANKS"
 RANK_PROGRAM = ("/bin/sh", "-c", f'exec /bin/sh "${RANKS_VARIABLE}/rank$OMPI_COMM_WORLD_RANK"')
 """Command of a rank on another host, which alone knows its paths."""
 ONE_HOST_DEFAULTS = {"OMPI_MCA_btl": "^tcp"}
-"""Keep ranks from listening for other hosts on every address; the environment may override it."""
+"""Keep ranks from listening for other hosts on every address; the environment may override it.
+
+They are one MPI job, and share memory.
+"""
 DAEMONS = frozenset({"prted", "orted"})
 """Names of MPI's daemon on a further host, of Open MPI 5 and 4."""
 _PID_FILE = "$TMPDIR/mpirun"
 _NOTING_ITS_ID = ("/bin/sh", "-c", f'echo $$ >"{_PID_FILE}" && exec "$@"', "sh")
 _ENDING_THE_JOB = ("/bin/sh", "-c", f'"$@"; kill -TERM "$(cat "{_PID_FILE}")"', "sh")
 _TCP_INTERFACE = "OMPI_MCA_btl_tcp_if_include"
+_SPAWNING = {
+    # A spawned worker is another MPI job, and Open MPI shares memory within a job only
+    # (opal/mca/btl/sm/btl_sm_module.c, 4.1 and 5.0); NVIDIA/TensorRT issue 4501 advises the same.
+    _TCP_INTERFACE: "lo",
+    # Open MPI 4 counts one slot per core and one for the parent: without this two workers on two
+    # cores end in MPI_ERR_SPAWN (measured with 4.1.8; NVIDIA/TensorRT-LLM issues 5495 and 5854).
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    # Open MPI 4 binds a single worker, with its threads, to one core (measured with 4.1.8). Source:
+    # docs/source/deployment-guide/configuring-cpu-affinity.md of TensorRT-LLM 1.2.1.
+    "OMPI_MCA_hwloc_base_binding_policy": "none",
+    "OMPI_MCA_rmaps_base_inherit": "1",
+}
+_SPAWNING_AS_ROOT = ("PRTE_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM")
+"""Let Open MPI 5 start its daemon as root, where no `mpirun` has an option for it; 4 asks nobody.
+
+Without them a spawn ends in MPI_ERR_UNKNOWN (measured with 5.0.11).
+"""
 _PREFIX_VARIABLES = ("PRTE_PREFIX", "PMIX_PREFIX", "OPAL_PREFIX")
 
 _CLOSING_LIMIT_S = 1.0
@@ -115,6 +135,16 @@ def mpi_environment(folder: Path, control_port: int | None) -> dict[str, str]:
     }
 
 
+def spawning_environment(*, as_root: bool) -> dict[str, str]:
+    """Let a server without ``mpirun`` start workers by ``MPI_Comm_spawn``, on this host.
+
+    TensorRT-LLM's LLM API does, for one GPU too. Server and workers then listen on every address:
+    Open MPI has no option for that (`docs/security.md`), and connects over the named interface
+    only. Open MPI 5 neither counts slots nor binds here.
+    """
+    return {**_SPAWNING, **(dict.fromkeys(_SPAWNING_AS_ROOT, "1") if as_root else {})}
+
+
 def group_environment(interface: str) -> dict[str, str]:
     """Keep the connections between hosts on the group's interface.
 
@@ -156,8 +186,8 @@ def mpi_prefix(mpirun: Path, environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def spans_hosts(environment: Mapping[str, str]) -> bool:
-    """Return True if an environment lets ranks connect to other hosts (`group_environment`)."""
+def connects_by_tcp(environment: Mapping[str, str]) -> bool:
+    """Return True if processes of an environment connect to those of other hosts or jobs."""
     return _TCP_INTERFACE in environment
 
 
