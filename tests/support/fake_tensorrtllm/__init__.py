@@ -45,6 +45,7 @@ def write_engine(
     pp: int = 1,
     limits: Mapping[str, int] | None = None,
     plugins: Mapping[str, object] | None = None,
+    version: str = "1.0.0",
     ranks: Mapping[int, Mapping[str, object]] | None = None,
     **behaviour: object,
 ) -> Path:
@@ -56,11 +57,13 @@ def write_engine(
         pp: pipeline parallelism.
         limits: changes to `build_config`, such as `max_batch_size`.
         plugins: changes to its `plugin_config`.
+        version: the TensorRT-LLM version that the engine, and so the backend, is of.
         ranks: behaviour of single ranks, over that of all.
         behaviour: of every rank; for the keys see the backend. Lists become comma-separated.
     """
     folder.mkdir(parents=True, exist_ok=True)
     config = engine_config(tp, pp, limits or {})
+    config["version"] = version
     config["build_config"]["plugin_config"].update(plugins or {})
     (folder / "config.json").write_text(json.dumps(config, indent=2))
     for rank in range(tp * pp):

@@ -14,6 +14,7 @@ from trtllm_truss.requests import Sampling
 from trtllm_truss.triton.client.client import TritonClient
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
 from trtllm_truss.triton.client.request import EngineChunk, EngineRequest
+from trtllm_truss.triton.client.warm_up import warm_up
 
 
 @pytest.fixture
@@ -270,3 +271,33 @@ def test_on_uvloop(triton):
     finally:
         loop.close()
     triton.wait_for_cancel("uvloop_cancel")
+
+
+@pytest.mark.parametrize("version", ["0.7.1", "0.9.0"])
+async def test_old_releases_get_a_number_for_each_request(make_triton, version):
+    """They read the digits that an id begins with; these ids would share one, or have none."""
+    server = make_triton(version=version, step_ms=20)
+    names = ("7f", "7e", "7e-1", "warm-up", "beef", "")
+    client = TritonClient(server.grpc_address, tensorrt_llm_version=version)
+    async with client.answer(request("7", 40)) as abandoned:
+        await abandoned.next()
+        running = [asyncio.create_task(collect(client, request(name, 20))) for name in names]
+        await asyncio.sleep(0)
+    for chunks in await asyncio.gather(*running):
+        assert len(ids(chunks)) == 20
+    await client.close()
+    await asyncio.to_thread(warm_up, server.grpc_address, 5, PATIENCE_S, version)
+
+
+async def test_the_fake_of_an_old_release_confuses_texts(make_triton):
+    """Keep the fake as strict as the backend: the test above would pass with any other."""
+    server = make_triton(version="0.7.1", step_ms=20)
+    client = TritonClient(server.grpc_address, tensorrt_llm_version="0.7.1")
+    client._numbers_only = False
+    with pytest.raises(errors.TrussError, match="must be uint64_t"):
+        await collect(client, request("warm-up"))
+    async with client.answer(request("7f", 40)) as first:
+        await first.next()
+        with pytest.raises(errors.TrussError, match="requestId 7 is already in progress"):
+            await collect(client, request("7e", 4))
+    await client.close()

@@ -11,7 +11,6 @@ import json
 import os
 import threading
 import traceback
-import uuid
 from collections.abc import Collection, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -28,6 +27,7 @@ from trtllm_truss.backends.triton_native.reply import Reply
 from trtllm_truss.backends.triton_native.tensors import Inputs
 from trtllm_truss.backends.triton_native.values import Value, flag, from_array, to_array
 from trtllm_truss.errors import InternalError, InvalidRequest, TrussError
+from trtllm_truss.triton.client.request_ids import random_number
 from trtllm_truss.triton.server.ports import GRPC_ADDRESS_VARIABLE
 
 _Result = TypeVar("_Result")
@@ -93,7 +93,7 @@ class TritonPythonModel:
             reply.fail(InternalError(f"The request could not be answered: {error}"))
 
     async def _answer(self, query: Query, reply: Reply) -> None:
-        request_id = uuid.uuid4().hex
+        request_id = random_number()
         end_ids = self._tokenizer.eos_ids if query.end_id is None else ()
         answer = TextAnswer(self._tokenizer, query.stop_words, end_ids)
         inputs, outputs = await self._engine_inputs(query), (*ENGINE_OUTPUTS, *query.outputs)

@@ -13,6 +13,7 @@ from trtllm_truss.requests import Sampling
 from trtllm_truss.triton.client.client import STREAM_INFER, TritonClient
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
 from trtllm_truss.triton.client.request import EngineRequest
+from trtllm_truss.triton.client.request_ids import random_number
 from trtllm_truss.triton.client.response_stream import ResponseStream
 from trtllm_truss.triton.client.tensors import encode_request, encode_stop
 from trtllm_truss.triton.model_repository.contract import INPUTS, MODEL_NAME
@@ -68,7 +69,6 @@ class DirectEngine:
 
     address: str
     version: str
-    _numbers: int = 0
 
     def generate(self, prompt: Sequence[int], max_tokens: int, **fields: Any) -> Generated:
         """Generate one greedy answer; `fields` are those of `EngineRequest`.
@@ -107,10 +107,11 @@ class DirectEngine:
     def _request(
         self, prompt: Sequence[int], max_tokens: int, fields: dict[str, Any]
     ) -> EngineRequest:
-        self._numbers += 1
         values = {"sampling": GREEDY, **fields}
-        name = f"selftest-{self._numbers}"
-        return EngineRequest(request_id=name, input_ids=prompt, max_tokens=max_tokens, **values)
+        request_id = random_number()
+        return EngineRequest(
+            request_id=request_id, input_ids=prompt, max_tokens=max_tokens, **values
+        )
 
     async def _stop(self, request: EngineRequest, within_s: float) -> Stopped:
         declared = frozenset(row.name for row in rows_for(INPUTS, self.version))

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 
 from trtllm_truss.literals import rows_for
 from trtllm_truss.triton.client.failures import unavailable
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
 from trtllm_truss.triton.client.request import EngineRequest
+from trtllm_truss.triton.client.request_ids import random_number, takes_numbers_only
 from trtllm_truss.triton.client.response_stream import ResponseReader, ResponseStream
 from trtllm_truss.triton.client.tensors import encode_request, encode_stop
 from trtllm_truss.triton.model_repository.contract import INPUTS, MODEL_NAME
@@ -48,6 +50,7 @@ class TritonClient:
         self._address = address
         self._model_name = model_name
         self._declared = frozenset(row.name for row in rows_for(INPUTS, tensorrt_llm_version))
+        self._numbers_only = takes_numbers_only(tensorrt_llm_version)
         self._connection: GrpcConnection | None = None
         self._connecting = asyncio.Lock()
         self._closed = False
@@ -75,6 +78,8 @@ class TritonClient:
         Raises:
             EngineUnavailable: the server cannot be reached.
         """
+        if self._numbers_only:
+            request = replace(request, request_id=random_number())
         answer = ResponseStream(
             on_end, on_heartbeat, request_id=request.request_id, like=self._last_reader
         )

@@ -13,7 +13,8 @@ class EngineRequest:
     """One generation.
 
     Attributes:
-        request_id: shown in Triton's log; unique among the requests in flight.
+        request_id: shown in Triton's log; unique among the requests in flight. The client sends a
+            number instead to releases that need one.
         input_ids: the prompt, at least one id.
         max_tokens: maximum of generated tokens; the prompt does not count.
         end_id: generation ends before this id; without it only `max_tokens` ends it.

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import secrets
 import signal
 import threading
 import time
@@ -29,6 +31,7 @@ class Limits(NamedTuple):
     max_input_len: int
     evicts: bool
     max_beam_width: int
+    release: tuple[int, ...]
     check_s: float
 
 
@@ -38,6 +41,7 @@ class Generation:
     def __init__(self, request, behaviour, limits):
         self.inputs = {tensor.name(): tensor.as_numpy().ravel() for tensor in request.inputs()}
         self.id = request.request_id()
+        self.key = _key(self.id, limits.release)
         self.sender = request.get_response_sender()
         self.behaviour = behaviour
         self.outputs = request.requested_output_names()
@@ -82,6 +86,8 @@ class Generation:
         )
 
     def refusal(self, limits):
+        if self.key is None:
+            return "Invalid requestId, must be uint64_t"
         longest = limits.max_input_len
         if len(self.prompt) > longest:
             return (
@@ -117,6 +123,22 @@ class Generation:
         ended = any(self.output[-len(word) :] == word for word in self.stop_words)
         ended |= len(self.output) >= self.wanted and not self.ends_alone
         return [token], ended
+
+
+def _key(request_id, release):
+    """Return what the backend tells requests apart by; None if it refuses the id.
+
+    inflight_batcher_llm/src/utils.cc:142-174 of tensorrtllm_backend v0.7.0 to v0.9.0: `stoul`,
+    which takes a prefix of digits; else a hash from 0.8 on.
+    """
+    if release >= (0, 10):
+        return request_id
+    if not request_id:
+        return secrets.randbits(64)
+    number = re.match(r"\s*[+-]?\d+", request_id)
+    if number and abs(int(number[0])) < 2**64:
+        return int(number[0]) % 2**64
+    return None if release < (0, 8) else hash(request_id)
 
 
 class BlockCache:
@@ -168,19 +190,27 @@ class Batch:
             note = {"inputs": tensors, "outputs": list(generation.outputs)}
             self._log(f"request id={generation.id} {json.dumps(note)}")
         refusal = generation.refusal(self._limits)
-        if generation.is_stop:
+        if generation.is_stop and generation.key is not None:
             self._stop(generation)
         elif refusal:
             self._send_error(generation, _LATER.format(generation.id) + refusal)
+        elif self._limits.release < (0, 10) and self._holds(generation.key):
+            # work_items_queue.cc:59 (v0.9.0)
+            text = f"requestId {generation.key} is already in progress, request is ignored."
+            self._send_error(generation, text)
         else:
             with self._news:
                 self._waiting.append(generation)
                 self._news.notify()
 
+    def _holds(self, key):
+        with self._news:
+            return any(other.key == key for other in (*self._waiting, *self._active))
+
     def _stop(self, order):
         with self._news:
             for generation in (*self._waiting, *self._active):
-                if generation.id == order.id:
+                if generation.key == order.key:
                     generation.stopped = True
             self._news.notify()
         self._send(order, [], last=True)

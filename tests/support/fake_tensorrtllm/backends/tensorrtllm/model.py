@@ -101,6 +101,7 @@ class TritonPythonModel:
             max_input_len=_max_input_len(build, chunks),
             evicts=values.get("batch_scheduler_policy") == "max_utilization" and not chunks,
             max_beam_width=int(values["max_beam_width"] or 1),
+            release=tuple(int(part) for part in engine["version"].split(".")[:2]),
             check_s=int(values["cancellation_check_period_ms"] or 100) / 1000,
         )
         self._batch = Batch(self._behaviour, limits, _log)
