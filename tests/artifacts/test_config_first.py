@@ -85,22 +85,21 @@ def test_only_needed_files_are_fetched(hub: HubServer) -> None:
     assert "config.json" not in others
 
 
-@pytest.mark.parametrize("index", [0, 1])
-def test_each_of_several_hosts_fetches_the_files_of_its_own_ranks(
-    hub: HubServer, index: int
+@pytest.mark.parametrize(
+    ("split", "index", "rank"),
+    [("tensor", 0, 0), ("tensor", 1, 1), ("pipeline", 0, 1), ("pipeline", 1, 0)],
+)
+def test_each_of_several_hosts_fetches_the_files_that_its_ranks_open(
+    hub: HubServer, split: str, index: int, rank: int
 ) -> None:
-    """The others need no tokenizer either."""
-    settings = parse_settings(
-        {
-            "model_metadata": {
-                **{"engine_repository": "org/engine", "tensor_parallelism": 2},
-                **{"nodes": ["a", "b"]},
-            }
-        }
-    )
+    """The leader is in the last pipeline stage. The other hosts need no tokenizer."""
+    if split == "pipeline":
+        change(hub, {"config.json": json.dumps(engine_config(1, 2, {})).encode()})
+    metadata = {"engine_repository": "org/engine", f"{split}_parallelism": 2, "nodes": ["a", "b"]}
+    settings = parse_settings({"model_metadata": metadata})
     found = resolve_engine(settings, Environment("hf_token", {}), HostInfo(), index=index)
     names = {path.name for path in found.engine.folder.iterdir()}
-    own = {"config.json", f"rank{index}.engine"}
+    own = {"config.json", f"rank{rank}.engine"}
     assert names == (own if index else {*own, "tokenizer.json"})
     assert {file.path for file in found.listing.files} >= set(RANKS)
 

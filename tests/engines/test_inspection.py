@@ -26,6 +26,8 @@ from trtllm_truss.engines.inspection import (
     inspect_config,
     inspect_engine,
 )
+from trtllm_truss.engines.rank_files import opened_ranks
+from trtllm_truss.engines.tensorrt_llm_config import Parallelism
 from trtllm_truss.errors import ArtifactError
 
 
@@ -264,3 +266,18 @@ def test_any_change_to_a_config_is_an_engine_or_an_error(data: st.DataObject, bu
         engine = inspect_config(config, FILES)
         assert engine.max_input_tokens < engine.max_sequence_tokens
         assert engine.max_input_tokens >= 1
+
+
+@pytest.mark.parametrize(
+    ("tp", "pp", "opened"),
+    [
+        (4, 1, [0, 1, 2, 3]),
+        (1, 3, [2, 1, 0]),
+        (2, 2, [2, 3, 0, 1]),
+        (8, 2, [*range(8, 16), *range(8)]),
+    ],
+)
+def test_the_leader_opens_the_file_of_the_last_pipeline_stage(
+    tp: int, pp: int, opened: list[int]
+) -> None:
+    assert list(opened_ranks(Parallelism(tp, pp))) == opened

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from trtllm_truss.engines.tensorrt_llm_config import EngineConfig
+from trtllm_truss.engines.tensorrt_llm_config import EngineConfig, Parallelism
 
 ENGINE_SUFFIX = ".engine"
 
@@ -41,6 +41,22 @@ class RankFiles:
         """Return the comparison for a host that holds the files of some ranks only."""
         own = self.of_ranks(ranks)
         return replace(self, missing=tuple(name for name in self.missing if name in own))
+
+
+def opened_ranks(split: Parallelism) -> tuple[int, ...]:
+    """Return the rank whose file each process of the MPI job opens, by the process's place.
+
+    The leader, process 0, belongs to the last pipeline stage: the executor reverses the order of
+    the stages, and keeps the order within each. Source: ``initializeWorkers`` of
+    ``cpp/tensorrt_llm/executor/executorImpl.cpp`` in NVIDIA/TensorRT-LLM, near 0.19 and near 1.1.
+    """
+    places = list(range(split.world_size))
+    if split.pipeline > 1:
+        places.reverse()
+        for stage in range(split.pipeline):
+            within = slice(stage * split.tensor, (stage + 1) * split.tensor)
+            places[within] = reversed(places[within])
+    return tuple(places.index(place) for place in range(split.world_size))
 
 
 def match_rank_files(config: EngineConfig, sizes: Mapping[str, int]) -> RankFiles:

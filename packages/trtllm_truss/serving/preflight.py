@@ -29,6 +29,7 @@ from trtllm_truss.engines.diagnostics import Diagnostic, Severity
 from trtllm_truss.engines.file_checks import check_files
 from trtllm_truss.engines.inspection import Engine, EngineDescription, inspect_engine
 from trtllm_truss.engines.llm_api.arguments import Description, completed
+from trtllm_truss.engines.rank_files import opened_ranks
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.machine.describe import Machine
 from trtllm_truss.serving.adapters import adapters_of, open_adapters
@@ -120,15 +121,15 @@ def _rank_needs_tokenizer(settings: Settings, engine: EngineDescription | None) 
     return not is_compiled or bool(settings.runtime.guided_decoding_backend)
 
 
-def _own_ranks(settings: Settings, engine: EngineDescription, index: int) -> range | None:
-    """Return the ranks of one of several hosts; None for a single host."""
-    if settings.node_count == 1:
+def _own_ranks(settings: Settings, engine: EngineDescription, index: int) -> tuple[int, ...] | None:
+    """Return the ranks whose files one of several hosts opens; None for all."""
+    if settings.node_count == 1 or engine.config is None:
         return None
     each = max(1, engine.world_size // settings.node_count)
-    return range(index * each, (index + 1) * each)
+    return opened_ranks(engine.config.parallelism)[index * each : (index + 1) * each]
 
 
-def _held(engine: Description, ranks: range | None) -> Description:
+def _held(engine: Description, ranks: tuple[int, ...] | None) -> Description:
     """Leave out the missing files that are other hosts'."""
     if ranks is None or engine.rank_files is None:
         return engine

@@ -76,8 +76,9 @@ class TritonPythonModel:
             engine = json.loads((self._folder / "config.json").read_text())
         except OSError as error:
             raise _refusal(f"Cannot open {self._folder / 'config.json'}") from error
-        _check_world_size(engine["pretrained_config"]["mapping"])
-        self._behaviour = _read_rank_file(self._folder / f"rank{_RANK}.engine")
+        mapping = engine["pretrained_config"]["mapping"]
+        _check_world_size(mapping)
+        self._behaviour = _read_rank_file(self._folder / f"rank{_opened(mapping)}.engine")
         _load(self._behaviour)
         self._death_watch = subprocess.Popen(
             ["sh", "-c", _WATCH, "kill-parent-on-death", str(os.getppid())], stdin=subprocess.PIPE
@@ -154,6 +155,16 @@ def _check_world_size(mapping):
             "is expected to be equal to tp*pp*cp when participantIds are not specified "
             "(/src/tensorrt_llm/cpp/tensorrt_llm/executor/executorImpl.cpp:416)"
         )
+
+
+def _opened(mapping):
+    """Return the rank whose file this process opens.
+
+    executor/executorImpl.cpp, initializeWorkers (near 0.19 and 1.1): the leader is in the last
+    pipeline stage; loadModel opens the file of the session's rank.
+    """
+    tp, pp = mapping["tp_size"], mapping["pp_size"]
+    return (pp - 1 - _RANK // tp) * tp + _RANK % tp
 
 
 def _read_rank_file(path):
