@@ -178,6 +178,12 @@ def test_another_gpu_than_the_builders(hub: HubServer) -> None:
     assert not hub.asked_for("*.engine")
 
 
+def test_gpus_that_the_ranks_cannot_have(hub: HubServer) -> None:
+    with pytest.raises(SettingsError, match="gpu_device_ids names 3 GPUs"):
+        examined(runtime={"gpu_device_ids": "0,1,2"})
+    assert not hub.asked_for("*.engine")
+
+
 def test_a_tokenizer_without_rights_stops_the_engine(hub: HubServer) -> None:
     hub.add("org/locked", {"tokenizer.json": b"{}"}, private=True)
     hub.add_token("hf_token", reads=frozenset({"org/engine"}))

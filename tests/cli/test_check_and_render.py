@@ -101,6 +101,24 @@ def test_render(engine: Path, tmp_path: Path) -> None:
     assert main([*command, "--engine", str(engine), "--output", str(output)]) == 2
 
 
+def test_several_hosts_cannot_build(engine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build = {"checkpoint_repository": "org/model", "max_input_len": 64, "max_seq_len": 128}
+    file = config(engine, engine_repository=None, build=build, nodes=["a", "b"])
+    status, report = checked(capsys, file)
+    assert status == 2
+    assert "a build makes the engine on one host only" in report["findings"][0]["sentence"]
+
+
+def test_check_counts_the_hosts_that_the_platform_names(
+    engine: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRTLLM_TRUSS_HOSTS", "a,b,c")
+    status, report = checked(capsys, config(engine))
+    assert status == 3
+    codes = {finding["code"] for finding in report["findings"]}
+    assert "nodes_mismatch" in codes
+
+
 @pytest.mark.parametrize(
     ("runtime", "part"),
     [({"instance_count": 2}, "one instance only"), ({"gpu_device_ids": "0,1,2"}, "names 3 GPUs")],

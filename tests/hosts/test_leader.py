@@ -36,7 +36,10 @@ LINE = (
 IDENTITY: dict[str, Any] = {
     **{"trtllm_truss": "1", "tensorrt_llm": "1.0.0", "mpi": "5", "hostname": "leader"},
     **{"settings": {"runtime": "a"}, "commit": "c", "described": {"config.json": "d"}},
-    **{"files": {"rank0.engine": "5 e", "rank1.engine": "5 f"}, "folder": ""},
+    **{
+        "files": {"rank0.engine": "5 e", "rank1.engine": "5 f"},
+        "folders": {"the checkpoint": "/m"},
+    },
 }
 OF_MEMBER = {**IDENTITY, "hostname": "member"}
 
@@ -229,7 +232,8 @@ def test_a_launch_that_is_not_of_this_job_is_refused_by_the_member(place: Place)
         ({"settings": {}}, "model_metadata.runtime is not the leader's"),
         ({"described": {}}, "config.json of the engine is not the leader's"),
         ({"commit": "d"}, "set engine_revision"),
-        ({"folder": "/other"}, "at one path on every host"),
+        ({"folders": {"the checkpoint": "/o"}}, "is in '/o' here and in '/m' on the leader"),
+        ({"folders": {}}, "the checkpoint is in unknown here"),
         ({"files": {"rank1.engine": "5 0"}}, "rank1.engine of the engine is not the leader's"),
     ],
 )

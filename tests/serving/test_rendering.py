@@ -45,7 +45,8 @@ def render(
     metadata = {"engine_repository": str(folder), "runtime": runtime}
     settings = parse_settings({"model_metadata": metadata})
     out = folder.parent / "repository"
-    render_engine(settings, inspect_engine(folder), DATA, out, version)
+    engine = inspect_engine(folder)
+    render_engine(settings, engine, DATA, out, version, engine.tokenizer_folder, {})
     config = read_config(out / "tensorrt_llm" / "config.pbtxt")
     given = {name: value.string_value for name, value in config.parameters.items()}
     return config, {name: value for name, value in given.items() if value}, out / "tensorrt_llm"
@@ -64,7 +65,8 @@ def test_several_hosts(tmp_path: Path) -> None:
     )
     for given, devices in ((settings, "2,3"), (without_runtime(settings), "0,1")):
         out = tmp_path / devices
-        render_engine(given, inspect_engine(folder), DATA, out, "1.0.0")
+        engine = inspect_engine(folder)
+        render_engine(given, engine, DATA, out, "1.0.0", engine.tokenizer_folder, {})
         parameters = read_config(out / "tensorrt_llm" / "config.pbtxt").parameters
         assert parameters["num_nodes"].string_value == "2"
         assert parameters["gpu_device_ids"].string_value == devices
@@ -145,7 +147,7 @@ def test_a_checkpoint(engine_folder: Path) -> None:
     engine = completed(inspect_engine(folder), settings)
     assert (engine.world_size, engine.server_ranks) == (4, 1)
     out = folder.parent / "repository"
-    render_engine(settings, engine, DATA, out, "1.2.1")
+    render_engine(settings, engine, DATA, out, "1.2.1", engine.tokenizer_folder, {})
     config = read_config(out / "tensorrt_llm" / "config.pbtxt")
     parameters = {name: value.string_value for name, value in config.parameters.items()}
     arguments = json.loads(parameters.pop("llm_args"))

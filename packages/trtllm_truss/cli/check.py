@@ -18,7 +18,6 @@ from trtllm_truss.engines.checkpoint import Checkpoint
 from trtllm_truss.engines.compatibility.check import check_compatibility
 from trtllm_truss.engines.compatibility.checkpoints import loadable_since
 from trtllm_truss.engines.compatibility.host import HostInfo
-from trtllm_truss.engines.concurrency import instance_count
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity, error, warning
 from trtllm_truss.engines.inspection import EngineDescription, EngineKind, inspect_engine
 from trtllm_truss.engines.llm_api.arguments import completed
@@ -34,6 +33,7 @@ from trtllm_truss.serving.preflight import (
     open_tokenizer,
     own_tokenizer_paths,
 )
+from trtllm_truss.settings.groups import known_nodes
 from trtllm_truss.settings.loading import Environment, read_environment
 from trtllm_truss.settings.model import Settings
 
@@ -87,6 +87,7 @@ def examine(truss: Path, config: Path | None) -> Report:
         content = read_config(truss, config)
         settings, _ = load_configuration(content)
         environment = read_environment()
+        settings = known_nodes(settings, environment)
         image = HostInfo.from_config(content).image
         machine = describe(environment.variables, image)
         host = HostInfo.from_config(content, host_info(machine))
@@ -103,7 +104,6 @@ def examine(truss: Path, config: Path | None) -> Report:
                 [*facts, "engine: a GGUF file, inspected once it is downloaded"], findings
             )
         facts += _engine_facts(engine)
-        instance_count(settings, engine)
         findings += check_compatibility(settings, engine, host)
         ranks = 0 if engine.kind is EngineKind.CPU else engine.world_size
         findings += check_machine(machine.cuda, machine.limits, ranks)

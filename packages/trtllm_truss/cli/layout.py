@@ -22,7 +22,7 @@ _IGNORED = shutil.ignore_patterns(_BYTECODE, "*.egg-info")
 
 
 def read_config(truss: Path, config: Path | None) -> dict[str, Any]:
-    """Read `config`, by default the Truss's config.yaml.
+    """Read `config`, by default the Truss's config.yaml; its relative folders become absolute.
 
     Raises:
         SettingsError: the file does not exist or is not a YAML mapping.
@@ -42,6 +42,7 @@ def read_config(truss: Path, config: Path | None) -> dict[str, Any]:
         raise SettingsError(f"{file} cannot be read: {error}") from None
     if not isinstance(content, dict):
         raise SettingsError(f"{file} is not a settings file; it must map keys to values.")
+    _anchor_folders(content)
     return content
 
 
@@ -138,13 +139,12 @@ def _write_source(truss: Path, config: Path | None, destination: Path) -> list[t
         if file is None:
             raise SettingsError(f"requirements_file is {requirements!r}; that file does not exist.")
         shutil.copy(file, destination / requirements)
-    _anchor_folders(settings)
     (destination / "config.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
     return placed
 
 
 def _anchor_folders(settings: dict[str, Any]) -> None:
-    """Make relative folders absolute: the server runs in another folder."""
+    """Make relative folders absolute: the server runs in another folder, hosts compare them."""
     metadata = settings.get("model_metadata")
     if isinstance(metadata, dict):
         for name in _WITH_FOLDERS & metadata.keys():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import socket
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from trtllm_truss import __version__
@@ -29,6 +30,7 @@ def identity_of(
     settings: Settings,
     engine: Engine,
     listing: Listing,
+    adapters: Mapping[str, Path],
     *,
     tensorrt_llm_version: str | None,
     mpi_version: str | None,
@@ -55,8 +57,11 @@ def identity_of(
             for file in listing.files
             if engine.rank_files is not None and file.path.endswith(engine.rank_files.names)
         },
-        # The LLM API hands the leader's path to the workers of all hosts.
-        "folder": str(engine.folder) if engine.weights is not None else "",
+        # The LLM API hands the leader's paths to the workers of all hosts.
+        "folders": {
+            **({"the checkpoint": str(engine.folder)} if engine.weights is not None else {}),
+            **{f"the adapter {name}": str(folder) for name, folder in adapters.items()},
+        },
     }
 
 
@@ -89,10 +94,13 @@ def difference(leader: Mapping[str, Any], member: Mapping[str, Any]) -> str | No
     for name in sorted(leader["files"].keys() & files.keys()):
         if leader["files"][name] != files[name]:
             return f"{name} of the engine is not the leader's; use the same engine on every host."
-    if member.get("folder") != leader["folder"]:
+    theirs = member.get("folders")
+    folders = theirs if isinstance(theirs, dict) else {}
+    for name in _keys(leader["folders"], folders):
         return (
-            f"the checkpoint is in {_shown(member.get('folder'))} here and in {leader['folder']} "
-            "on the leader; the LLM API needs it at one path on every host (HF_HOME)."
+            f"{name} is in {_shown(folders.get(name))} here and in "
+            f"{_shown(leader['folders'].get(name))} on the leader; the LLM API needs it at one "
+            "path on every host (HF_HOME)."
         )
     return None
 

@@ -16,7 +16,6 @@ from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.accelerators import find_capability, parse_accelerator
 from trtllm_truss.engines.compatibility.check import check_compatibility
 from trtllm_truss.engines.compatibility.host import HostInfo
-from trtllm_truss.engines.concurrency import instance_count
 from trtllm_truss.engines.diagnostics import error
 from trtllm_truss.engines.inspection import EngineDescription, EngineKind
 from trtllm_truss.engines.json_files import parse_json
@@ -216,7 +215,6 @@ def _plan(wish: Wish, metadata: Mapping[str, Any], *, notes: list[str], **values
 def _demand(metadata: Mapping[str, Any], engine: EngineDescription, runtime: Runtime) -> Demand:
     def examine(settings: Settings, host: HostInfo) -> Verdict:
         described = completed(engine, settings, host.known_version)
-        instance_count(settings, described)
         findings = check_compatibility(settings, described, host)
         capacity = cache_capacity(settings, described, host)
         return Verdict([*findings, *(capacity.diagnostics if capacity else ())], capacity)

@@ -113,6 +113,8 @@ def join(settings: Settings, environment: Environment, data_dir: Path, image: st
     in_image = replace(host, image=image)
     known = in_image.known_version
     resolved = resolve_engine(settings, environment, host, version=known, index=index)
+    for finding in resolved.findings:
+        logger.warning("%s", finding.message)
     engine = resolved.engine
     version = in_image.version_for(engine.config.assumed_version if engine.config else None)
     each = engine.world_size // group.size
@@ -126,7 +128,13 @@ def join(settings: Settings, environment: Environment, data_dir: Path, image: st
         raise TritonError(machine.triton_problem)
     with temporary_folder() as folder:
         repository = render_engine(
-            settings, engine, data_dir, folder / "repository", version, resolved.tokenizer_folder
+            settings,
+            engine,
+            data_dir,
+            folder / "repository",
+            version,
+            resolved.tokenizer_folder,
+            resolved.adapters,
         )
         backends = assemble_backends(installation, folder / "backends", environment.variables)
         passed = settings.serving.pass_environment
@@ -191,6 +199,7 @@ def _identity(
         settings,
         resolved.engine,
         resolved.listing,
+        resolved.adapters,
         tensorrt_llm_version=host.runtime_version,
         mpi_version=mpi.version,
     )

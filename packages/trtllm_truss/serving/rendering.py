@@ -39,8 +39,8 @@ def render_engine(
     data_dir: Path,
     destination: Path,
     tensorrt_llm_version: str,
-    tokenizer_dir: Path | None = None,
-    adapters: Mapping[str, Path] | None = None,
+    tokenizer_dir: Path,
+    adapters: Mapping[str, Path],
 ) -> Path:
     """Write the model repository of one engine and return its folder.
 
@@ -60,14 +60,13 @@ def render_engine(
         destination: folder of the repository.
         tensorrt_llm_version: version of the runtime, which decides the names of tensors and
             parameters.
-        tokenizer_dir: folder of the tokenizer; default: the engine's.
+        tokenizer_dir: folder of the tokenizer.
         adapters: folders of a checkpoint's LoRA adapters by name, numbered from 1.
 
     Raises:
         SettingsError: `runtime` does not fit the engine.
         ArtifactError: the tokenizer is unreadable.
     """
-    tokenizer_dir = tokenizer_dir or engine.tokenizer_folder
     batch = batch_size(settings, engine)
     if settings.serving.triton_native:
         render_native_models(

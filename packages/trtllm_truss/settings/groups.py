@@ -44,13 +44,30 @@ def settle_nodes(settings: Settings, environment: Environment) -> tuple[Settings
         SettingsError: the group is contradictory, or its hosts could not have the engine.
     """
     group = read_group(settings, environment.variables)
-    if group is not None and settings.engine_repository is None:
+    settled = settings.model_copy(update={"nodes": group.size if group else 1})
+    _require_one_builder(settled)
+    return settled, group
+
+
+def known_nodes(settings: Settings, environment: Environment) -> Settings:
+    """Return the settings of a start here, or of one elsewhere if nothing names the hosts here.
+
+    Raises:
+        SettingsError: as in `settle_nodes`.
+    """
+    if any(environment.variables.get(name) for name in (LWS_LEADER, HOSTS_VARIABLE)):
+        return settle_nodes(settings, environment)[0]
+    _require_one_builder(settings)
+    return settings
+
+
+def _require_one_builder(settings: Settings) -> None:
+    if settings.node_count > 1 and settings.engine_repository is None:
         raise SettingsError(
-            f"config.yaml: model_metadata.nodes is {group.size}, but a build makes the engine on "
-            "one host only; publish it with `trtllm-truss publish` and name it in "
+            f"config.yaml: model_metadata.nodes is {settings.node_count}, but a build makes the "
+            "engine on one host only; publish it with `trtllm-truss publish` and name it in "
             "engine_repository."
         )
-    return settings.model_copy(update={"nodes": group.size if group else 1}), group
 
 
 def read_group(settings: Settings, variables: Mapping[str, str]) -> Group | None:

@@ -80,8 +80,8 @@ def test_off_unless_asked_for(tmp_path, wanted):
     folder = write_engine(tmp_path / "engine")
     metadata = {"engine_repository": str(folder), "serving": {"triton_native": wanted}}
     settings = parse_settings({"model_metadata": metadata})
-    render_engine(
-        settings, inspect_engine(folder), TEMPLATES.parent, tmp_path / "out", PINNED_VERSION
-    )
+    engine, out = inspect_engine(folder), tmp_path / "out"
+    tokenizer = engine.tokenizer_folder
+    render_engine(settings, engine, TEMPLATES.parent, out, PINNED_VERSION, tokenizer, {})
     rendered = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert rendered == sorted(["tensorrt_llm", *(FOUR if wanted else [])])

@@ -11,6 +11,7 @@ from trtllm_truss.engines.compatibility.checkpoints import check_checkpoint
 from trtllm_truss.engines.compatibility.gpus import KNOWN_QUANTIZATIONS, check_gpus
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.compatibility.versions import check_container, check_versions
+from trtllm_truss.engines.concurrency import instance_count
 from trtllm_truss.engines.diagnostics import Diagnostic, error, shortlist, warning
 from trtllm_truss.engines.inspection import EngineDescription, EngineKind
 from trtllm_truss.engines.rank_files import RankFiles
@@ -28,7 +29,12 @@ _NUM_NODES_SINCE = (0, 19)
 def check_compatibility(
     settings: Settings, engine: EngineDescription, host: HostInfo
 ) -> list[Diagnostic]:
-    """Return all mismatches, the most basic first."""
+    """Return all mismatches, the most basic first.
+
+    Raises:
+        SettingsError: `runtime` asks for copies or GPUs that the engine's ranks cannot have.
+    """
+    instance_count(settings, engine)
     diagnostics = [*_parallelism(settings, engine), *_nodes(settings, engine, host)]
     if engine.rank_files is not None:
         diagnostics += _rank_files(engine.rank_files)
