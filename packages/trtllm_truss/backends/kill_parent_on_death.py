@@ -1,11 +1,18 @@
-"""Kill Triton if this backend process dies."""
+"""Kill Triton if this backend process, or its engine, dies."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 
-_WATCH = 'read -r word || kill -KILL "$1" 2>/dev/null'
+_PATIENCE_S = 1
+_WATCH = f"""
+read -r word
+[ "$word" = done ] && exit
+[ "$word" = end ] && sleep {_PATIENCE_S}
+kill -KILL "$1" 2>/dev/null
+"""
 
 
 class KillParentOnDeath:
@@ -16,11 +23,22 @@ class KillParentOnDeath:
     """
 
     def __init__(self) -> None:
-        server = os.getppid()
+        self._server = os.getppid()
         self._watcher = subprocess.Popen(
-            ["sh", "-c", _WATCH, "kill-parent-on-death", str(server)], stdin=subprocess.PIPE
+            ["sh", "-c", _WATCH, "kill-parent-on-death", str(self._server)], stdin=subprocess.PIPE
         )
 
+    def end_parent(self) -> None:
+        """Ask Triton to end; the child process kills it if it is still there after a second.
+
+        Triton may wait for what a dead engine owes, and each log line and response of this process
+        waits for Triton. So call this first; nothing that blocks here can delay the kill.
+        """
+        os.kill(self._server, signal.SIGTERM)
+        assert self._watcher.stdin is not None
+        self._watcher.stdin.write(b"end\n")
+        self._watcher.stdin.flush()
+
     def stop(self) -> None:
-        """End the child process; Triton keeps running."""
+        """End the child process; Triton keeps running unless `end_parent` was called."""
         self._watcher.communicate(b"done\n")

@@ -53,13 +53,13 @@ class LlmEngine:
     """Owns the LLM, its event loop and their thread. All public methods are thread-safe.
 
     An error of one request answers that request. Any other one is an error of the engine, as is a
-    dead worker, or silence: every request is answered with an error and `on_death` is called, once.
+    dead worker, or silence: `on_death` is called once, and every request is answered with an error.
 
     Args:
         library: the installed TensorRT-LLM.
         settings: from config.pbtxt.
         limits: of requests.
-        on_death: ends the server; called on the loop's thread.
+        on_death: ends the server; called on any thread, and must not block.
     """
 
     def __init__(
@@ -322,12 +322,12 @@ class LlmEngine:
             if self._ends_because is not None:
                 return
             self._ends_because = reason
+        self._on_death()  # first: log and responses wait for Triton
         logger.error("the engine failed: %s", reason)
         self._workers.find()
         self._workers.kill()
         self._fail_all(f"{_GONE}: {reason}")
         self._has_ended.set()
-        self._on_death()
 
     def _fail_all(self, message: str) -> None:
         for generation, task in [*self._tasks.items()]:

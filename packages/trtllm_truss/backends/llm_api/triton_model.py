@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import threading
-from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from trtllm_truss.backends.kill_parent_on_death import KillParentOnDeath
@@ -21,11 +18,10 @@ from trtllm_truss.backends.llm_api.request import (
 )
 from trtllm_truss.backends.token_model.responses import ResponseSender
 from trtllm_truss.backends.token_model.tensors import Tensors
-from trtllm_truss.backends.token_model.triton import TokenModel, end_server
+from trtllm_truss.backends.token_model.triton import TokenModel
 
 logger = logging.getLogger(__package__)
 
-_KILL_AFTER_S = 1.0
 _EXIT_AFTER_S = 3.0
 
 
@@ -49,8 +45,9 @@ class TritonPythonModel(TokenModel):
         has_penalties = library.honours_penalties(self._settings.llm_args)
         self._limits = self._settings.limits(SERVED_WITH_PENALTIES if has_penalties else SERVED)
         logger.info("TensorRT-LLM %s loads %s", library.version, self._settings.model_folder.name)
-        self._engine = LlmEngine(library, self._settings, self._limits, on_death=_end_server)
         self._kill_on_death = KillParentOnDeath()
+        on_death = self._kill_on_death.end_parent
+        self._engine = LlmEngine(library, self._settings, self._limits, on_death)
         try:
             self._engine.start()
         except BaseException:
@@ -61,7 +58,9 @@ class TritonPythonModel(TokenModel):
         is_closed = self._engine.close()
         self._kill_on_death.stop()
         if not is_closed:  # the library's exit handler may wait for a dead worker
-            _soon(_EXIT_AFTER_S, os._exit, 0)
+            timer = threading.Timer(_EXIT_AFTER_S, os._exit, (0,))
+            timer.daemon = True
+            timer.start()
 
     def stop_request(self, request_id: str) -> None:
         self._engine.stop_request(request_id)
@@ -76,21 +75,3 @@ class TritonPythonModel(TokenModel):
             self._settings,
         )
         self._engine.submit(read, sender)
-
-
-def _end_server() -> None:
-    """End Triton; kill it if it waits for something that the dead engine owes."""
-    server = os.getppid()
-    end_server()
-    _soon(_KILL_AFTER_S, _kill, server)
-
-
-def _soon(delay_s: float, call: Callable[[int], object], argument: int) -> None:
-    timer = threading.Timer(delay_s, call, (argument,))
-    timer.daemon = True
-    timer.start()
-
-
-def _kill(pid: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)

@@ -66,8 +66,8 @@ class Scheduler:
     Args:
         engine: used by this scheduler's thread only.
         settings: from config.pbtxt.
-        on_death: called if the engine failed and could not be loaded again, after every request
-            was answered with an error.
+        on_death: called if the engine failed and could not be loaded again, before every request
+            is answered with an error.
     """
 
     def __init__(
@@ -114,9 +114,9 @@ class Scheduler:
                 self._step()
             self._fail_all("The engine is shutting down.")
         except Exception:
+            self._on_death()  # first: log and responses wait for Triton
             logger.exception("the engine failed and cannot be loaded again")
             self._fail_all("The engine failed and cannot be loaded again.")
-            self._on_death()
 
     def _read_inbox(self) -> None:
         """Handle all messages; wait for some if there is no other work."""

@@ -13,7 +13,7 @@ from trtllm_truss.backends.openvino_genai.scheduler import Scheduler
 from trtllm_truss.backends.token_model.request import read_request
 from trtllm_truss.backends.token_model.responses import ResponseSender
 from trtllm_truss.backends.token_model.tensors import Tensors
-from trtllm_truss.backends.token_model.triton import TokenModel, end_server
+from trtllm_truss.backends.token_model.triton import TokenModel
 from trtllm_truss.guides.guide import GUIDE_BYTES
 
 logger = logging.getLogger(__package__)
@@ -37,9 +37,9 @@ class TritonPythonModel(TokenModel):
             logger.info("ignoring GPU-only parameters: %s", ", ".join(settings.ignored))
         engine = Engine(settings)
         self._limits = engine.limits
-        self._scheduler = Scheduler(engine, settings, on_death=end_server)
-        self._scheduler.start()
         self._kill_on_death = KillParentOnDeath()
+        self._scheduler = Scheduler(engine, settings, on_death=self._kill_on_death.end_parent)
+        self._scheduler.start()
 
     def finalize(self) -> None:
         self._scheduler.close()

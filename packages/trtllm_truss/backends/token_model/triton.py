@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import signal
 import threading
 from typing import Any
 
@@ -149,8 +147,3 @@ def log_through_triton(logger: logging.Logger, backend: str) -> None:
     logger.setLevel(logging.INFO)
     logger.handlers = [_TritonLog(backend)]
     logger.propagate = False
-
-
-def end_server() -> None:
-    """End Triton, our parent process, so that its supervisor restarts it."""
-    os.kill(os.getppid(), signal.SIGTERM)
