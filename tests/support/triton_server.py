@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -23,9 +24,11 @@ from trtllm_truss.processes.process_guard import _all_pids, _env_makers, marked_
 from trtllm_truss.triton.client.client import TritonClient
 from trtllm_truss.triton.client.request import EngineChunk, EngineRequest
 from trtllm_truss.triton.model_repository.repository import render_repository
-from trtllm_truss.triton.server.command import launcher, server_environment
+from trtllm_truss.triton.server.command import Launch, launcher, server_environment
 from trtllm_truss.triton.server.installation import assemble_backends
 from trtllm_truss.triton.server.process import ServerProcess
+
+_FINALIZING = (sys.executable, str(Path(__file__).with_name("mpi_rank.py")))
 
 StartTriton = Callable[..., "FakeEngineServer"]
 
@@ -38,7 +41,9 @@ class FakeEngineServer(ServerProcess):
         lines: the log so far.
     """
 
-    def __init__(self, run: Path, engine_dir: Path, world_size: int) -> None:
+    def __init__(
+        self, run: Path, engine_dir: Path, world_size: int, *, finalizes: bool = False
+    ) -> None:
         installation = find_installation()
         repository = render_repository(
             TEMPLATES,
@@ -49,15 +54,21 @@ class FakeEngineServer(ServerProcess):
             parameters={},
             tensorrt_llm_version=PINNED_VERSION,
         )
-        command = launcher(
+        start = launcher(
             installation,
             repository=repository,
             backends=assemble_backends(installation, run / "backends", FAKE_ENGINE),
             world_size=world_size,
             exit_timeout_s=1,
         )
+        server = str(installation.executable)
+
+        def command(launch: Launch) -> list[str]:
+            ranks = [(*_FINALIZING, word) if word == server else (word,) for word in start(launch)]
+            return [word for words in ranks for word in words]
+
         environment = server_environment(os.environ, installation)
-        super().__init__(command, environment, on_line=self._keep)
+        super().__init__(command if finalizes else start, environment, on_line=self._keep)
         self.engine_dir = engine_dir
         self.lines: list[str] = []
         self._news = threading.Condition()
@@ -101,6 +112,7 @@ def triton_servers(folders: pytest.TempPathFactory, stop_s: float = 0.2) -> Iter
 
         world_size: ranks of the job, if not those of the engine.
         ready_s: limit for the wait until the server is ready; None does not wait.
+        finalizes: ranks call `MPI_Finalize` at their end, as with TensorRT-LLM.
         spoil: changes the engine folder before the start.
     """
     started: list[FakeEngineServer] = []
@@ -111,13 +123,14 @@ def triton_servers(folders: pytest.TempPathFactory, stop_s: float = 0.2) -> Iter
         pp: int = 1,
         world_size: int | None = None,
         ready_s: float | None = PATIENCE_S,
+        finalizes: bool = False,
         spoil: Callable[[Path], None] = lambda _: None,
         **engine: Any,
     ) -> FakeEngineServer:
         run = folders.mktemp("triton")
         folder = write_engine(run / "engine", tp=tp, pp=pp, **engine)
         spoil(folder)
-        server = FakeEngineServer(run, folder, world_size or tp * pp)
+        server = FakeEngineServer(run, folder, world_size or tp * pp, finalizes=finalizes)
         started.append(server)
         server.start()
         if ready_s is not None:

@@ -25,7 +25,7 @@ from trtllm_truss.errors import EngineUnavailable, TritonError
 from trtllm_truss.processes.process_guard import marked_processes
 from trtllm_truss.triton.client.client import TritonClient
 from trtllm_truss.triton.client.request import EngineRequest
-from trtllm_truss.triton.server import command
+from trtllm_truss.triton.server import command, process
 from trtllm_truss.triton.server.ports import free_ports
 from trtllm_truss.triton.server.process import ServerProcess, State
 
@@ -246,6 +246,24 @@ def test_missing_rank_file_is_reported(make_triton):
         tp=2, ready_s=None, spoil=lambda folder: (folder / "rank1.engine").unlink()
     )
     assert "rank1.engine" in rejected(server)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_one_rank_that_cannot_load_ends_the_start(make_triton, monkeypatch, rank):
+    """It waits in MPI_Finalize for the other one, which waits for it."""
+    monkeypatch.setattr(process, "_EXIT_LIMIT_S", 0.1)
+    fails = {rank: {"load_error": "[TensorRT-LLM][ERROR] CUDA runtime error: out of memory"}}
+    server = make_triton(tp=2, ready_s=None, ranks=fails, finalizes=True)
+    with pytest.raises(TritonError, match=r"failed to load a model\. .*memory"):
+        server.wait_until_ready(PATIENCE_S)
+    assert server.state is State.STARTING  # its processes would never have ended
+    server.stop(0.3)
+    assert_gone(server)
+
+
+async def test_ranks_that_finalize_serve(make_triton):
+    server = make_triton(tp=2, finalizes=True)
+    assert await stream(server) == [11, 12, 13, 11, 12, 13, 11, 12, 13, 11]
 
 
 def test_engine_of_another_version_is_reported(make_triton):

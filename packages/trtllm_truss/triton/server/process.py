@@ -32,6 +32,13 @@ UMASK = 0o077
 """Files of Triton are private."""
 
 _TICK_S = 0.05
+_EXIT_LIMIT_S = 5.0
+"""Time to exit for a server that failed to load a model.
+
+Of several ranks, one that fails waits in ``MPI_Finalize`` (``mpiUtils.cpp``, ``initialize``) for
+others that wait for it in a collective: the job never ends by itself (measured with Open MPI 4.1.8
+and 5.0.11).
+"""
 _STARTS = 3
 _READER_LIMIT_S = 1.0
 _GUARD_MARGIN_S = 5.0  # what the guard needs to sweep after its patience has ended
@@ -146,8 +153,8 @@ class ServerProcess:
         ends only with its threads.
 
         Raises:
-            TritonError: the server died, was stopped, or is not ready after ``deadline_s``; or this
-                process is ending.
+            TritonError: the server died, was stopped, failed to load a model, or is not ready after
+                ``deadline_s``; or this process is ending.
         """
         deadline = time.monotonic() + deadline_s
         while True:
@@ -158,6 +165,8 @@ class ServerProcess:
                 return
             elif not threading.main_thread().is_alive():
                 raise TritonError("Triton is stopped: the server's process is ending.")
+            elif self._fails_to_exit():
+                raise TritonError(f"Triton failed to load a model. {explain_exit(self.tail)}")
             elif time.monotonic() > deadline:
                 raise TritonError(
                     f"Triton was not ready after {deadline_s:g} s. {explain_exit(self.tail)}"
@@ -250,6 +259,10 @@ class ServerProcess:
                 self._state = State.READY
                 self._was_ready = True
             return self._state is State.READY
+
+    def _fails_to_exit(self) -> bool:
+        failed_s = self._output.load_failed_s
+        return failed_s is not None and time.monotonic() > failed_s + _EXIT_LIMIT_S
 
     def _start_on_other_ports(self) -> bool:
         with self._lock:
