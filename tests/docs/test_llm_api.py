@@ -28,7 +28,9 @@ def test_the_example_fits_its_gpu() -> None:
     content = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
     settings, _ = load_configuration(content)
     host = HostInfo.from_config(content)
-    engine = completed(inspect_config(llama(), listing(16_060_556_376)), settings)
+    engine = completed(
+        inspect_config(llama(), listing(16_060_556_376)), settings, host.known_version
+    )
     assert check_compatibility(settings, engine, host) == []
     capacity = cache_capacity(settings, engine, host)
     assert capacity is not None

@@ -42,7 +42,7 @@ def test_adapters_are_numbered_in_order() -> None:
         ("1.2.1", {}, 0),
         ("1.2.1", {"sampler_type": "TorchSampler"}, 20),
         ("1.3.0", {}, 20),
-        ("1.0.0", {}, 20),
+        ("1.0.0", {}, 0),
     ],
 )
 def test_alternatives_depend_on_the_sampler(

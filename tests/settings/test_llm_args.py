@@ -119,13 +119,26 @@ def test_refused_values(values: Any, param: str, words: str) -> None:
     [
         ("sampler_type", "auto", "1.0.0", "1.1 and later, not of 1.0.0. Remove it."),
         ("enable_trtllm_sampler", True, "1.2.1", "before 1.1, not of 1.2.1"),
-        ("max_stats_len", 9, "1.2.1", "1.3 and later"),
-        ("custom_tokenizer", "x", "1.2.1", "1.3 and later"),
+        ("max_stats_len", 9, "1.1.0", "1.2 and later"),
+        ("custom_tokenizer", "x", "1.1.0", "1.2 and later"),
         ("fail_fast_on_attention_window_too_large", True, "1.3.0", "before 1.3"),
     ],
 )
 def test_arguments_of_other_releases(name: str, value: Any, version: str, words: str) -> None:
     assert words in refusal({name: value}, version).message
+
+
+def test_arguments_that_1_2_1_added() -> None:
+    values = {
+        "custom_tokenizer": "x.Tokenizer",
+        "pp_partition": [20, 12],
+        "otlp_traces_endpoint": "http://collector:4317",
+        "disable_flashinfer_sampling": True,
+        "max_stats_len": 100,
+        "enable_sleep": False,
+    }
+    assert parse(values, "1.2.1") == values
+    assert "process of its own" in refusal({"ray_placement_config": {}}).message
 
 
 def test_names_outside_the_table_pass_in_later_releases() -> None:

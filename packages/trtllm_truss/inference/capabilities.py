@@ -13,7 +13,7 @@ from trtllm_truss.engines.concurrency import (
     max_beam_width,
 )
 from trtllm_truss.engines.inspection import Engine, EngineKind
-from trtllm_truss.engines.llm_api.arguments import CPP_SAMPLER
+from trtllm_truss.engines.llm_api.samplers import is_cpp_sampler
 from trtllm_truss.engines.scheduling import max_stream_tokens
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.requests import GenerationRequest
@@ -157,7 +157,7 @@ def with_callers_field(refused: InvalidRequest, request: GenerationRequest) -> I
 
 
 def _top_log_probs(engine: Engine) -> int:
-    if engine.llm_args is None or engine.llm_args.get("sampler_type") == CPP_SAMPLER:
+    if engine.llm_args is None or is_cpp_sampler(engine.llm_args):
         return 0
     return _TOP_LOG_PROBS
 

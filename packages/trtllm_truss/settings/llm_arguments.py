@@ -1,7 +1,8 @@
 """Arguments of TensorRT-LLM's ``LLM`` class, as data: the keys of `runtime.llm_args`.
 
 Source: ``tensorrt_llm/llmapi/llm_args.py`` and ``tests/unittest/api_stability/references*`` in
-NVIDIA/TensorRT-LLM, read at 1.0.0rc4, at pre-releases of 1.2.0 and late in 1.3.0's; docs
+NVIDIA/TensorRT-LLM, read at 1.0.0rc4, at pre-releases of 1.2.0, as published for 1.2.1
+(nvidia.github.io/TensorRT-LLM, ``1.2.1/_modules``) and late in 1.3.0's; docs
 (``docs/source/features``) of 1.3 and 1.4. Rows without ``since`` are as old as 1.0. The table is
 complete up to 1.2; later releases have further arguments.
 """
@@ -145,6 +146,7 @@ LLM_ARGUMENTS: tuple[Argument, ...] = (
     _owned("gather_generation_logits", _ONE_PROCESS),
     _owned("orchestrator_type", _ONE_PROCESS),
     _owned("ray_worker_extension_cls", _ONE_PROCESS),
+    _owned("ray_placement_config", _ONE_PROCESS),
     _owned("context_parallel_size", "GPUs = tensor_parallelism × pipeline_parallelism."),
     _owned("cp_config", "GPUs = tensor_parallelism × pipeline_parallelism."),
     _owned("env_overrides", "Set environment_variables in config.yaml."),
@@ -174,6 +176,7 @@ LLM_ARGUMENTS: tuple[Argument, ...] = (
     _flag("enable_attention_dp"),
     _object("attention_dp_config", (1, 1)),
     _flag("enable_lm_head_tp_in_adp", (1, 1)),
+    Argument("pp_partition", "ints", minimum=1, since=(1, 2)),
     _count("gpus_per_node"),
     Argument("allreduce_strategy", "text"),
     # Limits.
@@ -195,7 +198,7 @@ LLM_ARGUMENTS: tuple[Argument, ...] = (
     _flag("fail_fast_on_attention_window_too_large", (1, 0), (1, 3)),
     # Model and kernels.
     Argument("tokenizer_mode", "text", choices=("auto", "slow")),
-    Argument("custom_tokenizer", "text", since=(1, 3)),
+    Argument("custom_tokenizer", "text", since=(1, 2)),
     Argument("dtype", "text"),
     _object("model_kwargs", (1, 2)),
     Argument("load_format", "any"),
@@ -207,6 +210,7 @@ LLM_ARGUMENTS: tuple[Argument, ...] = (
     _object("torch_compile_config"),
     _flag("disable_overlap_scheduler"),
     _flag("enable_autotuner"),
+    _flag("enable_sleep", (1, 2)),
     _flag("enable_min_latency"),
     _flag("force_dynamic_quantization"),
     _flag("enable_layerwise_nvtx_marker"),
@@ -214,6 +218,7 @@ LLM_ARGUMENTS: tuple[Argument, ...] = (
     # Sampling, guides, drafts, adapters.
     Argument("sampler_type", "text", since=(1, 1)),
     _flag("sampler_force_async_worker", (1, 2)),
+    _flag("disable_flashinfer_sampling", (1, 2)),
     _flag("enable_trtllm_sampler", (1, 0), (1, 1)),
     _flag("enable_mixed_sampler", (1, 0), (1, 1)),
     Argument("guided_decoding_backend", "text", choices=("xgrammar", "llguidance")),
@@ -229,5 +234,6 @@ LLM_ARGUMENTS: tuple[Argument, ...] = (
     _size("perf_metrics_max_requests", (1, 1)),
     _size("iter_stats_max_iterations"),
     _size("request_stats_max_iterations"),
-    _size("max_stats_len", (1, 3)),
+    _size("max_stats_len", (1, 2)),
+    Argument("otlp_traces_endpoint", "text", since=(1, 2)),
 )

@@ -40,10 +40,12 @@ def settings_for(**metadata: Any) -> Settings:
     return parse_settings({"model_metadata": {"engine_repository": "org/model", **metadata}})
 
 
-def complete(config: Json, *, weights_bytes: int = 16 * GB, **metadata: Any) -> EngineDescription:
+def complete(
+    config: Json, *, version: str | None = "1.2.1", weights_bytes: int = 16 * GB, **metadata: Any
+) -> EngineDescription:
     """Inspect a checkpoint by its listing and complete it with `model_metadata`."""
     engine = inspect_config(config, listing(weights_bytes))
-    return completed(engine, settings_for(**metadata))
+    return completed(engine, settings_for(**metadata), version)
 
 
 def write_checkpoint(folder: Path, config: Json | None = None, shards: int = 2) -> Path:

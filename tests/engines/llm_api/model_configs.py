@@ -226,7 +226,7 @@ MODELS: dict[str, tuple[Json, str | None]] = {
             head_dim=128,
             quantization_config=FP8_BLOCKS,
         ),
-        "1.3.0",
+        "1.2.1",
     ),
     "CohereLabs/c4ai-command-a-03-2025": (
         config("Cohere2ForCausalLM", 64, 12288, 96, 8, 256000, 131072),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.engines.engine_configs import listing as engine_listing
 from tests.engines.engine_configs import new_config
-from tests.engines.llm_api.checkpoints import complete, listing, llama, settings_for
+from tests.engines.llm_api.checkpoints import complete, llama, settings_for
 from tests.engines.llm_api.model_configs import MODELS
 from tests.support.fake_tensorrtllm import write_engine
 
@@ -42,12 +42,15 @@ DEFAULTS = {
     "max_input_len": 32767,
     "max_beam_width": 1,
     "enable_chunked_prefill": True,
+    "sampler_type": "TRTLLMSampler",
     "kv_cache_config": {"free_gpu_memory_fraction": 0.9, "enable_block_reuse": True},
 }
 
 
-def arguments(config: dict[str, Any] | None = None, **runtime: Any) -> dict[str, Any]:
-    engine = complete(config or llama(), runtime=runtime)
+def arguments(
+    config: dict[str, Any] | None = None, version: str = "1.2.1", **runtime: Any
+) -> dict[str, Any]:
+    engine = complete(config or llama(), version=version, runtime=runtime)
     assert engine.llm_args is not None
     return dict(engine.llm_args)
 
@@ -62,27 +65,6 @@ def test_defaults() -> None:
     assert arguments() == DEFAULTS
     short = arguments(llama(max_position_embeddings=4096))
     assert (short["max_seq_len"], short["max_input_len"]) == (4096, 4095)
-
-
-@pytest.mark.parametrize(
-    ("version", "runtime", "expected"),
-    [
-        (None, {}, None),
-        ("1.0.0", {}, None),
-        ("1.1.0", {}, "TRTLLMSampler"),
-        ("1.2.1", {}, "TRTLLMSampler"),
-        ("1.2.1", {"llm_args": {"sampler_type": "TorchSampler"}}, "TorchSampler"),
-        ("1.2.1", {"llm_args": {"speculative_config": {"decoding_type": "MTP"}}}, None),
-        ("1.3.0rc20", {}, None),
-    ],
-)
-def test_penalties_need_the_cpp_sampler_before_1_3(
-    version: str | None, runtime: dict[str, Any], expected: str | None
-) -> None:
-    settings = settings_for(runtime=runtime)
-    engine = completed(inspect_config(llama(), listing()), settings, version)
-    assert engine.llm_args is not None
-    assert engine.llm_args.get("sampler_type") == expected
 
 
 def test_recurrent_layers_reuse_no_blocks() -> None:
@@ -121,10 +103,6 @@ def test_recurrent_layers_reuse_no_blocks() -> None:
         ({"llm_args": {"max_seq_len": 131072}}, {"max_seq_len": 131072, "max_input_len": 131071}),
         ({"llm_args": {"max_input_len": 100}}, {"max_input_len": 100}),
         ({"llm_args": {"stream_interval": 4}}, {"stream_interval": 4}),
-        (
-            {"llm_args": {"speculative_config": {"decoding_type": "NGram", "max_draft_len": 3}}},
-            {"speculative_config": {"decoding_type": "NGram", "max_draft_len": 3}},
-        ),
         ({"llm_args": {"cuda_graph_config": None}}, {"cuda_graph_config": None}),
         ({"llm_args": {"max_batch_size": None}}, {}),
         ({"max_batch_size": 8, "llm_args": {"max_batch_size": 8}}, {"max_batch_size": 8}),

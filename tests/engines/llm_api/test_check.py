@@ -62,14 +62,15 @@ def test_facts_and_refusals_name_the_release_and_the_image() -> None:
 
     assert fact("Qwen/Qwen3-8B") == "Qwen3ForCausalLM: TensorRT-LLM 1.0 on (image 25.09)"
     assert fact("openai/gpt-oss-20b").endswith("1.1 on (image 25.12)")
-    assert fact("MiniMaxAI/MiniMax-M2").endswith("1.3 on (no Triton image yet)")
+    assert fact("MiniMaxAI/MiniMax-M2").endswith("1.2 on (image 26.03)")
+    assert fact("deepseek-ai/DeepSeek-V4-Pro").endswith("1.3 on (no Triton image yet)")
     assert "AutoDeploy" in fact("ibm-granite/granite-3.3-8b-instruct")
     assert "has no such architecture" in fact("microsoft/phi-2")
     assert "generates no text" in fact("Qwen/Qwen2.5-Math-PRM-7B")
     refused = errors(complete(MODELS["Qwen/Qwen3-Next-80B-A3B-Instruct"][0]), "1.1.0")
     assert "from TensorRT-LLM 1.2 on (image 26.03), and this is 1.1.0; set base_image" in refused
     assert IMAGE.format("26.07") in refused
-    refused = errors(complete(MODELS["MiniMaxAI/MiniMax-M2"][0]))
+    refused = errors(complete(MODELS["deepseek-ai/DeepSeek-V4-Pro"][0]))
     assert "no Triton image holds it yet" in refused
 
 
@@ -102,7 +103,7 @@ def modelopt(algorithm: str, cache: str | None = None, **metadata: Any) -> Engin
     described = {"quantization": {"quant_algo": algorithm, "kv_cache_quant_algo": cache}}
     content = llama(quantization_config={"quant_method": "modelopt"})
     engine = inspect_config(content, listing(9 * GB), quantization=described)
-    return completed(engine, settings_for(**metadata))
+    return completed(engine, settings_for(**metadata), "1.2.1")
 
 
 @pytest.mark.parametrize(

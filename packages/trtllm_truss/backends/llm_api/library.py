@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtllm_truss.backends.token_model.parameters import ParameterError
+from trtllm_truss.engines.llm_api.samplers import honours_penalties
 
 _MPI_VARIABLES = re.compile(
     r"OMPI_COMM_WORLD_(SIZE|RANK|LOCAL_SIZE|LOCAL_RANK|NODE_RANK)$"
@@ -32,8 +33,6 @@ _NO_USAGE_STATISTICS = {
     "TELEMETRY_DISABLED": "true",
     "DO_NOT_TRACK": "1",
 }
-_PENALTIES_SINCE = (1, 3)
-_CPP_SAMPLER = "TRTLLMSampler"
 
 
 @dataclass(frozen=True)
@@ -72,13 +71,8 @@ class Library:
             )
 
     def honours_penalties(self, arguments: Mapping[str, Any]) -> bool:
-        """Return True if the sampler applies penalties and bad words.
-
-        NVIDIA documents them for the C++ sampler, and for the PyTorch sampler from 1.3.
-        """
-        found = re.match(r"(\d+)\.(\d+)", self.version)
-        release = tuple(map(int, found.groups())) if found else _PENALTIES_SINCE
-        return release >= _PENALTIES_SINCE or arguments.get("sampler_type") == _CPP_SAMPLER
+        """Return True if the chosen sampler applies penalties and bad words."""
+        return honours_penalties(self.version, arguments)
 
 
 def import_library() -> Library:

@@ -19,6 +19,7 @@ from trtllm_truss.engines.llm_api.architectures import (
     OTHER_BACKENDS,
 )
 from trtllm_truss.engines.llm_api.arguments import unused_keys
+from trtllm_truss.engines.llm_api.samplers import honours_seeds
 from trtllm_truss.engines.versions import IMAGES
 from trtllm_truss.engines.weight_format import WeightFormat
 from trtllm_truss.literals import Release, release
@@ -46,6 +47,7 @@ def check_checkpoint(
     yield from _split(checkpoint, engine)
     yield from _experts(engine)
     yield from _limits(checkpoint, engine)
+    yield from _seeds(engine, version)
     if checkpoint.has_code and not settings.trust_remote_code:
         yield warning(
             "checkpoint_has_code",
@@ -173,6 +175,19 @@ def _limits(checkpoint: Checkpoint, engine: EngineDescription) -> Iterator[Diagn
             f"runtime.max_beam_width is {beams}: the LLM API runs all requests with {beams} beams, "
             f"so those without beam_width {beams} are refused; remove it to serve them.",
         )
+
+
+def _seeds(engine: EngineDescription, version: str | None) -> Iterator[Diagnostic]:
+    arguments = engine.llm_args or {}
+    if version is None or honours_seeds(version, arguments):
+        return
+    name = next((name for name in ("speculative_config", "sampler_type") if name in arguments), "")
+    remedy = f"remove runtime.llm_args.{name}" if name else "use a later release"
+    yield warning(
+        "seeds_ignored",
+        f"the PyTorch sampler of TensorRT-LLM {version} ignores the seed of a request, so that "
+        f"equal seeds give different answers; {remedy} if clients rely on them.",
+    )
 
 
 def _is_uneven(heads: int, tensor: int) -> bool:

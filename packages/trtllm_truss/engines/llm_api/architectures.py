@@ -6,7 +6,8 @@ with the weights on disk.
 
 Sources in NVIDIA/TensorRT-LLM: the registered model classes, ``tensorrt_llm/_torch/models`` (read
 at 1.0.0rc4 and, as ``_arch_index.py``, late in 2026), ``docs/source/models/supported-models.md``
-and the release notes of 1.0, 1.1 and 1.2. "From 1.3" means its pre-releases.
+(as published for 1.2.1, too) and the release notes of 1.0, 1.1 and 1.2. "From 1.3" means its
+pre-releases.
 """
 
 from __future__ import annotations
@@ -55,15 +56,15 @@ _SINCE: dict[Release, tuple[str, ...]] = {
         *("Qwen3NextForCausalLM", "DeepseekV32ForCausalLM", "Glm4MoeForCausalLM"),
         *("ExaoneMoEForCausalLM", "Starcoder2ForCausalLM", "MistralLarge3ForCausalLM"),
         *("Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration"),
-        "NemotronH_Nano_VL_V2",
+        *("NemotronH_Nano_VL_V2", "MiniMaxM2ForCausalLM"),
     ),
     (1, 3): (
         *("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForCausalLM"),
         *("Qwen3_5MoeForConditionalGeneration", "GlmMoeDsaForCausalLM", "Gemma4ForCausalLM"),
         *("Gemma4ForConditionalGeneration", "Gemma4UnifiedForConditionalGeneration"),
         *("KimiK25ForConditionalGeneration", "KimiLinearForCausalLM"),
-        *("MiniMaxM2ForCausalLM", "MiniMaxM3SparseForCausalLM"),
-        *("MiniMaxM3SparseForConditionalGeneration", "Step3p5ForCausalLM"),
+        *("MiniMaxM3SparseForCausalLM", "MiniMaxM3SparseForConditionalGeneration"),
+        "Step3p5ForCausalLM",
         *("Step3p7ForConditionalGeneration", "Cohere2ForCausalLM", "LagunaForCausalLM"),
         *("InklingForConditionalGeneration", "AfmoeForCausalLM"),
         *("Exaone4_5_ForConditionalGeneration", "NemotronHPuzzleForCausalLM"),

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 from trtllm_truss.engines.diagnostics import Diagnostic, warning
 from trtllm_truss.engines.inspection import EngineDescription, EngineKind
 from trtllm_truss.engines.llm_api.adapters import Adapter, lora_config
+from trtllm_truss.engines.llm_api.samplers import sampler_arguments, samples
 from trtllm_truss.engines.scheduling import scheduling_of
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.literals import release
 from trtllm_truss.settings.llm_args import SECTION
 from trtllm_truss.settings.llm_runtime_keys import RUNTIME_KEYS
 from trtllm_truss.settings.model import Settings
@@ -23,10 +23,6 @@ DEFAULT_MAX_SEQ_LEN = 32_768
 DEFAULT_MAX_BATCH_SIZE = 256
 DEFAULT_MAX_NUM_TOKENS = 8192
 
-CPP_SAMPLER = "TRTLLMSampler"
-"""The sampler of the C++ runtime; it reports no alternatives of a token."""
-
-_SAMPLER_TYPES, _TORCH_PENALTIES = (1, 1), (1, 3)
 _RUNTIME = "config.yaml: model_metadata.runtime"
 _CHUNKED = "enable_chunked_prefill"
 _DEGREES = {
@@ -72,8 +68,7 @@ def completed(
             _put(given, key.argument, key.convert(value))
     _merge(arguments, given)
     _merge(arguments, settings.runtime.llm_args, given)
-    if _needs_the_cpp_sampler(version) and not arguments.get("speculative_config"):
-        arguments.setdefault("sampler_type", CPP_SAMPLER)
+    _choose_sampler(arguments, version)
     for argument, setting in _DEGREES.items():
         if arguments[argument] != getattr(settings, setting):
             raise SettingsError(
@@ -165,12 +160,21 @@ def _defaults(engine: EngineDescription, settings: Settings) -> dict[str, Any]:
     }
 
 
-def _needs_the_cpp_sampler(version: str | None) -> bool:
-    """Return True for releases whose PyTorch sampler has no penalties and no bad words.
+def _choose_sampler(arguments: dict[str, Any], version: str | None) -> None:
+    """Add the sampler, where `llm_args` chooses none.
 
-    Both come with many clients, and with many models' `generation_config.json`.
+    Raises:
+        SettingsError: the chosen one ignores what requests ask for.
     """
-    return version is not None and _SAMPLER_TYPES <= release(version) < _TORCH_PENALTIES
+    for name, value in sampler_arguments(version, arguments).items():
+        arguments.setdefault(name, value)
+    if version is not None and not samples(version, arguments):
+        raise SettingsError(
+            f"{_RUNTIME}.{SECTION}.enable_trtllm_sampler is off, and TensorRT-LLM {version} then "
+            "answers every request with the likeliest tokens, whatever its temperature; remove it, "
+            "or set enable_mixed_sampler: true.",
+            param=f"{SECTION}.enable_trtllm_sampler",
+        )
 
 
 def _put(arguments: dict[str, Any], path: str, value: Any) -> None:

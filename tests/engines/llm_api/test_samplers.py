@@ -1,0 +1,81 @@
+"""The sampler that each TensorRT-LLM release gets, and what the backend makes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.engines.llm_api.checkpoints import listing, llama, settings_for
+
+from trtllm_truss.backends.llm_api.library import Library
+from trtllm_truss.engines.compatibility.check import check_compatibility
+from trtllm_truss.engines.compatibility.host import HostInfo
+from trtllm_truss.engines.inspection import EngineDescription, inspect_config
+from trtllm_truss.engines.llm_api.arguments import completed
+from trtllm_truss.errors import SettingsError
+from trtllm_truss.literals import exact_release
+
+CPP, TORCH = {"sampler_type": "TRTLLMSampler"}, {"sampler_type": "TorchSampler"}
+AUTO, MTP = {"sampler_type": "auto"}, {"speculative_config": {"decoding_type": "MTP"}}
+CPP_OF_1_0, MIXED = {"enable_trtllm_sampler": True}, {"enable_mixed_sampler": True}
+NAMES = ("sampler_type", "enable_trtllm_sampler", "enable_mixed_sampler")
+
+
+def engine_of(version: str | None, given: dict[str, Any]) -> EngineDescription:
+    settings = settings_for(runtime={"llm_args": given})
+    return completed(inspect_config(llama(), listing()), settings, version)
+
+
+@pytest.mark.parametrize(
+    ("version", "given", "chosen", "penalties", "seeds"),
+    [
+        ("1.0.0", {}, CPP_OF_1_0, True, True),
+        ("1.0.3.2510", {}, CPP_OF_1_0, True, True),
+        ("1.0.0", CPP_OF_1_0, CPP_OF_1_0, True, True),
+        ("1.0.0", MTP, MIXED, False, False),
+        (
+            *("1.0.0", {"enable_trtllm_sampler": False, **MIXED}),
+            *({"enable_trtllm_sampler": False, **MIXED}, False, False),
+        ),
+        ("1.1.0", {}, CPP, True, True),
+        ("1.1.0", AUTO, AUTO, True, True),
+        ("1.2.1", {}, CPP, True, True),
+        ("1.2.1", AUTO, AUTO, False, False),
+        ("1.2.1", {**AUTO, "max_beam_width": 2}, AUTO, True, True),
+        ("1.2.1", TORCH, TORCH, False, False),
+        ("1.2.1", MTP, {}, False, False),
+        ("1.3.0rc0", {}, CPP, True, True),
+        ("1.3.0rc22", {}, CPP, True, True),
+        ("1.3.0rc22", TORCH, TORCH, False, False),
+        ("1.3.0rc23", {}, {}, True, False),
+        ("1.3.0rc29", {}, {}, True, True),
+        ("1.3.0", {}, {}, True, True),
+        ("1.4.0rc1", {}, {}, True, True),
+    ],
+)
+def test_every_release_samples_as_requests_ask(
+    version: str, given: dict[str, Any], chosen: dict[str, Any], penalties: bool, seeds: bool
+) -> None:
+    engine = engine_of(version, given)
+    arguments = engine.llm_args or {}
+    assert {name: arguments[name] for name in NAMES if name in arguments} == chosen
+    library = Library(version, None, None, None, None, Exception, frozenset())
+    assert library.honours_penalties(arguments) is penalties
+    host = HostInfo(runtime_version=version)
+    found = {each.code for each in check_compatibility(settings_for(), engine, host)}
+    assert ("seeds_ignored" not in found) is seeds
+
+
+def test_a_sampler_that_ignores_all_requests_is_refused() -> None:
+    with pytest.raises(SettingsError, match="likeliest tokens") as caught:
+        engine_of("1.0.0", {"enable_trtllm_sampler": False})
+    assert caught.value.param == "llm_args.enable_trtllm_sampler"
+
+
+def test_an_unknown_release_gets_no_sampler() -> None:
+    assert not (engine_of(None, {}).llm_args or {}).keys() & {*NAMES}
+
+
+def test_pre_releases_are_ordered() -> None:
+    versions = ["1.2.1", "1.3.0a1", "1.3.0rc2", "1.3.0rc22", "1.3.0rc22.post1", "1.3.0", "dev"]
+    assert [*map(exact_release, versions)] == sorted(map(exact_release, versions))
