@@ -18,8 +18,15 @@ from trtllm_truss.errors import ArtifactError
 _BLOCK = bytes(4096)
 
 
+def size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:  # a small file that has just got its name
+        return 0
+
+
 def fill(disk: Path) -> None:
-    while not any(path.stat().st_size > 1_000_000 for path in disk.rglob("*.incomplete")):
+    while not any(size(path) > 1_000_000 for path in disk.rglob("*.incomplete")):
         time.sleep(0.005)
     other = (disk / "of-someone-else").open("wb", buffering=0)
     with other, contextlib.suppress(OSError):

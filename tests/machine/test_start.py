@@ -139,7 +139,9 @@ def test_a_start_in_both_eras(
     engine = write_engine(tmp_path / "engine")
     file = engine / "config.json"
     built = file.read_text().replace('"version": "1.0.0"', f'"version": "{version}"')
-    Tokenizer(models.WordLevel({"<unk>": 0, "Hello": 1}, "<unk>")).save(f"{engine}/tokenizer.json")
+    Tokenizer(models.WordLevel({"<unk>": 0, "Hello": 1, "<eos>": 2}, "<unk>")).save(
+        f"{engine}/tokenizer.json"
+    )
 
     with pytest.raises(SettingsError, match=f"installed runtime is TensorRT-LLM {version}"):
         start(tree, engine, "595.10")
@@ -181,7 +183,7 @@ def test_python_models_of_a_checkpoint_run_where_tensorrt_llm_is(
     file.write_text(file.read_text().replace('"version": "1.0.0"', '"version": "1.2.1"'))
     pythons = []
     for folder in (checkpoint, engine):
-        words = models.WordLevel({"<unk>": 0, "Hello": 1}, "<unk>")
+        words = models.WordLevel({"<unk>": 0, "Hello": 1, "<eos>": 2}, "<unk>")
         Tokenizer(words).save(f"{folder}/tokenizer.json")
         with pytest.raises(TritonError, match="exited with code 1"):
             start(tree, folder, "590.44.01")
@@ -247,7 +249,6 @@ def served(environment_tree: ImageTree, tmp_path: Path) -> Iterator[ServerProces
             installation,
             repository=repository,
             backends=assemble_backends(installation, tmp_path / "backends", {}),
-            exit_timeout_s=1,
         ),
         server_environment(parent, installation, python=runtime.python),
     )
