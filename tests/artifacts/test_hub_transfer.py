@@ -279,7 +279,10 @@ def test_a_damaged_record_is_rebuilt(hub: HubServer, cache: Path) -> None:
     assert hub.sent("/files/*") == before
 
 
-def test_progress_logs_rate_and_time_left(caplog: pytest.LogCaptureFixture) -> None:
+def test_progress_logs_rate_and_time_left(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trtllm_truss.artifacts.progress._EVERY_S", 0.01)
     caplog.set_level(logging.INFO)
     told = threading.Event()
     handler = logging.Handler()
@@ -287,7 +290,7 @@ def test_progress_logs_rate_and_time_left(caplog: pytest.LogCaptureFixture) -> N
     logger = logging.getLogger("trtllm_truss.artifacts.progress")
     logger.addHandler(handler)
     try:
-        with Progress("engine", 4_000_000_000, 1_000_000_000, every_s=0.01) as progress:
+        with Progress("engine", 4_000_000_000, 1_000_000_000) as progress:
             progress.add(1_000_000_000)
             assert told.wait(10)
     finally:

@@ -18,7 +18,7 @@ from tests.support.waiting import PATIENCE_S, settles
 
 from trtllm_truss.errors import SettingsError, StartupError, TritonError
 from trtllm_truss.hosts import launch_agent
-from trtllm_truss.hosts.channel import ConnectionLost, connect
+from trtllm_truss.hosts.channel import Channel, ConnectionLost, connect
 from trtllm_truss.hosts.leader import Leader
 from trtllm_truss.hosts.member import Member
 from trtllm_truss.processes.process_guard import remove_segments
@@ -65,6 +65,26 @@ class Run:
         """Return at once: `stop` has ended it."""
 
 
+class EndedMember(Member):
+    """A member that ends as SIGTERM ends one, by an exception within its loop."""
+
+    def __init__(self, *of: Any) -> None:
+        super().__init__(*of)
+        self.ended = threading.Event()
+
+    def _join(self) -> None:
+        self._end()
+        super()._join()
+
+    def _report_end(self, channel: Channel) -> None:
+        self._end()
+        super()._report_end(channel)
+
+    def _end(self) -> None:
+        if self.ended.is_set():
+            raise SystemExit(143)
+
+
 class Joined:
     """A member in a thread.
 
@@ -77,7 +97,7 @@ class Joined:
         self.runs: list[Run] = []
         self.error: BaseException | None = None
         seen = {**OF_MEMBER, **identity}
-        self._member = Member(group, index, KEY, seen, self._start_run)  # type: ignore[arg-type]
+        self._member = EndedMember(group, index, KEY, seen, self._start_run)
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
@@ -86,7 +106,7 @@ class Joined:
         return str(self.error)
 
     def end(self) -> None:
-        self._member.leave()
+        self._member.ended.set()
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
 
@@ -99,6 +119,8 @@ class Joined:
             self._member.serve()
         except StartupError as error:
             self.error = error
+        except SystemExit:
+            assert self._member.ended.is_set()
 
 
 class Place:

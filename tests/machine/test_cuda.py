@@ -35,6 +35,7 @@ NOT_SUPPORTED_ON_DEVICE = 804  # CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE: a Ge
 )
 def test_the_mode_follows_driver_and_trial(
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     driver: str | None,
     cuda: str,
     compat: str | None,
@@ -48,7 +49,8 @@ def test_the_mode_follows_driver_and_trial(
         tried.append(folder)
         return initializes
 
-    found = find_cuda(driver, {**tree.environ, "CUDA_VERSION": cuda}, tree.root, trial)
+    monkeypatch.setattr("trtllm_truss.machine.cuda._initializes", trial)
+    found = find_cuda(driver, {**tree.environ, "CUDA_VERSION": cuda}, tree.root)
     assert (found.mode, found.version, found.compat_driver_version) == (mode, cuda, compat)
     folder = tmp_path / "usr/local/cuda/compat/lib.real"
     assert found.library_paths == ((folder,) if mode is FORWARD else ())

@@ -178,9 +178,8 @@ def test_repeated_starts_register_and_unregister(metrics) -> None:
 
 
 def test_two_services_share_a_process(metrics) -> None:
-    registry = CollectorRegistry(auto_describe=True)
     second = Metrics(waiting=lambda: 0, running=lambda: 0, engine_up=lambda: False)
-    with exposed(metrics, lambda: None, registry):
-        with exposed(second, lambda: None, registry):
-            assert generate_latest(registry).count(b"\ntrtllm_truss_engine_up ") == 2
-        assert registry.get_sample_value(f"{PREFIX}engine_up") == 1
+    with exposed(metrics, lambda: None):
+        with exposed(second, lambda: None):
+            assert generate_latest().count(b"\ntrtllm_truss_engine_up ") == 2
+        assert REGISTRY.get_sample_value(f"{PREFIX}engine_up") == 1

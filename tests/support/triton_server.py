@@ -59,7 +59,6 @@ class FakeEngineServer(ServerProcess):
             repository=repository,
             backends=assemble_backends(installation, run / "backends", FAKE_ENGINE),
             world_size=world_size,
-            exit_timeout_s=1,
         )
         server = str(installation.executable)
 

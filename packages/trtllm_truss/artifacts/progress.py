@@ -21,16 +21,12 @@ class Progress:
         name: the repository.
         total_bytes: bytes of the download.
         here_bytes: bytes left by an earlier attempt.
-        every_s: seconds between two lines.
     """
 
-    def __init__(
-        self, name: str, total_bytes: int, here_bytes: int = 0, *, every_s: float = _EVERY_S
-    ) -> None:
+    def __init__(self, name: str, total_bytes: int, here_bytes: int = 0) -> None:
         self._name = name
         self._total = total_bytes
         self._here = here_bytes
-        self._every_s = every_s
         self._fetched = 0
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -61,7 +57,7 @@ class Progress:
             logger.info("%s: fetched in %.1f s (%s)", self._name, spent_s, self._rate(spent_s))
 
     def _report(self) -> None:
-        while not self._ended.wait(self._every_s):
+        while not self._ended.wait(_EVERY_S):
             spent_s = time.monotonic() - self._start
             with self._lock:
                 fetched = self._fetched

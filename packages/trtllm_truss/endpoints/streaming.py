@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from typing import Protocol
 
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
@@ -120,20 +119,6 @@ def internal_error() -> InternalError:
     return InternalError("internal server error; see the server log.")
 
 
-class Chunks(Protocol):
-    """The body of a response, at least one chunk.
-
-    Attributes:
-        over: True once the last chunk is known.
-    """
-
-    over: bool
-
-    def __aiter__(self) -> AsyncIterator[bytes]: ...
-
-    async def aclose(self) -> None: ...
-
-
 class AnswerStream(StreamingResponse):
     """A streaming response that aborts visibly.
 
@@ -141,7 +126,7 @@ class AnswerStream(StreamingResponse):
     without the closing chunk, so that clients detect the incomplete answer.
 
     Args:
-        body: the chunks; always closed at the end.
+        body: at least one chunk; always closed at the end.
         media_type: content type.
         headers: additional headers.
         keep_alive_s: silence after which an event stream sends a comment; None disables it.
@@ -151,7 +136,7 @@ class AnswerStream(StreamingResponse):
 
     def __init__(
         self,
-        body: Chunks,
+        body: EncodedAnswer,
         media_type: str,
         headers: Mapping[str, str] | None = None,
         *,

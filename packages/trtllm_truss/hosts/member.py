@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -61,13 +60,12 @@ class Member:
         self._key = key
         self._identity = identity
         self._start_run = start_run
-        self._leaving = threading.Event()
         self._was_welcome = False
         self._said: tuple[str, float] = ("", 0.0)
         self._run: HostRun | None = None
 
     def serve(self) -> None:
-        """Join the leader, and again after each loss, until `leave`.
+        """Join the leader, and again after each loss, until an exception.
 
         Raises:
             SettingsError: the leader's key is another one, at the first contact.
@@ -75,7 +73,7 @@ class Member:
                 another version at the first contact.
         """
         try:
-            while not self._leaving.is_set():
+            while True:
                 try:
                     self._join()
                 except ConnectionLost as error:
@@ -94,13 +92,9 @@ class Member:
                         ) from error
                     self._say(f"{self._group.leader} is not this group's leader: {error}")
                 self._end_run()
-                self._leaving.wait(_RETRY_S)
+                time.sleep(_RETRY_S)
         finally:
             self._end_run()
-
-    def leave(self) -> None:
-        """Make `serve` end this host's ranks and return; return at once."""
-        self._leaving.set()
 
     def _join(self) -> None:
         try:
@@ -114,7 +108,7 @@ class Member:
     def _exchange(self, channel: Channel, leader: str) -> None:
         """Obey the leader until it is lost."""
         beat_at = time.monotonic()
-        while not self._leaving.is_set():
+        while True:
             message = channel.receive(_TICK_S)
             if message is None and channel.silent_for_s > SILENCE_LIMIT_S:
                 raise ConnectionLost(f"it was silent for {SILENCE_LIMIT_S:g} s")

@@ -17,7 +17,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,8 +34,6 @@ _COMPAT_VARIABLE = "_CUDA_COMPAT_PATH"
 _TRIAL_LIMIT_S = 60
 _TRIAL = "import ctypes, sys; sys.exit(min(ctypes.CDLL('libcuda.so.1').cuInit(0), 99))"
 _MODULE_VERSION = re.compile(r"libcuda\.so\.(\d+(?:\.\d+)+)$")
-
-Trial = Callable[[Path, Mapping[str, str]], bool]
 
 
 class CompatibilityMode(enum.Enum):
@@ -92,7 +90,6 @@ def find_cuda(
     driver_version: str | None,
     environ: Mapping[str, str] | None = None,
     root: Path = ROOT,
-    trial: Trial | None = None,
 ) -> Cuda:
     """Find CUDA and decide how it runs on a driver.
 
@@ -100,8 +97,6 @@ def find_cuda(
         driver_version: of the host, from `find_gpus`.
         environ: of this process by default.
         root: stands for ``/``.
-        trial: returns whether the libraries of a folder work on this host; by default a process of
-            its own initializes them, as NVIDIA's ``cudaCheck`` does.
     """
     environ = os.environ if environ is None else environ
     version = _toolkit_version(environ, root)
@@ -112,7 +107,7 @@ def find_cuda(
         mode = CompatibilityMode.NO_CUDA
     else:
         is_older = compat is not None and release(driver_version) < release(compat)
-        if is_older and folder is not None and (trial or _initializes)(folder, environ):
+        if is_older and folder is not None and _initializes(folder, environ):
             mode = CompatibilityMode.FORWARD
         else:
             mode = _mode_without_compat(version, driver_version, is_older=is_older)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
 
-from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client import REGISTRY
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -95,23 +95,18 @@ class Metrics(Collector):
 
 
 @contextmanager
-def exposed(
-    metrics: Metrics,
-    triton_port: Callable[[], int | None],
-    registry: CollectorRegistry = REGISTRY,
-) -> Iterator[None]:
-    """Register our metrics and Triton's; Truss's `/metrics` exports the default registry.
+def exposed(metrics: Metrics, triton_port: Callable[[], int | None]) -> Iterator[None]:
+    """Register our metrics and Triton's in the default registry, which Truss's `/metrics` exports.
 
     Args:
         metrics: our metrics.
         triton_port: returns Triton's metrics port; None while Triton is down.
-        registry: the registry.
     """
     with ExitStack() as stack:
         triton = stack.enter_context(TritonMetrics(triton_port))
         for collector in (metrics, triton):
-            registry.register(collector)
-            stack.callback(registry.unregister, collector)
+            REGISTRY.register(collector)
+            stack.callback(REGISTRY.unregister, collector)
         yield
 
 

@@ -133,7 +133,6 @@ def start_llm_triton(
                 ),
                 backends=assemble_backends(installation, run / "backends", environment),
                 world_size=1,
-                exit_timeout_s=1,
             )
             process = ServerProcess(
                 command, server_environment({**os.environ, **environment}, installation)

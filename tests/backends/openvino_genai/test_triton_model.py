@@ -44,7 +44,6 @@ def address(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
         ),
         backends=assemble_backends(installation, run / "backends", {}),
         world_size=1,
-        exit_timeout_s=1,
     )
     process = ServerProcess(command, server_environment(os.environ, installation))
     process.start()

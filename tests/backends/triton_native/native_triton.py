@@ -85,7 +85,6 @@ class NativeTriton:
             repository=repository,
             backends=backends,
             world_size=tp,
-            exit_timeout_s=1,
         )
         self.process = ServerProcess(
             command,

@@ -105,11 +105,9 @@ class Api:
 
     Attributes:
         port: HTTP port.
-        timeout_s: for each read.
     """
 
     port: int
-    timeout_s: float = _TIMEOUT_S
 
     def post(self, path: str, body: object, headers: Mapping[str, str] | None = None) -> Reply:
         """Send a body, JSON unless it is bytes, and read the whole response."""
@@ -131,7 +129,7 @@ class Api:
 
     def open(self, path: str, body: object, headers: Mapping[str, str] | None = None) -> Stream:
         """Do the same without a context; the caller closes the stream."""
-        connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=self.timeout_s)
+        connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=_TIMEOUT_S)
         try:
             _send(connection, "POST", path, body, headers)
             return Stream(connection)
@@ -161,7 +159,7 @@ class Api:
     def _read(
         self, method: str, path: str, body: object, headers: Mapping[str, str] | None
     ) -> Reply:
-        connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=self.timeout_s)
+        connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=_TIMEOUT_S)
         started = time.perf_counter()
         try:
             _send(connection, method, path, body, headers)

@@ -36,7 +36,6 @@ class TritonClient:
 
     Args:
         address: ``host:port`` of Triton's gRPC endpoint.
-        model_name: the model to ask.
         tensorrt_llm_version: the version that the server's repository was rendered for.
     """
 
@@ -44,11 +43,9 @@ class TritonClient:
         self,
         address: str,
         *,
-        model_name: str = MODEL_NAME,
         tensorrt_llm_version: str | None,
     ) -> None:
         self._address = address
-        self._model_name = model_name
         self._declared = frozenset(row.name for row in rows_for(INPUTS, tensorrt_llm_version))
         self._numbers_only = takes_numbers_only(tensorrt_llm_version)
         self._connection: GrpcConnection | None = None
@@ -98,7 +95,7 @@ class TritonClient:
         self, request: EngineRequest, answer: ResponseStream
     ) -> tuple[GrpcConnection, int]:
         connection = await self._connected()
-        message = encode_request(request, model_name=self._model_name, declared=self._declared)
+        message = encode_request(request, model_name=MODEL_NAME, declared=self._declared)
         return connection, connection.exchange(message, answer)
 
     async def _connected(self) -> GrpcConnection:
@@ -142,7 +139,7 @@ class TritonClient:
         load, up to once in a thousand: ``sync.cc:105 ASSERTION FAILED: prior > 0``, or a
         segmentation fault). The ``stop`` input of the backend is harmless.
         """
-        stop = encode_stop(request_id, model_name=self._model_name)
+        stop = encode_stop(request_id, model_name=MODEL_NAME)
         order = ResponseStream(request_id=request_id)
         if connection.is_usable:
             stop_call = connection.exchange(stop, order)

@@ -45,6 +45,7 @@ SITE_VARIABLE = "TRTLLM_TRUSS_SITE"
 
 They come last: TensorRT-LLM's own packages in its virtual environment win over ours.
 """
+_EXIT_TIMEOUT_S = 5  # what a stopping server gives requests in flight
 _ORCHESTRATOR = "TRTLLM_ORCHESTRATOR"
 _NO_USAGE_STATISTICS = {
     "TRTLLM_NO_USAGE_STATS": "1",
@@ -95,7 +96,6 @@ def launcher(
     repository: Path,
     backends: Path,
     world_size: int = 1,
-    exit_timeout_s: int = 5,
     environ: Mapping[str, str] | None = None,
     hosts: Callable[[Launch], Sequence[str]] | None = None,
     llm_api: bool = False,
@@ -128,7 +128,6 @@ def launcher(
                 launch,
                 repository=repository,
                 backends=backends,
-                exit_timeout_s=exit_timeout_s,
                 rank=rank,
             )
             for rank in range(here)
@@ -156,7 +155,6 @@ def server_command(
     *,
     repository: Path,
     backends: Path,
-    exit_timeout_s: int = 5,
     rank: int = 0,
 ) -> list[str]:
     """Build one rank's command line.
@@ -169,7 +167,6 @@ def server_command(
         launch: values unique to this start.
         repository: the rendered model repository.
         backends: the one folder in which Triton looks for backends.
-        exit_timeout_s: time that a stopping server gives requests in flight.
         rank: MPI rank.
     """
     ports = launch.ports
@@ -187,7 +184,7 @@ def server_command(
         "--disable-auto-complete-config",
         f"--backend-config=python,shm-region-prefix-name={launch.shm_prefix}{rank}_",
         "--strict-readiness=true",
-        f"--exit-timeout-secs={exit_timeout_s}",
+        f"--exit-timeout-secs={_EXIT_TIMEOUT_S}",
         "--log-verbose=0",
     ]
     if rank > 0:

@@ -41,6 +41,7 @@ and 5.0.11).
 """
 _STARTS = 3
 _READER_LIMIT_S = 1.0
+_ORPHAN_GRACE_S = 2.0  # to end, once this process has died
 _GUARD_MARGIN_S = 5.0  # what the guard needs to sweep after its patience has ended
 
 
@@ -60,10 +61,8 @@ class ServerProcess:
     Args:
         command: returns the argument vector for one launch.
         environment: of the server.
-        model_name: the model that must be ready.
         on_line: called with every line of the server's output, from a separate thread; it must be
             quick, because the server waits while it runs.
-        orphan_grace_s: time to end that the server gets after this process has died.
         http_port: of Triton; 0 for any free one, None to keep its HTTP endpoint closed.
         grpc_port: of Triton; None for any free one.
 
@@ -76,17 +75,13 @@ class ServerProcess:
         command: Callable[[Launch], Sequence[str]],
         environment: Mapping[str, str],
         *,
-        model_name: str = MODEL_NAME,
         on_line: Callable[[str], None] | None = None,
-        orphan_grace_s: float = 2.0,
         http_port: int | None = None,
         grpc_port: int | None = None,
     ) -> None:
         self.launch: Launch | None = None
         self._command = command
         self._environment = environment
-        self._model_name = model_name
-        self._orphan_grace_s = orphan_grace_s
         self._http_port, self._grpc_port = http_port, grpc_port
         self._lock = threading.RLock()
         self._state = State.NEW
@@ -203,7 +198,7 @@ class ServerProcess:
                     self._command(launch),
                     launch_environment(self._environment, launch),
                     run_id=launch.run_id,
-                    orphan_grace_s=self._orphan_grace_s,
+                    orphan_grace_s=_ORPHAN_GRACE_S,
                     shm_prefix=launch.shm_prefix,
                     folder=launch.folder,
                     umask=UMASK,
@@ -250,7 +245,7 @@ class ServerProcess:
         _make_private(launch.shm_prefix)  # early and often: an open segment stays readable
         from trtllm_truss.triton.server.readiness import is_ready  # while Triton starts
 
-        if not is_ready(launch.ports, self._model_name, server_id=launch.run_id):
+        if not is_ready(launch.ports, MODEL_NAME, server_id=launch.run_id):
             return False
         if not close_control_port(launch.run_id, launch.ports.mpi):
             logger.warning("mpirun still listens on every address; see docs/deploy.md")
