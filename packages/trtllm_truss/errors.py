@@ -139,6 +139,10 @@ class EngineUnavailable(TrussError):
     status = 503
 
 
+class EngineBroken(EngineUnavailable):
+    """The engine fails every request until it is restarted."""
+
+
 class DeadlineExceeded(TrussError):
     """A request exceeded its deadline."""
 

@@ -209,9 +209,15 @@ def test_a_restart_cleans_up_after_killed_guards(
 
 def test_an_engine_that_fails_in_any_way_is_restarted(tmp_path: Path) -> None:
     """Change the engine's behaviour before each failure; the next run reads it."""
-    folder = write_engine(tmp_path / "engine", step_ms=10, crash_after=60)
+    folder = write_engine(tmp_path / "engine", step_ms=10, broken_after=60)
     served = serve_engine(folder, serving={"hang_timeout_s": 3}).wait_until_ready()
     try:
+        write_engine(folder, step_ms=10, crash_after=60)
+        assert stream(served) == "cut"
+        assert settles(lambda: answers_correctly(served))
+        assert served.log.count("it fails every request: ") == 1
+        assert served.log.count("restart 1 of") == 1
+
         write_engine(folder, step_ms=10, hang_after=60)
         assert stream(served) == "cut"
         assert settles(lambda: answers_correctly(served))

@@ -67,7 +67,7 @@ def test_consecutive_failures_are_silence(heartbeat: EngineHeartbeat, now: list[
         assert heartbeat.silent_for_s == 0  # two failures in a row are not a hang
         with contextlib.suppress(EngineUnavailable), heartbeat.waiting():
             raise EngineUnavailable("Stub process is not healthy.")
-        heartbeat.request_failed()
+        heartbeat.request_failed(EngineUnavailable("gone"))
         now[0] += 10
     assert heartbeat.silent_for_s == 20
     now[0] += 1000  # without requests
@@ -82,7 +82,7 @@ def test_a_restarted_engine_starts_without_failures(
 ) -> None:
     for _ in range(3):
         now[0] += 100
-        heartbeat.request_failed()
+        heartbeat.request_failed(EngineUnavailable("gone"))
     heartbeat.sign_of_life()
     assert heartbeat.silent_for_s == 0
 

@@ -177,8 +177,8 @@ class Generator:
                 if stream.stopping is not None and not reader.over:
                     # Its tokens are in the KV cache, and its place is free, once it has stopped.
                     await asyncio.wait([stream.stopping])
-        except EngineUnavailable:
-            self._heartbeat.request_failed()
+        except EngineUnavailable as error:
+            self._heartbeat.request_failed(error)
             raise
         except InvalidRequest as refused:
             raise with_callers_field(refused, prepared.request) from None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
 
-from trtllm_truss.errors import EngineUnavailable, TrussError
+from trtllm_truss.errors import EngineBroken, EngineUnavailable, TrussError
 
 _FAILURES = 3
 """Consecutive failures that count as silence."""
@@ -21,10 +21,12 @@ class EngineHeartbeat:
 
     Attributes:
         answered: number of complete answers.
+        broken: why the engine fails all requests from now on; None while it may answer.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.answered = 0
+        self.broken: str | None = None
         self._clock = clock
         self._waiting = 0
         self._last_sign = 0.0
@@ -57,8 +59,15 @@ class EngineHeartbeat:
         self._last_sign = self._clock()
         self._failures = 0
 
-    def request_failed(self) -> None:
+    def restarted(self) -> None:
+        """Forget the failures of an earlier run."""
+        self.broken = None
+        self.sign_of_life()
+
+    def request_failed(self, error: EngineUnavailable) -> None:
         """Record that a request could not reach the engine or lost it."""
+        if isinstance(error, EngineBroken):
+            self.broken = error.message
         self._last_failure = self._clock()
         if self._failures == 0:
             self._first_failure = self._last_failure

@@ -156,7 +156,7 @@ class Supervisor:
             if self._leader is not None and (loss := self._leader.loss):
                 raise TritonError(loss) from error
             raise
-        self._heartbeat.sign_of_life()
+        self._heartbeat.restarted()
         self._client = TritonClient(run.grpc_address, tensorrt_llm_version=self._version)
 
     def _watch(self) -> None:
@@ -176,12 +176,16 @@ class Supervisor:
                 return
 
     def _failure(self) -> str | None:
-        """Return the failure of the current run, if any; end a hung run."""
+        """Return the failure of the current run, if any; end a hung or broken run."""
         run = self._run
         assert run is not None
         if run.state is not State.READY:
             self._client = None
             return (self._leader and self._leader.loss) or run.cause
+        if (broken := self._heartbeat.broken) is not None:
+            self._client = None
+            run.stop(0)
+            return f"it fails every request: {broken}"
         silent_for_s = self._heartbeat.silent_for_s
         if silent_for_s <= self._limits.hang_timeout_s:
             return None

@@ -78,6 +78,28 @@ LATER = (
             overflow("Prompt length (9) exceeds maximum input length (8)"),
         ),
         (
+            "Executor failed process requestId 7 due to the following error: Encountered an error "
+            "in forwardSync function: [TensorRT-LLM][ERROR] CUDA runtime error in "
+            "::cudaEventSynchronize(get()): unspecified launch failure (/src/cudaEvent.h:66)",
+            errors.EngineBroken,
+            "Encountered an error in forwardSync function: [TensorRT-LLM][ERROR] CUDA runtime "
+            "error in ::cudaEventSynchronize(get()): unspecified launch failure",
+        ),
+        (
+            "Encountered an error in forwardAsync function: [TensorRT-LLM][ERROR] CUDA runtime "
+            "error in ::cudaMallocAsync(p, n, s): out of memory",
+            errors.EngineUnavailable,
+            "Encountered an error in forwardAsync function: [TensorRT-LLM][ERROR] CUDA runtime "
+            "error in ::cudaMallocAsync(p, n, s): out of memory",
+        ),
+        (
+            "Encountered an error in forwardAsync function: bad grammar: CUDA runtime error in x: "
+            "unspecified launch failure",
+            errors.EngineUnavailable,
+            "Encountered an error in forwardAsync function: bad grammar: CUDA runtime error in x: "
+            "unspecified launch failure",
+        ),
+        (
             "Encountered an error in forwardAsync function: CUDA error",
             errors.EngineUnavailable,
             "Encountered an error in forwardAsync function: CUDA error",

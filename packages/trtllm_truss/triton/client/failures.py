@@ -12,6 +12,7 @@ import re
 from trtllm_truss.errors import (
     ContextLengthExceeded,
     DeadlineExceeded,
+    EngineBroken,
     EngineUnavailable,
     InternalError,
     InvalidRequest,
@@ -51,6 +52,21 @@ _ENGINE_GONE = re.compile(
     r"|has no available versions|failed to process the request",
     re.I,
 )
+# Errors after which every call of CUDA fails until the process is replaced; NVIDIA's reference of
+# cudaError_t says so of each. The executor fails the active requests, goes on and stays ready:
+# executorImpl.cpp, forwardSync and forwardAsync (near 0.19 and 1.1); the frame is that of
+# cpp/include/tensorrt_llm/common/cudaUtils.h, `check`. Both must begin the text: the rest may quote
+# a request.
+_BROKEN = re.compile(
+    r"encountered an error in forward\w* function: (\[tensorrt-llm\]\[error\] )?"
+    r"cuda (runtime|driver) error in [^\n]*: "
+    r"(an illegal (memory access|instruction) was encountered|unspecified launch failure"
+    r"|device-side assert triggered|the launch timed out and was terminated|misaligned address"
+    r"|hardware stack error|operation not supported on global/shared address space"
+    r"|invalid program counter|uncorrectable (ecc|nvlink) error|invalid access of peer gpu memory"
+    r"|driver shutting down|unknown error)",
+    re.I,
+)
 # What the layers between the engine and us put in front of a message.
 _PREFIXES = re.compile(
     r"^(\[request id: [^\]]*\] |in ensemble '[^']*', "
@@ -85,6 +101,8 @@ _MAY_RETRY = (EngineUnavailable, QueueFull)
 
 def from_stream_text(text: str) -> TrussError:
     """Map the error text inside a response stream; an unknown text is an internal error."""
+    if _BROKEN.match(_PREFIXES.sub("", text.strip())):
+        return _build(EngineBroken, _clean(text))
     for pattern, error in _STREAM_RULES:
         if pattern.search(text):
             return _build(error, _clean(text))

@@ -263,6 +263,9 @@ class Batch:
         self._iterations += 1
         self._misbehave()
         time.sleep(self._behaviour.get("step_ms", 0) / 1000)
+        if self._iterations > self._behaviour.get("broken_after", float("inf")):
+            self._fail_all()
+            return
         for generation in due:
             if generation.behaviour.get("error_at") == len(generation.output):
                 self._send_error(generation, generation.behaviour["error"])
@@ -277,6 +280,18 @@ class Batch:
             if last:
                 self._active.remove(generation)
                 self._cache.add(generation.prompt + generation.output[:-1])
+
+    def _fail_all(self):
+        """Fail the active requests and go on: executorImpl.cpp, forwardAsync (near 1.1)."""
+        for generation in self._active:
+            text = (
+                f"Executor failed process requestId {generation.id} due to the following error: "
+                "Encountered an error in forwardAsync function: [TensorRT-LLM][ERROR] CUDA runtime "
+                "error in cudaEventSynchronize(get()): an illegal memory access was encountered "
+                "(/src/tensorrt_llm/cpp/include/tensorrt_llm/runtime/cudaEvent.h:66)"
+            )
+            self._send_error(generation, text)
+        self._active.clear()
 
     def _misbehave(self):
         if self._iterations > self._behaviour.get("crash_after", float("inf")):

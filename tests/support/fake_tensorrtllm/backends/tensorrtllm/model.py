@@ -10,6 +10,8 @@ The engine folder is laid out as a real one (`fake_tensorrtllm.write_engine` doe
     load_exit     end this process with this status while loading
     load_crash    1: abort the server while loading
     crash_after   abort the server after so many iterations with requests
+    broken_after  fail every request, and stay ready, after so many iterations with requests, as
+                  after an error of CUDA
     hang_after    stop answering after so many iterations with requests
     log_requests  1: write the tensors of each request to the log
     scripts       JSON file of `[prompt, guide, ids]`: the ids answer requests whose prompt ends in
@@ -50,7 +52,7 @@ from batch import Batch, Limits
 
 _KEYS = {
     **dict.fromkeys(("step_ms", "load_s", "delay_ms", "first_delay_ms"), float),
-    **dict.fromkeys(("load_exit", "load_crash", "crash_after", "hang_after"), int),
+    **dict.fromkeys(("load_exit", "load_crash", "crash_after", "hang_after", "broken_after"), int),
     **dict.fromkeys(("log_requests", "error_at", "ignore_cancel", "ignore_stop"), int),
     "ignore_stop_words": int,
     **dict.fromkeys(("load_error", "error", "final"), str),
