@@ -13,10 +13,11 @@ from tests.support.paths import ROOT
 from tokenizers import AddedToken, Tokenizer, models
 
 from trtllm_truss.configuration import load_configuration
-from trtllm_truss.engines.concurrency import max_beam_width
+from trtllm_truss.engines.concurrency import first_beam_width, max_beam_width
 from trtllm_truss.engines.inspection import inspect_engine
 from trtllm_truss.engines.llm_api.arguments import completed
 from trtllm_truss.errors import SettingsError
+from trtllm_truss.inference.capabilities import Capabilities
 from trtllm_truss.serving.rendering import render_engine
 from trtllm_truss.settings.loading import parse_settings
 from trtllm_truss.settings.model import Settings
@@ -197,3 +198,22 @@ def test_the_scheduling_follows_the_engine(
     _, parameters, _ = render(folder, runtime)
     assert parameters["batch_scheduler_policy"] == policy
     assert parameters.get("enable_chunked_context") == chunks
+
+
+@pytest.mark.parametrize(
+    ("version", "runtime", "width", "first"),
+    [("1.0.0", {}, 4, 1), ("0.9.0", {}, 1, 1), ("0.9.0", {"max_beam_width": 4}, 4, 4)],
+)
+def test_old_releases_have_one_beam_unless_set(
+    tmp_path: Path, version: str, runtime: dict[str, Any], width: int, first: int
+) -> None:
+    """They refuse requests of another width, the first one among them."""
+    limits = {"max_beam_width": 4}
+    folder = write_engine(tmp_path / "engine", limits=limits, version=version)
+    _, parameters, _ = render(folder, runtime, version)
+    assert parameters["max_beam_width"] == str(width)
+    metadata = {"engine_repository": str(folder), "runtime": runtime}
+    settings, engine = parse_settings({"model_metadata": metadata}), inspect_engine(folder)
+    assert first_beam_width(settings, engine) == first
+    capabilities = Capabilities.for_engine(settings, engine, None)
+    assert capabilities.one_beam_width is (version == "0.9.0")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from trtllm_truss.engines.capacity import CacheKnobs, Capacity
-from trtllm_truss.engines.inspection import Engine, EngineDescription
+from trtllm_truss.engines.inspection import Engine, EngineDescription, EngineKind
 from trtllm_truss.engines.scheduling import MAX_UTILIZATION, scheduling_of
 from trtllm_truss.errors import SettingsError
+from trtllm_truss.literals import release
 from trtllm_truss.settings.model import Settings
+
+_ANY_WIDTH_SINCE = (0, 10)
 
 
 def batch_size(settings: Settings, engine: Engine) -> int:
@@ -17,10 +20,30 @@ def batch_size(settings: Settings, engine: Engine) -> int:
 
 
 def max_beam_width(settings: Settings, engine: EngineDescription) -> int:
-    """Return the limit of a request's beams: the engine's unless `runtime` lowers it."""
+    """Return the limit of a request's beams: the engine's unless `runtime` lowers it.
+
+    Where all requests have the same number it is 1 unless set.
+    """
     if engine.llm_args is not None:
         return engine.max_beam_width
-    return settings.runtime.max_beam_width or engine.max_beam_width
+    default = 1 if one_beam_width(engine) else engine.max_beam_width
+    return settings.runtime.max_beam_width or default
+
+
+def one_beam_width(engine: EngineDescription) -> bool:
+    """Return True if every request must have `max_beam_width` beams.
+
+    TensorRT-LLM up to 0.9 refuses others ("Request with beam width 1 differs from the max beam
+    width 4"; its GptManager is closed source, the text is from users' reports).
+    """
+    if engine.config is not None:
+        return release(engine.config.assumed_version) < _ANY_WIDTH_SINCE
+    return engine.kind is EngineKind.LLM_API
+
+
+def first_beam_width(settings: Settings, engine: EngineDescription) -> int:
+    """Return the beams of the first request."""
+    return max_beam_width(settings, engine) if one_beam_width(engine) else 1
 
 
 def instance_count(settings: Settings, engine: EngineDescription) -> int:

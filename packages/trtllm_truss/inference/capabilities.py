@@ -11,6 +11,7 @@ from trtllm_truss.engines.concurrency import (
     guided_decoding_backend,
     kv_cache_tokens,
     max_beam_width,
+    one_beam_width,
 )
 from trtllm_truss.engines.inspection import Engine, EngineKind
 from trtllm_truss.engines.llm_api.samplers import is_cpp_sampler
@@ -64,7 +65,7 @@ class Capabilities:
             max_beam_width=max_beam_width(settings, engine),
             adapters=engine.takes_adapters,
             adapter_ids={name: n for n, name in enumerate(settings.lora_adapters, 1)},
-            one_beam_width=engine.kind is EngineKind.LLM_API,
+            one_beam_width=one_beam_width(engine),
             top_log_probs=_top_log_probs(engine),
             biased_tokens=engine.checkpoint.vocab_size if engine.checkpoint else 0,
             guides=engine.kind is EngineKind.CPU

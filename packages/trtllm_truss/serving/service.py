@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trtllm_truss.engines.compatibility.host import HostInfo
+from trtllm_truss.engines.concurrency import first_beam_width
 from trtllm_truss.engines.inspection import Engine, EngineDescription, EngineKind
 from trtllm_truss.errors import EngineUnavailable, TritonError
 from trtllm_truss.inference.heartbeat import EngineHeartbeat
@@ -48,7 +49,6 @@ _triton_log = logging.getLogger("triton")
 
 _OPEN_FILES = 65_536  # more make programs slow that close all they might have
 _WEIGHTS_BYTES_PER_S = 2e8  # of a slow network disk; an engine's files load several times faster
-_GIVEN_UP_STATUS = 70  # EX_SOFTWARE: the engine cannot be kept running
 
 
 def supervised_limits(serving: Serving, engine: EngineDescription) -> Serving:
@@ -232,8 +232,8 @@ class Service:
                 tensorrt_llm_version=version,
                 first_token_id=lambda: (loading.result().encode("Hello", False) or [0])[0],
                 on_restart=self._engine_restarts,
-                give_up=lambda: os._exit(_GIVEN_UP_STATUS),
-                beam_width=engine.max_beam_width if engine.llm_args is not None else 1,
+                give_up=lambda: os._exit(os.EX_SOFTWARE),
+                beam_width=first_beam_width(self._settings, engine),
                 leader=lead.leader if lead else None,
             )
             self._resources.callback(supervisor.stop)

@@ -296,6 +296,8 @@ async def test_the_fake_of_an_old_release_confuses_texts(make_triton):
     client._numbers_only = False
     with pytest.raises(errors.TrussError, match="must be uint64_t"):
         await collect(client, request("warm-up"))
+    with pytest.raises(errors.InvalidRequest, match="differs from the max beam width 1"):
+        await collect(client, request("8", beam_width=2, streaming=False))
     async with client.answer(request("7f", 40)) as first:
         await first.next()
         with pytest.raises(errors.TrussError, match="requestId 7 is already in progress"):

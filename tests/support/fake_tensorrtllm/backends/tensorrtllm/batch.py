@@ -104,6 +104,11 @@ class Generation:
                 "be run unless streaming is disabled, context chunking is enabled or the "
                 "GUARANTEED_NO_EVICT scheduling policy is used"
             )
+        if limits.release < (0, 10) and self.beam_width != limits.max_beam_width:
+            return (
+                f"Request with beam width {self.beam_width} differs from the max beam width "
+                f"{limits.max_beam_width}"
+            )
         if self.beam_width > limits.max_beam_width:
             return (
                 f"Requested beam width {self.beam_width} is incorrect: "
