@@ -172,6 +172,7 @@ def test_a_checkpoint(engine_folder: Path) -> None:
         "max_beam_width": 1,
         "enable_chunked_prefill": True,
         "guided_decoding_backend": "xgrammar",
+        "cuda_graph_config": {"enable_padding": True, "max_batch_size": 256},
         "kv_cache_config": {
             "free_gpu_memory_fraction": 0.8,
             "enable_block_reuse": True,

@@ -98,7 +98,7 @@ def examine(truss: Path, config: Path | None) -> Report:
         if settings.engine_repository is None:
             job = prepare_build(settings, host, environment.hf_access_token)
             return Report([*facts, *job.estimate.sentences], findings)
-        engine = _describe(settings, environment, host.known_version, findings)
+        engine = _describe(settings, environment, host, findings)
         if engine is None:
             return Report(
                 [*facts, "engine: a GGUF file, inspected once it is downloaded"], findings
@@ -120,7 +120,7 @@ def examine(truss: Path, config: Path | None) -> Report:
 def _describe(
     settings: Settings,
     environment: Environment,
-    version: str | None,
+    host: HostInfo,
     findings: list[Diagnostic],
 ) -> EngineDescription | None:
     """Describe the engine without downloading weights; check access rights and disk space.
@@ -132,7 +132,9 @@ def _describe(
     engine = repository.describe()
     if engine is not None:
         adapters = open_adapters(settings, environment)
-        engine = completed(engine, settings, version, adapters_of(adapters))
+        engine = completed(
+            engine, settings, host.known_version, adapters_of(adapters), host.capability
+        )
     with_code = settings.trust_remote_code
     try:
         paths = own_tokenizer_paths(settings, repository)

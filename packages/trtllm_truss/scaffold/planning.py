@@ -214,7 +214,7 @@ def _plan(wish: Wish, metadata: Mapping[str, Any], *, notes: list[str], **values
 
 def _demand(metadata: Mapping[str, Any], engine: EngineDescription, runtime: Runtime) -> Demand:
     def examine(settings: Settings, host: HostInfo) -> Verdict:
-        described = completed(engine, settings, host.known_version)
+        described = completed(engine, settings, host.known_version, gpu=host.capability)
         findings = check_compatibility(settings, described, host)
         capacity = cache_capacity(settings, described, host)
         return Verdict([*findings, *(capacity.diagnostics if capacity else ())], capacity)

@@ -89,7 +89,7 @@ def resolve_engine(
     ranks = None
     if described is not None:
         ranks = _own_ranks(settings, described, index)
-        described = completed(described, settings, version, adapters_of(adapters))
+        described = completed(described, settings, version, adapters_of(adapters), host.capability)
         described = _held(described, ranks)
         _raise_errors(_diagnose(settings, described, host)[0])
     has_tokenizer = index == 0 or _rank_needs_tokenizer(settings, described)
@@ -104,7 +104,9 @@ def resolve_engine(
         fetched = aside.submit(tokenizer.fetch) if tokenizer else None
         folder = repository.source.fetch(paths)
         tokenizer_folder = fetched.result() if fetched else None
-    engine = completed(inspect_engine(folder), settings, version, adapters_of(adapters))
+    engine = completed(
+        inspect_engine(folder), settings, version, adapters_of(adapters), host.capability
+    )
     engine = _held(engine, ranks)
     check_files(engine, folder)
     own, capacity = _diagnose(settings, engine, host)

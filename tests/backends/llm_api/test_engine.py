@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
+import types
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from tests.support.waiting import settles
 
 from trtllm_truss.backends.llm_api.engine import LlmEngine
 from trtllm_truss.backends.llm_api.request import LlmRequest, read_llm_request
+from trtllm_truss.backends.llm_api.sampling_params import sampling_params
 from trtllm_truss.backends.token_model.tensors import UnsupportedRequest
 from trtllm_truss.text.tokenizer import load_tokenizer
 
@@ -228,6 +231,27 @@ def test_refused_requests_name_the_input(
     assert message in str(caller.wait().error)
     assert caller.caller_at_fault
     assert answer(engine, 1)  # the engine goes on
+
+
+def test_log_probs_of_beams_need_a_batch_of_one(engine: LlmEngine) -> None:
+    limits = replace(engine._limits, max_beam_width=2)
+    asked = {"beam_width": 2, "return_log_probs": True, "end_id": END_ID}
+    settings = engine._settings
+
+    with pytest.raises(UnsupportedRequest, match="log probabilities of beams are not supported"):
+        read_llm_request("", tensors(PROMPT, 8, **asked), ALL_OUTPUTS, limits, settings)
+    alone = replace(settings, llm_args={**settings.llm_args, "max_batch_size": 1})
+    assert read_llm_request("", tensors(PROMPT, 8, **asked), ALL_OUTPUTS, limits, alone)
+
+
+def test_a_bias_is_the_librarys_tensor(engine: LlmEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = replace(read(engine), embedding_bias=np.arange(8, dtype=np.float32))
+    torch = types.SimpleNamespace(from_numpy=memoryview)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+
+    given = sampling_params(engine._library, request).embedding_bias
+    assert isinstance(given, memoryview)
+    assert given[5] == 5
 
 
 def test_an_error_of_the_worker_for_one_request_is_the_callers(engine: LlmEngine) -> None:

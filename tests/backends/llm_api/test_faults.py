@@ -6,10 +6,12 @@ import atexit
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.backends.llm_api.conftest import StartEngine
@@ -139,6 +141,28 @@ def test_a_step_that_fails_once_is_no_fault_of_the_callers(
     assert callers[0].caller_at_fault is False
     assert callers[1].error is None
     assert len(answer(engine)) == 8
+    assert not died.is_set()
+
+
+def test_a_response_that_cannot_be_read_fails_one_request(
+    start: StartEngine, died: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """result.py of 1.2.1 asserts that each token has a log probability."""
+    engine = start(step_ms=5)
+    result = sys.modules["tensorrt_llm.fake.result"].RequestOutput
+    handle = result._handle
+
+    def assert_log_probs(output: Any, response: Any) -> None:
+        assert output._params.max_tokens != 33, "log probabilities are missing"
+        handle(output, response)
+
+    monkeypatch.setattr(result, "_handle", assert_log_probs)
+    others, failing = begin(engine, 100), begin(engine, 33)
+
+    assert "log probabilities are missing" in str(failing.wait().error)
+    assert failing.caller_at_fault is False
+    assert others.wait().error is None
+    assert settles(lambda: not engine._tasks)
     assert not died.is_set()
 
 

@@ -43,8 +43,13 @@ DEFAULTS = {
     "max_beam_width": 1,
     "enable_chunked_prefill": True,
     "sampler_type": "TRTLLMSampler",
+    "cuda_graph_config": {"enable_padding": True, "max_batch_size": 256},
     "kv_cache_config": {"free_gpu_memory_fraction": 0.9, "enable_block_reuse": True},
 }
+
+
+def graphs_of(size: int) -> dict[str, Any]:
+    return {"cuda_graph_config": {"enable_padding": True, "max_batch_size": size}}
 
 
 def arguments(
@@ -80,7 +85,7 @@ def test_recurrent_layers_reuse_no_blocks() -> None:
 @pytest.mark.parametrize(
     ("runtime", "expected"),
     [
-        ({"max_batch_size": 8}, {"max_batch_size": 8}),
+        ({"max_batch_size": 8}, {"max_batch_size": 8, **graphs_of(8)}),
         ({"max_beam_width": 4}, {"max_beam_width": 4}),
         ({"enable_chunked_context": "true"}, {"enable_chunked_prefill": True}),
         (
@@ -93,7 +98,7 @@ def test_recurrent_layers_reuse_no_blocks() -> None:
         ),
         ({"enable_trt_overlap": True}, {"disable_overlap_scheduler": False}),
         ({"cuda_graph_mode": False}, {"cuda_graph_config": None}),
-        ({"cuda_graph_mode": True}, {"cuda_graph_config": {}}),
+        ({"cuda_graph_mode": True}, {}),
         ({"guided_decoding_backend": "xgrammar"}, {"guided_decoding_backend": "xgrammar"}),
         (
             {"lora_cache_host_memory_bytes": 7, "lora_cache_gpu_memory_fraction": 0.5},
@@ -105,7 +110,10 @@ def test_recurrent_layers_reuse_no_blocks() -> None:
         ({"llm_args": {"stream_interval": 4}}, {"stream_interval": 4}),
         ({"llm_args": {"cuda_graph_config": None}}, {"cuda_graph_config": None}),
         ({"llm_args": {"max_batch_size": None}}, {}),
-        ({"max_batch_size": 8, "llm_args": {"max_batch_size": 8}}, {"max_batch_size": 8}),
+        (
+            {"max_batch_size": 8, "llm_args": {"max_batch_size": 8}},
+            {"max_batch_size": 8, **graphs_of(8)},
+        ),
         ({"llm_args": {"tensor_parallel_size": 1}}, {}),
     ],
 )

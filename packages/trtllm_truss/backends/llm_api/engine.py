@@ -45,6 +45,14 @@ _RESPONSE_S, _RESPONSE_FROM, _RESPONSE_MAXIMUM_S = 0.0005, 8, 0.05
 _CHECK_REQUESTS, _CHECK_MAXIMUM = 6, 4
 
 
+_OF_ONE_RESULT = (AssertionError, ValueError, TypeError, LookupError, AttributeError)
+"""Errors of the code that reads one request's responses, in this process.
+
+Source: ``tensorrt_llm/executor/result.py`` of 1.2.1: an assertion on the number of log
+probabilities, a ValueError for an unknown finish reason (NVIDIA/TensorRT-LLM issue 10810).
+"""
+
+
 class EngineFailed(RuntimeError):
     """The LLM did not start."""
 
@@ -213,6 +221,11 @@ class LlmEngine:
             generation.close()
         except asyncio.CancelledError:  # it outlived its abort, or the engine ends
             generation.cancel()
+        except _OF_ONE_RESULT as error:
+            logger.exception("cannot read a response id=%s", generation.request.id)
+            generation.fail(f"The engine's response cannot be read ({_describe(error)}).")
+            generation.abort()
+            self._doubt()
         except Exception as error:  # noqa: BLE001 - classified there
             self._take_error(generation, error)
 
@@ -304,7 +317,10 @@ class LlmEngine:
                 self._end(reason)
 
     def _is_healthy(self) -> bool:
-        """Ask the library, which has a check from 1.3 on."""
+        """Ask the library; in 1.2.1 its check sees a shutdown only, no dead or hung worker.
+
+        Source: ``LLM._check_health`` of tensorrt_llm/llmapi/llm.py, 1.2.1.
+        """
         check = getattr(self._llm, "_check_health", None)
         try:
             return check is None or bool(check())

@@ -6,8 +6,7 @@ import math
 import time
 from typing import Any
 
-from trtllm_truss.backends.llm_api.request import LlmRequest
-from trtllm_truss.backends.llm_api.sampling_params import wants_log_probs
+from trtllm_truss.backends.llm_api.request import LlmRequest, wants_log_probs
 from trtllm_truss.backends.token_model.responses import (
     Beam,
     Outputs,

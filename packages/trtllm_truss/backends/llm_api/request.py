@@ -23,6 +23,7 @@ SERVED = frozenset({"lora_task_id", "embedding_bias", "num_top_logprobs"})
 SERVED_WITH_PENALTIES = SERVED | {"bad_words_list"}
 """Inputs beyond those of the CPU engine."""
 
+_LOG_PROBS = ("output_log_probs", "cum_log_probs", "top_logprob_ids", "top_logprobs")
 _PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 _NEUTRAL = {field.name: field.default for field in fields(Sampling)}
 
@@ -59,7 +60,7 @@ def read_llm_request(
         UnsupportedRequest: it cannot be served; the caller is at fault.
     """
     generation = read_request(request_id, tensors, requested_outputs, limits)
-    _check_beams(generation.sampling, limits)
+    _check_beams(generation, limits, settings)
     if "bad_words_list" not in limits.served:
         _check_penalties(generation.sampling)
     if generation.guide is not None and not settings.guides:
@@ -77,12 +78,27 @@ def read_llm_request(
     )
 
 
-def _check_beams(sampling: Sampling, limits: Limits) -> None:
-    """Require the one beam width of the engine: another one fails its whole batch (1.2)."""
-    if sampling.beam_width != limits.max_beam_width:
+def wants_log_probs(request: GenerationRequest) -> bool:
+    """Return True if the response has log probabilities."""
+    return not request.outputs.isdisjoint(_LOG_PROBS)
+
+
+def _check_beams(request: GenerationRequest, limits: Limits, settings: LlmSettings) -> None:
+    """Refuse what fails the whole batch up to 1.2: another beam width, or log probabilities.
+
+    Source: ``TRTLLMSampler`` of tensorrt_llm/_torch/pyexecutor/sampler.py, near 1.2.1; it raises a
+    ValueError in a step with several requests for beams and log probabilities.
+    """
+    width = request.sampling.beam_width
+    if width != limits.max_beam_width:
         raise UnsupportedRequest(
-            f"beam_width is {sampling.beam_width}; {limits.engine} serves one width only, "
+            f"beam_width is {width}; {limits.engine} serves one width only, "
             f"max_beam_width {limits.max_beam_width}."
+        )
+    if width > 1 and wants_log_probs(request) and settings.llm_args.get("max_batch_size") != 1:
+        raise UnsupportedRequest(
+            "log probabilities of beams are not supported with max_batch_size above 1; leave out "
+            "return_log_probs and num_top_logprobs, or set runtime.max_batch_size: 1."
         )
 
 

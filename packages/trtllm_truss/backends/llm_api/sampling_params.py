@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from trtllm_truss.backends.llm_api.library import Library
-from trtllm_truss.backends.llm_api.request import LlmRequest
-from trtllm_truss.backends.token_model.request import GenerationRequest
+from trtllm_truss.backends.llm_api.request import LlmRequest, wants_log_probs
 from trtllm_truss.backends.token_model.sampling import Sampling
 from trtllm_truss.guides.guide import Language
 
@@ -16,8 +19,6 @@ _LANGUAGES: dict[Language, str] = {
     "ebnf_grammar": "grammar",
 }
 """Fields of `GuidedDecodingParams`, of which exactly one may be set."""
-
-_LOG_PROBS = ("output_log_probs", "cum_log_probs", "top_logprob_ids", "top_logprobs")
 
 
 def sampling_params(library: Library, request: LlmRequest) -> Any:
@@ -45,13 +46,17 @@ def sampling_params(library: Library, request: LlmRequest) -> Any:
     if request.bad_words:
         given["bad_token_ids"] = [token for word in request.bad_words for token in word]
     if request.embedding_bias is not None:
-        given["embedding_bias"] = request.embedding_bias.tolist()
+        given["embedding_bias"] = _as_tensor(request.embedding_bias)
     return library.sampling_params(**given)
 
 
-def wants_log_probs(request: GenerationRequest) -> bool:
-    """Return True if the response has log probabilities."""
-    return not request.outputs.isdisjoint(_LOG_PROBS)
+def _as_tensor(values: NDArray[np.float32]) -> Any:
+    """Return the library's tensor, without a Python number per token of the vocabulary.
+
+    Source: ``SamplingParams.embedding_bias`` of tensorrt_llm/sampling_params.py, 1.2.1.
+    """
+    torch = sys.modules.get("torch")  # which tensorrt_llm imports
+    return values.tolist() if torch is None else torch.from_numpy(values)
 
 
 def _end(request: LlmRequest) -> dict[str, Any]:

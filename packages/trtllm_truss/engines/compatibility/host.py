@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trtllm_truss.engines.gpus import Gpu
+from trtllm_truss.engines.accelerators import parse_accelerator
+from trtllm_truss.engines.gpus import ComputeCapability, Gpu
 from trtllm_truss.engines.versions import PINNED_VERSION, version_in
 
 
@@ -38,6 +39,15 @@ class HostInfo:
     def known_version(self) -> str | None:
         """The TensorRT-LLM version here; None if neither runtime nor image tells."""
         return self.runtime_version or (version_in(self.image) if self.image else None)
+
+    @property
+    def capability(self) -> ComputeCapability | None:
+        """The compute capability of the GPUs here, or of config.yaml's; None if unknown."""
+        if self.gpus:
+            return self.gpus[0].compute_capability
+        requested = parse_accelerator(self.accelerator or "")
+        accelerator = requested.accelerator if requested else None
+        return accelerator.compute_capability if accelerator else None
 
     def version_for(self, built: str | None = None) -> str:
         """Choose the TensorRT-LLM version whose tensors and parameters are rendered.

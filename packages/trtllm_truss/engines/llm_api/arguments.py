@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from trtllm_truss.engines.diagnostics import Diagnostic, warning
+from trtllm_truss.engines.gpus import ComputeCapability
 from trtllm_truss.engines.inspection import EngineDescription, EngineKind
 from trtllm_truss.engines.llm_api.adapters import Adapter, lora_config
+from trtllm_truss.engines.llm_api.combinations import CHUNKED, chunks_and_reuses, combine
 from trtllm_truss.engines.llm_api.samplers import sampler_arguments, samples
 from trtllm_truss.engines.scheduling import scheduling_of
 from trtllm_truss.errors import SettingsError
@@ -24,7 +26,6 @@ DEFAULT_MAX_BATCH_SIZE = 256
 DEFAULT_MAX_NUM_TOKENS = 8192
 
 _RUNTIME = "config.yaml: model_metadata.runtime"
-_CHUNKED = "enable_chunked_prefill"
 _DEGREES = {
     "tensor_parallel_size": "tensor_parallelism",
     "pipeline_parallel_size": "pipeline_parallelism",
@@ -38,6 +39,7 @@ def completed(
     settings: Settings,
     version: str | None = None,
     adapters: Sequence[Adapter] = (),
+    gpu: ComputeCapability | None = None,
 ) -> Description:
     """Complete an engine's limits, and a checkpoint's arguments, by the settings.
 
@@ -46,6 +48,7 @@ def completed(
         settings: the operator's settings.
         version: TensorRT-LLM's; None if unknown.
         adapters: those of `lora_adapters`.
+        gpu: the compute capability; None if unknown.
 
     Raises:
         SettingsError: a setting does not exist for this kind of engine, or contradicts another.
@@ -58,7 +61,7 @@ def completed(
         longest = engine.config.max_prompt_tokens(chunked_context=chunked)
         return replace(engine, max_input_tokens=longest)
     _refuse(settings.runtime)
-    arguments = _defaults(engine, settings)
+    arguments = _defaults(engine, settings, version)
     if adapters:
         arguments["lora_config"] = lora_config(adapters)
     given: dict[str, Any] = {}
@@ -69,6 +72,7 @@ def completed(
     _merge(arguments, given)
     _merge(arguments, settings.runtime.llm_args, given)
     _choose_sampler(arguments, version)
+    combine(arguments, engine.checkpoint, version, gpu)
     for argument, setting in _DEGREES.items():
         if arguments[argument] != getattr(settings, setting):
             raise SettingsError(
@@ -137,13 +141,14 @@ def _refuse(runtime: RuntimeOptions) -> None:
             raise SettingsError(f"{_RUNTIME}.{name} {reason}.", param=name)
 
 
-def _defaults(engine: EngineDescription, settings: Settings) -> dict[str, Any]:
+def _defaults(engine: EngineDescription, settings: Settings, version: str | None) -> dict[str, Any]:
     """Return the arguments of a checkpoint without `runtime`.
 
     TensorRT-LLM would reserve for 2048 sequences of the model's whole context, and refuse prompts
     above `max_num_tokens`. Recurrent layers cannot reuse blocks, and refuse the default.
     """
     recurrent = engine.checkpoint is not None and engine.checkpoint.recurrent
+    complete = chunks_and_reuses(engine.checkpoint, version)
     return {
         "tensor_parallel_size": settings.tensor_parallelism,
         "pipeline_parallel_size": settings.pipeline_parallelism,
@@ -151,10 +156,10 @@ def _defaults(engine: EngineDescription, settings: Settings) -> dict[str, Any]:
         "max_num_tokens": DEFAULT_MAX_NUM_TOKENS,
         "max_seq_len": min(engine.max_sequence_tokens, DEFAULT_MAX_SEQ_LEN),
         "max_beam_width": 1,
-        _CHUNKED: True,
+        CHUNKED: complete,
         "kv_cache_config": {
             "free_gpu_memory_fraction": 0.9,
-            "enable_block_reuse": not recurrent,
+            "enable_block_reuse": complete and not recurrent,
         },
         **({"trust_remote_code": True} if settings.trust_remote_code else {}),
     }
@@ -210,4 +215,4 @@ def _merge(
 
 def _longest_prompt(arguments: Mapping[str, Any]) -> int:
     whole: int = arguments["max_seq_len"] - 1
-    return whole if arguments[_CHUNKED] else min(whole, arguments["max_num_tokens"])
+    return whole if arguments[CHUNKED] else min(whole, arguments["max_num_tokens"])
