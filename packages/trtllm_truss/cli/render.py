@@ -20,6 +20,7 @@ from trtllm_truss.serving.preflight import (
     own_tokenizer_paths,
 )
 from trtllm_truss.serving.rendering import render_engine
+from trtllm_truss.settings.groups import known_nodes
 from trtllm_truss.settings.loading import read_environment
 
 
@@ -44,6 +45,7 @@ def run(options: argparse.Namespace) -> int:
     settings, _ = load_configuration(content)
     require_empty(options.output)
     environment = read_environment()
+    settings = known_nodes(settings, environment)
     folder = options.engine
     if folder is None:
         repository = open_engine(settings, environment)

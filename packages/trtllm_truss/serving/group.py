@@ -21,7 +21,7 @@ from trtllm_truss.hosts.ranks import HostRun
 from trtllm_truss.machine.describe import describe
 from trtllm_truss.machine.mpi import Mpi, find_llm_api_launcher, find_mpi
 from trtllm_truss.processes.leftovers import sweep, temporary_folder
-from trtllm_truss.serving.preflight import ResolvedEngine, host_info, resolve_engine
+from trtllm_truss.serving.preflight import ResolvedEngine, host_info, log_machine, resolve_engine
 from trtllm_truss.serving.rendering import render_engine
 from trtllm_truss.settings.groups import Group, require_key, settle_nodes
 from trtllm_truss.settings.loading import Environment
@@ -116,6 +116,7 @@ def join(settings: Settings, environment: Environment, data_dir: Path, image: st
     for finding in resolved.findings:
         logger.warning("%s", finding.message)
     engine = resolved.engine
+    log_machine(machine, engine)
     version = in_image.version_for(engine.config.assumed_version if engine.config else None)
     each = engine.world_size // group.size
     ranks = range(index * each, (index + 1) * each)

@@ -6,6 +6,7 @@ tokenizer is downloaded.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -31,11 +32,14 @@ from trtllm_truss.engines.inspection import Engine, EngineDescription, inspect_e
 from trtllm_truss.engines.llm_api.arguments import Description, completed
 from trtllm_truss.engines.rank_files import opened_ranks
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.machine.describe import Machine
+from trtllm_truss.machine.checks import check_machine
+from trtllm_truss.machine.describe import Machine, container_sentences
 from trtllm_truss.serving.adapters import adapters_of, open_adapters
 from trtllm_truss.serving.repositories import EngineRepository, TokenizerRepository
 from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Settings
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +207,14 @@ def host_info(machine: Machine) -> HostInfo:
         cuda_version=machine.cuda.version,
         driver_fits=machine.cuda.driver_fits,
     )
+
+
+def log_machine(machine: Machine, engine: EngineDescription) -> None:
+    """Log Python, driver, CUDA and compatibility mode, and what is amiss."""
+    for sentence in container_sentences(machine.python, machine.runtime, machine.cuda):
+        logger.info("%s", sentence)
+    for finding in check_machine(machine.cuda, machine.limits, engine.world_size):
+        logger.warning("%s", finding.message)
 
 
 def cache_capacity(

@@ -23,12 +23,11 @@ from trtllm_truss.engines.concurrency import first_beam_width
 from trtllm_truss.engines.inspection import Engine, EngineDescription, EngineKind
 from trtllm_truss.errors import EngineUnavailable, TritonError
 from trtllm_truss.inference.heartbeat import EngineHeartbeat
-from trtllm_truss.machine.checks import check_machine
-from trtllm_truss.machine.describe import Machine, container_sentences, describe
+from trtllm_truss.machine.describe import Machine, describe
 from trtllm_truss.metrics.collector import Metrics, exposed
 from trtllm_truss.processes.leftovers import sweep, temporary_folder
 from trtllm_truss.serving.memory import settle_memory
-from trtllm_truss.serving.preflight import ResolvedEngine, host_info, resolve_engine
+from trtllm_truss.serving.preflight import ResolvedEngine, host_info, log_machine, resolve_engine
 from trtllm_truss.serving.rendering import render_engine
 from trtllm_truss.serving.supervisor import Supervisor
 from trtllm_truss.settings.groups import settle_nodes
@@ -199,7 +198,7 @@ class Service:
             details.append(f"{engine.kind.value}, context of {engine.max_sequence_tokens} tokens")
         version = in_image.version_for(engine.config.assumed_version if engine.config else None)
         if engine.kind is not EngineKind.CPU:
-            _report(machine, engine)
+            log_machine(machine, engine)
         with log.phase("triton model repository") as details:
             run_folder = self._resources.enter_context(temporary_folder())
             repository = render_engine(
@@ -369,14 +368,6 @@ class Service:
         """Log Triton's output at INFO once it is healthy; its long startup log at DEBUG."""
         level = logging.INFO if self.is_healthy() else logging.DEBUG
         _triton_log.log(level, "triton: %s", line)
-
-
-def _report(machine: Machine, engine: EngineDescription) -> None:
-    """Log Python, driver, CUDA and compatibility mode, and what is amiss."""
-    for sentence in container_sentences(machine.python, machine.runtime, machine.cuda):
-        logger.info("%s", sentence)
-    for finding in check_machine(machine.cuda, machine.limits, engine.world_size):
-        logger.warning("%s", finding.message)
 
 
 def _stop_on_failure(supervisor: Supervisor, loading: Future[TextTokenizer]) -> None:

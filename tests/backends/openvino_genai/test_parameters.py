@@ -12,6 +12,8 @@ from trtllm_truss.backends.openvino_genai.parameters import (
     ParameterError,
     read_settings,
 )
+from trtllm_truss.engines.compatibility.check import CPU_KEYS
+from trtllm_truss.settings.runtime_parameters import PARAMETERS
 
 
 def config(**parameters: str) -> dict[str, Any]:
@@ -28,6 +30,14 @@ def test_unset_empty_and_unfilled_parameters_have_their_defaults() -> None:
     assert read_settings(config()) == expected
     unfilled = config(max_beam_width="${max_beam_width}", enable_kv_cache_reuse="")
     assert read_settings(unfilled) == expected
+
+
+def test_check_names_the_parameters_without_a_meaning() -> None:
+    everywhere = {"gpt_model_path", "gpt_model_type", "FORCE_CPU_ONLY_INPUT_TENSORS"}
+    given = {row.name: "1" for row in PARAMETERS if row.name not in CPU_KEYS | everywhere}
+    used = {"batch_scheduler_policy": "max_utilization", "cancellation_check_period_ms": "20"}
+    used |= dict.fromkeys(CPU_KEYS - used.keys(), "1")
+    assert set(read_settings(config(**given, **used)).ignored) == given.keys()
 
 
 def test_every_parameter_with_a_meaning_on_a_cpu() -> None:

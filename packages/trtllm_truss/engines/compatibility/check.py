@@ -22,6 +22,15 @@ from trtllm_truss.literals import release
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.runtime import RuntimeOptions
 
+CPU_KEYS = frozenset(
+    (
+        *("max_beam_width", "max_tokens_in_paged_kv_cache", "enable_kv_cache_reuse"),
+        *("enable_chunked_context", "batch_scheduler_policy", "cancellation_check_period_ms"),
+        *("exclude_input_in_output", "normalize_log_probs"),
+    )
+)
+"""Parameters that the CPU engine acts on (`backends.openvino_genai.parameters`)."""
+
 _NUM_NODES_SINCE = (0, 19)
 """TensorRT-LLM's parameter `num_nodes`."""
 
@@ -47,7 +56,9 @@ def check_compatibility(
         built = engine.config.assumed_version if engine.config else None
         diagnostics += _parameters(settings.runtime, host.version_for(built))
     diagnostics += check_checkpoint(settings, engine, host)
-    if engine.kind is not EngineKind.CPU:
+    if engine.kind is EngineKind.CPU:
+        diagnostics += _unused_on_cpu(settings.runtime)
+    else:
         diagnostics += check_container(host)
     if engine.number_formats is not None:
         diagnostics += _unknown_quantization(engine.number_formats)
@@ -147,6 +158,16 @@ def _parameters(runtime: RuntimeOptions, version: str) -> Iterator[Diagnostic]:
         runtime.check_version(version)
     except SettingsError as problem:
         yield error("runtime_key_of_another_version", problem.message)
+
+
+def _unused_on_cpu(runtime: RuntimeOptions) -> Iterator[Diagnostic]:
+    for name in runtime.parameters:
+        if name not in CPU_KEYS:
+            yield warning(
+                "runtime_key_unused",
+                f"config.yaml: model_metadata.runtime.{name} has no effect on an engine of the "
+                "CPU; remove it, or keep it for GPUs.",
+            )
 
 
 def _unknown_quantization(quantization: Quantization) -> Iterator[Diagnostic]:
