@@ -12,18 +12,41 @@ from tests.engines.llm_api.checkpoints import listing, llama, settings_for
 from trtllm_truss.engines.inspection import Engine, inspect_config
 from trtllm_truss.engines.llm_api.adapters import Adapter
 from trtllm_truss.engines.llm_api.arguments import completed
+from trtllm_truss.inference.admission import Admission
 from trtllm_truss.inference.capabilities import Capabilities
+from trtllm_truss.settings.model import Settings
 
 SQL = Adapter(8, frozenset({"attn_q"}))
 
 
-def capabilities(version: str = "1.2.1", **metadata: Any) -> Capabilities:
-    settings = settings_for(**metadata)
+def engine_for(settings: Settings, version: str = "1.2.1") -> Engine:
     described = inspect_config(llama(), listing())
     known = {field.name: getattr(described, field.name) for field in fields(described)}
     engine = Engine(folder=Path("m"), tokenizer_folder=Path("m"), **known)
-    adapters = [SQL] * len(settings.lora_adapters)
-    return Capabilities.for_engine(settings, completed(engine, settings, version, adapters), None)
+    return completed(engine, settings, version, [SQL] * len(settings.lora_adapters))
+
+
+def capabilities(version: str = "1.2.1", **metadata: Any) -> Capabilities:
+    settings = settings_for(**metadata)
+    return Capabilities.for_engine(settings, engine_for(settings, version), None)
+
+
+@pytest.mark.parametrize(("is_split", "times"), [(False, 1), (True, 4)])
+def test_each_rank_of_data_parallel_attention_has_a_batch_and_a_cache(
+    is_split: bool, times: int
+) -> None:
+    llm_args = {
+        "enable_attention_dp": is_split,
+        "max_batch_size": 16,
+        "kv_cache_config": {"max_tokens": 1000},
+    }
+    settings = settings_for(tensor_parallelism=4, runtime={"llm_args": llm_args})
+    engine = engine_for(settings)
+    admission = Admission.for_engine(settings, engine, None)
+    assert admission.kv_cache_tokens == 1000 * times
+    assert admission.capacity - settings.serving.queue_limit == (16 + 2) * times
+    one_request = Capabilities.for_engine(settings, engine, None).kv_cache_tokens
+    assert one_request == 1000
 
 
 def test_defaults() -> None:

@@ -13,7 +13,7 @@ _ANY_WIDTH_SINCE = (0, 10)
 
 
 def batch_size(settings: Settings, engine: Engine) -> int:
-    """Return the requests that one instance of the engine runs concurrently."""
+    """Return the requests that one scheduler of the engine runs concurrently."""
     if engine.llm_args is not None:
         return engine.max_batch_size
     return settings.runtime.max_batch_size or engine.max_batch_size
@@ -70,6 +70,17 @@ def instance_count(settings: Settings, engine: EngineDescription) -> int:
     return wanted
 
 
+def scheduler_count(settings: Settings, engine: EngineDescription) -> int:
+    """Return the batches that run side by side, each with a KV cache of its own.
+
+    Source: with ``enable_attention_dp`` each rank of tensor parallelism schedules its own
+    (``_fetch_new_requests`` in ``tensorrt_llm/_torch/pyexecutor/py_executor.py``, 1.0 to 1.2).
+    """
+    copies = instance_count(settings, engine)
+    is_split = engine.llm_args is not None and engine.llm_args.get("enable_attention_dp")
+    return copies * engine.tensor_parallelism if is_split else copies
+
+
 def overcommits(settings: Settings, engine: EngineDescription) -> bool:
     """Return True if the engine admits more requests than its KV cache holds, and pauses some."""
     if engine.llm_args is not None:
@@ -88,7 +99,7 @@ def guided_decoding_backend(settings: Settings, engine: EngineDescription) -> st
 def kv_cache_tokens(
     settings: Settings, engine: EngineDescription, capacity: Capacity | None
 ) -> int | None:
-    """Return the tokens that the KV cache of one instance holds; None if unknown.
+    """Return the tokens that the KV cache of one scheduler holds; None if unknown.
 
     Args:
         settings: `runtime` may limit them.

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from trtllm_truss.engines.capacity import Capacity
 from trtllm_truss.engines.concurrency import (
     batch_size,
-    instance_count,
     kv_cache_tokens,
     overcommits,
+    scheduler_count,
 )
 from trtllm_truss.engines.inspection import Engine
 from trtllm_truss.errors import QueueFull, TrussError
@@ -200,11 +200,11 @@ class Admission:
             engine: the engine.
             capacity: KV cache capacity on the visible GPUs; None if unknown.
         """
-        instances = instance_count(settings, engine)
-        batch = batch_size(settings, engine) * instances
+        schedulers = scheduler_count(settings, engine)
+        batch = batch_size(settings, engine) * schedulers
         tokens = kv_cache_tokens(settings, engine, capacity)
         if tokens is not None:
-            tokens *= instances
+            tokens *= schedulers
         if overcommits(settings, engine):
             tokens = None
         return cls(batch + -(-batch // _SPARE_SHARE), tokens, settings.serving)

@@ -19,7 +19,7 @@ from trtllm_truss.builder.run.tools import step_environment
 from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.compatibility.checkpoints import FIRST_RELEASE
 from trtllm_truss.engines.compatibility.host import HostInfo
-from trtllm_truss.engines.concurrency import batch_size, instance_count, kv_cache_tokens
+from trtllm_truss.engines.concurrency import batch_size, kv_cache_tokens, scheduler_count
 from trtllm_truss.engines.inspection import EngineKind
 from trtllm_truss.literals import Release, release
 from trtllm_truss.scaffold.folder import write_folder
@@ -179,7 +179,7 @@ def make_bench(
     in_config = HostInfo.from_config(config, host)
     resolved = resolve_engine(settings, environment, host, built, in_config.known_version)
     engine, with_code = resolved.engine, settings.trust_remote_code
-    instances, batch = instance_count(settings, engine), batch_size(settings, engine)
+    schedulers, batch = scheduler_count(settings, engine), batch_size(settings, engine)
     cache_tokens = kv_cache_tokens(settings, engine, resolved.capacity)
     context_tokens = engine.max_sequence_tokens
     version = in_config.version_for(engine.config.assumed_version if engine.config else None)
@@ -188,9 +188,9 @@ def make_bench(
         direct=DirectEngine(f"{LOOPBACK}:{grpc}", version),
         tokenizer=load_tokenizer(resolved.tokenizer_folder, trust_remote_code=with_code),
         settings=settings,
-        batch=batch * instances,
+        batch=batch * schedulers,
         context_tokens=context_tokens,
-        cache_tokens=(cache_tokens or batch * context_tokens) * instances,
+        cache_tokens=(cache_tokens or batch * context_tokens) * schedulers,
         http_port=http,
         quick=quick,
     )
