@@ -24,7 +24,7 @@ ERAS = {
     # era: config, version, image, max sequence, longest prompt, tokens per block
     "0.5": (old_config(paged_context=None), None, "23.10", 2560, 2048, 64),
     "0.7": (old_config(), None, "24.01", 2560, 2048, 64),
-    "0.9": (config_0_9(), "0.9.0", "24.05", 2048, 1024, 128),
+    "0.9": (config_0_9(), "0.9.0", "24.04", 2048, 1024, 128),
     "0.12": (config_0_12(), "0.12.0", "24.08", 8192, 4096, 64),
     "0.18": (config_0_18(), "0.18.0", "25.03", 8192, 4096, 64),
     "1.0": (new_config(), "1.0.0", "25.10", 8192, 4096, 32),

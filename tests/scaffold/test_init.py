@@ -58,7 +58,7 @@ def built_on(config: Json, gpu: str) -> Json:
     [
         (old_config(paged_context=None), "23.10", "py310", "A10G"),
         (old_config(tp=2), "24.01", "py310", "A10G:2"),
-        (config_0_9(), "24.05", "py310", "A10G"),
+        (config_0_9(), "24.04", "py310", "A10G"),
         (config_0_12(), "24.08", "py310", "A10G"),
         (config_0_18("0.17.0.post1"), "25.02", "py312", "A10G"),
         (new_config("0.20.0", tp=2), "25.07", "py312", "A10G:2"),

@@ -2,7 +2,8 @@
 
 Source: ``docs/introduction/compatibility.md`` in triton-inference-server/server (the same page is
 in NVIDIA's Triton user guide). It begins with 24.04; earlier rows come from the branches of
-triton-inference-server/tensorrtllm_backend and have no driver or TensorRT version.
+triton-inference-server/tensorrtllm_backend and have no driver or TensorRT version. For 24.09 and
+25.04 the backend's build file names another TensorRT (10.3.0.26, 10.8.0.43) than the table.
 """
 
 from __future__ import annotations
@@ -114,6 +115,12 @@ IMAGES: tuple[Image, ...] = (
 )
 """Oldest first. 1.3, the release after the last row, no longer loads engines at all."""
 
+_OWN_TENSORRT = {"0.9.0": "9.3.0"}
+"""The TensorRT that a release pins, where its images differ: an engine of another does not load.
+
+Source: the pin of ``tensorrt`` in NVIDIA/TensorRT-LLM v0.9.0.
+"""
+
 PINNED_IMAGE = next(image for image in IMAGES if image.tag == "25.10")
 """The default: the last image on CUDA 12, which the drivers of GPU clouds support."""
 
@@ -153,14 +160,18 @@ def minimum_driver(cuda: str) -> Release | None:
 def image_for(version: str) -> ImageChoice:
     """Choose the newest image with exactly this TensorRT-LLM version, or else the nearest.
 
+    Of the images of one release, only those with its own TensorRT count.
+
     Nearest is an image of the same numbers (``0.12.0`` for ``0.12.0.dev2024080600``), then the
     newest one below, then the oldest of all.
     """
     wanted = release(version)
-    exact = [image for image in IMAGES if image.tensorrt_llm == version]
-    same = [image for image in IMAGES if release(image.tensorrt_llm) == wanted]
-    below = [image for image in IMAGES if release(image.tensorrt_llm) < wanted]
-    return ImageChoice((exact or same or below or IMAGES[:1])[-1], exact=bool(exact))
+    own = _OWN_TENSORRT
+    images = [i for i in IMAGES if i.tensorrt == own.get(i.tensorrt_llm, i.tensorrt)]
+    exact = [image for image in images if image.tensorrt_llm == version]
+    same = [image for image in images if release(image.tensorrt_llm) == wanted]
+    below = [image for image in images if release(image.tensorrt_llm) < wanted]
+    return ImageChoice((exact or same or below or images[:1])[-1], exact=bool(exact))
 
 
 def find_image(name: str) -> Image | None:

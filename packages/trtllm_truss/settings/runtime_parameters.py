@@ -99,8 +99,8 @@ PARAMETERS: tuple[Parameter, ...] = (
     Parameter("tokenizer_dir", "path", since=(0, 19)),
     Parameter("guided_decoding_backend", "text", "", ("xgrammar",), since=(0, 19)),
     Parameter("xgrammar_tokenizer_info_path", "path", since=(0, 19)),
-    # Read by the backend, but not in NVIDIA's config.pbtxt.
-    Parameter("recv_poll_period_ms", "int", None, since=(0, 9)),
+    # Read by the backend (not yet in v0.12.0), but not in NVIDIA's config.pbtxt.
+    Parameter("recv_poll_period_ms", "int", None, since=(0, 13)),
     # Keys of older eras.
     Parameter(
         *("max_num_sequences", "int", None),

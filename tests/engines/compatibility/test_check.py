@@ -146,6 +146,28 @@ TABLE: dict[str, tuple[dict[str, Any], Severity, list[str]]] = {
         ERROR,
         ["runtime.enable_chunked_context is true", "--use_paged_context_fmha enable"],
     ),
+    "streams_limited": (
+        {
+            "config": plugins(use_paged_context_fmha=False),
+            "settings": runtime(batch_scheduler_policy="max_utilization"),
+        },
+        WARNING,
+        ["limited to 4097 tokens together"],
+    ),
+    "policy_unsupported": (
+        {
+            "settings": runtime(
+                batch_scheduler_policy="max_utilization", encoder_model_path="/encoder"
+            ),
+        },
+        ERROR,
+        ["runtime.batch_scheduler_policy is max_utilization", "guaranteed_no_evict"],
+    ),
+    "runtime_key_unused": (
+        {"settings": runtime(recv_poll_period_ms=10)},
+        WARNING,
+        ["runtime.recv_poll_period_ms has no effect"],
+    ),
     "quantization_unknown": (
         {"config": new_config(algorithm="W1A1", kv_cache="INT2")},
         WARNING,

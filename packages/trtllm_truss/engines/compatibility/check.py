@@ -50,6 +50,7 @@ def check_compatibility(
     if engine.config is not None:
         diagnostics += _limits(settings.runtime, engine)
         diagnostics += _capabilities(settings.runtime, engine.config)
+        diagnostics += _unused_parameters(settings.runtime)
         diagnostics += check_scheduling(settings.runtime, engine)
         diagnostics += check_versions(engine.config, host)
     if host.known_version is None and engine.checkpoint is None:
@@ -147,6 +148,16 @@ def _capabilities(runtime: RuntimeOptions, config: EngineConfig) -> Iterator[Dia
                 "without paged context FMHA; remove it, or build the engine with "
                 "--use_paged_context_fmha enable.",
             )
+
+
+def _unused_parameters(runtime: RuntimeOptions) -> Iterator[Diagnostic]:
+    # executorImpl.cpp (near 1.1): only the orchestrator's threads poll.
+    if "recv_poll_period_ms" in runtime.parameters:
+        yield warning(
+            "runtime_key_unused",
+            "config.yaml: model_metadata.runtime.recv_poll_period_ms has no effect: only "
+            "orchestrator mode reads it, which is not offered; remove it.",
+        )
 
 
 def _parameters(runtime: RuntimeOptions, version: str) -> Iterator[Diagnostic]:
