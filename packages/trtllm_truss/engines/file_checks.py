@@ -15,10 +15,21 @@ from trtllm_truss.engines.layout import GGUF_SUFFIX, Layout, Placement
 from trtllm_truss.engines.manifest import MANIFEST_FILE, Manifest
 from trtllm_truss.engines.weight_files import INDEX_FILE
 from trtllm_truss.engines.weight_format import QUANTIZATION_FILE
+from trtllm_truss.engines.without_code import ADAPTER_CONFIG, TEXTS
 from trtllm_truss.errors import ArtifactError
 
 _OPENVINO_PREFIX = "openvino_"
 _OF_CHECKPOINTS = (INDEX_FILE, QUANTIZATION_FILE, "generation_config.json")
+_PROCESSORS = (
+    *("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json"),
+)
+"""Files of models with vision or audio: the LLM API builds their `AutoProcessor` at the start.
+
+It reads the tokenizer too, from the checkpoint's own folder.
+
+Source: ``create_input_processor`` of tensorrt_llm/inputs/registry.py, called by
+``LLM._build_model`` of llmapi/llm.py, 1.2.1.
+"""
 _CODE = ".py"
 
 
@@ -50,6 +61,9 @@ def needed_files(
         names |= set(files.names if ranks is None else files.of_ranks(ranks))
     elif engine is not None and engine.weights is not None:
         names |= {*_OF_CHECKPOINTS, *engine.weights.names}
+        if not here.keys().isdisjoint(_PROCESSORS):
+            texts = {name for name in here if "/" not in name and name.endswith(TEXTS)}
+            names |= texts - {ADAPTER_CONFIG}
         names |= {name for name in here if with_code and "/" not in name and name.endswith(_CODE)}
     return [*placement.paths(sorted(names & here.keys())), *placement.marks(sizes)]
 

@@ -155,7 +155,9 @@ def join(settings: Settings, environment: Environment, data_dir: Path, image: st
                 backends=backends,
                 rank=rank,
             )
-            return llm_api_rank(of_llm_api, segment, rank) if of_llm_api else segment
+            if of_llm_api is None:
+                return segment
+            return llm_api_rank(of_llm_api, segment, rank, launch.folder)
 
         def start_run(values: Mapping[str, str]) -> HostRun:
             own = {**variables, **group_environment(_interface_to(group))}

@@ -65,6 +65,13 @@ def test_only_the_weights_that_are_loaded_are_fetched() -> None:
     assert needed_files(placement, sizes, engine, with_code=True) == sorted(
         [*always, "modeling_own.py"]
     )
+    of_vision = {
+        **dict.fromkeys(("preprocessor_config.json", "tokenizer.json", "merges.txt"), 9),
+        **dict.fromkeys(("chat_template.jinja", "adapter_config.json", "figures/b.json"), 9),
+    }
+    assert needed_files(placement, {**sizes, **of_vision}, engine) == sorted(
+        [*always, "preprocessor_config.json", "tokenizer.json", "merges.txt", "chat_template.jinja"]
+    )
     shards = inspect_config(llama(), sizes.items()).weights
     assert shards is not None
     assert shards.total_bytes == 18

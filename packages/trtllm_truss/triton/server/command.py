@@ -135,7 +135,10 @@ def launcher(
         if mpirun is None:
             return [*segments[0]]
         if of_llm_api is not None:
-            segments = [llm_api_rank(of_llm_api, each, rank) for rank, each in enumerate(segments)]
+            segments = [
+                llm_api_rank(of_llm_api, each, rank, launch.folder)
+                for rank, each in enumerate(segments)
+            ]
         segments += [RANK_PROGRAM] * (world_size - here)
         job = mpi_command(
             mpirun,
