@@ -72,7 +72,8 @@ class Serving(Strict):
         30,
         ge=0,
         le=3600,
-        description="Seconds for running requests to finish after SIGTERM.",
+        description="Seconds for running requests to finish after SIGTERM, under `serve`. In a "
+        "container Truss allows an hour, and the platform's grace period decides.",
     )
     max_body_bytes: int = Field(
         8 << 20,
