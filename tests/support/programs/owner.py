@@ -6,6 +6,7 @@ import threading
 import time
 from pathlib import Path
 
+from trtllm_truss.triton.server import process
 from trtllm_truss.triton.server.process import ServerProcess
 
 FAKE_TRITON = str(Path(__file__).parent / "fake_triton.py")
@@ -16,7 +17,8 @@ def command(launch):
     return [sys.executable, FAKE_TRITON, launch.run_id, *ports, launch.shm_prefix, *sys.argv[2:]]
 
 
-server = ServerProcess(command, os.environ, orphan_grace_s=0.2)
+process._ORPHAN_GRACE_S = 0.2
+server = ServerProcess(command, os.environ)
 thread = threading.Thread(target=server.start)  # ends early, as in Truss
 thread.start()
 thread.join()
