@@ -11,6 +11,7 @@ from tests.support.waiting import PATIENCE_S, until
 from trtllm_truss import errors
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.requests import Sampling
+from trtllm_truss.triton.client import client as client_module
 from trtllm_truss.triton.client.client import TritonClient
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
 from trtllm_truss.triton.client.request import EngineChunk, EngineRequest
@@ -271,6 +272,26 @@ def test_on_uvloop(triton):
     finally:
         loop.close()
     triton.wait_for_cancel("uvloop_cancel")
+
+
+async def test_a_request_in_the_engines_queue_is_not_cancelled(make_triton, monkeypatch):
+    """The executor stops it once it is active."""
+    cancelled = []
+    monkeypatch.setattr(GrpcConnection, "cancel", lambda _, *call: cancelled.append(call))
+    monkeypatch.setattr(client_module, "_STOP_LIMIT_S", 0.05)
+    server = make_triton(step_ms=20, limits={"max_batch_size": 1})
+    client = TritonClient(server.grpc_address, tensorrt_llm_version="1.0.0")
+    stopped = asyncio.Event()
+    async with client.answer(request("runs", 50)) as running:
+        await running.next()
+        async with client.answer(request("waits"), on_stopped=lambda _: stopped.set()):
+            await asyncio.sleep(0)
+        while not (await running.next()).final:
+            pass
+        await asyncio.wait_for(stopped.wait(), PATIENCE_S)
+    await client.close()
+    assert await asyncio.to_thread(server.wait_for_cancel, "waits") == 0
+    assert not cancelled
 
 
 @pytest.mark.parametrize("version", ["0.7.1", "0.9.0"])

@@ -25,6 +25,12 @@ _ORDER_LIMIT_S = 0.3
 """For the response to `stop`; with the time to notice a disconnect, below half a second."""
 _STOP_LIMIT_S = 2.0
 """For the end of a stopped request: more than an iteration of the engine."""
+_QUEUED_STOP_LIMIT_S = 60.0
+"""For that of a request without a response yet, which may be in the executor's queue.
+
+The executor stops a request only once it is active. Source: ``terminateCancelledRequests`` of
+``cpp/tensorrt_llm/executor/executorImpl.cpp`` in NVIDIA/TensorRT-LLM, near 1.1.
+"""
 _END_LIMIT_S = 1.0
 
 
@@ -145,7 +151,8 @@ class TritonClient:
             stop_call = connection.exchange(stop, order)
             if await order.wait_for_end(_ORDER_LIMIT_S):
                 self._knows_stop = not order.unread
-            if not await answer.wait_for_end(_STOP_LIMIT_S if self._knows_stop else 0):
+            limit_s = _STOP_LIMIT_S if answer.began else _QUEUED_STOP_LIMIT_S
+            if not await answer.wait_for_end(limit_s if self._knows_stop else 0):
                 connection.cancel(call, answer)
             if await order.wait_for_end(_END_LIMIT_S):
                 connection.finish(stop_call, order)

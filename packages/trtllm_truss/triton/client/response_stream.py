@@ -43,6 +43,7 @@ class ResponseStream:
         like: reader of an earlier request.
 
     Attributes:
+        began: True once a response has arrived.
         over: True once the server has ended the request or the call.
         reader: parses the responses.
         stopping: stops the request, which was abandoned before its end; else None.
@@ -66,7 +67,7 @@ class ResponseStream:
         self._cum_log_prob: float | None = None
         self._final = False
         self._failure: TrussError | None = None
-        self.over = False
+        self.began = self.over = False
         self.stopping: asyncio.Task[None] | None = None
         self._token_at = _NEVER
         self._timer: asyncio.TimerHandle | None = None
@@ -123,6 +124,7 @@ class ResponseStream:
         """Take a response; return True if it is the last one of the request."""
         if self._is_decided():
             return False
+        self.began = True
         if not self.reader.read_tokens(payload, self._tokens):
             self._read(payload)
             if not isinstance(self._failure, EngineUnavailable):

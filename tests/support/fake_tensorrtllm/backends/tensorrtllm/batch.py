@@ -228,19 +228,29 @@ class Batch:
                 looks = time.monotonic() >= self._look_at
                 if looks:
                     self._look_at = time.monotonic() + self._limits.check_s
-                self._drop_cancelled(looks)
-                while self._waiting and len(self._active) < self._limits.max_batch_size:
+                while self._has_place():
                     generation = self._waiting.popleft()
                     self._active.append(generation)
                     if generation.behaviour.get("log_reuse"):
                         reused = self._cache.reused(generation.prompt)
                         length = len(generation.prompt)
                         self._log(f"reused id={generation.id} tokens={reused} of={length}")
+                self._drop_cancelled(looks)
             self._iterate()
+
+    def _has_place(self):
+        """Return True if the first waiting request may run.
+
+        executorImpl.cpp, getLeaderNewReqWithIds (near 0.19 and 1.1): one width runs at a time, and
+        a request of another one blocks the queue.
+        """
+        if not self._waiting or len(self._active) >= self._limits.max_batch_size:
+            return False
+        return not self._active or self._active[0].beam_width == self._waiting[0].beam_width
 
     def _idle_s(self):
         """Return the seconds until the next work is due; None without a request."""
-        if self._waiting and len(self._active) < self._limits.max_batch_size:
+        if self._has_place():
             return 0
         if not self._active:
             return None
@@ -248,17 +258,20 @@ class Batch:
         return max(0, first - time.monotonic())
 
     def _drop_cancelled(self, looks):
-        for place in (self._waiting, self._active):
-            for generation in tuple(place):
-                if generation.behaviour.get("ignore_cancel"):
-                    continue
-                with self._wire:
-                    gone = generation.stopped or (looks and generation.sender.is_cancelled())
-                if gone:
-                    place.remove(generation)
-                    self._cache.add(generation.prompt + generation.output[:-1])
-                    self._log(f"cancelled id={generation.id} after={len(generation.output)}")
-                    self._send(generation, [], last=True)
+        """End cancelled requests; waiting ones stay until they are active.
+
+        executorImpl.cpp, terminateCancelledRequests (near 1.1).
+        """
+        for generation in tuple(self._active):
+            if generation.behaviour.get("ignore_cancel"):
+                continue
+            with self._wire:
+                gone = generation.stopped or (looks and generation.sender.is_cancelled())
+            if gone:
+                self._active.remove(generation)
+                self._cache.add(generation.prompt + generation.output[:-1])
+                self._log(f"cancelled id={generation.id} after={len(generation.output)}")
+                self._send(generation, [], last=True)
 
     def _iterate(self):
         now = time.monotonic()
