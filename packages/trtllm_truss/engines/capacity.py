@@ -31,6 +31,7 @@ _BITS = {
     **{"float32": 32, "float16": 16, "bfloat16": 16, "INT8": 8, "FP8": 8},
     "NVFP4": 4.5,  # one scale of 8 bits for 16 numbers
 }
+_PARENT_BYTES = _GB // 2
 _WASTEFUL = 0.5  # warn about a limit below this share of the possible tokens
 
 
@@ -262,6 +263,15 @@ def step_bytes(engine: EngineDescription) -> int:
     per_token = 2 * checkpoint.hidden_size + 4 * inner
     tokens: int = arguments["max_num_tokens"]
     return int(tokens * per_token * _BITS.get(checkpoint.dtype, 16) / 8)
+
+
+def parent_bytes(engine: EngineDescription) -> int:
+    """Estimate what the LLM API's parent process takes of the first GPU: a CUDA context.
+
+    It opens CUDA for the properties of the device (``llmapi/llm_args.py``, 1.2.1) and for a stream
+    (``executor/proxy.py``), and its workers on that GPU have contexts of their own.
+    """
+    return 0 if engine.llm_args is None else _PARENT_BYTES
 
 
 def _too_small(capacity: Capacity) -> Diagnostic | None:

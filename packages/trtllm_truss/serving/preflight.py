@@ -22,6 +22,7 @@ from trtllm_truss.engines.capacity import (
     Capacity,
     free_after_weights,
     kv_cache_capacity,
+    parent_bytes,
     step_bytes,
 )
 from trtllm_truss.engines.compatibility.check import check_compatibility
@@ -232,8 +233,8 @@ def cache_capacity(
     if free_bytes is None or shape is None or weights_bytes is None:
         return None
     knobs = CacheKnobs.of(engine, settings.runtime)
-    rest = free_after_weights(free_bytes, weights_bytes) - step_bytes(engine)
-    return kv_cache_capacity(shape, knobs, rest)
+    rest = free_after_weights(free_bytes, weights_bytes)
+    return kv_cache_capacity(shape, knobs, rest - step_bytes(engine) - parent_bytes(engine))
 
 
 def _free_bytes(host: HostInfo) -> int | None:

@@ -8,6 +8,7 @@ import pytest
 from tests.engines.llm_api.checkpoints import GB, complete, listing, llama, settings_for
 from tests.engines.llm_api.model_configs import DEEPSEEK, LATENT, MODELS, config
 
+from trtllm_truss.engines.accelerators import ACCELERATORS
 from trtllm_truss.engines.capacity import CacheKnobs, CacheShape, kv_cache_capacity, step_bytes
 from trtllm_truss.engines.compatibility.check import check_compatibility
 from trtllm_truss.engines.compatibility.checkpoints import loadable_since
@@ -17,6 +18,7 @@ from trtllm_truss.engines.gpus import Gpu
 from trtllm_truss.engines.inspection import EngineDescription, inspect_config
 from trtllm_truss.engines.llm_api.arguments import completed
 from trtllm_truss.engines.versions import SYSTEM_PYTHON
+from trtllm_truss.serving.preflight import cache_capacity
 
 VERSIONS = ("1.0.0", "1.1.0", "1.2.1", "1.3.0")
 IMAGE = "nvcr.io/nvidia/tritonserver:{}-trtllm-python-py3"
@@ -302,6 +304,19 @@ def test_activations_of_a_step(gpus: int, inner: int) -> None:
     runtime = {"llm_args": {"max_num_tokens": 4096}}
     engine = complete(llama(), tensor_parallelism=gpus, runtime=runtime)
     assert step_bytes(engine) == 4096 * (2 * 4096 + 4 * inner) * 2
+
+
+def test_the_parent_of_the_workers_takes_memory_too() -> None:
+    engine, host = complete(llama()), HostInfo(accelerator="H100")
+    estimated = cache_capacity(settings_for(), engine, host)
+    assert estimated is not None
+    total = ACCELERATORS["H100"].memory_bytes
+    assert estimated.free_bytes == total - 16 * GB - step_bytes(engine) - GB // 2
+
+
+def test_a_release_that_corrupts_its_cache_is_reported() -> None:
+    for version, codes in (("1.2.0", ["release_corrupts_kv_cache"]), ("1.2.1", [])):
+        assert [each.code for each in findings(complete(llama()), version)] == codes
 
 
 def test_capacity_on_an_h100() -> None:

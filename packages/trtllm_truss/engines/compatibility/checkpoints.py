@@ -22,7 +22,7 @@ from trtllm_truss.engines.llm_api.arguments import unused_keys
 from trtllm_truss.engines.llm_api.samplers import honours_seeds
 from trtllm_truss.engines.versions import IMAGES
 from trtllm_truss.engines.weight_format import WeightFormat
-from trtllm_truss.literals import Release, release
+from trtllm_truss.literals import Release, exact_release, release
 from trtllm_truss.settings.model import Settings
 
 FIRST_RELEASE: Release = (1, 0)
@@ -42,6 +42,7 @@ def check_checkpoint(
     version = host.known_version
     yield from _image(host)
     yield from _release(version, host)
+    yield from _corruption(version)
     yield from _architecture(checkpoint, version)
     yield from _weight_format(weights, version)
     yield from _split(checkpoint, engine)
@@ -82,6 +83,16 @@ def _release(version: str | None, host: HostInfo) -> Iterator[Diagnostic]:
             "checkpoint_needs_newer_runtime",
             f"{where} has TensorRT-LLM {version}, and checkpoints are served from "
             f"{_from(FIRST_RELEASE)}; set base_image.image to {IMAGES[-1].name}.",
+        )
+
+
+def _corruption(version: str | None) -> Iterator[Diagnostic]:
+    """Yield a warning for 1.2.0; 1.2.1's release notes name one fix, pull request 12770."""
+    if version is not None and exact_release(version)[:3] == (1, 2, 0):
+        yield warning(
+            "release_corrupts_kv_cache",
+            f"TensorRT-LLM {version} may corrupt its KV cache, which 1.2.1 mends; set "
+            f"base_image.image to {IMAGES[-1].name}.",
         )
 
 
