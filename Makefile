@@ -7,6 +7,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+OPEN_MPI_4 := $(CURDIR)/$(VENV)/open-mpi-4
 CLIENTS := .venv-clients
 CLIENTS_READY := $(CLIENTS)/.ready
 HOST   ?= 127.0.0.1
@@ -72,8 +73,17 @@ test: $(READY) ## run every check: format, lint, types, tests
 	$(PYTEST); tests=$$?; \
 	wait $$mypy; types=$$?; echo "mypy: $$(cat $(VENV)/mypy.log)"; exit $$((tests || types))
 
-engines: $(READY) ## run the tests of the LLM API and of the serving path with every kind of engine
+engines: $(READY) $(OPEN_MPI_4)/.ready ## run the tests of the LLM API and of the serving path with every kind of engine
 	$(PYTEST) --engines all tests/backends tests/end_to_end
+	OPEN_MPI_PREFIX=$(OPEN_MPI_4) $(PYTEST) --engines all -k "llm_api or 1.2.1 or 1.3.0" \
+	  tests/backends/llm_api tests/end_to_end/test_supervision.py
+
+$(OPEN_MPI_4)/.ready: $(READY) tests/support/fake_llm_api/open-mpi-4.txt
+	@rm -rf $(OPEN_MPI_4)
+	@$(BIN)/uv venv --quiet --python $(BIN)/python $(OPEN_MPI_4)
+	@$(BIN)/uv pip install --quiet --python $(OPEN_MPI_4) $(LOCKED) \
+	  -r tests/support/fake_llm_api/open-mpi-4.txt
+	@touch $@
 
 hosts: $(READY) ## run the tests of several hosts in all shapes, 10 rounds of each harm (ROUNDS=...); needs root
 	$(BIN)/python -m pytest --hosts $(ROUNDS) -o timeout=3600 tests/hosts

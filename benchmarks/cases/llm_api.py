@@ -70,7 +70,7 @@ def run(options: Options) -> CaseResult:
     counts = options.streams or (_STREAMS if on_gpu else _STREAMS[:3])
     options.work.mkdir(parents=True, exist_ok=True)
     checkpoint = _write_checkpoint(options.work / "llm-api", on_gpu)
-    os.environ |= {"TLLM_FAKE_VERSION": "1.2.1"}
+    os.environ |= import_module("tests.support.fake_llm_api").fake_library("1.2.1")
     if on_gpu:
         os.environ["TLLM_FAKE_COMPUTE"] = _GPU_ENGINE
     arguments = {

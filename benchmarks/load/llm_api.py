@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -41,6 +42,7 @@ async def run(
 def main() -> None:
     site, arguments, prompts = sys.argv[1:]
     sys.path.insert(0, site)
+    os.environ["TLLM_FAKE_SESSION"] = "process"  # MPI needs the environment of a server
     import tensorrt_llm
 
     llm = tensorrt_llm.LLM(**json.loads(arguments))

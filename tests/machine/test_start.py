@@ -17,7 +17,7 @@ from tests.backends.llm_api.conftest import LLM_ARGS
 from tests.backends.triton_native.native_triton import write_tokenizer
 from tests.engines.llm_api.checkpoints import write_checkpoint
 from tests.machine.images import ImageTree, lay_out
-from tests.support.fake_llm_api import COUNTING, SITE
+from tests.support.fake_llm_api import COUNTING, SITE, open_mpi
 from tests.support.fake_tensorrtllm import write_engine
 from tests.support.paths import ROOT, TEMPLATES
 from tests.support.shared_library import write_library
@@ -193,7 +193,7 @@ def test_python_models_of_a_checkpoint_run_where_tensorrt_llm_is(
 
 @pytest.fixture
 def environment_tree(tmp_path: Path) -> ImageTree:
-    """An image of 2026 whose virtual environment runs: it has TensorRT-LLM and NumPy only."""
+    """An image of 2026 whose virtual environment runs: it has TensorRT-LLM, MPI and NumPy only."""
     tree = lay_out(tmp_path / "image", "1.2.1", in_environment=True)
     home = tree.root / "opt/venv-tritonserver"
     shutil.rmtree(home)
@@ -201,8 +201,8 @@ def environment_tree(tmp_path: Path) -> ImageTree:
     (packages,) = home.glob("lib/python3.*/site-packages")
     for folder in SITE.iterdir():
         (packages / folder.name).symlink_to(folder)
-    for name in ("numpy", "numpy.libs"):
-        spec = find_spec("numpy")
+    for name in ("numpy", "numpy.libs", "mpi4py"):
+        spec = find_spec(name.partition(".")[0])
         assert spec is not None
         assert spec.origin is not None
         found = Path(spec.origin).parents[1] / name
@@ -241,7 +241,8 @@ def served(environment_tree: ImageTree, tmp_path: Path) -> Iterator[ServerProces
     for name in ("ensemble", "postprocessing", "tensorrt_llm_bls"):
         shutil.rmtree(repository / name)
     tree, installation = environment_tree, find_installation()
-    parent = {**tree.environ, **COUNTING, "PATH": "/usr/bin:/bin"}
+    mpi = {**open_mpi(), "HOME": str(tmp_path)}
+    parent = {**tree.environ, **COUNTING, **mpi, "PATH": f"/usr/bin:/bin:{mpi['PATH']}"}
     runtime = find_runtime(tree.environ, None, tree.root)
     assert (runtime.version, runtime.python) == ("1.2.1", tree.python)
     process = ServerProcess(
@@ -250,7 +251,7 @@ def served(environment_tree: ImageTree, tmp_path: Path) -> Iterator[ServerProces
             repository=repository,
             backends=assemble_backends(installation, tmp_path / "backends", {}),
         ),
-        server_environment(parent, installation, python=runtime.python),
+        server_environment(parent, installation, python=runtime.python, spawns=True),
     )
     process.start()
     try:

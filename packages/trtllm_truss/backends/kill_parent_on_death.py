@@ -9,8 +9,11 @@ import subprocess
 _PATIENCE_S = 1
 _WATCH = f"""
 read -r word
-[ "$word" = done ] && exit
-[ "$word" = end ] && sleep {_PATIENCE_S}
+case "$word" in
+done) exit ;;
+end) sleep {_PATIENCE_S} ;;
+*) echo "$0: the backend's process ended" >&2 ;;
+esac
 kill -KILL "$1" 2>/dev/null
 """
 

@@ -51,6 +51,7 @@ def checkpoint(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 def library(llm_api_version: str) -> Iterator[Library]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TLLM_FAKE_VERSION", llm_api_version)
+        patch.setenv("TLLM_FAKE_SESSION", "process")
         patch.syspath_prepend(str(SITE))
         before = dict(os.environ)
         yield import_library()
@@ -135,7 +136,8 @@ def start_llm_triton(
                 world_size=1,
             )
             process = ServerProcess(
-                command, server_environment({**os.environ, **environment}, installation)
+                command,
+                server_environment({**os.environ, **environment}, installation, spawns=True),
             )
             stack.callback(process.stop, 5)
             process.start()

@@ -13,6 +13,7 @@ import math
 import os
 import shutil
 import struct
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from tests.support.truss_process import Served
 
 from trtllm_truss.engines.gguf import read_metadata
 from trtllm_truss.text.gguf_tokenizer import read_gguf_tokenizer
+from trtllm_truss.triton.server.mpi import mpi_prefix
 
 VERSIONS = ("1.2.1", "1.3.0")
 """Versions that the fake behaves as; their keyword arguments differ."""
@@ -33,15 +35,29 @@ PROGRAMS = Path(__file__).parent / "bin"
 COUNTING = {"TLLM_FAKE_COMPUTE": "tensorrt_llm.fake.counting:CountingCompute"}
 """Makes workers load at once and repeat the prompt."""
 
+OPEN_MPI = "OPEN_MPI_PREFIX"
+"""Names the folder of another Open MPI, such as a 4.1 of PyPI, with which servers are tested."""
+
 _DTYPE_BYTES = 2
 
 
 def fake_library(version: str) -> dict[str, str]:
     """Return the environment of a server that imports the fake."""
     return {
+        **open_mpi(),
         "TRITON_BACKEND_DIRECTORY": str(BACKENDS),
         "TLLM_FAKE_VERSION": version,
-        "PATH": f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}",
+        "PATH": os.pathsep.join((str(PROGRAMS), open_mpi()["PATH"], os.environ["PATH"])),
+    }
+
+
+def open_mpi() -> dict[str, str]:
+    """Return the variables with which workers start under the MPI of this session."""
+    prefix = Path(os.environ.get(OPEN_MPI) or sys.prefix)
+    return {
+        **mpi_prefix(prefix / "bin" / "mpirun", os.environ),
+        "TLLM_FAKE_LIBMPI": str(prefix / "lib" / "libmpi.so.40"),
+        "PATH": str(prefix / "bin"),  # of Open MPI's daemon
     }
 
 

@@ -144,6 +144,7 @@ REAL_TEXTS = [
      "memory access was encountered (/app/cpp/include/tensorrt_llm/runtime/cudaEvent.h:66)"),
     ("rank_aborted", "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD"),
     ("llm_api", "[llm_api] the engine failed: worker process python3 (171) ended."),
+    ("backend_ended", "kill-parent-on-death: the backend's process ended"),
 ]  # fmt: skip
 
 

@@ -259,5 +259,12 @@ KNOWN_ERRORS: tuple[KnownError, ...] = (
         "TensorRT-LLM's LLM API failed, and its backend ended Triton; a worker's own error is "
         "further up in the log.",
     ),
+    _known_error(
+        "backend_ended",
+        r"kill-parent-on-death: the backend's process ended",
+        "The process of Triton's Python backend ended by itself: by a signal (SIGKILL for lack of "
+        "host memory), or by Open MPI 5 after the death of a worker, whose error is further up in "
+        "the log.",
+    ),
 )
 """Most basic first."""

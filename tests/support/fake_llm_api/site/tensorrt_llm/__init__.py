@@ -1,8 +1,8 @@
 """A fake of TensorRT-LLM's LLM API, without a GPU.
 
 It behaves as 1.2.1, or as the late 1.3 pre-releases, awkward parts included. `TLLM_FAKE_VERSION`
-selects the version. What it accepts and refuses is listed in `fake.versions`. The engine runs in a
-worker process of its own; `fake.compute` describes what generates there.
+selects the version. What it accepts and refuses is listed in `fake.versions`. The engine runs in
+worker processes that real MPI spawns; `fake.compute` describes what generates there.
 """
 
 import os

@@ -1,24 +1,27 @@
-"""`LLM` and its proxy of the worker process."""
+"""`LLM` and its proxy of the worker processes."""
 
 import atexit
 import itertools
 import json
-import os
-import socket
-import subprocess
-import sys
+import secrets
 import threading
+import time
 import types
-from multiprocessing.connection import Connection
+from concurrent.futures import wait
+from multiprocessing.connection import Listener
+from multiprocessing.connection import wait as wait_for_input
 from pathlib import Path
 
 from tensorrt_llm.fake.errors import EngineDeadError, LoRARequest, RequestError
 from tensorrt_llm.fake.llm_args import check_arguments
+from tensorrt_llm.fake.mpi_session import new_session
 from tensorrt_llm.fake.result import AsyncQueue, RequestOutput, Response
 from tensorrt_llm.fake.sampling import SamplingParams
 from tensorrt_llm.fake.versions import IS_1_3
+from tensorrt_llm.fake.worker import worker_main
 
 _SHUTDOWN_OF_DEAD_S = 5
+_POLL_S = 0.1
 
 
 class LLM:
@@ -78,7 +81,7 @@ class LLM:
 
 
 class Proxy:
-    """The worker process, and the thread that reads its responses for all requests."""
+    """The worker processes, and the thread that reads its responses for all requests."""
 
     def __init__(self, args):
         self._ids = itertools.count(1)
@@ -86,16 +89,10 @@ class Proxy:
         self._fatal = None
         self._closed = False
         self._dead = threading.Event()
-        ours, workers = socket.socketpair()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "mpi4py.futures.server", str(workers.fileno())],
-            pass_fds=[workers.fileno()],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
-        workers.close()
-        self._wire = Connection(ours.detach())
-        self._wire.send(args)
-        self._wait_until_ready()
+        self._session = new_session(args["tensor_parallel_size"] * args["pipeline_parallel_size"])
+        self._wire = self._start_workers(args)
+        # mpi4py waits for its workers in such a function too, and this one runs before.
+        threading._register_atexit(self._ask_to_shut_down)
         threading.Thread(target=self._dispatch, daemon=True).start()
 
     def submit(self, prompt, params, lora_request, streaming):
@@ -116,31 +113,60 @@ class Proxy:
         return not self._dead.is_set() and self._fatal is None and not self._closed
 
     def shutdown(self):
-        if self._closed:
-            return
-        self._closed, was_dead = True, self._dead.is_set()
-        self._send("shutdown", None)
-        self._process.wait(_SHUTDOWN_OF_DEAD_S if IS_1_3 and was_dead else None)
-        if not IS_1_3 and was_dead:
-            threading.Event().wait()  # for a future that nobody will ever set
+        """Wait for the workers: for ever if one has died, unless this version has noticed it."""
+        has_noticed = IS_1_3 and self._dead.is_set()
+        self._ask_to_shut_down()
+        wait(self._futures, _SHUTDOWN_OF_DEAD_S if has_noticed else None)
+        if not has_noticed:
+            self._session.shutdown()
+
+    def _ask_to_shut_down(self):
+        if not self._closed:
+            self._closed = True
+            self._send("shutdown", None)
 
     def _send(self, kind, value):
         try:
             self._wire.send((kind, value))
         except OSError:
-            self._dead.set()
+            if IS_1_3:
+                self._dead.set()
 
-    def _wait_until_ready(self):
+    def _start_workers(self, args):
+        """Start workers, and return the connection to their first once it is ready.
+
+        Source: `_start_executor_workers` in tensorrt_llm/executor/proxy.py, which waits until there
+        is a status or a future has finished. What became of a worker is not looked at before 1.3.
+        """
+        key = secrets.token_bytes(32)
+        with Listener(f"\0trtllm-{secrets.token_hex(8)}", "AF_UNIX", authkey=key) as listener:
+            self._futures = self._session.submit(worker_main, listener.address, key, args)
+            for future in self._futures:
+                future.add_done_callback(self._take_result)
+            while not wait_for_input([listener._listener._socket], _POLL_S):
+                self._look_for_death()
+            wire = listener.accept()
+        while not wire.poll(_POLL_S):
+            self._look_for_death()
         try:
-            error = self._wire.recv()
+            error = wire.recv()
         except EOFError:
-            self._process.wait()
-            if not IS_1_3:  # the future of the worker stays pending
-                threading.Event().wait()
+            while not IS_1_3:
+                self._look_for_death()
+                time.sleep(_POLL_S)
             raise RuntimeError("Executor worker died during initialization") from None
         if error is not None:
-            self._process.wait()
             raise RuntimeError("Executor worker returned error") from error
+        return wire
+
+    def _look_for_death(self):
+        if any(future.done() for future in self._futures):
+            raise RuntimeError("Executor worker died during initialization")
+
+    def _take_result(self, future):
+        """Keep the error of a worker's task for the next request."""
+        if (error := future.exception()) is not None:
+            self._fatal = error
 
     def _dispatch(self):
         while True:
@@ -152,9 +178,8 @@ class Proxy:
                 self._fatal = responses
             else:
                 self._deliver(responses)
-        self._dead.set()
-        self._process.wait()
         if IS_1_3:
+            self._dead.set()
             error = EngineDeadError("the engine is dead")
             self._deliver([Response(key, error=error) for key in self._results])
 

@@ -21,7 +21,7 @@ import signal
 import sys
 import time
 from collections import deque
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Client
 from pathlib import Path
 
 from tensorrt_llm.fake.compute import load_compute
@@ -29,13 +29,30 @@ from tensorrt_llm.fake.errors import RequestError
 from tensorrt_llm.fake.result import Response
 from tensorrt_llm.fake.versions import IS_1_3
 
+_TICK_S = 0.02
 _OOM = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB"
 
 
-def main():
+def worker_main(address, key, args):
+    """Serve the proxy at an address from the first rank; the others wait for its end.
+
+    Source: `worker_main` in tensorrt_llm/executor/worker.py.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    wire = Connection(int(sys.argv[1]))
-    args = wire.recv()
+    ranks = sys.modules["mpi4py.MPI"].COMM_WORLD if "mpi4py.MPI" in sys.modules else None
+    if ranks is not None and ranks.Get_rank() > 0:
+        while not ranks.Iprobe(source=0):  # a wait in MPI takes a whole core
+            time.sleep(_TICK_S)
+        ranks.recv(source=0)
+        return
+    try:
+        _lead(Client(address, authkey=key), args)
+    finally:
+        for rank in range(1, ranks.Get_size() if ranks is not None else 1):
+            ranks.send(None, rank)
+
+
+def _lead(wire, args):
     try:
         file = Path(args["model"]) / "fake.json"
         behaviour = json.loads(file.read_text()) if file.exists() else {}

@@ -1,1 +1,0 @@
-"""Gives the fake's worker the command line of an MPI worker."""
