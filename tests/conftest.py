@@ -123,6 +123,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Give the session and its workers a separate folder for temporary files."""
     share_tls_contexts()
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers share the cores
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # tests expect no GPU, or lay out their own
     if not hasattr(config, "workerinput"):
         os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.gettempdir()  # `tmp_path` is not moved
         os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="truss-tests-", dir=memory_folder())

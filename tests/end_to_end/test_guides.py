@@ -110,10 +110,10 @@ def test_a_stream_goes_on_while_a_guide_is_compiled(server: Served) -> None:
 
 @pytest.fixture
 def impatient_server(tmp_path: Path) -> Iterator[Served]:
-    """A CPU server with a `hang_timeout_s` of 2."""
+    """A CPU server with a `hang_timeout_s` of 1."""
     config = yaml.safe_load(EXAMPLE.read_text())
     config.pop("external_package_dirs", None)
-    config["model_metadata"]["serving"] = {"hang_timeout_s": 2}
+    config["model_metadata"]["serving"] = {"hang_timeout_s": 1}
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump(config))
     served = Served(file)
@@ -129,7 +129,7 @@ def test_slow_guides_do_not_count_as_a_hang(impatient_server: Served) -> None:
     with concurrent.futures.ThreadPoolExecutor() as pool:
         slow = HOSTILE["64 kB that compile for ever"]
         refused = pool.submit(chat, impatient_server, "regex", slow)
-        followed = pool.submit(guided_pieces, impatient_server, 150)
+        followed = pool.submit(guided_pieces, impatient_server, 100)  # far below the limit
         assert refused.result().status_code == 400
         followed.result()
     assert "engine exited" not in impatient_server.log

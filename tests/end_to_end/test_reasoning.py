@@ -149,8 +149,14 @@ def check_content(guide: str, choice: Json) -> None:
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("mode", MODES)
 def test_guides_and_forced_calls_follow_the_reasoning(
-    thinker: Served, tokenizer: TextTokenizer, mode: str, stream: bool
+    thinker: Served,
+    tokenizer: TextTokenizer,
+    mode: str,
+    stream: bool,
+    request: pytest.FixtureRequest,
 ) -> None:
+    is_scripted = request.node.callspec.params["thinker"] == "tensorrtllm"
+
     def ask(guide: str) -> Json:
         variables = MODES[mode]
         return chat(thinker, stream=stream, chat_template_kwargs=variables, **GUIDES[guide])
@@ -158,7 +164,9 @@ def test_guides_and_forced_calls_follow_the_reasoning(
     with ThreadPoolExecutor() as pool:
         choices = dict(zip(GUIDES, pool.map(ask, GUIDES), strict=True))
     for guide, choice in choices.items():
-        if guide != "json_object" or choice["finish_reason"] != "length":  # SmolLM2 goes on
+        # In JSON, SmolLM2 may go on with white space, by the rounding of this processor.
+        goes_on = choice["finish_reason"] == "length" and guide not in ("regex", "grammar")
+        if not goes_on or is_scripted:
             check_content(guide, choice)
         thoughts = "" if mode == "none" else THOUGHTS
         assert (choice["message"].get("reasoning_content") or "") == thoughts
