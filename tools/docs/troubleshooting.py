@@ -46,7 +46,7 @@ ENGINE_LINES: dict[str, tuple[str, ...]] = {
     "cuda": ("an illegal memory access was encountered",),
     "rank_aborted": ("MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD",),
     "llm_api": ("[llm_api] the engine failed: worker process python3 (171) ended.",),
-    "backend_ended": "kill-parent-on-death: the backend's process ended",
+    "backend_ended": ("kill-parent-on-death: the backend's process ended",),
 }
 """Log lines by cause: the recognised line, then another required one, if any."""
 
