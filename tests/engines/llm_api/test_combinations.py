@@ -112,13 +112,26 @@ def test_guides_with_drafts(version: str, drafts: dict[str, Any], refused: bool)
         assert arguments(version, **runtime)["guided_decoding_backend"] == "xgrammar"
 
 
-def test_gpt_oss_before_1_2() -> None:
-    for version, works in (("1.1.0", False), ("1.2.1", True)):
-        engine = engine_of(version, "openai/gpt-oss-20b")
-        found = dict(engine.llm_args or {})
-        assert found["enable_chunked_prefill"] is works
-        assert found["kv_cache_config"]["enable_block_reuse"] is works
-        assert engine.max_input_tokens == (32_767 if works else 8192)
+@pytest.mark.parametrize(
+    ("architecture", "version", "chunks", "reuses"),
+    [
+        ("GptOssForCausalLM", "1.1.0", False, False),
+        ("GptOssForCausalLM", "1.2.1", True, True),
+        ("HCXVisionForCausalLM", "1.1.0", False, False),
+        ("HCXVisionForCausalLM", "1.2.1", False, True),
+        ("LlavaLlamaModel", "1.2.1", False, False),
+        ("LlamaForCausalLM", "1.0.0", True, True),
+    ],
+)
+def test_models_without_a_feature(
+    architecture: str, version: str, chunks: bool, reuses: bool
+) -> None:
+    engine = inspect_config(llama(architectures=[architecture]), listing())
+    engine = completed(engine, settings_for(), version)
+    found = dict(engine.llm_args or {})
+    assert found["enable_chunked_prefill"] is chunks
+    assert found["kv_cache_config"]["enable_block_reuse"] is reuses
+    assert engine.max_input_tokens == (32_767 if chunks else 8192)
 
 
 @pytest.mark.parametrize(

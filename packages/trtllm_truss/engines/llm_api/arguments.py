@@ -10,7 +10,7 @@ from trtllm_truss.engines.diagnostics import Diagnostic, warning
 from trtllm_truss.engines.gpus import ComputeCapability
 from trtllm_truss.engines.inspection import EngineDescription, EngineKind
 from trtllm_truss.engines.llm_api.adapters import Adapter, lora_config
-from trtllm_truss.engines.llm_api.combinations import CHUNKED, chunks_and_reuses, combine
+from trtllm_truss.engines.llm_api.combinations import CHUNKED, chunks, combine, reuses
 from trtllm_truss.engines.llm_api.samplers import sampler_arguments, samples
 from trtllm_truss.engines.scheduling import scheduling_of
 from trtllm_truss.errors import SettingsError
@@ -147,8 +147,6 @@ def _defaults(engine: EngineDescription, settings: Settings, version: str | None
     TensorRT-LLM would reserve for 2048 sequences of the model's whole context, and refuse prompts
     above `max_num_tokens`. Recurrent layers cannot reuse blocks, and refuse the default.
     """
-    recurrent = engine.checkpoint is not None and engine.checkpoint.recurrent
-    complete = chunks_and_reuses(engine.checkpoint, version)
     return {
         "tensor_parallel_size": settings.tensor_parallelism,
         "pipeline_parallel_size": settings.pipeline_parallelism,
@@ -156,10 +154,10 @@ def _defaults(engine: EngineDescription, settings: Settings, version: str | None
         "max_num_tokens": DEFAULT_MAX_NUM_TOKENS,
         "max_seq_len": min(engine.max_sequence_tokens, DEFAULT_MAX_SEQ_LEN),
         "max_beam_width": 1,
-        CHUNKED: complete,
+        CHUNKED: chunks(engine.checkpoint, version),
         "kv_cache_config": {
             "free_gpu_memory_fraction": 0.9,
-            "enable_block_reuse": complete and not recurrent,
+            "enable_block_reuse": reuses(engine.checkpoint, version),
         },
         **({"trust_remote_code": True} if settings.trust_remote_code else {}),
     }

@@ -10,8 +10,9 @@ off that its checks of requests go on to count on. Sources in NVIDIA/TensorRT-LL
 - Beams: ``docs/source/features/sampling.md`` of 1.0.0 and 1.1.0; 1.2.1's asks for neither.
 - Guides and speculation: ``create_py_executor`` of ``_torch/pyexecutor/py_executor_creator.py`` of
   1.0 and 1.1; the matrix of 1.2.1 says yes.
-- Chunked prefill and block reuse of GPT-OSS: ``docs/source/models/supported-models.md`` of 1.1.0
-  says no, that of 1.2.1 yes.
+- Chunked prefill and block reuse by model: the matrices of
+  ``docs/source/models/supported-models.md`` of 1.1.0 and 1.2.1. That of text decides for
+  a model in both (Llama 4).
 - Chunked prefill of latent attention: ``create_py_executor`` turns it off, with a warning, on other
   GPUs than 10.0 (1.0), 9.0 and 10.0 (1.1), 9.0, 10.0, 10.3 and 12.0 (1.2).
 - Sizes of CUDA graphs: ``_generate_cuda_graph_batch_sizes`` of ``llmapi/llm_args.py``, 1.2.1:
@@ -36,7 +37,18 @@ _ADAPTERS_IN_GRAPHS: Release = (1, 3, 0, 2)
 _COMPLETE: Release = (1, 2)
 """The first release that combines beams, guides and GPT-OSS with the rest."""
 
-_UNCOMBINED = frozenset({"GptOssForCausalLM"})
+_UNCHUNKED: dict[str, Release | None] = {
+    "GptOssForCausalLM": _COMPLETE,
+    "HCXVisionForCausalLM": None,
+    "LlavaLlamaModel": None,
+}
+_UNREUSED: dict[str, Release | None] = {
+    "GptOssForCausalLM": _COMPLETE,
+    "HCXVisionForCausalLM": _COMPLETE,
+    "LlavaLlamaModel": None,
+}
+"""Models by the first release with the feature; None for no known one."""
+
 _CHUNKS_OF_LATENTS: tuple[tuple[Release, tuple[ComputeCapability, ...]], ...] = (
     ((1, 2), ((9, 0), (10, 0), (10, 3), (12, 0))),
     ((1, 1), ((9, 0), (10, 0))),
@@ -45,10 +57,15 @@ _CHUNKS_OF_LATENTS: tuple[tuple[Release, tuple[ComputeCapability, ...]], ...] = 
 _ONE_MODEL_DRAFTS = ("MTP", "Eagle3", "Eagle")
 
 
-def chunks_and_reuses(checkpoint: Checkpoint | None, version: str | None) -> bool:
-    """Return False for a model without chunked prefill and block reuse in a release."""
-    named = checkpoint is not None and checkpoint.architecture in _UNCOMBINED
-    return not (named and _is_before(version, _COMPLETE))
+def chunks(checkpoint: Checkpoint | None, version: str | None) -> bool:
+    """Return False for a model without chunked prefill in a release."""
+    return _has(_UNCHUNKED, checkpoint, version)
+
+
+def reuses(checkpoint: Checkpoint | None, version: str | None) -> bool:
+    """Return False for a model without block reuse in a release, as one with recurrent layers."""
+    recurrent = checkpoint is not None and checkpoint.recurrent
+    return not recurrent and _has(_UNREUSED, checkpoint, version)
 
 
 def combine(
@@ -127,6 +144,15 @@ def _require(arguments: dict[str, Any], name: str, value: object, reason: str) -
 
 def _is_before(version: str | None, since: Release) -> bool:
     return version is not None and exact_release(version) < since
+
+
+def _has(
+    without: Mapping[str, Release | None], checkpoint: Checkpoint | None, version: str | None
+) -> bool:
+    if checkpoint is None or checkpoint.architecture not in without:
+        return True
+    since = without[checkpoint.architecture]
+    return since is not None and not _is_before(version, since)
 
 
 def _has_beams(arguments: Mapping[str, Any]) -> bool:
