@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.support.fake_tensorrtllm import write_engine
-from tests.support.hosts import FIGURES, KEY, Group, Host
+from tests.support.fake_tensorrtllm import config_for, write_engine
+from tests.support.hosts import FIGURES, KEY, Group, Host, Network, group_of, missing_right
 from tests.support.waiting import settles
 
 STREAMS = 4
@@ -234,3 +234,19 @@ def test_a_host_that_differs_is_refused_with_the_reason(
     group.join(host)
     assert settles(group.is_healthy), group.logs()
     assert group.answers_right()
+
+
+def test_each_host_needs_the_files_of_its_pipeline_stage_only(tmp_path: Path) -> None:
+    """The leader runs the last stage."""
+    if reason := missing_right():
+        pytest.skip(reason)
+    engine, other = (write_engine(tmp_path / name, pp=2) for name in ("leader", "other"))
+    (engine / "rank0.engine").unlink()
+    (other / "rank1.engine").unlink()
+    with Network(2) as network:
+        config = config_for(engine, pipeline_parallelism=2, nodes=network.addresses)
+        with group_of(network, config, 2) as stages:
+            theirs = stages.config_with("other.yaml", engine_repository=str(other))
+            stages.join(stages.others[0], config=theirs)
+            assert stages.serve().waits_for("(?m)^ready: "), stages.logs()
+            assert stages.answers_right()
