@@ -20,7 +20,7 @@ from trtllm_truss.guides.validator import GuideValidator
 HEARTBEAT_INTERVAL_S = 0.5
 """Interval of empty responses to requests that wait for their guide."""
 
-_KEPT_BYTES = 1 << 28  # of compiled guides, which the engine drops together
+_KEPT_BYTES = 1 << 26  # of compiled guides, which the engine drops together
 _NICENESS = 19
 
 
