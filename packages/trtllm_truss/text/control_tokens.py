@@ -139,7 +139,7 @@ class ControlTokens:
             end = max(last, min(end, _SLICE_CHARACTERS))
             parts[-1] = parts[-1][: end - last]
             parts[1::2] = map(self._marks.__getitem__, parts[1::2])
-            masked += parts
+            masked.append("".join(parts))  # many parts in one call would hold the lock
             begin += end
         return "".join(masked)
 
