@@ -104,13 +104,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Choose the kinds of engine of a test, and the version of the LLM API's fake.
 
-    By default the version alternates over modules.
+    By default the version alternates over modules; `RELEASES` of a module names its own.
     """
     runs_all = metafunc.config.getoption("--engines") == "all"
     if "llm_api_version" in metafunc.fixturenames:
         number = sum(metafunc.module.__name__.encode()) % len(LLM_API_VERSIONS)
         one = LLM_API_VERSIONS[number : number + 1]
-        versions = LLM_API_VERSIONS if runs_all else one
+        chosen = LLM_API_VERSIONS if runs_all else one
+        versions = getattr(metafunc.module, "RELEASES", chosen)
         metafunc.parametrize("llm_api_version", versions, scope="module")
     if "server" in metafunc.fixturenames and metafunc.module.__name__.startswith(SERVER_MODULES):
         few = metafunc.module.__name__.endswith(LLM_API_MODULES)

@@ -19,6 +19,7 @@ from trtllm_truss.backends.llm_api.engine import LlmEngine
 from trtllm_truss.backends.llm_api.library import Library, import_library
 from trtllm_truss.backends.llm_api.parameters import Adapter, LlmSettings
 from trtllm_truss.backends.llm_api.request import SERVED_WITH_PENALTIES
+from trtllm_truss.engines.llm_api.samplers import sampler_arguments
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.machine.triton import find_installation
 from trtllm_truss.triton.model_repository.repository import render_repository
@@ -65,6 +66,7 @@ def library(llm_api_version: str) -> Iterator[Library]:
 def start_engine(library: Library, checkpoint: Path) -> Iterator[StartEngine]:
     """Start engines in this process; close those that must not die after the module."""
     started: list[LlmEngine] = []
+    known: set[int] = set()
 
     def start(
         folder: Path = checkpoint,
@@ -76,7 +78,7 @@ def start_engine(library: Library, checkpoint: Path) -> Iterator[StartEngine]:
         read = LlmSettings(
             folder,
             folder,
-            {**LLM_ARGS, **llm_args},
+            {**LLM_ARGS, **sampler_arguments(library.version, llm_args), **llm_args},
             adapters={7: Adapter("seven", str(checkpoint)), 8: Adapter("eight", "/nowhere")},
             cancellation_check_s=0.005,
             **settings,
@@ -87,6 +89,10 @@ def start_engine(library: Library, checkpoint: Path) -> Iterator[StartEngine]:
         if on_death is None:
             started.append(engine)
         engine.start()
+        for other in known:
+            engine._workers._known.pop(other, None)
+        known.update(engine._workers.pids)
+        engine._workers.find = lambda: None  # it would find, and kill, those of all engines
         return engine
 
     yield start
@@ -127,7 +133,9 @@ def start_llm_triton(
                     max_batch_size=32,
                     parameters={
                         "tokenizer_dir": str(folder),
-                        "llm_args": json.dumps({**LLM_ARGS, **llm_args}),
+                        "llm_args": json.dumps(
+                            {**LLM_ARGS, **sampler_arguments(version, llm_args), **llm_args}
+                        ),
                         **parameters,
                     },
                     tensorrt_llm_version=PINNED_VERSION,

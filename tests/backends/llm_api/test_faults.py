@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -206,3 +207,17 @@ def test_a_worker_that_dies_while_loading(
 def test_memory_that_runs_out_while_loading(start: StartEngine) -> None:
     with pytest.raises(EngineFailed, match="CUDA out of memory"):
         start(load_oom=1)
+
+
+def test_a_vision_language_model_without_its_processor(
+    start_engine: StartEngine, checkpoint: Path, tmp_path: Path
+) -> None:
+    folder = copy_checkpoint(checkpoint, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    config["architectures"] = ["Qwen2_5_VLForConditionalGeneration"]
+    (folder / "config.json").write_text(json.dumps(config))
+
+    with pytest.raises(EngineFailed, match="Can't load image processor"):
+        start_engine(folder)
+    (folder / "preprocessor_config.json").write_text("{}")
+    assert answer(start_engine(folder))

@@ -39,8 +39,19 @@ class Compute(Protocol):
 
     def __init__(self, args: dict[str, Any]) -> None: ...
 
-    def add(self, key: Any, prompt: list[int], params: Any, max_tokens: int, seed: int) -> None:
-        """Begin a sequence; it ends with `params.end_id`, a stop id or after `max_tokens`."""
+    def add(
+        self,
+        key: Any,
+        prompt: list[int],
+        params: Any,
+        max_tokens: int,
+        seed: int,
+        adapter: int | None = None,
+    ) -> None:
+        """Begin a sequence; it ends with `params.end_id`, a stop id or after `max_tokens`.
+
+        Only the counting engine has adapters.
+        """
 
     def cancel(self, key: Any) -> None: ...
 

@@ -29,7 +29,7 @@ class GenaiCompute:
         self._handles = {}
         self.vocab_size = self._engine.limits.vocab_size
 
-    def add(self, key, prompt, params, max_tokens, seed):
+    def add(self, key, prompt, params, max_tokens, seed, adapter=None):
         config = _config(params, max_tokens, seed)
         self._engine._accompany()
         self._handles[key] = self._engine._add(np.array(prompt, np.int64), config)

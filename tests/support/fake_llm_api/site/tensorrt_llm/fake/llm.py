@@ -21,6 +21,13 @@ from tensorrt_llm.fake.versions import IS_1_3
 from tensorrt_llm.fake.worker import worker_main
 
 _SHUTDOWN_OF_DEAD_S = 5
+_WITH_PROCESSOR = {
+    *("Llama4ForConditionalGeneration", "Mistral3ForConditionalGeneration"),
+    *("Gemma3ForConditionalGeneration", "LlavaNextForConditionalGeneration"),
+    *("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"),
+    *("Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration"),
+    *("Phi4MMForCausalLM", "HCXVisionForCausalLM", "NemotronH_Nano_VL_V2"),
+}
 _POLL_S = 0.1
 
 
@@ -29,13 +36,12 @@ class LLM:
         given = {"model": model, "tokenizer": tokenizer, **given}
         self.args = types.SimpleNamespace(**check_arguments(given))
         _load_config(model, trusted=given.get("trust_remote_code") or not IS_1_3)
+        _look_for_processor(Path(model))
         self._eos_id = None
         if not self.args.skip_tokenizer_init:
             self._eos_id = _read_eos_id(Path(tokenizer or model))
         self._executor = Proxy(vars(self.args))
         atexit.register(self.shutdown)
-        if IS_1_3:
-            self._check_health = self._executor.check_health
 
     def generate_async(
         self,
@@ -64,6 +70,9 @@ class LLM:
         self._check(inputs, params)
         return self._executor.submit(inputs, params, lora_request, streaming)
 
+    def _check_health(self):
+        return self._executor.check_health()
+
     def shutdown(self):
         atexit.unregister(self.shutdown)
         self._executor.shutdown()
@@ -71,8 +80,7 @@ class LLM:
     def _check(self, prompt, params):
         longest = self.args.max_num_tokens
         if len(prompt) > longest and not self.args.enable_chunked_prefill:
-            error = RequestError if IS_1_3 else ValueError
-            raise error(
+            raise RequestError(  # as `_check_arguments` in llmapi/llm.py of 1.2.1
                 f"The length of prompt tokens ({len(prompt)}) should not exceed max_num_tokens "
                 f"({longest})"
             )
@@ -110,7 +118,12 @@ class Proxy:
         return result
 
     def check_health(self):
-        return not self._dead.is_set() and self._fatal is None and not self._closed
+        """Return True unless it shuts down; 1.3 looks at the workers and their errors too.
+
+        Source: `_check_health` in llmapi/llm.py of 1.2.1.
+        """
+        has_failed = IS_1_3 and (self._dead.is_set() or self._fatal is not None)
+        return not self._closed and not has_failed
 
     def shutdown(self):
         """Wait for the workers: for ever if one has died, unless this version has noticed it."""
@@ -207,6 +220,19 @@ def _load_config(folder, trusted):
         from transformers import AutoConfig
 
         AutoConfig.from_pretrained(folder, trust_remote_code=trusted)
+
+
+def _look_for_processor(folder):
+    """Refuse a vision-language model without the files of its processor.
+
+    Source: `create_input_processor` in inputs/registry.py, which calls
+    `AutoProcessor.from_pretrained` for the registered classes of 1.2.1.
+    """
+    architectures = json.loads((folder / "config.json").read_text()).get("architectures") or ()
+    names = ("preprocessor_config.json", "processor_config.json")
+    if _WITH_PROCESSOR.isdisjoint(architectures) or any((folder / name).exists() for name in names):
+        return
+    raise OSError(f"Can't load image processor for '{folder}': it has no {names[0]} file")
 
 
 def _read_eos_id(folder):

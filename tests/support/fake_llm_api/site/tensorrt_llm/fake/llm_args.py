@@ -4,9 +4,9 @@ import os
 
 from tensorrt_llm.fake.versions import (
     ENGINE_ONLY,
-    IS_1_3,
     KV_CACHE_ARGUMENTS,
     LLM_ARGUMENTS,
+    RELEASE,
     VERSION,
 )
 
@@ -24,7 +24,9 @@ _DEFAULTS = {
     "kv_cache_config": {},
     "stream_interval": 1,
     "sampler_type": "auto",
+    "cuda_graph_config": {},
 }
+_CPP_SAMPLER_REMOVED = (1, 3, 0, 25)  # pull request 18232, August 2026
 _FROM_NONE = ("max_batch_size", "max_num_tokens", "max_beam_width")
 
 
@@ -49,7 +51,7 @@ def check_arguments(given):
         raise ValueError(f"backend {given['backend']} was removed")
     if given.get("guided_decoding_backend") not in (None, "xgrammar", "llguidance"):
         raise ValueError("guided_decoding_backend must be xgrammar or llguidance")
-    if IS_1_3 and given.get("sampler_type") == "TRTLLMSampler":
+    if RELEASE >= _CPP_SAMPLER_REMOVED and given.get("sampler_type") == "TRTLLMSampler":
         raise ValueError("TRTLLMSampler is no longer supported.")
     if "OMPI_COMM_WORLD_SIZE" in os.environ or "PMIX_RANK" in os.environ:
         raise RuntimeError("MPI_ERR_SPAWN: could not spawn processes inside an MPI job")

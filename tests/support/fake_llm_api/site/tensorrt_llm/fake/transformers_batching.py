@@ -82,7 +82,7 @@ class TransformersCompute:
         cache = self._processor.cache
         return cache.num_blocks * cache.block_size
 
-    def add(self, key, prompt, params, max_tokens, seed):
+    def add(self, key, prompt, params, max_tokens, seed, adapter=None):
         self._sent[key] = 0
         ends = [] if params.ignore_eos else [params.end_id, *(params.stop_token_ids or ())]
         self._manager.add_request(

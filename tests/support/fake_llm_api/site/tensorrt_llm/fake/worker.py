@@ -27,6 +27,7 @@ from pathlib import Path
 from tensorrt_llm.fake.compute import load_compute
 from tensorrt_llm.fake.errors import RequestError
 from tensorrt_llm.fake.result import Response
+from tensorrt_llm.fake.sampler import effective
 from tensorrt_llm.fake.versions import IS_1_3
 
 _TICK_S = 0.02
@@ -115,7 +116,10 @@ class Worker:
             return
         room = self._args["max_seq_len"] - len(prompt)
         wanted = room if params.max_tokens is None else min(params.max_tokens, room)
-        self._waiting.append(Request(request_id, prompt, params, wanted, streaming))
+        params = effective(params, self._args)
+        adapter = lora_request.lora_int_id if lora_request is not None else None
+        request = Request(request_id, prompt, params, wanted, streaming, adapter)
+        self._waiting.append(request)
 
     def _refusal(self, prompt, params, lora_request):
         args = self._args
@@ -150,7 +154,8 @@ class Worker:
             for copy in range(copies):
                 seed = (params.seed or 0) + copy
                 key = (request.id, copy)
-                self._compute.add(key, request.prompt, params, request.wanted, seed)
+                adapter = request.adapter
+                self._compute.add(key, request.prompt, params, request.wanted, seed, adapter)
 
     def _step(self):
         self._steps += 1
@@ -199,12 +204,13 @@ class Worker:
 
 
 class Request:
-    def __init__(self, request_id, prompt, params, wanted, streaming):
+    def __init__(self, request_id, prompt, params, wanted, streaming, adapter):
         self.id = request_id
         self.prompt = prompt
         self.params = params
         self.wanted = wanted
         self.streaming = streaming
+        self.adapter = adapter
         self.aborted = False
         self.open = params.best_of
         self._held = [([], []) for _ in range(params.best_of)]
