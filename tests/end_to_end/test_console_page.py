@@ -67,7 +67,10 @@ def page(
     engine = write_engine(folder / "engine", step_ms=8, load_s=2, tokens=tokens)
     metadata = {
         "serving": {"restart_limit": 50, "restart_backoff_s": 0.1},
-        "runtime": {"max_tokens_in_paged_kv_cache": 16384},
+        "runtime": {
+            "max_tokens_in_paged_kv_cache": 16384,
+            "batch_scheduler_policy": "guaranteed_no_evict",  # so that requests reserve it
+        },
     }
     with open_browser(*installed, folder / "profile") as browser:
 

@@ -49,7 +49,8 @@ def test_chunks_decide_the_policy_unless_it_is_set(
     settings = settings_for(runtime=runtime)
     scheduling = scheduling_of(settings.runtime, described)
     assert (scheduling.policy, scheduling.chunked_context) == (policy, chunked)
-    assert overcommits(settings, described) is (policy == MAX)
+    is_meant = described is not CPU or "batch_scheduler_policy" in runtime
+    assert overcommits(settings, described) is (is_meant and policy == MAX)
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,8 @@ def overcommits(settings: Settings, engine: EngineDescription) -> bool:
     if engine.llm_args is not None:
         scheduler = engine.llm_args.get("scheduler_config") or {}
         return scheduler.get("capacity_scheduler_policy") == MAX_UTILIZATION.upper()
+    if engine.config is None:  # an engine of the CPU: requests wait for their cache unless told to
+        return settings.runtime.batch_scheduler_policy == MAX_UTILIZATION
     return scheduling_of(settings.runtime, engine).overcommits
 
 
