@@ -1,4 +1,4 @@
-"""Whether a figure that is sampled over time is flat."""
+"""Trend of a figure that is sampled over time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server allocates once, as it is used."""
+"""Make a server allocate its caches, so that their growth is not counted."""
 
 from __future__ import annotations
 

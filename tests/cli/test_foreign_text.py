@@ -20,7 +20,7 @@ HOSTILE = "\x1b]0;PWN\x07\x1b[1A\x9b2K\x85\u202eevil\u2066\u2028\x7f\rend"
 SHOWN = "␛]0;PWN␇␛[1A\\x9b2K\\x85\\u202eevil\\u2066\\u2028␡␍end"
 FORGED = f"{HOSTILE}\nready: POST"
 TWO_LINES, ONE_LINE = f"{SHOWN}\r\nready: POST", f"{SHOWN}␊ready: POST"
-"""What a terminal receives for `FORGED`, as an answer and as anything else."""
+"""Bytes on a terminal for `FORGED`: as an answer, and as anything else."""
 
 
 class Hostile(http.server.BaseHTTPRequestHandler):

@@ -155,7 +155,7 @@ async def test_the_model_begins_its_reasoning(tokenizer: TextTokenizer, together
 @pytest.mark.parametrize("together", [1, 100])
 @virtually
 async def test_the_model_does_not_reason(tokenizer: TextTokenizer, together: int) -> None:
-    """It answered without the guide until that was known; those tokens do not count."""
+    """Tokens that the model generates without the guide until then do not count."""
     engine = engine_of(Model(tokenizer, thoughts=None, together=together))
     text, end = await one(engine, asked("Hi"))
     assert text == JSON
@@ -308,7 +308,7 @@ async def test_stop_words_within_the_reasoning_end_the_answer(tokenizer: TextTok
         assert found == text
         assert (end.reason, end.stop_word) == (FinishReason.STOP, word)
         assert len(engine.requests) == 1
-    # What is put in is not the model's.
+    # Text that the server puts in is not the model's.
     found, end = await one(engine_of(Model(tokenizer)), asked(stop_words=("\n\n",)))
     assert found.endswith("</think>\n\n" + JSON)
     found, end = await one(engine_of(Model(tokenizer)), asked(stop_words=('"a',)))

@@ -42,7 +42,7 @@ OSLO = '{"city": "Oslo"}'
 WEATHER, TIME = (Tool(name, {"type": "object"}) for name in ("get_weather", "get_time"))
 BIG = replace(ENGINE, max_sequence_tokens=2000, max_input_tokens=1999)
 FREE = {"harmony": "<|channel|>final<|message|>Well."}
-"""What a model that does not reason writes, if not `Well.`"""
+"""Output of a model that does not reason, where it is not `Well.`"""
 
 
 @cache

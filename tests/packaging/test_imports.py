@@ -44,7 +44,7 @@ GIVEN = {
     "guides/xgrammar_worker.py": {"numpy", "transformers", "xgrammar"},  # TensorRT-LLM
     "text/tokenizer_conversion.py": {"transformers"},  # TensorRT-LLM; an error without
 }
-"""What the process that runs a part has."""
+"""Distributions that the process of a part provides."""
 
 STAND_INS = {"tensorrt-llm", "torch", "triton-python-backend-utils"}
 TRUSS_SERVER = {"model-wrapper", "truss-server"}

@@ -1,4 +1,4 @@
-"""What `join` prepares for a member of a group is what the leader hands to its workers."""
+"""`join` prepares the same files for a member as the leader for its own workers."""
 
 from __future__ import annotations
 

@@ -11,5 +11,5 @@ from tests.support.repositories import cache  # noqa: F401 - fixture
 
 @pytest.fixture
 def sprung(tmp_path: Path) -> Path:
-    """What strangers' code makes when it runs."""
+    """Return the file that strangers' code writes when it runs."""
     return tmp_path / "PWNED"

@@ -1,4 +1,4 @@
-"""Where the Hugging Face access token may go."""
+"""Destinations of the Hugging Face access token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands write; none of it lets foreign text act on a terminal."""
+"""Output of the commands, in which foreign text cannot act on a terminal."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _EVICTION_SINCE = (0, 12)
 
 @dataclass(frozen=True, slots=True)
 class Scheduling:
-    """How the engine's executor schedules requests.
+    """Scheduling of requests by the engine's executor.
 
     Attributes:
         policy: `max_utilization` pauses requests when the KV cache is full;

@@ -1,1 +1,1 @@
-"""What holds for a request in Truss's server before an endpoint is called."""
+"""Limits of a request in Truss's server before its endpoint is called."""

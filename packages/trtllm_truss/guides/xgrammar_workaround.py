@@ -23,7 +23,7 @@ _PAIR = re.compile("[\x01-\x06\x0e-\x1a\x1c-\x1f\x7f-\xff][0-9A-Fa-f]")
 _BRACKETS = re.compile(r"\[(?:\\.?|[^\]\\])*(?:\]|\Z)", re.DOTALL)
 
 # Any escape, so that the backslash of an escaped backslash begins none.
-# It reads a range from U+0000 right: `[^\x00-\x1f]` is usual.
+# XGrammar reads a range from U+0000 right: `[^\x00-\x1f]` is usual.
 _ESCAPE = re.compile(
     r"\\(?:(?P<nul>(?:x00+(?!0)|x0(?![0-9A-Fa-f])|u0{4}|u\{0+\}|U0{8}|0)(?!-))|.)", re.DOTALL
 )

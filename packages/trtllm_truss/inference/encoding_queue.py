@@ -19,11 +19,11 @@ Checkpoint = Callable[[], None]
 """Called between slices of a long work; raises if nobody waits for it any more."""
 
 SHORT_CHARACTERS = 1 << 15
-"""Works up to this size have a thread of their own; they take some 10 ms."""
+"""Size up to which a prompt has a thread of its own; it takes some 10 ms."""
 
 MAX_WAITING = 4096
 MAX_WAITING_CHARACTERS = 64 << 20
-"""Characters of all waiting works, of which each holds its request in memory."""
+"""Characters of all waiting prompts, each of which holds its request in memory."""
 
 _CHARACTERS_PER_S = 1 << 17
 """Delays the virtual deadline of a work by its size at this rate: short ones go first."""
@@ -39,7 +39,7 @@ class Abandoned(Exception):
 
 
 class _Work:
-    """A queued work.
+    """A queued call.
 
     Attributes:
         order: the virtual deadline, and the number of the work.

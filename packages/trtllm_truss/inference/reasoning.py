@@ -100,9 +100,9 @@ class State(enum.Enum):
     """Too few tokens to tell whether the answer begins with reasoning."""
     OPEN = enum.auto()
     ENDED = enum.auto()
-    """The model has ended it."""
+    """The model has ended the reasoning."""
     LIMIT = enum.auto()
-    """It has reached its limit."""
+    """The reasoning has reached its limit."""
     NONE = enum.auto()
     """The answer does not begin with reasoning."""
 

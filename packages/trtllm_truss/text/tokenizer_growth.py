@@ -1,4 +1,4 @@
-"""How much longer a tokenizer's normalizer or decoder can make a text."""
+"""Measure the growth of a text in a tokenizer's normalizer and decoder."""
 
 from __future__ import annotations
 

@@ -250,7 +250,7 @@ def test_missing_rank_file_is_reported(make_triton):
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_one_rank_that_cannot_load_ends_the_start(make_triton, monkeypatch, rank):
-    """It waits in MPI_Finalize for the other one, which waits for it."""
+    """The failed rank waits in MPI_Finalize for the other one, which waits for it."""
     monkeypatch.setattr(process, "_EXIT_LIMIT_S", 0.1)
     fails = {rank: {"load_error": "[TensorRT-LLM][ERROR] CUDA runtime error: out of memory"}}
     server = make_triton(tp=2, ready_s=None, ranks=fails, finalizes=True)

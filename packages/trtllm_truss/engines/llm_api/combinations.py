@@ -1,4 +1,4 @@
-"""What a TensorRT-LLM release does not combine: arguments with each other, models and GPUs.
+"""Combinations that a TensorRT-LLM release lacks: of arguments, models and GPUs.
 
 TensorRT-LLM refuses few of these combinations itself; others give wrong tokens, or turn a feature
 off that its checks of requests go on to count on. Sources in NVIDIA/TensorRT-LLM:

@@ -1,4 +1,4 @@
-"""What the chosen sampler makes of a request's parameters.
+"""Effect of the chosen sampler on a request's parameters.
 
 Sources in NVIDIA/TensorRT-LLM:
 
