@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.artifacts.test_config_first import tokenizer_json
-from tests.engines.llm_api.checkpoints import llama, write_checkpoint
+from tests.engines.checkpoint.checkpoints import llama, write_checkpoint
 from tests.support.hub_server import HubServer
 
 from trtllm_truss.cli.check import Report, examine

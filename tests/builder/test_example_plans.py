@@ -10,8 +10,8 @@ from tests.support.paths import ROOT
 
 from trtllm_truss.builder.plan import Plan, plan_build
 from trtllm_truss.builder.planning.target import Target
-from trtllm_truss.engines.checkpoint import parse_checkpoint
 from trtllm_truss.engines.compatibility.host import HostInfo
+from trtllm_truss.engines.model_config import parse_checkpoint
 from trtllm_truss.settings.loading import parse_settings
 
 EXAMPLES = ROOT / "examples"

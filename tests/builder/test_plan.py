@@ -13,7 +13,7 @@ from trtllm_truss.builder.jobs import build_key
 from trtllm_truss.builder.plan import plan_build
 from trtllm_truss.builder.planning.engine_command import engine_command
 from trtllm_truss.builder.planning.target import Target
-from trtllm_truss.engines.checkpoint import parse_checkpoint
+from trtllm_truss.engines.model_config import parse_checkpoint
 from trtllm_truss.errors import SettingsError
 
 

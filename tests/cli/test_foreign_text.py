@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.engines.llm_api.checkpoints import llama, write_checkpoint
+from tests.engines.checkpoint.checkpoints import llama, write_checkpoint
 from tests.support.paths import ROOT
 from tests.support.serving import serving
 from tests.support.terminal import Terminal

@@ -13,7 +13,7 @@ from tests.support.fake_tensorrtllm import serve_engine, write_engine
 from tests.support.smollm2 import smollm2_file
 from tests.support.truss_process import Served, free_port
 
-from trtllm_truss.engines.llm_api.samplers import sampler_arguments
+from trtllm_truss.engines.checkpoint.samplers import sampler_arguments
 
 SECRETS = {
     **dict.fromkeys(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.engines.checkpoint.checkpoints import settings_for
 from tests.engines.engine_configs import config_0_9, listing, new_config
-from tests.engines.llm_api.checkpoints import settings_for
 
+from trtllm_truss.engines.checkpoint.arguments import completed
 from trtllm_truss.engines.concurrency import overcommits
 from trtllm_truss.engines.inspection import EngineDescription, EngineKind, inspect_config
-from trtllm_truss.engines.llm_api.arguments import completed
 from trtllm_truss.engines.scheduling import check_scheduling, max_stream_tokens, scheduling_of
 
 MAX, SURE = "max_utilization", "guaranteed_no_evict"

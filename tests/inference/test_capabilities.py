@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engines.llm_api.checkpoints import listing, llama, settings_for
+from tests.engines.checkpoint.checkpoints import listing, llama, settings_for
 
+from trtllm_truss.engines.checkpoint.adapters import Adapter
+from trtllm_truss.engines.checkpoint.arguments import completed
 from trtllm_truss.engines.inspection import Engine, inspect_config
-from trtllm_truss.engines.llm_api.adapters import Adapter
-from trtllm_truss.engines.llm_api.arguments import completed
 from trtllm_truss.inference.admission import Admission
 from trtllm_truss.inference.capabilities import Capabilities
 from trtllm_truss.settings.model import Settings

@@ -11,7 +11,7 @@ PACKAGE = ROOT / "packages/trtllm_truss"
 LAYERS = [
     *("errors", "literals", "printable", "validation", "requests"),
     *("settings", "settings.lmi_import", "guard"),
-    *("artifacts", "engines", "engines.llm_api", "engines.compatibility", "guides", "processes"),
+    *("artifacts", "engines", "engines.checkpoint", "engines.compatibility", "guides", "processes"),
     "machine",
     *("triton.protobuf", "triton.model_repository", "triton.client", "triton.server"),
     *("hosts", "text", "tool_calls"),

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.engines.llm_api.checkpoints import write_checkpoint
+from tests.engines.checkpoint.checkpoints import write_checkpoint
 from tests.support.paths import ROOT
 from tests.support.truss_process import free_port
 from tests.support.warm_python import run_warm

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.engines.checkpoint.checkpoints import GB, llama, write_checkpoint
 from tests.engines.engine_configs import (
     ENGINE_BYTES,
     Json,
@@ -19,7 +20,6 @@ from tests.engines.engine_configs import (
     old_config,
     rank_names,
 )
-from tests.engines.llm_api.checkpoints import GB, llama, write_checkpoint
 from tests.scaffold.conftest import TOKENIZER, Initialize
 from tests.support.fake_tensorrtllm import write_engine
 from tests.support.hub_server import HubServer

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from trtllm_truss.configuration import load_configuration
+from trtllm_truss.engines.checkpoint.arguments import completed
 from trtllm_truss.engines.compatibility.check import check_compatibility
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.diagnostics import Severity
 from trtllm_truss.engines.inspection import EngineKind, inspect_engine
-from trtllm_truss.engines.llm_api.arguments import completed
 from trtllm_truss.selftest.bench.results import CannotRun
 from trtllm_truss.selftest.checkpoint import write_checkpoint, write_converted_checkpoint
 from trtllm_truss.selftest.subjects import Kind, tiny_subject

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.engines.llm_api.checkpoints import settings_for
+from tests.engines.checkpoint.checkpoints import settings_for
 
 from trtllm_truss.serving.adapters import open_adapters
 from trtllm_truss.settings.loading import Environment

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.engines.llm_api.checkpoints import llama, write_checkpoint
+from tests.engines.checkpoint.checkpoints import llama, write_checkpoint
 from tests.support.paths import ROOT
 from tokenizers import Tokenizer, models
 

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engines.llm_api.checkpoints import write_checkpoint
+from tests.engines.checkpoint.checkpoints import write_checkpoint
 from tests.support.fake_tensorrtllm import write_engine
 from tests.support.paths import ROOT
 from tokenizers import AddedToken, Tokenizer, models
 
 from trtllm_truss.configuration import load_configuration
+from trtllm_truss.engines.checkpoint.arguments import completed
 from trtllm_truss.engines.concurrency import first_beam_width, max_beam_width
 from trtllm_truss.engines.inspection import inspect_engine
-from trtllm_truss.engines.llm_api.arguments import completed
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.inference.capabilities import Capabilities
 from trtllm_truss.serving.rendering import render_engine

@@ -12,8 +12,8 @@ import pytest
 import yaml
 from tests.builder.checkpoints import LLAMA_3_8B
 from tests.builder.llama_checkpoint import write_tiny_checkpoint
-from tests.engines.llm_api.checkpoints import llama
-from tests.engines.llm_api.checkpoints import write_checkpoint as write_unloadable_checkpoint
+from tests.engines.checkpoint.checkpoints import llama
+from tests.engines.checkpoint.checkpoints import write_checkpoint as write_unloadable_checkpoint
 from tests.support.booby_trap import set_traps
 from tests.support.fake_llm_api import fake_library, write_checkpoint
 from tests.support.fake_tensorrtllm import FAKE_ENGINE, write_engine

@@ -22,7 +22,7 @@ from trtllm_truss.builder.planning.conversion import conversion_command
 from trtllm_truss.builder.planning.cpu_plan import cpu_command
 from trtllm_truss.builder.planning.engine_command import engine_command
 from trtllm_truss.builder.planning.target import Target
-from trtllm_truss.engines.checkpoint import Checkpoint
+from trtllm_truss.engines.model_config import Checkpoint
 from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.model import Settings
 

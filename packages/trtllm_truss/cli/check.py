@@ -14,13 +14,13 @@ from trtllm_truss.cli.common import add_truss_options
 from trtllm_truss.cli.layout import read_config
 from trtllm_truss.cli.output import report, write
 from trtllm_truss.configuration import load_configuration
-from trtllm_truss.engines.checkpoint import Checkpoint
+from trtllm_truss.engines.checkpoint.arguments import completed
 from trtllm_truss.engines.compatibility.check import check_compatibility
 from trtllm_truss.engines.compatibility.checkpoints import loadable_since
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity, error, warning
 from trtllm_truss.engines.inspection import EngineDescription, EngineKind, inspect_engine
-from trtllm_truss.engines.llm_api.arguments import completed
+from trtllm_truss.engines.model_config import Checkpoint
 from trtllm_truss.engines.versions import image_for
 from trtllm_truss.errors import ArtifactError, SettingsError, TrussError
 from trtllm_truss.machine.checks import check_machine

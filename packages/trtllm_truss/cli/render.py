@@ -9,9 +9,9 @@ from trtllm_truss.cli.common import add_truss_options, require_empty
 from trtllm_truss.cli.layout import read_config
 from trtllm_truss.cli.output import echo
 from trtllm_truss.configuration import load_configuration
+from trtllm_truss.engines.checkpoint.arguments import completed
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.inspection import inspect_engine
-from trtllm_truss.engines.llm_api.arguments import completed
 from trtllm_truss.machine.runtime import find_runtime
 from trtllm_truss.serving.adapters import adapters_of, open_adapters
 from trtllm_truss.serving.preflight import (

@@ -10,7 +10,6 @@ from typing import Any
 
 from pydantic import Field
 
-from trtllm_truss.engines.checkpoint import Checkpoint, parse_checkpoint
 from trtllm_truss.engines.config_schemas import CONFIG_FILE, parse_config
 from trtllm_truss.engines.gguf import read_metadata
 from trtllm_truss.engines.json_files import (
@@ -35,6 +34,7 @@ from trtllm_truss.engines.manifest import (
     parse_manifest,
     read_manifest,
 )
+from trtllm_truss.engines.model_config import Checkpoint, parse_checkpoint
 from trtllm_truss.engines.rank_files import ENGINE_SUFFIX, RankFiles, match_rank_files
 from trtllm_truss.engines.tensorrt_llm_config import EngineConfig, Quantization
 from trtllm_truss.engines.weight_files import INDEX_FILE, WeightFiles, find_weights
@@ -66,7 +66,7 @@ class EngineDescription:
     Attributes:
         kind: its kind.
         max_sequence_tokens: limit of prompt and generated tokens together.
-        max_input_tokens: limit of prompt tokens; the settings may raise it (`engines.llm_api`).
+        max_input_tokens: limit of prompt tokens; the settings may raise it (`engines.checkpoint`).
         max_batch_size: sequences that run at once.
         max_beam_width: beams a request may ask for.
         tensor_parallelism: GPUs that one layer is split over.
@@ -77,7 +77,7 @@ class EngineDescription:
         weights: the files of a checkpoint's weights; None for other kinds.
         weight_format: the number format of a checkpoint's weights; None for other kinds.
         llm_args: the arguments of ``tensorrt_llm.LLM``, once the settings have completed a
-            checkpoint (`engines.llm_api`); None before and for other kinds.
+            checkpoint (`engines.checkpoint`); None before and for other kinds.
         manifest: the record of its build, if any.
         placement: its location in the repository.
     """

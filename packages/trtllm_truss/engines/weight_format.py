@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trtllm_truss.engines.checkpoint import Checkpoint
+from trtllm_truss.engines.model_config import Checkpoint
 from trtllm_truss.engines.tensorrt_llm_config import Quantization
 from trtllm_truss.literals import Release
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trtllm_truss.engines.capacity import Capacity
+from trtllm_truss.engines.checkpoint.samplers import is_cpp_sampler
 from trtllm_truss.engines.concurrency import (
     guided_decoding_backend,
     kv_cache_tokens,
@@ -14,7 +15,6 @@ from trtllm_truss.engines.concurrency import (
     one_beam_width,
 )
 from trtllm_truss.engines.inspection import Engine, EngineKind
-from trtllm_truss.engines.llm_api.samplers import is_cpp_sampler
 from trtllm_truss.engines.scheduling import max_stream_tokens
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.requests import GenerationRequest

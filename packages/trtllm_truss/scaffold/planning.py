@@ -14,12 +14,12 @@ from trtllm_truss.builder.jobs import prepare_build
 from trtllm_truss.builder.sources import find_checkpoint
 from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.accelerators import find_capability, parse_accelerator
+from trtllm_truss.engines.checkpoint.arguments import completed
 from trtllm_truss.engines.compatibility.check import check_compatibility
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.diagnostics import error
 from trtllm_truss.engines.inspection import EngineDescription, EngineKind
 from trtllm_truss.engines.json_files import parse_json
-from trtllm_truss.engines.llm_api.arguments import completed
 from trtllm_truss.engines.manifest import MANIFEST_FILE
 from trtllm_truss.engines.versions import version_in
 from trtllm_truss.errors import ArtifactError, SettingsError

@@ -25,12 +25,12 @@ from trtllm_truss.engines.capacity import (
     parent_bytes,
     step_bytes,
 )
+from trtllm_truss.engines.checkpoint.arguments import Description, completed
 from trtllm_truss.engines.compatibility.check import check_compatibility
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity
 from trtllm_truss.engines.file_checks import check_files
 from trtllm_truss.engines.inspection import Engine, EngineDescription, inspect_engine
-from trtllm_truss.engines.llm_api.arguments import Description, completed
 from trtllm_truss.engines.rank_files import opened_ranks
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.machine.checks import check_machine

@@ -19,7 +19,7 @@ from trtllm_truss.backends.llm_api.engine import LlmEngine
 from trtllm_truss.backends.llm_api.library import Library, import_library
 from trtllm_truss.backends.llm_api.parameters import Adapter, LlmSettings
 from trtllm_truss.backends.llm_api.request import SERVED_WITH_PENALTIES
-from trtllm_truss.engines.llm_api.samplers import sampler_arguments
+from trtllm_truss.engines.checkpoint.samplers import sampler_arguments
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.machine.triton import find_installation
 from trtllm_truss.triton.model_repository.repository import render_repository

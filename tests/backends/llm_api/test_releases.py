@@ -10,7 +10,7 @@ from tests.backends.llm_api.test_engine import answer
 from tests.support.fake_llm_api import COUNTING
 
 from trtllm_truss.backends.llm_api.engine import LlmEngine
-from trtllm_truss.engines.llm_api.combinations import combine
+from trtllm_truss.engines.checkpoint.combinations import combine
 
 RELEASES = ("1.0.0", "1.2.1", "1.3.0rc20")
 OTHER_SAMPLER: dict[str, dict[str, Any]] = {

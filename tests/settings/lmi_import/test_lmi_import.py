@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import yaml
 from pydantic import BaseModel
-from tests.engines.llm_api.checkpoints import listing, llama
+from tests.engines.checkpoint.checkpoints import listing, llama
 from tests.support.paths import ROOT
 
 from trtllm_truss.cli.main import main
+from trtllm_truss.engines.checkpoint.arguments import completed
 from trtllm_truss.engines.inspection import inspect_config
-from trtllm_truss.engines.llm_api.arguments import completed
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.build import Build

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtllm_truss.backends.token_model.parameters import ParameterError
-from trtllm_truss.engines.llm_api.samplers import honours_penalties
+from trtllm_truss.engines.checkpoint.samplers import honours_penalties
 
 _MPI_VARIABLES = re.compile(
     r"OMPI_COMM_WORLD_(SIZE|RANK|LOCAL_SIZE|LOCAL_RANK|NODE_RANK)$"

@@ -14,7 +14,7 @@ from trtllm_truss.builder.planning.engine_command import PAGED_CONTEXT_USERS, wa
 from trtllm_truss.builder.planning.families import FAMILIES, Family, find_family
 from trtllm_truss.builder.planning.flags import BUILD_FLAGS, NEWEST, OLDEST
 from trtllm_truss.builder.planning.target import Target
-from trtllm_truss.engines.checkpoint import Checkpoint
+from trtllm_truss.engines.model_config import Checkpoint
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.model import Settings

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from trtllm_truss.builder.checks.quantization import quantized_already
 from trtllm_truss.builder.planning.cpu_plan import CPU_ARCHITECTURES, CPU_BLOCK, cpu_quantizations
-from trtllm_truss.engines.checkpoint import Checkpoint
+from trtllm_truss.engines.model_config import Checkpoint
 from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.model import Settings
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from trtllm_truss.builder.gguf.safetensors_files import StoredTensor, find_tensors
 from trtllm_truss.builder.gguf.vocabulary import add_vocabulary
-from trtllm_truss.engines.checkpoint import CONFIG_FILE, Checkpoint, parse_checkpoint
+from trtllm_truss.engines.model_config import CONFIG_FILE, Checkpoint, parse_checkpoint
 from trtllm_truss.errors import ArtifactError
 
 Weights = NDArray[np.float32]

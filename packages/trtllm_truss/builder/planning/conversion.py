@@ -7,7 +7,7 @@ cache; ``quantize.py`` calibrates everything else, for all families.
 from __future__ import annotations
 
 from trtllm_truss.builder.planning.families import Family
-from trtllm_truss.engines.checkpoint import Checkpoint
+from trtllm_truss.engines.model_config import Checkpoint
 from trtllm_truss.literals import Release
 from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.model import Settings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trtllm_truss.engines.checkpoint import Checkpoint
+from trtllm_truss.engines.model_config import Checkpoint
 from trtllm_truss.settings.build import Build
 
 CPU_ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM")

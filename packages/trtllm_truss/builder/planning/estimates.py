@@ -17,7 +17,7 @@ from trtllm_truss.builder.planning.families import Family
 from trtllm_truss.builder.planning.flags import BUILD_FLAGS
 from trtllm_truss.builder.planning.target import Target
 from trtllm_truss.engines.capacity import CacheKnobs, CacheShape, Capacity, kv_cache_capacity
-from trtllm_truss.engines.checkpoint import Checkpoint
+from trtllm_truss.engines.model_config import Checkpoint
 from trtllm_truss.engines.tensorrt_llm_config import (
     EngineConfig,
     Limits,

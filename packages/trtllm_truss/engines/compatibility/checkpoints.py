@@ -9,17 +9,17 @@ import math
 import re
 from collections.abc import Iterator
 
-from trtllm_truss.engines.checkpoint import Checkpoint
-from trtllm_truss.engines.compatibility.host import HostInfo
-from trtllm_truss.engines.diagnostics import Diagnostic, error, warning
-from trtllm_truss.engines.inspection import EngineDescription
-from trtllm_truss.engines.llm_api.architectures import (
+from trtllm_truss.engines.checkpoint.architectures import (
     ARCHITECTURES,
     COMPLETE_BEFORE,
     OTHER_BACKENDS,
 )
-from trtllm_truss.engines.llm_api.arguments import unused_keys
-from trtllm_truss.engines.llm_api.samplers import honours_seeds
+from trtllm_truss.engines.checkpoint.arguments import unused_keys
+from trtllm_truss.engines.checkpoint.samplers import honours_seeds
+from trtllm_truss.engines.compatibility.host import HostInfo
+from trtllm_truss.engines.diagnostics import Diagnostic, error, warning
+from trtllm_truss.engines.inspection import EngineDescription
+from trtllm_truss.engines.model_config import Checkpoint
 from trtllm_truss.engines.versions import IMAGES
 from trtllm_truss.engines.weight_format import WeightFormat
 from trtllm_truss.literals import Release, exact_release, release

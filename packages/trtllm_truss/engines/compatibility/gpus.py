@@ -15,11 +15,11 @@ from trtllm_truss.engines.accelerators import (
     AcceleratorRequest,
     parse_accelerator,
 )
+from trtllm_truss.engines.checkpoint.architectures import ARCHITECTURES
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.diagnostics import Diagnostic, error, warning
 from trtllm_truss.engines.gpus import ComputeCapability, Gpu
 from trtllm_truss.engines.inspection import EngineDescription, EngineKind
-from trtllm_truss.engines.llm_api.architectures import ARCHITECTURES
 from trtllm_truss.engines.tensorrt_llm_config import Quantization
 
 MINIMUM_CAPABILITY: dict[str, ComputeCapability] = {

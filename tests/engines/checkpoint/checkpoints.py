@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from trtllm_truss.engines.checkpoint.arguments import completed
 from trtllm_truss.engines.inspection import EngineDescription, inspect_config
-from trtllm_truss.engines.llm_api.arguments import completed
 from trtllm_truss.settings.loading import parse_settings
 from trtllm_truss.settings.model import Settings
 

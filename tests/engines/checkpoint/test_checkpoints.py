@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engines.llm_api.checkpoints import Json, listing, llama, write_checkpoint
+from tests.engines.checkpoint.checkpoints import Json, listing, llama, write_checkpoint
 
 from trtllm_truss.engines.file_checks import needed_files
 from trtllm_truss.engines.inspection import EngineKind, inspect_config, inspect_engine

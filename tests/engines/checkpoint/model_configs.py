@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.engines.llm_api.checkpoints import Json, llama
+from tests.engines.checkpoint.checkpoints import Json, llama
 
 NEVER = None
 FP8_BLOCKS = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}

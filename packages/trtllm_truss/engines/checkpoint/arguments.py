@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from trtllm_truss.engines.checkpoint.adapters import Adapter, lora_config
+from trtllm_truss.engines.checkpoint.combinations import CHUNKED, chunks, combine, reuses
+from trtllm_truss.engines.checkpoint.samplers import sampler_arguments, samples
 from trtllm_truss.engines.diagnostics import Diagnostic, warning
 from trtllm_truss.engines.gpus import ComputeCapability
 from trtllm_truss.engines.inspection import EngineDescription, EngineKind
-from trtllm_truss.engines.llm_api.adapters import Adapter, lora_config
-from trtllm_truss.engines.llm_api.combinations import CHUNKED, chunks, combine, reuses
-from trtllm_truss.engines.llm_api.samplers import sampler_arguments, samples
 from trtllm_truss.engines.scheduling import scheduling_of
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.llm_args import SECTION

@@ -24,8 +24,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trtllm_truss.engines.checkpoint import Checkpoint
 from trtllm_truss.engines.gpus import ComputeCapability
+from trtllm_truss.engines.model_config import Checkpoint
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.literals import Release, exact_release
 from trtllm_truss.settings.llm_args import SECTION

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.engines.llm_api.checkpoints import listing, llama, settings_for
-from tests.engines.llm_api.model_configs import MODELS
+from tests.engines.checkpoint.checkpoints import listing, llama, settings_for
+from tests.engines.checkpoint.model_configs import MODELS
 
+from trtllm_truss.engines.checkpoint.adapters import Adapter
+from trtllm_truss.engines.checkpoint.arguments import completed
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.inspection import EngineDescription, inspect_config
-from trtllm_truss.engines.llm_api.adapters import Adapter
-from trtllm_truss.engines.llm_api.arguments import completed
 from trtllm_truss.errors import SettingsError
 
 ADAPTER = Adapter(8, frozenset({"attn_q"}))

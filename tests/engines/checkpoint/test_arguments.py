@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.engines.checkpoint.checkpoints import complete, llama, settings_for
+from tests.engines.checkpoint.model_configs import MODELS
 from tests.engines.engine_configs import listing as engine_listing
 from tests.engines.engine_configs import new_config
-from tests.engines.llm_api.checkpoints import complete, llama, settings_for
-from tests.engines.llm_api.model_configs import MODELS
 from tests.support.fake_tensorrtllm import write_engine
 
+from trtllm_truss.engines.checkpoint.arguments import completed
 from trtllm_truss.engines.compatibility.check import check_compatibility
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.concurrency import (
@@ -26,7 +27,6 @@ from trtllm_truss.engines.inspection import (
     inspect_config,
     inspect_engine,
 )
-from trtllm_truss.engines.llm_api.arguments import completed
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.literals import rows_for
 from trtllm_truss.settings.llm_arguments import LLM_ARGUMENTS

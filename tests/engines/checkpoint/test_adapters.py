@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 import pytest
-from tests.engines.llm_api.checkpoints import listing, llama, settings_for
+from tests.engines.checkpoint.checkpoints import listing, llama, settings_for
 
+from trtllm_truss.engines.checkpoint.adapters import Adapter, parse_adapter
+from trtllm_truss.engines.checkpoint.arguments import completed
 from trtllm_truss.engines.inspection import EngineDescription, EngineKind, inspect_config
-from trtllm_truss.engines.llm_api.adapters import Adapter, parse_adapter
-from trtllm_truss.engines.llm_api.arguments import completed
 from trtllm_truss.errors import ArtifactError, SettingsError
 
 SQL = Adapter(16, frozenset({"attn_q", "attn_v"}))

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.engines.llm_api.checkpoints import GB, complete, listing, llama, settings_for
-from tests.engines.llm_api.model_configs import DEEPSEEK, LATENT, MODELS, config
+from tests.engines.checkpoint.checkpoints import GB, complete, listing, llama, settings_for
+from tests.engines.checkpoint.model_configs import DEEPSEEK, LATENT, MODELS, config
 
 from trtllm_truss.engines.accelerators import ACCELERATORS
 from trtllm_truss.engines.capacity import CacheKnobs, CacheShape, kv_cache_capacity, step_bytes
+from trtllm_truss.engines.checkpoint.arguments import completed
 from trtllm_truss.engines.compatibility.check import check_compatibility
 from trtllm_truss.engines.compatibility.checkpoints import loadable_since
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity
 from trtllm_truss.engines.gpus import Gpu
 from trtllm_truss.engines.inspection import EngineDescription, inspect_config
-from trtllm_truss.engines.llm_api.arguments import completed
 from trtllm_truss.engines.versions import SYSTEM_PYTHON
 from trtllm_truss.serving.preflight import cache_capacity
 
