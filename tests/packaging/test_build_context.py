@@ -69,7 +69,8 @@ def copied(context: Path) -> list[Path]:
 def test_the_image_gets_what_load_needs(context: Path) -> None:
     names = {str(path.relative_to(context)) for path in copied(context)}
     package = ROOT / "packages/trtllm_truss"
-    ours = {str(p.relative_to(ROOT)) for p in package.rglob("*.py") if "__pycache__" not in str(p)}
+    files = [*package.rglob("*.py"), *package.rglob("*.toml")]
+    ours = {str(p.relative_to(ROOT)) for p in files if "__pycache__" not in str(p)}
     assert ours <= names
     assert {
         "config.yaml",

@@ -9,7 +9,7 @@ from tests.support.paths import ROOT
 
 PACKAGE = ROOT / "packages/trtllm_truss"
 LAYERS = [
-    *("errors", "literals", "printable", "validation", "requests"),
+    *("errors", "literals", "releases", "printable", "validation", "requests"),
     *("settings", "settings.lmi_import", "guard"),
     *("artifacts", "engines", "engines.checkpoint", "engines.compatibility", "guides", "processes"),
     "machine",

@@ -7,7 +7,7 @@ from tools.docs.lmi_options import LMI_OPTIONS
 from trtllm_truss.builder.planning.families import FAMILIES, Family
 from trtllm_truss.builder.planning.flags import BUILD_FLAGS, NEWEST, OLDEST, BuildFlag
 from trtllm_truss.engines.versions import PINNED_VERSION
-from trtllm_truss.literals import Release, release
+from trtllm_truss.releases.versions import Release, release
 
 
 def build_tables() -> dict[str, str]:

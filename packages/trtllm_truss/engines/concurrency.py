@@ -6,7 +6,7 @@ from trtllm_truss.engines.capacity import CacheKnobs, Capacity
 from trtllm_truss.engines.inspection import Engine, EngineDescription, EngineKind
 from trtllm_truss.engines.scheduling import MAX_UTILIZATION, scheduling_of
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.literals import release
+from trtllm_truss.releases.versions import release
 from trtllm_truss.settings.model import Settings
 
 _ANY_WIDTH_SINCE = (0, 10)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from trtllm_truss.engines.diagnostics import Diagnostic, error, warning
 from trtllm_truss.engines.inspection import EngineDescription, EngineKind
-from trtllm_truss.literals import release
+from trtllm_truss.releases.versions import release
 from trtllm_truss.settings.runtime import RuntimeOptions
 
 MAX_UTILIZATION, NO_EVICTION = "max_utilization", "guaranteed_no_evict"

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from trtllm_truss.engines.json_files import INT32_MAX, JsonObject, PluginFlag, Size
-from trtllm_truss.literals import release
+from trtllm_truss.releases.versions import release
 
 _PACKED_PROMPTS_SINCE = (0, 11)
 _OLD_TOKENS_PER_BLOCK = 64

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from trtllm_truss.literals import Release, release
+from trtllm_truss.releases.versions import Release, release
 
 _IMAGE = "nvcr.io/nvidia/tritonserver:{tag}-trtllm-python-py3"
 _IMAGE_NAME = re.compile(r"(?:^|/)tritonserver:([0-9]{2}\.[0-9]{2})-trtllm-python-py3(?:@|$)")

@@ -13,7 +13,7 @@ from typing import Any
 
 from trtllm_truss.engines.model_config import Checkpoint
 from trtllm_truss.engines.tensorrt_llm_config import Quantization
-from trtllm_truss.literals import Release
+from trtllm_truss.releases.versions import Release
 
 QUANTIZATION_FILE = "hf_quant_config.json"
 """ModelOpt's description of quantized weights, beside a checkpoint's ``config.json``."""

@@ -14,7 +14,7 @@ from trtllm_truss.errors import InvalidRequest, QueueFull
 from trtllm_truss.guides.guide import CheckFailed, Guide, GuideFault, TooManyGuides
 from trtllm_truss.guides.kept import KeptGuides
 from trtllm_truss.guides.validator import GuideValidator
-from trtllm_truss.literals import release
+from trtllm_truss.releases.versions import release
 from trtllm_truss.requests import GenerationRequest
 from trtllm_truss.requests import Guide as WantedGuide
 from trtllm_truss.settings.model import Settings

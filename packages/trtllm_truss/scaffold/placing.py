@@ -11,7 +11,7 @@ from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity, shortlist
 from trtllm_truss.engines.gpus import ComputeCapability
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.literals import Release, release
+from trtllm_truss.releases.versions import Release, release
 from trtllm_truss.settings.model import Settings
 
 DEGREES = (1, 2, 4, 8)

@@ -21,7 +21,7 @@ from trtllm_truss.engines.compatibility.checkpoints import FIRST_RELEASE
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.concurrency import batch_size, kv_cache_tokens, scheduler_count
 from trtllm_truss.engines.inspection import EngineKind
-from trtllm_truss.literals import Release, release
+from trtllm_truss.releases.versions import Release, release
 from trtllm_truss.scaffold.folder import write_folder
 from trtllm_truss.selftest.bench.bench import Bench
 from trtllm_truss.selftest.bench.direct import DirectEngine

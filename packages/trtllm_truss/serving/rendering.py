@@ -16,7 +16,7 @@ from trtllm_truss.engines.concurrency import (
 from trtllm_truss.engines.inspection import Engine, EngineKind
 from trtllm_truss.engines.scheduling import scheduling_of
 from trtllm_truss.engines.without_code import without_code
-from trtllm_truss.literals import rows_for
+from trtllm_truss.releases.tables import rows_for
 from trtllm_truss.settings.llm_runtime_keys import KEPT_KEYS
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.runtime import ParameterValue

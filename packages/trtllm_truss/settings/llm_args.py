@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.literals import describe_releases, release, rows_for
+from trtllm_truss.releases.tables import describe_releases, rows_for
+from trtllm_truss.releases.versions import release
 from trtllm_truss.settings.llm_arguments import (
     COMPLETE_BEFORE,
     DECODING_TYPES,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from trtllm_truss.literals import Release
+from trtllm_truss.releases.versions import Release
 
 COMPLETE_BEFORE: Release = (1, 3)
 """The first release with arguments that the table may lack."""

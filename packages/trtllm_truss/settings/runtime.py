@@ -12,7 +12,8 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.literals import BOOLEANS, describe_releases, rows_for
+from trtllm_truss.literals import BOOLEANS
+from trtllm_truss.releases.tables import describe_releases, rows_for
 from trtllm_truss.settings.llm_args import (
     SECTION,
     check_llm_args,

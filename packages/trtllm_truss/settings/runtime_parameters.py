@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from trtllm_truss.literals import Release
+from trtllm_truss.releases.versions import Release
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from trtllm_truss.engines.compatibility.check import check_compatibility
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.inspection import EngineDescription, inspect_config
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.literals import exact_release
+from trtllm_truss.releases.versions import exact_release
 
 CPP, TORCH = {"sampler_type": "TRTLLMSampler"}, {"sampler_type": "TorchSampler"}
 AUTO, MTP = {"sampler_type": "auto"}, {"speculative_config": {"decoding_type": "MTP"}}

@@ -5,7 +5,7 @@ import struct
 import pytest
 from tritonclient.grpc import service_pb2
 
-from trtllm_truss.literals import rows_for
+from trtllm_truss.releases.tables import rows_for
 from trtllm_truss.requests import Guide, Sampling
 from trtllm_truss.triton.client.request import EngineChunk, EngineRequest
 from trtllm_truss.triton.client.tensors import (

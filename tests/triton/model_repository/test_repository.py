@@ -9,7 +9,7 @@ from tritonclient.grpc import model_config_pb2
 
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.literals import rows_for
+from trtllm_truss.releases.tables import rows_for
 from trtllm_truss.settings.runtime_parameters import PARAMETERS
 from trtllm_truss.triton.model_repository.contract import (
     INPUTS,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from trtllm_truss.builder.planning.families import Family
 from trtllm_truss.engines.model_config import Checkpoint
-from trtllm_truss.literals import Release
+from trtllm_truss.releases.versions import Release
 from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.quantization import Awq, Fp8, SmoothQuant, WeightOnly

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trtllm_truss.builder.planning.conversion import resolved_dtype
 from trtllm_truss.builder.planning.flags import BUILD_FLAGS, FIXED_FLAGS, BuildFlag, Form
 from trtllm_truss.engines.model_config import Checkpoint
-from trtllm_truss.literals import Release
+from trtllm_truss.releases.versions import Release
 from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.model import Settings
 

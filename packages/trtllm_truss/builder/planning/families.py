@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trtllm_truss.literals import Release
+from trtllm_truss.releases.versions import Release
 
 _MOVED_IN: Release = (0, 19)
 _WEIGHT_ONLY = frozenset({"int8_weight_only", "int4_weight_only"})

@@ -10,7 +10,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from trtllm_truss.literals import Release
+from trtllm_truss.releases.versions import Release
 
 OLDEST: Release = (0, 9)
 """Earlier images lack TensorRT-LLM's Python package: they serve engines but cannot build."""

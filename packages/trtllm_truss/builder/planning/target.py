@@ -8,7 +8,7 @@ from trtllm_truss.engines.accelerators import parse_accelerator
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.gpus import ComputeCapability
 from trtllm_truss.engines.versions import PINNED_VERSION
-from trtllm_truss.literals import Release, release
+from trtllm_truss.releases.versions import Release, release
 
 
 @dataclass(frozen=True, slots=True)

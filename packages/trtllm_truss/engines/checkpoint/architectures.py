@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trtllm_truss.engines.gpus import ComputeCapability
-from trtllm_truss.literals import Release
+from trtllm_truss.releases.versions import Release
 
 COMPLETE_BEFORE: Release = (1, 4)
 """The first release with architectures that the table may lack."""

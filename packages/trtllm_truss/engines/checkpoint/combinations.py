@@ -27,7 +27,7 @@ from typing import Any
 from trtllm_truss.engines.gpus import ComputeCapability
 from trtllm_truss.engines.model_config import Checkpoint
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.literals import Release, exact_release
+from trtllm_truss.releases.versions import Release, exact_release
 from trtllm_truss.settings.llm_args import SECTION
 
 CHUNKED = "enable_chunked_prefill"

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trtllm_truss.literals import Release, exact_release
+from trtllm_truss.releases.versions import Release, exact_release
 
 CPP_SAMPLER = "TRTLLMSampler"
 

@@ -18,7 +18,7 @@ from trtllm_truss.engines.rank_files import RankFiles
 from trtllm_truss.engines.scheduling import check_scheduling
 from trtllm_truss.engines.tensorrt_llm_config import EngineConfig, Quantization
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.literals import release
+from trtllm_truss.releases.versions import release
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.runtime import RuntimeOptions
 

@@ -22,7 +22,7 @@ from trtllm_truss.engines.inspection import EngineDescription
 from trtllm_truss.engines.model_config import Checkpoint
 from trtllm_truss.engines.versions import IMAGES
 from trtllm_truss.engines.weight_format import WeightFormat
-from trtllm_truss.literals import Release, exact_release, release
+from trtllm_truss.releases.versions import Release, exact_release, release
 from trtllm_truss.settings.model import Settings
 
 FIRST_RELEASE: Release = (1, 0)

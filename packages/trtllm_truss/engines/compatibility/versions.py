@@ -20,7 +20,7 @@ from trtllm_truss.engines.versions import (
     image_for,
     minimum_driver,
 )
-from trtllm_truss.literals import Release, release
+from trtllm_truss.releases.versions import Release, release
 
 
 def check_versions(config: EngineConfig, host: HostInfo) -> Iterator[Diagnostic]:

@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from trtllm_truss.literals import rows_for
+from trtllm_truss.releases.tables import rows_for
 from trtllm_truss.requests import Sampling
 from trtllm_truss.triton.client.client import STREAM_INFER, TritonClient
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection

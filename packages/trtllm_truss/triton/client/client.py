@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 
-from trtllm_truss.literals import rows_for
+from trtllm_truss.releases.tables import rows_for
 from trtllm_truss.triton.client.failures import unavailable
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
 from trtllm_truss.triton.client.request import EngineRequest

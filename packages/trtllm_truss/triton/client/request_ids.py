@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import secrets
 
-from trtllm_truss.literals import release
+from trtllm_truss.releases.versions import release
 
 _ANY_TEXT_SINCE = (0, 10)
 

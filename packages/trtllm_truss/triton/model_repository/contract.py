@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from trtllm_truss.literals import Release, release, rows_for
+from trtllm_truss.releases.tables import rows_for
+from trtllm_truss.releases.versions import Release, release
 
 MODEL_NAME = "tensorrt_llm"
 _FIRST: Release = (0, 7)

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.literals import release, rows_for
+from trtllm_truss.releases.tables import rows_for
+from trtllm_truss.releases.versions import release
 from trtllm_truss.triton.model_repository.contract import INPUTS, OUTPUTS
 from trtllm_truss.triton.model_repository.repository import CONFIG_FILE, read_config, write_config
 from trtllm_truss.triton.protobuf import model_config_pb2

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from google.protobuf import text_format
 
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.literals import rows_for
+from trtllm_truss.releases.tables import rows_for
 from trtllm_truss.settings.runtime import ParameterValue
 from trtllm_truss.settings.runtime_parameters import PARAMETERS
 from trtllm_truss.triton.model_repository.contract import (
