@@ -1,0 +1,72 @@
+"""The files of data by release: known columns of the right types, in ranges that do not overlap."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, get_type_hints
+
+import pytest
+from pydantic import TypeAdapter
+
+from trtllm_truss.engines.versions import IMAGES
+from trtllm_truss.releases.tables import COMMON, FOLDER, read_file, read_table
+from trtllm_truss.releases.versions import Release, release
+from trtllm_truss.triton.model_repository.contract import Tensor
+
+TABLES: dict[str, Callable[..., Any]] = {
+    "contract.inputs": Tensor,
+    "contract.outputs": Tensor,
+    "contract.llm_api_inputs": Tensor,
+    "contract.llm_api_outputs": Tensor,
+}
+"""The type of the rows of every section."""
+KEYS: dict[str, str] = {}
+"""The column of the names, where it is not `name`."""
+UNPUBLISHED = {(1, 3), (1, 4)}
+"""Releases without an image that facts are known of."""
+PUBLISHED = {release(image.tensorrt_llm)[:2] for image in IMAGES} | {(0, 6)}
+
+each_table = pytest.mark.parametrize("table", TABLES)
+
+
+def rows_of(table: str) -> tuple[Any, ...]:
+    file, _, section = table.partition(".")
+    return read_table(file, section, TABLES[table], KEYS.get(table, "name"))
+
+
+def test_every_section_is_a_table() -> None:
+    sections = {
+        f"{file.stem}.{section}"
+        for file in FOLDER.glob("*.toml")
+        for section in read_file(file.stem).keys() - {COMMON}
+    }
+    assert sections == TABLES.keys()
+
+
+@each_table
+def test_rows_have_the_types_of_their_columns_and_a_source(table: str) -> None:
+    columns = {name: TypeAdapter(hint) for name, hint in get_type_hints(TABLES[table]).items()}
+    for row in rows_of(table):
+        for name, column in columns.items():
+            column.validate_python(getattr(row, name), strict=True)
+        assert row.source.strip(), row
+
+
+@each_table
+def test_ranges_are_of_known_releases_and_do_not_overlap(table: str) -> None:
+    by_name: dict[str, list[tuple[Release, Release | None]]] = {}
+    for row in rows_of(table):
+        columns = {field.name: getattr(row, field.name) for field in dataclasses.fields(row)}
+        for name, value in columns.items():
+            if name.endswith(("since", "until")) and value:
+                assert value[:2] in PUBLISHED | UNPUBLISHED, row
+        if "since" in columns:
+            name = columns[KEYS.get(table, "name")]
+            by_name.setdefault(name, []).append((row.since, row.until))
+    for ranges in by_name.values():
+        assert all(until is None or since < until for since, until in ranges), ranges
+        for (_, until), (since, _) in pairwise(ranges):
+            assert until is not None, ranges
+            assert until <= since, ranges
