@@ -1,14 +1,24 @@
-"""config.yaml as a whole, validated in one place for the server and every command."""
+"""config.yaml as a whole, read and validated in one place for the server and every command."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
+
 from trtllm_truss.engines.compatibility.host import HostInfo
+from trtllm_truss.errors import SettingsError
 from trtllm_truss.machine.runtime import find_runtime
 from trtllm_truss.settings.loading import parse_settings
 from trtllm_truss.settings.model import Settings
+
+_WITH_FOLDERS = {
+    *("engine_repository", "tokenizer_repository", "lora_adapters"),
+    *("build", "runtime"),
+}
+"""Keys of `model_metadata` whose values can be local folders, or hold some."""
 
 
 class Configuration(NamedTuple):
@@ -48,3 +58,44 @@ def load_configuration(
     if version is not None:
         settings.runtime.check_version(version)
     return Configuration(settings, defaults)
+
+
+def read_config(truss: Path, config: Path | None) -> dict[str, Any]:
+    """Read `config`, by default the Truss's config.yaml; its relative folders become absolute.
+
+    Raises:
+        SettingsError: the file does not exist or is not a YAML mapping.
+    """
+    file = config or truss / "config.yaml"
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SettingsError(
+            f"{file} does not exist; name the Truss's folder with --truss or its configuration "
+            "with --config."
+        ) from None
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else "unknown"
+        raise SettingsError(f"{file} is not valid YAML: {error.problem} (line {line}).") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SettingsError(f"{file} cannot be read: {error}") from None
+    if not isinstance(content, dict):
+        raise SettingsError(f"{file} is not a settings file; it must map keys to values.")
+    _anchor_folders(content)
+    return content
+
+
+def _anchor_folders(settings: dict[str, Any]) -> None:
+    """Make relative folders absolute: the server runs in another folder, hosts compare them."""
+    metadata = settings.get("model_metadata")
+    if isinstance(metadata, dict):
+        for name in _WITH_FOLDERS & metadata.keys():
+            metadata[name] = _anchored(metadata[name])
+
+
+def _anchored(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _anchored(item) for name, item in value.items()}
+    if isinstance(value, str) and value.startswith(("./", "../")):
+        return str(Path(value).resolve())
+    return value

@@ -11,9 +11,8 @@ from typing import Any
 from trtllm_truss.artifacts.open_repository import is_remote
 from trtllm_truss.builder.jobs import prepare_build
 from trtllm_truss.cli.common import add_truss_options
-from trtllm_truss.cli.layout import read_config
 from trtllm_truss.cli.output import report, write
-from trtllm_truss.configuration import load_configuration
+from trtllm_truss.configuration import load_configuration, read_config
 from trtllm_truss.engines.checkpoint.arguments import completed
 from trtllm_truss.engines.compatibility.check import check_compatibility
 from trtllm_truss.engines.compatibility.checkpoints import loadable_since

@@ -11,9 +11,8 @@ from typing import Any
 import yaml
 
 from trtllm_truss.cli.common import add_truss_options
-from trtllm_truss.cli.layout import read_config
 from trtllm_truss.cli.output import echo, write
-from trtllm_truss.configuration import load_configuration
+from trtllm_truss.configuration import load_configuration, read_config
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.scaffold.consent import consent_text

@@ -6,9 +6,8 @@ import argparse
 from pathlib import Path
 
 from trtllm_truss.cli.common import add_truss_options, require_empty
-from trtllm_truss.cli.layout import read_config
 from trtllm_truss.cli.output import echo
-from trtllm_truss.configuration import load_configuration
+from trtllm_truss.configuration import load_configuration, read_config
 from trtllm_truss.engines.checkpoint.arguments import completed
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.inspection import inspect_engine

@@ -6,8 +6,8 @@ import argparse
 import os
 from pathlib import Path
 
-from trtllm_truss.cli.layout import read_config
 from trtllm_truss.cli.output import echo, report
+from trtllm_truss.configuration import read_config
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.processes.leftovers import sweep, temporary_folder
 from trtllm_truss.selftest.bench.results import Result

@@ -9,11 +9,11 @@ from itertools import combinations
 from types import FrameType
 
 from trtllm_truss.cli.common import add_truss_options
-from trtllm_truss.cli.layout import read_config
 from trtllm_truss.cli.local_main import is_private
 from trtllm_truss.cli.output import echo
 from trtllm_truss.cli.remote_api import RemoteApi
 from trtllm_truss.cli.truss_server import TrussServer
+from trtllm_truss.configuration import read_config
 from trtllm_truss.console.pulse import Pulse
 from trtllm_truss.errors import SettingsError, StartupError
 from trtllm_truss.settings.loading import parse_settings
