@@ -50,7 +50,7 @@ $(READY): requirements.txt requirements-dev.txt requirements-wheels.txt pyprojec
 	@echo "setup 3/3: trtllm-truss itself"
 	@rm -rf packages/*.egg-info
 	@$(PIP) --no-deps --no-build-isolation -e . $(PROGRESS)
-	@$(BIN)/python -m compileall -q packages  # else each start compiles them in its copy
+	@$(BIN)/python -m compileall -q packages workbench  # else each start compiles them in its copy
 	@touch $@
 
 demo: $(READY) ## stream one answer of a real LLM to the terminal, on the CPU

@@ -12,7 +12,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
-FOLDER = "packages/trtllm_truss/scaffold/folder.py"
+FOLDER = "workbench/trtllm_workbench/scaffold/folder.py"
 
 
 def constants() -> dict[str, object]:
@@ -40,7 +40,7 @@ class BuildWithTrussFiles(build_py):
         super().run()
         if self.editable_mode:
             return
-        target = Path(self.build_lib) / "trtllm_truss" / str(constants()["_IN_WHEEL"])
+        target = Path(self.build_lib) / "trtllm_workbench" / str(constants()["_IN_WHEEL"])
         for file in self._truss_files():
             place = target / file.relative_to(ROOT)
             place.parent.mkdir(parents=True, exist_ok=True)

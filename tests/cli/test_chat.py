@@ -18,11 +18,11 @@ from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 from tests.support.serving import serving
 
-from trtllm_truss.cli.chat_terminal import ChatTerminal
-from trtllm_truss.cli.conversation import Conversation
-from trtllm_truss.cli.main import main
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest, TrussError
 from trtllm_truss.printable import printable
+from trtllm_workbench.cli.chat_terminal import ChatTerminal
+from trtllm_workbench.cli.conversation import Conversation
+from trtllm_workbench.cli.main import main
 
 FINISH = {"finish_reason": "stop", "usage": {"prompt_tokens": 5, "completion_tokens": 2}}
 

@@ -10,8 +10,8 @@ import pytest
 from prompt_toolkit.application import create_app_session
 from prompt_toolkit.input import create_pipe_input
 
-from trtllm_truss.cli.chat_terminal import ChatTerminal
-from trtllm_truss.cli.conversation import Conversation
+from trtllm_workbench.cli.chat_terminal import ChatTerminal
+from trtllm_workbench.cli.conversation import Conversation
 
 CTRL_D = "\x04"
 

@@ -13,7 +13,7 @@ from tests.support.fake_tensorrtllm import write_engine
 from tests.support.paths import ROOT
 from tritonclient.grpc import model_config_pb2
 
-from trtllm_truss.cli.main import main
+from trtllm_workbench.cli.main import main
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from tests.support.certificates import new_certificate
 from tests.support.serving import serving
 
-from trtllm_truss.cli.main import main
+from trtllm_workbench.cli.main import main
 
 
 class Answering(http.server.BaseHTTPRequestHandler):

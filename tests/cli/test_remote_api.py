@@ -17,7 +17,7 @@ from tests.support.truss_process import Served, alive, free_port, listening_addr
 from tests.support.waiting import settles
 from tests.support.warm_python import run_warm, trussrc
 
-from trtllm_truss.cli.main import main
+from trtllm_workbench.cli.main import main
 
 TRUSS = Path(sys.executable).with_name("truss")
 FOLDER = EXAMPLE.parent

@@ -15,7 +15,7 @@ from tests.support.truss_process import free_port
 INTERRUPTED = """
 import signal, sys
 from pathlib import Path
-from trtllm_truss.cli import truss_server
+from trtllm_workbench.cli import truss_server
 from trtllm_truss.cli.common import unwinding
 
 truss, config, port, number = sys.argv[1:]

@@ -11,9 +11,9 @@ import pytest
 from tests.support.truss_process import free_port
 from tests.support.waiting import until
 
-from trtllm_truss.console.app import FORWARDED, ClientGone, ConsoleApp
-from trtllm_truss.console.pulse import Pulse
-from trtllm_truss.console.upstream import Upstream
+from trtllm_workbench.console.app import FORWARDED, ClientGone, ConsoleApp
+from trtllm_workbench.console.pulse import Pulse
+from trtllm_workbench.console.upstream import Upstream
 
 HOST = {"host": "localhost:8081"}
 CHAT = "/v1/chat/completions"
@@ -235,7 +235,7 @@ async def test_a_server_that_is_gone() -> None:
 
 async def test_a_server_that_hangs(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     server, app, pulse = served
-    monkeypatch.setattr("trtllm_truss.console.app._SCRAPE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("trtllm_workbench.console.app._SCRAPE_TIMEOUT_S", 0.05)
     server.reply, server.stays = b"", True
     pulse.ready()
     _, _, body = await Browser(app).ask("/pulse")

@@ -8,9 +8,9 @@ from itertools import product
 import pytest
 from tests.support.paths import ROOT
 
-from trtllm_truss.console.app import _FILES
+from trtllm_workbench.console.app import _FILES
 
-PAGE = ROOT / "packages/trtllm_truss/console/page"
+PAGE = ROOT / "workbench/trtllm_workbench/console/page"
 FILES = sorted(PAGE.iterdir())
 HTML = (PAGE / "index.html").read_text(encoding="utf-8")
 CSS = (PAGE / "page.css").read_text(encoding="utf-8")

@@ -6,7 +6,7 @@ import json
 
 from tests.console.test_scrape import real_page
 
-from trtllm_truss.console.pulse import Pulse
+from trtllm_workbench.console.pulse import Pulse
 
 REQUEST = {
     "message": "request engine_request_id=a protocol=predict",

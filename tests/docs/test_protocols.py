@@ -15,7 +15,7 @@ from trtllm_truss.protocols.messages import fields as messages
 from trtllm_truss.protocols.openai import chat, completions
 from trtllm_truss.protocols.openai.fields import SharedFields
 from trtllm_truss.protocols.responses import body as responses
-from trtllm_truss.settings.lmi_import.options import OPTIONS
+from trtllm_workbench.lmi_import.options import OPTIONS
 
 DOCS = ROOT / "docs"
 

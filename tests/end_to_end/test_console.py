@@ -10,7 +10,7 @@ import pytest
 from tests.support.truss_process import Served, free_port
 from tests.support.waiting import settles
 
-from trtllm_truss.cli.main import main
+from trtllm_workbench.cli.main import main
 
 pytestmark = pytest.mark.engines("cpu")
 CHAT = "v1/chat/completions"

@@ -12,8 +12,8 @@ from tests.support.fake_tensorrtllm import FAKE_ENGINE, config_for, write_engine
 from tests.support.truss_process import LOOPBACK, Served, listening_hosts
 from tests.support.waiting import settles
 
-from trtllm_truss.cli.local_main import is_loopback
-from trtllm_truss.cli.main import main
+from trtllm_workbench.cli.local_main import is_loopback
+from trtllm_workbench.cli.main import main
 
 BODY = {"prompt": "Hi", "max_tokens": 2}
 

@@ -29,6 +29,7 @@ from trtllm_truss.settings.model import Serving
 PRELUDE = """
     import asyncio, importlib.util, json, os, sys
     sys.path[:] = [path for path in sys.path if not os.path.isdir(path + "/trtllm_truss")]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in finder.__module__]
     sys.path.append({root!r})
     import truss
     from benchmarks.servers.usage import descendants

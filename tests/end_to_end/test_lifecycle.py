@@ -212,7 +212,7 @@ def test_a_taken_port_is_named(server: Served) -> None:
 def test_a_port_taken_meanwhile_is_named() -> None:
     """Truss's server ends while a thread still imports the model."""
     program = (
-        "import sys; from trtllm_truss.cli import main, truss_server;"
+        "import sys; from trtllm_workbench.cli import main, truss_server;"
         "truss_server._require_free = lambda host, port: None;"
         "sys.exit(main.main(sys.argv[1:]))"
     )

@@ -25,7 +25,6 @@ from tests.support.waiting import PATIENCE_S
 from tokenizers import Tokenizer, models
 
 from trtllm_truss.builder.run.tools import step_environment
-from trtllm_truss.cli.main import main
 from trtllm_truss.errors import SettingsError, TritonError
 from trtllm_truss.machine.runtime import find_runtime
 from trtllm_truss.machine.triton import find_installation
@@ -38,6 +37,7 @@ from trtllm_truss.triton.model_repository.repository import render_repository
 from trtllm_truss.triton.server.command import launcher, server_environment
 from trtllm_truss.triton.server.installation import assemble_backends
 from trtllm_truss.triton.server.process import ServerProcess
+from trtllm_workbench.cli.main import main
 
 SMI = """#!/bin/sh
 echo "GPU-aaaa-1, NVIDIA H100 80GB HBM3, 81559, 81038, 9.0, {driver}"

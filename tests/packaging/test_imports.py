@@ -12,8 +12,8 @@ import pytest
 from tests.packaging.test_requirements import SERVER
 from tests.support.paths import ROOT
 
-PACKAGE = ROOT / "packages/trtllm_truss"
-OWN = {"trtllm_truss", "tests", "tools", "benchmarks"}
+PACKAGE, WORKBENCH = ROOT / "packages/trtllm_truss", ROOT / "workbench/trtllm_workbench"
+OWN = {"trtllm_truss", "trtllm_workbench", "tests", "tools", "benchmarks"}
 NAME = re.compile(r"[A-Za-z0-9._-]+")
 DISTRIBUTIONS = {
     "agents": "openai-agents",
@@ -33,11 +33,10 @@ EXTRAS = {
     "backends/openvino_genai": "serve",
     "builder/gguf": "build-cpu",
     "builder/publishing.py": "s3",
-    "cli": "serve",
-    "cli/chat_terminal.py": "chat",
-    "console": "serve",
 }
 """Parts of the package that work with an extra only."""
+
+WORKBENCH_EXTRAS = {"": "serve", "cli/chat_terminal.py": "chat"}
 
 GIVEN = {
     "backends": {"triton-python-backend-utils", "numpy"},  # Triton's Python backend
@@ -105,8 +104,9 @@ def test_the_package_imports_its_requirements() -> None:
     core = of_file("requirements.txt")
     wrong = set()
     parts = [(PACKAGE / part, set(of_extra(extra))) for part, extra in EXTRAS.items()]
+    parts += [(WORKBENCH / part, set(of_extra(extra))) for part, extra in WORKBENCH_EXTRAS.items()]
     parts += [(PACKAGE / part, names) for part, names in GIVEN.items()]
-    for file in sorted(PACKAGE.rglob("*.py")):
+    for file in sorted([*PACKAGE.rglob("*.py"), *WORKBENCH.rglob("*.py")]):
         more = (names for part, names in parts if file.is_relative_to(part))
         wrong |= undeclared(file, set(core).union(*more))
     assert not wrong

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
 from tests.support.paths import ROOT
 
-PACKAGE = ROOT / "packages/trtllm_truss"
 LAYERS = [
     *("errors", "literals", "releases", "printable", "validation", "requests"),
-    *("settings", "settings.lmi_import", "guard"),
+    *("settings", "guard"),
     *("artifacts", "engines", "engines.checkpoint", "engines.compatibility", "guides", "processes"),
     "machine",
     *("triton.protobuf", "triton.model_repository", "triton.client", "triton.server"),
@@ -20,7 +20,10 @@ LAYERS = [
     *("protocols", "protocols.openai", "protocols.predict", "protocols.lmi"),
     "protocols.responses",
     "protocols.messages",
-    *("configuration", "endpoints", "scaffold", "console"),
+    *("configuration", "endpoints", "cli"),
+]
+WORKBENCH_LAYERS = [
+    *("lmi_import", "scaffold", "console"),
     *("selftest.bench", "selftest.checks", "selftest", "cli"),
 ]
 INDEPENDENT = [
@@ -48,17 +51,44 @@ BACKENDS = {
 """The code inside Triton's processes imports as little as possible."""
 ENTRIES = {"", "__main__"}
 LONGEST_LINES = 600
-MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
-def dotted(module: Path) -> str:
-    """Return the dotted name of a module below the package."""
-    path = module.relative_to(PACKAGE)
-    return ".".join(path.parent.parts if path.name == "__init__.py" else path.with_suffix("").parts)
+class Tree:
+    """The modules of an import package, by dotted names below it.
+
+    Args:
+        root: its folder.
+        layers: its modules and packages, those above first.
+    """
+
+    def __init__(self, root: Path, layers: list[str]) -> None:
+        self.root = root
+        self.layers = layers
+        self.modules = sorted(root.rglob("*.py"))
+        self.names = {self.dotted(module) for module in self.modules}
+        self.packages = {self.dotted(file) for file in self.modules if file.name == "__init__.py"}
+
+    def dotted(self, module: Path) -> str:
+        path = module.relative_to(self.root)
+        parts = path.parent.parts if path.name == "__init__.py" else path.with_suffix("").parts
+        return ".".join(parts)
+
+    def layer_of(self, name: str) -> str | None:
+        return next((part for part in ancestors(name) if part in self.layers), None)
+
+    def imported(self, module: Path) -> set[str]:
+        """Return the modules of this tree that a module imports."""
+        prefix = f"{self.root.name}."
+        names = (name for name in imports(module) if f"{name}.".startswith(prefix))
+        ours = {name.partition(".")[2] for name in names}
+        return {next((part for part in ancestors(name) if part in self.names), "") for name in ours}
 
 
-NAMES = {dotted(module) for module in MODULES}
-PACKAGES = {dotted(module) for module in MODULES if module.name == "__init__.py"}
+SERVER = Tree(ROOT / "packages/trtllm_truss", LAYERS)
+WORKBENCH = Tree(ROOT / "workbench/trtllm_workbench", WORKBENCH_LAYERS)
+TREES = [SERVER, WORKBENCH]
+
+each_tree = pytest.mark.parametrize("tree", TREES, ids=lambda tree: tree.root.name)
 
 
 def ancestors(name: str) -> list[str]:
@@ -67,53 +97,59 @@ def ancestors(name: str) -> list[str]:
     return [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
 
 
-def layer_of(name: str) -> str | None:
-    return next((part for part in ancestors(name) if part in LAYERS), None)
-
-
-def imported_modules(module: Path) -> set[str]:
-    """Return the imported modules of this package."""
+def imports(module: Path) -> set[str]:
+    """Return the dotted names that a module imports."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    ours = {name.partition(".")[2] for name in names if name.startswith("trtllm_truss.")}
-    return {next((part for part in ancestors(name) if part in NAMES), "") for name in ours}
+    return names
 
 
-def upward_imports(module: Path) -> set[str]:
+def upward_imports(tree: Tree, module: Path) -> set[str]:
     """Return the imports of a module that its layer forbids."""
-    name, imported = dotted(module), imported_modules(module)
+    name, imported = tree.dotted(module), tree.imported(module)
     if allowed := next((BACKENDS[part] for part in ancestors(name) if part in BACKENDS), None):
         return {other for other in imported if other.partition(".")[0] not in allowed}
-    if (layer := layer_of(name)) is None:
+    if (layer := tree.layer_of(name)) is None:
         return set()
-    above = set(LAYERS[: LAYERS.index(layer) + 1])
+    above = set(tree.layers[: tree.layers.index(layer) + 1])
     return {
         other
         for other in imported - {""}
-        if layer_of(other) not in above
+        if tree.layer_of(other) not in above
         or any({one, two} in INDEPENDENT for one in ancestors(name) for two in ancestors(other))
     }
 
 
-def test_every_package_has_a_layer() -> None:
-    bare = {name for name in PACKAGES if name.startswith("backends") or name in {"", "triton"}}
-    assert PACKAGES - bare == set(LAYERS) & PACKAGES
-    assert set(LAYERS) <= NAMES
-    assert {name for name in NAMES if layer_of(name) is None} == bare | ENTRIES | {
-        name for name in NAMES if name.startswith("backends")
-    }
+@each_tree
+def test_every_package_has_a_layer(tree: Tree) -> None:
+    backends = {name for name in tree.names if name.startswith("backends")}
+    bare = {name for name in tree.packages if name in backends | {"", "triton"}}
+    assert tree.packages - bare == set(tree.layers) & tree.packages
+    assert set(tree.layers) <= tree.names
+    without = {name for name in tree.names if tree.layer_of(name) is None}
+    assert without == bare | backends | (ENTRIES & tree.names)
 
 
-def test_imports_point_one_way() -> None:
-    assert {dotted(module): found for module in MODULES if (found := upward_imports(module))} == {}
+@each_tree
+def test_imports_point_one_way(tree: Tree) -> None:
+    found = {tree.dotted(module): upward_imports(tree, module) for module in tree.modules}
+    assert {name: wrong for name, wrong in found.items() if wrong} == {}
 
 
-def test_modules_are_small() -> None:
+def test_the_server_does_not_import_the_workbench() -> None:
+    """An image lacks it; `__main__` looks whether it is there."""
+    importers = {SERVER.dotted(file) for file in SERVER.modules if WORKBENCH.imported(file)}
+    assert importers == {"__main__"}
+
+
+@each_tree
+def test_modules_are_small(tree: Tree) -> None:
     lines = {
-        dotted(module): len(module.read_text(encoding="utf-8").splitlines()) for module in MODULES
+        tree.dotted(module): len(module.read_text(encoding="utf-8").splitlines())
+        for module in tree.modules
     }
     assert {name: count for name, count in lines.items() if count > LONGEST_LINES} == {}

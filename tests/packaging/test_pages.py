@@ -18,15 +18,17 @@ from tools.docs.troubleshooting import BUILD_LINES, troubleshooting_tables
 
 from trtllm_truss import errors
 from trtllm_truss.builder.run import failures
-from trtllm_truss.cli.main import main
 from trtllm_truss.protocols.predict.body import ALIASES, PredictBody
 from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.model import Serving
+from trtllm_workbench.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "packages/trtllm_truss"
+PACKAGES = (PACKAGE, ROOT / "workbench/trtllm_workbench")
 FILES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+FOLDERS = "packages|workbench|tests|tools|benchmarks|model|data|examples"
 PLACEHOLDER = "…"
 README_LINES = 150
 
@@ -123,7 +125,7 @@ def test_settings_exist(file: Path) -> None:
 def test_paths_exist(file: Path) -> None:
     """Look for paths relative to the root or to the package."""
     for span in spans(file.read_text(encoding="utf-8")):
-        if re.fullmatch(r"(packages|tests|tools|benchmarks|model|data|examples)/[\w./-]+", span):
+        if re.fullmatch(rf"({FOLDERS})/[\w./-]+", span):
             assert (ROOT / span).exists(), span
         elif file.name == "architecture.md" and re.fullmatch(r"[a-z_]+(/[\w]+)+(\.py)?/?", span):
             assert (PACKAGE / span).exists(), span
@@ -132,9 +134,11 @@ def test_paths_exist(file: Path) -> None:
 
 
 def test_the_layers_are_those_of_the_import_test() -> None:
-    layers = runpy.run_path(str(ROOT / "tests/packaging/test_layers.py"))["LAYERS"]
-    top = dict.fromkeys(name.partition(".")[0] for name in layers)
-    assert [row[0].strip("`") for row in rows(page("docs/architecture.md"), "layer")] == list(top)
+    names = runpy.run_path(str(ROOT / "tests/packaging/test_layers.py"))
+    for head, name in (("layer", "LAYERS"), ("layer of the workbench", "WORKBENCH_LAYERS")):
+        top = dict.fromkeys(name.partition(".")[0] for name in names[name])
+        listed = [row[0].strip("`") for row in rows(page("docs/architecture.md"), head)]
+        assert listed == list(top)
 
 
 def test_every_page_is_in_the_index() -> None:
@@ -185,7 +189,7 @@ def test_every_example_of_a_client_is_run() -> None:
 
 def literals() -> Iterator[str]:
     """Yield every string of the package, with a placeholder for each formatted value."""
-    for module in PACKAGE.rglob("*.py"):
+    for module in (module for package in PACKAGES for module in package.rglob("*.py")):
         for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
             if isinstance(node, ast.JoinedStr):
                 parts = node.values

@@ -23,12 +23,12 @@ from tests.support.paths import ROOT
 from tests.support.truss_process import free_port
 from tests.support.warm_python import run_warm
 
-from trtllm_truss.scaffold.folder import PARTS
-from trtllm_truss.scaffold.wheels import locked
+from trtllm_workbench.scaffold.folder import PARTS
+from trtllm_workbench.scaffold.wheels import locked
 
 pytestmark = pytest.mark.server  # asks the package index
 
-SOURCES = ("packages", "pyproject.toml", "setup.py", "README.md", *PARTS)
+SOURCES = ("packages", "workbench", "pyproject.toml", "setup.py", "README.md", *PARTS)
 TRUSS = Path(sys.executable).with_name("truss")
 UV = Path(sys.executable).with_name("uv")
 TO_INSTALL = re.compile(r"`pip install (--no-deps [^`]+)`")
@@ -104,11 +104,10 @@ def test_the_truss_is_that_of_the_repository(written: Path) -> None:
     }
 
 
-def test_its_own_package_initializes_another(written: Path) -> None:
-    model = written.parent / "model"
-    run(written / "packages", "init", str(model), "--output", "another")
-    assert (written / "another/config.yaml").is_file()
-    shutil.rmtree(written / "another")
+def test_its_own_package_passes_check_without_the_workbench(written: Path) -> None:
+    """As in a container: packages/ is all there is."""
+    printed = run(written / "packages", "check", "--truss", str(written))
+    assert printed.endswith("ok\n")
 
 
 def test_truss_makes_a_build_context_of_it(written: Path, tmp_path: Path) -> None:
@@ -128,7 +127,8 @@ def test_truss_makes_a_build_context_of_it(written: Path, tmp_path: Path) -> Non
     assert result.returncode == 0, result.stdout + result.stderr
     dockerfile = (tmp_path / "context/Dockerfile").read_text()
     assert "FROM nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3" in dockerfile
-    assert (tmp_path / "context/packages/trtllm_truss/scaffold/folder.py").is_file()
+    assert (tmp_path / "context/packages/trtllm_truss/cli/join.py").is_file()
+    assert not (tmp_path / "context/workbench").exists()
 
 
 class CleanMachine:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from tests.support.repositories import cache, hub, s3, s3_session  # noqa: F401 - fixtures
 
-from trtllm_truss.cli.main import main
+from trtllm_workbench.cli.main import main
 
 TOKENIZER = {
     "tokenizer.json": b"{}",

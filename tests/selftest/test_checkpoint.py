@@ -15,10 +15,10 @@ from trtllm_truss.engines.compatibility.check import check_compatibility
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.diagnostics import Severity
 from trtllm_truss.engines.inspection import EngineKind, inspect_engine
-from trtllm_truss.selftest.bench.results import CannotRun
-from trtllm_truss.selftest.checkpoint import write_checkpoint, write_converted_checkpoint
-from trtllm_truss.selftest.subjects import Kind, tiny_subject
 from trtllm_truss.text.tokenizer import load_tokenizer
+from trtllm_workbench.selftest.bench.results import CannotRun
+from trtllm_workbench.selftest.checkpoint import write_checkpoint, write_converted_checkpoint
+from trtllm_workbench.selftest.subjects import Kind, tiny_subject
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,11 @@ import pytest
 from tests.support.serving import serving
 from tests.support.smollm2 import smollm2_tokenizer
 
-from trtllm_truss.selftest.bench.bench import PROMPTS, Answer, Bench
-from trtllm_truss.selftest.bench.calls import Api
-from trtllm_truss.selftest.bench.direct import DirectEngine
-from trtllm_truss.selftest.bench.results import (
+from trtllm_truss.settings.model import Settings
+from trtllm_workbench.selftest.bench.bench import PROMPTS, Answer, Bench
+from trtllm_workbench.selftest.bench.calls import Api
+from trtllm_workbench.selftest.bench.direct import DirectEngine
+from trtllm_workbench.selftest.bench.results import (
     CannotRun,
     FellShort,
     Held,
@@ -25,8 +26,7 @@ from trtllm_truss.selftest.bench.results import (
     Verdict,
     run_check,
 )
-from trtllm_truss.selftest.checks import bodies, load, options, protocols, text
-from trtllm_truss.settings.model import Settings
+from trtllm_workbench.selftest.checks import bodies, load, options, protocols, text
 
 Reply = tuple[int, Mapping[str, str], bytes]
 Respond = Callable[[str, bytes], Reply]

@@ -12,8 +12,8 @@ from trtllm_truss.machine.cuda import CompatibilityMode
 from trtllm_truss.machine.describe import Machine, describe
 from trtllm_truss.machine.gpus import Gpus
 from trtllm_truss.machine.runtime import Runtime
-from trtllm_truss.selftest.bench.results import Verdict, run_check
-from trtllm_truss.selftest.checks.machine import machine_checks
+from trtllm_workbench.selftest.bench.results import Verdict, run_check
+from trtllm_workbench.selftest.checks.machine import machine_checks
 
 GIB = 1 << 30
 H100 = Gpu("NVIDIA H100 80GB HBM3", 80 * GIB, 70 * GIB, (9, 0), "575.57.08")

@@ -11,12 +11,12 @@ from tests.support.fake_tensorrtllm import write_engine
 from tests.support.paths import ROOT
 from tokenizers import Tokenizer, models
 
-from trtllm_truss.cli.main import main
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.versions import IMAGES, PINNED_VERSION
 from trtllm_truss.errors import TritonError
 from trtllm_truss.serving.service import Service
 from trtllm_truss.settings.loading import Environment, parse_settings
+from trtllm_workbench.cli.main import main
 
 KEEP_AND_END = """#!/bin/sh
 for word; do case $word in --model-repository=*) cp -rL "${word#*=}" "$KEPT"; esac; done

@@ -21,7 +21,7 @@ from tests.support.paths import EXAMPLE, ROOT, SUPPORT
 from tests.support.smollm2 import smollm2_file, write_small_smollm2, write_smollm2_tokenizer
 from tests.support.truss_process import Served
 
-from trtllm_truss.cli.main import main
+from trtllm_workbench.cli.main import main
 
 Metadata = dict[str, Any]
 LORA = {"peft_type": "LORA", "r": 8, "target_modules": ["q_proj"], "auto_mapping": {"x": "evil"}}

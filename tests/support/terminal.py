@@ -19,7 +19,7 @@ _PROGRAM = """
 import fcntl, signal, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it
-from trtllm_truss.cli.main import main
+from trtllm_workbench.cli.main import main
 sys.exit(main())
 """
 

@@ -27,7 +27,8 @@ from typing import IO, Any
 from tests.support.paths import ROOT
 
 _PRELOADED = (
-    *(f"trtllm_truss.cli.{name}" for name in ("main", "serve", "demo", "join")),
+    *(f"trtllm_workbench.cli.{name}" for name in ("main", "serve", "demo")),
+    "trtllm_truss.cli.join",
     "truss.cli.cli",
     "truss.contexts.local_loader.docker_build_emulator",
 )

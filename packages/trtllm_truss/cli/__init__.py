@@ -1,1 +1,1 @@
-"""The commands; the top layer, which no other layer imports."""
+"""The commands that need the server's package alone, in a container too."""

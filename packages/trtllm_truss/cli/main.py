@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import NoReturn
 
@@ -17,23 +17,25 @@ from trtllm_truss.printable import one_line
 
 USAGE_STATUS = 2
 
-_COMMANDS = {
-    "init": "write a Truss for an engine, ready to push",
-    "serve": "run the Truss in Truss's own server, without Docker",
-    "join": "run the ranks of a further host of an engine that spans several",
-    "predict": "stream an answer to the terminal",
-    "chat": "converse with the model in the terminal",
-    "check": "verify everything that can be verified without a start",
-    "selftest": "serve a model on this machine and check every promise",
-    "render": "write the Triton model repository",
-    "build": "build the engine from a checkpoint",
-    "publish": "upload a built engine",
-    "import-lmi": "convert LMI settings to config.yaml",
-    "demo": "serve, stream one answer with its timings, stop",
+Commands = Mapping[str, Mapping[str, str]]
+"""Summaries of commands by name, by the package that has their modules."""
+
+SERVER_COMMANDS: Commands = {
+    __package__: {
+        "join": "run the ranks of a further host of an engine that spans several",
+        "check": "verify everything that can be verified without a start",
+        "render": "write the Triton model repository",
+        "build": "build the engine from a checkpoint",
+    }
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command of the server and return its exit status."""
+    return run_command_line(SERVER_COMMANDS, arguments)
+
+
+def run_command_line(packages: Commands, arguments: Sequence[str] | None) -> int:
     """Run one command and return its exit status.
 
     0 is success; 1 a failure; 2 a wrong command line or wrong settings; 3 (of `check`) a Truss that
@@ -42,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
         with unwinding():
-            options = _parser(words).parse_args(words)
+            options = _parser(packages, words).parse_args(words)
             return int(options.run(options))
     except KeyboardInterrupt:
         return 130
@@ -59,17 +61,18 @@ class _Parser(argparse.ArgumentParser):
         super().error(one_line(message))
 
 
-def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+def _parser(packages: Commands, words: Sequence[str]) -> argparse.ArgumentParser:
     parser = _Parser(
         prog="trtllm-truss",
         description="Serve a TensorRT-LLM engine as a Truss: Triton inside, streamed text outside.",
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, summary in _COMMANDS.items():
-        command = commands.add_parser(name, help=summary)
-        if name in words:  # a module takes up to a second to import
-            module = import_module(f"trtllm_truss.cli.{name.replace('-', '_')}")
-            module.add_arguments(command)
-            command.set_defaults(run=module.run)
+    for package, summaries in packages.items():
+        for name, summary in summaries.items():
+            command = commands.add_parser(name, help=summary)
+            if name in words:  # a module takes up to a second to import
+                module = import_module(f"{package}.{name.replace('-', '_')}")
+                module.add_arguments(command)
+                command.set_defaults(run=module.run)
     return parser

@@ -21,8 +21,8 @@ from tests.support.waiting import PATIENCE_S, settles
 
 from trtllm_truss.builder.run.failures import describe_failure
 from trtllm_truss.builder.workspace import builds_folder
-from trtllm_truss.cli.main import main
 from trtllm_truss.engines.manifest import read_manifest
+from trtllm_workbench.cli.main import main
 
 Start = Callable[[], subprocess.Popen[bytes]]
 

@@ -26,13 +26,13 @@ from trtllm_truss.builder.jobs import prepare_build
 from trtllm_truss.builder.publishing import publish
 from trtllm_truss.builder.run.build_engine import ensure_engine
 from trtllm_truss.builder.workspace import builds_folder
-from trtllm_truss.cli.main import main
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.inspection import EngineKind, inspect_engine
 from trtllm_truss.engines.manifest import read_manifest
 from trtllm_truss.errors import ArtifactError, BuildError, SettingsError
 from trtllm_truss.settings.loading import Environment, parse_settings
 from trtllm_truss.text.tokenizer_selection import tokenizer_files
+from trtllm_workbench.cli.main import main
 
 # huggingface_hub's uploads cause a warning of its HTTP library.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")

@@ -1,0 +1,75 @@
+"""`init`: write a Truss for an engine, ready to push."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+
+from trtllm_truss.cli.common import require_empty
+from trtllm_truss.cli.output import echo, report
+from trtllm_truss.settings.loading import read_environment
+from trtllm_workbench.cli.import_lmi import report_options
+from trtllm_workbench.scaffold.documents import config_text, readme_text
+from trtllm_workbench.scaffold.folder import write_folder
+from trtllm_workbench.scaffold.origin import read_origin
+from trtllm_workbench.scaffold.planning import Wish, make_plan
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "engine",
+        metavar="ENGINE",
+        help="org/name[@revision] on Hugging Face, s3://bucket/prefix, a folder (./…), "
+        "package://NAME, or a serving.properties: an engine, a checkpoint or LMI settings",
+    )
+    parser.add_argument(
+        "--tokenizer", metavar="REPO", help="its tokenizer, in the same forms (default: ENGINE's)"
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="DIR", help="a new or empty folder (default: ENGINE's name)"
+    )
+    parser.add_argument(
+        "--accelerator", metavar="NAME[:N]", help="GPUs, such as H100:2 (default: the smallest)"
+    )
+    parser.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="run Python code of the tokenizer or checkpoint; plain data never needs it",
+    )
+    parser.add_argument("--image", metavar="NAME", help="an image of yours (default: NVIDIA's)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the folder and print what was chosen, with the reasons.
+
+    Raises:
+        SettingsError: an option is wrong, nothing fits the engine, or the folder is not empty.
+        ArtifactError: a repository is unreadable, or holds no engine or no tokenizer.
+    """
+    if options.output is not None:
+        require_empty(options.output)
+    wish = Wish(
+        engine=options.engine,
+        tokenizer=options.tokenizer,
+        accelerator=options.accelerator,
+        image=options.image,
+        trust_remote_code=options.trust_remote_code,
+    )
+    environment = read_environment()
+    origin = read_origin(wish.engine, wish.gpus, environment.hf_access_token)
+    report_options(origin.rows, origin.ignored)
+    plan = make_plan(wish, origin, environment)
+    output: Path = options.output or Path(plan.name)
+    require_empty(output)
+    texts = {"config.yaml": config_text(plan), "README.md": readme_text(plan)}
+    write_folder(output.absolute(), texts, list(plan.requirements))
+    report(f"{plan.name}: {plan.kind}")
+    report(f"image: {plan.runtime.image or 'the one of Truss'}: {plan.runtime.reason}")
+    if plan.place is not None:
+        report(f"accelerator: {plan.place.accelerator}: {plan.place.reason}")
+    for note in filter(None, (plan.consent, *plan.notes)):
+        echo(f"note: {note}")
+    folder = shlex.quote(str(output))
+    report(f"wrote {folder}; next: trtllm-truss check --truss {folder}, then truss push {folder}")
+    return 0

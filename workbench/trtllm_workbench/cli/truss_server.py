@@ -1,0 +1,271 @@
+"""Truss's own inference server as a child process of a command."""
+
+from __future__ import annotations
+
+import errno
+import http.client
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from trtllm_truss.cli.common import signals_deferred
+from trtllm_truss.errors import SettingsError, StartupError
+from trtllm_truss.machine.triton import EXECUTABLE_VARIABLE
+from trtllm_truss.processes import process_guard
+from trtllm_truss.processes.leftovers import FOLDER_PREFIX, lock_folder, sweep
+from trtllm_truss.processes.spawning import spawn_guarded
+from trtllm_truss.triton.server.installation import BACKENDS_VARIABLE
+from trtllm_truss.triton.server.ports import LOOPBACK
+from trtllm_workbench.cli import local_main
+from trtllm_workbench.cli.layout import lay_out
+
+_TICK_S = 0.04
+_ORPHAN_GRACE_S = 1.0
+_FAILURE = "cannot start: "
+_PROBE = "/v1/models/model/schema"
+_WILDCARDS = {"0.0.0.0": LOOPBACK, "::": "::1"}  # noqa: S104 - and the address to connect to
+
+
+class TrussServer:
+    """One run of the server; a context manager that cleans up after itself.
+
+    Args:
+        truss: the Truss's folder.
+        config: replaces its config.yaml.
+        port: HTTP port.
+        show: receives each line of the server's log in readable form; unescaped.
+        host: an address of this machine, or its name.
+        on_record: receives each record of the server's log, from the same thread.
+    """
+
+    def __init__(
+        self,
+        truss: Path,
+        config: Path | None,
+        port: int,
+        show: Callable[[str], None],
+        host: str = LOOPBACK,
+        on_record: Callable[[Mapping[str, Any]], None] = lambda record: None,
+    ) -> None:
+        self.host = host
+        self.port = port
+        self._truss = truss
+        self._config = config
+        self._show = show
+        self._on_record = on_record
+        self._failure: str | None = None
+        self._first_error: str | None = None
+        self._run_id = f"serve_{os.getpid()}_{secrets.token_hex(8)}"
+        self._root = Path(tempfile.gettempdir(), f"{FOLDER_PREFIX}{self._run_id}").absolute()
+        self._laid_out = self._root / "laid_out"
+        self._child: subprocess.Popen[bytes] | None = None
+        self._reader: threading.Thread | None = None
+
+    def __enter__(self) -> TrussServer:
+        _require_free(self.host, self.port)
+        sweep()
+        lock = None
+        try:  # the name is known before the folder exists: a signal may come at any moment
+            self._root.mkdir(mode=0o700)
+            lock = lock_folder(self._root)
+            self._start()
+            lay_out(self._truss, self._config, self._root)
+            self._laid_out.touch()
+        except BaseException:
+            if self._child is not None:
+                self.stop(0)
+                self._child.wait()
+            shutil.rmtree(self._root, ignore_errors=True)
+            raise
+        finally:
+            if lock is not None:
+                os.close(lock)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop(0)
+        self.wait()
+
+    @property
+    def pid(self) -> int:
+        """The id of the process above all others of this run."""
+        assert self._child is not None
+        return self._child.pid
+
+    @property
+    def connect_host(self) -> str:
+        """The address by which this machine reaches the server."""
+        return _WILDCARDS.get(self.host, self.host)
+
+    @property
+    def root_url(self) -> str:
+        """The URL without a path."""
+        everywhere = self.host in _WILDCARDS
+        host = "localhost" if everywhere or self.host == LOOPBACK else self.host
+        name = f"[{host}]" if ":" in host else host
+        return f"http://{name}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """The URL of the predict route."""
+        return f"{self.root_url}/v1/models/model:predict"
+
+    def wait_until_ready(self) -> None:
+        """Return once the Truss answers; each tick checks the child first.
+
+        Raises:
+            StartupError: the server exited first; the message is the cause that it logged.
+        """
+        while not self._ended(_TICK_S):
+            if self._is_ready():
+                return
+        raise StartupError(self._cause())
+
+    def wait(self) -> int:
+        """Wait until the server and all its children are gone; return its exit status."""
+        assert self._child is not None
+        status = self._child.wait()
+        if self._reader is not None:
+            self._reader.join()
+        shutil.rmtree(self._root, ignore_errors=True)
+        sweep()  # the server and Triton's guard may have been killed at once
+        return status
+
+    def stop(self, patience_s: float) -> None:
+        """Ask the server to drain and exit; return at once.
+
+        After `patience_s` everything is killed. A later call can only shorten it.
+        """
+        assert self._child is not None
+        assert self._child.stdin is not None
+        process_guard.request_stop(self._child.stdin, patience_s)
+
+    def _start(self) -> None:
+        """Start the server's process, which imports libraries until everything is laid out."""
+        temporary, packages, app = (self._root / name for name in ("tmp", "packages", "app"))
+        for folder in (temporary, packages, app):  # removed with the rest
+            folder.mkdir()
+        environment = {
+            **os.environ,
+            "TMPDIR": str(temporary),
+            "INFERENCE_SERVER_PORT": str(self.port),
+            "PYTHONPATH": str(packages),
+            "PYTHONUNBUFFERED": "1",
+            # A second attempt would fail like the first and delay the error.
+            "NUM_LOAD_RETRIES_TRUSS": "0",
+        }
+        environment.pop("DISABLE_JSON_LOGGING", None)
+        for name in (BACKENDS_VARIABLE, EXECUTABLE_VARIABLE):  # the server runs in another folder
+            if os.sep in environment.get(name, ""):
+                environment[name] = str(Path(environment[name]).absolute())
+        with signals_deferred():  # an exception in between would lose the child
+            self._child = spawn_guarded(
+                [
+                    *(sys.executable, local_main.__file__, self.host),
+                    *("main.py", str(self._laid_out)),
+                ],
+                environment,
+                run_id=self._run_id,
+                orphan_grace_s=_ORPHAN_GRACE_S,
+                folder=self._root,
+                cwd=app,
+            )
+        reader = threading.Thread(target=self._read, args=(self._child,), daemon=True)
+        reader.start()
+        self._reader = reader
+
+    def _read(self, child: subprocess.Popen[bytes]) -> None:
+        assert child.stdout is not None
+        for raw in child.stdout:
+            level, lines, record = _readable(raw.decode(errors="replace").rstrip())
+            line = lines[0]
+            self._on_record(record)
+            if line.startswith(_FAILURE):
+                self._failure = line.removeprefix(_FAILURE)
+            elif self._failure is None and _PROBE not in line:
+                if level in ("ERROR", "CRITICAL"):  # later ones follow from the first
+                    self._first_error = self._first_error or line
+                for each in lines:
+                    self._show(each)
+
+    def _ended(self, within_s: float) -> bool:
+        assert self._child is not None
+        try:
+            self._child.wait(within_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def _is_ready(self) -> bool:
+        """Probe a route without side effects: others make a failing Truss kill itself."""
+        connection = http.client.HTTPConnection(self.connect_host, self.port, timeout=5)
+        try:
+            connection.request("GET", _PROBE)
+            return connection.getresponse().status != http.client.SERVICE_UNAVAILABLE
+        except OSError:
+            return False
+        finally:
+            connection.close()
+
+    def _cause(self) -> str:
+        status = self.wait()
+        if self._failure is not None:
+            return self._failure
+        return self._first_error or f"the server exited with status {status}; see its log."
+
+
+def _require_free(host: str, port: int) -> None:
+    try:
+        found = local_main.addresses(host, port)
+    except (OSError, UnicodeError):
+        found = []
+    if not found:
+        raise SettingsError(f"--host is {host!r}; it must be an address or a name of this machine.")
+    for family, address in found:
+        try:
+            socket.create_server(address, family=family).close()
+        except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL:
+                raise SettingsError(
+                    f"--host is {host!r}; {address[0]} is not an address of this machine."
+                ) from None
+            reason = "is in use by another program"
+            if isinstance(error, PermissionError):
+                reason = "needs privileges that this user lacks"
+            raise SettingsError(f"port {port} {reason}; choose another one with --port.") from None
+
+
+def _readable(line: str) -> tuple[str, list[str], dict[str, Any]]:
+    """Return level, lines and record of a line of Truss's JSON log; keep other lines unchanged.
+
+    Only a traceback adds lines: a message may hold the path of a request, and so anything.
+    """
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return "INFO", [line], {}
+    if not isinstance(record, dict) or "message" not in record:
+        return "INFO", [line], {}
+    level = str(record.get("levelname", "INFO"))
+    text = f"{time.strftime('%H:%M:%S')} {record['message']}"
+    if str(record["message"]).startswith(_FAILURE):
+        text = str(record["message"])
+    elif trace := record.get("exc_info"):
+        return level, [text, *str(trace).split("\n")], record
+    return level, [text], record

