@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 import pytest
 from pydantic import TypeAdapter
 
-from trtllm_truss.engines.versions import IMAGES
+from trtllm_truss.engines.versions import IMAGES, Image, MinimumDriver
 from trtllm_truss.releases.tables import COMMON, FOLDER, read_file, read_table
 from trtllm_truss.releases.versions import Release, release
 from trtllm_truss.triton.model_repository.contract import Tensor
@@ -20,9 +20,11 @@ TABLES: dict[str, Callable[..., Any]] = {
     "contract.outputs": Tensor,
     "contract.llm_api_inputs": Tensor,
     "contract.llm_api_outputs": Tensor,
+    "images.images": Image,
+    "images.drivers": MinimumDriver,
 }
 """The type of the rows of every section."""
-KEYS: dict[str, str] = {}
+KEYS = {"images.images": "tag", "images.drivers": "cuda"}
 """The column of the names, where it is not `name`."""
 UNPUBLISHED = {(1, 3), (1, 4)}
 """Releases without an image that facts are known of."""
