@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from trtllm_truss.request_fields import Sampling
+
 REST_OF_CONTEXT = 2**31 - 1
 """`max_tokens` without a limit; cut down, because `max_tokens_given` is false."""
 
@@ -25,33 +27,6 @@ class Guide:
 
     kind: GuideKind
     text: str = ""
-
-
-@dataclass(slots=True)
-class Sampling:
-    """Sampling parameters. None is not sent: the engine's default applies.
-
-    Attributes:
-        temperature: divisor of the logits; 0 is greedy.
-        top_k: number of most likely tokens to sample from.
-        top_p: cumulative probability of the tokens to sample from.
-        repetition_penalty: divisor of the logits of repeated tokens; 1 has no effect.
-        presence_penalty: subtracted once from the logits of repeated tokens.
-        frequency_penalty: subtracted from the logits per repetition.
-        length_penalty: exponent of the length in beam search.
-        min_tokens: minimum length of the answer.
-        seed: random seed; the engine's default is a constant.
-    """
-
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    length_penalty: float | None = None
-    min_tokens: int | None = None
-    seed: int | None = None
 
 
 @dataclass(frozen=True)

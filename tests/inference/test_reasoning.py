@@ -21,13 +21,13 @@ from trtllm_truss.errors import (
     EngineUnavailable,
     InvalidRequest,
 )
+from trtllm_truss.request_fields import Sampling
 from trtllm_truss.requests import (
     ChatFormat,
     FinishReason,
     GenerationEnd,
     GenerationRequest,
     Guide,
-    Sampling,
     TextDelta,
     Usage,
 )

@@ -9,7 +9,7 @@ import pytest
 from tests.support.paths import ROOT
 
 LAYERS = [
-    *("errors", "literals", "releases", "printable", "validation", "requests"),
+    *("errors", "literals", "releases", "printable", "validation", "request_fields", "requests"),
     *("settings", "guard"),
     *("artifacts", "engines", "engines.checkpoint", "engines.compatibility", "guides", "processes"),
     "machine",

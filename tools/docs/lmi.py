@@ -75,13 +75,14 @@ engines and becomes `engine_repository`, which needs no build options.
 
 def lmi_page() -> str:
     fields = [[f"`{name}`", meaning] for name, meaning in FIELDS.items()]
+    parameters = sorted(Parameters.model_fields)
     names = [[f"`{alias}`", f"`{name}`"] for alias, name in sorted(ALIASES.items())]
     parts = [
         _INTRODUCTION + "## The body\n",
         table(["field", "meaning"], fields),
         "### `parameters`\n",
         _SAMPLING,
-        table(["parameter", "default", "meaning"], field_rows(Parameters, Parameters.model_fields)),
+        table(["parameter", "default", "meaning"], field_rows(Parameters, parameters)),
         "Other names:\n",
         table(["name", "means"], names),
         "Refused by name:\n",

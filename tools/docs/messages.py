@@ -8,8 +8,8 @@ from trtllm_truss.protocols.messages.conversation import ECHOED
 from trtllm_truss.protocols.messages.fields import (
     REFUSED,
     UNUSED,
+    MessagesExtensions,
     MessagesFields,
-    SamplingExtensions,
 )
 from trtllm_truss.protocols.messages.options import REFUSED_TOOL_KEYS, UNUSED_TOOL_KEYS
 
@@ -113,7 +113,7 @@ Refused by name in tools:
 
 
 def messages_page() -> str:
-    own = MessagesFields.model_fields.keys() - SamplingExtensions.model_fields.keys() | {"top_k"}
+    own = MessagesFields.model_fields.keys() - MessagesExtensions.model_fields.keys() | {"top_k"}
     columns = ["field", "passes if it is", "because"]
     unused = [[f"`{name}`", reason] for name, reason in sorted(UNUSED.items())]
     parts = [
@@ -127,7 +127,7 @@ def messages_page() -> str:
         table(columns, unsupported_rows(REFUSED_TOOL_KEYS)),
         "## Beyond Anthropic's\n",
         "With Anthropic's Python client these go into `extra_body`.\n",
-        _served(SamplingExtensions.model_fields.keys() - {"top_k"}),
+        _served(MessagesExtensions.model_fields.keys() - {"top_k"}),
     ]
     return "\n".join(parts)
 

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sized
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sized
+from operator import attrgetter
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError, create_model
 
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.limits import MAX_WORD_CHARACTERS, MAX_WORDS
-from trtllm_truss.requests import Sampling
+from trtllm_truss.request_fields import (
+    INT32_MAX,
+    LEAST,
+    OPTIONS,
+    SAMPLING,
+    Protocol,
+    RequestField,
+    Sampling,
+    Texts,
+    rows_of,
+)
+from trtllm_truss.request_fields import TokenIds as Ids
 from trtllm_truss.validation import (
     SHOWN_CHARACTERS,
     Strict,
@@ -21,66 +32,142 @@ from trtllm_truss.validation import (
     shown_name,
 )
 
-INT32_MAX = 2**31 - 1
-LEAST = 1e-6
-"""Minimum of positive numbers: the engine's 32-bit floats round smaller ones to 0."""
-
 NonEmpty = Annotated[str, Field(min_length=1)]
 Word = Annotated[str, Field(min_length=1, max_length=MAX_WORD_CHARACTERS)]
 Words = Annotated[list[Word], Field(fail_fast=True, max_length=MAX_WORDS)]
 """Stop words or bad words. Without `fail_fast` pydantic collects an error per item."""
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-TopK = Annotated[
-    int, Field(ge=0, le=1024), BeforeValidator(lambda value: 0 if value == -1 else value)
-]
-"""A number of tokens to sample from; 0, or vLLM's -1, sets no limit."""
-
 TokenIds = Annotated[
     list[Annotated[int, Field(ge=0, le=INT32_MAX)]], Field(fail_fast=True, max_length=MAX_WORDS)
 ]
 
 
-class Extensions(Strict):
-    """Fields beyond the API of a protocol; the names are those of the predict body, or vLLM's."""
+_ROWS = {row.name: row for row in (*SAMPLING, *OPTIONS)}
+_TYPES: dict[Any, Any] = {float: Finite, int: int, bool: bool, Texts: Words, Ids: TokenIds}
+"""Types of bodies by those of the table."""
 
-    top_k: TopK | None = Field(
-        None, description="Number of tokens to sample from, at most 1024; 0 and -1 set no limit."
-    )
-    repetition_penalty: Finite | None = Field(
-        None, ge=LEAST, le=100, description="Divides the logits of tokens that occurred."
-    )
-    length_penalty: Finite | None = Field(
-        None, ge=-100, le=100, description="Exponent of the length in beam search."
-    )
-    min_tokens: int | None = Field(
-        None, ge=0, le=INT32_MAX, description="Minimum of tokens to generate."
-    )
-    ignore_eos: bool = Field(False, description="Continue past the model's end of sequence.")
-    bad_words: Words = Field(default_factory=list, description="Texts that must not be generated.")
-    beam_width: int = Field(1, ge=1, le=INT32_MAX, description="Beams.")
-    lora_task_id: int | None = Field(
-        None, ge=0, le=2**64 - 1, description="The adapter to generate with."
-    )
-    skip_special_tokens: bool = Field(True, description="Omit special tokens from the text.")
-    include_stop_str_in_output: bool = Field(False, description="Include the stop text.")
-    truncate_prompt_tokens: int | None = Field(
-        None, ge=1, le=INT32_MAX, description="Keep only the prompt's last tokens."
-    )
+Body = TypeVar("Body", bound=Strict)
 
 
-_SAMPLING = tuple(field.name for field in dataclasses.fields(Sampling))
+def with_request_fields(
+    protocol: Protocol, *, without: Collection[str] = ()
+) -> Callable[[type[Body]], type[Body]]:
+    """Add the fields of the table to a body that declares its protocol's own.
+
+    Args:
+        protocol: names the fields.
+        without: fields that another class of the protocol declares.
+    """
+
+    def add(body: type[Body]) -> type[Body]:
+        taken = {*body.model_fields, *without}
+        fields = {name: row for name, row in rows_of(protocol).items() if name not in taken}
+        made: dict[str, Any] = {
+            name: (_type(row), body_field(row.name)) for name, row in fields.items()
+        }
+        return create_model(body.__name__, __base__=body, __module__=body.__module__, **made)
+
+    return add
 
 
-def read_sampling(fields: Strict) -> Sampling:
-    """Return the sampling of validated fields, which have the names of `Sampling`'s attributes."""
-    values = {name: getattr(fields, name) for name in _SAMPLING}
-    if values["top_p"] is not None:
+def body_field(name: str, **own: Any) -> Any:
+    """Return pydantic's field of a row.
+
+    Args:
+        name: the row's.
+        own: arguments of `Field` in which the protocol differs, such as another default.
+    """
+    row = _ROWS[name]
+    if isinstance(row.default, tuple):
+        arguments: dict[str, Any] = {"default_factory": list}
+    else:
+        arguments = {"default": row.default}
+    if row.zero is None:  # else the type has the limits
+        arguments |= _limits(row)
+    return Field(**{**arguments, "description": row.meaning, **own})
+
+
+def _type(row: RequestField) -> Any:
+    kind = _TYPES[row.kind]
+    if row.zero is not None:
+        kind = Annotated[
+            kind,
+            Field(**_limits(row)),
+            BeforeValidator(lambda value: 0 if value == row.zero else value),
+        ]
+    return kind | None if row.default is None else kind
+
+
+def _limits(row: RequestField) -> dict[str, Any]:
+    limits = {"ge": row.range.low, "le": row.range.high}
+    return {name: limit for name, limit in limits.items() if limit is not None}
+
+
+_PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
+_SAMPLING = {
+    protocol: attrgetter(*(str(row.name_in(protocol)) for row in SAMPLING))
+    for protocol in _PROTOCOLS
+}
+_OPTIONS = {
+    protocol: [
+        (row.attribute, name, isinstance(row.default, tuple))
+        for row in OPTIONS
+        if (name := row.name_in(protocol)) is not None
+    ]
+    for protocol in _PROTOCOLS
+}
+"""Attribute and name of each row, and whether it is a list."""
+_DEFAULT_NAMES = {
+    protocol: {row.name: name for name, row in rows_of(protocol).items()} for protocol in _PROTOCOLS
+}
+
+
+def request_arguments(fields: Strict, protocol: Protocol) -> dict[str, Any]:
+    """Return the arguments of a `GenerationRequest` that the table has, of a valid body."""
+    return {
+        "sampling": read_sampling(fields, protocol),
+        **{
+            attribute: tuple(getattr(fields, name)) if is_list else getattr(fields, name)
+            for attribute, name, is_list in _OPTIONS[protocol]
+        },
+    }
+
+
+def read_sampling(fields: Strict, protocol: Protocol) -> Sampling:
+    """Return the sampling of a valid body."""
+    sampling = Sampling(*_SAMPLING[protocol](fields))
+    if sampling.top_p is not None:
         # 0, the likeliest token alone, means "not set" to the engine.
-        values["top_p"] = max(values["top_p"], LEAST)
-    if values["seed"] is not None:
-        values["seed"] %= 2**64
-    return Sampling(**values)
+        sampling.top_p = max(sampling.top_p, LEAST)
+    if sampling.seed is not None:
+        sampling.seed %= 2**64
+    return sampling
+
+
+def attribute_names(protocol: Protocol) -> dict[str, str]:
+    """Return a protocol's field names by attributes of a request."""
+    return {row.attribute: name for name, row in rows_of(protocol).items()}
+
+
+def own_defaults(
+    defaults: Mapping[str, Any], body: type[Strict], protocol: Protocol
+) -> dict[str, Any]:
+    """Return the defaults that a body has, by its names.
+
+    Args:
+        defaults: values of omitted fields, by the names of the predict body.
+        body: the protocol's.
+        protocol: names the fields of the table.
+    """
+    names, values = _DEFAULT_NAMES[protocol], dict(defaults)
+    if (end_id := values.pop("end_id", None)) is not None:
+        if end_id == -1:
+            values["ignore_eos"] = True
+        else:
+            values["stop_token_ids"] = [*values.get("stop_token_ids", ()), end_id]
+    own = {names.get(name, name): value for name, value in values.items()}
+    return {name: value for name, value in own.items() if name in body.model_fields}
 
 
 def check_min_tokens(min_tokens: int | None, max_tokens: int, limit: str = "max_tokens") -> None:

@@ -18,7 +18,8 @@ from trtllm_truss.backends.openvino_genai.model_files import find_model
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.machine.triton import find_installation
-from trtllm_truss.requests import Guide, Sampling
+from trtllm_truss.request_fields import Sampling
+from trtllm_truss.requests import Guide
 from trtllm_truss.triton.client.client import TritonClient
 from trtllm_truss.triton.client.request import EngineChunk, EngineRequest
 from trtllm_truss.triton.model_repository.repository import render_repository

@@ -15,7 +15,8 @@ from trtllm_truss.protocols.openai.chat import REFUSED, UNUSED, ChatFields, pars
 from trtllm_truss.protocols.openai.fields import REFUSED_EXTENSIONS, UNUSED_EXTENSIONS
 from trtllm_truss.protocols.openai.messages import ECHOED
 from trtllm_truss.protocols.openai.shapes import OpenAICall
-from trtllm_truss.requests import REST_OF_CONTEXT, ChatFormat, Guide, Sampling
+from trtllm_truss.request_fields import Sampling
+from trtllm_truss.requests import REST_OF_CONTEXT, ChatFormat, Guide
 
 ALL_REFUSED = {**REFUSED_EXTENSIONS, **REFUSED}
 ALL_UNUSED = {**UNUSED_EXTENSIONS, **UNUSED}

@@ -17,7 +17,8 @@ from trtllm_truss.protocols.predict.body import (
     response_form,
 )
 from trtllm_truss.protocols.tool_use import ModelFormats
-from trtllm_truss.requests import Guide, Sampling
+from trtllm_truss.request_fields import Sampling
+from trtllm_truss.requests import Guide
 from trtllm_truss.tool_calls.registry import REASONING_FORMATS, TOOL_FORMATS
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}

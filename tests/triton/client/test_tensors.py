@@ -6,7 +6,8 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from trtllm_truss.releases.tables import rows_for
-from trtllm_truss.requests import Guide, Sampling
+from trtllm_truss.request_fields import SAMPLING, Sampling
+from trtllm_truss.requests import Guide
 from trtllm_truss.triton.client.request import EngineChunk, EngineRequest
 from trtllm_truss.triton.client.tensors import (
     decode_response,
@@ -19,7 +20,7 @@ from trtllm_truss.triton.model_repository.contract import INPUTS
 
 def with_sampling(fields):
     """Move the fields of `Sampling` into one."""
-    names = Sampling.__slots__
+    names = [row.name for row in SAMPLING]
     sampling = Sampling(**{name: fields.pop(name) for name in names if name in fields})
     return {**fields, "sampling": sampling}
 

@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.protocols.fields import check_length, unknown_field
+from trtllm_truss.protocols.fields import (
+    attribute_names,
+    check_length,
+    request_arguments,
+    unknown_field,
+)
 from trtllm_truss.protocols.limits import MAX_PROMPTS
 from trtllm_truss.protocols.lmi.call import LmiCall, LmiForm
 from trtllm_truss.protocols.lmi.grammar import guide_from
@@ -28,24 +33,13 @@ FIELDS = {
 }
 """The fields beside `parameters`."""
 
-_NAMES_OF_DEFAULTS = {
-    "max_tokens": "max_new_tokens",
-    "stop_words": "stop_sequences",
-    "bad_words": "bad_sequences",
-    "min_tokens": "min_length",
-    "ignore_eos": "ignore_eos_token",
-}
 _NAMES = {
     "prompt": "inputs",
     "max_tokens": "parameters.max_new_tokens",
-    "stop_token_ids": "parameters.stop_token_ids",
-    "bad_words": "parameters.bad_sequences",
     "guide": "parameters.grammar",
-    "lora_task_id": "parameters.lora_task_id",
+    **{attribute: f"parameters.{name}" for attribute, name in attribute_names("lmi").items()},
 }
-"""LMI's field names of attributes that an engine may reject."""
-
-_NOT_A_DEFAULT = ("stream", "beam_width")
+"""LMI's names of a request's attributes."""
 
 
 def is_lmi(body: Mapping[str, Any]) -> bool:
@@ -83,7 +77,7 @@ def parse_lmi(body: Mapping[str, Any], defaults: Mapping[str, Any], *, tgi: bool
         )
     inputs, listed = _inputs(body.get("inputs"))
     sent = _object(body.get("parameters"))
-    parameters = read_parameters(sent, _named(defaults))
+    parameters = read_parameters(sent, defaults)
     form = _form(body.get("stream"), parameters.output_formatter, tgi)
     details = tgi if parameters.details is None else parameters.details
     if listed and form is not LmiForm.JSON:
@@ -91,13 +85,14 @@ def parse_lmi(body: Mapping[str, Any], defaults: Mapping[str, Any], *, tgi: bool
             "inputs is a list, which cannot be streamed; send one text, or no stream.",
             param="inputs",
         )
-    _check_agreement(parameters, form, details)
+    arguments = _generation_arguments(sent, parameters)
+    _check_agreement(parameters, arguments["sampling"].min_tokens, form, details)
     return LmiCall(
         requests=tuple(
             GenerationRequest(
                 prompt=text,
                 token_details=details or form is not LmiForm.JSON,
-                **_generation_arguments(sent, parameters),
+                **arguments,
             )
             for text in inputs
         ),
@@ -113,17 +108,10 @@ def _generation_arguments(sent: Mapping[str, Any], parameters: Parameters) -> di
     """Return the arguments of `GenerationRequest` that do not depend on the input."""
     chosen = {ALIASES.get(name, name) for name, value in sent.items() if value is not None}
     return {
-        "truncate_prompt": parameters.truncate,
+        **request_arguments(parameters, "lmi"),
         "max_tokens": parameters.max_new_tokens,
         "max_tokens_given": "max_new_tokens" in chosen,
-        "stop_words": tuple(parameters.stop_sequences),
-        "include_stop": parameters.include_stop_str_in_output,
-        "stop_token_ids": tuple(parameters.stop_token_ids),
-        "bad_words": tuple(parameters.bad_sequences),
-        "ignore_eos": parameters.ignore_eos_token,
-        "skip_special_tokens": parameters.skip_special_tokens,
         "guide": guide_from(parameters.grammar),
-        "lora_task_id": parameters.lora_task_id,
         "prompt_details": parameters.decoder_input_details,
         "sampling": sampling_from(parameters),
         "names": _NAMES,
@@ -175,23 +163,17 @@ def _form(stream: Any, formatter: LmiForm | None, tgi: bool) -> LmiForm:
     return formatter or (LmiForm.EVENTS if tgi else LmiForm.JSON_LINES)
 
 
-def _check_agreement(parameters: Parameters, form: LmiForm, details: bool) -> None:
+def _check_agreement(
+    parameters: Parameters, min_length: int | None, form: LmiForm, details: bool
+) -> None:
     if parameters.decoder_input_details and (not details or form is not LmiForm.JSON):
         raise InvalidRequest(
             "parameters.decoder_input_details is true; it needs details, and no stream.",
             param="decoder_input_details",
         )
-    if (parameters.min_length or 0) > parameters.max_new_tokens:
+    if (min_length or 0) > parameters.max_new_tokens:
         raise InvalidRequest(
-            f"parameters.min_length is {parameters.min_length}; it must be at most max_new_tokens, "
+            f"parameters.min_length is {min_length}; it must be at most max_new_tokens, "
             f"{parameters.max_new_tokens}.",
             param="min_length",
         )
-
-
-def _named(defaults: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        _NAMES_OF_DEFAULTS.get(name, name): value
-        for name, value in defaults.items()
-        if name not in _NOT_A_DEFAULT
-    }

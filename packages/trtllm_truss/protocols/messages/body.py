@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trtllm_truss.protocols.fields import check_min_tokens, read_sampling
+from trtllm_truss.protocols.fields import attribute_names, check_min_tokens, request_arguments
 from trtllm_truss.protocols.messages.conversation import read_conversation
 from trtllm_truss.protocols.messages.fields import read_fields
 from trtllm_truss.protocols.messages.options import (
@@ -17,12 +17,7 @@ from trtllm_truss.protocols.messages.options import (
 from trtllm_truss.protocols.tool_use import ANY_FORMATS, ModelFormats, NewParser
 from trtllm_truss.requests import ChatFormat, GenerationRequest
 
-_NAMES = {
-    "truncate_prompt": "truncate_prompt_tokens",
-    "stop_words": "stop_sequences",
-    "include_stop": "include_stop_str_in_output",
-}
-"""Anthropic's names of a request's attributes, where they differ."""
+_NAMES = attribute_names("messages")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +55,8 @@ def parse_messages(
             range, or fields contradict each other.
     """
     fields = read_fields(body, defaults)
-    check_min_tokens(fields.min_tokens, fields.max_tokens)
+    arguments = request_arguments(fields, "messages")
+    check_min_tokens(arguments["sampling"].min_tokens, fields.max_tokens)
     messages = read_conversation(fields.system, fields.messages)
     use = read_tool_use(fields.tools, fields.tool_choice)
     thinking = read_thinking(fields.thinking, fields.output_config)
@@ -73,20 +69,12 @@ def parse_messages(
             continue_final_message=continues,
             variables=thinking.variables,
         ),
-        truncate_prompt=fields.truncate_prompt_tokens,
         max_tokens=fields.max_tokens,
         max_tokens_given=False,  # Anthropic's limit may exceed the context
-        stop_words=tuple(fields.stop_sequences),
-        include_stop=fields.include_stop_str_in_output,
-        bad_words=tuple(fields.bad_words),
-        beam_width=fields.beam_width,
-        ignore_eos=fields.ignore_eos,
-        skip_special_tokens=fields.skip_special_tokens,
         guide=guide,
-        lora_task_id=fields.lora_task_id,
         model=fields.model,
-        sampling=read_sampling(fields),
         names={**_NAMES, "guide": guide_name},
+        **arguments,
     )
     request, new_parser = formats.apply(request, use)
     return MessagesCall(

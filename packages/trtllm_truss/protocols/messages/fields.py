@@ -9,33 +9,26 @@ from pydantic import Field, ValidationError
 
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.fields import (
-    INT32_MAX,
-    Extensions,
     Finite,
     Unsupported,
     Words,
+    body_field,
     invalid_request,
+    own_defaults,
     refuse_unsupported,
+    with_request_fields,
 )
 from trtllm_truss.protocols.limits import MAX_MESSAGES, MAX_MODEL_CHARACTERS, MAX_TOOLS
-from trtllm_truss.validation import shown, shown_name
+from trtllm_truss.request_fields import INT32_MAX
+from trtllm_truss.validation import Strict, shown, shown_name
 
 
-class SamplingExtensions(Extensions):
-    """Sampling beyond Anthropic's fields, by the names of the predict body."""
-
-    presence_penalty: Finite | None = Field(
-        None, ge=-2, le=2, description="Subtracted once from the logits of tokens that occurred."
-    )
-    frequency_penalty: Finite | None = Field(
-        None, ge=-2, le=2, description="Subtracted from the logits of tokens per occurrence."
-    )
-    seed: int | None = Field(
-        None, ge=0, le=2**64 - 1, description="Makes sampling repeatable; default: random."
-    )
+@with_request_fields("messages", without=("temperature", "top_p", "stop_sequences"))
+class MessagesExtensions(Strict):
+    """Fields beyond Anthropic's, and `top_k`."""
 
 
-class MessagesFields(SamplingExtensions):
+class MessagesFields(MessagesExtensions):
     """Fields of `/v1/messages`."""
 
     model: Annotated[str, Field(max_length=MAX_MODEL_CHARACTERS)] = Field(
@@ -49,12 +42,10 @@ class MessagesFields(SamplingExtensions):
         "one by `assistant` is continued."
     )
     system: Any = Field(None, description="The system prompt: text, or blocks of type `text`.")
-    stop_sequences: Words = Field(
-        default_factory=list, description="Texts that end the answer just before them."
-    )
+    stop_sequences: Words = body_field("stop_words")
     stream: bool = Field(False, description="Server-sent events, the last one `message_stop`.")
-    temperature: Finite = Field(1.0, ge=0, le=2, description="0 is greedy.")
-    top_p: Finite = Field(1.0, ge=0, le=1, description="Cumulative probability to sample from.")
+    temperature: Finite = body_field("temperature", default=1.0, le=2)
+    top_p: Finite = body_field("top_p", default=1.0)
     tools: list[Any] | None = Field(
         None,
         max_length=MAX_TOOLS,
@@ -102,9 +93,6 @@ UNUSED = {
     "workspace_id": "nothing is stored about callers",
 }
 
-_NAMES_OF_DEFAULTS = {"stop_words": "stop_sequences"}
-"""Anthropic's names of defaults, by their names in settings."""
-
 _KNOWN = [*MessagesFields.model_fields, *REFUSED, *UNUSED]
 
 
@@ -126,7 +114,7 @@ def read_fields(body: Mapping[str, Any], defaults: Mapping[str, Any]) -> Message
             refuse_unsupported(name, value, REFUSED)
         else:
             sent[name] = value
-    values = {_NAMES_OF_DEFAULTS.get(name, name): value for name, value in defaults.items()}
+    values = own_defaults(defaults, MessagesFields, "messages")
     for name in ("max_tokens", "stream"):
         values.pop(name, None)
     try:

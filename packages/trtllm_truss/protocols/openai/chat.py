@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.protocols.fields import INT32_MAX, NonEmpty, Unsupported
+from trtllm_truss.protocols.fields import NonEmpty, Unsupported
 from trtllm_truss.protocols.limits import (
     MAX_MESSAGES,
     MAX_TEMPLATE_VARIABLES_CHARACTERS,
@@ -30,6 +30,7 @@ from trtllm_truss.protocols.openai.shapes import ChatShape, OpenAICall
 from trtllm_truss.protocols.openai.template_variables import template_variables
 from trtllm_truss.protocols.openai.tools import read_tool_use
 from trtllm_truss.protocols.tool_use import ANY_FORMATS, ModelFormats
+from trtllm_truss.request_fields import INT32_MAX
 from trtllm_truss.requests import ChatFormat, GenerationRequest
 from trtllm_truss.validation import shown
 

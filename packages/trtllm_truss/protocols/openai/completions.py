@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field
 
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.protocols.fields import INT32_MAX, Unsupported, check_length
+from trtllm_truss.protocols.fields import Unsupported, check_length
 from trtllm_truss.protocols.limits import MAX_PROMPTS
 from trtllm_truss.protocols.openai.fields import (
     REFUSED_EXTENSIONS,
@@ -22,6 +22,7 @@ from trtllm_truss.protocols.openai.generation import (
     stream_options,
 )
 from trtllm_truss.protocols.openai.shapes import CompletionShape, OpenAICall
+from trtllm_truss.request_fields import INT32_MAX
 from trtllm_truss.requests import GenerationRequest
 from trtllm_truss.validation import is_unicode, shown
 

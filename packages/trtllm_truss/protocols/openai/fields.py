@@ -8,22 +8,23 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field, ValidationError
 
 from trtllm_truss.protocols.fields import (
-    INT32_MAX,
-    Extensions,
     Finite,
     NonEmpty,
-    TokenIds,
     Unsupported,
     Words,
+    body_field,
     invalid_request,
     listed,
+    own_defaults,
     refuse_unsupported,
+    with_request_fields,
 )
 from trtllm_truss.protocols.limits import MAX_BIASED_TOKENS, MAX_MODEL_CHARACTERS
+from trtllm_truss.request_fields import INT32_MAX
 from trtllm_truss.validation import Strict
 
-_NAMES_OF_DEFAULTS = {"stop_words": "stop"}
-"""OpenAI's names of defaults, by their names in settings."""
+_OPENAIS = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "stop")
+"""Fields of the table that are OpenAI's."""
 
 REFUSED_EXTENSIONS = {
     "allowed_token_ids": Unsupported("the engine has no such limit", ([],)),
@@ -60,12 +61,10 @@ class StreamOptions(Strict):
     continuous_usage_stats: bool = False
 
 
-class OpenAIExtensions(Extensions):
-    """Fields beyond OpenAI's that no other protocol has; the names are vLLM's."""
+@with_request_fields("openai", without=_OPENAIS)
+class OpenAIExtensions(Strict):
+    """Fields beyond OpenAI's; the names are vLLM's."""
 
-    stop_token_ids: TokenIds = Field(
-        default_factory=list, description="Token ids that end a choice just before them."
-    )
     structured_outputs: dict[str, Any] | None = Field(
         None,
         description="What the answer must match: one of `json` (a schema), `json_object` (true), "
@@ -99,9 +98,8 @@ class SharedFields(OpenAIExtensions):
         description="Limit of generated tokens; default: the rest of the context.",
     )
     n: int = Field(1, ge=1, le=128, description="Choices for each prompt.")
-    stop: Words = Field(
-        default_factory=list,
-        description='A text, or a list of them, that end a choice; `""` is none.',
+    stop: Words = body_field(
+        "stop_words", description='A text, or a list of them, that end a choice; `""` is none.'
     )
     stream: bool = Field(False, description="Server-sent events, the last one `[DONE]`.")
     stream_options: StreamOptions | None = Field(
@@ -109,13 +107,11 @@ class SharedFields(OpenAIExtensions):
         description="`include_usage`; with it, `continuous_usage_stats` adds the usage so far to "
         "every event; `include_obfuscation` may only be false.",
     )
-    temperature: Finite = Field(1.0, ge=0, le=2, description="0 is greedy.")
-    top_p: Finite = Field(1.0, ge=0, le=1, description="Cumulative probability to sample from.")
-    presence_penalty: Finite | None = Field(None, ge=-2, le=2, description="As OpenAI's.")
-    frequency_penalty: Finite | None = Field(None, ge=-2, le=2, description="As OpenAI's.")
-    seed: int | None = Field(
-        None, ge=-(2**63), le=2**64 - 1, description="Makes sampling repeatable; default: random."
-    )
+    temperature: Finite = body_field("temperature", default=1.0, le=2)
+    top_p: Finite = body_field("top_p", default=1.0)
+    presence_penalty: Finite | None = body_field("presence_penalty", description="As OpenAI's.")
+    frequency_penalty: Finite | None = body_field("frequency_penalty", description="As OpenAI's.")
+    seed: int | None = body_field("seed", ge=-(2**63))
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] = Field(
         default_factory=dict,
         max_length=MAX_BIASED_TOKENS,
@@ -161,15 +157,17 @@ def read_body(
         else:
             sent[name] = listed(value) if name in ("stop", "bad_words") else value
     try:
-        return model.model_validate({**_named(defaults, sent), **sent})
+        return model.model_validate({**_omitted(model, defaults, sent), **sent})
     except ValidationError as error:
         known = {*model.model_fields, *refused, *unused}
         raise invalid_request(error, known) from None
 
 
-def _named(defaults: Mapping[str, Any], sent: Mapping[str, Any]) -> dict[str, Any]:
-    """Return defaults by OpenAI's names, without those that a sent field replaces."""
-    values = {_NAMES_OF_DEFAULTS.get(name, name): value for name, value in defaults.items()}
+def _omitted(
+    model: type[SharedFields], defaults: Mapping[str, Any], sent: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the defaults, by OpenAI's names, without those that a sent field replaces."""
+    values = own_defaults(defaults, model, "openai")
     values.pop("stream", None)
     if "max_completion_tokens" in sent:
         values.pop("max_tokens", None)

@@ -6,19 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.protocols.fields import check_min_tokens, read_sampling
+from trtllm_truss.protocols.fields import (
+    attribute_names,
+    check_min_tokens,
+    request_arguments,
+)
 from trtllm_truss.protocols.openai.fields import SharedFields, StreamOptions
 from trtllm_truss.protocols.openai.guides import read_guide
 from trtllm_truss.requests import REST_OF_CONTEXT, Guide
 from trtllm_truss.validation import shown
 
-_NAMES = {
-    "prompt_ids": "prompt",
-    "truncate_prompt": "truncate_prompt_tokens",
-    "stop_words": "stop",
-    "include_stop": "include_stop_str_in_output",
-    "guide": "response_format",
-}
+_NAMES = {**attribute_names("openai"), "prompt_ids": "prompt", "guide": "response_format"}
 """Names of a request's attributes in both APIs, where they differ."""
 
 
@@ -42,27 +40,19 @@ def generation_arguments(
     Raises:
         InvalidRequest: fields contradict each other.
     """
-    _check_agreement(fields, max_tokens)
+    arguments = request_arguments(fields, "openai")
+    _check_agreement(fields.n, arguments, max_tokens)
     guide_field, guide = read_guide(fields, text_format)
     options = stream_options(fields)
     return {
-        "truncate_prompt": fields.truncate_prompt_tokens,
+        **arguments,
         "max_tokens": REST_OF_CONTEXT if max_tokens is None else max_tokens,
         "max_tokens_given": max_tokens_given,
         "n": fields.n,
-        "stop_words": tuple(fields.stop),
-        "include_stop": fields.include_stop_str_in_output,
-        "stop_token_ids": tuple(fields.stop_token_ids),
-        "bad_words": tuple(fields.bad_words),
-        "beam_width": fields.beam_width,
-        "ignore_eos": fields.ignore_eos,
-        "skip_special_tokens": fields.skip_special_tokens,
         "logit_bias": _by_token_id(fields.logit_bias),
         "guide": guide,
-        "lora_task_id": fields.lora_task_id,
         "model": fields.model,
         "running_usage": options.include_usage and options.continuous_usage_stats,
-        "sampling": read_sampling(fields),
         "names": {**_NAMES, **names, **({} if guide is None else {"guide": guide_field})},
     }
 
@@ -79,10 +69,15 @@ def alternatives_of_engine(
         alternatives: the requested number; None for no log probabilities.
         top_is_chosen: LMI's meaning of 1, which is the chosen token.
     """
-    greedy = 0 in (fields.temperature, fields.top_p) or fields.top_k == 1
-    if alternatives == 1 and (top_is_chosen or (greedy and fields.beam_width == 1)):
+    if alternatives == 1 and (top_is_chosen or _takes_likeliest(fields)):
         return 0
     return alternatives
+
+
+def _takes_likeliest(fields: SharedFields) -> bool:
+    arguments = request_arguments(fields, "openai")
+    greedy = 0 in (fields.temperature, fields.top_p) or arguments["sampling"].top_k == 1
+    return greedy and bool(arguments["beam_width"] == 1)
 
 
 def stream_options(fields: SharedFields) -> StreamOptions:
@@ -107,13 +102,13 @@ def stream_options(fields: SharedFields) -> StreamOptions:
     return options
 
 
-def _check_agreement(fields: SharedFields, max_tokens: int | None) -> None:
-    if 1 < fields.beam_width < fields.n:
+def _check_agreement(n: int, arguments: Mapping[str, Any], max_tokens: int | None) -> None:
+    if 1 < arguments["beam_width"] < n:
         raise InvalidRequest(
-            f"n is {fields.n}; it must be at most beam_width, {fields.beam_width}.", param="n"
+            f"n is {n}; it must be at most beam_width, {arguments['beam_width']}.", param="n"
         )
     if max_tokens is not None:
-        check_min_tokens(fields.min_tokens, max_tokens, "the tokens to generate")
+        check_min_tokens(arguments["sampling"].min_tokens, max_tokens, "the tokens to generate")
 
 
 def _by_token_id(logit_bias: dict[str, float]) -> dict[int, float]:

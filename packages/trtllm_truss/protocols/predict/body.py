@@ -10,25 +10,23 @@ from pydantic import Field, ValidationError
 
 from trtllm_truss.errors import InvalidRequest, RequestError, SettingsError
 from trtllm_truss.protocols.fields import (
-    INT32_MAX,
-    LEAST,
     Finite,
     NonEmpty,
-    TokenIds,
-    TopK,
     Unsupported,
-    Words,
+    body_field,
     check_min_tokens,
     invalid_request,
     named_once,
-    read_sampling,
     refuse_unsupported,
+    request_arguments,
+    with_request_fields,
 )
 from trtllm_truss.protocols.limits import MAX_MESSAGES, MAX_TOOLS
 from trtllm_truss.protocols.openai.messages import read_messages
 from trtllm_truss.protocols.openai.response_format import read_response_format
 from trtllm_truss.protocols.openai.tools import read_tool_use
 from trtllm_truss.protocols.tool_use import ANY_FORMATS, ModelFormats, ToolUse
+from trtllm_truss.request_fields import INT32_MAX, LEAST, SAMPLING
 from trtllm_truss.requests import GenerationRequest
 from trtllm_truss.validation import Strict
 
@@ -36,8 +34,7 @@ ALIASES = {
     "stop_words_list": "stop_words",
     "stop": "stop_words",
     "bad_words_list": "bad_words",
-    "min_length": "min_tokens",
-    "random_seed": "seed",
+    **{older: row.name for row in SAMPLING for older in row.tensors[1:]},
     "max_new_tokens": "max_tokens",
     "max_completion_tokens": "max_tokens",
 }
@@ -62,6 +59,7 @@ REFUSED = {
 """Fields that are not supported here, and their neutral values."""
 
 
+@with_request_fields("predict")
 class PredictBody(Strict):
     """The fields of a predict body; other fields are rejected."""
 
@@ -72,21 +70,8 @@ class PredictBody(Strict):
     parallel_tool_calls: bool = True
     response_format: dict[str, Any] | None = None
     max_tokens: int = Field(50, ge=1, le=INT32_MAX)
-    stop_words: Words = Field(default_factory=list)
-    stop_token_ids: TokenIds = Field(default_factory=list)
     end_id: int | None = Field(None, ge=-1, le=INT32_MAX)
-    bad_words: Words = Field(default_factory=list)
-    beam_width: int = Field(1, ge=1, le=INT32_MAX)
-    repetition_penalty: Finite | None = Field(None, ge=LEAST, le=100)
-    temperature: Finite | None = Field(None, ge=0, le=100)
-    top_k: TopK | None = None
-    top_p: Finite | None = Field(None, ge=LEAST, le=1)
-    presence_penalty: Finite | None = Field(None, ge=-2, le=2)
-    frequency_penalty: Finite | None = Field(None, ge=-2, le=2)
-    length_penalty: Finite | None = Field(None, ge=-100, le=100)
-    min_tokens: int | None = Field(None, ge=0, le=INT32_MAX)
-    seed: int | None = Field(None, ge=0, le=2**64 - 1)
-    ignore_eos: bool = False
+    top_p: Finite | None = body_field("top_p", ge=LEAST)
     stream: bool = True
 
 
@@ -110,7 +95,8 @@ def parse_predict(
     parsed = _validated({**defaults, **sent})
     if (parsed.prompt is None) == (parsed.messages is None):
         raise _prompt_problem(body, parsed)
-    check_min_tokens(parsed.min_tokens, parsed.max_tokens)
+    arguments = request_arguments(parsed, "predict")
+    check_min_tokens(arguments["sampling"].min_tokens, parsed.max_tokens)
     use, guide = ToolUse(), None
     if parsed.tools or parsed.tool_choice is not None:
         use = read_tool_use(parsed.tools, parsed.tool_choice, parallel=parsed.parallel_tool_calls)
@@ -120,20 +106,18 @@ def parse_predict(
         raise InvalidRequest(
             "tools are given without messages; send the prompt as a message.", param="tools"
         )
-    end_id = parsed.end_id
+    if parsed.end_id == -1:
+        arguments["ignore_eos"] = True
+    elif parsed.end_id is not None:
+        arguments["stop_token_ids"] += (parsed.end_id,)
     request = GenerationRequest(
         prompt=parsed.prompt,
         messages=None if parsed.messages is None else read_messages(parsed.messages),
         max_tokens=parsed.max_tokens,
         max_tokens_given="max_tokens" in sent,
-        stop_words=tuple(parsed.stop_words),
-        stop_token_ids=(*parsed.stop_token_ids, *(() if end_id in (None, -1) else (end_id,))),
-        bad_words=tuple(parsed.bad_words),
-        beam_width=parsed.beam_width,
-        ignore_eos=parsed.ignore_eos or end_id == -1,
         guide=guide,
-        sampling=read_sampling(parsed),
         names={"guide": "response_format"},
+        **arguments,
     )
     if request.messages is not None:
         request = _with_tools(request, use, formats)

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.base import json_bytes
-from trtllm_truss.protocols.fields import INT32_MAX, Unsupported
+from trtllm_truss.protocols.fields import Unsupported
 from trtllm_truss.protocols.limits import MAX_TOOLS
 from trtllm_truss.protocols.openai.chat import ChatExtensions, chat_format
 from trtllm_truss.protocols.openai.fields import (
@@ -24,6 +24,7 @@ from trtllm_truss.protocols.openai.response_format import FLAT_PATH, read_respon
 from trtllm_truss.protocols.openai.tools import read_tool_use
 from trtllm_truss.protocols.responses.items import read_items
 from trtllm_truss.protocols.tool_use import ANY_FORMATS, ModelFormats, NewParser
+from trtllm_truss.request_fields import INT32_MAX
 from trtllm_truss.requests import GenerationRequest
 from trtllm_truss.validation import Strict
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from trtllm_truss.requests import Guide, Sampling
+from trtllm_truss.request_fields import Sampling
+from trtllm_truss.requests import Guide
 
 
 @dataclass(slots=True)

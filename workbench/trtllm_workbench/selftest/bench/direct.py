@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from trtllm_truss.releases.tables import rows_for
-from trtllm_truss.requests import Sampling
+from trtllm_truss.request_fields import Sampling
 from trtllm_truss.triton.client.client import STREAM_INFER, TritonClient
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
 from trtllm_truss.triton.client.request import EngineRequest

@@ -1,0 +1,276 @@
+"""The table of request fields: type, range, names, tensors and meaning, each in one place.
+
+A row is an attribute of `SamplingFields`, or an item of `OPTIONS`. The bodies of all protocols, the
+engine's tensors, the readers of our backends, the check against the engine and the pages follow
+from the rows. The contract knows which release has a tensor. Triton's processes import this module,
+so it imports no library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Generic, Literal, TypeVar
+
+INT32_MAX = 2**31 - 1
+LEAST = 1e-6
+"""Minimum of positive numbers: the engine's 32-bit floats round smaller ones to 0."""
+
+Protocol = Literal["predict", "openai", "messages", "lmi"]
+Texts = tuple[str, ...]
+TokenIds = tuple[int, ...]
+Effect = Literal["draw", "penalty", "end", "beams", "seed"]
+
+COMPILED, CPU, LLM_API = "tensorrtllm", "openvino_genai", "llm_api"
+"""Backends, the values of `EngineKind`."""
+ALL_ENGINES = frozenset({COMPILED, CPU, LLM_API})
+
+T = TypeVar("T")
+Unset = TypeVar("Unset")
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Numbers from `low` to `high`, both included unless `above` is set; None is no limit."""
+
+    low: float | None = None
+    high: float | None = None
+    above: bool = False
+
+    def holds(self, value: float) -> bool:
+        if self.low is not None and (value < self.low or (self.above and value == self.low)):
+            return False
+        return self.high is None or value <= self.high
+
+    @property
+    def rule(self) -> str:
+        """Return the range in words: "from 0 to 1"."""
+        if self.above:
+            return f"above {self.low}"
+        return f"of {self.low} or more" if self.high is None else f"from {self.low} to {self.high}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestField:
+    """A row of the table.
+
+    Attributes:
+        name: name in bodies.
+        kind: type of a value.
+        meaning: sentence of the pages.
+        range: of a number in a body. A protocol may have a narrower one.
+        zero: another number for 0, which sets no limit.
+        default: value of an omitted field; None is not sent, so that the engine's default applies.
+        names: names in protocols that call the field something else; None where it is missing.
+        attribute: of `Sampling` or `GenerationRequest`, if not the name.
+        tensors: the engine's inputs, the newest name first.
+        tensor_range: of the inputs, if it is not `range`.
+        engine_default: value of an absent input.
+        effect: what a field of sampling changes.
+        with_beams: beam search honours it.
+        engines: backends that honour it.
+    """
+
+    name: str
+    kind: Any
+    meaning: str
+    range: Range = Range()
+    zero: int | None = None
+    default: Any = None
+    names: Mapping[Protocol, str | None] = field(default_factory=dict)
+    attribute: str = ""
+    tensors: tuple[str, ...] = ()
+    tensor_range: Range | None = None
+    engine_default: float = 0
+    effect: Effect | None = None
+    with_beams: bool = True
+    engines: frozenset[str] = ALL_ENGINES
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "attribute", self.attribute or self.name)
+
+    def name_in(self, protocol: Protocol) -> str | None:
+        return self.names.get(protocol, self.name)
+
+
+def _row(kind: type[T], meaning: str, **facts: Any) -> T:
+    """Declare an attribute of `SamplingFields` with the facts of its row."""
+    value: T = field(default=None, metadata={"kind": kind, "meaning": meaning, **facts})  # type: ignore[assignment]
+    return value
+
+
+@dataclass(slots=True)
+class SamplingFields(Generic[Unset]):
+    """The fields of sampling.
+
+    `Unset` is None in a request, whose open fields are not sent, and `NoReturn` in an engine, where
+    all have values.
+    """
+
+    temperature: float | Unset = _row(
+        float,
+        "0 is greedy.",
+        range=Range(0, 100),
+        tensors=("temperature",),
+        tensor_range=Range(0),
+        engine_default=1.0,
+        effect="draw",
+        with_beams=False,
+    )
+    top_k: int | Unset = _row(
+        int,
+        "Number of tokens to sample from, at most 1024; 0 and -1 set no limit.",
+        range=Range(0, 1024),
+        zero=-1,
+        tensors=("runtime_top_k",),
+        effect="draw",
+    )
+    top_p: float | Unset = _row(
+        float,
+        "Cumulative probability to sample from.",
+        range=Range(0, 1),
+        tensors=("runtime_top_p",),
+        engine_default=0.0,
+        effect="draw",
+    )
+    repetition_penalty: float | Unset = _row(
+        float,
+        "Divides the logits of tokens that occurred.",
+        range=Range(LEAST, 100),
+        tensors=("repetition_penalty",),
+        tensor_range=Range(0, above=True),
+        engine_default=1.0,
+        effect="penalty",
+        with_beams=False,
+    )
+    presence_penalty: float | Unset = _row(
+        float,
+        "Subtracted once from the logits of tokens that occurred.",
+        range=Range(-2, 2),
+        tensors=("presence_penalty",),
+        engine_default=0.0,
+        effect="penalty",
+        with_beams=False,
+    )
+    frequency_penalty: float | Unset = _row(
+        float,
+        "Subtracted from the logits of tokens per occurrence.",
+        range=Range(-2, 2),
+        tensors=("frequency_penalty",),
+        engine_default=0.0,
+        effect="penalty",
+        with_beams=False,
+    )
+    length_penalty: float | Unset = _row(
+        float,
+        "Exponent of the length in beam search.",
+        range=Range(-100, 100),
+        tensors=("len_penalty",),
+        tensor_range=Range(),
+        engine_default=0.0,
+        effect="beams",
+    )
+    min_tokens: int | Unset = _row(
+        int,
+        "Minimum of tokens to generate.",
+        range=Range(0, INT32_MAX),
+        names={"lmi": "min_length"},
+        tensors=("min_tokens", "min_length"),
+        tensor_range=Range(0),
+        engine_default=1,
+        effect="end",
+        with_beams=False,
+    )
+    seed: int | Unset = _row(
+        int,
+        "Makes sampling repeatable; default: random.",
+        range=Range(0, 2**64 - 1),
+        tensors=("seed", "random_seed"),
+        tensor_range=Range(),
+        effect="seed",
+    )
+
+
+@dataclass(slots=True)
+class Sampling(SamplingFields[None]):
+    """Sampling of a request. None is not sent: the engine's default applies."""
+
+
+SAMPLING = tuple(RequestField(name=each.name, **each.metadata) for each in fields(SamplingFields))
+"""The rows of sampling, in the order of its attributes."""
+
+OPTIONS = (
+    RequestField(
+        name="stop_words",
+        kind=Texts,
+        meaning="Texts that end the answer just before them.",
+        default=(),
+        names={"openai": "stop", "messages": "stop_sequences", "lmi": "stop_sequences"},
+    ),
+    RequestField(
+        name="stop_token_ids",
+        kind=TokenIds,
+        meaning="Token ids that end the answer just before them.",
+        default=(),
+    ),
+    RequestField(
+        name="bad_words",
+        kind=Texts,
+        meaning="Texts that must not be generated.",
+        default=(),
+        names={"lmi": "bad_sequences"},
+        engines=ALL_ENGINES - {CPU},
+    ),
+    RequestField(
+        name="beam_width",
+        kind=int,
+        meaning="Beams.",
+        range=Range(1, INT32_MAX),
+        default=1,
+        names={"lmi": None},
+    ),
+    RequestField(
+        name="ignore_eos",
+        kind=bool,
+        meaning="Continue past the model's end of sequence.",
+        default=False,
+        names={"lmi": "ignore_eos_token"},
+    ),
+    RequestField(
+        name="include_stop_str_in_output",
+        kind=bool,
+        meaning="Include the stop text.",
+        default=False,
+        names={"predict": None},
+        attribute="include_stop",
+    ),
+    RequestField(
+        name="skip_special_tokens",
+        kind=bool,
+        meaning="Omit special tokens from the text.",
+        default=True,
+        names={"predict": None},
+    ),
+    RequestField(
+        name="truncate_prompt_tokens",
+        kind=int,
+        meaning="Keep only the prompt's last tokens.",
+        range=Range(1, INT32_MAX),
+        names={"predict": None, "lmi": "truncate"},
+        attribute="truncate_prompt",
+    ),
+    RequestField(
+        name="lora_task_id",
+        kind=int,
+        meaning="The adapter to generate with.",
+        range=Range(0, 2**64 - 1),
+        names={"predict": None},
+    ),
+)
+"""Rows of further attributes of `GenerationRequest`."""
+
+
+def rows_of(protocol: Protocol) -> dict[str, RequestField]:
+    """Return the rows that a protocol has, by its names."""
+    named = ((row.name_in(protocol), row) for row in (*SAMPLING, *OPTIONS))
+    return {name: row for name, row in named if name is not None}
