@@ -105,19 +105,21 @@ def _limits(row: RequestField) -> dict[str, Any]:
 
 
 _PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
-_SAMPLING = {
-    protocol: attrgetter(*(str(row.name_in(protocol)) for row in SAMPLING))
-    for protocol in _PROTOCOLS
-}
+_LISTS = tuple(row.attribute for row in OPTIONS if isinstance(row.default, tuple))
+
+
+def _getters(rows: Iterable[RequestField]) -> dict[Protocol, Callable[[Strict], tuple[Any, ...]]]:
+    return {
+        protocol: attrgetter(*(name for row in rows if (name := row.name_in(protocol))))
+        for protocol in _PROTOCOLS
+    }
+
+
+_sampling_values = _getters(SAMPLING)
+_option_values = _getters(OPTIONS)
 _OPTIONS = {
-    protocol: [
-        (row.attribute, name, isinstance(row.default, tuple))
-        for row in OPTIONS
-        if (name := row.name_in(protocol)) is not None
-    ]
-    for protocol in _PROTOCOLS
+    protocol: [row.attribute for row in OPTIONS if row.name_in(protocol)] for protocol in _PROTOCOLS
 }
-"""Attribute and name of each row, and whether it is a list."""
 _DEFAULT_NAMES = {
     protocol: {row.name: name for name, row in rows_of(protocol).items()} for protocol in _PROTOCOLS
 }
@@ -125,18 +127,17 @@ _DEFAULT_NAMES = {
 
 def request_arguments(fields: Strict, protocol: Protocol) -> dict[str, Any]:
     """Return the arguments of a `GenerationRequest` that the table has, of a valid body."""
-    return {
-        "sampling": read_sampling(fields, protocol),
-        **{
-            attribute: tuple(getattr(fields, name)) if is_list else getattr(fields, name)
-            for attribute, name, is_list in _OPTIONS[protocol]
-        },
-    }
+    values = _option_values[protocol](fields)
+    arguments = dict(zip(_OPTIONS[protocol], values, strict=True))
+    for attribute in _LISTS:
+        arguments[attribute] = tuple(arguments[attribute])
+    arguments["sampling"] = read_sampling(fields, protocol)
+    return arguments
 
 
 def read_sampling(fields: Strict, protocol: Protocol) -> Sampling:
     """Return the sampling of a valid body."""
-    sampling = Sampling(*_SAMPLING[protocol](fields))
+    sampling = Sampling(*_sampling_values[protocol](fields))
     if sampling.top_p is not None:
         # 0, the likeliest token alone, means "not set" to the engine.
         sampling.top_p = max(sampling.top_p, LEAST)
@@ -146,8 +147,9 @@ def read_sampling(fields: Strict, protocol: Protocol) -> Sampling:
 
 
 def attribute_names(protocol: Protocol) -> dict[str, str]:
-    """Return a protocol's field names by attributes of a request."""
-    return {row.attribute: name for name, row in rows_of(protocol).items()}
+    """Return a protocol's field names by attributes of a request, where they differ."""
+    rows = rows_of(protocol).items()
+    return {row.attribute: name for name, row in rows if name != row.attribute}
 
 
 def own_defaults(
@@ -160,14 +162,17 @@ def own_defaults(
         body: the protocol's.
         protocol: names the fields of the table.
     """
-    names, values = _DEFAULT_NAMES[protocol], dict(defaults)
-    if (end_id := values.pop("end_id", None)) is not None:
-        if end_id == -1:
-            values["ignore_eos"] = True
-        else:
-            values["stop_token_ids"] = [*values.get("stop_token_ids", ()), end_id]
-    own = {names.get(name, name): value for name, value in values.items()}
-    return {name: value for name, value in own.items() if name in body.model_fields}
+    if not defaults:
+        return {}
+    names, fields = _DEFAULT_NAMES[protocol], body.model_fields
+    values = {
+        own: value for name, value in defaults.items() if (own := names.get(name, name)) in fields
+    }
+    if (end_id := defaults.get("end_id")) == -1:
+        values[names["ignore_eos"]] = True
+    elif end_id is not None:
+        values[names["stop_token_ids"]] = [*defaults.get("stop_token_ids", ()), end_id]
+    return values
 
 
 def check_min_tokens(min_tokens: int | None, max_tokens: int, limit: str = "max_tokens") -> None:

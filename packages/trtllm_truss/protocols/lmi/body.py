@@ -7,7 +7,6 @@ from typing import Any
 
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.fields import (
-    attribute_names,
     check_length,
     request_arguments,
     unknown_field,
@@ -18,9 +17,10 @@ from trtllm_truss.protocols.lmi.grammar import guide_from
 from trtllm_truss.protocols.lmi.parameters import (
     ALIASES,
     Parameters,
+    choose_sampling,
     read_parameters,
-    sampling_from,
 )
+from trtllm_truss.request_fields import rows_of
 from trtllm_truss.requests import GenerationRequest
 from trtllm_truss.validation import is_unicode, shown
 
@@ -37,7 +37,7 @@ _NAMES = {
     "prompt": "inputs",
     "max_tokens": "parameters.max_new_tokens",
     "guide": "parameters.grammar",
-    **{attribute: f"parameters.{name}" for attribute, name in attribute_names("lmi").items()},
+    **{row.attribute: f"parameters.{name}" for name, row in rows_of("lmi").items()},
 }
 """LMI's names of a request's attributes."""
 
@@ -107,13 +107,14 @@ def parse_lmi(body: Mapping[str, Any], defaults: Mapping[str, Any], *, tgi: bool
 def _generation_arguments(sent: Mapping[str, Any], parameters: Parameters) -> dict[str, Any]:
     """Return the arguments of `GenerationRequest` that do not depend on the input."""
     chosen = {ALIASES.get(name, name) for name, value in sent.items() if value is not None}
+    arguments = request_arguments(parameters, "lmi")
+    choose_sampling(arguments["sampling"], parameters)
     return {
-        **request_arguments(parameters, "lmi"),
+        **arguments,
         "max_tokens": parameters.max_new_tokens,
         "max_tokens_given": "max_new_tokens" in chosen,
         "guide": guide_from(parameters.grammar),
         "prompt_details": parameters.decoder_input_details,
-        "sampling": sampling_from(parameters),
         "names": _NAMES,
     }
 

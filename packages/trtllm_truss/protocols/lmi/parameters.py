@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from pydantic import Field, ValidationError
@@ -16,7 +15,6 @@ from trtllm_truss.protocols.fields import (
     invalid_request,
     named_once,
     own_defaults,
-    read_sampling,
     refuse_unsupported,
     with_request_fields,
 )
@@ -58,10 +56,6 @@ UNSUPPORTED = {
     "typical_p": Unsupported("the engine has no typical sampling", (1,)),
     "watermark": Unsupported("text is not watermarked", (False,)),
 }
-
-_GREEDY = None, 1, None
-_DRAWING = 0.8, 5, 0.85
-"""Temperature, top_k and top_p."""
 
 _UNLIMITED = 1.0
 
@@ -125,32 +119,23 @@ def _own(defaults: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def sampling_from(parameters: Parameters) -> Sampling:
-    """Convert parameters to sampling by LMI's `do_sample` and its defaults.
+def choose_sampling(sampling: Sampling, parameters: Parameters) -> None:
+    """Set temperature, top_k and top_p by LMI's `do_sample` and its defaults.
 
     The engine is greedy at any temperature unless top_k or top_p is set. LMI samples since 0.32 if
     only a temperature is set, so that case gets a top_p of 1.
     """
-    sampling = read_sampling(parameters, "lmi")
-    temperature, top_k, top_p = _choice(sampling, parameters)
-    return replace(sampling, temperature=temperature, top_k=top_k, top_p=top_p)
-
-
-def _choice(
-    sampling: Sampling, parameters: Parameters
-) -> tuple[float | None, int | None, float | None]:
-    """Return temperature, top_k and top_p; greedy unless a parameter requests sampling."""
     temperature, top_k, top_p = sampling.temperature, sampling.top_k, parameters.top_p
     asked = parameters.do_sample
     if asked is None:
         asked = bool(temperature or top_k or top_p)
     if not asked or temperature == 0:
-        return _GREEDY
-    if parameters.do_sample:
-        drawn_temperature, drawn_top_k, drawn_top_p = _DRAWING
-        return (
-            drawn_temperature if temperature is None else temperature,
-            drawn_top_k if top_k is None else top_k,
-            drawn_top_p if top_p is None else top_p or _UNLIMITED,
-        )
-    return temperature, top_k or None, top_p or (None if top_k else _UNLIMITED)
+        temperature, top_k, top_p = None, 1, None
+    elif parameters.do_sample:
+        temperature = 0.8 if temperature is None else temperature
+        top_k = 5 if top_k is None else top_k
+        top_p = 0.85 if top_p is None else top_p or _UNLIMITED
+    else:
+        top_k = top_k or None
+        top_p = top_p or (None if top_k else _UNLIMITED)
+    sampling.temperature, sampling.top_k, sampling.top_p = temperature, top_k, top_p

@@ -18,7 +18,7 @@ from trtllm_truss.triton.client.request import EngineRequest
 from trtllm_truss.triton.client.request_ids import random_number, takes_numbers_only
 from trtllm_truss.triton.client.response_stream import ResponseReader, ResponseStream
 from trtllm_truss.triton.client.tensors import encode_request, encode_stop
-from trtllm_truss.triton.model_repository.contract import INPUTS, MODEL_NAME
+from trtllm_truss.triton.model_repository.contract import INPUTS, LLM_API_INPUTS, MODEL_NAME
 
 STREAM_INFER = "/inference.GRPCInferenceService/ModelStreamInfer"
 _ORDER_LIMIT_S = 0.3
@@ -52,7 +52,9 @@ class TritonClient:
         tensorrt_llm_version: str | None,
     ) -> None:
         self._address = address
-        self._declared = frozenset(row.name for row in rows_for(INPUTS, tensorrt_llm_version))
+        # Requests with fields of the LLM API alone come only to engines that honour them.
+        rows = (*rows_for(INPUTS, tensorrt_llm_version), *LLM_API_INPUTS)
+        self._declared = frozenset(row.name for row in rows)
         self._numbers_only = takes_numbers_only(tensorrt_llm_version)
         self._connection: GrpcConnection | None = None
         self._connecting = asyncio.Lock()

@@ -10,8 +10,10 @@ import struct
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from operator import attrgetter
 
 from trtllm_truss.guides.guide import GUIDE_BYTES
+from trtllm_truss.request_fields import SAMPLING
 from trtllm_truss.triton.client.request import EngineChunk, EngineRequest
 from trtllm_truss.triton.model_repository.contract import (
     INPUTS,
@@ -39,6 +41,26 @@ _TOP = LLM_API_INPUTS[0].name
 _TOP_TYPES = {tensor.name: {"INT32": "i", "FP32": "f"}[tensor.dtype] for tensor in LLM_API_OUTPUTS}
 _TOP_IDS, _TOP_VALUES = (tensor.name for tensor in LLM_API_OUTPUTS)
 _SHARED_PARTS = 256
+_SHARED_INPUTS = (
+    ("request_output_len", "max_tokens"),
+    ("end_id", "end_id"),
+    ("pad_id", "pad_id"),
+    ("streaming", "streaming"),
+    ("beam_width", "beam_width"),
+    ("return_log_probs", "return_log_probs"),
+    ("lora_task_id", "lora_task_id"),
+    *(
+        (name, f"sampling.{row.attribute}")
+        for row in SAMPLING
+        if row.effect != "seed"
+        for name in row.tensors
+    ),
+)
+"""Scalar inputs that many requests have in common, and the attributes with their values."""
+_shared_values = attrgetter(*(attribute for _, attribute in _SHARED_INPUTS))
+_LEFT_OUT = {"beam_width": 1, "return_log_probs": False}
+"""Values that the engine has without an input."""
+_SEEDS = [name for row in SAMPLING if row.effect == "seed" for name in row.tensors]
 _OUTPUTS = ("output_ids", "sequence_length")
 _LOG_PROBS = ("cum_log_probs", "output_log_probs")
 
@@ -57,11 +79,9 @@ def encode_request(request: EngineRequest, *, model_name: str, declared: frozens
     length = len(request.input_ids)
     own = [("input_lengths", length)]
     if (seed := request.sampling.seed) is not None:
-        own += [(name, seed) for name in ("seed", "random_seed") if name in declared]
+        own += [(name, seed) for name in _SEEDS if name in declared]
     names = tuple([name for name, _ in own])
-    shared = _encode_shared(
-        model_name, declared, _shared_scalars(request), names, _outputs(request)
-    )
+    shared = _encode_shared(model_name, declared, _shared_values(request), names, _outputs(request))
     raw = [_pack_scalar(name, value) for name, value in own]
     raw.append(pack_ids(request.input_ids))
     message = service_pb2.ModelInferRequest(id=request.request_id, raw_input_contents=raw)
@@ -79,40 +99,52 @@ def encode_stop(request_id: str, *, model_name: str) -> bytes:
     The stopped request ends with an empty final response. The mandatory inputs must be present;
     their values are not read.
     """
-    scalars = (("input_lengths", 1), ("request_output_len", 1), ("stop", True))
-    declared = frozenset(name for name, _ in scalars)
     message = service_pb2.ModelInferRequest(id=request_id)
     _add(message, "input_ids", [1, 1], pack_ids([0]))
-    return _encode_shared(model_name, declared, scalars) + _serialize(message)
+    return _encode_stop_head(model_name) + _serialize(message)
+
+
+@lru_cache(1)
+def _encode_stop_head(model_name: str) -> bytes:
+    message = _begin(model_name, _OUTPUTS)
+    for name, value in (("input_lengths", 1), ("request_output_len", 1), ("stop", True)):
+        _add(message, name, [1, 1], _pack_scalar(name, value))
+    return _serialize(message)
 
 
 @lru_cache(_SHARED_PARTS)
 def _encode_shared(
     model_name: str,
     declared: frozenset[str],
-    scalars: tuple[tuple[str, float | None], ...],
-    names: tuple[str, ...] = (),
-    outputs: tuple[str, ...] = _OUTPUTS,
+    values: tuple[float | None, ...],
+    names: tuple[str, ...],
+    outputs: tuple[str, ...],
 ) -> bytes:
     """Serialize what equal requests share.
 
     Args:
         model_name: Triton's name of the model.
-        declared: inputs that the server declares.
-        scalars: inputs with their values; those without a value, or not declared, are left out.
+        declared: inputs that the server declares. The others are left out.
+        values: of `_SHARED_INPUTS`; None is left out.
         names: further scalar inputs. Their values follow in the message.
         outputs: names of the outputs.
     """
-    message = service_pb2.ModelInferRequest(model_name=model_name)
-    message.parameters["triton_enable_empty_final_response"].bool_param = True
-    for name, value in scalars:
-        if value is not None and name in declared:
+    message = _begin(model_name, outputs)
+    scalars = [(name, value) for (name, _), value in zip(_SHARED_INPUTS, values, strict=True)]
+    for name, value in (*scalars, ("exclude_input_in_output", True)):
+        if value is not None and name in declared and value != _LEFT_OUT.get(name):
             _add(message, name, [1, 1], _pack_scalar(name, value))
     for name in names:
         message.inputs.add(name=name, datatype=_DTYPES[name], shape=[1, 1])
+    return _serialize(message)
+
+
+def _begin(model_name: str, outputs: Iterable[str]) -> service_pb2.ModelInferRequest:
+    message = service_pb2.ModelInferRequest(model_name=model_name)
+    message.parameters["triton_enable_empty_final_response"].bool_param = True
     for name in outputs:
         message.outputs.add(name=name)
-    return _serialize(message)
+    return message
 
 
 @lru_cache(_SHARED_PARTS)
@@ -202,29 +234,6 @@ def pack_texts(texts: Iterable[bytes]) -> bytes:
 
 def _pack_scalar(name: str, value: float) -> bytes:
     return _SCALARS[_DTYPES[name]].pack(value)
-
-
-def _shared_scalars(request: EngineRequest) -> tuple[tuple[str, float | None], ...]:
-    sampling = request.sampling
-    return (
-        ("request_output_len", request.max_tokens),
-        ("end_id", request.end_id),
-        ("pad_id", request.pad_id),
-        ("streaming", request.streaming),
-        ("exclude_input_in_output", True),
-        ("beam_width", request.beam_width if request.beam_width > 1 else None),
-        ("temperature", sampling.temperature),
-        ("runtime_top_k", sampling.top_k),
-        ("runtime_top_p", sampling.top_p),
-        ("repetition_penalty", sampling.repetition_penalty),
-        ("presence_penalty", sampling.presence_penalty),
-        ("frequency_penalty", sampling.frequency_penalty),
-        ("len_penalty", sampling.length_penalty),
-        ("min_tokens", sampling.min_tokens),
-        ("min_length", sampling.min_tokens),
-        ("return_log_probs", True if request.return_log_probs else None),
-        ("lora_task_id", request.lora_task_id),
-    )
 
 
 def _outputs(request: EngineRequest) -> tuple[str, ...]:
