@@ -89,6 +89,12 @@ class RequestField:
     def __post_init__(self) -> None:
         object.__setattr__(self, "attribute", self.attribute or self.name)
 
+    def changes(self, value: float) -> bool:
+        """Return True if a value of sampling has an effect in the engine."""
+        if self.effect == "end":
+            return value > self.engine_default
+        return value != self.engine_default
+
     def name_in(self, protocol: Protocol) -> str | None:
         return self.names.get(protocol, self.name)
 
@@ -219,6 +225,7 @@ OPTIONS = (
         meaning="Texts that must not be generated.",
         default=(),
         names={"lmi": "bad_sequences"},
+        tensors=("bad_words_list",),
         engines=ALL_ENGINES - {CPU},
     ),
     RequestField(
@@ -228,6 +235,7 @@ OPTIONS = (
         range=Range(1, INT32_MAX),
         default=1,
         names={"lmi": None},
+        tensors=("beam_width",),
     ),
     RequestField(
         name="ignore_eos",
@@ -265,6 +273,7 @@ OPTIONS = (
         meaning="The adapter to generate with.",
         range=Range(0, 2**64 - 1),
         names={"predict": None},
+        tensors=("lora_task_id",),
     ),
 )
 """Rows of further attributes of `GenerationRequest`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,11 @@ from tests.engines.checkpoint.checkpoints import listing, llama, settings_for
 from trtllm_truss.engines.checkpoint.adapters import Adapter
 from trtllm_truss.engines.checkpoint.arguments import completed
 from trtllm_truss.engines.inspection import Engine, inspect_config
+from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.inference.admission import Admission
-from trtllm_truss.inference.capabilities import Capabilities
+from trtllm_truss.inference.capabilities import Capabilities, validate_capabilities
+from trtllm_truss.request_fields import OPTIONS
+from trtllm_truss.requests import GenerationRequest
 from trtllm_truss.settings.model import Settings
 
 SQL = Adapter(8, frozenset({"attn_q"}))
@@ -51,6 +54,27 @@ def test_each_rank_of_data_parallel_attention_has_a_batch_and_a_cache(
 
 def test_defaults() -> None:
     assert capabilities() == Capabilities(one_beam_width=True, biased_tokens=128256)
+
+
+@pytest.mark.parametrize(
+    ("version", "names"),
+    [
+        ("0.7.1", {"frequency_penalty", "lora_task_id"}),
+        ("0.8.0", {"lora_task_id"}),
+        ("0.9.0", set()),
+        (None, set()),
+    ],
+)
+def test_fields_without_an_input_in_the_release(version: str | None, names: set[str]) -> None:
+    settings = settings_for()
+    found = Capabilities.for_engine(settings, engine_for(settings), None, version)
+    assert {row.name for row in found.unknown_fields} == names
+    for row in found.unknown_fields:
+        request = GenerationRequest(prompt="Hi", max_tokens=5)
+        validate_capabilities(request, engine_for(settings), found)
+        setattr(request if row in OPTIONS else request.sampling, row.attribute, 1)
+        with pytest.raises(InvalidRequest, match=f"{row.name} is not an input of this"):
+            validate_capabilities(request, engine_for(settings), replace(found, adapters=True))
 
 
 def test_adapters_are_numbered_in_order() -> None:

@@ -17,13 +17,25 @@ from trtllm_truss.engines.concurrency import (
 from trtllm_truss.engines.inspection import Engine, EngineKind
 from trtllm_truss.engines.scheduling import max_stream_tokens
 from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.releases.tables import rows_for
+from trtllm_truss.request_fields import OPTIONS, SAMPLING, RequestField
 from trtllm_truss.requests import GenerationRequest
 from trtllm_truss.settings.model import Settings
+from trtllm_truss.triton.model_repository.contract import INPUTS, LLM_API_INPUTS
 from trtllm_truss.validation import is_unicode
 
 _TOP_LOG_PROBS = 20
 """Limit of alternatives per token in TensorRT-LLM 1.3; 1.2 documents none."""
 
+_ENGINES = {
+    EngineKind.TENSORRT_LLM: "a compiled engine",
+    EngineKind.CPU: "the CPU engine",
+    EngineKind.LLM_API: "a checkpoint as engine",
+}
+_UNSERVED = {
+    kind: tuple(row for row in (*SAMPLING, *OPTIONS) if kind.value not in row.engines)
+    for kind in EngineKind
+}
 _GUIDE_TENSORS = re.compile(r"guided_decoding_guide(_type)?")
 
 
@@ -43,6 +55,7 @@ class Capabilities:
         kv_cache_tokens: capacity of the KV cache in tokens; None if unknown.
         control_tokens_in_messages: interpret special tokens in the text of messages.
         reasoning_limit_tokens: limit of the tokens of an answer's reasoning; None for none.
+        unknown_fields: fields whose inputs this release lacks.
     """
 
     max_beam_width: int = 1
@@ -56,10 +69,15 @@ class Capabilities:
     kv_cache_tokens: int | None = None
     control_tokens_in_messages: bool = False
     reasoning_limit_tokens: int | None = None
+    unknown_fields: tuple[RequestField, ...] = ()
 
     @classmethod
     def for_engine(
-        cls, settings: Settings, engine: Engine, capacity: Capacity | None
+        cls,
+        settings: Settings,
+        engine: Engine,
+        capacity: Capacity | None,
+        tensorrt_llm_version: str | None = None,
     ) -> Capabilities:
         return cls(
             max_beam_width=max_beam_width(settings, engine),
@@ -74,6 +92,7 @@ class Capabilities:
             kv_cache_tokens=kv_cache_tokens(settings, engine, capacity),
             control_tokens_in_messages=settings.serving.control_tokens_in_messages,
             reasoning_limit_tokens=settings.serving.reasoning_limit_tokens,
+            unknown_fields=_unknown_fields(tensorrt_llm_version),
         )
 
     def adapter_of(self, request: GenerationRequest) -> int | None:
@@ -91,8 +110,14 @@ def validate_capabilities(
     """
     _validate_beams(request, capabilities)
     _validate_adapter(request, capabilities)
-    if request.bad_words and engine.kind is EngineKind.CPU:
-        raise _refusal(request, "bad_words", "is not supported by the CPU engine; leave it out.")
+    for row in _UNSERVED[engine.kind]:
+        if _has_effect(request, row):
+            sentence = f"is not supported by {_ENGINES[engine.kind]}; leave it out."
+            raise _refusal(request, row.attribute, sentence)
+    for row in capabilities.unknown_fields:
+        if _has_effect(request, row):
+            sentence = "is not an input of this TensorRT-LLM release; leave it out."
+            raise _refusal(request, row.attribute, sentence)
     largest = max(request.logit_bias, default=-1)
     if largest >= capabilities.biased_tokens:
         sentence = (
@@ -112,6 +137,20 @@ def validate_capabilities(
         )
     if request.guide is not None and not is_unicode(request.guide.text):
         raise _refusal(request, "guide", "contains a lone surrogate; send whole characters.")
+
+
+def _has_effect(request: GenerationRequest, row: RequestField) -> bool:
+    if row.effect is not None:
+        value = getattr(request.sampling, row.attribute)
+        return value is not None and row.changes(value)
+    return bool(getattr(request, row.attribute) != row.default)
+
+
+def _unknown_fields(version: str | None) -> tuple[RequestField, ...]:
+    known = {tensor.name for tensor in (*rows_for(INPUTS, version), *LLM_API_INPUTS)}
+    return tuple(
+        row for row in (*SAMPLING, *OPTIONS) if row.tensors and known.isdisjoint(row.tensors)
+    )
 
 
 def _validate_beams(request: GenerationRequest, capabilities: Capabilities) -> None:

@@ -75,7 +75,7 @@ def build_request_path(
     preprocessor = Preprocessor(
         engine,
         tokenizer,
-        Capabilities.for_engine(settings, engine, capacity),
+        Capabilities.for_engine(settings, engine, capacity, tensorrt_llm_version),
         GuideGate(guides, kept) if guides is not None else None,
     )
     generator = Generator(

@@ -19,6 +19,7 @@ from tests.backends.token_model.backend_requests import (
 from trtllm_truss.backends.token_model.request import Limits, read_request
 from trtllm_truss.backends.token_model.tensors import UnsupportedRequest
 from trtllm_truss.guides.guide import Guide
+from trtllm_truss.request_fields import SAMPLING, RequestField
 
 
 def test_defaults_are_those_of_the_cpp_backend() -> None:
@@ -34,13 +35,12 @@ def test_defaults_are_those_of_the_cpp_backend() -> None:
     assert read.sampling.min_tokens == 1
 
 
-@pytest.mark.parametrize(
-    ("newest", "older", "attribute"),
-    [("seed", "random_seed", "seed"), ("min_tokens", "min_length", "min_tokens")],
-)
-def test_names_before_and_after_0_20_mean_the_same(newest: str, older: str, attribute: str) -> None:
-    assert getattr(request(**{newest: 7}).sampling, attribute) == 7
-    assert getattr(request(**{older: 7}).sampling, attribute) == 7
+@pytest.mark.parametrize("row", SAMPLING, ids=lambda row: row.name)
+def test_sampling_is_read_by_all_its_names(row: RequestField) -> None:
+    value = 7 if row.kind is int else 0.5
+    assert getattr(request().sampling, row.attribute) == row.engine_default
+    for name in row.tensors:
+        assert getattr(request(**{name: value}).sampling, row.attribute) == value
 
 
 @pytest.mark.parametrize(

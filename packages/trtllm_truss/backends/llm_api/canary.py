@@ -6,7 +6,7 @@ import numpy as np
 
 from trtllm_truss.backends.llm_api.request import LlmRequest
 from trtllm_truss.backends.token_model.request import GenerationRequest
-from trtllm_truss.backends.token_model.sampling import Sampling
+from trtllm_truss.backends.token_model.sampling import ENGINE_DEFAULTS, Sampling
 
 
 def canary_request(beam_width: int) -> LlmRequest:
@@ -18,7 +18,7 @@ def canary_request(beam_width: int) -> LlmRequest:
             max_new_tokens=1,
             end_id=None,
             stop_words=(),
-            sampling=Sampling(beam_width=beam_width),
+            sampling=Sampling(**ENGINE_DEFAULTS, beam_width=beam_width),
             guide=None,
             guide_bytes=None,
             streaming=True,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,14 +18,13 @@ from trtllm_truss.backends.token_model.request import (
 from trtllm_truss.backends.token_model.sampling import Sampling
 from trtllm_truss.backends.token_model.tensors import Tensors, UnsupportedRequest
 from trtllm_truss.backends.token_model.words import Word, read_words
+from trtllm_truss.request_fields import SAMPLING
 
 SERVED = frozenset({"lora_task_id", "embedding_bias", "num_top_logprobs"})
 SERVED_WITH_PENALTIES = SERVED | {"bad_words_list"}
 """Inputs beyond those of the CPU engine."""
 
 _LOG_PROBS = ("output_log_probs", "cum_log_probs", "top_logprob_ids", "top_logprobs")
-_PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
-_NEUTRAL = {field.name: field.default for field in fields(Sampling)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,11 +102,11 @@ def _check_beams(request: GenerationRequest, limits: Limits, settings: LlmSettin
 
 
 def _check_penalties(sampling: Sampling) -> None:
-    for name in _PENALTIES:
-        value = getattr(sampling, name)
-        if value != _NEUTRAL[name]:
+    for row in SAMPLING:
+        value = getattr(sampling, row.attribute)
+        if row.effect == "penalty" and row.changes(value):
             raise UnsupportedRequest(
-                f"{name} {value} is not supported by the PyTorch sampler of this TensorRT-LLM; "
+                f"{row.name} {value} is not supported by the PyTorch sampler of this TensorRT-LLM; "
                 "leave it out, or set sampler_type TRTLLMSampler in runtime.llm_args."
             )
 

@@ -83,20 +83,6 @@ def _decoding(sampling: Sampling) -> dict[str, Any]:
             "length_penalty": sampling.length_penalty,
             "early_stopping": int(sampling.early_stopping),
         }
-    given: dict[str, Any] = {
-        name: value
-        for name, value, neutral in (
-            ("repetition_penalty", sampling.repetition_penalty, 1.0),
-            ("presence_penalty", sampling.presence_penalty, 0.0),
-            ("frequency_penalty", sampling.frequency_penalty, 0.0),
-        )
-        if value != neutral
-    }
-    if sampling.greedy:  # the library decodes greedily if none of these is set
-        return given
-    given |= {"temperature": sampling.temperature, "seed": sampling.seed}
-    if sampling.top_k:
-        given["top_k"] = sampling.top_k
-    if sampling.top_p:
-        given["top_p"] = sampling.top_p
-    return given
+    if sampling.greedy:  # the library decodes greedily if nothing is set
+        return {**sampling.chosen()}
+    return {"temperature": sampling.temperature, "seed": sampling.seed, **sampling.chosen()}

@@ -54,18 +54,11 @@ def structured_output(guide: Guide) -> openvino_genai.StructuredOutputConfig:
 
 
 def _sample(config: openvino_genai.GenerationConfig, sampling: Sampling) -> None:
-    config.repetition_penalty = sampling.repetition_penalty
-    config.presence_penalty = sampling.presence_penalty
-    config.frequency_penalty = sampling.frequency_penalty
-    if sampling.greedy:
-        return
-    config.do_sample = True
-    config.temperature = sampling.temperature
-    if sampling.top_k:
-        config.top_k = sampling.top_k
-    if sampling.top_p:
-        config.top_p = sampling.top_p
-    config.rng_seed = _fold(sampling.seed)
+    for name, value in sampling.chosen().items():
+        setattr(config, name, value)
+    if not sampling.greedy:
+        config.do_sample = True
+        config.rng_seed = _fold(sampling.seed)
 
 
 def _search_beams(config: openvino_genai.GenerationConfig, sampling: Sampling) -> None:

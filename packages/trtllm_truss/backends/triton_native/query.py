@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from trtllm_truss.backends.triton_native.tensors import Inputs, to_numpy
 from trtllm_truss.backends.triton_native.values import Value, from_array
 from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.request_fields import SAMPLING
 
 _PREPROCESSED = {
     "text_input": "QUERY",
@@ -18,7 +19,7 @@ _PREPROCESSED = {
     "pad_id": "PAD_ID",
 }
 _OURS = {*_PREPROCESSED, "stream", "exclude_input_in_output"}
-_RENAMED = {"top_k": "runtime_top_k", "top_p": "runtime_top_p", "length_penalty": "len_penalty"}
+_RENAMED = {row.name: row.tensors[0] for row in SAMPLING}
 _OUR_OUTPUT = "text_output"
 
 

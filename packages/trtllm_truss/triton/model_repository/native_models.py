@@ -16,6 +16,7 @@ from typing import Any
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.releases.tables import rows_for
 from trtllm_truss.releases.versions import release
+from trtllm_truss.request_fields import SAMPLING
 from trtllm_truss.triton.model_repository.contract import INPUTS, OUTPUTS
 from trtllm_truss.triton.model_repository.repository import CONFIG_FILE, read_config, write_config
 from trtllm_truss.triton.protobuf import model_config_pb2
@@ -27,8 +28,7 @@ ENSEMBLE = "ensemble"
 
 _VERSION_FOLDER = "1"
 _OLDER_NAMES = {
-    "min_tokens": "min_length",
-    "seed": "random_seed",
+    **{row.name: older for row in SAMPLING for older in row.tensors[1:]},
     "return_perf_metrics": "return_kv_cache_reuse_stats",
 }
 _SENDER_SINCE = (0, 10)
