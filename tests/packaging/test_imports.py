@@ -41,7 +41,7 @@ WORKBENCH_EXTRAS = {"": "serve", "cli/chat_terminal.py": "chat"}
 GIVEN = {
     "backends": {"triton-python-backend-utils", "numpy"},  # Triton's Python backend
     "guides/xgrammar_worker.py": {"numpy", "transformers", "xgrammar"},  # TensorRT-LLM
-    "text/tokenizer_conversion.py": {"transformers"},  # TensorRT-LLM; an error without
+    "text/tokenizer_files.py": {"transformers"},  # TensorRT-LLM; an error without
 }
 """Distributions that the process of a part provides."""
 

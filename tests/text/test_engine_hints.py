@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from tests.text.strategies import id_lists, texts
 from tests.text.tokenizer_zoo import KINDS, tokenizer_of
 
-from trtllm_truss.text.engine_hints import StopWordIds
-from trtllm_truss.text.stop_words import StopWords
+from trtllm_truss.text.stop_words import StopWordIds, StopWords
 from trtllm_truss.text.text_stream import TextStream
 
 words = st.one_of(

@@ -20,8 +20,7 @@ from trtllm_truss.requests import (
     Usage,
 )
 from trtllm_truss.settings.model import Serving
-from trtllm_truss.text.text_stream import TextStream, TokenText
-from trtllm_truss.text.token_stream import TokenStream
+from trtllm_truss.text.text_stream import TextStream, TokenStream, TokenText
 from trtllm_truss.text.tokenizer import TextTokenizer
 from trtllm_truss.triton.client.request import EngineChunk
 from trtllm_truss.triton.client.response_stream import ResponseStream

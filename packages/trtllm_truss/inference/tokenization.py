@@ -12,7 +12,7 @@ from trtllm_truss.engines.inspection import Engine
 from trtllm_truss.errors import ContextLengthExceeded, InvalidRequest
 from trtllm_truss.inference.encoding_queue import Checkpoint, EncodingQueue
 from trtllm_truss.requests import ChatFormat, GenerationRequest, Token
-from trtllm_truss.text.token_stream import TokenStream
+from trtllm_truss.text.text_stream import TokenStream
 from trtllm_truss.text.tokenizer import TextTokenizer, TooManyTokens
 
 _LONG_CHARACTERS = 2048

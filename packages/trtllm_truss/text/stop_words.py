@@ -3,13 +3,20 @@
 All words are followed at once (Aho and Corasick, "Efficient string matching", CACM 18(6), 1975):
 a state of the automaton is the longest end of the text that can still become a stop word, which is
 exactly the text to hold back. The work is linear in the text, for any number of words.
+
+The engine gets the ids of a stop word as a hint, and may stop before the text is searched. An id
+list must therefore imply the stop word after any other tokens.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
+
+from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.text.tokenizer import TextTokenizer
 
 
 class StopWordMatcher:
@@ -147,3 +154,47 @@ class StopWords:
             for character, child in self._children[node].items():
                 self._fallback[child] = self.step(self._fallback[node], character)
                 queue.append(child)
+
+
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+_REMEMBERED_WORDS = 1024
+
+
+def encode_word(tokenizer: TextTokenizer, word: str) -> list[int]:
+    """Return the ids of a word; none for invalid Unicode, which no text can hold."""
+    try:
+        return tokenizer.encode(word, add_special_tokens=False)
+    except InvalidRequest:
+        return []
+
+
+def implies_word(tokenizer: TextTokenizer, ids: Sequence[int], word: str) -> bool:
+    """Return True if any text with these ids holds the word."""
+    if _REPLACEMENT in word:  # could come from bytes that an earlier token would complete
+        return False
+    # Twice: a token at the beginning of a text can differ from the same one further on.
+    # Never flushed: text that only the end makes certain is not certain.
+    decoding = tokenizer.start_decoding()
+    return all(word in decoding.push(ids) for _ in range(2))
+
+
+class StopWordIds:
+    """Stop words as single ids of one tokenizer; remembers the most recent words.
+
+    Words of several tokens have no id here: the engine would also match a list that begins in the
+    prompt.
+    """
+
+    def __init__(self, tokenizer: TextTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.hint = lru_cache(_REMEMBERED_WORDS)(self._hint)
+        self.special = lru_cache(_REMEMBERED_WORDS)(self._special)
+
+    def _hint(self, word: str) -> int | None:
+        ids = encode_word(self._tokenizer, word)
+        return ids[0] if len(ids) == 1 and implies_word(self._tokenizer, ids, word) else None
+
+    def _special(self, word: str) -> int | None:
+        """Return the id of the special token spelled like the word; it never shows in a text."""
+        ids = encode_word(self._tokenizer, word)
+        return ids[0] if len(ids) == 1 and ids[0] in self._tokenizer.special_ids else None

@@ -5,33 +5,191 @@
 `generation_config.json` (or else a model's `config.json`) lists the ids that end a text and may set
 sampling defaults, and the chat template is in `chat_template.jinja` or in `tokenizer_config.json`,
 further ones in `additional_chat_templates/`.
+
+`transformers`, which NVIDIA's image contains, builds a tokenizer that has no `tokenizer.json`. It
+is imported for such tokenizers only: the import alone takes seconds.
 """
 
 from __future__ import annotations
 
+import base64
 import json
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Protocol
 
-from pydantic import ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 from tokenizers import AddedToken, Tokenizer
 
-from trtllm_truss.engines.json_files import JsonObject
+from trtllm_truss.engines.json_files import INT32_MAX, JsonObject
 from trtllm_truss.errors import ArtifactError
-from trtllm_truss.text.tokenizer_conversion import convert_tokenizer
-from trtllm_truss.text.tokenizer_growth import MAX_GROWTH, growth
 from trtllm_truss.text.tokenizer_parts import TokenizerParts
-from trtllm_truss.text.tokenizer_schemas import (
-    MAX_TOKEN_CHARACTERS,
-    ROLES,
-    EndIds,
-    GenerationConfig,
-    TokenizerConfig,
-    as_list,
-    named_templates,
-)
 from trtllm_truss.validation import broken_rule, dotted_path, shown, shown_name
+
+ROLES = (
+    "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token",
+)  # fmt: skip
+"""Special tokens with a name, which chat templates use."""
+
+MAX_TOKEN_CHARACTERS = 4096
+MAX_END_IDS = 64
+"""Ids that end a text; each request sends all of them to the engine."""
+
+
+def as_list(value: Any) -> list[Any]:
+    """Return a value that may stand for a list of one, or be absent, as a list."""
+    if value is None:
+        return []
+    return value if isinstance(value, list) else [value]
+
+
+def _text_of(token: Any) -> Any:
+    """Return the text of a token, stored as a string or as the fields of an `AddedToken`."""
+    return token.get("content") if isinstance(token, Mapping) else token
+
+
+def named_templates(value: Any) -> list[Any]:
+    """Return `chat_template`, one text or a list of named ones, as the latter."""
+    return as_list({"name": "default", "template": value} if isinstance(value, str) else value)
+
+
+_Text = Annotated[str, Field(max_length=MAX_TOKEN_CHARACTERS)]
+_Token = Annotated[_Text | None, BeforeValidator(_text_of)]
+_Id = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
+_Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class _AddedToken(JsonObject):
+    content: _Text
+    single_word: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+    normalized: bool = False
+    special: bool = False
+
+
+class _Template(JsonObject):
+    name: str
+    template: str
+
+
+class TokenizerConfig(JsonObject):
+    """`tokenizer_config.json` and `special_tokens_map.json`."""
+
+    bos_token: _Token = None
+    eos_token: _Token = None
+    unk_token: _Token = None
+    sep_token: _Token = None
+    pad_token: _Token = None
+    cls_token: _Token = None
+    mask_token: _Token = None
+    additional_special_tokens: Annotated[list[_Token], BeforeValidator(as_list)] = Field(
+        default_factory=list
+    )
+    added_tokens_decoder: dict[_Id, _AddedToken] = Field(default_factory=dict)
+    chat_template: Annotated[list[_Template], BeforeValidator(named_templates)] = Field(
+        default_factory=list
+    )
+
+
+class EndIds(JsonObject):
+    """The one field of a model's `config.json`."""
+
+    eos_token_id: Annotated[
+        list[Annotated[int, Field(ge=0, le=INT32_MAX)]],
+        Field(max_length=MAX_END_IDS),
+        BeforeValidator(as_list),
+    ] = Field(default_factory=list)
+
+
+class GenerationConfig(EndIds):
+    """`generation_config.json`; the ranges are those of `transformers`."""
+
+    temperature: Annotated[_Number, Field(ge=0)] = 1.0
+    top_p: Annotated[_Number, Field(ge=0, le=1)] = 1.0
+    top_k: Annotated[int, Field(ge=-1, le=INT32_MAX)] = 0
+    repetition_penalty: Annotated[_Number, Field(gt=0)] = 1.0
+
+
+MAX_GROWTH = 64
+"""Characters for one. SentencePiece's own rules have 18, for U+FDFA."""
+
+
+class Component(Protocol):
+    def __getstate__(self) -> bytes: ...
+
+
+def growth(component: Component | None) -> int:
+    """Return a bound of the characters that a component makes of one; 1 if there is none.
+
+    Only the texts that a file can choose count, not the forms of Unicode.
+    """
+    return 1 if component is None else _growth(json.loads(component.__getstate__()))
+
+
+def _growth(step: Mapping[str, Any]) -> int:
+    """Source of the fields: `tokenizers`, `normalizers/` and `decoders/` (0.23)."""
+    text = step.get("content") if step.get("type") == "Replace" else step.get("prepend")
+    if isinstance(text, str):
+        return len(text)
+    if step.get("type") == "Precompiled":
+        return _longest_replacement(step["precompiled_charsmap"])
+    product = 1
+    for part in (*step.get("normalizers", ()), *step.get("decoders", ())):
+        product *= max(1, _growth(part))
+    return product
+
+
+def _longest_replacement(charsmap: str) -> int:
+    """Return the length of the longest text in SentencePiece's map of characters.
+
+    Its layout is the size of a trie (4 bytes), the trie, and texts that end in NUL
+    (https://github.com/google/sentencepiece, `src/normalizer.cc`, `DecodePrecompiledCharsMap`).
+    """
+    content = base64.b64decode(charsmap)
+    texts = content[4 + int.from_bytes(content[:4], "little") :]
+    return max(len(text.decode(errors="replace")) for text in texts.split(b"\0"))
+
+
+_USE_JSON = (
+    "name a tokenizer_repository with a tokenizer.json "
+    "(`AutoTokenizer.from_pretrained(…).save_pretrained(…)` of transformers writes it)"
+)
+
+
+def convert_tokenizer(folder: Path, *, trust_remote_code: bool) -> Tokenizer:
+    """Build a fast tokenizer from `tokenizer.model`, `vocab.json` and similar files.
+
+    Raises:
+        ArtifactError: `transformers` is not installed, or cannot build one.
+    """
+    # tiktoken caches files by name in /tmp, where any user may have put another file.
+    os.environ.setdefault("TIKTOKEN_CACHE_DIR", "")
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise ArtifactError(
+            f"{folder} has no tokenizer.json, and building one requires transformers, which is not "
+            f"installed here; {_USE_JSON}."
+        ) from error
+    try:
+        converted = AutoTokenizer.from_pretrained(
+            folder, trust_remote_code=trust_remote_code, local_files_only=True
+        )
+    except Exception as error:  # of any type
+        reason = str(error).strip().split("\n")[0]
+        raise ArtifactError(
+            f"transformers cannot build a fast tokenizer from {folder} ({reason}); {_USE_JSON}."
+        ) from error
+    backend = getattr(converted, "backend_tokenizer", None)
+    if backend is None:
+        kind = type(converted).__name__
+        raise ArtifactError(f"the tokenizer in {folder}, a {kind}, has no fast form; {_USE_JSON}.")
+    if not backend.get_vocab_size(with_added_tokens=False):
+        raise ArtifactError(f"the tokenizer in {folder} has no vocabulary; {_USE_JSON}.")
+    return Tokenizer.from_str(backend.to_str())
+
 
 _SAMPLING = ("temperature", "top_p", "top_k", "repetition_penalty")
 _MAX_IDS = 1 << 22

@@ -3,12 +3,93 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from trtllm_truss.tool_calls.schema_types import ArgumentTypes
+from trtllm_truss.tool_calls.source import Source
+
+_MAX_SCHEMAS = 64
+_NAMES = {
+    **{name: name for name in ("string", "number", "boolean", "object", "array", "null")},
+    "integer": "number",
+}
+_TYPE_NAMES = {
+    str: "string",
+    bool: "boolean",
+    int: "number",
+    float: "number",
+    dict: "object",
+    list: "array",
+}
+
+
+class ArgumentTypes:
+    """The types of one function's arguments.
+
+    Each schema is looked through once, for all arguments of all answers: a caller's `enum` can have
+    half a million values.
+
+    Args:
+        parameters: the schema of the arguments.
+    """
+
+    def __init__(self, parameters: Mapping[str, Any]) -> None:
+        self._parameters = parameters
+        self._read: dict[int, tuple[set[str], list[Any]]] = {}
+
+    def of(self, key: str) -> frozenset[str]:
+        """Return the JSON types of an argument, `integer` as `number`.
+
+        Follows `anyOf`, `oneOf`, `allOf`, `enum`, `const` and references inside of the schema.
+
+        Returns:
+            `string` alone if the schema does not tell.
+        """
+        properties = self._parameters.get("properties")
+        first = properties.get(key) if isinstance(properties, Mapping) else None
+        types: set[str] = set()
+        schemas = [first]
+        for _ in range(_MAX_SCHEMAS):  # references may be circular
+            if not schemas:
+                break
+            schema = schemas.pop()
+            if not isinstance(schema, Mapping):
+                continue
+            if id(schema) not in self._read:
+                self._read[id(schema)] = _own_types(schema), self._followers(schema)
+            own, followers = self._read[id(schema)]
+            types |= own
+            schemas += followers
+        return frozenset(types or {"string"})
+
+    def _followers(self, schema: Mapping[str, Any]) -> list[Any]:
+        """Return the schemas to look through after one, the last one first; no more than are."""
+        followers: list[Any] = []
+        for keyword in ("anyOf", "oneOf", "allOf"):
+            followers += _as_list(schema.get(keyword))[-_MAX_SCHEMAS:]
+        if "$ref" in schema:
+            followers.append(_resolve(self._parameters, schema["$ref"]))
+        return followers
+
+
+def _own_types(schema: Mapping[str, Any]) -> set[str]:
+    names = schema.get("type")
+    types = {_NAMES[n] for n in [names, *_as_list(names)] if isinstance(n, str) and n in _NAMES}
+    values = [*_as_list(schema.get("enum")), *([schema["const"]] if "const" in schema else [])]
+    return types or {_TYPE_NAMES.get(type(value), "null") for value in values}
+
+
+def _resolve(root: Mapping[str, Any], reference: object) -> Any:
+    node: Any = root
+    for part in str(reference).removeprefix("#").split("/")[1:]:
+        node = node.get(part) if isinstance(node, Mapping) else None
+    return node
+
+
+def _as_list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 @dataclass(frozen=True)
@@ -84,3 +165,161 @@ def call_as_text(name: str, arguments: str = "") -> str:
 
 
 Event: TypeAlias = TextDelta | ReasoningDelta | CallStarted | ArgumentsDelta | CallEnded
+
+MAX_SPACE = 1024
+"""White space that is held until it is known what follows; a longer run counts as text."""
+
+_Delta = type[TextDelta] | type[ReasoningDelta] | type[ArgumentsDelta]
+
+
+class Emitter:
+    """Collects events between two calls of `drain`.
+
+    Drops white space that is layout: before a call without text in front of it, after the last
+    call, and around the markers of reasoning.
+
+    Args:
+        source: the source; its held text is dropped when a call is announced.
+        tools: the functions that may be called; None allows any name.
+
+    Attributes:
+        line_is_blank: whether the current line has only white space so far.
+    """
+
+    def __init__(self, source: Source, tools: Sequence[Tool] | None) -> None:
+        self._source = source
+        self._tools = None if tools is None else {tool.name: tool for tool in tools}
+        self._events: list[Event] = []
+        self._delta: _Delta | None = None
+        self._pieces: list[str] = []
+        self._calls = 0
+        self._in_call = False
+        self._has_reasoned = False
+        self._has_text = False
+        self._before: Literal["start", "call", "reasoning", "text"] = "start"
+        self._space = ""
+        self.line_is_blank = True
+
+    def offers(self, name: str) -> bool:
+        """Return whether a function may be called."""
+        return bool(name) and (self._tools is None or name in self._tools)
+
+    def tool(self, name: str) -> Tool:
+        """Return the function of that name; without parameters if unknown."""
+        return (self._tools or {}).get(name, Tool(name, {}))
+
+    def text(self, text: str) -> None:
+        """Add text."""
+        if not text:
+            return
+        _, newline, line = text.rpartition("\n")
+        is_blank = not line or line.isspace()
+        self.line_is_blank = is_blank and (bool(newline) or self.line_is_blank)
+        if self._before == "reasoning":
+            text = text.lstrip()
+            self._before = "text" if text else "reasoning"
+        elif self._before != "text":
+            text = self._space + text
+            if text.isspace() and len(text) <= MAX_SPACE:
+                self._space = text
+                return
+            self._space, self._before = "", "text"
+        self._has_text = self._has_text or bool(text)
+        self._add(TextDelta, text)
+
+    def start_text(self) -> None:
+        """Begin a block of text; a line break divides it from the block before."""
+        if self._has_text:
+            self._before, self._space = "call", "\n"
+
+    def start_reasoning(self) -> None:
+        """Begin a block of reasoning; a line break divides it from the block before."""
+        self._space = "\n" if self._has_reasoned else ""
+        self._before = "reasoning"
+
+    def reasoning(self, text: str) -> None:
+        """Add to the block of reasoning."""
+        if self._before == "reasoning":
+            text = text.lstrip()
+            if not text:
+                return
+            self._before = "text"
+        self._has_reasoned = True
+        body = text.rstrip()
+        if body:
+            self._add(ReasoningDelta, self._space + body)
+            self._space = ""
+        self._space += text[len(body) :]
+        if len(self._space) > MAX_SPACE:
+            self._add(ReasoningDelta, self._space[:-MAX_SPACE])
+            self._space = self._space[-MAX_SPACE:]
+
+    def end_reasoning(self) -> None:
+        """End the block of reasoning."""
+        self._space = ""
+        self._before = "reasoning"
+        self.line_is_blank = True
+
+    def start_call(self, name: str) -> None:
+        """Announce a call."""
+        self._source.release()
+        self._flush()
+        self._space = ""
+        self._events.append(CallStarted(self._calls, name))
+        self._in_call = True
+
+    def arguments(self, json: str) -> None:
+        """Add to the arguments of the announced call."""
+        self._add(ArgumentsDelta, json)
+
+    def end_call(self, *, complete: bool = True) -> None:
+        """End the announced call and hold what follows it."""
+        self._flush()
+        self._events.append(CallEnded(self._calls, complete))
+        self._calls += 1
+        self._in_call = False
+        self._before = "call"
+        self.line_is_blank = True
+        self._source.hold()
+
+    def whole_call(self, name: str, arguments: str) -> None:
+        """Add a call whose arguments are known."""
+        self.start_call(name)
+        self.arguments(arguments)
+        self.end_call()
+
+    def abandon_call(self) -> None:
+        """End the announced call, if there is one, as unfinished."""
+        if self._in_call:
+            self.end_call(complete=False)
+
+    def finish(self) -> None:
+        """End the answer."""
+        if self._before == "start":
+            self._add(TextDelta, self._space)
+        self._space = ""
+
+    def drain(self) -> list[Event]:
+        """Return the events since the last time, adjacent deltas merged."""
+        self._flush()
+        events, self._events = self._events, []
+        return events
+
+    def _add(self, delta: _Delta, text: str) -> None:
+        if not text:
+            return
+        if delta is not self._delta:
+            self._flush()
+            self._delta = delta
+        self._pieces.append(text)
+
+    def _flush(self) -> None:
+        if self._pieces and self._delta:
+            text = "".join(self._pieces)
+            if self._delta is ArgumentsDelta:
+                self._events.append(ArgumentsDelta(self._calls, text))
+            elif self._delta is ReasoningDelta:
+                self._events.append(ReasoningDelta(text))
+            else:
+                self._events.append(TextDelta(text))
+        self._delta, self._pieces = None, []

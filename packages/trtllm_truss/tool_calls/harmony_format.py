@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from trtllm_truss.tool_calls.emitter import Emitter
-from trtllm_truss.tool_calls.events import Tool
+from trtllm_truss.tool_calls.events import Emitter, Tool
 from trtllm_truss.tool_calls.guides import CallGuide, guide_each
 from trtllm_truss.tool_calls.json_format import read_arguments
 from trtllm_truss.tool_calls.source import Malformed, Markers, Parse, Source

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from json import loads
 
-from trtllm_truss.tool_calls.emitter import Emitter
-from trtllm_truss.tool_calls.events import Tool
+from trtllm_truss.tool_calls.events import Emitter, Tool
 from trtllm_truss.tool_calls.guides import CallGuide, call_schema, guide_each
 from trtllm_truss.tool_calls.pythonic_format import read_python_call
 from trtllm_truss.tool_calls.source import Malformed, Parse, Source

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trtllm_truss.tool_calls.emitter import Emitter
-from trtllm_truss.tool_calls.events import Event, ReasoningDelta, TextDelta, Tool
+from trtllm_truss.tool_calls.events import Emitter, Event, ReasoningDelta, TextDelta, Tool
 from trtllm_truss.tool_calls.reasoning import ReasoningFormat
 from trtllm_truss.tool_calls.source import Markers, Parse, Source
 from trtllm_truss.tool_calls.tool_format import ToolFormat

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from trtllm_truss.requests import ReasoningWords
-from trtllm_truss.tool_calls.emitter import Emitter
+from trtllm_truss.tool_calls.events import Emitter
 from trtllm_truss.tool_calls.harmony_format import HarmonyFormat
 from trtllm_truss.tool_calls.source import Malformed, Markers, Parse, Source
 from trtllm_truss.tool_calls.tool_format import ToolFormat

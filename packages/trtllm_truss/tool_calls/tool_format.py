@@ -7,8 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trtllm_truss.tool_calls.emitter import Emitter
-from trtllm_truss.tool_calls.events import Tool
+from trtllm_truss.tool_calls.events import Emitter, Tool
 from trtllm_truss.tool_calls.guides import CallGuide
 from trtllm_truss.tool_calls.source import Malformed, Markers, Parse, Source
 

@@ -7,8 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trtllm_truss.tool_calls.emitter import Emitter
-from trtllm_truss.tool_calls.events import Tool
+from trtllm_truss.tool_calls.events import Emitter, Tool
 from trtllm_truss.tool_calls.guides import CallGuide
 from trtllm_truss.tool_calls.source import Malformed, Markers, Parse, Source
 from trtllm_truss.tool_calls.tool_format import MAX_NAME, MarkerFormat, read_name

@@ -8,7 +8,7 @@ from typing import Any
 
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.limits import MAX_TEMPLATE_VARIABLES_CHARACTERS
-from trtllm_truss.text.tokenizer_schemas import ROLES
+from trtllm_truss.text.tokenizer_files import ROLES
 
 _FIELD = "chat_template_kwargs"
 _REFUSED = {
