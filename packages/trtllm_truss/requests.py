@@ -170,11 +170,14 @@ class Usage:
         completion_tokens: generated tokens; those that were put in are not counted.
         reasoning_tokens: of these, the tokens up to the end of the reasoning, or all without an
             end; None if not counted.
+        cached_tokens: tokens of the prompt that the engine found in its KV cache; None if it does
+            not tell.
     """
 
     prompt_tokens: int
     completion_tokens: int
     reasoning_tokens: int | None = None
+    cached_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,12 +49,18 @@ def text_of(message: Message) -> str:
     return block.text
 
 
+def prompt_tokens(message: Message) -> int:
+    cached = message.usage.cache_read_input_tokens
+    assert cached is not None
+    return message.usage.input_tokens + cached
+
+
 def test_a_message_and_its_stream(client: anthropic.Anthropic) -> None:
     asked = {**ASKED, "system": "Answer in one sentence."}
     message = client.messages.create(**asked)
     assert message.stop_reason in ("end_turn", "max_tokens")
     assert 0 < message.usage.output_tokens <= 24
-    assert message.usage.input_tokens > 10
+    assert prompt_tokens(message) > 10
     assert message.id == f"msg_{message._request_id}"
     with client.messages.stream(**asked) as stream:
         texts = list(stream.text_stream)
@@ -62,7 +68,7 @@ def test_a_message_and_its_stream(client: anthropic.Anthropic) -> None:
     assert len(texts) > 1
     assert "".join(texts) == text_of(streamed)
     assert streamed.stop_reason in ("end_turn", "max_tokens")
-    assert streamed.usage.input_tokens == message.usage.input_tokens
+    assert prompt_tokens(streamed) == prompt_tokens(message)
 
 
 def test_a_stop_sequence_ends_a_prefilled_message(client: anthropic.Anthropic) -> None:

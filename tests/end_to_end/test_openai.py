@@ -75,11 +75,28 @@ def test_a_chat_whole_and_streamed(client: openai.OpenAI, base_url: str) -> None
     assert events[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert events[-2]["choices"][0]["finish_reason"] == "stop"
     assert events[-1]["choices"] == []
-    assert events[-1]["usage"] == usage
+    streamed = events[-1]["usage"]
+    details = [each.pop("prompt_tokens_details")["cached_tokens"] for each in (usage, streamed)]
+    assert all(0 <= cached < usage["prompt_tokens"] for cached in details)
+    assert streamed == usage
 
     stream = client.chat.completions.create(**CHAT, stream=True)
     text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
     assert text == choice["message"]["content"]
+
+
+def test_cached_tokens_of_two_turns(server: Served, client: openai.OpenAI) -> None:
+    """The first prompt is two blocks long, and the second one goes on otherwise than its answer."""
+    first = [*range(1000, 1064)]
+    found, counted = [], []
+    for prompt in (first, [*first, 300, 301, 302]):
+        usage = client.completions.create(model="any", prompt=prompt, max_tokens=4).usage
+        assert usage is not None
+        assert usage.prompt_tokens_details is not None
+        found.append(usage.prompt_tokens_details.cached_tokens)
+        counted.append(server.metric("cached_prompt_tokens_total"))
+    assert found == [0, 64]
+    assert counted[1] - counted[0] == 64
 
 
 def test_a_completion_whole_and_streamed(client: openai.OpenAI, base_url: str) -> None:

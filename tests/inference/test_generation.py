@@ -25,7 +25,7 @@ from trtllm_truss.requests import (
 )
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.tokenizer import TextTokenizer
-from trtllm_truss.triton.client.request import EngineRequest
+from trtllm_truss.triton.client.request import CacheReport, EngineRequest
 
 
 def asked(**fields: Any) -> GenerationRequest:
@@ -53,6 +53,30 @@ async def one(engine: FakeEngine, **fields: Any) -> tuple[str, GenerationEnd]:
     items = await generated(engine, asked(**fields))
     (finish,) = ends(items)
     return texts(items).get(0, ""), finish
+
+
+@pytest.mark.parametrize(
+    ("cached", "expected"),
+    [(None, None), (0, 0), (1, 2), (9, 9)],
+    ids=["not told", "nothing", "a block", "a whole prompt but its last token"],
+)
+@virtually
+async def test_cached_tokens(
+    tokenizer: TextTokenizer, cached: int | None, expected: int | None
+) -> None:
+    report = CacheReport("kv_cache_reused_blocks", 2)
+    engine = FakeEngine(lambda _: ["a", "b"], tokenizer, cached=cached, cache_report=report)
+    _, end = await one(engine, prompt=None, prompt_ids=tuple(range(500, 510)))
+    assert end.usage.prompt_tokens == 10
+    assert end.usage.cached_tokens == expected
+    assert engine.counted("cached_prompt_tokens") == (expected or 0)
+
+
+@virtually
+async def test_an_engine_without_a_report_is_not_asked(tokenizer: TextTokenizer) -> None:
+    engine = FakeEngine(lambda _: ["a"], tokenizer, cached=3)
+    _, end = await one(engine)
+    assert end.usage.cached_tokens is None
 
 
 @virtually

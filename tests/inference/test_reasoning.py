@@ -35,7 +35,7 @@ from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.tokenizer import TextTokenizer
 from trtllm_truss.text.tokenizer_parts import TokenizerParts
 from trtllm_truss.tool_calls.registry import REASONING_FORMATS
-from trtllm_truss.triton.client.request import EngineRequest
+from trtllm_truss.triton.client.request import CacheReport, EngineRequest
 
 THINK = REASONING_FORMATS["qwen3"]
 GUIDE = Guide("regex", r"\{.*\}")
@@ -335,6 +335,17 @@ async def test_a_full_queue_does_not_part_reasoning_and_answer(tokenizer: TextTo
     items = await generated(engine, asked(n=3))
     assert len(ends(items)) == 3
     assert [request.guide for request in engine.requests] == [None, GUIDE] * 3
+
+
+@virtually
+async def test_cached_tokens_are_those_of_the_prompt(tokenizer: TextTokenizer) -> None:
+    """The second request finds the first one's prompt, which says nothing of the caller's."""
+    report = CacheReport("cached_tokens", 1)
+    engine = engine_of(Model(tokenizer), cached=2, cache_report=report)
+    _, end = await one(engine, asked())
+    assert [request.cache_report for request in engine.requests] == [report, None]
+    assert end.usage.cached_tokens == 2
+    assert engine.counted("cached_prompt_tokens") == 2
 
 
 @virtually

@@ -132,6 +132,17 @@ def test_tokens_after_a_disconnect_are_counted_separately(metrics, scraped) -> N
     assert scraped("tokens_after_disconnect_total") == 5
 
 
+def test_cached_tokens_are_counted_once_an_engine_has_told(metrics, scraped) -> None:
+    first, second = (metrics.request_started("predict", name) for name in ("a", "b"))
+    first.sent(5)
+    assert scraped("cached_prompt_tokens_total") is None
+    first.cached(0)
+    assert scraped("cached_prompt_tokens_total") == 0
+    second.cached(4)
+    assert scraped("cached_prompt_tokens_total") == 4
+    assert scraped("prompt_tokens_total") == 5
+
+
 def test_in_flight_counts_every_request_until_its_end(metrics, scraped) -> None:
     requests = [metrics.request_started("predict", "a") for _ in range(3)]
     assert scraped("requests_in_flight") == 3

@@ -53,6 +53,7 @@ def answer(metrics: Metrics, now: list[float]) -> None:
     request = metrics.request_started("predict", "4f1d")
     request.queued(0.0125)
     request.sent(12)
+    request.cached(8)
     now[0] = 10.25
     request.tokens(1)
     now[0] = 12.0
@@ -68,8 +69,8 @@ def test_one_line_summarizes_a_request(metrics, now, caplog) -> None:
     assert (record.name, record.levelno) == ("trtllm_truss.requests", logging.INFO)
     assert record.getMessage() == (
         "request engine_request_id=4f1d protocol=predict status=finished reason=stop "
-        "prompt_tokens=12 generation_tokens=50 queue_ms=12.5 ttft_ms=250.0 total_ms=2500.0 "
-        "tokens_per_s=20.0"
+        "prompt_tokens=12 cached_tokens=8 generation_tokens=50 queue_ms=12.5 ttft_ms=250.0 "
+        "total_ms=2500.0 tokens_per_s=20.0"
     )
 
 
@@ -111,6 +112,7 @@ def test_truss_writes_fields_as_json(metrics, now, caplog, truss_log) -> None:
         "status": "finished",
         "reason": "stop",
         "prompt_tokens": 12,
+        "cached_tokens": 8,
         "generation_tokens": 50,
         "queue_ms": 12.5,
         "ttft_ms": 250.0,

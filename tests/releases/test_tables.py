@@ -20,6 +20,7 @@ TABLES: dict[str, Callable[..., Any]] = {
     "contract.outputs": Tensor,
     "contract.llm_api_inputs": Tensor,
     "contract.llm_api_outputs": Tensor,
+    "contract.own_outputs": Tensor,
     "images.images": Image,
     "images.drivers": MinimumDriver,
 }

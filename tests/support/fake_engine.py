@@ -17,7 +17,7 @@ from trtllm_truss.inference.preprocessing import Preprocessor
 from trtllm_truss.metrics.collector import Metrics
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.tokenizer import TextTokenizer
-from trtllm_truss.triton.client.request import EngineChunk, EngineRequest
+from trtllm_truss.triton.client.request import CacheReport, EngineChunk, EngineRequest
 
 Step = str | list[int] | float | TrussError
 """A text or ids, sent at once; seconds of silence; or the error that ends the answer."""
@@ -44,6 +44,8 @@ class FakeEngine:
         engine: the described engine; the default one accepts no guides.
         top_log_probs: alternatives per token that it reports, if asked.
         kv_cache_tokens: capacity of its KV cache.
+        cached: what it tells of each request's prompt that asks for a report.
+        cache_report: how it tells.
     """
 
     def __init__(
@@ -55,11 +57,14 @@ class FakeEngine:
         engine: Engine = ENGINE,
         top_log_probs: int = 0,
         kv_cache_tokens: int = 80,
+        cached: int | None = None,
+        cache_report: CacheReport | None = None,
     ) -> None:
         self.requests: list[EngineRequest] = []
         self.ended: list[str] = []
         self._script = script
         self._tokenizer = tokenizer
+        self._cached = cached
         self.limits = limits or Serving(chunk_interval_ms=0)
         self.admission = Admission(places, None, self.limits)
         self.metrics = Metrics(waiting=lambda: 0, running=lambda: 0, engine_up=lambda: True)
@@ -76,7 +81,7 @@ class FakeEngine:
                 reasoning_limit_tokens=self.limits.reasoning_limit_tokens,
             )
         self.generator = Generator(
-            Preprocessor(engine, tokenizer, capabilities),
+            Preprocessor(engine, tokenizer, capabilities, cache_report=cache_report),
             tokenizer,
             lambda: self,  # type: ignore[arg-type, return-value]
             self.limits,
@@ -91,7 +96,9 @@ class FakeEngine:
     ) -> AsyncGenerator[_FakeAnswer, None]:
         self.requests.append(request)
         try:
-            yield _FakeAnswer(self._script(request), self._tokenizer, request.top_log_probs)
+            cached = None if request.cache_report is None else self._cached
+            top = request.top_log_probs
+            yield _FakeAnswer(self._script(request), self._tokenizer, top, cached)
         finally:
             self.ended.append(request.request_id)
 
@@ -108,11 +115,14 @@ class FakeEngine:
 class _FakeAnswer:
     stopping = None
 
-    def __init__(self, steps: Sequence[Step], tokenizer: TextTokenizer, top: int) -> None:
+    def __init__(
+        self, steps: Sequence[Step], tokenizer: TextTokenizer, top: int, cached: int | None
+    ) -> None:
         self._steps = list(steps)
         self._tokenizer = tokenizer
         self._generated = 0
         self._top = top
+        self._cached = cached
         self._alternatives: list[tuple[tuple[int, float], ...]] = []
 
     async def next(self, not_before: float, deadline: float) -> EngineChunk:
@@ -137,4 +147,5 @@ class _FakeAnswer:
                 not self._steps,
                 log_probs=log_probs,
                 alternatives=tuple(self._alternatives),
+                cached=self._cached,
             )

@@ -50,13 +50,16 @@ with client.messages.stream(
   usage, then `message_stop`. `message_start` reports 0 tokens, because the engine counts them at
   the end. Silence is filled with comments instead of `ping`. A failed stream ends with an `error`
   event.
-- `usage` reports no cached tokens: the engine reuses equal prefixes, but does not count them.
+- `usage.cache_read_input_tokens` counts the part of the prompt that the engine
+  [found in its KV cache](metrics.md#cached-tokens), and `input_tokens` the rest, as Anthropic
+  defines them. Where the engine does not tell, the former is absent and the latter is the whole.
 - Errors are `{"type": "error", "error": {"type", "message"}}`: 400 `invalid_request_error`, 413
   `request_too_large`, 429 `rate_limit_error`, 503 `overloaded_error`, 504 `timeout_error`, 500
   `api_error`. The message of a context overflow begins with `prompt is too long`. The headers
   `X-Request-Id` and `Request-Id` are the id in the answer, and `engine_request_id` in the log.
 - `POST /v1/messages/count_tokens` and the batches of messages do not exist: Truss has no such
-  routes and answers 404. `usage.input_tokens` of an answer with `max_tokens: 1` is the count.
+  routes and answers 404. The sum of `input_tokens` and `cache_read_input_tokens` of an answer with
+  `max_tokens: 1` is the count.
 
 ## Claude Code and other agents
 

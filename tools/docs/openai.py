@@ -57,7 +57,8 @@ for chunk in stream:
   stream ends with an `error` event instead, which clients raise.
 - An event stream without output sends a comment every `serving.keep_alive_s`. Some load generators,
   such as vLLM's and TensorRT-LLM's, cannot read comments: set it to 3600 for them.
-- `usage` has no `prompt_tokens_details.cached_tokens`, because the number is unknown here.
+- `usage.prompt_tokens_details.cached_tokens` counts the part of the prompt that the engine
+  [found in its KV cache](metrics.md#cached-tokens); it is absent where the engine does not tell.
 - `top_logprobs: 1` and `logprobs: 1` are answered in greedy decoding (`temperature` 0, `top_p` 0 or
   `top_k` 1), where the chosen token is the likeliest one that penalties and guides leave.
 - Errors are `{"error": {"message", "type", "param", "code"}}`: 400 `invalid_request_error`, 429
@@ -163,7 +164,8 @@ print(response.output_text)
 - A stream has OpenAI's named events with `sequence_number`, from `response.created` to
   `response.completed`, `response.incomplete`, or `error` and `response.failed`. Errors before the
   first item have a status of their own.
-- `input_tokens_details` counts no cached tokens.
+- `input_tokens_details.cached_tokens` is 0 where the engine does not tell, because OpenAI's clients
+  require the field.
 - The fields beyond OpenAI's are those of `/v1/chat/completions`.
 """
 

@@ -77,6 +77,7 @@ class AnswerReader:
         self._reasoning_end = _reasoning_end_id(prepared, tokenizer)
         self._counts_reasoning = self._reasoning_end is not None or self._reasoning is not None
         self._reasoning_tokens: int | None = None
+        self._cached_tokens: int | None = None
         self._next_at = 0.0
         self._items: list[AnswerItem] = []
 
@@ -99,6 +100,8 @@ class AnswerReader:
         if now >= deadlines.at() and not chunk.final:  # tokens still come, but for too long
             raise deadlines.exceeded()
         self._items = []
+        if self._cached_tokens is None and chunk.cached is not None:
+            self._read_cached(chunk.cached)
         self._read(chunk)
         return self._items
 
@@ -108,6 +111,15 @@ class AnswerReader:
             self._read_text(ids, end_id, chunk)
         else:
             self._read_reasoning(self._reasoning, ids, end_id, chunk)
+
+    def _read_cached(self, count: int) -> None:
+        """Take the engine's count; its last block may be partly used, and never the last token."""
+        prepared = self._prepared
+        report = prepared.engine_request.cache_report
+        assert report is not None, "no count comes unasked"
+        tokens = min(count * report.unit_tokens, len(prepared.prompt.ids) - 1)
+        self._cached_tokens = tokens
+        self._record.cached(tokens)
 
     def _read_text(self, ids: Sequence[int], end_id: int | None, chunk: EngineChunk) -> None:
         end = self._reasoning_end
@@ -242,7 +254,12 @@ class AnswerReader:
         self._items.append(TextDelta(text, self._prepared.index, tokens, usage))
 
     def _usage(self) -> Usage:
-        return Usage(len(self._prepared.prompt.ids), self._generated, self._counted_reasoning())
+        return Usage(
+            len(self._prepared.prompt.ids),
+            self._generated,
+            self._counted_reasoning(),
+            self._cached_tokens,
+        )
 
     def _counted_reasoning(self) -> int | None:
         if not self._counts_reasoning:

@@ -18,7 +18,7 @@ from trtllm_truss.requests import GenerationRequest
 from trtllm_truss.text.stop_words import StopWordIds, StopWords
 from trtllm_truss.text.text_stream import NO_STOP_WORDS
 from trtllm_truss.text.tokenizer import TextTokenizer
-from trtllm_truss.triton.client.request import EngineRequest
+from trtllm_truss.triton.client.request import CacheReport, EngineRequest
 
 _SEEDS = 2**64
 _draw = random.Random().getrandbits  # noqa: S311 - seeds are no secrets
@@ -89,6 +89,7 @@ class Preprocessor:
         tokenizer: the engine's tokenizer.
         capabilities: limits of the engine as configured.
         guides: validates guides; None without guided decoding.
+        cache_report: how the engine tells of its KV cache, if it does.
     """
 
     def __init__(
@@ -97,11 +98,13 @@ class Preprocessor:
         tokenizer: TextTokenizer,
         capabilities: Capabilities,
         guides: GuideGate | None = None,
+        cache_report: CacheReport | None = None,
     ) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
         self._capabilities = capabilities
         self._guides = guides
+        self._cache_report = cache_report
         self._encodings = EncodingQueue()
         self._stop_word_ids = StopWordIds(tokenizer)
 
@@ -250,6 +253,7 @@ class Preprocessor:
             lora_task_id=self._capabilities.adapter_of(request),
             logit_bias=request.logit_bias,
             vocab_size=self._capabilities.biased_tokens,
+            cache_report=self._cache_report,
         )
 
     def _tokens_to_generate(self, request: GenerationRequest, prompt_tokens: int) -> int:

@@ -90,6 +90,7 @@ def second_request(
         input_ids=ids,
         max_tokens=max_tokens,
         sampling=sampling,
+        cache_report=None,  # it would count the first one's prompt as reused
     )
 
 

@@ -125,6 +125,7 @@ class RequestMetrics:
     """
 
     __slots__ = (
+        "_cached_tokens",
         "_clock",
         "_counters",
         "_ended",
@@ -151,6 +152,7 @@ class RequestMetrics:
         self._ttft_s: float | None = None
         self._last_token_s = 0.0
         self._prompt_tokens: int | None = None
+        self._cached_tokens: int | None = None
         self._generation_tokens = 0
         self._ended = False
         self._left = False
@@ -180,6 +182,11 @@ class RequestMetrics:
         self._prompt_tokens = prompt_tokens
         self._counters.prompt_tokens += prompt_tokens
         self._counters.prompt_length.observe(prompt_tokens)
+
+    def cached(self, tokens: int) -> None:
+        """Record the prompt tokens that the engine found in its KV cache."""
+        self._cached_tokens = tokens
+        self._counters.cached_prompt_tokens = (self._counters.cached_prompt_tokens or 0) + tokens
 
     def tokens(self, count: int) -> None:
         """Record `count` tokens that the engine has just sent together; 0 has no effect.
@@ -240,6 +247,7 @@ class RequestMetrics:
             status=status,
             reason=reason,
             prompt_tokens=self._prompt_tokens,
+            cached_tokens=self._cached_tokens,
             generation_tokens=self._generation_tokens,
             queue_ms=_milliseconds(self._queue_s),
             ttft_ms=_milliseconds(self._ttft_s),

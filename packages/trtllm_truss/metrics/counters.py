@@ -75,6 +75,8 @@ class Counters:
     Attributes:
         in_flight: requests that have not ended.
         prompt_tokens: tokens sent to the engine.
+        cached_prompt_tokens: of these, tokens that it found in its KV cache; None while no engine
+            has told.
         generation_tokens: tokens received for connected clients.
         tokens_after_disconnect: tokens received for disconnected clients.
         finished: complete answers by reason.
@@ -85,6 +87,7 @@ class Counters:
     def __init__(self) -> None:
         self.in_flight = 0
         self.prompt_tokens = 0
+        self.cached_prompt_tokens: int | None = None
         self.generation_tokens = 0
         self.tokens_after_disconnect = 0
         self.finished = {reason.value: 0 for reason in FinishReason}
@@ -128,6 +131,12 @@ class Counters:
             self.generation_length.family(),
         )
         yield _counter("prompt_tokens", "Prompt tokens sent to the engine.", self.prompt_tokens)
+        if self.cached_prompt_tokens is not None:
+            yield _counter(
+                "cached_prompt_tokens",
+                "Prompt tokens that the engine found in its KV cache.",
+                self.cached_prompt_tokens,
+            )
         yield _counter("generation_tokens", "Tokens generated.", self.generation_tokens)
         yield _counter(
             "tokens_after_disconnect",

@@ -36,6 +36,7 @@ ALL_OUTPUTS = (
     "output_log_probs",
     "cum_log_probs",
     "num_output_tokens",
+    "cached_tokens",
 )
 
 
@@ -87,6 +88,21 @@ def test_whole_answers_repeat_the_prompt_unless_told_otherwise(
 
     assert answer(engine, **whole) == greedy
     assert answer(engine, **whole, exclude_input_in_output=False) == PROMPT + greedy
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_two_turns_of_a_conversation_are_told_of_the_cache(
+    engine: LlmEngine, streaming: bool
+) -> None:
+    prompt = [400 + streaming, *range(500, 560)]
+    first = begin(engine, prompt=prompt, streaming=streaming).wait()
+    turn = [*prompt, *first.tokens, 9, 9, 9]
+    second = begin(engine, prompt=turn, streaming=streaming).wait()
+    told = [caller.responses[0]["cached_tokens"].item() for caller in (first, second)]
+    # The last token of an answer was never an input.
+    assert told == [0, len(prompt) + len(first.tokens) - 1]
+    later = [*first.responses[1:], *second.responses[1:]]
+    assert not any("cached_tokens" in response for response in later)
 
 
 def test_more_than_the_librarys_default_of_32_tokens(engine: LlmEngine) -> None:

@@ -118,11 +118,22 @@ def test_a_text(stream: bool) -> None:
         "usage": {
             "input_tokens": 5,
             "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": 0,
             "output_tokens": 2,
         },
     }
     assert answer([], stream=stream)["content"] == []
+
+
+@pytest.mark.parametrize("cached", [0, 4])
+@pytest.mark.parametrize("stream", [False, True])
+def test_cached_tokens_are_counted_apart(stream: bool, cached: int) -> None:
+    end = GenerationEnd(STOP, Usage(5, 2, cached_tokens=cached))
+    assert answer(["Hi"], end, stream=stream)["usage"] == {
+        "input_tokens": 5 - cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": 2,
+    }
 
 
 @pytest.mark.parametrize("stream", [False, True])

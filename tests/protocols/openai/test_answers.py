@@ -178,6 +178,21 @@ def test_usage_comes_last_and_is_null_before() -> None:
     }
 
 
+def test_cached_tokens_of_a_prompt_are_those_of_its_first_choice() -> None:
+    """The choices run at once; the one that found least read the prompt for the others."""
+    found = [3, 1, None, 0, None, None]
+    ends = [
+        GenerationEnd(FinishReason.STOP, Usage(5, 1, cached_tokens=cached), index)
+        for index, cached in enumerate(found)
+    ]
+    call = completion(prompt=["a", "b", "c"], n=2)
+    body = whole(call, [item for end in ends for item in (TextDelta("x", end.index), end)])
+    check(Completion, body)
+    assert body["usage"]["prompt_tokens_details"] == {"cached_tokens": 1 + 0}
+    untold = whole(chat(), [TextDelta("x"), finish()])
+    assert "prompt_tokens_details" not in untold["usage"]
+
+
 def test_running_usage_is_in_every_event() -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
     items = [

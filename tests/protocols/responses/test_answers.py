@@ -112,6 +112,16 @@ def test_a_whole_text() -> None:
     assert echoed["tools"][0] == {**SENT[0], "description": None}
 
 
+def test_cached_tokens() -> None:
+    writer = writer_of()
+    usage = Usage(5, 4, cached_tokens=3)
+    writer.push(GenerationEnd(FinishReason.STOP, usage))
+    body = json.loads(writer.end())
+    check_response(body)
+    assert body["usage"]["input_tokens"] == 5
+    assert body["usage"]["input_tokens_details"]["cached_tokens"] == 3
+
+
 def test_a_text_in_events() -> None:
     events = streamed(["Hé", "llo"])
     assert kinds(events) == [

@@ -132,12 +132,15 @@ async def test_alternatives_are_those_of_all_tokens():
     assert chunk.alternatives == (((0, 0.0),), ((1, 1.0),), ((2, 2.0),))
 
 
-def response(request_id, *tokens, final=False):
+def response(request_id, *tokens, final=False, cached=None):
     """Build what a backend sends: tokens, perhaps the last ones, or an empty response."""
     infer = service_pb2.ModelInferResponse(model_name="tensorrt_llm", id=request_id)
     if tokens:
         infer.outputs.add(name="output_ids", datatype="INT32", shape=[1, 1, len(tokens)])
         infer.raw_output_contents.append(struct.pack(f"<{len(tokens)}i", *tokens))
+    if cached is not None:
+        infer.outputs.add(name="kv_cache_reused_blocks", datatype="INT32", shape=[1, 1])
+        infer.raw_output_contents.append(struct.pack("<i", cached))
     infer.parameters["triton_final_response"].bool_param = final or not tokens
     return service_pb2.ModelStreamInferResponse(infer_response=infer).SerializeToString()
 
@@ -183,6 +186,34 @@ async def test_responses_of_as_many_tokens_are_parsed_once(monkeypatch):
         assert not answer.message(response("a", *tokens))
     assert (await answer.next()).token_ids == tuple(token for tokens in sent for token in tokens)
     assert len(parsed) == len({len(tokens) for tokens in sent})
+
+
+@pytest.mark.parametrize("ends_at_once", [False, True])
+async def test_each_request_is_told_of_the_cache(ends_at_once):
+    """Even where its responses are like those of an earlier one."""
+    reader, told = None, []
+    for request_id, cached in (("a", 30), ("b", 30), ("c", None), ("d", 30)):
+        answer = ResponseStream(request_id=request_id, like=reader)
+        if not ends_at_once:
+            answer.message(response(request_id, 1000, cached=cached))
+        answer.message(response(request_id, 2000, final=True, cached=cached))
+        told.append((await answer.next()).cached)
+        reader = answer.reader
+    assert told == [30, 30, None, 30]
+
+
+async def test_tokens_with_a_report_of_the_cache_are_parsed_once(monkeypatch):
+    """TensorRT-LLM repeats it in each response; the first one counts."""
+    parsed, parse = [], response_stream._parse
+    monkeypatch.setattr(response_stream, "_parse", lambda data: parsed.append(1) or parse(data))
+    answer = ResponseStream(request_id="a")
+    for token in range(1000, 1050):
+        answer.message(response("a", token, cached=30))
+    answer.message(response("a", 2000, cached=33))  # it resumes an evicted request
+    chunk = await answer.next()
+    assert chunk.token_ids == (*range(1000, 1050), 2000)
+    assert chunk.cached == 30
+    assert len(parsed) == 2
 
 
 async def test_a_read_before_its_time_wakes_once(monkeypatch):

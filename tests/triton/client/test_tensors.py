@@ -8,7 +8,7 @@ from tritonclient.grpc import service_pb2
 from trtllm_truss.releases.tables import rows_for
 from trtllm_truss.request_fields import SAMPLING, Sampling
 from trtllm_truss.requests import Guide
-from trtllm_truss.triton.client.request import EngineChunk, EngineRequest
+from trtllm_truss.triton.client.request import CacheReport, EngineChunk, EngineRequest
 from trtllm_truss.triton.client.tensors import (
     decode_response,
     encode_request,
@@ -120,6 +120,26 @@ def test_log_probs_are_asked_for_by_output():
         "cum_log_probs",
         "output_log_probs",
     ]
+
+
+@pytest.mark.parametrize(
+    ("version", "asks"),
+    [("1.2.1", "return_perf_metrics"), ("0.18.2", "return_kv_cache_reuse_stats")],
+)
+def test_a_report_of_reused_blocks_is_asked_for_by_input_and_output(version, asks):
+    report = CacheReport("kv_cache_reused_blocks", 32)
+    message = encode(version=version, cache_report=report)
+    names = {"return_perf_metrics", "return_kv_cache_reuse_stats"}
+    assert {name: raw for name, (_, _, raw) in tensors(message).items() if name in names} == {
+        asks: b"\x01"
+    }
+    assert [o.name for o in message.outputs][2:] == ["kv_cache_reused_blocks"]
+
+
+def test_a_report_of_tokens_is_asked_for_by_output():
+    message = encode(cache_report=CacheReport("cached_tokens", 1))
+    assert [o.name for o in message.outputs][2:] == ["cached_tokens"]
+    assert not {name for name in tensors(message) if name.startswith("return_")}
 
 
 def test_a_guide_travels_as_two_strings():

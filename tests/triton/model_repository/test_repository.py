@@ -97,6 +97,7 @@ def test_rendering_changes_only_the_given_fields(tmp_path):
     wanted.parameters["lora_prefetch_dir"].string_value = "/lora"
     wanted.parameters["enable_chunked_context"].string_value = "true"
     wanted.parameters["gpu_device_ids"].string_value = "1,0"
+    assert as_row(config.output.pop())[:3] == ("cached_tokens", "INT32", (1,))
     assert text_format.MessageToString(config) == text_format.MessageToString(wanted)
     assert list((tmp_path / "tensorrt_llm" / "1").iterdir()) == []
 

@@ -43,6 +43,7 @@ class Generation:
         self._read = [0] * width
         self._complete = [False] * width
         self._sent = 0
+        self._tells_cached = True
         self._sent_at = -math.inf
 
     @property
@@ -136,14 +137,18 @@ class Generation:
     def _send(self, *, final: bool) -> None:
         self.ended = final
         sent, self._sent = self._sent, self.generated
-        self.sender.send(self._outputs(sent), final=final)
+        tells, self._tells_cached = self._tells_cached, False
+        # `GenerationResultBase` of tensorrt_llm/executor/result.py has it from 1.2 on.
+        cached = getattr(self._result, "cached_tokens", None) if tells else None
+        self.sender.send(self._outputs(sent, cached), final=final)
 
-    def _outputs(self, sent: int) -> Outputs:
+    def _outputs(self, sent: int, cached_tokens: int | None) -> Outputs:
         return build_outputs(
             self.request,
             self._beams,
             first_new=sent if self.request.streaming else 0,
             normalize_log_probs=self._normalize_log_probs,
+            cached_tokens=cached_tokens,
         )
 
 

@@ -93,6 +93,7 @@ class Engine:
             exclude_input_in_output=settings.exclude_input_in_output,
         )
         self._companion: openvino_genai.GenerationHandle | None = None
+        self._pipeline: openvino_genai.ContinuousBatchingPipeline
         self.keeps_prompts = settings.prefix_caching and settings.chunked_context
         self._load()
 
@@ -111,6 +112,41 @@ class Engine:
         """
         return self._add(prompt, _tokens(1))
 
+    def cached_tokens(self, prompt: NDArray[np.int64]) -> int:
+        """Measure how much of a prompt the prefix cache has; no request may be running.
+
+        GenAI counts the blocks in use at each step. A request that was cancelled before its first
+        step holds what it found, and is not computed. The shortest beginning that holds as much as
+        the whole prompt is what is cached. Source: `restore_cached_blocks` and `schedule` in
+        src/cpp/src/continuous_batching of openvinotoolkit/openvino.genai, 2026.3.
+
+        Args:
+            prompt: token ids, INT64 [n], n > 0.
+
+        Raises:
+            RuntimeError: as from `step`.
+        """
+        if not (self._settings.prefix_caching and self._has_read):
+            return 0
+        self.rest()
+        usage = self._found(prompt)
+        if not usage:
+            return 0
+        low, high = 1, len(prompt)
+        while low < high:
+            middle = (low + high) // 2
+            if self._found(prompt[:middle]) < usage:
+                low = middle + 1
+            else:
+                high = middle
+        return min(low, len(prompt) - 1)  # the last token is always computed
+
+    def _found(self, prompt: NDArray[np.int64]) -> float:
+        """Return the share of the KV cache that the cached part of a prompt takes, in per cent."""
+        self._add(prompt, _tokens(1)).cancel()
+        self._pipeline.step()
+        return float(self._pipeline.get_metrics().cache_usage)
+
     def step(self, *, accompanied: bool = True) -> None:
         """Generate one token for every request, or read a part of some prompts.
 
@@ -126,6 +162,7 @@ class Engine:
             self._companion.cancel()
             self._companion = None
         self._pipeline.step()
+        self._has_read = True
 
     def rest(self) -> None:
         """Free the companion's memory; call it when no request runs.
@@ -189,6 +226,7 @@ class Engine:
     def _load(self) -> None:
         started = time.monotonic()
         self._companion = None
+        self._has_read = False
         tokenizer = load_vocabulary(self._files.path)
         with loadable(self._files.path) as path:
             self._pipeline = openvino_genai.ContinuousBatchingPipeline(

@@ -29,12 +29,14 @@ class Generation:
         handle: openvino_genai.GenerationHandle,
         *,
         normalize_log_probs: bool = True,
+        cached_tokens: int | None = None,
     ) -> None:
         self.request = request
         self.sender = sender
         self._handle = handle
         self._normalize_log_probs = normalize_log_probs
         self._sent = 0
+        self._cached_tokens = cached_tokens
         self._sent_at = -math.inf
         self._beams = [Beam()]
         self._stop_words = StopWords(request.stop_words, request.prompt.tolist())
@@ -114,4 +116,5 @@ class Generation:
             self._beams,
             first_new=sent if self.request.streaming else 0,
             normalize_log_probs=self._normalize_log_probs,
+            cached_tokens=self._cached_tokens if sent == 0 else None,
         )

@@ -25,8 +25,15 @@ _NICENESS = 19
 
 
 class Arrival(NamedTuple):
+    """A request that has not begun.
+
+    Attributes:
+        cached_tokens: tokens of its prompt that the KV cache had; None while not measured.
+    """
+
     request: GenerationRequest
     sender: ResponseSender
+    cached_tokens: int | None = None
 
 
 class GuidedRequests:

@@ -56,7 +56,11 @@ class LongPrompts:
         return self._arrivals[0].request if self.is_reading else None
 
     def advance(
-        self, *, others_run: bool, fits: Callable[[GenerationRequest], bool]
+        self,
+        *,
+        others_run: bool,
+        fits: Callable[[GenerationRequest], bool],
+        measured: Callable[[Arrival], Arrival],
     ) -> Arrival | None:
         """Start the next part if the last one has ended; call it before each step.
 
@@ -65,6 +69,7 @@ class LongPrompts:
         Args:
             others_run: True if other requests run.
             fits: returns True if the KV cache has room for a request.
+            measured: called with each request before its first part; its result replaces it.
 
         Returns:
             A request whose prompt is cached except for its last part, ready for admission.
@@ -77,6 +82,8 @@ class LongPrompts:
             return self._arrivals.popleft()
         now = self._clock()
         if fits(self._arrivals[0].request) and not (others_run and now < self._rests_until):
+            if self._read_tokens == 0:
+                self._arrivals[0] = measured(self._arrivals[0])
             self._read_tokens += self._part_tokens
             self._part = self._engine.read_ahead(prompt[: self._read_tokens])
             self._part_began = now

@@ -20,7 +20,7 @@ from trtllm_truss.backends.openvino_genai.guided import (
 )
 from trtllm_truss.backends.openvino_genai.long_prompts import LongPrompts
 from trtllm_truss.backends.openvino_genai.parameters import EngineSettings
-from trtllm_truss.backends.token_model.request import GenerationRequest
+from trtllm_truss.backends.token_model.request import CACHED_TOKENS, GenerationRequest
 from trtllm_truss.backends.token_model.responses import ResponseSender, send_empty
 from trtllm_truss.guides.validator import GuideValidator
 
@@ -146,7 +146,7 @@ class Scheduler:
             case _Wake():
                 pass
             case _Stop(request_id):
-                self._cancel_where(lambda request, _: request.id == request_id)
+                self._cancel_where(lambda one: one.request.id == request_id)
             case _Close():
                 self._closing = True
 
@@ -154,18 +154,18 @@ class Scheduler:
         now = time.monotonic()
         if now < self._next_check:
             return
-        self._cancel_where(lambda _, sender: sender.is_cancelled())
+        self._cancel_where(lambda one: one.sender.is_cancelled())
         times = _clamped(len(self._running) / _CHECK_REQUESTS, _CHECK_MAXIMUM)
         self._next_check = now + times * self._settings.cancellation_check_s
 
-    def _cancel_where(self, chosen: Callable[[GenerationRequest, ResponseSender], bool]) -> None:
-        for generation in [g for g in self._running if chosen(g.request, g.sender)]:
+    def _cancel_where(self, chosen: Callable[[Arrival | Generation], bool]) -> None:
+        for generation in [g for g in self._running if chosen(g)]:
             self._running.remove(generation)
             _log_cancelled(generation.request, generation.generated)
             generation.cancel()
-        arrivals = self._guided.remove(lambda arrival: chosen(*arrival))
-        arrivals += self._long_prompts.remove(lambda arrival: chosen(*arrival))
-        arrivals += [arrival for arrival in self._waiting if chosen(*arrival)]
+        arrivals = self._guided.remove(chosen)
+        arrivals += self._long_prompts.remove(chosen)
+        arrivals += [arrival for arrival in self._waiting if chosen(arrival)]
         for arrival in arrivals:
             with suppress(ValueError):
                 self._waiting.remove(arrival)
@@ -179,7 +179,9 @@ class Scheduler:
             self._waiting.append(arrival)
 
     def _read_ahead(self) -> None:
-        arrival = self._long_prompts.advance(others_run=bool(self._running), fits=self._fits)
+        arrival = self._long_prompts.advance(
+            others_run=bool(self._running), fits=self._fits, measured=self._measured
+        )
         if arrival is not None:
             self._waiting.append(arrival)
 
@@ -189,7 +191,20 @@ class Scheduler:
             if arrival is None or not self._fits(arrival.request):
                 return
             self._waiting.remove(arrival)
-            self._begin(*arrival)
+            self._begin(self._measured(arrival))
+
+    def _measured(self, arrival: Arrival) -> Arrival:
+        """Measure what is cached of a prompt, if asked for and not known, and nothing runs."""
+        is_idle = not (self._running or self._long_prompts.is_reading)
+        asked = CACHED_TOKENS in arrival.request.outputs and arrival.cached_tokens is None
+        if not (asked and is_idle):
+            return arrival
+        try:
+            found = self._engine.cached_tokens(arrival.request.prompt)
+        except RuntimeError:  # the next step fails too
+            logger.exception("cannot measure the prefix cache")
+            return arrival
+        return arrival._replace(cached_tokens=found)
 
     def _next_admitted(self) -> Arrival | None:
         """Return the first one waiting, without a guide while the engine reads another guide."""
@@ -205,14 +220,23 @@ class Scheduler:
     def _guide_comes(self) -> bool:
         return self._begins_with_guide or any(a.request.guide is not None for a in self._waiting)
 
-    def _begin(self, request: GenerationRequest, sender: ResponseSender) -> None:
+    def _begin(self, arrival: Arrival) -> None:
+        request, sender, cached_tokens = arrival
         try:
             handle = self._engine.add(request)
         except RuntimeError as error:
             sender.fail(f"The engine refused the request: {error}", caller_at_fault=True)
             return
         normalize = self._settings.normalize_log_probs
-        self._running.append(Generation(request, sender, handle, normalize_log_probs=normalize))
+        self._running.append(
+            Generation(
+                request,
+                sender,
+                handle,
+                normalize_log_probs=normalize,
+                cached_tokens=cached_tokens,
+            )
+        )
 
     def _fits(self, request: GenerationRequest) -> bool:
         capacity = self._engine.limits.kv_cache_tokens

@@ -18,6 +18,8 @@ from trtllm_truss.guides.guide import Guide, Language
 MAX_TOP_LOG_PROBS = 20
 """TensorRT-LLM's limit in the 1.3 pre-releases."""
 
+CACHED_TOKENS = "cached_tokens"
+"""An output that TensorRT-LLM's model lacks: prompt tokens that the KV cache had."""
 GUIDE_TYPE, GUIDE_TEXT = "guided_decoding_guide_type", "guided_decoding_guide"
 
 _LANGUAGES: tuple[Language, ...] = get_args(Language)
@@ -183,7 +185,8 @@ def _read_outputs(tensors: Tensors, requested: Collection[str]) -> frozenset[str
         "num_output_tokens": "return_num_output_tokens",
     }
     demanded = {name for name, flag in on_demand.items() if tensors.flag(flag, False)}
-    return frozenset(requested) & (demanded | {*mandatory, "batch_index", "sequence_index"})
+    free = {*mandatory, "batch_index", "sequence_index", CACHED_TOKENS}
+    return frozenset(requested) & (demanded | free)
 
 
 def _read_top_log_probs(tensors: Tensors) -> int:

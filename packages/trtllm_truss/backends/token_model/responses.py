@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_truss.backends.token_model.request import GenerationRequest
+from trtllm_truss.backends.token_model.request import CACHED_TOKENS, GenerationRequest
 
 Outputs = Mapping[str, NDArray[Any]]
 """Output tensors by name, each with its batch dimension of 1."""
@@ -54,6 +54,7 @@ def build_outputs(
     *,
     first_new: int = 0,
     normalize_log_probs: bool = True,
+    cached_tokens: int | None = None,
 ) -> Outputs:
     """Build the output tensors of one response.
 
@@ -63,12 +64,13 @@ def build_outputs(
         first_new: tokens of each that were sent before. Log probabilities of the tokens are always
             sent in full, as by the C++ backend; those of other tokens are not.
         normalize_log_probs: divide a beam's sum by its length to the power of `len_penalty`.
+        cached_tokens: prompt tokens that the KV cache had; None leaves the output out.
 
     Returns:
         output_ids INT32 [1, beams, n]; sequence_length INT32 [1, beams]; cum_log_probs FP32
         [1, beams]; output_log_probs FP32 [1, beams, n]; top_logprob_ids INT32 and top_logprobs FP32
-        [1, beams, n, k]; num_input_tokens, num_output_tokens, batch_index, sequence_index INT32
-        [1, 1]. Of these, those that `request.outputs` names.
+        [1, beams, n, k]; num_input_tokens, num_output_tokens, batch_index, sequence_index,
+        cached_tokens INT32 [1, 1]. Of these, those that `request.outputs` names.
     """
     echoed = request.prompt.tolist() if request.echo_prompt else []
     rows = [echoed + beam.tokens[first_new:] for beam in beams]
@@ -76,7 +78,9 @@ def build_outputs(
         "output_ids": _rectangle(rows, _PADDING, np.int32),
         "sequence_length": np.array([[len(row) for row in rows]], np.int32),
     }
-    extras = request.outputs - made.keys()
+    extras = request.outputs - made.keys() - {CACHED_TOKENS}
+    if cached_tokens is not None and CACHED_TOKENS in request.outputs:
+        made[CACHED_TOKENS] = np.array([[cached_tokens]], np.int32)
     if not extras.isdisjoint(_TOP):
         made |= _top(beams, first_new, request.top_log_probs)
     for name in extras - made.keys():

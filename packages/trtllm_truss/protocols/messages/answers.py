@@ -127,12 +127,17 @@ def _message(call: MessagesCall, answer_id: str) -> Json:
 
 
 def _usage(usage: Usage, *, has_reasoned: bool = False) -> Json:
+    """Return the usage; `input_tokens` are those that were not in the cache.
+
+    Source: https://platform.claude.com/docs/en/build-with-claude/prompt-caching.
+    """
     fields: Json = {
-        "input_tokens": usage.prompt_tokens,
+        "input_tokens": usage.prompt_tokens - (usage.cached_tokens or 0),
         "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": 0,
         "output_tokens": usage.completion_tokens,
     }
+    if usage.cached_tokens is not None:
+        fields["cache_read_input_tokens"] = usage.cached_tokens
     if usage.reasoning_tokens is not None:
         thinking_tokens = usage.reasoning_tokens if has_reasoned else 0
         fields["output_tokens_details"] = {"thinking_tokens": thinking_tokens}

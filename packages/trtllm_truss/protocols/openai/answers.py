@@ -40,11 +40,23 @@ class UsageCount:
             "completion_tokens": completion_tokens,
             "total_tokens": prompt_tokens + completion_tokens,
         }
+        cached = self._cached_tokens()
+        if cached is not None:
+            fields["prompt_tokens_details"] = {"cached_tokens": cached}
         counted = {i: u.reasoning_tokens for i, u in usages if u.reasoning_tokens is not None}
         if counted:
             reasoning_tokens = sum(counted[index] for index in self._reasoned & counted.keys())
             fields["completion_tokens_details"] = {"reasoning_tokens": reasoning_tokens}
         return fields
+
+    def _cached_tokens(self) -> int | None:
+        """Return the cached tokens of all prompts, each of its choice that found fewest."""
+        prompts: dict[int, int] = {}
+        for index, usage in self._usages.items():
+            if (count := usage.cached_tokens) is not None:
+                prompt = index // self._choices_each
+                prompts[prompt] = min(count, prompts.get(prompt, count))
+        return sum(prompts.values()) if prompts else None
 
 
 class WholeAnswer(WholeWriter):

@@ -93,10 +93,10 @@ def _error_body(error: TrussError) -> dict[str, Any]:
 
 
 def _end_fields(end: GenerationEnd) -> dict[str, Any]:
-    return {
-        "finish_reason": end.reason.value,
-        "usage": {
-            "prompt_tokens": end.usage.prompt_tokens,
-            "completion_tokens": end.usage.completion_tokens,
-        },
+    usage = {
+        "prompt_tokens": end.usage.prompt_tokens,
+        "completion_tokens": end.usage.completion_tokens,
     }
+    if end.usage.cached_tokens is not None:
+        usage["cached_tokens"] = end.usage.cached_tokens
+    return {"finish_reason": end.reason.value, "usage": usage}

@@ -163,7 +163,11 @@ class ResponseStream:
 def _usage(usage: Usage, *, has_reasoned: bool) -> dict[str, Any]:
     return {
         "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": {"cache_write_tokens": 0, "cached_tokens": 0},
+        # A required field: OpenAI's clients cannot read a response without it.
+        "input_tokens_details": {
+            "cache_write_tokens": 0,
+            "cached_tokens": usage.cached_tokens or 0,
+        },
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": {
             "reasoning_tokens": (usage.reasoning_tokens or 0) if has_reasoned else 0

@@ -9,6 +9,19 @@ from trtllm_truss.request_fields import Sampling
 from trtllm_truss.requests import Guide
 
 
+@dataclass(frozen=True, slots=True)
+class CacheReport:
+    """How an engine tells which part of a prompt it found in its KV cache.
+
+    Attributes:
+        output: name of the tensor.
+        unit_tokens: tokens that count as one in it.
+    """
+
+    output: str
+    unit_tokens: int
+
+
 @dataclass(slots=True)
 class EngineRequest:
     """One generation.
@@ -33,6 +46,7 @@ class EngineRequest:
         lora_task_id: the adapter to generate with, which the engine has loaded before.
         logit_bias: logit offsets by token id.
         vocab_size: of the engine, for `logit_bias`.
+        cache_report: ask for it; None if the engine has none.
     """
 
     request_id: str
@@ -52,6 +66,7 @@ class EngineRequest:
     lora_task_id: int | None = None
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     vocab_size: int = 0
+    cache_report: CacheReport | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +79,8 @@ class EngineChunk:
         cum_log_prob: log probability of everything generated so far, if requested.
         log_probs: one per token generated so far (not only the new ones), if requested.
         alternatives: likeliest ids with their log probabilities, likewise.
+        cached: part of the prompt found in the KV cache, in units of the `CacheReport`; None
+            before the engine has told.
     """
 
     token_ids: tuple[int, ...]
@@ -71,3 +88,4 @@ class EngineChunk:
     cum_log_prob: float | None = None
     log_probs: tuple[float, ...] = ()
     alternatives: tuple[tuple[tuple[int, float], ...], ...] = ()
+    cached: int | None = None

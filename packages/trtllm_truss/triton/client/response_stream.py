@@ -65,6 +65,7 @@ class ResponseStream:
         self._log_probs: tuple[float, ...] = ()
         self._alternatives: tuple[tuple[tuple[int, float], ...], ...] = ()
         self._cum_log_prob: float | None = None
+        self._cached: int | None = None
         self._final = False
         self._failure: TrussError | None = None
         self.began = self.over = False
@@ -109,6 +110,7 @@ class ResponseStream:
             cum_log_prob=self._cum_log_prob,
             log_probs=self._log_probs,
             alternatives=self._alternatives,
+            cached=self._cached,
         )
         del self._tokens[:]
         return chunk
@@ -168,6 +170,8 @@ class ResponseStream:
             return
         self._tokens.extend(chunk.token_ids)
         self._final = self.over = chunk.final
+        if self._cached is None:  # an engine may count again when it resumes an evicted request
+            self._cached = chunk.cached
         if chunk.cum_log_prob is not None:
             self._cum_log_prob = chunk.cum_log_prob
             # The C++ backend sends the whole list every time; others send only new values.
@@ -208,18 +212,19 @@ class ResponseReader:
     While tokens stream, a message differs from an earlier one with as many tokens in their bytes
     alone. The first one, and the last one with or without a token, differ from those of another
     request in the bytes of the id too. Such a message is recognised by its bytes and not parsed: a
-    tenth of the time.
+    tenth of the time. One that tells of the KV cache is recognised within its request only.
 
     Args:
         request_id: the only id accepted; None accepts any.
         like: reader of an earlier request, whose messages are likely to be alike.
     """
 
-    __slots__ = ("_around", "_final", "_last", "_request_id")
+    __slots__ = ("_around", "_final", "_last", "_own", "_request_id")
 
     def __init__(self, request_id: str | None = None, like: ResponseReader | None = None) -> None:
         self._request_id = request_id
         self._around: dict[int, tuple[bytes, bytes]] = {}  # the tokens, by the size in bytes
+        self._own: set[int] = set()  # sizes of those that another request must parse
         self._last = b"", b""  # around the token of a last message
         self._final: bytes | None = None
         if like is not None and request_id and like._request_id:
@@ -228,6 +233,7 @@ class ResponseReader:
                 self._around = {
                     size: (head.replace(*ids), tail.replace(*ids))
                     for size, (head, tail) in like._around.items()
+                    if size not in like._own
                 }
                 self._last = like._last[0].replace(*ids), like._last[1].replace(*ids)
                 self._final = like._final and like._final.replace(*ids)
@@ -276,5 +282,6 @@ class ResponseReader:
         around = payload[:start], payload[start + len(tokens) :]
         if not chunk.final and len(self._around) < _MOST_KINDS:
             self._around[len(payload)] = around
-        elif chunk.final and len(chunk.token_ids) == 1:
+            (self._own.discard if chunk.cached is None else self._own.add)(len(payload))
+        elif chunk.final and len(chunk.token_ids) == 1 and chunk.cached is None:
             self._last = around

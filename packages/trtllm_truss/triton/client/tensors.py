@@ -16,9 +16,11 @@ from trtllm_truss.guides.guide import GUIDE_BYTES
 from trtllm_truss.request_fields import SAMPLING
 from trtllm_truss.triton.client.request import EngineChunk, EngineRequest
 from trtllm_truss.triton.model_repository.contract import (
+    CACHED_TOKENS,
     INPUTS,
     LLM_API_INPUTS,
     LLM_API_OUTPUTS,
+    REUSED_BLOCKS,
 )
 from trtllm_truss.triton.protobuf import service_pb2
 
@@ -40,6 +42,8 @@ _FINAL = "triton_final_response"
 _TOP = LLM_API_INPUTS[0].name
 _TOP_TYPES = {tensor.name: {"INT32": "i", "FP32": "f"}[tensor.dtype] for tensor in LLM_API_OUTPUTS}
 _TOP_IDS, _TOP_VALUES = (tensor.name for tensor in LLM_API_OUTPUTS)
+_REUSE = (CACHED_TOKENS.name, REUSED_BLOCKS.name)
+_ASKS_FOR_BLOCKS = ("return_perf_metrics", "return_kv_cache_reuse_stats")
 _SHARED_PARTS = 256
 _SHARED_INPUTS = (
     ("request_output_len", "max_tokens"),
@@ -131,6 +135,8 @@ def _encode_shared(
     """
     message = _begin(model_name, outputs)
     scalars = [(name, value) for (name, _), value in zip(_SHARED_INPUTS, values, strict=True)]
+    if REUSED_BLOCKS.name in outputs:
+        scalars += [(name, True) for name in _ASKS_FOR_BLOCKS]
     for name, value in (*scalars, ("exclude_input_in_output", True)):
         if value is not None and name in declared and value != _LEFT_OUT.get(name):
             _add(message, name, [1, 1], _pack_scalar(name, value))
@@ -166,6 +172,7 @@ def decode_response(response: service_pb2.ModelInferResponse) -> EngineChunk:
     cum_log_prob: float | None = None
     log_probs: tuple[float, ...] = ()
     beams = 1
+    cached: int | None = None
     top: dict[str, tuple[int, tuple[float, ...]]] = {}
     for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
         name = output.name
@@ -181,6 +188,8 @@ def decode_response(response: service_pb2.ModelInferResponse) -> EngineChunk:
         elif name in (_TOP_IDS, _TOP_VALUES):  # [1, beams, tokens, alternatives]
             count, kind = output.shape[2] * output.shape[3], _TOP_TYPES[name]
             top[name] = output.shape[3], struct.unpack_from(f"<{count}{kind}", raw)
+        elif name in _REUSE:  # [1, 1]
+            (cached,) = struct.unpack_from("<i", raw)
     # Shorter beams are padded, and sequence_length is where they end. For a single one, streamed
     # with the log probabilities of all its tokens, it counts the new tokens.
     return EngineChunk(
@@ -189,6 +198,7 @@ def decode_response(response: service_pb2.ModelInferResponse) -> EngineChunk:
         cum_log_prob=cum_log_prob,
         log_probs=log_probs[:length] if beams > 1 else log_probs,
         alternatives=_alternatives(top) if top else (),
+        cached=cached,
     )
 
 
@@ -237,8 +247,12 @@ def _pack_scalar(name: str, value: float) -> bytes:
 
 
 def _outputs(request: EngineRequest) -> tuple[str, ...]:
-    names = (*_OUTPUTS, *_LOG_PROBS) if request.return_log_probs else _OUTPUTS
-    return (*names, _TOP_IDS, _TOP_VALUES) if request.top_log_probs else names
+    names: tuple[str, ...] = _OUTPUTS
+    if request.return_log_probs:
+        names = (*names, *_LOG_PROBS)
+    if request.top_log_probs:
+        names = (*names, _TOP_IDS, _TOP_VALUES)
+    return names if request.cache_report is None else (*names, request.cache_report.output)
 
 
 def _add_words(message: service_pb2.ModelInferRequest, request: EngineRequest) -> None:

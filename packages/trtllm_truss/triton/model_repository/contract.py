@@ -33,6 +33,11 @@ LLM_API_INPUTS = read_table("contract", "llm_api_inputs", Tensor)
 LLM_API_OUTPUTS = read_table("contract", "llm_api_outputs", Tensor)
 """Those of the backend `llm_api` beyond those of every version."""
 
+(CACHED_TOKENS,) = read_table("contract", "own_outputs", Tensor)
+"""An output of this project's backends: prompt tokens that the KV cache had; in one response."""
+(REUSED_BLOCKS,) = (row for row in OUTPUTS if row.name == "kv_cache_reused_blocks")
+"""Blocks of the KV cache that the prompt found; the last one may be used in part."""
+
 
 def inputs_of(version: str | None) -> tuple[Tensor, ...]:
     """Return the inputs of a release as that release declares them; None is every release's."""

@@ -18,6 +18,7 @@ from trtllm_truss.releases.tables import rows_for
 from trtllm_truss.settings.runtime import ParameterValue
 from trtllm_truss.settings.runtime_parameters import PARAMETERS
 from trtllm_truss.triton.model_repository.contract import (
+    CACHED_TOKENS,
     LLM_API_INPUTS,
     LLM_API_OUTPUTS,
     MODEL_NAME,
@@ -71,8 +72,9 @@ def render_repository(
     if config.dynamic_batching.preferred_batch_size:
         config.dynamic_batching.preferred_batch_size[:] = [max_batch_size]
     more = (LLM_API_INPUTS, LLM_API_OUTPUTS) if backend == "llm_api" else ((), ())
+    ours = () if backend == "tensorrtllm" else (CACHED_TOKENS,)
     _declare(config.input, (*inputs_of(tensorrt_llm_version), *more[0]))
-    _declare(config.output, (*rows_for(OUTPUTS, tensorrt_llm_version), *more[1]))
+    _declare(config.output, (*rows_for(OUTPUTS, tensorrt_llm_version), *more[1], *ours))
     if backend == "llm_api":
         config.parameters.clear()  # the template's are those of the executor
     _set_parameters(config, parameters, tensorrt_llm_version)

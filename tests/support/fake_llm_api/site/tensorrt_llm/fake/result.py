@@ -5,6 +5,11 @@ import collections
 import queue
 from typing import Any, NamedTuple
 
+from tensorrt_llm.fake.versions import RELEASE
+
+_REPORTS_SINCE = (1, 2)
+"""`GenerationResultBase` in executor/result.py of 1.0.0 and 1.1.0 lacks `cached_tokens`."""
+
 
 class Response(NamedTuple):
     """A response of the worker; `tokens` are all of a beam's for beams, else the new ones."""
@@ -17,6 +22,7 @@ class Response(NamedTuple):
     final: bool = False
     replaces: bool = False
     error: Any = None
+    cached_tokens: int = 0
 
 
 class Logprob(NamedTuple):
@@ -122,6 +128,8 @@ class RequestOutput:
         if response.error is not None:
             self.finished = True
             raise response.error
+        if RELEASE >= _REPORTS_SINCE:
+            self.cached_tokens = response.cached_tokens
         output = self.outputs[response.index]
         output._last_token_ids_len = 0 if response.replaces else len(output.token_ids)
         if response.replaces:

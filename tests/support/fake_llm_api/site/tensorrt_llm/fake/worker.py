@@ -85,6 +85,7 @@ class Worker:
         self._args = args
         self._behaviour = behaviour
         self._compute = load_compute(args)
+        self._cache = BlockCache(args["kv_cache_config"] or {})
         self._waiting = deque()
         self._running = {}
         self._steps = 0
@@ -149,6 +150,7 @@ class Worker:
         while self._waiting and len(self._running) < self._args["max_batch_size"]:
             request = self._waiting.popleft()
             self._running[request.id] = request
+            request.cached_tokens = self._cache.find(request.prompt)
             params = request.params
             copies = 1 if params.use_beam_search else params.best_of
             for copy in range(copies):
@@ -166,6 +168,7 @@ class Worker:
             del self._running[request.id]
             for copy in range(request.params.best_of):
                 self._compute.cancel((request.id, copy))
+            self._cache.add(request)
             responses.append(Response(request.id, finish_reason="cancelled", final=True))
         for news in self._compute.step() if self._running else ():
             request_id, copy = news.key
@@ -173,6 +176,7 @@ class Worker:
                 responses += request.take(copy or news.index, news)
                 if request.open == 0:
                     del self._running[request_id]
+                    self._cache.add(request)
         if responses:
             self._wire.send(responses)
 
@@ -203,6 +207,37 @@ class Worker:
         self._running.clear()
 
 
+class BlockCache:
+    """Sequences that ended; the last token of one was never an input.
+
+    The figure is `prepopulated_prompt_len` of _torch/pyexecutor/llm_request.py, near 1.2: whole
+    blocks, and a part of one with `enable_partial_reuse`, which is on by default, but never the
+    last token. Here the cache has the last 64 sequences.
+    """
+
+    def __init__(self, config):
+        self._reuses = config.get("enable_block_reuse", True)
+        self._partly = config.get("enable_partial_reuse", True)
+        self._block = config.get("tokens_per_block", 32)
+        self._sequences = deque(maxlen=64)
+
+    def add(self, request):
+        if not request.params.use_beam_search:
+            self._sequences.append([*request.prompt, *request.generated[:-1]])
+
+    def find(self, prompt):
+        if not self._reuses:
+            return 0
+        longest = max((_common(prompt[:-1], other) for other in self._sequences), default=0)
+        return longest if self._partly else longest // self._block * self._block
+
+
+def _common(one, other):
+    """Return the length of the common beginning."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
 class Request:
     def __init__(self, request_id, prompt, params, wanted, streaming, adapter):
         self.id = request_id
@@ -213,6 +248,8 @@ class Request:
         self.adapter = adapter
         self.aborted = False
         self.open = params.best_of
+        self.cached_tokens = 0
+        self.generated = []
         self._held = [([], []) for _ in range(params.best_of)]
         self._counts = [0] * params.best_of
 
@@ -222,6 +259,7 @@ class Request:
         tokens += news.tokens
         log_probs += news.log_probs or ()
         self._counts[index] += len(news.tokens)
+        self.generated += news.tokens
         if not (news.done or self.streaming):
             return
         if not (tokens or news.done):
@@ -237,6 +275,7 @@ class Request:
             finish_reason=reason,
             final=news.done,
             replaces=self.params.use_beam_search,
+            cached_tokens=self.cached_tokens,
         )
 
     def _reason(self, index, tokens):
