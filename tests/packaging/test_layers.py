@@ -24,7 +24,8 @@ LAYERS = [
 ]
 WORKBENCH_LAYERS = [
     *("lmi_import", "scaffold", "console"),
-    *("selftest.bench", "selftest.checks", "selftest", "cli"),
+    *("selftest.bench", "selftest.checks", "selftest.probes", "selftest.probing"),
+    *("selftest.assumptions", "selftest", "cli"),
 ]
 INDEPENDENT = [
     {"triton", "text"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from tools.docs.assumptions import checkpoint_assumptions, engine_assumptions
 from tools.docs.build import build_tables
 from tools.docs.llm_api import llm_api_tables
 from tools.docs.lmi import lmi_page
@@ -18,6 +19,7 @@ from tools.docs.troubleshooting import troubleshooting_tables
 def main(folder: Path) -> None:
     """Write the pages into a folder, which must hold those of which only tables are generated."""
     build = (folder / "build.md").read_text(encoding="utf-8")
+    engines = (folder / "engines.md").read_text(encoding="utf-8")
     llm_api = (folder / "llm-api.md").read_text(encoding="utf-8")
     troubleshooting = (folder / "troubleshooting.md").read_text(encoding="utf-8")
     pages = {
@@ -27,7 +29,8 @@ def main(folder: Path) -> None:
         "anthropic.md": messages_page(),
         "lmi.md": lmi_page(),
         "build.md": fill(build, build_tables()),
-        "llm-api.md": fill(llm_api, llm_api_tables()),
+        "engines.md": fill(engines, engine_assumptions()),
+        "llm-api.md": fill(llm_api, llm_api_tables() | checkpoint_assumptions()),
         "troubleshooting.md": fill(troubleshooting, troubleshooting_tables()),
     }
     for name, page in pages.items():

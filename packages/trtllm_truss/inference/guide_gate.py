@@ -97,8 +97,8 @@ def kept_guides_for(
     """Return the budget of an engine that never frees a guide; None if it frees them itself.
 
     The CPU engine does; LLGuidance keeps none. From 1.1 on XGrammar in TensorRT-LLM drops the
-    oldest of more than `XGRAMMAR_CACHE_LIMIT_GB`, by default 1 (`guidedDecoder.cpp`,
-    `_torch/pyexecutor/grammar_matcher.py`); in 1.0.0rc4 `guidedDecoder.cpp` sets no limit.
+    oldest of more than `XGRAMMAR_CACHE_LIMIT_GB`, by default 1: the row `guides-are-freed` of
+    `selftest`'s table of assumptions has the sources.
     """
     if engine.kind is EngineKind.CPU or guided_decoding_backend(settings, engine) != "xgrammar":
         return None

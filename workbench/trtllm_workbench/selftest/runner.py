@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,6 +20,14 @@ from trtllm_truss.triton.model_repository.repository import (
     render_repository,
 )
 from trtllm_truss.triton.server.ports import unused_ports
+from trtllm_workbench.selftest.assumptions.run import (
+    NOT_INSTALLED,
+    STEP,
+    Outcome,
+    RowResult,
+    Rows,
+    find_installed,
+)
 from trtllm_workbench.selftest.bench.bench import Bench
 from trtllm_workbench.selftest.bench.results import (
     CannotRun,
@@ -27,6 +35,7 @@ from trtllm_workbench.selftest.bench.results import (
     Held,
     Report,
     Result,
+    Verdict,
     run_check,
 )
 from trtllm_workbench.selftest.bench.server import ChildServer
@@ -82,8 +91,10 @@ _AFTER_SPEED: tuple[tuple[str, str, Check], ...] = (
 SERVED_STEPS = tuple(
     dict.fromkeys((*(row[0] for row in _CHECKS), "speed", *(row[0] for row in _AFTER_SPEED)))
 )
-STEPS = ("machine", "template", *SERVED_STEPS)
+STEPS = ("machine", "template", STEP, *SERVED_STEPS)
 """The words of `--only` and `--skip`."""
+
+_VERDICTS = {Outcome.HELD: Verdict.HELD, Outcome.FELL_SHORT: Verdict.FELL_SHORT}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,10 +158,39 @@ class Runner:
         if "template" in steps:
             version = HostInfo.from_config(config, host).version_for()
             self._check("", "template", "config.pbtxt", partial(self._compare, version))
-        if steps & set(SERVED_STEPS):
+        rows = Rows(find_installed(machine.runtime, self.work)) if STEP in steps else None
+        if rows is not None:
+            self._show(rows.of_library())
+            if rows.installed is None:
+                self._summarize(rows.results)
+        needs_server = rows is not None and rows.installed is not None
+        if needs_server or steps & set(SERVED_STEPS):
             for subject in subjects:
-                self._serve(subject, host)
-        return Report(facts(machine), self.results, time.monotonic() - started)
+                self._serve(subject, host, rows)
+        if rows is not None and needs_server:
+            self._show(rows.rest())
+            self._summarize(rows.results)
+        found = rows.results if rows is not None else []
+        return Report(facts(machine), self.results, time.monotonic() - started, found)
+
+    def _show(self, rows: Iterable[RowResult]) -> None:
+        """Report the rows that held or fell short; `_summarize` counts the others."""
+        for row in rows:
+            if verdict := _VERDICTS.get(row.outcome):
+                self.report(
+                    Result(row.subject, STEP, row.id, verdict, row.detail, row.figures, 0.0)
+                )
+
+    def _summarize(self, rows: Sequence[RowResult]) -> None:
+        counts = [
+            f"{sum(row.outcome is outcome for row in rows)} {outcome.value}"
+            for outcome in Outcome
+            if any(row.outcome is outcome for row in rows)
+        ]
+        held = any(row.outcome is Outcome.HELD for row in rows)
+        reason = f": {NOT_INSTALLED}" if any(row.outcome is Outcome.NOT_RUN for row in rows) else ""
+        verdict = Verdict.HELD if held else Verdict.COULD_NOT_RUN
+        self.report(Result("", STEP, STEP, verdict, f"{', '.join(counts)}{reason}", {}, 0.0))
 
     def _check(self, subject: str, step: str, name: str, check: Callable[[], Held]) -> None:
         result = run_check(subject, step, name, check)
@@ -206,7 +246,7 @@ class Runner:
             write_truss(folder)
         return folder
 
-    def _serve(self, subject: Subject, host: HostInfo) -> None:
+    def _serve(self, subject: Subject, host: HostInfo, rows: Rows | None) -> None:
         """Serve a subject and run its checks; without a start there is one result."""
         steps, quick = self.order.steps, self.order.quick
         opened = ExitStack()
@@ -227,6 +267,8 @@ class Runner:
         with opened:
             self._check(subject.name, "start", "start", start)
             for bench in benches:
+                if rows is not None:
+                    self._show(rows.of_server(subject.name, bench))
                 for step, name, check in _checks_of(bench):
                     if step in steps:
                         self._check(subject.name, step, name, partial(check, bench))

@@ -17,9 +17,15 @@ from trtllm_truss.builder.run.build_engine import ensure_engine
 from trtllm_truss.builder.run.runner import run_command
 from trtllm_truss.builder.run.tools import step_environment
 from trtllm_truss.configuration import load_configuration
+from trtllm_truss.engines.checkpoint.samplers import honours_seeds
 from trtllm_truss.engines.compatibility.checkpoints import FIRST_RELEASE
 from trtllm_truss.engines.compatibility.host import HostInfo
-from trtllm_truss.engines.concurrency import batch_size, kv_cache_tokens, scheduler_count
+from trtllm_truss.engines.concurrency import (
+    batch_size,
+    kv_cache_tokens,
+    max_beam_width,
+    scheduler_count,
+)
 from trtllm_truss.engines.inspection import EngineKind
 from trtllm_truss.releases.versions import Release, release
 from trtllm_truss.serving.preflight import open_engine, resolve_engine
@@ -41,6 +47,12 @@ Kind = Literal["engine", "checkpoint", "cpu"]
 KINDS: tuple[Kind, ...] = ("engine", "checkpoint", "cpu")
 Config = Mapping[str, Any]
 
+_KINDS: Mapping[EngineKind, Kind] = {
+    EngineKind.TENSORRT_LLM: "engine",
+    EngineKind.LLM_API: "checkpoint",
+    EngineKind.CPU: "cpu",
+}
+_UNKNOWN_VERSION = "0"
 _BATCH = 8
 _TOKENS = 2048
 _CPU_RUNTIME = {"max_batch_size": 4, "max_tokens_in_paged_kv_cache": 16384}
@@ -193,6 +205,11 @@ def make_bench(
         cache_tokens=(cache_tokens or batch * context_tokens) * schedulers,
         http_port=http,
         quick=quick,
+        kind=_KINDS[engine.kind],
+        prompt_tokens=engine.max_input_tokens,
+        beam_width=max_beam_width(settings, engine),
+        honours_seeds=engine.llm_args is None
+        or honours_seeds(in_config.known_version or _UNKNOWN_VERSION, engine.llm_args),
     )
 
 

@@ -256,8 +256,8 @@ def _close(listening: Callable[[], Iterable[tuple[int, int]]]) -> bool:
 
 def _refuse_a_connection(pid: int, port: int) -> None:
     limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    open_files = {int(number) for number in os.listdir(f"/proc/{pid}/fd")}  # noqa: PTH208
-    next_file = next(number for number in count() if number not in open_files)
+    taken = {int(number) for number in os.listdir(f"/proc/{pid}/fd")}  # noqa: PTH208
+    next_file = next(number for number in count() if number not in taken)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (next_file, limits[1]))
     try:
         with socket.create_connection((LOOPBACK, port), _CLOSING_LIMIT_S) as connection:
@@ -269,26 +269,26 @@ def _refuse_a_connection(pid: int, port: int) -> None:
 
 def _listening_processes(run_id: str, port: int) -> Iterator[int]:
     """Yield the job's processes that listen on a port; another program may have taken it."""
-    links = {link for link, (_, number) in _listening_sockets().items() if number == port}
+    links = {link for link, (_, number) in listening_sockets().items() if number == port}
     if links:
         for pid in marked_processes(run_id):
-            if links & _open_files(pid):
+            if links & open_files(pid):
                 yield pid
 
 
 def _daemon_ports(run_id: str) -> Iterator[tuple[int, int]]:
     public = {
         link: port
-        for link, (address, port) in _listening_sockets().items()
+        for link, (address, port) in listening_sockets().items()
         if set(address) == {"0"}  # any address, of either family
     }
     for pid in marked_processes(run_id):
         with suppress(OSError):  # it has ended
             if Path(f"/proc/{pid}/comm").read_text(encoding="ascii").strip() in DAEMONS:
-                yield from ((pid, public[link]) for link in public.keys() & _open_files(pid))
+                yield from ((pid, public[link]) for link in public.keys() & open_files(pid))
 
 
-def _listening_sockets() -> dict[str, tuple[str, int]]:
+def listening_sockets() -> dict[str, tuple[str, int]]:
     """Return address in hex and port of listening TCP sockets, from proc(5) net/tcp.
 
     The keys are the links in /proc/PID/fd.
@@ -304,7 +304,8 @@ def _listening_sockets() -> dict[str, tuple[str, int]]:
     return found
 
 
-def _open_files(pid: int) -> set[str]:
+def open_files(pid: int) -> set[str]:
+    """Return the links in /proc/PID/fd; none if the process has ended."""
     found = set()
     with suppress(OSError):  # it has ended
         for file in Path(f"/proc/{pid}/fd").iterdir():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from trtllm_truss.errors import TrussError
 from trtllm_truss.settings.model import Settings
@@ -55,6 +55,10 @@ class Bench:
         cache_tokens: tokens that the KV cache holds.
         http_port: Triton's HTTP port.
         quick: measure less.
+        kind: what is served.
+        prompt_tokens: of the longest prompt.
+        beam_width: the engine's `max_beam_width`.
+        honours_seeds: equal seeds give equal answers.
     """
 
     server: ChildServer
@@ -66,6 +70,15 @@ class Bench:
     cache_tokens: int
     http_port: int | None = None
     quick: bool = False
+    kind: Literal["engine", "checkpoint", "cpu"] = "engine"
+    prompt_tokens: int = 0
+    beam_width: int = 1
+    honours_seeds: bool = True
+
+    @property
+    def adapters(self) -> int:
+        """The number of LoRA adapters; their ids count from 1."""
+        return len(self.settings.lora_adapters)
 
     @property
     def api(self) -> Api:

@@ -107,11 +107,8 @@ class DirectEngine:
     def _request(
         self, prompt: Sequence[int], max_tokens: int, fields: dict[str, Any]
     ) -> EngineRequest:
-        values = {"sampling": GREEDY, **fields}
-        request_id = random_number()
-        return EngineRequest(
-            request_id=request_id, input_ids=prompt, max_tokens=max_tokens, **values
-        )
+        values = {"request_id": random_number(), "sampling": GREEDY, **fields}
+        return EngineRequest(input_ids=prompt, max_tokens=max_tokens, **values)
 
     async def _stop(self, request: EngineRequest, within_s: float) -> Stopped:
         declared = frozenset(row.name for row in rows_for(INPUTS, self.version))

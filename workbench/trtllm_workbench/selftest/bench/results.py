@@ -23,6 +23,9 @@ class Verdict(str, enum.Enum):
     COULD_NOT_RUN = "could not run"
 
 
+_DECIDING = {Verdict.HELD.value, Verdict.FELL_SHORT.value}
+
+
 @dataclass(frozen=True, slots=True)
 class Held:
     """The return value of a check whose promise held.
@@ -98,16 +101,19 @@ class Report:
         machine: properties of this machine; no secrets.
         results: in the order of the run.
         seconds: duration of the run.
+        assumptions: results of the rows of the table of assumptions.
     """
 
     machine: Mapping[str, Any]
     results: Sequence[Result]
     seconds: float
+    assumptions: Sequence[Any] = ()
 
     @property
     def status(self) -> int:
-        """The exit status: 1 when a check fell short or none ran, else 0."""
+        """The exit status: 1 when a check or a row fell short, or none ran, else 0."""
         verdicts = {result.verdict for result in self.results}
+        verdicts |= {Verdict(row.outcome) for row in self.assumptions if row.outcome in _DECIDING}
         return int(Verdict.FELL_SHORT in verdicts or Verdict.HELD not in verdicts)
 
     def summary(self) -> str:
@@ -126,5 +132,6 @@ class Report:
             "seconds": round(self.seconds, 1),
             "machine": self.machine,
             "checks": [asdict(result) for result in self.results],
+            "assumptions": [asdict(row) for row in self.assumptions],
         }
         return json.dumps(content, indent=2, ensure_ascii=False) + "\n"

@@ -22,6 +22,7 @@ import trtllm_workbench
 from trtllm_truss.errors import StartupError
 from trtllm_truss.processes.leftovers import RUN_PREFIX, SHARED_MEMORY
 from trtllm_truss.processes.process_guard import descendants
+from trtllm_truss.triton.server.mpi import listening_sockets, open_files
 from trtllm_truss.triton.server.ports import LOOPBACK
 from trtllm_workbench.selftest.bench.calls import Api
 
@@ -152,6 +153,31 @@ class ChildServer:
         assert self._child is not None
         self.remember()
         return sorted(pid for pid in descendants(self._child.pid) if _name(pid) == name)
+
+    def command_lines(self) -> dict[int, list[str]]:
+        """Return the arguments of the processes below the server."""
+        assert self._child is not None
+        self.remember()
+        found = {}
+        for pid in sorted(descendants(self._child.pid)):
+            with contextlib.suppress(OSError):
+                line = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                found[pid] = [part.decode(errors="replace") for part in line[:-1]]
+        return found
+
+    def public_ports(self) -> set[int]:
+        """Return the ports on which processes below the server listen for other machines.
+
+        Truss's server itself listens on its HTTP port, as its platform wants it.
+        """
+        assert self._child is not None
+        public = {
+            link: port
+            for link, (address, port) in listening_sockets().items()
+            if set(address) == {"0"} and port != self.api.port  # any address, of either family
+        }
+        pids = descendants(self._child.pid)
+        return {public[link] for pid in pids for link in public.keys() & open_files(pid)}
 
     def left_processes(self) -> list[int]:
         """Return those of the remembered processes that still run."""

@@ -86,9 +86,10 @@ class Generation:
         )
 
     def refusal(self, limits):
+        otherwise = self.behaviour.get("otherwise", ())
         if self.key is None:
             return "Invalid requestId, must be uint64_t"
-        longest = limits.max_input_len
+        longest = limits.max_input_len + ("longest-prompt" in otherwise)
         if len(self.prompt) > longest:
             return (
                 f"Prompt length ({len(self.prompt)}) exceeds maximum input length ({longest}). "
@@ -104,6 +105,8 @@ class Generation:
                 "be run unless streaming is disabled, context chunking is enabled or the "
                 "GUARANTEED_NO_EVICT scheduling policy is used"
             )
+        if "widths-may-differ" in otherwise and self.beam_width > 1:
+            return f"Request with beam width {self.beam_width} differs from the others'"
         if limits.release < (0, 10) and self.beam_width != limits.max_beam_width:
             return (
                 f"Request with beam width {self.beam_width} differs from the max beam width "

@@ -17,6 +17,7 @@ The engine folder is laid out as a real one (`fake_tensorrtllm.write_engine` doe
     scripts       JSON file of `[prompt, guide, ids]`: the ids answer requests whose prompt ends in
                   these ids and whose guide contains this text, without a guide null
     log_reuse     1: write to the log how many tokens of each prompt are in the KV cache
+    otherwise     comma-separated rows of `selftest`'s table of assumptions that are wrong
 
 Keys of a request, in `rank0.engine` for all of them, in `<request id>.request` for one:
 
@@ -42,6 +43,7 @@ import ctypes
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -57,6 +59,7 @@ _KEYS = {
     "ignore_stop_words": int,
     **dict.fromkeys(("load_error", "error", "final"), str),
     "log_reuse": int,
+    "otherwise": lambda text: text.split(","),
     "scripts": lambda path: json.loads(Path(path).read_text()),
     "tokens": lambda text: [int(word) for word in text.split(",") if word],
 }
@@ -107,6 +110,8 @@ class TritonPythonModel:
             release=tuple(int(part) for part in engine["version"].split(".")[:2]),
             check_s=int(values["cancellation_check_period_ms"] or 100) / 1000,
         )
+        if "ranks-need-no-tcp" in self._behaviour.get("otherwise", ()):
+            self._listener = socket.create_server(("", 0))
         self._batch = Batch(self._behaviour, limits, _log)
 
     def execute(self, requests):

@@ -1,5 +1,8 @@
 """An engine that loads at once and repeats the prompt; select it with `COUNTING`.
 
+A bias chooses the token that it favours, a repetition penalty the token after the prompt's, and a
+temperature draws from the prompt's by the seed.
+
 An adapter adds its number to each token. Up to 1.2 it does so only to the first one, unless
 `cuda_graph_config` is null: each further step replays a graph that was captured without adapters.
 Sources in NVIDIA/TensorRT-LLM: docs/source/features/feature-combination-matrix.md of 1.2.1 (no),
@@ -7,9 +10,11 @@ Sources in NVIDIA/TensorRT-LLM: docs/source/features/feature-combination-matrix.
 """
 
 import json
+import random
 from pathlib import Path
 
 from tensorrt_llm.fake.compute import Progress
+from tensorrt_llm.fake.otherwise import OTHERWISE
 from tensorrt_llm.fake.versions import RELEASE
 
 _ADAPTERS_IN_GRAPHS = (1, 3, 0, 2)
@@ -21,11 +26,11 @@ class CountingCompute:
         self.vocab_size = config["vocab_size"]
         self._replays_without_adapters = (
             RELEASE < _ADAPTERS_IN_GRAPHS and args["cuda_graph_config"] is not None
-        )
+        ) or "adapters-apply" in OTHERWISE
         self._sequences = {}
 
     def add(self, key, prompt, params, max_tokens, seed, adapter=None):
-        self._sequences[key] = [prompt, params, max_tokens, 0, adapter or 0]
+        self._sequences[key] = [prompt, params, max_tokens, 0, adapter or 0, seed]
 
     def cancel(self, key):
         self._sequences.pop(key, None)
@@ -37,8 +42,8 @@ class CountingCompute:
 
     def _advance(self, key):
         sequence = self._sequences[key]
-        prompt, params, max_tokens, count, adapter = sequence
-        token = prompt[count % len(prompt)]
+        prompt, params, max_tokens, count, adapter, seed = sequence
+        token = self._choose(prompt, params, count, seed)
         if count == 0 or not self._replays_without_adapters:
             token = (token + adapter) % self.vocab_size
         sequence[3] += 1
@@ -47,3 +52,13 @@ class CountingCompute:
         if done:
             del self._sequences[key]
         return Progress(key, [token], [-0.5], done)
+
+    def _choose(self, prompt, params, count, seed):
+        if params.embedding_bias is not None and "bias-is-a-tensor" not in OTHERWISE:
+            return int(max(range(self.vocab_size), key=params.embedding_bias.__getitem__))
+        if params.repetition_penalty and "penalties" not in OTHERWISE:
+            return (prompt[count % len(prompt)] + 1) % self.vocab_size
+        if not params.is_greedy:
+            drawn = random.Random() if "seeds" in OTHERWISE else random.Random(seed + count)
+            return drawn.choice(prompt)
+        return prompt[count % len(prompt)]

@@ -1,7 +1,10 @@
 """The check of the arguments of `LLM`."""
 
 import os
+from types import SimpleNamespace
+from typing import ClassVar
 
+from tensorrt_llm.fake.otherwise import OTHERWISE
 from tensorrt_llm.fake.versions import (
     ENGINE_ONLY,
     KV_CACHE_ARGUMENTS,
@@ -31,16 +34,26 @@ _FROM_NONE = ("max_batch_size", "max_num_tokens", "max_beam_width")
 
 
 class TorchLlmArgs:
-    """The arguments of `LLM` by name."""
+    """The arguments of `LLM` by name, checked; nested ones become objects."""
 
-    model_fields = dict.fromkeys(sorted(LLM_ARGUMENTS))
+    model_fields: ClassVar = {
+        name: SimpleNamespace(default=_DEFAULTS.get(name), alias=None)
+        for name in sorted(LLM_ARGUMENTS)
+    }
+
+    def __init__(self, **given):
+        vars(self).update(check_arguments(given))
+        cache = given.get("kv_cache_config")
+        if "nested-mappings" not in OTHERWISE and isinstance(cache, dict):
+            self.kv_cache_config = SimpleNamespace(**cache)
 
 
 def check_arguments(given):
     """Return all arguments; raise ValueError before anything loads."""
     if wrong := sorted(given.keys() & ENGINE_ONLY):
         raise ValueError(f"{wrong} are only supported by the TensorRT backend.")
-    if unknown := sorted(given.keys() - LLM_ARGUMENTS):
+    unknown = sorted(given.keys() - LLM_ARGUMENTS)
+    if unknown and "unknown-arguments" not in OTHERWISE:
         raise ValueError(f"TorchLlmArgs (TensorRT-LLM {VERSION}) got unexpected {unknown}")
     cache = given.get("kv_cache_config") or {}
     if unknown := sorted(cache.keys() - KV_CACHE_ARGUMENTS):

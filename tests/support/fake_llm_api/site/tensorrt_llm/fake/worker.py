@@ -26,11 +26,13 @@ from pathlib import Path
 
 from tensorrt_llm.fake.compute import load_compute
 from tensorrt_llm.fake.errors import RequestError
+from tensorrt_llm.fake.otherwise import OTHERWISE
 from tensorrt_llm.fake.result import Response
 from tensorrt_llm.fake.sampler import effective
-from tensorrt_llm.fake.versions import IS_1_3
+from tensorrt_llm.fake.versions import RELEASE
 
 _TICK_S = 0.02
+_OTHERWISE_LONGEST = 1024
 _OOM = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB"
 
 
@@ -128,8 +130,12 @@ class Worker:
             return f"The prompt length {len(prompt)} exceeds max_seq_len {args['max_seq_len']}"
         if params.max_tokens is not None and params.max_tokens <= 0:
             return f"max_tokens must be greater than 0, but got {params.max_tokens}"
-        if IS_1_3 and not all(0 <= token < self._compute.vocab_size for token in prompt):
+        # `_validate_request` of _torch/pyexecutor/py_executor.py, near 1.2
+        inside = all(0 <= token < self._compute.vocab_size for token in prompt)
+        if RELEASE >= (1, 2) and not inside:
             return "Token ID out of range"
+        if "max-input-len" in OTHERWISE and len(prompt) > _OTHERWISE_LONGEST:
+            return f"The prompt length {len(prompt)} exceeds 1024"
         width = params.best_of if params.use_beam_search else 1
         if width != args["max_beam_width"]:
             return f"beam_width={width} must equal max_beam_width={args['max_beam_width']}"

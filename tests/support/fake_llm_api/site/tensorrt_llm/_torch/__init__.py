@@ -1,0 +1,1 @@
+"""The PyTorch backend, of which only the registered classes exist here."""

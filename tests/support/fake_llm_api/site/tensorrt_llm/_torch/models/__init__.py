@@ -1,0 +1,1 @@
+"""Models; importing them registers their classes."""

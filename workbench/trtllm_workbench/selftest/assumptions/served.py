@@ -1,0 +1,208 @@
+"""Checks of rows on a served engine or checkpoint: requests, and what its processes do."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from trtllm_truss.errors import TrussError
+from trtllm_truss.request_fields import Sampling
+from trtllm_workbench.selftest.bench.bench import PROMPTS, Bench, expect, greedy_body
+from trtllm_workbench.selftest.bench.calls import PREDICT
+from trtllm_workbench.selftest.bench.results import CannotRun, FellShort, Held
+from trtllm_workbench.selftest.checks import text
+
+_COMPLETIONS = "/v1/completions"
+_TOKENS = 12
+_FEW_TOKENS = 4
+_TEXT_ID = "selftest-7b"
+_BIAS = 100.0
+_PENALTY = 2.0
+_MIB = 1 << 20
+_CONTEXT_MIB = range(200, 1200)
+_SMI_LIMIT_S = 20
+_WORKER = "mpi4py.futures.server"
+_SERVER, _STUB = "tritonserver", "triton_python_backend_stub"
+_NO_COMPLETION = "--disable-auto-complete-config"
+
+
+def started(bench: Bench) -> Held:
+    """Hold: the model is served."""
+    return Held(f"the server was ready after {bench.server.seconds:.1f} s")
+
+
+def longest_prompt(bench: Bench) -> Held:
+    """Send the engine the longest prompt, and one that is too long by a token."""
+    longest = bench.prompt_tokens
+    bench.direct.generate(_prompt(bench, longest), 1)
+    try:
+        bench.direct.generate(_prompt(bench, longest + 1), 1)
+    except TrussError:
+        return Held(f"{longest} tokens were answered, {longest + 1} refused", {"tokens": longest})
+    raise FellShort(f"a prompt of {longest + 1} tokens was answered; the limit here is {longest}")
+
+
+def text_id(bench: Bench) -> Held:
+    """Send the engine a request whose id begins with no digit."""
+    bench.direct.generate(bench.prompt_ids, 1, request_id=_TEXT_ID)
+    return Held("a request with a text as its id was answered")
+
+
+def mixed_widths(bench: Bench) -> Held:
+    """Ask for one beam and for two at once."""
+    if bench.beam_width == 1:
+        raise CannotRun("max_beam_width is 1")
+    with ThreadPoolExecutor() as pool:
+        answers = [
+            pool.submit(
+                bench.direct.generate,
+                bench.prompt_ids,
+                _TOKENS,
+                beam_width=width,
+                streaming=width == 1,
+            )
+            for width in (1, 2)
+        ]
+        counts = [len(answer.result().ids) for answer in answers]
+    return Held(f"answers of {counts[0]} and {counts[1]} tokens", {"tokens": counts})
+
+
+def beams(bench: Bench) -> Held:
+    """Ask for as many beams as every request must have."""
+    width = bench.beam_width
+    if width == 1:
+        raise CannotRun("max_beam_width is 1")
+    generated = bench.direct.generate(
+        bench.prompt_ids, _TOKENS, beam_width=width, streaming=False, sampling=Sampling()
+    )
+    if not generated.ids:
+        raise FellShort(f"{width} beams gave an empty answer")
+    return Held(f"{width} beams gave {len(generated.ids)} tokens")
+
+
+def end_token(bench: Bench) -> Held:
+    """End an answer by a token from its middle."""
+    ids = bench.direct.generate(bench.prompt_ids, _TOKENS).ids
+    token = ids[len(ids) // 2]
+    ended = bench.direct.generate(bench.prompt_ids, _TOKENS, end_id=token).ids
+    if ended != ids[: ids.index(token)]:
+        raise FellShort(f"with end_id {token} the answer {ids} became {ended}")
+    return Held(f"the answer ended after {len(ended)} of {len(ids)} tokens, without the end token")
+
+
+def logit_bias(bench: Bench) -> Held:
+    """Make one token of the vocabulary the likeliest everywhere."""
+    token = bench.prompt_ids[0]
+    body = {"prompt": PROMPTS[0], "max_tokens": _FEW_TOKENS, "temperature": 0, "ignore_eos": True}
+    reply = bench.api.post(_COMPLETIONS, {**body, "logit_bias": {str(token): _BIAS}})
+    answer, wanted = expect(reply).json()["choices"][0]["text"], bench.decode([token])
+    if answer.replace(wanted, "").strip():
+        raise FellShort(f"a bias of {_BIAS:g} for {wanted!r} gave {answer!r}")
+    return Held(f"a bias of {_BIAS:g} for one token gave an answer of that token")
+
+
+def seeds(bench: Bench) -> Held:
+    """Draw with equal seeds; the sampler must be the one that is known to honour them."""
+    if not bench.honours_seeds:
+        raise CannotRun("the sampler of this release ignores seeds")
+    return text.seeds(bench)
+
+
+def penalties(bench: Bench) -> Held:
+    """Compare an answer with one under a penalty for repetition."""
+    fields = {"repetition_penalty": _PENALTY}
+    reply = bench.api.post(PREDICT, greedy_body(PROMPTS[0], stream=False, **fields))
+    if reply.status == 400 and "repetition_penalty" in reply.text:
+        raise CannotRun("penalties are refused with the sampler of this release")
+    plain = bench.greedy(stream=False).json()["text"]
+    if expect(reply).json()["text"] == plain:
+        raise FellShort(f"a repetition_penalty of {_PENALTY:g} left the answer {plain!r} as it was")
+    return Held(f"a repetition_penalty of {_PENALTY:g} changed the answer")
+
+
+def adapters(bench: Bench) -> Held:
+    """Compare the answers of adapters with those of the checkpoint, token by token."""
+    count = bench.adapters
+    if not count:
+        raise CannotRun("no lora_adapters are configured")
+    base = bench.direct.generate(bench.prompt_ids, _TOKENS).ids
+    places: list[int] = []
+    for number in range(1, count + 1):
+        ids = bench.direct.generate(bench.prompt_ids, _TOKENS, lora_task_id=number).ids
+        if ids == base:
+            raise FellShort(f"adapter {number} answers like the checkpoint: {base}")
+        # As a graph captured without adapters goes on: the checkpoint's own next tokens.
+        after = bench.direct.generate([*bench.prompt_ids, ids[0]], _TOKENS - 1).ids
+        if ids[0] != base[0] and ids[1:] in (base[1:], after):
+            raise FellShort(
+                f"adapter {number} changes the first token only: {ids} where the checkpoint "
+                f"answers {base}"
+            )
+        places.append(sum(one != other for one, other in zip(ids, base, strict=False)))
+    return Held(
+        f"{count} adapters changed {min(places)} to {max(places)} of {_TOKENS} tokens",
+        {"changed": places},
+    )
+
+
+def workers(bench: Bench) -> Held:
+    """Count the workers that MPI has spawned."""
+    found = sum(_WORKER in line for line in bench.server.command_lines().values())
+    needed = bench.settings.world_size
+    if found < needed:
+        raise FellShort(f"{found} of {needed} workers were spawned by mpi4py")
+    return Held(f"{found} workers were spawned by mpi4py", {"workers": found})
+
+
+def no_auto_completion(bench: Bench) -> Held:
+    """Read the command line of each Triton."""
+    lines = [
+        line
+        for line in bench.server.command_lines().values()
+        if line and Path(line[0]).name == _SERVER
+    ]
+    if not lines or not all(_NO_COMPLETION in line for line in lines):
+        raise FellShort(f"{len(lines)} processes named {_SERVER} have not all {_NO_COMPLETION}")
+    return Held(f"{_NO_COMPLETION} is on the command line")
+
+
+def no_public_ports(bench: Bench) -> Held:
+    """Look at what the processes below the server listen on."""
+    ports = bench.server.public_ports()
+    if ports:
+        raise FellShort(
+            f"{len(ports)} ports beside HTTP are open on every address; with UCX set UCX_TLS=^tcp"
+        )
+    return Held("no process below the server listens on a public address")
+
+
+def context_of_the_parent(bench: Bench) -> Held:
+    """Ask the driver for the GPU memory of Triton's stub, which starts the workers."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        raise CannotRun("nvidia-smi is not on PATH")
+    command = [program, "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=_SMI_LIMIT_S, check=False
+    )
+    used = {row[0].strip(): row[1].strip() for row in csv.reader(ended.stdout.splitlines())}
+    stubs = [
+        str(pid)
+        for pid, line in bench.server.command_lines().items()
+        if line and Path(line[0]).name.startswith(_STUB[:15])
+    ]
+    found = [int(used[pid]) for pid in stubs if used.get(pid, "").isdigit()]
+    if not found:
+        raise CannotRun("nvidia-smi does not list Triton's stub (another namespace of processes?)")
+    if max(found) not in _CONTEXT_MIB:
+        raise FellShort(f"Triton's stub uses {max(found)} MiB of a GPU")
+    return Held(f"Triton's stub uses {max(found)} MiB of a GPU", {"mib": max(found)})
+
+
+def _prompt(bench: Bench, length: int) -> list[int]:
+    """Return so many ids, those of the first prompt repeated."""
+    ids = bench.prompt_ids
+    return (ids * (length // len(ids) + 1))[:length]
