@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import enum
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from trtllm_truss.request_fields import Sampling
 
 REST_OF_CONTEXT = 2**31 - 1
 """`max_tokens` without a limit; cut down, because `max_tokens_given` is false."""
 
-GuideKind = Literal["json", "json_schema", "regex", "ebnf_grammar"]
+Language = Literal["json_schema", "regex", "ebnf_grammar"]
+"""Names of the input `guided_decoding_guide_type`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Guide:
+class Guide(NamedTuple):
     """A constraint on the whole answer, except for its reasoning.
 
     Attributes:
-        kind: the language of `text`, by the backend's name. `json` allows any JSON object or array
-            and takes no text.
+        language: of the text.
         text: a JSON schema, a regular expression or an EBNF grammar whose first rule is `root`.
     """
 
-    kind: GuideKind
-    text: str = ""
+    language: Language
+    text: str
+
+    def digest(self) -> bytes:
+        text = "\0".join(self).encode("utf-8", "surrogatepass")
+        return hashlib.sha256(text).digest()
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trtllm_truss.guides.endless import find_endless
-from trtllm_truss.guides.guide import Guide, Language
+from trtllm_truss.requests import Guide, Language
 
 TREE = {
     "$defs": {

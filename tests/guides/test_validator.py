@@ -15,8 +15,9 @@ from tests.support.paths import SUPPORT
 from tests.support.waiting import PATIENCE_S, settles
 
 from trtllm_truss.guides import validator as validator_module
-from trtllm_truss.guides.guide import CheckFailed, Guide, GuideFault, TooManyGuides
+from trtllm_truss.guides.guide import CheckFailed, GuideFault, TooManyGuides
 from trtllm_truss.guides.validator import GuideValidator
+from trtllm_truss.requests import Guide
 
 FAKE_WORKER = str(SUPPORT / "fake_compiler_worker.py")
 TOO_LARGE = "it is too large or too deeply nested; simplify it."

@@ -13,8 +13,9 @@ from tests.support.paths import SUPPORT
 from tests.support.smollm2 import write_smollm2_tokenizer
 from tests.support.waiting import PATIENCE_S
 
-from trtllm_truss.guides.guide import CheckFailed, Guide, GuideFault, Language
+from trtllm_truss.guides.guide import CheckFailed, GuideFault
 from trtllm_truss.guides.validator import GuideValidator
+from trtllm_truss.requests import Guide, Language
 from trtllm_truss.serving.rendering import write_tokenizer_info
 
 WORKER = ["-m", "trtllm_truss.guides.xgrammar_worker"]

@@ -17,7 +17,6 @@ from tests.support.waiting import until
 from trtllm_truss.engines.inspection import EngineKind
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest, QueueFull
 from trtllm_truss.guides import validator as validator_module
-from trtllm_truss.guides.guide import Guide as TextGuide
 from trtllm_truss.guides.kept import KeptGuides
 from trtllm_truss.guides.validator import GuideValidator
 from trtllm_truss.inference.capabilities import Capabilities
@@ -92,14 +91,6 @@ async def test_a_failed_check_is_not_a_caller_error(tokenizer: TextTokenizer) ->
     check.close()
 
 
-async def test_the_kind_json_needs_no_check(tokenizer: TextTokenizer) -> None:
-    check = GuideValidator([FAKE_WORKER, "broken"])
-    request = replace(asks_for(""), guide=Guide("json"))
-    sent = (await plan(tokenizer, check, request)).engine_request
-    assert (sent.guide, sent.guide_bytes) == (Guide("json"), 0)
-    check.close()
-
-
 async def test_a_cancelled_request_cancels_its_check(
     tokenizer: TextTokenizer, check: GuideValidator, tmp_path: Path
 ) -> None:
@@ -124,7 +115,7 @@ async def test_an_engine_that_keeps_all_guides_gets_no_more_than_its_budget(
     note = tmp_path / "note"  # of trials
     sent, new = Guide("regex", "sent before"), Guide("regex", f"note {note}")
     kept = KeptGuides(1 << 20)
-    kept.add(TextGuide("regex", sent.text), 1 << 20)
+    kept.add(Guide("regex", sent.text), 1 << 20)
     gate = GuideGate(check, kept)
     with pytest.raises(QueueFull, match="response_format is a new guide, and") as refused:
         await gate.admit(asks_for(new.text), new)

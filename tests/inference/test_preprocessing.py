@@ -78,7 +78,7 @@ async def test_streams_keep_to_the_length_that_the_executor_takes(
         ({"log_probs": 2}, "log_probs", "is 2"),
         ({"log_probs": 1}, "log_probs", "temperature 0"),
         ({"stop_token_ids": (1, 10**6)}, "stop_token_ids", "holds the id 1000000"),
-        ({"guide": Guide("json")}, "guide", "runtime.guided_decoding_backend"),
+        ({"guide": Guide("json_schema", "{}")}, "guide", "runtime.guided_decoding_backend"),
         ({"lora_task_id": 1}, "lora_task_id", "takes no adapters"),
         ({"prompt": None, "prompt_ids": (1, 10**6)}, "prompt_ids", "holds the id 1000000"),
         ({"prompt": None, "prompt_ids": ()}, "prompt_ids", "has no tokens"),
@@ -98,7 +98,7 @@ async def test_errors_name_the_callers_field(
 
 async def test_a_guide_needs_an_end_id(tokenizer: TextTokenizer) -> None:
     with pytest.raises(InvalidRequest, match="guide needs the model's end of sequence") as refused:
-        await plans(tokenizer, guide=Guide("json"), ignore_eos=True)
+        await plans(tokenizer, guide=Guide("json_schema", "{}"), ignore_eos=True)
     assert refused.value.param == "guide"
 
 

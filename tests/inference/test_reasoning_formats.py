@@ -127,7 +127,7 @@ async def test_every_format_of_reasoning(family: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 @virtually
 async def test_every_format_is_closed_at_the_limit(family: str) -> None:
-    for guide, text in ((Guide("json"), OSLO), (None, "Well.")):
+    for guide, text in ((Guide("json_schema", "{}"), OSLO), (None, "Well.")):
         long = "Hm. " * 40
         found, reason, requests = await answer(family, long, guide=guide, limit=40)
         assert isinstance(found[0], Think)

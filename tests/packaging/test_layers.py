@@ -42,12 +42,13 @@ INDEPENDENT = [
     {"protocols.responses", "protocols.messages"},
 ]
 """Pairs that must not import each other, although the order allows one direction."""
+_IN_TRITON = {"backends", "errors", "request_fields", "requests"}
 BACKENDS = {
     "backends": {"backends"},
-    "backends.llm_api": {"backends", "errors", "literals", "engines", "guides", "request_fields"},
-    "backends.openvino_genai": {"backends", "errors", "literals", "engines", "guides"},
-    "backends.token_model": {"backends", "errors", "literals", "guides", "request_fields"},
-    "backends.triton_native": {"backends", "errors", "request_fields", "triton", "text"},
+    "backends.llm_api": {*_IN_TRITON, "literals", "engines", "guides"},
+    "backends.openvino_genai": {*_IN_TRITON, "literals", "engines", "guides"},
+    "backends.token_model": {*_IN_TRITON, "literals", "guides"},
+    "backends.triton_native": {*_IN_TRITON, "triton", "text"},
 }
 """The code inside Triton's processes imports as little as possible."""
 ENTRIES = {"", "__main__"}

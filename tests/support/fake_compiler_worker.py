@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trtllm_truss.guides.compiler_worker import Follow, serve
-from trtllm_truss.guides.guide import Guide
+from trtllm_truss.requests import Guide
 
 
 def load() -> Follow:

@@ -29,9 +29,9 @@ from typing import NoReturn, Protocol
 
 from trtllm_truss.guides.allocated import allocated_bytes
 from trtllm_truss.guides.endless import find_endless
-from trtllm_truss.guides.guide import Guide
 from trtllm_truss.guides.size import find_excess
 from trtllm_truss.guides.xgrammar_workaround import find_misread_pair, find_nul
+from trtllm_truss.requests import Guide
 
 BEGIN_LIMIT_S = 0.25
 """CPU time to the first token of a compiled guide: the engine's step takes as long."""

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
-from trtllm_truss.guides.guide import Guide
+from trtllm_truss.requests import Guide
 
 # A rule's name, or whether all are needed of which parts; all of none always ends.
 _Part: TypeAlias = "str | tuple[bool, list[_Part]]"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trtllm_truss.guides.guide import Guide
+from trtllm_truss.requests import Guide
 
 LEAST_BYTES = 1 << 16
 """Counted for a guide at least: the memory of small ones is lost in a process's pages."""

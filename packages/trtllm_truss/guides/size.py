@@ -9,7 +9,7 @@ import json
 import re
 from typing import Any
 
-from trtllm_truss.guides.guide import Guide
+from trtllm_truss.requests import Guide
 
 MAX_DEPTH = 100
 MAX_PARTS = 100_000

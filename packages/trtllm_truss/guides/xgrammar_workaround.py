@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from trtllm_truss.guides.guide import Guide
+from trtllm_truss.requests import Guide
 
 _PAIR = re.compile("[\x01-\x06\x0e-\x1a\x1c-\x1f\x7f-\xff][0-9A-Fa-f]")
 # An unclosed bracket matches up to the end of the text: no match fails, so the search is linear.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_truss.guides.compiler_worker import NOTHING_ALLOWED, Follow, serve
-from trtllm_truss.guides.guide import Guide
+from trtllm_truss.requests import Guide
 
 
 def main() -> None:

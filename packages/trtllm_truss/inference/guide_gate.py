@@ -11,12 +11,11 @@ from pathlib import Path
 from trtllm_truss.engines.concurrency import guided_decoding_backend
 from trtllm_truss.engines.inspection import Engine, EngineKind
 from trtllm_truss.errors import InvalidRequest, QueueFull
-from trtllm_truss.guides.guide import CheckFailed, Guide, GuideFault, TooManyGuides
+from trtllm_truss.guides.guide import CheckFailed, GuideFault, TooManyGuides
 from trtllm_truss.guides.kept import KeptGuides
 from trtllm_truss.guides.validator import GuideValidator
 from trtllm_truss.releases.versions import release
-from trtllm_truss.requests import GenerationRequest
-from trtllm_truss.requests import Guide as WantedGuide
+from trtllm_truss.requests import GenerationRequest, Guide
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.triton.client.failures import RETRY_AFTER_S, unavailable
 
@@ -45,7 +44,7 @@ class GuideGate:
         if self._kept is not None:
             self._kept.clear()
 
-    async def admit(self, request: GenerationRequest, wanted: WantedGuide) -> int:
+    async def admit(self, request: GenerationRequest, guide: Guide) -> int:
         """Wait for the check of a request's guide.
 
         Returns:
@@ -56,9 +55,7 @@ class GuideGate:
             QueueFull: too many guides wait for their check, or the engine keeps too many.
             EngineUnavailable: the check failed.
         """
-        if wanted.kind == "json":
-            return 0
-        guide, name = Guide(wanted.kind, wanted.text), request.name("guide")
+        name = request.name("guide")
         if self._kept is None:
             return await self._checked(guide, name)
         if guide in self._kept:

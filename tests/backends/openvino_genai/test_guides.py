@@ -28,8 +28,8 @@ from trtllm_truss.backends.openvino_genai.engine import Engine
 from trtllm_truss.backends.openvino_genai.model_files import find_model
 from trtllm_truss.backends.openvino_genai.parameters import EngineSettings
 from trtllm_truss.backends.openvino_genai.scheduler import Scheduler
-from trtllm_truss.guides.guide import Guide
 from trtllm_truss.guides.kept import KeptGuides
+from trtllm_truss.requests import Guide
 
 PERSON = {
     "type": "object",

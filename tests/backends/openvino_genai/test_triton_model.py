@@ -106,7 +106,10 @@ async def test_a_guide_is_followed(address: str, model_folder: Path, streaming: 
     [
         ({"guide": Guide("regex", "(é")}, "guided_decoding_guide cannot be followed: Regex pars"),
         ({"guide": Guide("json_schema", "{")}, "guided_decoding_guide cannot be followed: it is"),
-        ({"guide": Guide("json"), "end_id": None}, "guided_decoding_guide_type needs end_id"),
+        (
+            {"guide": Guide("json_schema", "{}"), "end_id": None},
+            "guided_decoding_guide_type needs end_id",
+        ),
         ({"lora_task_id": 2**63}, "lora_task_id is not supported by the CPU engine"),
     ],
 )

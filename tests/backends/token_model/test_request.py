@@ -18,8 +18,8 @@ from tests.backends.token_model.backend_requests import (
 
 from trtllm_truss.backends.token_model.request import Limits, read_request
 from trtllm_truss.backends.token_model.tensors import UnsupportedRequest
-from trtllm_truss.guides.guide import Guide
 from trtllm_truss.request_fields import SAMPLING, RequestField
+from trtllm_truss.requests import Guide
 
 
 def test_defaults_are_those_of_the_cpp_backend() -> None:

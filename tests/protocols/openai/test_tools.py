@@ -206,7 +206,7 @@ def test_a_forced_call_has_a_prefix_and_a_guide(name: str, choice: Any, offered:
     call = chat(name, tools=SENT, tool_choice=choice)
     (request,) = call.requests
     assert request.guide is not None
-    assert request.guide.kind == "json_schema"
+    assert request.guide.language == "json_schema"
     assert request.names["guide"] == "tool_choice"
     text = request.guide.text + request.chat.answer_prefix
     assert [tool.name for tool in TOOLS if f'"{tool.name}"' in text or tool.name in text] == offered

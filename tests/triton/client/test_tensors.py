@@ -148,12 +148,6 @@ def test_a_guide_travels_as_two_strings():
     assert sent["guided_decoding_guide"] == ("BYTES", [1, 1], b"\x03\0\0\0\xc3\xa9+")
 
 
-def test_a_guide_of_the_kind_json_has_no_text():
-    names = set(tensors(encode(guide=Guide("json"))))
-    assert "guided_decoding_guide_type" in names
-    assert "guided_decoding_guide" not in names
-
-
 def test_a_checked_guide_is_marked_by_a_parameter():
     message = encode(guide=Guide("regex", "a"), guide_bytes=0)
     assert message.parameters["guide_bytes"].int64_param == 0

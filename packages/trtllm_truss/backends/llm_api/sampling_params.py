@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from trtllm_truss.backends.llm_api.library import Library
 from trtllm_truss.backends.llm_api.request import LlmRequest, wants_log_probs
 from trtllm_truss.backends.token_model.sampling import Sampling
-from trtllm_truss.guides.guide import Language
+from trtllm_truss.requests import Language
 
 _LANGUAGES: dict[Language, str] = {
     "json_schema": "json",

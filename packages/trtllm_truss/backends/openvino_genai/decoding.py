@@ -6,7 +6,7 @@ import openvino_genai
 
 from trtllm_truss.backends.token_model.request import GenerationRequest
 from trtllm_truss.backends.token_model.sampling import Sampling
-from trtllm_truss.guides.guide import Guide, Language
+from trtllm_truss.requests import Guide, Language
 
 _LANGUAGES: dict[Language, str] = {
     "json_schema": "json_schema",

@@ -20,7 +20,7 @@ from trtllm_truss.backends.openvino_genai.model_files import find_model, loadabl
 from trtllm_truss.backends.openvino_genai.parameters import EngineSettings
 from trtllm_truss.backends.openvino_genai.vocabulary import load_vocabulary
 from trtllm_truss.backends.token_model.request import GenerationRequest, Limits
-from trtllm_truss.guides.guide import Guide
+from trtllm_truss.requests import Guide
 
 KV_BLOCK_TOKENS = 32
 """Tokens in one block of the KV cache of OpenVINO's CPU plugin."""

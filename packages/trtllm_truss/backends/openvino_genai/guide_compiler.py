@@ -14,7 +14,7 @@ from openvino import opset13
 
 from trtllm_truss.backends.openvino_genai.decoding import structured_output
 from trtllm_truss.guides.compiler_worker import NOTHING_ALLOWED
-from trtllm_truss.guides.guide import Guide
+from trtllm_truss.requests import Guide
 
 _NEVER = -100.0
 _SUSPECT = 0

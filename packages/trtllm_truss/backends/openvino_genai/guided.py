@@ -13,9 +13,10 @@ from trtllm_truss.backends.openvino_genai.engine import Engine
 from trtllm_truss.backends.token_model.request import GUIDE_TEXT, GenerationRequest
 from trtllm_truss.backends.token_model.responses import ResponseSender, send_empty
 from trtllm_truss.guides.compiler_worker import brief
-from trtllm_truss.guides.guide import Guide, GuideFault
+from trtllm_truss.guides.guide import GuideFault
 from trtllm_truss.guides.kept import KeptGuides
 from trtllm_truss.guides.validator import GuideValidator
+from trtllm_truss.requests import Guide
 
 HEARTBEAT_INTERVAL_S = 0.5
 """Interval of empty responses to requests that wait for their guide."""

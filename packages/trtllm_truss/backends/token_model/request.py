@@ -13,7 +13,7 @@ from trtllm_truss.backends.token_model.sampling import Sampling, read_sampling
 from trtllm_truss.backends.token_model.tensors import Tensors, UnsupportedRequest
 from trtllm_truss.backends.token_model.unsupported import validate_capabilities
 from trtllm_truss.backends.token_model.words import Word, read_words
-from trtllm_truss.guides.guide import Guide, Language
+from trtllm_truss.requests import Guide, Language
 
 MAX_TOP_LOG_PROBS = 20
 """TensorRT-LLM's limit in the 1.3 pre-releases."""

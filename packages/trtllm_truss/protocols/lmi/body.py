@@ -13,11 +13,11 @@ from trtllm_truss.protocols.fields import (
 )
 from trtllm_truss.protocols.limits import MAX_PROMPTS
 from trtllm_truss.protocols.lmi.call import LmiCall, LmiForm
-from trtllm_truss.protocols.lmi.grammar import guide_from
 from trtllm_truss.protocols.lmi.parameters import (
     ALIASES,
     Parameters,
     choose_sampling,
+    read_grammar,
     read_parameters,
 )
 from trtllm_truss.request_fields import rows_of
@@ -113,7 +113,7 @@ def _generation_arguments(sent: Mapping[str, Any], parameters: Parameters) -> di
         **arguments,
         "max_tokens": parameters.max_new_tokens,
         "max_tokens_given": "max_new_tokens" in chosen,
-        "guide": guide_from(parameters.grammar),
+        "guide": read_grammar(parameters.grammar),
         "prompt_details": parameters.decoder_input_details,
         "names": _NAMES,
     }

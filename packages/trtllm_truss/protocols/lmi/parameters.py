@@ -18,9 +18,10 @@ from trtllm_truss.protocols.fields import (
     refuse_unsupported,
     with_request_fields,
 )
+from trtllm_truss.protocols.guide_text import schema_guide, text_guide, wrong
 from trtllm_truss.protocols.lmi.call import LmiForm
-from trtllm_truss.protocols.lmi.grammar import Grammar
 from trtllm_truss.request_fields import INT32_MAX, SAMPLING, Sampling
+from trtllm_truss.requests import Guide
 from trtllm_truss.validation import Strict
 
 ALIASES = {
@@ -58,6 +59,16 @@ UNSUPPORTED = {
 }
 
 _UNLIMITED = 1.0
+
+
+class Grammar(Strict):
+    """TGI's guide: `json` takes a schema, `json_schema` one under `schema`, `regex` a string."""
+
+    type: str
+    value: Any
+
+
+_GRAMMARS = ("json", "json_schema", "regex")
 
 
 @with_request_fields("lmi")
@@ -117,6 +128,24 @@ def _own(defaults: Mapping[str, Any]) -> dict[str, Any]:
     if "max_tokens" in defaults:
         values["max_new_tokens"] = defaults["max_tokens"]
     return values
+
+
+def read_grammar(grammar: Grammar | None) -> Guide | None:
+    """Convert a grammar to a guide.
+
+    Raises:
+        InvalidRequest: the type is unknown, or the value does not fit it.
+    """
+    if grammar is None:
+        return None
+    path, value = "parameters.grammar", grammar.value
+    if grammar.type not in _GRAMMARS:
+        raise wrong(f"{path}.type", grammar.type, f"one of {', '.join(_GRAMMARS)}", "grammar")
+    if grammar.type == "regex":
+        return text_guide("regex", value, f"{path}.value", "grammar")
+    if grammar.type == "json_schema" and isinstance(value, dict):
+        value = value.get("schema", value)
+    return schema_guide(value, f"{path}.value", "grammar", as_text=True)
 
 
 def choose_sampling(sampling: Sampling, parameters: Parameters) -> None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.fields import Unsupported, refuse_unsupported
-from trtllm_truss.protocols.guide_text import schema_text
+from trtllm_truss.protocols.guide_text import schema_guide
 from trtllm_truss.protocols.messages.fields import check_keys, field_of, wrong
 from trtllm_truss.protocols.tool_use import ToolUse, read_tool
 from trtllm_truss.requests import Guide
@@ -170,7 +170,4 @@ def read_output_format(
     check_keys(chosen, ("type", "schema"), path)
     if chosen.get("type") != "json_schema":
         raise wrong(f"{path}.type", chosen.get("type"), "json_schema")
-    schema = chosen.get("schema")
-    if not isinstance(schema, dict):
-        raise wrong(f"{path}.schema", schema, "a JSON schema, an object")
-    return Guide("json_schema", schema_text(schema, f"{path}.schema", field_of(path))), path
+    return schema_guide(chosen.get("schema"), f"{path}.schema", field_of(path)), path

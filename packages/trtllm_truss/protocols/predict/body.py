@@ -22,8 +22,8 @@ from trtllm_truss.protocols.fields import (
     with_request_fields,
 )
 from trtllm_truss.protocols.limits import MAX_MESSAGES, MAX_TOOLS
+from trtllm_truss.protocols.openai.guides import read_response_format
 from trtllm_truss.protocols.openai.messages import read_messages
-from trtllm_truss.protocols.openai.response_format import read_response_format
 from trtllm_truss.protocols.openai.tools import read_tool_use
 from trtllm_truss.protocols.tool_use import ANY_FORMATS, ModelFormats, ToolUse
 from trtllm_truss.request_fields import INT32_MAX, LEAST, SAMPLING

@@ -20,7 +20,7 @@ from trtllm_truss.protocols.openai.fields import (
     read_body,
 )
 from trtllm_truss.protocols.openai.generation import alternatives_of_engine, generation_arguments
-from trtllm_truss.protocols.openai.response_format import FLAT_PATH, read_response_format
+from trtllm_truss.protocols.openai.guides import FLAT_PATH, read_response_format
 from trtllm_truss.protocols.openai.tools import read_tool_use
 from trtllm_truss.protocols.responses.items import read_items
 from trtllm_truss.protocols.tool_use import ANY_FORMATS, ModelFormats, NewParser

@@ -65,6 +65,7 @@ _shared_values = attrgetter(*(attribute for _, attribute in _SHARED_INPUTS))
 _LEFT_OUT = {"beam_width": 1, "return_log_probs": False}
 """Values that the engine has without an input."""
 _SEEDS = [name for row in SAMPLING if row.effect == "seed" for name in row.tensors]
+_GUIDE = ("guided_decoding_guide_type", "guided_decoding_guide")
 _OUTPUTS = ("output_ids", "sequence_length")
 _LOG_PROBS = ("cum_log_probs", "output_log_probs")
 
@@ -276,9 +277,8 @@ def _add_bias(message: service_pb2.ModelInferRequest, request: EngineRequest) ->
 def _add_guide(message: service_pb2.ModelInferRequest, request: EngineRequest) -> None:
     if request.guide is None:
         return
-    _add(message, "guided_decoding_guide_type", [1, 1], pack_texts([request.guide.kind.encode()]))
-    if request.guide.text:
-        _add(message, "guided_decoding_guide", [1, 1], pack_texts([request.guide.text.encode()]))
+    for name, text in zip(_GUIDE, request.guide, strict=True):
+        _add(message, name, [1, 1], pack_texts([text.encode()]))
     if request.guide_bytes is not None:
         message.parameters[GUIDE_BYTES].int64_param = request.guide_bytes
 
