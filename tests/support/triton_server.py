@@ -42,7 +42,13 @@ class FakeEngineServer(ServerProcess):
     """
 
     def __init__(
-        self, run: Path, engine_dir: Path, world_size: int, *, finalizes: bool = False
+        self,
+        run: Path,
+        engine_dir: Path,
+        world_size: int,
+        *,
+        finalizes: bool = False,
+        version: str = PINNED_VERSION,
     ) -> None:
         installation = find_installation()
         repository = render_repository(
@@ -52,7 +58,7 @@ class FakeEngineServer(ServerProcess):
             backend="tensorrtllm",
             max_batch_size=64,
             parameters={},
-            tensorrt_llm_version=PINNED_VERSION,
+            tensorrt_llm_version=version,
         )
         start = launcher(
             installation,
@@ -124,12 +130,14 @@ def triton_servers(folders: pytest.TempPathFactory, stop_s: float = 0.2) -> Iter
         ready_s: float | None = PATIENCE_S,
         finalizes: bool = False,
         spoil: Callable[[Path], None] = lambda _: None,
+        version: str = PINNED_VERSION,
         **engine: Any,
     ) -> FakeEngineServer:
         run = folders.mktemp("triton")
-        folder = write_engine(run / "engine", tp=tp, pp=pp, **engine)
+        folder = write_engine(run / "engine", tp=tp, pp=pp, version=version, **engine)
         spoil(folder)
-        server = FakeEngineServer(run, folder, world_size or tp * pp, finalizes=finalizes)
+        ranks = world_size or tp * pp
+        server = FakeEngineServer(run, folder, ranks, finalizes=finalizes, version=version)
         started.append(server)
         server.start()
         if ready_s is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from tests.support.triton_server import chunks_of
@@ -14,7 +15,7 @@ from trtllm_truss.request_fields import Sampling
 from trtllm_truss.triton.client import client as client_module
 from trtllm_truss.triton.client.client import TritonClient
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
-from trtllm_truss.triton.client.request import EngineChunk, EngineRequest
+from trtllm_truss.triton.client.request import CacheReport, EngineChunk, EngineRequest
 from trtllm_truss.triton.client.warm_up import warm_up
 
 
@@ -292,6 +293,26 @@ async def test_a_request_in_the_engines_queue_is_not_cancelled(make_triton, monk
     await client.close()
     assert await asyncio.to_thread(server.wait_for_cancel, "waits") == 0
     assert not cancelled
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize("version", ["0.16.0", "0.18.2", "1.0.0", "1.2.1"])
+async def test_two_turns_are_told_of_the_blocks_that_they_reuse(make_triton, version, streaming):
+    """The third prompt ends within a block that the second one filled."""
+    server = make_triton(version=version)
+    client = TritonClient(server.grpc_address, tensorrt_llm_version=version)
+    report = CacheReport("kv_cache_reused_blocks", 32)
+    conversation, told = [*range(100, 170)], []
+    for max_tokens, further in ((3, 40), (30, 0), (3, 0)):
+        asked = EngineRequest(f"turn-{len(told)}", [*conversation], max_tokens, streaming=streaming)
+        chunks = await collect(client, replace(asked, cache_report=report))
+        told.append({chunk.cached for chunk in chunks})
+        conversation += [*ids(chunks), *range(1000, 1000 + further)]
+    plain = await collect(client, EngineRequest("plain", conversation, 3, streaming=streaming))
+    await client.close()
+    # 0 of 70 tokens; then 72 of 113, in two blocks and a part; then 142 of 143.
+    assert told == [{0}, {3}, {5}]
+    assert {chunk.cached for chunk in plain} == {None}
 
 
 @pytest.mark.parametrize("version", ["0.7.1", "0.9.0"])

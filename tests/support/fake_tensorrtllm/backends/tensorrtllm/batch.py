@@ -1,5 +1,6 @@
 """In-flight batching as in the executor: one thread, one token per request and iteration."""
 
+import itertools
 import json
 import os
 import re
@@ -7,7 +8,7 @@ import secrets
 import signal
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,6 +58,13 @@ class Generation:
         self.streaming = self._value("streaming", False)
         self.excludes_prompt = self._value("exclude_input_in_output", False)
         self.wants_log_probs = self._value("return_log_probs", False)
+        # triton_backend/inflight_batcher_llm/src/model_instance_state.cc, fillTritonResponse (1.0
+        # to 1.2), and utils.cc of tensorrtllm_backend v0.16.0 to v0.18.2
+        asks = "return_perf_metrics"
+        if (0, 16) <= limits.release < (0, 19):
+            asks = "return_kv_cache_reuse_stats"
+        self.wants_metrics = limits.release >= (0, 16) and self._value(asks, False)
+        self.reused_blocks = 0
         ignores_words = behaviour.get("ignore_stop_words")
         self.stop_words = [] if ignores_words else _words(self.inputs.get("stop_words_list"))
         self.is_stop = self._value("stop", False) and not behaviour.get("ignore_stop")
@@ -150,30 +158,45 @@ def _key(request_id, release):
 
 
 class BlockCache:
-    """Blocks of ended sequences; a later prompt reuses whole ones from its beginning.
+    """Blocks of ended sequences; a prompt reuses them from its beginning, the last one in part.
 
-    The last token of a sequence was never an input, so it is in no block.
+    The last token of a sequence was never an input, so it is in no block, and the last one of a
+    prompt is always computed.
 
-    Source: https://nvidia.github.io/TensorRT-LLM/advanced/kv-cache-reuse.html.
+    Source: cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp, `loadOrAllocateBlocks` and
+    `addSequence`, near 1.1 (`enablePartialReuse` is true by default).
     """
 
     BLOCK_TOKENS = 32
 
     def __init__(self):
-        self._blocks = set()
+        self._blocks = defaultdict(set)  # the blocks that follow a beginning
 
     def add(self, ids):
         size = self.BLOCK_TOKENS
-        self._blocks |= {tuple(ids[:end]) for end in range(size, len(ids) + 1, size)}
+        for start in range(0, len(ids), size):
+            self._blocks[tuple(ids[:start])].add(tuple(ids[start : start + size]))
 
     def reused(self, prompt):
-        """Return the number of tokens of a prompt that are in the cache."""
-        end = 0
-        while end + self.BLOCK_TOKENS < len(prompt):  # the last token is always computed
-            if tuple(prompt[: end + self.BLOCK_TOKENS]) not in self._blocks:
+        """Return the tokens of a prompt that are in the cache, and the blocks that have them."""
+        usable, end, blocks = prompt[:-1], 0, 0
+        while end < len(usable):
+            wanted = usable[end : end + self.BLOCK_TOKENS]
+            followers = self._blocks.get(tuple(usable[:end]), ())
+            longest = max((_common(block, wanted) for block in followers), default=0)
+            if not longest:
                 break
-            end += self.BLOCK_TOKENS
-        return end
+            end += longest
+            blocks += 1
+            if longest < self.BLOCK_TOKENS:
+                break
+        return end, blocks
+
+
+def _common(one, other):
+    """Return the length of the common beginning."""
+    pairs = zip(one, other, strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 class Batch:
@@ -234,8 +257,8 @@ class Batch:
                 while self._has_place():
                     generation = self._waiting.popleft()
                     self._active.append(generation)
+                    reused, generation.reused_blocks = self._cache.reused(generation.prompt)
                     if generation.behaviour.get("log_reuse"):
-                        reused = self._cache.reused(generation.prompt)
                         length = len(generation.prompt)
                         self._log(f"reused id={generation.id} tokens={reused} of={length}")
                 self._drop_cancelled(looks)
@@ -337,6 +360,8 @@ class Batch:
             each = [_LOG_PROB] * len(generation.output)
             tensors.append(_tensor("cum_log_probs", [[sum(each)]], np.float32))
             tensors.append(_tensor("output_log_probs", [[each]], np.float32))
+        if generation.wants_metrics:  # in each response; the backend sends nine others with it
+            tensors.append(_tensor("kv_cache_reused_blocks", [[generation.reused_blocks]]))
         # The stub crashes on tensors that were not requested (3.13).
         wanted = [tensor for tensor in tensors if tensor.name() in generation.outputs]
         response = pb_utils.InferenceResponse(output_tensors=wanted)

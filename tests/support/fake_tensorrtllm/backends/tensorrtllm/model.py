@@ -106,9 +106,9 @@ class TritonPythonModel:
             max_seq_len=build["max_seq_len"],
             max_input_len=_max_input_len(build, chunks),
             evicts=values.get("batch_scheduler_policy") == "max_utilization" and not chunks,
-            max_beam_width=int(values["max_beam_width"] or 1),
+            max_beam_width=int(values.get("max_beam_width") or 1),
             release=tuple(int(part) for part in engine["version"].split(".")[:2]),
-            check_s=int(values["cancellation_check_period_ms"] or 100) / 1000,
+            check_s=int(values.get("cancellation_check_period_ms") or 100) / 1000,
         )
         if "ranks-need-no-tcp" in self._behaviour.get("otherwise", ()):
             self._listener = socket.create_server(("", 0))
