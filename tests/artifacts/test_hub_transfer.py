@@ -19,7 +19,7 @@ from tests.support.hub_server import HubServer
 from tests.support.whole_repository import fetch_repository
 
 from trtllm_truss.artifacts.open_repository import open_repository
-from trtllm_truss.artifacts.progress import Progress
+from trtllm_truss.artifacts.transfer import Progress
 from trtllm_truss.errors import ArtifactError
 
 ENGINE = random.Random(1).randbytes(2_000_000)
@@ -282,12 +282,12 @@ def test_a_damaged_record_is_rebuilt(hub: HubServer, cache: Path) -> None:
 def test_progress_logs_rate_and_time_left(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trtllm_truss.artifacts.progress._EVERY_S", 0.01)
+    monkeypatch.setattr("trtllm_truss.artifacts.transfer._EVERY_S", 0.01)
     caplog.set_level(logging.INFO)
     told = threading.Event()
     handler = logging.Handler()
     handler.emit = lambda record: told.set() if "time left" in record.getMessage() else None  # type: ignore[method-assign]
-    logger = logging.getLogger("trtllm_truss.artifacts.progress")
+    logger = logging.getLogger("trtllm_truss.artifacts.transfer")
     logger.addHandler(handler)
     try:
         with Progress("engine", 4_000_000_000, 1_000_000_000) as progress:

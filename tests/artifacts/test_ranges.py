@@ -21,8 +21,7 @@ from tests.support.whole_repository import fetch_repository
 from trtllm_truss.artifacts import checksums, part, retrying, transfer
 from trtllm_truss.artifacts import hub as hub_module
 from trtllm_truss.artifacts.checksums import Digest
-from trtllm_truss.artifacts.hub import _Hub
-from trtllm_truss.artifacts.hub_errors import HubErrors
+from trtllm_truss.artifacts.hub import HubErrors, _Hub
 from trtllm_truss.artifacts.listing import File
 from trtllm_truss.artifacts.part import Part
 from trtllm_truss.artifacts.s3 import _Bucket

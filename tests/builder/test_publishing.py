@@ -10,7 +10,7 @@ from tests.builder.run.test_ensure_engine import block, ensured
 from tests.support.s3_server import S3Server
 
 from trtllm_truss.builder.publishing import publish
-from trtllm_truss.builder.workspace import builds_folder
+from trtllm_truss.builder.sources import builds_folder
 from trtllm_truss.errors import BuildError
 
 

@@ -31,7 +31,7 @@ DISTRIBUTIONS = {
 EXTRAS = {
     "artifacts/s3.py": "s3",
     "backends/openvino_genai": "serve",
-    "builder/gguf": "build-cpu",
+    "builder/gguf_conversion.py": "build-cpu",
     "builder/publishing.py": "s3",
 }
 """Parts of the package that work with an extra only."""

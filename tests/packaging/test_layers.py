@@ -15,7 +15,7 @@ LAYERS = [
     "machine",
     *("triton.protobuf", "triton.model_repository", "triton.client", "triton.server"),
     *("hosts", "text", "tool_calls"),
-    *("builder.planning", "builder.checks", "builder.gguf", "builder", "builder.run"),
+    *("builder.planning", "builder", "builder.run"),
     *("metrics", "inference", "serving"),
     *("protocols", "protocols.openai", "protocols.predict", "protocols.lmi"),
     "protocols.responses",

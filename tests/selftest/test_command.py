@@ -12,7 +12,7 @@ from tests.support.fake_tensorrtllm import BACKENDS, write_engine
 from tests.support.smollm2 import smollm2_tokenizer, write_smollm2_tokenizer
 from tests.support.waiting import PATIENCE_S
 
-from trtllm_truss.builder.gguf.conversion import convert
+from trtllm_truss.builder.gguf_conversion import convert
 from trtllm_truss.machine.triton import EXECUTABLE_VARIABLE
 from trtllm_truss.triton.server.installation import BACKENDS_VARIABLE
 from trtllm_workbench.cli.main import main

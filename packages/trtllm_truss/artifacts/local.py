@@ -7,8 +7,7 @@ from collections.abc import Collection, Iterator
 from itertools import islice
 from pathlib import Path
 
-from trtllm_truss.artifacts.listing import MAX_FILES, File, Listing
-from trtllm_truss.artifacts.source import check_readable, named
+from trtllm_truss.artifacts.listing import MAX_FILES, File, Listing, check_readable, named
 from trtllm_truss.errors import ArtifactError
 
 PACKAGE = "package://"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from trtllm_truss.artifacts.hub import open_on_hub
+from trtllm_truss.artifacts.listing import Source
 from trtllm_truss.artifacts.local import PACKAGE, open_folder, open_package
 from trtllm_truss.artifacts.s3 import S3, open_on_s3
-from trtllm_truss.artifacts.source import Source
 from trtllm_truss.errors import ArtifactError, SettingsError
 
 _FOLDERS = ("/", "./", "../", "~")

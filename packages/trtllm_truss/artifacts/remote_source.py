@@ -8,9 +8,8 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from trtllm_truss.artifacts.listing import Listing
+from trtllm_truss.artifacts.listing import Listing, check_readable, named
 from trtllm_truss.artifacts.retrying import Unreachable, retrying
-from trtllm_truss.artifacts.source import check_readable, named
 from trtllm_truss.artifacts.store import Store
 from trtllm_truss.artifacts.transfer import Remote, Transfer
 

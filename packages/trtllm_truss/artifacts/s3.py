@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_truss.artifacts.checksums import Digest
+from trtllm_truss.artifacts.direct import check_answered, requested
 from trtllm_truss.artifacts.listing import File, Listing, check_count
-from trtllm_truss.artifacts.ranges import check_answered, requested
 from trtllm_truss.artifacts.remote_source import RemoteSource
 from trtllm_truss.artifacts.retrying import Interrupted
 from trtllm_truss.artifacts.store import Store

@@ -2,6 +2,7 @@
 
 Large files are fetched as ranges of 16 to 64 MiB, the ranges of four files in turn, over at most
 eight connections. Each range is tried again by itself. The contents are hashed as they arrive.
+Progress goes to the log as lines; containers have no terminal for bars.
 """
 
 from __future__ import annotations
@@ -16,16 +17,86 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, contextmanager
 from itertools import zip_longest
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Protocol
 
 from trtllm_truss.artifacts.checksums import mark_sha256
+from trtllm_truss.artifacts.direct import WrongContentsError
 from trtllm_truss.artifacts.listing import File, Listing
 from trtllm_truss.artifacts.part import RANGE_BYTES, Part
-from trtllm_truss.artifacts.progress import Progress
-from trtllm_truss.artifacts.ranges import WrongContentsError
 from trtllm_truss.artifacts.retrying import Interrupted, retrying
 from trtllm_truss.artifacts.store import Store
 from trtllm_truss.errors import ArtifactError
+
+_EVERY_S = 5.0
+
+
+class Progress:
+    """Counts bytes and logs progress every few seconds. Thread-safe.
+
+    As a context manager it also logs the start and the speed of a download.
+
+    Args:
+        name: the repository.
+        total_bytes: bytes of the download.
+        here_bytes: bytes left by an earlier attempt.
+    """
+
+    def __init__(self, name: str, total_bytes: int, here_bytes: int = 0) -> None:
+        self._name = name
+        self._total = total_bytes
+        self._here = here_bytes
+        self._fetched = 0
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._reporter = threading.Thread(target=self._report, daemon=True)
+
+    def add(self, count: int) -> None:
+        """Count received bytes; negative for discarded ones."""
+        with self._lock:
+            self._fetched += count
+
+    def __enter__(self) -> Progress:
+        resumed = f", {_size(self._here)} of them here already" if self._here else ""
+        logger.info("%s: fetching %s%s", self._name, _size(self._total), resumed)
+        self._start = time.monotonic()
+        self._reporter.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        self._reporter.join()
+        if error is None:
+            spent_s = time.monotonic() - self._start
+            logger.info("%s: fetched in %.1f s (%s)", self._name, spent_s, self._rate(spent_s))
+
+    def _report(self) -> None:
+        while not self._ended.wait(_EVERY_S):
+            spent_s = time.monotonic() - self._start
+            with self._lock:
+                fetched = self._fetched
+            done = self._here + fetched
+            left = f"{spent_s * (self._total - done) / fetched:.0f} s" if fetched > 0 else "unknown"
+            logger.info(
+                "%s: %s of %s, %s, time left: %s",
+                *(self._name, _size(done), _size(self._total), self._rate(spent_s), left),
+            )
+
+    def _rate(self, spent_s: float) -> str:
+        return f"{_size(self._fetched / max(spent_s, 0.001))}/s"
+
+
+def _size(count: float) -> str:
+    for unit, bytes_ in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= bytes_:
+            return f"{count / bytes_:.1f} {unit}"
+    return f"{count:.0f} bytes"
+
 
 logger = logging.getLogger(__name__)
 

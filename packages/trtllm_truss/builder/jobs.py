@@ -14,8 +14,7 @@ from trtllm_truss.builder.plan import Plan, plan_build
 from trtllm_truss.builder.planning.estimates import Estimate, estimate_build, estimate_cpu_build
 from trtllm_truss.builder.planning.families import find_family
 from trtllm_truss.builder.planning.target import Target
-from trtllm_truss.builder.sources import CheckpointSource, find_checkpoint
-from trtllm_truss.builder.workspace import Workspace, builds_folder
+from trtllm_truss.builder.sources import CheckpointSource, Workspace, builds_folder, find_checkpoint
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.errors import BuildError, SettingsError
 from trtllm_truss.settings.build import Build

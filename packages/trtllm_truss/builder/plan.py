@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trtllm_truss.builder.checks.checks import validate_cpu_build, validate_gpu_build
+from trtllm_truss.builder.checks import validate_cpu_build, validate_gpu_build
 from trtllm_truss.builder.planning.conversion import conversion_command
 from trtllm_truss.builder.planning.cpu_plan import cpu_command
 from trtllm_truss.builder.planning.engine_command import engine_command

@@ -1,20 +1,91 @@
-"""Upload a finished engine to Hugging Face or S3, and find it there on later starts."""
+"""Upload a finished engine to Hugging Face or S3, and find it there on later starts.
+
+The model card names the settings that serve it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from trtllm_truss.artifacts.hub_errors import HubErrors, keep_urls_out_of_logs
-from trtllm_truss.artifacts.hub_token import unsafe_endpoint
+import yaml
+
+from trtllm_truss.artifacts.hub import HubErrors, keep_urls_out_of_logs, unsafe_endpoint
 from trtllm_truss.artifacts.open_repository import is_on_hub, open_repository
 from trtllm_truss.artifacts.retrying import Interrupted, Unreachable, retrying
-from trtllm_truss.builder.model_card import CARD_FILE, model_card
 from trtllm_truss.engines.manifest import MANIFEST_FILE, Manifest, parse_manifest, read_manifest
 from trtllm_truss.errors import ArtifactError, BuildError
+
+CARD_FILE = "README.md"
+
+_CARD = """\
+---
+{header}---
+
+# {title}
+
+An engine for [Triton Inference Server](https://github.com/triton-inference-server), built by
+trtllm-truss from {checkpoint}. It is not a checkpoint: it runs only on what this table lists.
+
+| | |
+|---|---|
+{rows}
+
+Serve it with this block in a Truss's `config.yaml`:
+
+```yaml
+{settings}```
+
+Build options:
+
+```json
+{options}
+```
+"""
+
+
+def model_card(manifest: Manifest, repository: str) -> str:
+    """Return the text of ``README.md`` for an engine in `repository`."""
+    gpu = manifest.gpu
+    origin = manifest.checkpoint
+    checkpoint = "an unnamed checkpoint" if origin is None else f"`{origin.repository}`"
+    if origin is not None and origin.revision:
+        checkpoint += f" at `{origin.revision}`"
+    facts = {
+        "TensorRT-LLM": manifest.tensorrt_llm_version or "none: runs on the CPU",
+        "GPU": f"{gpu.name}, compute capability {gpu.dotted_capability}" if gpu else None,
+        "Ranks (GPUs)": manifest.world_size if manifest.tensorrt_llm_version else None,
+        "Build key": manifest.build_key,
+    }
+    header: dict[str, Any] = {"tags": ["trtllm-truss"]}
+    if origin is not None and origin.revision:  # only repositories on the Hub have one
+        header["base_model"] = origin.repository
+    return _CARD.format(
+        header=yaml.safe_dump(header),
+        title=repository.rstrip("/").rsplit("/", 1)[-1],
+        checkpoint=checkpoint,
+        rows="\n".join(f"| {name} | {value} |" for name, value in facts.items() if value),
+        settings=settings_block(manifest, repository),
+        options=json.dumps(dict(manifest.build_options), indent=2, ensure_ascii=False),
+    )
+
+
+def settings_block(manifest: Manifest, repository: str, revision: str | None = None) -> str:
+    """Return the YAML that serves an engine, to paste into ``config.yaml``."""
+    options: Mapping[str, Any] = manifest.build_options
+    metadata = {
+        "tensor_parallelism": options.get("tensor_parallelism", 1),
+        "pipeline_parallelism": options.get("pipeline_parallelism", 1),
+        "engine_repository": repository,
+    }
+    if revision is not None:
+        metadata["engine_revision"] = revision
+    return yaml.safe_dump({"model_metadata": metadata}, sort_keys=False)
+
 
 logger = logging.getLogger(__name__)
 

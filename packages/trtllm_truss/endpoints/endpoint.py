@@ -2,28 +2,285 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import math
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
 
 from trtllm_truss.endpoints.disconnect import Client, ClientGone
-from trtllm_truss.endpoints.streaming import AnswerStream, EncodedAnswer, internal_error
 from trtllm_truss.endpoints.turns import Turns
-from trtllm_truss.errors import TrussError, drop_tracebacks
+from trtllm_truss.errors import InternalError, TrussError, drop_tracebacks
 from trtllm_truss.guard.bodies import REFUSAL
+from trtllm_truss.guard.cancellation import SelfCancel
 from trtllm_truss.protocols.base import (
     JSON_MEDIA_TYPE,
     SSE_MEDIA_TYPE,
     TEXT_MEDIA_TYPE,
     ApiAdapter,
     Call,
+    Writer,
 )
 from trtllm_truss.protocols.json_body import parse_json_object
+from trtllm_truss.requests import AnswerItem, GenerationEnd
 from trtllm_truss.serving.service import Service
+
+KEEP_ALIVE_COMMENT = b": keep-alive\n\n"
+"""A comment of server-sent events, which clients ignore."""
+
+
+class EncodedAnswer:
+    """Encodes the answers of one call as chunks, at least one. The first one decides the status.
+
+    Open it once, then iterate or close it. A later error becomes the last chunk, if the protocol
+    can represent it.
+
+    Args:
+        items: items of the answers; those that come together share a chunk.
+        writer: encodes them.
+        answers: number of the answers.
+
+    Attributes:
+        over: True once the last chunk is known.
+    """
+
+    def __init__(
+        self, items: AsyncGenerator[list[AnswerItem], None], writer: Writer, answers: int
+    ) -> None:
+        self._items = items
+        self._writer = writer
+        self._answers = answers
+        self._first: asyncio.Task[bytes] | None = None
+        self.over = False
+
+    async def open(self, client: Client, limit_s: float | None = None) -> None:
+        """Wait for the first chunk, at most `limit_s`.
+
+        Raises:
+            ClientGone: the client disconnected first; the answers are closed.
+            Exception: the answers failed before their first chunk; they are closed.
+        """
+        loop = asyncio.get_running_loop()
+        opened = loop.create_future()
+
+        def wake(_: object = None) -> None:
+            if not opened.done():
+                opened.set_result(None)
+
+        first = self._first = loop.create_task(self._next())
+        first.add_done_callback(wake)
+        timer = None if limit_s is None else loop.call_later(limit_s, wake)
+        try:
+            await client.while_connected(opened)
+            if first.done():
+                first.result()
+        except BaseException:
+            client.stop_listening()
+            await self.aclose()
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def __aiter__(self) -> EncodedAnswer:
+        return self
+
+    async def __anext__(self) -> bytes:
+        first, self._first = self._first, None
+        if first is None and self.over:
+            raise StopAsyncIteration
+        try:
+            return await (self._next() if first is None else first)
+        except TrussError as error:
+            self.over = True
+            drop_tracebacks(error)
+            return self._writer.error(error)
+        except Exception:
+            self.over = True
+            logger.exception("unhandled exception in a stream")
+            return self._writer.error(internal_error())
+
+    async def aclose(self) -> None:
+        """Cancel the answers, including a pending first chunk."""
+        first, self._first = self._first, None  # kept, its error's traceback would lead back here
+        if first is not None:
+            first.cancel()
+            await asyncio.gather(first, return_exceptions=True)
+        await self._items.aclose()
+
+    async def _next(self) -> bytes:
+        chunk = b""
+        async for items in self._items:
+            for item in items:
+                chunk += self._writer.push(item)
+                self._answers -= isinstance(item, GenerationEnd)
+            if chunk and self._answers:  # else the end follows at once
+                return chunk
+        self.over = True
+        return chunk + self._writer.end()
+
+
+def internal_error() -> InternalError:
+    """Build the error of an unhandled exception, without its message."""
+    return InternalError("internal server error; see the server log.")
+
+
+class AnswerStream(StreamingResponse):
+    """A streaming response that aborts visibly.
+
+    If `body` raises a `TrussError`, or the client does not read, the server closes the connection
+    without the closing chunk, so that clients detect the incomplete answer.
+
+    Args:
+        body: at least one chunk; always closed at the end.
+        media_type: content type.
+        headers: additional headers.
+        keep_alive_s: silence after which an event stream sends a comment; None disables it.
+        reader_timeout_s: maximum time for the client to read one chunk.
+        client: the client, if a task listens for its disconnect already.
+    """
+
+    def __init__(
+        self,
+        body: EncodedAnswer,
+        media_type: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        client: Client | None = None,
+        keep_alive_s: float | None = None,
+        reader_timeout_s: float = math.inf,
+    ) -> None:
+        super().__init__(body, media_type=media_type, headers=headers)
+        self._body = body
+        self._client = client
+        self._keep_alive_s = math.inf if keep_alive_s is None else keep_alive_s
+        self._reader_timeout_s = reader_timeout_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response until the client disconnects."""
+        client = self._client or Client(receive)
+        try:
+            await client.while_connected(self.stream_response(send))
+        except ClientGone:
+            pass
+        finally:
+            client.stop_listening()
+
+    async def stream_response(self, send: Send) -> None:
+        """Send the headers, then each chunk."""
+        try:
+            async with aclosing(self._body) as chunks:
+                watch = _Watch(send, self._keep_alive_s, self._reader_timeout_s)
+                try:
+                    await watch.send(
+                        {
+                            "type": "http.response.start",
+                            "status": self.status_code,
+                            "headers": self.raw_headers,
+                        }
+                    )
+                    async for chunk in chunks:
+                        more = not self._body.over
+                        await watch.send(
+                            {"type": "http.response.body", "body": chunk, "more_body": more}
+                        )
+                except asyncio.CancelledError:
+                    if watch.cancellation.consume():
+                        raise SlowReader from None
+                    raise
+                finally:
+                    await watch.stop()
+        except TrussError as error:
+            logger.warning("response aborted: %s: %s", error.code, error.message)
+            drop_tracebacks(error)
+        except SlowReader:
+            logger.warning(
+                "response aborted: client read nothing for %g s (serving.reader_timeout_s)",
+                self._reader_timeout_s,
+            )
+
+
+class SlowReader(Exception):
+    """The client exceeded the read timeout."""
+
+
+class _Watch:
+    """Wraps ASGI's `send`: fills silence with comments, and times out slow readers.
+
+    Per message only the time is recorded. One timer, re-armed when it fires, checks for silence of
+    the engine and for a slow client.
+
+    Args:
+        send: ASGI's `send`.
+        keep_alive_s: silence after which a comment is sent, for event streams only. One is sent at
+            once if nothing follows the headers.
+        reader_timeout_s: maximum time for the client to read one message.
+
+    Attributes:
+        cancellation: cancels the creating task when the client exceeds that time.
+    """
+
+    def __init__(self, send: Send, keep_alive_s: float, reader_timeout_s: float) -> None:
+        self.cancellation = SelfCancel()
+        loop = asyncio.get_running_loop()
+        self._send = send
+        self._keep_alive_s = keep_alive_s
+        self._reader_timeout_s = reader_timeout_s
+        self._loop = loop
+        self._time = loop.time
+        self._sending = False
+        self._due = math.inf  # when this has lasted too long
+        self._comment: asyncio.Task[None] | None = None
+        self._timer: asyncio.Handle = loop.call_soon(self._look)
+
+    async def send(self, message: Message) -> None:
+        """Send a message after a pending comment."""
+        if self._comment is not None:
+            await self._comment
+        await self._timed(message)
+
+    async def stop(self) -> None:
+        """Cancel the timer and a pending comment."""
+        self._timer.cancel()
+        if self._comment is not None:
+            self._comment.cancel()
+            await asyncio.gather(self._comment, return_exceptions=True)
+
+    async def _timed(self, message: Message) -> None:
+        self._sending = True
+        self._due = self._time() + self._reader_timeout_s
+        await self._send(message)
+        self._sending = False
+        self._due = self._time() + self._keep_alive_s
+        if message["type"] == "http.response.start" and self._keep_alive_s < math.inf:
+            self._due = -math.inf
+
+    def _look(self) -> None:
+        now = self._time()
+        if now >= self._due:
+            if self._sending:
+                self.cancellation.request()
+                return
+            self._sending, self._due = True, now + self._reader_timeout_s
+            self._comment = self._loop.create_task(self._keep_alive())
+        # The current state may end at once, and the next one has its own limit.
+        next_limit_s = self._keep_alive_s if self._sending else self._reader_timeout_s
+        look_again = min(self._due, now + next_limit_s)
+        if look_again < math.inf:
+            self._timer = self._loop.call_at(look_again, self._look)
+
+    async def _keep_alive(self) -> None:
+        await self._timed(
+            {"type": "http.response.body", "body": KEEP_ALIVE_COMMENT, "more_body": True}
+        )
+        self._comment = None
+
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,8 @@ from starlette.types import Receive, Scope, Send
 from trtllm_truss.guard.bodies import BodyGuard
 from trtllm_truss.settings.model import Serving
 
-_MODULE, _CLASS = "truss_server", "FastAPI"
+_MODULE = "truss_server"
+_CLASS = "FastAPI"
 _GUARDED = "unguarded_call"
 
 logger = logging.getLogger(__name__)

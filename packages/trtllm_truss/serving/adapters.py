@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtllm_truss.artifacts.listing import Source, named
 from trtllm_truss.artifacts.open_repository import is_on_hub, open_repository
-from trtllm_truss.artifacts.source import Source, named
 from trtllm_truss.engines.checkpoint.adapters import ADAPTER_FILES, Adapter, parse_adapter
 from trtllm_truss.errors import ArtifactError
 from trtllm_truss.settings.loading import Environment

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from trtllm_truss.artifacts.source import Source, named
+from trtllm_truss.artifacts.listing import Source, named
 from trtllm_truss.engines.diagnostics import Diagnostic
 from trtllm_truss.engines.file_checks import check_listing, check_tokenizer, needed_files
 from trtllm_truss.engines.inspection import EngineDescription, inspect_files

@@ -16,7 +16,7 @@ from trtllm_truss.backends.openvino_genai.engine import Engine
 from trtllm_truss.backends.openvino_genai.model_files import find_model
 from trtllm_truss.backends.openvino_genai.parameters import EngineSettings
 from trtllm_truss.backends.openvino_genai.vocabulary import load_vocabulary
-from trtllm_truss.builder.gguf.conversion import main
+from trtllm_truss.builder.gguf_conversion import main
 
 
 def test_tokens_of_a_gguf_file(model_folder: Path) -> None:

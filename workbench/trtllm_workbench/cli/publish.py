@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from trtllm_truss.builder.model_card import settings_block
-from trtllm_truss.builder.publishing import publish
+from trtllm_truss.builder.publishing import publish, settings_block
 from trtllm_truss.cli.build import find_job
 from trtllm_truss.cli.common import add_truss_options
 from trtllm_truss.cli.output import echo, write

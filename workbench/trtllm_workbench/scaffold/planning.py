@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
+from trtllm_truss.artifacts.listing import Source
 from trtllm_truss.artifacts.open_repository import is_on_hub
 from trtllm_truss.artifacts.s3 import S3
-from trtllm_truss.artifacts.source import Source
 from trtllm_truss.builder.jobs import prepare_build
 from trtllm_truss.builder.sources import find_checkpoint
 from trtllm_truss.configuration import load_configuration

@@ -13,9 +13,8 @@ from typing import Any, Literal
 import yaml
 
 from trtllm_truss.builder.jobs import prepare_build
-from trtllm_truss.builder.run.build_engine import ensure_engine
+from trtllm_truss.builder.run.build_engine import ensure_engine, step_environment
 from trtllm_truss.builder.run.runner import run_command
-from trtllm_truss.builder.run.tools import step_environment
 from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.checkpoint.samplers import honours_seeds
 from trtllm_truss.engines.compatibility.checkpoints import FIRST_RELEASE

@@ -1,31 +1,158 @@
-"""Convert a Llama checkpoint to one GGUF file: ``python -m trtllm_truss.builder.gguf.conversion``.
+"""Convert a Llama checkpoint to one GGUF file: ``python -m trtllm_truss.builder.gguf_conversion``.
 
 The build runs this module as a child process. The `gguf` package of llama.cpp names the tensors,
 quantizes and writes; this module reorders the rows of query and key, because llama.cpp rotates
 neighbours where Hugging Face rotates halves.
 Source: ``convert_hf_to_gguf.py`` and ``gguf-py`` in https://github.com/ggml-org/llama.cpp.
 
-One tensor is in memory at a time, as float32.
+One tensor is in memory at a time, as float32; the `gguf` package reads the headers of safetensors
+files (https://github.com/huggingface/safetensors#format). The file holds the vocabulary
+(https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#tokenizer), for which guides are
+compiled. Texts are encoded by the ``tokenizer.json`` in the same folder.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
+from gguf.utility import LocalTensor, SafetensorsLocal
 from numpy.typing import NDArray
 
-from trtllm_truss.builder.gguf.safetensors_files import StoredTensor, find_tensors
-from trtllm_truss.builder.gguf.vocabulary import add_vocabulary
 from trtllm_truss.engines.model_config import CONFIG_FILE, Checkpoint, parse_checkpoint
 from trtllm_truss.errors import ArtifactError
+
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """One tensor, not read yet.
+
+    Attributes:
+        name: in the checkpoint.
+        stored: its position in the file.
+    """
+
+    name: str
+    stored: LocalTensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The dimensions, the contiguous one last."""
+        return tuple(self.stored.shape)
+
+    def read(self) -> NDArray[np.float32]:
+        """Return the values as float32, which represents float16 and bfloat16 exactly."""
+        stored = self.stored.mmap_bytes().view(_DTYPES[self.stored.dtype]).reshape(self.shape)
+        if self.stored.dtype == "BF16":  # the upper half of a float32
+            values: NDArray[np.float32] = (stored.astype(np.uint32) << 16).view(np.float32)
+            return values
+        return stored.astype(np.float32)
+
+
+def find_tensors(folder: Path) -> list[StoredTensor]:
+    """List the tensors of all safetensors files of a folder, by file and name.
+
+    Raises:
+        ArtifactError: there are no such files, a file is damaged, or a dtype is unsupported.
+    """
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise ArtifactError(f"{folder} has no .safetensors files, the only supported format.")
+    tensors = [
+        StoredTensor(name, stored) for file in files for name, stored in _header(file).items()
+    ]
+    for tensor in tensors:
+        if tensor.stored.dtype not in _DTYPES:
+            raise ArtifactError(
+                f"the checkpoint's {tensor.name} is {tensor.stored.dtype}; use a checkpoint in "
+                f"{', '.join(_DTYPES)}."
+            )
+    return tensors
+
+
+def _header(file: Path) -> dict[str, LocalTensor]:
+    try:
+        tensors: dict[str, LocalTensor] = SafetensorsLocal(file).tensors
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(
+            f"{file} is not a safetensors file ({error}); fetch it again."
+        ) from None
+    end = max((t.data_range.offset + t.data_range.size for t in tensors.values()), default=0)
+    if end > file.stat().st_size:
+        raise ArtifactError(f"{file} is truncated; fetch it again.")
+    return tensors
+
+
+_BYTE_LEVEL_BPE = "gpt2"
+_SENTENCEPIECE = "llama"
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+
+
+def add_vocabulary(
+    writer: gguf.GGUFWriter, folder: Path, size: int, config: Mapping[str, Any]
+) -> None:
+    """Add tokens, their types, merges and the BOS and EOS ids.
+
+    `folder` has the ``tokenizer.json``. `size` counts the rows of the embedding table; unused ids
+    become ``[PAD…]``.
+
+    Raises:
+        ArtifactError: ``tokenizer.json`` is missing or not BPE.
+    """
+    tokens = [f"[PAD{number}]" for number in range(size)]
+    kinds = [gguf.TokenType.UNUSED] * size
+    content = _read(folder / "tokenizer.json")
+    model = content["model"]
+    has_bytes = bool(model.get("byte_fallback"))
+    for token, number in model["vocab"].items():
+        if number < size:
+            is_byte = has_bytes and _BYTE.fullmatch(token)
+            tokens[number] = token
+            kinds[number] = gguf.TokenType.BYTE if is_byte else gguf.TokenType.NORMAL
+    for added in content.get("added_tokens") or ():
+        if added["id"] < size:
+            special = added.get("special")
+            tokens[added["id"]] = added["content"]
+            kinds[added["id"]] = gguf.TokenType.CONTROL if special else gguf.TokenType.USER_DEFINED
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
+    writer.add_tokenizer_model(_SENTENCEPIECE if has_bytes else _BYTE_LEVEL_BPE)
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list(tokens)
+    writer.add_token_types(kinds)
+    writer.add_token_merges(merges)
+    writer.add_eos_token_id(_first(config.get("eos_token_id")) or 0)
+    if (bos := _first(config.get("bos_token_id"))) is not None:
+        writer.add_bos_token_id(bos)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_bytes())
+        if content["model"]["type"] == "BPE" and content["model"]["merges"]:
+            return dict(content)
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    raise ArtifactError(f"{file} is missing or not a BPE tokenizer; use a checkpoint with one.")
+
+
+def _first(ids: object) -> int | None:
+    value = ids[0] if isinstance(ids, list) and ids else ids
+    return value if isinstance(value, int) else None
+
 
 Weights = NDArray[np.float32]
 

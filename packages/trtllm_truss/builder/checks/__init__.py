@@ -1,1 +1,0 @@
-"""Validation of a build before any download."""

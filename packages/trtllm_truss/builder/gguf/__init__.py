@@ -1,1 +1,0 @@
-"""The converter from a Llama checkpoint to GGUF, for the CPU."""
