@@ -9,12 +9,15 @@ from pathlib import Path
 from trtllm_truss.cli.output import echo, report
 from trtllm_truss.configuration import read_config
 from trtllm_truss.errors import SettingsError
+from trtllm_truss.machine.describe import describe
 from trtllm_truss.processes.leftovers import sweep, temporary_folder
 from trtllm_workbench.selftest.bench.results import Result
 from trtllm_workbench.selftest.runner import STEPS, Order, Runner
+from trtllm_workbench.selftest.stranger import examine
 from trtllm_workbench.selftest.subjects import KINDS
 
 _MOST_RANKS = 64
+_MACHINE_FILE = Path("trtllm-truss-machine.json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=KINDS,
         help="tiny models to make: engine (trtllm-build), checkpoint (LLM API), cpu (default: "
         "engine and checkpoint where there is a GPU, else cpu); may be repeated",
+    )
+    what.add_argument(
+        "--machine",
+        action="store_true",
+        help="examine this machine within a minute, without a model, and write a file without "
+        f"names or paths ({_MACHINE_FILE} unless --output names another)",
     )
     parser.add_argument(
         "--truss", type=Path, metavar="DIR", help="the Truss of --config (default: its folder)"
@@ -72,6 +81,8 @@ def run(options: argparse.Namespace) -> int:
         SettingsError: an option is wrong, or the output cannot be written.
         ArtifactError: the engine is unreadable.
     """
+    if options.machine:
+        return _examine(options.output or _MACHINE_FILE)
     config = None
     if options.config is not None:
         config = read_config(options.config.parent, options.config)
@@ -103,6 +114,18 @@ def run(options: argparse.Namespace) -> int:
     if options.output is not None:
         _write(options.output, outcome.to_json())
     return outcome.status
+
+
+def _examine(output: Path) -> int:
+    _write(output, "{}\n")
+    with temporary_folder() as work:
+        examined = examine(describe(), work)
+    table = _Table()
+    for result in examined.results():
+        table.add(result)
+    _write(output, examined.to_json())
+    report(f"{output} has no names and no paths; attach it to a report")
+    return examined.status
 
 
 class _Table:

@@ -68,6 +68,11 @@ def reuses(checkpoint: Checkpoint | None, version: str | None) -> bool:
     return not recurrent and _has(_UNREUSED, checkpoint, version)
 
 
+def graphs_apply_adapters(version: str | None) -> bool:
+    """Return False if CUDA graphs of a release ignore adapters, or if it is unknown."""
+    return version is not None and not _is_before(version, _ADAPTERS_IN_GRAPHS)
+
+
 def combine(
     arguments: dict[str, Any],
     checkpoint: Checkpoint | None,
@@ -102,7 +107,7 @@ def combine(
 
 def _reason_against_graphs(arguments: Mapping[str, Any], version: str | None) -> str | None:
     adapters = arguments.get("lora_config") or arguments.get("enable_lora")
-    if adapters and (version is None or _is_before(version, _ADAPTERS_IN_GRAPHS)):
+    if adapters and not graphs_apply_adapters(version):
         return "CUDA graphs before TensorRT-LLM 1.3 ignore LoRA adapters after the first token"
     if _has_beams(arguments) and _is_before(version, _COMPLETE):
         return f"beams need it in TensorRT-LLM {version}"

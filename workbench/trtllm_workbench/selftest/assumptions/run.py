@@ -34,7 +34,7 @@ TABLES: tuple[tuple[Served, tuple[Assumption, ...]], ...] = (
 )
 NOT_INSTALLED = "TensorRT-LLM is not installed"
 _ENGINES_UNTIL, _CHECKPOINTS_SINCE = (1, 3), (1, 0)
-_IMPORT_LIMIT_S = 50.0
+_IMPORT_LIMIT_S = 120.0
 _NO_USAGE_STATISTICS = {"TRTLLM_NO_USAGE_STATS": "1", "TELEMETRY_DISABLED": "true"}
 _LAST_CHARACTERS = 300
 
@@ -77,12 +77,15 @@ class RowResult:
     figures: Figures = field(default_factory=dict)
 
 
-def find_installed(runtime: Runtime, folder: Path) -> Installed | None:
+def find_installed(
+    runtime: Runtime, folder: Path, limit_s: float = _IMPORT_LIMIT_S
+) -> Installed | None:
     """Describe the TensorRT-LLM of this machine; None if none is installed.
 
     Args:
         runtime: what was found of it.
         folder: where its Python runs.
+        limit_s: the time that its import may take.
     """
     if not runtime.installed or runtime.version is None:
         return None
@@ -91,12 +94,12 @@ def find_installed(runtime: Runtime, folder: Path) -> Installed | None:
         return Installed(runtime.version, library=runtime.library, problem=problem)
     command = [str(runtime.python), str(Path(library_program.__file__))]
     environment = {**child_environment(os.environ), **_NO_USAGE_STATISTICS}
-    ended = probe(command, environment, folder, _IMPORT_LIMIT_S)
+    ended = probe(command, environment, folder, limit_s)
     if (facts := ended.found) is None:
         last = " ".join(ended.output.split())[-_LAST_CHARACTERS:]
         problem = f"tensorrt_llm cannot be imported: {last}"
         if ended.status is None:
-            problem = f"the import of tensorrt_llm took more than {_IMPORT_LIMIT_S:.0f} s"
+            problem = f"the import of tensorrt_llm took more than {limit_s:.0f} s"
         return Installed(runtime.version, library=runtime.library, problem=problem)
     package = Path(facts["folder"])
     library = runtime.library or package / "libs" / "libtensorrt_llm.so"

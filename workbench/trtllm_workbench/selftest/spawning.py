@@ -1,0 +1,117 @@
+"""Whether MPI can spawn workers here, as TensorRT-LLM's LLM API does."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from trtllm_truss.machine.runtime import Runtime
+from trtllm_truss.settings.child_environment import child_environment
+from trtllm_truss.triton.server.mpi import mpi_environment, spawning_environment
+from trtllm_truss.triton.server.ports import unused_ports
+from trtllm_workbench.selftest.probing import probe
+
+LIMIT_S = 20.0
+_PROGRAM = Path(__file__).parent / "probes" / "spawn.py"
+_OPEN_MPI = re.compile(r"Open MPI v(\d[\w.]*)")
+_NO_MPI4PY = "No module named 'mpi4py'"
+
+Outcome = Literal["works", "fails", "hangs", "not run"]
+
+
+@dataclass(frozen=True, slots=True)
+class Spawned:
+    """What a spawn came to.
+
+    Attributes:
+        outcome: "not run" without mpi4py.
+        workers: so many were asked for.
+        seconds: until all had answered, or until the end.
+        slots: of this machine, as MPI counts them; None if no worker told.
+        cores: usable by each worker.
+        open_mpi: its version; None if unknown, or if it is another MPI.
+        mpi4py: its version.
+    """
+
+    outcome: Outcome
+    workers: int
+    seconds: float
+    slots: int | None = None
+    cores: Sequence[int] = ()
+    open_mpi: str | None = None
+    mpi4py: str | None = None
+
+    @property
+    def sentence(self) -> str:
+        """The outcome, for people."""
+        count = f"{self.workers} worker{'s' if self.workers > 1 else ''}"
+        if self.outcome == "works":
+            versions = f"Open MPI {self.open_mpi or 'unknown'}, mpi4py {self.mpi4py}"
+            return f"spawned {count} in {self.seconds:.1f} s; {self.slots} slots ({versions})"
+        if self.outcome == "not run":
+            return "mpi4py is not installed in the Python of TensorRT-LLM, or in this one"
+        limit = f"within {LIMIT_S:.0f} s" if self.outcome == "hangs" else "at all"
+        return (
+            f"cannot spawn: {count} did not start {limit}; look at OMPI_, PRTE_ and UCX_ variables "
+            "of the environment"
+        )
+
+
+def spawn(runtime: Runtime, workers: int, folder: Path, limit_s: float = LIMIT_S) -> Spawned:
+    """Spawn workers in the environment of a checkpoint's server, and end them.
+
+    Args:
+        runtime: TensorRT-LLM, whose Python spawns; without it this one or ``python3`` on ``PATH``.
+        workers: as many as the model has ranks.
+        folder: for MPI's files.
+        limit_s: a spawn that takes longer hangs.
+    """
+    program = _PROGRAM.read_text(encoding="utf-8")
+    found = Spawned("not run", workers, 0.0)
+    for python in _pythons(runtime):
+        started = time.monotonic()
+        ended = probe(
+            [python, "-c", program, str(workers)], _environment(os.environ, folder), folder, limit_s
+        )
+        seconds = round(time.monotonic() - started, 1)
+        if content := ended.found:
+            version = _OPEN_MPI.search(str(content["mpi"]))
+            return Spawned(
+                "works",
+                workers,
+                seconds,
+                slots=content["slots"],
+                cores=content["cores"],
+                open_mpi=version[1] if version else None,
+                mpi4py=content["mpi4py"],
+            )
+        if ended.status is None:
+            return Spawned("hangs", workers, seconds)
+        if _NO_MPI4PY not in ended.output:
+            found = Spawned("fails", workers, seconds)
+            break
+    return found
+
+
+def _pythons(runtime: Runtime) -> list[str]:
+    if runtime.python is not None:
+        return [str(runtime.python)]
+    on_path = shutil.which("python3")
+    return list(dict.fromkeys([sys.executable, *([on_path] if on_path else [])]))
+
+
+def _environment(parent: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Return the variables of a checkpoint's server (`triton.server.command`)."""
+    (port,) = unused_ports(1)
+    return {
+        **spawning_environment(as_root=os.geteuid() == 0),
+        **child_environment(parent),
+        **mpi_environment(folder, port),
+    }
