@@ -77,6 +77,12 @@ class _TorchLLM(BaseLLM):
     def _build_model(self):
         self.input_processor = create_input_processor(self.folder)
 """,
+    "executor/proxy.py": """
+class GenerationExecutorProxy:
+    def _iteration_result_task(self, queue):
+        time.sleep(0.2)
+        return queue.get()
+""",
     "sampling_params.py": """
 class SamplingParams:
     def _setup(self, tokenizer):
@@ -88,7 +94,7 @@ class SamplingParams:
 
 _DECIDING = re.compile(
     r"enable_block_reuse|virtual_memory|check_token_id_range|trust_remote_code|is_shutdown"
-    r"|create_input_processor|end_id"
+    r"|create_input_processor|end_id|sleep"
 )
 
 
@@ -215,6 +221,7 @@ def served_rows(
 
 ENGINE_ROWS = {
     "longest-prompt": "a prompt of 48 tokens was answered; the limit here is 47",
+    "reused-blocks": "the engine does not tell",
     "widths-may-differ": "Request with beam width 2 differs from the others'",
     "ranks-need-no-tcp": "1 ports beside HTTP are open on every address",
 }
@@ -237,6 +244,7 @@ def test_a_served_engine_is_asked(
 
 CHECKPOINT_ROWS = {
     "max-input-len": "exceeds 1024",
+    "cached-tokens": "the engine does not tell",
     "bias-is-a-tensor": "a bias of 100 for",
     "seeds": "seed 1 gave",
     "penalties": "left the answer",

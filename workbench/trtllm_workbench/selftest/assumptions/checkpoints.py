@@ -167,6 +167,32 @@ CHECKPOINTS: tuple[Assumption, ...] = (
         check=Unchecked("it needs a response that breaks the library's own rules"),
     ),
     Assumption(
+        id="cached-tokens",
+        since="1.2",
+        sentence="`cached_tokens` of a result counts the part of the prompt that was cached",
+        source=(
+            "`executor/result.py` of 1.2.1, `_handle_response`; "
+            "`_torch/pyexecutor/llm_request.py`, near 1.2; pull request 7637 (September 2025)"
+        ),
+        otherwise="`cached_tokens` of `usage` is absent or wrong",
+        check=OfServer("a prompt, twice", served.cached_tokens),
+    ),
+    Assumption(
+        id="statistics-lag",
+        sentence=(
+            "`get_stats` passes on five iterations a second at most, the oldest first, so that its "
+            "figures are late by more and more while requests run"
+        ),
+        source=(
+            "`executor/proxy.py`, `_iteration_result_task` and `mp_stats_queue`, near 1.2; "
+            "`IterationResult` in `executor/result.py` of 1.2.1"
+        ),
+        otherwise="none: they are not read; they could give the use of the KV cache",
+        check=OfLibrary(
+            _CODE, source_has("executor/proxy.py", "_iteration_result_task", "sleep(0.2)")
+        ),
+    ),
+    Assumption(
         id="workers-survive",
         sentence="workers may survive the kill of their parent",
         source="measured: they end after 1 to 3 s with Open MPI 4.1.8 and 5.0.11",

@@ -200,6 +200,24 @@ ENGINES: tuple[Assumption, ...] = (
         check=Unchecked("an idle executor's statistics do not tell when they were published"),
     ),
     Assumption(
+        id="reused-blocks",
+        since="0.16",
+        sentence=(
+            "Each response to a request with `return_perf_metrics`, before 0.19 "
+            "`return_kv_cache_reuse_stats`, has `kv_cache_reused_blocks`; the last block may be "
+            "used in part"
+        ),
+        source=(
+            "TL `triton_backend/inflight_batcher_llm/src/model_instance_state.cc`, "
+            "`fillTritonResponse`, near 1.1; TB v0.16.0 and v0.18.2 "
+            "`inflight_batcher_llm/src/model_instance_state.cc`, `utils.cc`; TL "
+            "`cpp/tensorrt_llm/batch_manager/llmRequest.cpp`, `createResult`, and "
+            "`kvCacheManager.cpp`, `loadOrAllocateBlocks`, near 1.1"
+        ),
+        otherwise="`cached_tokens` is absent, or wrong by more than a block",
+        check=OfServer("a prompt, twice", served.cached_tokens),
+    ),
+    Assumption(
         id="ranks-need-no-tcp",
         sentence="Ranks of one host need no TCP: `OMPI_MCA_btl=^tcp`",
         source=(

@@ -18,6 +18,7 @@ from trtllm_workbench.selftest.checks import text
 _COMPLETIONS = "/v1/completions"
 _TOKENS = 12
 _FEW_TOKENS = 4
+_CACHED_PROMPT_TOKENS = 300
 _TEXT_ID = "selftest-7b"
 _BIAS = 100.0
 _PENALTY = 2.0
@@ -43,6 +44,21 @@ def longest_prompt(bench: Bench) -> Held:
     except TrussError:
         return Held(f"{longest} tokens were answered, {longest + 1} refused", {"tokens": longest})
     raise FellShort(f"a prompt of {longest + 1} tokens was answered; the limit here is {longest}")
+
+
+def cached_tokens(bench: Bench) -> Held:
+    """Send a prompt twice; the engine must tell that it had the second one."""
+    prompt = _prompt(bench, min(bench.prompt_tokens, _CACHED_PROMPT_TOKENS))
+    body = {"model": "any", "prompt": prompt, "max_tokens": 1, "temperature": 0}
+    first, second = (expect(bench.api.post(_COMPLETIONS, body)).json() for _ in range(2))
+    told = [answer["usage"].get("prompt_tokens_details") for answer in (first, second)]
+    if None in told:
+        raise FellShort("the engine does not tell which tokens of a prompt were cached")
+    cached = [details["cached_tokens"] for details in told]
+    if not cached[1]:
+        raise CannotRun("nothing was cached the second time, as without reuse of blocks")
+    found = f"{cached[0]} and then {cached[1]} of {len(prompt)} tokens were cached"
+    return Held(found, {"cached_tokens": cached})
 
 
 def text_id(bench: Bench) -> Held:

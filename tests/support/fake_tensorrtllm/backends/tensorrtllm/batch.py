@@ -64,6 +64,7 @@ class Generation:
         if (0, 16) <= limits.release < (0, 19):
             asks = "return_kv_cache_reuse_stats"
         self.wants_metrics = limits.release >= (0, 16) and self._value(asks, False)
+        self.wants_metrics &= "reused-blocks" not in behaviour.get("otherwise", ())
         self.reused_blocks = 0
         ignores_words = behaviour.get("ignore_stop_words")
         self.stop_words = [] if ignores_words else _words(self.inputs.get("stop_words_list"))
