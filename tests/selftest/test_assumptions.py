@@ -144,6 +144,8 @@ def test_the_installed_library_is_asked(tmp_path: Path, monkeypatch: pytest.Monk
         "it is about other releases: before 1.1",
     )
     assert found["stream-limit"] == (Outcome.SKIPPED, "libtensorrt_llm.so was not found")
+    old = outcomes(Rows(Installed("1.2.1", facts={"problems": {"graph_sizes": "KeyError: 'x'"}})))
+    assert old["padded-graphs"] == (Outcome.SKIPPED, "graph sizes: KeyError: 'x'")
     assert found["spawn"] == (Outcome.SKIPPED, "no checkpoint was served")
 
 
@@ -249,7 +251,19 @@ CHECKPOINT_ROWS = {
     "seeds": "seed 1 gave",
     "penalties": "left the answer",
     "adapters-apply": "changes the first token only",
+    "context-of-the-parent": "Triton's stub uses 4000 MiB of a GPU",
 }
+NVIDIA_SMI = f"""#!{sys.executable}
+import contextlib, os, pathlib, sys
+
+if "--query-compute-apps=pid,used_memory" not in sys.argv:
+    sys.exit(9)
+for name in pathlib.Path("/proc").glob("[0-9]*/comm"):
+    with contextlib.suppress(OSError):
+        if name.read_text().strip() == "triton_python_b":
+            otherwise = "context-of-the-parent" in os.environ["TLLM_FAKE_OTHERWISE"]
+            print(f"{{name.parent.name}}, {{4000 if otherwise else 520}}")
+"""
 ALWAYS = {"python-of-the-image", "spawn", "no-auto-completion", "end-token"}
 
 
@@ -259,6 +273,11 @@ def test_a_served_checkpoint_is_asked(
     otherwise: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = {**fake_library("1.2.1"), **COUNTING, "TLLM_FAKE_OTHERWISE": " ".join(otherwise)}
+    program = tmp_path / "bin/nvidia-smi"
+    program.parent.mkdir()
+    program.write_text(NVIDIA_SMI)
+    program.chmod(0o755)
+    environment["PATH"] += f"{os.pathsep}{program.parent}"
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     adapter = tmp_path / "adapter"

@@ -42,7 +42,8 @@ class Installed:
             CannotRun: this release lacks the part, or it could not be imported.
         """
         if name not in self.facts:
-            raise CannotRun(self.problem or f"this release has no {name.replace('_', ' ')}")
+            reason = self.facts.get("problems", {}).get(name, "the probe did not look")
+            raise CannotRun(self.problem or f"{name.replace('_', ' ')}: {reason}")
         return self.facts[name]
 
     def source(self, file: str, name: str) -> str:

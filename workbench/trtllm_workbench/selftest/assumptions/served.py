@@ -12,6 +12,7 @@ from trtllm_truss.errors import TrussError
 from trtllm_truss.request_fields import Sampling
 from trtllm_workbench.selftest.bench.bench import PROMPTS, Bench, expect, greedy_body
 from trtllm_workbench.selftest.bench.calls import PREDICT
+from trtllm_workbench.selftest.bench.direct import DirectEngine
 from trtllm_workbench.selftest.bench.results import CannotRun, FellShort, Held
 from trtllm_workbench.selftest.checks import text
 
@@ -38,9 +39,9 @@ def started(bench: Bench) -> Held:
 def longest_prompt(bench: Bench) -> Held:
     """Send the engine the longest prompt, and one that is too long by a token."""
     longest = bench.prompt_tokens
-    bench.direct.generate(_prompt(bench, longest), 1)
+    _direct(bench).generate(_prompt(bench, longest), 1)
     try:
-        bench.direct.generate(_prompt(bench, longest + 1), 1)
+        _direct(bench).generate(_prompt(bench, longest + 1), 1)
     except TrussError:
         return Held(f"{longest} tokens were answered, {longest + 1} refused", {"tokens": longest})
     raise FellShort(f"a prompt of {longest + 1} tokens was answered; the limit here is {longest}")
@@ -63,7 +64,7 @@ def cached_tokens(bench: Bench) -> Held:
 
 def text_id(bench: Bench) -> Held:
     """Send the engine a request whose id begins with no digit."""
-    bench.direct.generate(bench.prompt_ids, 1, request_id=_TEXT_ID)
+    _direct(bench).generate(bench.prompt_ids, 1, request_id=_TEXT_ID)
     return Held("a request with a text as its id was answered")
 
 
@@ -101,9 +102,9 @@ def beams(bench: Bench) -> Held:
 
 def end_token(bench: Bench) -> Held:
     """End an answer by a token from its middle."""
-    ids = bench.direct.generate(bench.prompt_ids, _TOKENS).ids
+    ids = _direct(bench).generate(bench.prompt_ids, _TOKENS).ids
     token = ids[len(ids) // 2]
-    ended = bench.direct.generate(bench.prompt_ids, _TOKENS, end_id=token).ids
+    ended = _direct(bench).generate(bench.prompt_ids, _TOKENS, end_id=token).ids
     if ended != ids[: ids.index(token)]:
         raise FellShort(f"with end_id {token} the answer {ids} became {ended}")
     return Held(f"the answer ended after {len(ended)} of {len(ids)} tokens, without the end token")
@@ -144,14 +145,14 @@ def adapters(bench: Bench) -> Held:
     count = bench.adapters
     if not count:
         raise CannotRun("no lora_adapters are configured")
-    base = bench.direct.generate(bench.prompt_ids, _TOKENS).ids
+    base = _direct(bench).generate(bench.prompt_ids, _TOKENS).ids
     places: list[int] = []
     for number in range(1, count + 1):
-        ids = bench.direct.generate(bench.prompt_ids, _TOKENS, lora_task_id=number).ids
+        ids = _direct(bench).generate(bench.prompt_ids, _TOKENS, lora_task_id=number).ids
         if ids == base:
             raise FellShort(f"adapter {number} answers like the checkpoint: {base}")
         # As a graph captured without adapters goes on: the checkpoint's own next tokens.
-        after = bench.direct.generate([*bench.prompt_ids, ids[0]], _TOKENS - 1).ids
+        after = _direct(bench).generate([*bench.prompt_ids, ids[0]], _TOKENS - 1).ids
         if ids[0] != base[0] and ids[1:] in (base[1:], after):
             raise FellShort(
                 f"adapter {number} changes the first token only: {ids} where the checkpoint "
@@ -216,6 +217,17 @@ def context_of_the_parent(bench: Bench) -> Held:
     if max(found) not in _CONTEXT_MIB:
         raise FellShort(f"Triton's stub uses {max(found)} MiB of a GPU")
     return Held(f"Triton's stub uses {max(found)} MiB of a GPU", {"mib": max(found)})
+
+
+def _direct(bench: Bench) -> DirectEngine:
+    """Return the engine for requests of one beam.
+
+    Raises:
+        CannotRun: every request must have more.
+    """
+    if bench.kind == "checkpoint" and bench.beam_width > 1:
+        raise CannotRun(f"every request must have {bench.beam_width} beams here")
+    return bench.direct
 
 
 def _prompt(bench: Bench, length: int) -> list[int]:

@@ -1,7 +1,7 @@
 """Describe the installed TensorRT-LLM as one line of JSON: names, signatures, what it refuses.
 
 Runs as a program in the Python of TensorRT-LLM. A part that this release lacks, or that fails, is
-absent from the line. It needs no GPU and loads no model.
+absent from the line, and `problems` has the reason. It needs no GPU and loads no model.
 """
 
 import inspect
@@ -20,13 +20,18 @@ _PROGRAM_NAME = "selftest"
 def main() -> None:
     package = import_module("tensorrt_llm")
     assert package.__file__ is not None
-    facts: Facts = {"version": package.__version__, "folder": str(Path(package.__file__).parent)}
+    problems: dict[str, str] = {}
+    facts: Facts = {
+        "version": package.__version__,
+        "folder": str(Path(package.__file__).parent),
+        "problems": problems,
+    }
     for look in (_arguments, _request, _health, _graphs, _architectures):
         for name, read in look():
             try:
                 facts[name] = read()
             except Exception as error:  # noqa: BLE001 - absent is an answer
-                sys.stderr.write(f"{name}: {type(error).__name__}: {error}\n")
+                problems[name] = f"{type(error).__name__}: {error}"
     sys.stdout.write(f"\n{json.dumps(facts)}\n")
 
 
@@ -48,7 +53,7 @@ def _text(value: Any) -> str:
 
 def _arguments_object(**given: Any) -> Any:
     args = import_module("tensorrt_llm.llmapi").TorchLlmArgs
-    return args(model=_PROGRAM_NAME, **given)
+    return args(model=_PROGRAM_NAME, skip_tokenizer_init=True, **given)
 
 
 def _refuses(**given: Any) -> bool:
