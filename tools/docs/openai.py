@@ -15,7 +15,7 @@ from trtllm_truss.protocols.openai.fields import (
     SharedFields,
 )
 from trtllm_truss.protocols.responses import body as responses
-from trtllm_truss.protocols.responses import items
+from trtllm_truss.protocols.responses.body import ECHOED
 
 _INTRODUCTION = """\
 # OpenAI's API
@@ -190,7 +190,7 @@ def openai_page() -> str:
         _served(completions.CompletionFields, own_completion | shared),
         _unused(completions.UNUSED),
         _refused(completions.REFUSED),
-        _RESPONSES.format(echoed=", ".join(f"`{key}`" for key in sorted(items.ECHOED))),
+        _RESPONSES.format(echoed=", ".join(f"`{key}`" for key in sorted(ECHOED))),
         _served(responses.ResponsesFields, (own_responses | shared) - responses.REFUSED.keys()),
         _unused(responses.UNUSED),
         _refused(responses.REFUSED),

@@ -23,8 +23,7 @@ from trtllm_truss.errors import (
     QueueFull,
     TrussError,
 )
-from trtllm_truss.protocols.messages.adapter import MessagesAdapter
-from trtllm_truss.protocols.messages.answers import error_body
+from trtllm_truss.protocols.messages.adapter import MessagesAdapter, error_body
 from trtllm_truss.protocols.tool_use import ModelFormats
 from trtllm_truss.requests import FinishReason, GenerationEnd, TextDelta, Usage
 from trtllm_truss.tool_calls.registry import REASONING_FORMATS, TOOL_FORMATS

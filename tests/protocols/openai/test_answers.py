@@ -21,10 +21,9 @@ from trtllm_truss.errors import (
     QueueFull,
     TrussError,
 )
-from trtllm_truss.protocols.openai.answers import EventStream, WholeAnswer, error_body
+from trtllm_truss.protocols.openai.answers import EventStream, OpenAICall, WholeAnswer, error_body
 from trtllm_truss.protocols.openai.chat import parse_chat
 from trtllm_truss.protocols.openai.completions import parse_completion
-from trtllm_truss.protocols.openai.shapes import OpenAICall
 from trtllm_truss.requests import (
     Alternative,
     AnswerItem,

@@ -11,10 +11,10 @@ from openai.types.chat.completion_create_params import (
 )
 
 from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.protocols.openai.answers import OpenAICall
 from trtllm_truss.protocols.openai.chat import REFUSED, UNUSED, ChatFields, parse_chat
 from trtllm_truss.protocols.openai.fields import REFUSED_EXTENSIONS, UNUSED_EXTENSIONS
 from trtllm_truss.protocols.openai.messages import ECHOED
-from trtllm_truss.protocols.openai.shapes import OpenAICall
 from trtllm_truss.request_fields import Sampling
 from trtllm_truss.requests import REST_OF_CONTEXT, ChatFormat, Guide
 

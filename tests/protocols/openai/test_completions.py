@@ -11,13 +11,13 @@ from openai.types.completion_create_params import (
 )
 
 from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.protocols.openai.answers import OpenAICall
 from trtllm_truss.protocols.openai.completions import (
     REFUSED,
     UNUSED,
     CompletionFields,
     parse_completion,
 )
-from trtllm_truss.protocols.openai.shapes import OpenAICall
 
 
 def call(**fields: Any) -> OpenAICall:

@@ -19,11 +19,9 @@ from tests.tool_calls.parsing import FORMATS, cases
 from tokenizers import AddedToken, Tokenizer
 
 from trtllm_truss.endpoints.routes import build_routes
-from trtllm_truss.protocols.openai.adapter import OpenAIAdapter
-from trtllm_truss.protocols.openai.answers import EventStream
+from trtllm_truss.protocols.openai.adapter import MessageStream, OpenAIAdapter
+from trtllm_truss.protocols.openai.answers import EventStream, OpenAICall
 from trtllm_truss.protocols.openai.chat import parse_chat
-from trtllm_truss.protocols.openai.parsed_messages import MessageStream
-from trtllm_truss.protocols.openai.shapes import OpenAICall
 from trtllm_truss.protocols.tool_use import ModelFormats
 from trtllm_truss.requests import FinishReason, GenerationEnd, TextDelta, Token, Usage
 from trtllm_truss.settings.model import Serving

@@ -15,7 +15,7 @@ from openai.types.responses import (
 from openai.types.responses.response_input_item import FunctionCallOutput, Message
 
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.protocols.responses.items import _READERS, ECHOED, read_items
+from trtllm_truss.protocols.responses.body import _READERS, ECHOED, read_items
 
 REASONING = {
     "id": "rs_1",

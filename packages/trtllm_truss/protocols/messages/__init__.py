@@ -4,6 +4,6 @@ Written against Anthropic's API reference (https://platform.claude.com/docs/en/a
 types of its Python client, which the tests validate every produced object with.
 
 `fields` holds the body's fields, `conversation` reads its turns and `options` its tools, thinking
-and output format; `body` puts them together. `blocks` turns text into content blocks; `answers`
-builds messages, events and errors. `adapter` is the interface for endpoints.
+and output format; `body` puts them together. `adapter` turns text into content blocks, and these
+into messages and events.
 """

@@ -1,16 +1,319 @@
-"""Anthropic's Messages API as an endpoint uses it."""
+"""Answers of Anthropic's Messages API: content blocks, messages, events and errors.
+
+Events: https://platform.claude.com/docs/en/build-with-claude/streaming,
+errors: https://platform.claude.com/docs/en/api/errors
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import uuid
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trtllm_truss.errors import TrussError
-from trtllm_truss.protocols.base import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, Call, Defaults
-from trtllm_truss.protocols.messages.answers import MessageEvents, WholeMessage, error_body
-from trtllm_truss.protocols.messages.body import parse_messages
+from trtllm_truss.errors import (
+    BodyTooLarge,
+    ContextLengthExceeded,
+    DeadlineExceeded,
+    EngineUnavailable,
+    Overloaded,
+    QueueFull,
+    RequestError,
+    TrussError,
+)
+from trtllm_truss.protocols.base import (
+    JSON_MEDIA_TYPE,
+    SSE_MEDIA_TYPE,
+    Call,
+    Defaults,
+    WholeWriter,
+    sse_event,
+)
+from trtllm_truss.protocols.messages.body import MessagesCall, parse_messages
 from trtllm_truss.protocols.tool_use import ModelFormats
+from trtllm_truss.requests import AnswerItem, FinishReason, GenerationEnd, Usage
+from trtllm_truss.tool_calls.events import (
+    ArgumentsDelta,
+    CallEnded,
+    CallStarted,
+    Event,
+    ReasoningDelta,
+    TextDelta,
+    call_as_text,
+)
+from trtllm_truss.validation import is_unicode
+
+SIGNATURE = "unsigned"
+"""The signature of thoughts; nothing is signed, and some clients drop thoughts without one."""
+
+TEXT, THINKING, TOOL_USE = "text", "thinking", "tool_use"
+
+
+class BlockReader:
+    """Text of one answer to the events of its content blocks.
+
+    Args:
+        call: the call.
+
+    Attributes:
+        calls: the indexes of the blocks that are whole calls.
+        has_reasoned: whether there was thinking.
+    """
+
+    def __init__(self, call: MessagesCall) -> None:
+        self._call = call
+        self._parser = call.new_parser() if call.new_parser else None
+        self._index = -1
+        self._open: str | None = None
+        self.calls: set[int] = set()
+        self.has_reasoned = False
+
+    def feed(self, text: str) -> list[Json]:
+        """Return the events of more text."""
+        events = self._parser.feed(text) if self._parser else [TextDelta(text)]
+        return self._read(events)
+
+    def finish(self) -> list[Json]:
+        """Return the last events."""
+        found = self._read(self._parser.finish()) if self._parser else []
+        self._close(found)
+        return found
+
+    def stop_reason(self, end: GenerationEnd) -> str:
+        """Return the message's stop reason, once it is finished."""
+        if end.reason is FinishReason.LENGTH:
+            is_callers_limit = end.usage.completion_tokens >= self._call.request.max_tokens
+            return "max_tokens" if is_callers_limit else "model_context_window_exceeded"
+        if end.stop_word is not None:
+            return "stop_sequence"
+        return TOOL_USE if self.calls else "end_turn"
+
+    def _read(self, events: Iterable[Event]) -> list[Json]:
+        found: list[Json] = []
+        for event in events:
+            if isinstance(event, TextDelta):
+                if event.text:
+                    self._switch_to(TEXT, found)
+                    self._add_delta({"type": "text_delta", "text": event.text}, found)
+            elif isinstance(event, ReasoningDelta):
+                self.has_reasoned = True
+                self._switch_to(THINKING, found)
+                if self._call.shows_thinking:
+                    self._add_delta({"type": "thinking_delta", "thinking": event.text}, found)
+            else:
+                self._read_call(event, found)
+        return found
+
+    def _read_call(
+        self, event: CallStarted | ArgumentsDelta | CallEnded, found: list[Json]
+    ) -> None:
+        if isinstance(event, CallStarted):
+            self._close(found)
+            block = {"id": f"toolu_{uuid.uuid4().hex[:24]}", "name": event.name, "input": {}}
+            self._start({"type": TOOL_USE, **block}, found)
+        elif isinstance(event, ArgumentsDelta):
+            self._add_delta({"type": "input_json_delta", "partial_json": event.json}, found)
+        else:
+            if event.complete:
+                self.calls.add(self._index)
+            self._close(found)
+
+    def _switch_to(self, kind: str, found: list[Json]) -> None:
+        if self._open == kind:
+            return
+        self._close(found)
+        empty = {"text": ""} if kind == TEXT else {"thinking": "", "signature": ""}
+        self._start({"type": kind, **empty}, found)
+
+    def _start(self, block: Json, found: list[Json]) -> None:
+        self._index += 1
+        self._open = block["type"]
+        found.append({"type": "content_block_start", "index": self._index, "content_block": block})
+
+    def _add_delta(self, delta: Json, found: list[Json]) -> None:
+        found.append({"type": "content_block_delta", "index": self._index, "delta": delta})
+
+    def _close(self, found: list[Json]) -> None:
+        if self._open is None:
+            return
+        if self._open == THINKING:
+            self._add_delta({"type": "signature_delta", "signature": SIGNATURE}, found)
+        self._open = None
+        found.append({"type": "content_block_stop", "index": self._index})
+
+
+def join_blocks(reader: BlockReader, events: Iterable[Json]) -> list[Json]:
+    """Join all events of an answer to its content. A call that is not whole becomes text.
+
+    Args:
+        reader: the reader of the events, finished; its `calls` keep those of the content.
+        events: all of its events.
+    """
+    blocks: list[Json] = []
+    parts: list[list[str]] = []
+    for event in events:
+        if event["type"] == "content_block_start":
+            blocks.append(event["content_block"])
+            parts.append([])
+        elif event["type"] == "content_block_delta":
+            (_, kind), (_, part) = event["delta"].items()
+            if kind == "signature_delta":
+                blocks[-1]["signature"] = part
+            else:
+                parts[-1].append(part)
+    content: list[Json] = []
+    for index, (block, pieces) in enumerate(zip(blocks, parts, strict=True)):
+        text = "".join(pieces)
+        if block["type"] == TOOL_USE:
+            arguments = _arguments(text) if index in reader.calls else None
+            if arguments is not None:
+                content.append({**block, "input": arguments})
+                continue
+            reader.calls.discard(index)
+            text = call_as_text(block["name"], text)
+            block = {"type": TEXT, "text": ""}
+        if block["type"] == TEXT and content and content[-1]["type"] == TEXT:
+            content[-1][TEXT] += text
+        else:
+            content.append({**block, block["type"]: text})
+    return content
+
+
+def _arguments(text: str) -> Json | None:
+    """Return the arguments of a call as JSON can hold them, or None."""
+    try:
+        value = json.loads(text)
+        written = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict):
+        return None
+    return value if is_unicode(written) else json.loads(written.encode(errors="replace"))
+
+
+Json = dict[str, Any]
+
+_TYPES: tuple[tuple[type[TrussError], str], ...] = (
+    (BodyTooLarge, "request_too_large"),
+    (RequestError, "invalid_request_error"),
+    (QueueFull, "rate_limit_error"),
+    (EngineUnavailable, "overloaded_error"),
+    (Overloaded, "overloaded_error"),
+    (DeadlineExceeded, "timeout_error"),
+    (TrussError, "api_error"),
+)
+"""Anthropic's types of errors; the first match counts."""
+
+
+class WholeMessage(WholeWriter):
+    """Collects one answer into one message.
+
+    Args:
+        call: the call.
+        answer_id: unique, without the prefix.
+    """
+
+    def __init__(self, call: MessagesCall, answer_id: str) -> None:
+        super().__init__()
+        self._call = call
+        self._id = answer_id
+
+    def body(self) -> Json:
+        answer, end = self.ended(0)
+        reader = BlockReader(self._call)
+        content = join_blocks(reader, [*reader.feed(answer.text), *reader.finish()])
+        return {
+            **_message(self._call, self._id),
+            "content": content,
+            "stop_reason": reader.stop_reason(end),
+            "stop_sequence": end.stop_word,
+            "usage": _usage(end.usage, has_reasoned=reader.has_reasoned),
+        }
+
+
+class MessageEvents:
+    """Turns one answer into named server-sent events.
+
+    Args:
+        call: the call.
+        answer_id: unique, without the prefix.
+    """
+
+    def __init__(self, call: MessagesCall, answer_id: str) -> None:
+        self._call = call
+        self._id = answer_id
+        self._reader = BlockReader(call)
+        self._has_begun = False
+
+    def push(self, item: AnswerItem) -> bytes:
+        events: list[Json] = []
+        if not self._has_begun:
+            self._has_begun = True
+            # The tokens of the prompt are known at the end.
+            start = {**_message(self._call, self._id), "usage": _usage(Usage(0, 0))}
+            events.append({"type": "message_start", "message": start})
+        if not isinstance(item, GenerationEnd):
+            return _encode([*events, *self._reader.feed(item.text)])
+        events += self._reader.finish()
+        delta = {
+            "stop_reason": self._reader.stop_reason(item),
+            "stop_sequence": item.stop_word,
+        }
+        usage = _usage(item.usage, has_reasoned=self._reader.has_reasoned)
+        events.append({"type": "message_delta", "delta": delta, "usage": usage})
+        return _encode(events)
+
+    def end(self) -> bytes:
+        return _encode([{"type": "message_stop"}])
+
+    def error(self, error: TrussError) -> bytes:
+        """Return the last event of a failed stream; no `message_stop` follows."""
+        return _encode([{**error_body(error), "request_id": self._id}])
+
+
+def error_body(error: TrussError) -> Json:
+    """Build the body of an error response."""
+    message = error.message
+    if isinstance(error, ContextLengthExceeded):  # words that Claude Code and litellm look for
+        message = f"prompt is too long: {message}"
+    kind = next(name for cause, name in _TYPES if isinstance(error, cause))
+    return {"type": "error", "error": {"type": kind, "message": message}}
+
+
+def _message(call: MessagesCall, answer_id: str) -> Json:
+    """Return a message without content."""
+    return {
+        "id": f"msg_{answer_id}",
+        "type": "message",
+        "role": "assistant",
+        "model": call.model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+    }
+
+
+def _usage(usage: Usage, *, has_reasoned: bool = False) -> Json:
+    """Return the usage; `input_tokens` are those that were not in the cache.
+
+    Source: https://platform.claude.com/docs/en/build-with-claude/prompt-caching.
+    """
+    fields: Json = {
+        "input_tokens": usage.prompt_tokens - (usage.cached_tokens or 0),
+        "cache_creation_input_tokens": 0,
+        "output_tokens": usage.completion_tokens,
+    }
+    if usage.cached_tokens is not None:
+        fields["cache_read_input_tokens"] = usage.cached_tokens
+    if usage.reasoning_tokens is not None:
+        thinking_tokens = usage.reasoning_tokens if has_reasoned else 0
+        fields["output_tokens_details"] = {"thinking_tokens": thinking_tokens}
+    return fields
+
+
+def _encode(events: Iterable[Json]) -> bytes:
+    return b"".join(sse_event(event, event["type"]) for event in events)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,201 @@
-"""OpenAI's APIs as an endpoint uses them."""
+"""OpenAI's APIs as an endpoint uses them, and messages with reasoning and tool calls."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from trtllm_truss.errors import InvalidRequest, NotServed, TrussError
-from trtllm_truss.protocols.base import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, Call, Defaults
-from trtllm_truss.protocols.openai.answers import EventStream, WholeAnswer, error_body
+from trtllm_truss.protocols.base import (
+    JSON_MEDIA_TYPE,
+    SSE_MEDIA_TYPE,
+    Call,
+    CollectedAnswer,
+    Defaults,
+)
+from trtllm_truss.protocols.openai.answers import (
+    ChatShape,
+    EventStream,
+    OpenAICall,
+    UsageCount,
+    WholeAnswer,
+    chunk_choice,
+    error_body,
+)
 from trtllm_truss.protocols.openai.completions import parse_completion
-from trtllm_truss.protocols.openai.parsed_messages import MessageStream, WholeMessage
-from trtllm_truss.protocols.openai.shapes import OpenAICall
+from trtllm_truss.requests import AnswerItem, FinishReason, GenerationEnd, Token
+from trtllm_truss.tool_calls.events import (
+    ArgumentsDelta,
+    CallStarted,
+    Event,
+    ReasoningDelta,
+    TextDelta,
+    call_as_text,
+)
+from trtllm_truss.tool_calls.parser import OutputParser
+
+TOOL_CALLS = "tool_calls"
+Json = dict[str, Any]
+
+
+class MessageParser:
+    """Text of one answer to OpenAI's deltas.
+
+    Args:
+        parser: the parser of this answer.
+
+    Attributes:
+        complete: the indexes of the calls that have ended with whole arguments.
+        has_reasoned: whether there was reasoning.
+    """
+
+    def __init__(self, parser: OutputParser) -> None:
+        self._parser = parser
+        self.complete: set[int] = set()
+        self.has_reasoned = False
+
+    def feed(self, text: str) -> list[Json]:
+        """Read more text."""
+        return self._deltas(self._parser.feed(text))
+
+    def finish(self) -> list[Json]:
+        """End the text."""
+        return self._deltas(self._parser.finish())
+
+    def finish_reason(self, reason: FinishReason) -> str:
+        """Return the message's finish reason, once it is finished."""
+        if reason is FinishReason.STOP and self.complete:
+            return TOOL_CALLS
+        return reason.value
+
+    def _deltas(self, events: Iterable[Event]) -> list[Json]:
+        return [delta for event in events if (delta := self._delta(event))]
+
+    def _delta(self, event: Event) -> Json | None:
+        if isinstance(event, TextDelta):
+            return {"content": event.text}
+        if isinstance(event, ReasoningDelta):
+            self.has_reasoned = True
+            return {"reasoning_content": event.text}
+        if isinstance(event, CallStarted):
+            call = {
+                "index": event.index,
+                "id": f"call_{uuid.uuid4().hex[:24]}",
+                "type": "function",
+                "function": {"name": event.name, "arguments": ""},
+            }
+            return {TOOL_CALLS: [call]}
+        if isinstance(event, ArgumentsDelta):
+            function = {"arguments": event.json}
+            return {TOOL_CALLS: [{"index": event.index, "function": function}]}
+        if event.complete:
+            self.complete.add(event.index)
+        return None
+
+
+class MessageStream(EventStream):
+    """Turns the answers of one call into server-sent events. The first delta has no content."""
+
+    def __init__(self, call: OpenAICall, answer_id: str, created_s: int) -> None:
+        super().__init__(call, answer_id, created_s)
+        assert isinstance(call.shape, ChatShape)
+        self._shape = call.shape
+        self._messages: dict[int, MessageParser] = {}
+        self._tokens: dict[int, list[Token]] = {}
+
+    def push(self, item: AnswerItem) -> bytes:
+        index, events = item.index, b""
+        message = self._messages.get(index)
+        if message is None:
+            message = self._messages[index] = new_message(self.call)
+            self._tokens[index] = []
+            self.usage.add(item)
+            events = self.event([chunk_choice(index, {"role": "assistant", "content": None})])
+        if isinstance(item, GenerationEnd):
+            deltas = message.finish()
+            self.usage.add(item, has_reasoned=message.has_reasoned)
+            events += self._parts(index, deltas)
+            reason = message.finish_reason(item.reason)
+            log_probs = self._log_probs(index)
+            return events + self.event(
+                [chunk_choice(index, {}, log_probs=log_probs, reason=reason)]
+            )
+        self._tokens[index] += item.tokens
+        deltas = message.feed(item.text)
+        self.usage.add(item, has_reasoned=message.has_reasoned)
+        return events + self._parts(index, deltas)
+
+    def _parts(self, index: int, deltas: Iterable[Json]) -> bytes:
+        return b"".join(
+            self.event([chunk_choice(index, delta, log_probs=self._log_probs(index))])
+            for delta in deltas
+        )
+
+    def _log_probs(self, index: int) -> Json | None:
+        """Return the field `logprobs` of the tokens since the last event."""
+        tokens, self._tokens[index] = self._tokens[index], []
+        return self._shape.log_probs_of(tokens) if tokens else None
+
+
+class WholeMessage(WholeAnswer):
+    """Collects the answers of one call into one object."""
+
+    def choice(self, answer: CollectedAnswer, end: GenerationEnd, usage: UsageCount) -> Json:
+        assert isinstance(self.call.shape, ChatShape)
+        message = new_message(self.call)
+        fields = join_deltas([*message.feed(answer.text), *message.finish()], message.complete)
+        usage.add(end, has_reasoned=message.has_reasoned)
+        return {
+            "index": end.index,
+            "message": {"role": "assistant", **fields, "refusal": None},
+            "logprobs": self.call.shape.log_probs_of(answer.tokens),
+            "finish_reason": message.finish_reason(end.reason),
+        }
+
+
+def new_message(call: OpenAICall) -> MessageParser:
+    """Begin the message of one answer."""
+    assert call.new_parser is not None
+    return MessageParser(call.new_parser())
+
+
+def join_deltas(deltas: Iterable[Json], complete: Collection[int]) -> Json:
+    """Join deltas to the fields of a message.
+
+    Content is null if the message has only calls. A call that was cut off becomes text.
+
+    Args:
+        deltas: all deltas of the message.
+        complete: the indexes of complete calls.
+    """
+    content, reasoning = [], []
+    calls: dict[int, Json] = {}
+    for delta in deltas:
+        content.append(delta.get("content", ""))
+        reasoning.append(delta.get("reasoning_content", ""))
+        for call in delta.get(TOOL_CALLS, ()):
+            known = calls.setdefault(call["index"], call)
+            if known is not call:
+                known["function"]["arguments"] += call["function"]["arguments"]
+    for index in sorted(calls.keys() - complete):
+        function = calls.pop(index)["function"]
+        content.append(call_as_text(function["name"], function["arguments"]))
+    fields: Json = {"content": "".join(content)}
+    if thoughts := "".join(reasoning):
+        fields["reasoning_content"] = thoughts
+    if calls:
+        fields["content"] = fields["content"] or None
+        fields[TOOL_CALLS] = [_without_index(call) for call in calls.values()]
+    return fields
+
+
+def _without_index(call: Json) -> Json:
+    return {name: value for name, value in call.items() if name != "index"}
+
 
 logger = logging.getLogger(__name__)
 

@@ -10,6 +10,7 @@ from pydantic import Field
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.fields import Unsupported, check_length
 from trtllm_truss.protocols.limits import MAX_PROMPTS
+from trtllm_truss.protocols.openai.answers import CompletionShape, OpenAICall
 from trtllm_truss.protocols.openai.fields import (
     REFUSED_EXTENSIONS,
     UNUSED_EXTENSIONS,
@@ -21,7 +22,6 @@ from trtllm_truss.protocols.openai.generation import (
     generation_arguments,
     stream_options,
 )
-from trtllm_truss.protocols.openai.shapes import CompletionShape, OpenAICall
 from trtllm_truss.request_fields import INT32_MAX
 from trtllm_truss.requests import GenerationRequest
 from trtllm_truss.validation import is_unicode, shown
