@@ -132,7 +132,15 @@ async def test_alternatives_are_those_of_all_tokens():
     assert chunk.alternatives == (((0, 0.0),), ((1, 1.0),), ((2, 2.0),))
 
 
-def response(request_id, *tokens, final=False, cached=None):
+METRICS = (
+    ("kv_cache_alloc_total_blocks", "INT32", "i"),
+    ("first_token_time_ns", "INT64", "q"),
+    ("acceptance_rate", "FP32", "f"),
+    ("total_draft_tokens", "INT32", "i"),
+)
+
+
+def response(request_id, *tokens, final=False, cached=None, metrics=None):
     """Build what a backend sends: tokens, perhaps the last ones, or an empty response."""
     infer = service_pb2.ModelInferResponse(model_name="tensorrt_llm", id=request_id)
     if tokens:
@@ -141,6 +149,9 @@ def response(request_id, *tokens, final=False, cached=None):
     if cached is not None:
         infer.outputs.add(name="kv_cache_reused_blocks", datatype="INT32", shape=[1, 1])
         infer.raw_output_contents.append(struct.pack("<i", cached))
+    for name, datatype, code in METRICS if metrics is not None else ():
+        infer.outputs.add(name=name, datatype=datatype, shape=[1, 1])
+        infer.raw_output_contents.append(struct.pack(f"<{code}", metrics))
     infer.parameters["triton_final_response"].bool_param = final or not tokens
     return service_pb2.ModelStreamInferResponse(infer_response=infer).SerializeToString()
 
@@ -202,14 +213,14 @@ async def test_each_request_is_told_of_the_cache(ends_at_once):
     assert told == [30, 30, None, 30]
 
 
-async def test_tokens_with_a_report_of_the_cache_are_parsed_once(monkeypatch):
-    """TensorRT-LLM repeats it in each response; the first one counts."""
+async def test_tokens_with_metrics_are_parsed_once(monkeypatch):
+    """TensorRT-LLM repeats them in each response, and changes some; the first count is read."""
     parsed, parse = [], response_stream._parse
     monkeypatch.setattr(response_stream, "_parse", lambda data: parsed.append(1) or parse(data))
     answer = ResponseStream(request_id="a")
     for token in range(1000, 1050):
-        answer.message(response("a", token, cached=30))
-    answer.message(response("a", 2000, cached=33))  # it resumes an evicted request
+        answer.message(response("a", token, cached=30, metrics=token))
+    answer.message(response("a", 2000, cached=33, metrics=7))  # it resumes an evicted request
     chunk = await answer.next()
     assert chunk.token_ids == (*range(1000, 1050), 2000)
     assert chunk.cached == 30

@@ -14,7 +14,7 @@ from trtllm_truss.errors import EngineUnavailable, InternalError, TrussError
 from trtllm_truss.triton.client.failures import from_status, from_stream_text, unavailable
 from trtllm_truss.triton.client.grpc_status import StatusCode
 from trtllm_truss.triton.client.request import EngineChunk
-from trtllm_truss.triton.client.tensors import decode_response, pack_ids
+from trtllm_truss.triton.client.tensors import decode_response, pack_ids, unread_bytes
 from trtllm_truss.triton.protobuf import service_pb2
 
 _parse = service_pb2.ModelStreamInferResponse.FromString
@@ -212,7 +212,8 @@ class ResponseReader:
     While tokens stream, a message differs from an earlier one with as many tokens in their bytes
     alone. The first one, and the last one with or without a token, differ from those of another
     request in the bytes of the id too. Such a message is recognised by its bytes and not parsed: a
-    tenth of the time. One that tells of the KV cache is recognised within its request only.
+    tenth of the time. One that tells of the KV cache is recognised within its request only, and by
+    its bytes before the metrics that nothing reads: speculation changes them at each step.
 
     Args:
         request_id: the only id accepted; None accepts any.
@@ -223,7 +224,8 @@ class ResponseReader:
 
     def __init__(self, request_id: str | None = None, like: ResponseReader | None = None) -> None:
         self._request_id = request_id
-        self._around: dict[int, tuple[bytes, bytes]] = {}  # the tokens, by the size in bytes
+        # Bytes before and after the tokens, and the number of further ones; by the size in bytes.
+        self._around: dict[int, tuple[bytes, bytes, int]] = {}
         self._own: set[int] = set()  # sizes of those that another request must parse
         self._last = b"", b""  # around the token of a last message
         self._final: bytes | None = None
@@ -231,8 +233,8 @@ class ResponseReader:
             ids = like._request_id.encode(), request_id.encode()
             if len(ids[0]) == len(ids[1]):
                 self._around = {
-                    size: (head.replace(*ids), tail.replace(*ids))
-                    for size, (head, tail) in like._around.items()
+                    size: (head.replace(*ids), tail.replace(*ids), unread)
+                    for size, (head, tail, unread) in like._around.items()
                     if size not in like._own
                 }
                 self._last = like._last[0].replace(*ids), like._last[1].replace(*ids)
@@ -241,10 +243,13 @@ class ResponseReader:
     def read_tokens(self, payload: bytes, into: array[int]) -> bool:
         """Append the tokens of a message whose other bytes are known; return False for others."""
         around = self._around.get(len(payload))
-        if around is None or not (payload.startswith(around[0]) and payload.endswith(around[1])):
+        if around is None:
             return False
-        head, tail = around
-        into.frombytes(payload[len(head) : len(payload) - len(tail)])
+        head, tail, unread = around
+        end = len(payload) - len(tail) - unread
+        if not (payload.startswith(head) and payload.startswith(tail, end)):
+            return False
+        into.frombytes(payload[len(head) : end])
         return True
 
     def read(self, payload: bytes) -> EngineChunk:
@@ -267,21 +272,21 @@ class ResponseReader:
         if self._request_id is not None and response.id != self._request_id:
             raise ValueError(f"its id is {response.id!r} instead of {self._request_id!r}")
         chunk = decode_response(response)
-        self._remember(payload, chunk)
+        self._remember(payload, chunk, 0 if chunk.cached is None else unread_bytes(response))
         return chunk
 
-    def _remember(self, payload: bytes, chunk: EngineChunk) -> None:
+    def _remember(self, payload: bytes, chunk: EngineChunk, unread: int) -> None:
         if chunk == _FINAL_CHUNK:
             self._final = payload
         if not chunk.token_ids or chunk.log_probs:
             return
-        tokens = pack_ids(chunk.token_ids)
+        tokens, end = pack_ids(chunk.token_ids), len(payload) - unread
         start = payload.find(tokens)
-        if start != payload.rfind(tokens):  # they cannot be told from the rest
+        if start != payload.rfind(tokens, 0, end):  # they cannot be told from the rest
             return
-        around = payload[:start], payload[start + len(tokens) :]
+        head, tail = payload[:start], payload[start + len(tokens) : end]
         if not chunk.final and len(self._around) < _MOST_KINDS:
-            self._around[len(payload)] = around
+            self._around[len(payload)] = head, tail, unread
             (self._own.discard if chunk.cached is None else self._own.add)(len(payload))
         elif chunk.final and len(chunk.token_ids) == 1 and chunk.cached is None:
-            self._last = around
+            self._last = head, tail

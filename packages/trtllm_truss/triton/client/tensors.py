@@ -68,6 +68,8 @@ _SEEDS = [name for row in SAMPLING if row.effect == "seed" for name in row.tenso
 _GUIDE = ("guided_decoding_guide_type", "guided_decoding_guide")
 _OUTPUTS = ("output_ids", "sequence_length")
 _LOG_PROBS = ("cum_log_probs", "output_log_probs")
+_READ = {*_OUTPUTS, *_LOG_PROBS, _TOP_IDS, _TOP_VALUES, *_REUSE}
+_RAW_HEAD_BYTES = 2  # tag and length of a scalar, in the message's last field
 
 
 def encode_request(request: EngineRequest, *, model_name: str, declared: frozenset[str]) -> bytes:
@@ -201,6 +203,21 @@ def decode_response(response: service_pb2.ModelInferResponse) -> EngineChunk:
         alternatives=_alternatives(top) if top else (),
         cached=cached,
     )
+
+
+def unread_bytes(response: service_pb2.ModelInferResponse) -> int:
+    """Return the size of what `decode_response` ignores at the end of a serialized response.
+
+    TensorRT-LLM's backend sends its metrics of a request together, in each response.
+    """
+    size = 0
+    for output, raw in zip(
+        reversed(response.outputs), reversed(response.raw_output_contents), strict=True
+    ):
+        if output.name in _READ:
+            break
+        size += len(raw) + _RAW_HEAD_BYTES
+    return size
 
 
 def _alternatives(
