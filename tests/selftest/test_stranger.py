@@ -20,6 +20,7 @@ from trtllm_truss.machine.describe import describe
 from trtllm_truss.machine.gpus import Gpus
 from trtllm_truss.machine.runtime import Runtime
 from trtllm_workbench.cli.main import main
+from trtllm_workbench.selftest.probing import probe
 from trtllm_workbench.selftest.spawning import Spawned, spawn
 from trtllm_workbench.selftest.stranger import PUBLIC_VERSION, VOCABULARY, scrubbed
 
@@ -103,6 +104,13 @@ def test_it_needs_no_extra() -> None:
     )
     assert ended.returncode == 0, ended.stderr
     assert "--machine" in ended.stdout
+
+
+def test_lines_of_a_log_are_no_answer(tmp_path: Path) -> None:
+    program = 'import sys; print("{\\"a\\": 1}"); print("{not JSON"); sys.exit(int(sys.argv[1]))'
+    command = [sys.executable, "-c", program]
+    assert probe([*command, "0"], {}, tmp_path, 60).found == {"a": 1}
+    assert probe([*command, "3"], {}, tmp_path, 60).found is None
 
 
 def leaves(value: Any) -> Iterator[Any]:

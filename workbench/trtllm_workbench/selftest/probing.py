@@ -7,6 +7,7 @@ import secrets
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,10 +34,11 @@ class Probed:
     @property
     def found(self) -> Mapping[str, Any] | None:
         """The last line of JSON in the output; None if there is none or the program failed."""
-        for line in reversed(self.output.splitlines()):
-            if self.status == 0 and line.startswith("{"):
-                content: Mapping[str, Any] = json.loads(line)
-                return content
+        for line in reversed(self.output.splitlines() if self.status == 0 else []):
+            if line.startswith("{"):
+                with suppress(ValueError):  # a library may log such lines
+                    content: Mapping[str, Any] = json.loads(line)
+                    return content
         return None
 
 

@@ -258,9 +258,8 @@ ENGINES: tuple[Assumption, ...] = (
         since="1.1",
         sentence="XGrammar drops the oldest guides above `XGRAMMAR_CACHE_LIMIT_GB`, by default 1",
         source=(
-            "TL `cpp/tensorrt_llm/batch_manager/guidedDecoder.cpp` 2a9abd95 and "
-            "`tensorrt_llm/_torch/pyexecutor/grammar_matcher.py` near 1.1 (before pull request "
-            "7893, September 2025); without a limit in 1.0.0rc4"
+            "TL `cpp/tensorrt_llm/batch_manager/guidedDecoder.cpp` near 1.1.0rc6 and at 2a9abd95, "
+            "`tensorrt_llm/_torch/pyexecutor/grammar_matcher.py` near 1.1; no limit in 1.0.0rc4"
         ),
         otherwise="the engine's memory grows with each new guide",
         check=OfLibrary(_TEXT, library_says("XGRAMMAR_CACHE_LIMIT_GB")),
