@@ -26,7 +26,7 @@ from tests.support.waiting import settles
 from trtllm_truss.backends.llm_api.engine import LlmEngine
 from trtllm_truss.backends.llm_api.request import LlmRequest, read_llm_request
 from trtllm_truss.backends.llm_api.sampling_params import sampling_params
-from trtllm_truss.backends.token_model.tensors import UnsupportedRequest
+from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.text.tokenizer import load_tokenizer
 
 ALL_OUTPUTS = (
@@ -241,7 +241,7 @@ def test_refused_requests_name_the_input(
     caller = Caller()
     try:
         engine.submit(read(engine, **inputs), caller)
-    except UnsupportedRequest as refusal:
+    except InvalidRequest as refusal:
         caller.fail(str(refusal), caller_at_fault=True)
 
     assert message in str(caller.wait().error)
@@ -254,7 +254,7 @@ def test_log_probs_of_beams_need_a_batch_of_one(engine: LlmEngine) -> None:
     asked = {"beam_width": 2, "return_log_probs": True, "end_id": END_ID}
     settings = engine._settings
 
-    with pytest.raises(UnsupportedRequest, match="log probabilities of beams are not supported"):
+    with pytest.raises(InvalidRequest, match="log probabilities of beams are not supported"):
         read_llm_request("", tensors(PROMPT, 8, **asked), ALL_OUTPUTS, limits, settings)
     alone = replace(settings, llm_args={**settings.llm_args, "max_batch_size": 1})
     assert read_llm_request("", tensors(PROMPT, 8, **asked), ALL_OUTPUTS, limits, alone)

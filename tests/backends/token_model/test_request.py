@@ -17,7 +17,7 @@ from tests.backends.token_model.backend_requests import (
 )
 
 from trtllm_truss.backends.token_model.request import Limits, read_request
-from trtllm_truss.backends.token_model.tensors import UnsupportedRequest
+from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.request_fields import SAMPLING, RequestField
 from trtllm_truss.requests import Guide
 
@@ -127,7 +127,7 @@ def test_outputs_are_made_only_if_requested_and_asked_for() -> None:
     ],
 )
 def test_invalid_inputs_are_named(inputs: dict[str, Any], message: str) -> None:
-    with pytest.raises(UnsupportedRequest, match=message):
+    with pytest.raises(InvalidRequest, match=message):
         request(**inputs)
 
 
@@ -177,7 +177,7 @@ def test_the_guide_type_json_is_any_object_or_array() -> None:
     ],
 )
 def test_guides_that_are_refused_unseen(inputs: dict[str, Any], message: str) -> None:
-    with pytest.raises(UnsupportedRequest, match=message):
+    with pytest.raises(InvalidRequest, match=message):
         request(**inputs)
 
 
@@ -185,7 +185,7 @@ def test_guides_that_are_refused_unseen(inputs: dict[str, Any], message: str) ->
 def test_mandatory_outputs(name: str) -> None:
     others = tuple(output for output in OUTPUTS if output != name)
     with pytest.raises(
-        UnsupportedRequest, match=f"{name} tensor must be present in list of output tensors"
+        InvalidRequest, match=f"{name} tensor must be present in list of output tensors"
     ):
         request(outputs=others)
 
@@ -193,7 +193,7 @@ def test_mandatory_outputs(name: str) -> None:
 @pytest.mark.parametrize("name", ["input_ids", "request_output_len"])
 def test_mandatory_inputs(name: str) -> None:
     given = type(tensors())({key: array for key, array in tensors() if key != name})
-    with pytest.raises(UnsupportedRequest, match=f"{name} is not present in the request"):
+    with pytest.raises(InvalidRequest, match=f"{name} is not present in the request"):
         read_request("", given, OUTPUTS, LIMITS)
 
 
@@ -217,7 +217,7 @@ UNSUPPORTED = {
 @pytest.mark.parametrize("name", UNSUPPORTED)
 def test_unsupported_inputs_are_named(name: str) -> None:
     with pytest.raises(
-        UnsupportedRequest, match=f"{name} is not supported by the CPU engine; leave it out"
+        InvalidRequest, match=f"{name} is not supported by the CPU engine; leave it out"
     ):
         request(**{name: UNSUPPORTED[name][0]})
 
@@ -236,7 +236,7 @@ def test_a_request_larger_than_the_kv_cache_is_refused() -> None:
     most = 320 - len(PROMPT) + 1
 
     assert request(output_len=most, limits=limits).kv_cache_tokens == 320
-    with pytest.raises(UnsupportedRequest, match="need 321 tokens of KV cache, which holds 320"):
+    with pytest.raises(InvalidRequest, match="need 321 tokens of KV cache, which holds 320"):
         request(output_len=most + 1, limits=limits)
-    with pytest.raises(UnsupportedRequest, match="beam_width 2"):
+    with pytest.raises(InvalidRequest, match="beam_width 2"):
         request(output_len=most, limits=limits, beam_width=2, end_id=2)

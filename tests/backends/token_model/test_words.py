@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.backends.token_model.backend_requests import word_list
 
-from trtllm_truss.backends.token_model.tensors import UnsupportedRequest
 from trtllm_truss.backends.token_model.words import StopWords, read_words
+from trtllm_truss.errors import InvalidRequest
 
 TOKENS = st.integers(0, 3)
 WORDS = st.lists(st.lists(TOKENS, min_size=1, max_size=3), min_size=1, max_size=3)
@@ -44,7 +44,7 @@ def test_written_lists_are_read_unchanged(words: list[list[int]]) -> None:
     ],
 )
 def test_malformed_lists_are_refused(rows: list[list[list[int]]], message: str) -> None:
-    with pytest.raises(UnsupportedRequest, match=f"^stop_words_list.*{message}"):
+    with pytest.raises(InvalidRequest, match=f"^stop_words_list.*{message}"):
         read_words("stop_words_list", np.array(rows, np.int32))
 
 

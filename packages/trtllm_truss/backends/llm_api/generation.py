@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import math
-import time
 from typing import Any
 
 from trtllm_truss.backends.llm_api.request import LlmRequest, wants_log_probs
-from trtllm_truss.backends.token_model.responses import (
-    Beam,
-    Outputs,
-    ResponseSender,
-    build_outputs,
-    send_empty,
-)
-from trtllm_truss.backends.token_model.words import StopWords
+from trtllm_truss.backends.token_model.responses import ResponseSender, send_empty
+from trtllm_truss.backends.token_model.running import RunningRequest
 
 
-class Generation:
-    """A request between its first and its final response; for the event loop's thread.
+class Generation(RunningRequest):
+    """A running request of the LLM; for the event loop's thread.
 
     Attributes:
         aborted: `abort` was called.
@@ -28,27 +20,14 @@ class Generation:
     def __init__(
         self, request: LlmRequest, sender: ResponseSender, *, normalize_log_probs: bool = True
     ) -> None:
-        self.request = request.generation
+        super().__init__(request.generation, sender, normalize_log_probs=normalize_log_probs)
         self.llm_request = request
-        self.sender = sender
         self.aborted = False
         self.ended = False
-        self._normalize_log_probs = normalize_log_probs
         self._wants_log_probs = wants_log_probs(self.request)
         self._result: Any = None
-        width = self.request.sampling.beam_width
-        self._beams = [Beam() for _ in range(width)]
-        prompt = self.request.prompt.tolist()
-        self._stop_words = [StopWords(self.request.stop_words, prompt) for _ in range(width)]
-        self._read = [0] * width
-        self._complete = [False] * width
-        self._sent = 0
-        self._tells_cached = True
-        self._sent_at = -math.inf
-
-    @property
-    def generated(self) -> int:
-        return len(self._beams[0].tokens)
+        self._read = [0] * len(self.beams)
+        self._complete = [False] * len(self.beams)
 
     def begin(self, result: Any) -> None:
         """Take the `RequestOutput` that `abort` refers to."""
@@ -66,7 +45,7 @@ class Generation:
         """
         if self.ended:
             return
-        for index, output in enumerate(result.outputs[: len(self._beams)]):
+        for index, output in enumerate(result.outputs[: len(self.beams)]):
             self._append(index, output)
         reason = result.outputs[0].finish_reason
         finished = bool(result.finished)
@@ -76,11 +55,8 @@ class Generation:
             self._send(final=True)
             if not finished:
                 self.abort()
-        elif self.request.streaming and self.generated > self._sent:
-            now = time.monotonic()
-            if now >= self._sent_at + interval_s:
-                self._sent_at = now
-                self._send(final=False)
+        elif self.generated > self.sent and self.is_due(interval_s):
+            self._send(final=False)
 
     def abort(self) -> None:
         """Abort the request; the engine sends a last response in a later step."""
@@ -109,7 +85,6 @@ class Generation:
 
     def _append(self, index: int, output: Any) -> None:
         """Add new tokens up to the end token (excluded) or a stop word's last one (included)."""
-        beam, stop_words = self._beams[index], self._stop_words[index]
         read = self._read[index]
         tokens = output.token_ids[read:]  # empty if the library has cut the list
         log_probs = output.logprobs[read:] if self._wants_log_probs and output.logprobs else ()
@@ -119,14 +94,11 @@ class Generation:
             if self._wants_log_probs and position >= len(log_probs):
                 return  # they arrive later
             self._read[index] += 1
-            if token == self.request.end_id:
-                self._complete[index] = True
-                return
-            beam.tokens.append(int(token))
+            log_prob, top = None, []
             if self._wants_log_probs:
-                beam.log_probs.append(_log_prob(log_probs[position], token))
-                beam.top.append(_top(log_probs[position], self.request.top_log_probs))
-            self._complete[index] = stop_words.complete(token)
+                log_prob = _log_prob(log_probs[position], token)
+                top = _top(log_probs[position], self.request.top_log_probs)
+            self._complete[index] = self.add(int(token), log_prob, top, beam=index)
 
     def _end_early(self, reason: str) -> None:
         if self.aborted:
@@ -136,20 +108,8 @@ class Generation:
 
     def _send(self, *, final: bool) -> None:
         self.ended = final
-        sent, self._sent = self._sent, self.generated
-        tells, self._tells_cached = self._tells_cached, False
         # `GenerationResultBase` of tensorrt_llm/executor/result.py has it from 1.2 on.
-        cached = getattr(self._result, "cached_tokens", None) if tells else None
-        self.sender.send(self._outputs(sent, cached), final=final)
-
-    def _outputs(self, sent: int, cached_tokens: int | None) -> Outputs:
-        return build_outputs(
-            self.request,
-            self._beams,
-            first_new=sent if self.request.streaming else 0,
-            normalize_log_probs=self._normalize_log_probs,
-            cached_tokens=cached_tokens,
-        )
+        self.send(final=final, cached_tokens=getattr(self._result, "cached_tokens", None))
 
 
 def _top(entry: Any, count: int) -> list[tuple[int, float]]:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from trtllm_truss.backends.token_model.parameters import ParameterError
+from trtllm_truss.backends.parameters import ParameterError
 from trtllm_truss.engines.checkpoint.samplers import honours_penalties
 
 _MPI_VARIABLES = re.compile(

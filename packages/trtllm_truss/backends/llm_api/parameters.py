@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trtllm_truss.backends.token_model.parameters import (
+from trtllm_truss.backends.parameters import (
     ParameterError,
     Parameters,
     boolean,

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtllm_truss.backends.llm_api.parameters import Adapter, LlmSettings
+from trtllm_truss.backends.tensors import Tensors
 from trtllm_truss.backends.token_model.request import (
     GUIDE_TYPE,
     GenerationRequest,
@@ -16,8 +17,8 @@ from trtllm_truss.backends.token_model.request import (
     read_request,
 )
 from trtllm_truss.backends.token_model.sampling import Sampling
-from trtllm_truss.backends.token_model.tensors import Tensors, UnsupportedRequest
 from trtllm_truss.backends.token_model.words import Word, read_words
+from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.request_fields import SAMPLING
 
 SERVED = frozenset({"lora_task_id", "embedding_bias", "num_top_logprobs"})
@@ -56,14 +57,14 @@ def read_llm_request(
     """Read and validate one request, by the names of TensorRT-LLM's `tensorrt_llm` model.
 
     Raises:
-        UnsupportedRequest: it cannot be served; the caller is at fault.
+        InvalidRequest: it cannot be served; the caller is at fault.
     """
     generation = read_request(request_id, tensors, requested_outputs, limits)
     _check_beams(generation, limits, settings)
     if "bad_words_list" not in limits.served:
         _check_penalties(generation.sampling)
     if generation.guide is not None and not settings.guides:
-        raise UnsupportedRequest(
+        raise InvalidRequest(
             f"{GUIDE_TYPE} is not supported: the engine was started without "
             "guided_decoding_backend; set it, or leave the guide out."
         )
@@ -90,12 +91,12 @@ def _check_beams(request: GenerationRequest, limits: Limits, settings: LlmSettin
     """
     width = request.sampling.beam_width
     if width != limits.max_beam_width:
-        raise UnsupportedRequest(
+        raise InvalidRequest(
             f"beam_width is {width}; {limits.engine} serves one width only, "
             f"max_beam_width {limits.max_beam_width}."
         )
     if width > 1 and wants_log_probs(request) and settings.llm_args.get("max_batch_size") != 1:
-        raise UnsupportedRequest(
+        raise InvalidRequest(
             "log probabilities of beams are not supported with max_batch_size above 1; leave out "
             "return_log_probs and num_top_logprobs, or set runtime.max_batch_size: 1."
         )
@@ -105,7 +106,7 @@ def _check_penalties(sampling: Sampling) -> None:
     for row in SAMPLING:
         value = getattr(sampling, row.attribute)
         if row.effect == "penalty" and row.changes(value):
-            raise UnsupportedRequest(
+            raise InvalidRequest(
                 f"{row.name} {value} is not supported by the PyTorch sampler of this TensorRT-LLM; "
                 "leave it out, or set sampler_type TRTLLMSampler in runtime.llm_args."
             )
@@ -115,7 +116,7 @@ def _read_bad_words(tensors: Tensors) -> tuple[Word, ...]:
     words = read_words("bad_words_list", tensors.array("bad_words_list"))
     for word in words:
         if len(word) > 1:
-            raise UnsupportedRequest(
+            raise InvalidRequest(
                 f"bad_words_list has a word of {len(word)} tokens, which is not supported by the "
                 "LLM API; send words of one token."
             )
@@ -127,7 +128,7 @@ def _read_embedding_bias(tensors: Tensors, limits: Limits) -> NDArray[np.float32
     if bias is None or not bias.any():
         return None
     if bias.size != limits.vocab_size:
-        raise UnsupportedRequest(
+        raise InvalidRequest(
             f"embedding_bias has {bias.size} values; send one for each of the "
             f"{limits.vocab_size} tokens."
         )
@@ -141,5 +142,5 @@ def _read_adapter(tensors: Tensors, settings: LlmSettings) -> tuple[int, Adapter
     adapter = settings.adapters.get(number)
     if adapter is None:
         known = ", ".join(map(str, sorted(settings.adapters))) or "none"
-        raise UnsupportedRequest(f"lora_task_id {number} is unknown; known ids: {known}.")
+        raise InvalidRequest(f"lora_task_id {number} is unknown; known ids: {known}.")
     return number, adapter

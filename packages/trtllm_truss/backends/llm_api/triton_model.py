@@ -16,8 +16,8 @@ from trtllm_truss.backends.llm_api.request import (
     SERVED_WITH_PENALTIES,
     read_llm_request,
 )
+from trtllm_truss.backends.tensors import Tensors
 from trtllm_truss.backends.token_model.responses import ResponseSender
-from trtllm_truss.backends.token_model.tensors import Tensors
 from trtllm_truss.backends.token_model.triton import TokenModel
 
 logger = logging.getLogger(__package__)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtllm_truss.backends.token_model.parameters import (
+from trtllm_truss.backends.parameters import (
     ParameterError,
     Parameters,
     boolean,

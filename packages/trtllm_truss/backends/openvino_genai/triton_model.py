@@ -10,9 +10,9 @@ from trtllm_truss.backends.kill_parent_on_death import KillParentOnDeath
 from trtllm_truss.backends.openvino_genai.engine import Engine
 from trtllm_truss.backends.openvino_genai.parameters import read_settings
 from trtllm_truss.backends.openvino_genai.scheduler import Scheduler
+from trtllm_truss.backends.tensors import Tensors
 from trtllm_truss.backends.token_model.request import read_request
 from trtllm_truss.backends.token_model.responses import ResponseSender
-from trtllm_truss.backends.token_model.tensors import Tensors
 from trtllm_truss.backends.token_model.triton import TokenModel
 from trtllm_truss.guides.guide import GUIDE_BYTES
 

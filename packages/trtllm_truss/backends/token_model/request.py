@@ -9,10 +9,11 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from trtllm_truss.backends.tensors import Tensors
 from trtllm_truss.backends.token_model.sampling import Sampling, read_sampling
-from trtllm_truss.backends.token_model.tensors import Tensors, UnsupportedRequest
 from trtllm_truss.backends.token_model.unsupported import validate_capabilities
 from trtllm_truss.backends.token_model.words import Word, read_words
+from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.requests import Guide, Language
 
 MAX_TOP_LOG_PROBS = 20
@@ -105,14 +106,14 @@ def read_request(
     """Read and validate one request, by the names of TensorRT-LLM's `tensorrt_llm` model.
 
     Raises:
-        UnsupportedRequest: it cannot be served; the caller is at fault.
+        InvalidRequest: it cannot be served; the caller is at fault.
     """
     validate_capabilities(tensors, limits.engine, limits.served)
     prompt = _read_prompt(tensors, limits)
     sampling = read_sampling(tensors, limits.max_beam_width, limits.engine)
     streaming = tensors.flag("streaming", False)
     if streaming and sampling.beam_width > 1:
-        raise UnsupportedRequest(
+        raise InvalidRequest(
             f"Streaming mode is only supported with beam width of 1 by {limits.engine}."
         )
     end_id = tensors.integer("end_id", -1)
@@ -140,34 +141,34 @@ def read_request(
 def _read_prompt(tensors: Tensors, limits: Limits) -> NDArray[np.int64]:
     ids = tensors.array("input_ids")
     if ids is None:
-        raise UnsupportedRequest("input_ids is not present in the request.")
+        raise InvalidRequest("input_ids is not present in the request.")
     if ids.ndim != 2 or ids.shape[0] != 1:
-        raise UnsupportedRequest(
+        raise InvalidRequest(
             f"input_ids has shape {list(ids.shape)}; send [1, n], one prompt a request."
         )
     length = tensors.integer("input_lengths", ids.shape[1])
     if not 1 <= length <= ids.shape[1]:
-        raise UnsupportedRequest(
+        raise InvalidRequest(
             f"input_lengths is {length}; with input_ids of {ids.shape[1]} tokens it must be from "
             f"1 to {ids.shape[1]}."
         )
     if length > limits.longest_prompt:
-        raise UnsupportedRequest(
+        raise InvalidRequest(
             f"Prompt length ({length}) exceeds maximum input length ({limits.longest_prompt})."
         )
     prompt = ids[0, :length].astype(np.int64)
     # OpenVINO reads past its tables, without an error, for ids that the vocabulary lacks.
     if np.min(prompt) < 0 or np.max(prompt) >= limits.vocab_size:
-        raise UnsupportedRequest(f"input_ids must be token ids from 0 to {limits.vocab_size - 1}.")
+        raise InvalidRequest(f"input_ids must be token ids from 0 to {limits.vocab_size - 1}.")
     return prompt
 
 
 def _read_output_len(tensors: Tensors, room: int) -> int:
     if tensors.array("request_output_len") is None:
-        raise UnsupportedRequest("request_output_len is not present in the request.")
+        raise InvalidRequest("request_output_len is not present in the request.")
     length = tensors.integer("request_output_len", 0)
     if length < 1:
-        raise UnsupportedRequest(f"request_output_len is {length}; send 1 or more.")
+        raise InvalidRequest(f"request_output_len is {length}; send 1 or more.")
     return min(length, room)
 
 
@@ -175,7 +176,7 @@ def _read_outputs(tensors: Tensors, requested: Collection[str]) -> frozenset[str
     mandatory: Sequence[str] = ("output_ids", "sequence_length")
     for name in mandatory:
         if name not in requested:
-            raise UnsupportedRequest(f"{name} tensor must be present in list of output tensors")
+            raise InvalidRequest(f"{name} tensor must be present in list of output tensors")
     on_demand = {
         "cum_log_probs": "return_log_probs",
         "output_log_probs": "return_log_probs",
@@ -192,7 +193,7 @@ def _read_outputs(tensors: Tensors, requested: Collection[str]) -> frozenset[str
 def _read_top_log_probs(tensors: Tensors) -> int:
     count = tensors.integer("num_top_logprobs", 0)
     if not 0 <= count <= MAX_TOP_LOG_PROBS:
-        raise UnsupportedRequest(
+        raise InvalidRequest(
             f"num_top_logprobs is {count}; send a value from 0 to {MAX_TOP_LOG_PROBS}."
         )
     return count
@@ -203,7 +204,7 @@ def _read_guide(tensors: Tensors) -> Guide | None:
     names = ", ".join(["json", *_LANGUAGES])
     if not kind:
         if text:
-            raise UnsupportedRequest(f"{GUIDE_TEXT} is given without {GUIDE_TYPE}; send {names}.")
+            raise InvalidRequest(f"{GUIDE_TEXT} is given without {GUIDE_TYPE}; send {names}.")
         return None
     if kind == "json":
         return Guide("json_schema", _ANY_JSON)
@@ -211,10 +212,10 @@ def _read_guide(tensors: Tensors) -> Guide | None:
         if kind == language and text:
             return Guide(language, text)
         if kind == language:
-            raise UnsupportedRequest(
+            raise InvalidRequest(
                 f"{GUIDE_TYPE} is {kind}, but {GUIDE_TEXT} is empty; send its text."
             )
-    raise UnsupportedRequest(f"{GUIDE_TYPE} is {kind[:40]!r}; send {names}.")
+    raise InvalidRequest(f"{GUIDE_TYPE} is {kind[:40]!r}; send {names}.")
 
 
 def _check_guided(request: GenerationRequest, engine: str) -> None:
@@ -224,7 +225,7 @@ def _check_guided(request: GenerationRequest, engine: str) -> None:
         ("min_tokens", request.sampling.min_tokens),
     ):
         if request.guide is not None and value > 1:
-            raise UnsupportedRequest(
+            raise InvalidRequest(
                 f"{name} {value} is not supported with {GUIDE_TYPE} by {engine}; leave one of them "
                 "out."
             )
@@ -234,7 +235,7 @@ def _check_end(request: GenerationRequest, engine: str) -> None:
     """Require an end id: beams would end with the model's own, guides with none."""
     beams = request.sampling.beam_width > 1
     if request.end_id is None and (beams or request.guide is not None):
-        raise UnsupportedRequest(
+        raise InvalidRequest(
             f"{'beam_width above 1' if beams else GUIDE_TYPE} needs end_id on {engine}; send the "
             "token that ends an answer."
         )
@@ -242,7 +243,7 @@ def _check_end(request: GenerationRequest, engine: str) -> None:
 
 def _check_kv_cache(request: GenerationRequest, capacity: int | None) -> None:
     if capacity is not None and request.kv_cache_tokens > capacity:
-        raise UnsupportedRequest(
+        raise InvalidRequest(
             f"A prompt of {len(request.prompt)} tokens, request_output_len "
             f"{request.max_new_tokens} and beam_width {request.sampling.beam_width} need "
             f"{request.kv_cache_tokens} tokens of KV cache, which holds {capacity}; ask for less "

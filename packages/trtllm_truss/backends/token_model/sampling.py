@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from trtllm_truss.backends.token_model.tensors import Tensors, UnsupportedRequest
+from trtllm_truss.backends.tensors import Tensors
+from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.request_fields import SAMPLING, RequestField, SamplingFields
 
 ENGINE_DEFAULTS: dict[str, Any] = {row.attribute: row.engine_default for row in SAMPLING}
@@ -46,14 +47,14 @@ def read_sampling(tensors: Tensors, max_beam_width: int, engine: str) -> Samplin
     """Read the sampling inputs, by their newest names or older ones.
 
     Raises:
-        UnsupportedRequest: a value is out of range, or beam search cannot honour it.
+        InvalidRequest: a value is out of range, or beam search cannot honour it.
     """
     values = {row.attribute: _read(row, tensors) for row in SAMPLING}
     values["top_p"] = max(0.0, values["top_p"])
     for row in SAMPLING:
         accepted, value = row.tensor_range or row.range, values[row.attribute]
         if not accepted.holds(value):
-            raise UnsupportedRequest(f"{row.tensors[0]} is {value}; send a value {accepted.rule}.")
+            raise InvalidRequest(f"{row.tensors[0]} is {value}; send a value {accepted.rule}.")
     sampling = Sampling(
         **values,
         beam_width=tensors.integer("beam_width", 1),
@@ -73,7 +74,7 @@ def _read(row: RequestField, tensors: Tensors) -> Any:
 
 def _check_beams(sampling: Sampling, max_beam_width: int, engine: str) -> None:
     if not 1 <= sampling.beam_width <= max_beam_width:
-        raise UnsupportedRequest(
+        raise InvalidRequest(
             f"Requested beam width {sampling.beam_width} is incorrect: beam_width must be from 1 "
             f"to max_beam_width, which is {max_beam_width}."
         )
@@ -82,7 +83,7 @@ def _check_beams(sampling: Sampling, max_beam_width: int, engine: str) -> None:
     for row in SAMPLING:
         value = getattr(sampling, row.attribute)
         if not row.with_beams and row.changes(value):
-            raise UnsupportedRequest(
+            raise InvalidRequest(
                 f"{row.name} {value} is not supported with beam_width {sampling.beam_width} by "
                 f"{engine}; leave one of them out."
             )

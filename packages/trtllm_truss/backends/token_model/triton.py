@@ -10,8 +10,9 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from trtllm_truss.backends.numpy_abi import readable_copy, repair_reading
+from trtllm_truss.backends.tensors import Tensors
 from trtllm_truss.backends.token_model.responses import Outputs, ResponseSender
-from trtllm_truss.backends.token_model.tensors import Tensors, UnsupportedRequest
+from trtllm_truss.errors import InvalidRequest
 
 repair_reading()
 
@@ -34,7 +35,7 @@ class TokenModel:
         """Begin a request and return at once; responses go to `sender`.
 
         Raises:
-            UnsupportedRequest: it cannot be served; the caller is at fault.
+            InvalidRequest: it cannot be served; the caller is at fault.
         """
         raise NotImplementedError
 
@@ -63,21 +64,21 @@ class TokenModel:
                 sender = TritonSender(request.get_response_sender(), self.logger)
             try:
                 self._take(request, sender)
-            except UnsupportedRequest as refusal:
-                sender.fail(str(refusal), caller_at_fault=True)
+            except InvalidRequest as refusal:
+                sender.fail(refusal.message, caller_at_fault=True)
             except Exception as error:
                 self.logger.exception("cannot read a request")
                 sender.fail(f"The request cannot be read: {error}", caller_at_fault=False)
 
     def _take(self, request: Any, sender: TritonSender) -> None:
         with _wire:
-            tensors = Tensors({tensor.name(): tensor.as_numpy() for tensor in request.inputs()})
+            tensors = Tensors.of(request)
         if not tensors.flag("stop", False):
             self.submit(request, tensors, sender)
             return
         request_id = request.request_id()
         if not request_id:
-            raise UnsupportedRequest("Trying to stop a request but request ID is not provided")
+            raise InvalidRequest("Trying to stop a request but request ID is not provided")
         self.stop_request(request_id)
         sender.finish()
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from trtllm_truss.backends.token_model.tensors import Tensors, UnsupportedRequest
+from trtllm_truss.backends.tensors import Tensors
 from trtllm_truss.backends.token_model.words import read_words
+from trtllm_truss.errors import InvalidRequest
 
 _NEUTRAL: dict[str, tuple[float, ...]] = {
     "draft_acceptance_threshold": (0,),
@@ -50,11 +51,11 @@ def validate_capabilities(tensors: Tensors, engine: str, served: Set[str]) -> No
         served: inputs of the tables above that it serves.
 
     Raises:
-        UnsupportedRequest: such an input has a value that would have an effect.
+        InvalidRequest: such an input has a value that would have an effect.
     """
     for name, array in tensors:
         if array.size and name not in served and _asks_for_something(name, array):
-            raise UnsupportedRequest(f"{name} is not supported by {engine}; leave it out.")
+            raise InvalidRequest(f"{name} is not supported by {engine}; leave it out.")
 
 
 def _asks_for_something(name: str, array: NDArray[Any]) -> bool:

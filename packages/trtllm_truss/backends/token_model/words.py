@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_truss.backends.token_model.tensors import UnsupportedRequest
+from trtllm_truss.errors import InvalidRequest
 
 Word = tuple[int, ...]
 """The token ids of one word."""
@@ -26,16 +26,16 @@ def read_words(name: str, array: NDArray[Any] | None) -> tuple[Word, ...]:
             The format and the wording of its errors are those of TensorRT-LLM's C++ backend.
 
     Raises:
-        UnsupportedRequest: the list is malformed.
+        InvalidRequest: the list is malformed.
     """
     if array is None or array.size == 0:
         return ()
     if array.size % 2:
-        raise UnsupportedRequest(
+        raise InvalidRequest(
             f"{name}: Sparse list must not have odd length: {array.size} values came."
         )
     if array.shape[-2:-1] != (2,) or array.size != 2 * array.shape[-1]:
-        raise UnsupportedRequest(f"{name} has shape {list(np.shape(array))}; send [1, 2, n].")
+        raise InvalidRequest(f"{name} has shape {list(np.shape(array))}; send [1, 2, n].")
     tokens, ends = (row.tolist() for row in array.reshape(2, -1))
     while ends and ends[-1] == -1:
         ends.pop()
@@ -47,15 +47,15 @@ def _cut(name: str, tokens: list[int], ends: list[int]) -> list[Word]:
     start = 0
     for end in ends:
         if end == -1:
-            raise UnsupportedRequest(
+            raise InvalidRequest(
                 f"{name}: Sparse list must not have additional -1s between offsets."
             )
         if not 0 <= end <= len(tokens):
-            raise UnsupportedRequest(
+            raise InvalidRequest(
                 f"{name}: Sparse list must not have out-of-bound offsets: {end} of {len(tokens)}."
             )
         if end <= start:
-            raise UnsupportedRequest(
+            raise InvalidRequest(
                 f"{name}: Sparse list must not have non-increasing offsets: {end}."
             )
         words.append(tuple(tokens[start:end]))

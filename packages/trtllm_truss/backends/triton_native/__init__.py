@@ -13,5 +13,5 @@ for any number of instances.
 
 `query` reads a request of `bls`, `calls` calls other models, `answer` decodes the engine's
 responses and `reply` sends the text; `words` builds token lists of words, `config` reads
-parameters, and `tensors` and `values` convert tensors to Python values and back.
+parameters, and `tensors` and `values` convert texts and numbers to tensors and back.
 """

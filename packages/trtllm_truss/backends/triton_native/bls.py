@@ -19,15 +19,16 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from trtllm_truss.backends.kill_parent_on_death import KillParentOnDeath
+from trtllm_truss.backends.tensors import Tensors
 from trtllm_truss.backends.triton_native.answer import TextAnswer, beams
 from trtllm_truss.backends.triton_native.calls import ENGINE_OUTPUTS, Models
-from trtllm_truss.backends.triton_native.config import parameters, tokenizer
+from trtllm_truss.backends.triton_native.config import read_parameters, tokenizer
 from trtllm_truss.backends.triton_native.query import Query, read_query
 from trtllm_truss.backends.triton_native.reply import Reply
-from trtllm_truss.backends.triton_native.tensors import Inputs
 from trtllm_truss.backends.triton_native.values import Value, flag, from_array, to_array
 from trtllm_truss.errors import InternalError, InvalidRequest, TrussError
 from trtllm_truss.triton.client.request_ids import random_number
+from trtllm_truss.triton.model_repository.contract import MODEL_NAME
 from trtllm_truss.triton.server.ports import GRPC_ADDRESS_VARIABLE
 
 _Result = TypeVar("_Result")
@@ -46,12 +47,12 @@ _ENGINE_INPUTS = {
 
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
-        values = parameters(args)
+        parameters = read_parameters(args)
         self._decoupled = pb_utils.using_decoupled_model_transaction_policy(
             json.loads(args["model_config"])
         )
-        self._engine = values["tensorrt_llm_model_name"]
-        self._tokenizer = tokenizer(values)
+        self._engine = parameters.get("tensorrt_llm_model_name", str, MODEL_NAME)
+        self._tokenizer = tokenizer(parameters)
         self._stub = threading.Lock()
         self._kill_on_death = KillParentOnDeath()
         self._loop = asyncio.new_event_loop()
@@ -65,7 +66,7 @@ class TritonPythonModel:
             try:
                 with self._stub:
                     query = read_query(
-                        Inputs(request.inputs()),
+                        Tensors.of(request),
                         request.requested_output_names(),
                         decoupled=self._decoupled,
                     )

@@ -1,4 +1,4 @@
-"""Parameters in a model's `config.pbtxt`, where every value is a string."""
+"""Parameters in the `config.pbtxt` of a text model."""
 
 from __future__ import annotations
 
@@ -6,21 +6,17 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from trtllm_truss.backends.parameters import Parameters, boolean
 from trtllm_truss.text.tokenizer import TextTokenizer, load_tokenizer
 
 
-def parameters(args: Mapping[str, str]) -> dict[str, str]:
-    """Return the model's parameters by name, from the arguments of `initialize`."""
-    config = json.loads(args["model_config"])
-    return {name: value["string_value"] for name, value in config["parameters"].items()}
+def read_parameters(args: Mapping[str, str]) -> Parameters:
+    """Read a model's parameters from the arguments of `initialize`."""
+    return Parameters(json.loads(args["model_config"]))
 
 
-def tokenizer(values: Mapping[str, str]) -> TextTokenizer:
-    is_trusted = flag(values, "trust_remote_code", default=False)
-    return load_tokenizer(Path(values["tokenizer_dir"]), trust_remote_code=is_trusted)
-
-
-def flag(values: Mapping[str, str], name: str, *, default: bool) -> bool:
-    """Return a boolean parameter; `default` if it is blank or missing."""
-    text = values.get(name, "").strip().lower()
-    return text in ("true", "1") if text else default
+def tokenizer(parameters: Parameters) -> TextTokenizer:
+    return load_tokenizer(
+        parameters.get("tokenizer_dir", Path, Path()),
+        trust_remote_code=parameters.get("trust_remote_code", boolean, False),
+    )

@@ -11,14 +11,15 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from trtllm_truss.backends.kill_parent_on_death import KillParentOnDeath
+from trtllm_truss.backends.tensors import Tensors
 from trtllm_truss.backends.triton_native.answer import beams
-from trtllm_truss.backends.triton_native.config import parameters, tokenizer
-from trtllm_truss.backends.triton_native.tensors import Inputs, from_texts, to_numpy
+from trtllm_truss.backends.triton_native.config import read_parameters, tokenizer
+from trtllm_truss.backends.triton_native.tensors import from_texts
 
 
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
-        self._tokenizer = tokenizer(parameters(args))
+        self._tokenizer = tokenizer(read_parameters(args))
         self._kill_on_death = KillParentOnDeath()
 
     def execute(self, requests: list[Any]) -> list[Any]:
@@ -28,8 +29,8 @@ class TritonPythonModel:
         self._kill_on_death.stop()
 
     def _answer(self, request: Any) -> Any:
-        tensors = Inputs(request.inputs()).tensors
-        tokens, lengths = (to_numpy(tensors[name]) for name in ("TOKENS_BATCH", "SEQUENCE_LENGTH"))
+        arrays = dict(Tensors.of(request))
+        tokens, lengths = arrays["TOKENS_BATCH"], arrays["SEQUENCE_LENGTH"]
         rows = [
             [self._tokenizer.decode(ids) for ids in beams(*answer)]
             for answer in zip(tokens, lengths, strict=True)

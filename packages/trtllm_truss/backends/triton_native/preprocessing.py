@@ -12,8 +12,16 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from trtllm_truss.backends.kill_parent_on_death import KillParentOnDeath
-from trtllm_truss.backends.triton_native.config import flag, parameters, tokenizer
-from trtllm_truss.backends.triton_native.tensors import Inputs, from_ids, from_integer, from_numpy
+from trtllm_truss.backends.parameters import boolean
+from trtllm_truss.backends.tensors import Tensors
+from trtllm_truss.backends.triton_native.config import read_parameters, tokenizer
+from trtllm_truss.backends.triton_native.tensors import (
+    from_ids,
+    from_integer,
+    from_numpy,
+    prompt,
+    words,
+)
 from trtllm_truss.backends.triton_native.words import bad_lists, stop_lists, word_tensor
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.text.tokenizer import TextTokenizer
@@ -23,9 +31,9 @@ _NO_ID = -1  # an end or padding id that does not exist
 
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
-        values = parameters(args)
-        self._tokenizer = tokenizer(values)
-        self._adds_special_tokens = flag(values, "add_special_tokens", default=True)
+        parameters = read_parameters(args)
+        self._tokenizer = tokenizer(parameters)
+        self._adds_special_tokens = parameters.get("add_special_tokens", boolean, True)
         self._kill_on_death = KillParentOnDeath()
 
     def execute(self, requests: list[Any]) -> list[Any]:
@@ -36,27 +44,27 @@ class TritonPythonModel:
 
     def _answer(self, request: Any) -> Any:
         try:
-            tensors = self._prepare(Inputs(request.inputs()))
+            tensors = self._prepare(Tensors.of(request))
         except InvalidRequest as error:
             refusal = pb_utils.TritonError(error.message, pb_utils.TritonError.INVALID_ARG)
             return pb_utils.InferenceResponse(error=refusal)
         return pb_utils.InferenceResponse(tensors)
 
-    def _prepare(self, inputs: Inputs) -> list[Any]:
+    def _prepare(self, inputs: Tensors) -> list[Any]:
         known = self._tokenizer
-        ids = encode_prompt(known, inputs.text("QUERY"), self._adds_special_tokens)
+        ids = encode_prompt(known, prompt(inputs, "QUERY"), self._adds_special_tokens)
         if not ids:
             raise InvalidRequest("The prompt has no tokens; send some text.", param="QUERY")
-        end_id = inputs.integer("END_ID")
+        end_id = inputs.integer("END_ID", None)
         end_ids = known.eos_ids if end_id is None else (end_id,)
         end_id = end_ids[0] if end_ids else _NO_ID
-        pad_id = inputs.integer("PAD_ID")
+        pad_id = inputs.integer("PAD_ID", None)
         if pad_id is None:
             pad_id = end_id if known.pad_id is None else known.pad_id
         # The engine knows one end id; further ones travel as stop words.
         stops = [[each] for each in end_ids[1:]]
-        stops += stop_lists(known, inputs.words("STOP_WORDS_DICT"), ids)
-        bads = bad_lists(known, inputs.words("BAD_WORDS_DICT"))
+        stops += stop_lists(known, words(inputs, "STOP_WORDS_DICT"), ids)
+        bads = bad_lists(known, words(inputs, "BAD_WORDS_DICT"))
         return [
             from_ids("INPUT_ID", ids),
             from_integer("REQUEST_INPUT_LEN", len(ids)),
@@ -75,8 +83,8 @@ def encode_prompt(tokenizer: TextTokenizer, prompt: str, adds_special_tokens: bo
     return ids[1:] if adds_special_tokens and twice else ids
 
 
-def _tokens_to_generate(inputs: Inputs) -> int:
-    wanted = inputs.integer("REQUEST_OUTPUT_LEN")
+def _tokens_to_generate(inputs: Tensors) -> int:
+    wanted = inputs.integer("REQUEST_OUTPUT_LEN", None)
     if wanted is None or wanted < 1:
         raise InvalidRequest(f"max_tokens is {wanted}; send 1 or more.", param="max_tokens")
     return wanted

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from trtllm_truss.backends.triton_native.tensors import Inputs, to_numpy
+from trtllm_truss.backends.tensors import Tensors
+from trtllm_truss.backends.triton_native.tensors import prompt, words
 from trtllm_truss.backends.triton_native.values import Value, from_array
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.request_fields import SAMPLING
@@ -48,7 +49,7 @@ class Query:
     outputs: tuple[str, ...]
 
 
-def read_query(inputs: Inputs, requested_outputs: Collection[str], *, decoupled: bool) -> Query:
+def read_query(inputs: Tensors, requested_outputs: Collection[str], *, decoupled: bool) -> Query:
     """Read and validate a request.
 
     Args:
@@ -59,7 +60,7 @@ def read_query(inputs: Inputs, requested_outputs: Collection[str], *, decoupled:
     Raises:
         InvalidRequest: it cannot be served.
     """
-    inputs.text("text_input")  # one prompt
+    prompt(inputs, "text_input")
     if not inputs.flag("exclude_input_in_output", True):
         raise InvalidRequest(
             "exclude_input_in_output is false, but an answer never repeats its prompt; leave it "
@@ -73,19 +74,19 @@ def read_query(inputs: Inputs, requested_outputs: Collection[str], *, decoupled:
             "response; leave stream out, or remove the setting.",
             param="stream",
         )
-    one_beam = (inputs.integer("beam_width") or 1) == 1
+    one_beam = inputs.integer("beam_width", 1) in (0, 1)
     if stream and not one_beam:
         raise InvalidRequest(
             "stream is true with a beam_width above 1; beams are compared only at the end, so "
             "leave one of them out.",
             param="stream",
         )
-    values = {name: from_array(to_numpy(tensor)) for name, tensor in inputs.tensors.items()}
+    values = {name: from_array(array) for name, array in inputs}
     return Query(
         prepared={theirs: values[ours] for ours, theirs in _PREPROCESSED.items() if ours in values},
         forwarded={_RENAMED.get(name, name): values[name] for name in values if name not in _OURS},
-        stop_words=tuple(inputs.words("stop_words")),
-        end_id=inputs.integer("end_id"),
+        stop_words=tuple(words(inputs, "stop_words")),
+        end_id=inputs.integer("end_id", None),
         stream=stream,
         one_beam=one_beam,
         log_probs=inputs.flag("return_log_probs", False),

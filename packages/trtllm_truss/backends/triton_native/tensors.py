@@ -1,4 +1,4 @@
-"""Triton's tensors as NumPy arrays and Python values, and back."""
+"""Texts and numbers from Triton's tensors, and back."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
 from trtllm_truss.backends.numpy_abi import readable_copy, repair_reading
+from trtllm_truss.backends.tensors import Tensors
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.triton.client.tensors import pack_texts
 
@@ -23,61 +24,23 @@ repair_reading()
 pb_utils.serialize_byte_tensor = _serialize  # the stub calls it for every string tensor
 
 
-class Inputs:
-    """The input tensors of one request by name.
+def prompt(tensors: Tensors, name: str) -> str:
+    """Return the only string of a mandatory tensor [1, 1].
 
     Raises:
-        InvalidRequest: from every method, if a tensor is missing or holds other values.
+        InvalidRequest: there are more, or none.
     """
-
-    def __init__(self, tensors: Sequence[Any]) -> None:
-        self.tensors = {tensor.name(): tensor for tensor in tensors}
-
-    def text(self, name: str) -> str:
-        """Return the only string of a mandatory tensor [1, 1]."""
-        values = self.texts(name)
-        if len(values) != 1:
-            raise InvalidRequest(
-                f"{name} holds {len(values)} texts; send one prompt per request.", param=name
-            )
-        return values[0]
-
-    def texts(self, name: str) -> list[str]:
-        """Return all strings of a tensor, in order; none if it is absent."""
-        try:
-            return [value.decode() for value in self._values(name)]
-        except UnicodeDecodeError as error:
-            raise InvalidRequest(f"{name} is not UTF-8; send text.", param=name) from error
-
-    def words(self, name: str) -> list[str]:
-        """Return the non-empty strings of a tensor: clients send an empty one for none."""
-        return [word for word in self.texts(name) if word]
-
-    def integer(self, name: str) -> int | None:
-        """Return the only integer of a tensor; None if it is absent."""
-        value = self._only_value(name)
-        return None if value is None else int(value)
-
-    def flag(self, name: str, default: bool) -> bool:
-        value = self._only_value(name)
-        return default if value is None else bool(value)
-
-    def _only_value(self, name: str) -> Any:
-        values = self._values(name)
-        if len(values) > 1:
-            raise InvalidRequest(
-                f"{name} holds {len(values)} values; send one prompt per request.", param=name
-            )
-        return values[0] if values else None
-
-    def _values(self, name: str) -> list[Any]:
-        tensor = self.tensors.get(name)
-        return [] if tensor is None else to_numpy(tensor).ravel().tolist()
+    texts = tensors.texts(name)
+    if len(texts) != 1:
+        raise InvalidRequest(
+            f"{name} holds {len(texts)} texts; send one prompt per request.", param=name
+        )
+    return texts[0]
 
 
-def to_numpy(tensor: Any) -> NDArray[Any]:
-    """Return the values of a Triton tensor; strings are bytes in an array of objects."""
-    return np.asarray(tensor.as_numpy())
+def words(tensors: Tensors, name: str) -> list[str]:
+    """Return the non-empty strings of a tensor: clients send an empty one for none."""
+    return [word for word in tensors.texts(name) if word]
 
 
 def from_numpy(name: str, array: NDArray[Any]) -> Any:
