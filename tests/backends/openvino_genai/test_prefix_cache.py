@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.backends.token_model.backend_requests import OUTPUTS, Caller, StartScheduler, request
+from tests.support.waiting import settles
 
 from trtllm_truss.backends.openvino_genai.engine import PREFILL_TOKENS, Engine
 from trtllm_truss.backends.openvino_genai.parameters import EngineSettings
@@ -89,3 +90,17 @@ def test_a_request_that_begins_beside_another_is_not_told(scheduler: Scheduler) 
     assert second.error is None
     scheduler.stop_request("long")
     long.wait()
+
+
+def test_what_a_long_prompt_left_in_the_cache_itself_does_not_count(scheduler: Scheduler) -> None:
+    """Its first part was read beside another request, and the last one was not."""
+    other, long = Caller(), Caller()
+    scheduler.submit(request(new_prompt(8), 400, request_id="other", streaming=True), other)
+    other.wait_for_responses(1)
+    prompt = new_prompt(8 * PREFILL_TOKENS)
+    scheduler.submit(request(prompt, 2, outputs=REPORTED, streaming=True), long)
+    assert settles(lambda: scheduler._long_prompts._read_tokens > 0)
+    scheduler.stop_request("other")
+    assert "cached_tokens" not in long.wait().responses[0]
+    assert long.error is None
+    other.wait()

@@ -191,13 +191,14 @@ class Scheduler:
             if arrival is None or not self._fits(arrival.request):
                 return
             self._waiting.remove(arrival)
-            self._begin(self._measured(arrival))
+            # A long prompt has been read; it was measured before, or not at all.
+            was_read = self._long_prompts.takes(arrival.request)
+            self._begin(arrival if was_read else self._measured(arrival))
 
     def _measured(self, arrival: Arrival) -> Arrival:
-        """Measure what is cached of a prompt, if asked for and not known, and nothing runs."""
+        """Measure what is cached of a prompt, if asked for and nothing runs."""
         is_idle = not (self._running or self._long_prompts.is_reading)
-        asked = CACHED_TOKENS in arrival.request.outputs and arrival.cached_tokens is None
-        if not (asked and is_idle):
+        if CACHED_TOKENS not in arrival.request.outputs or not is_idle:
             return arrival
         try:
             found = self._engine.cached_tokens(arrival.request.prompt)
