@@ -23,7 +23,13 @@ Effect = Literal["draw", "penalty", "end", "beams", "seed"]
 
 COMPILED, CPU, LLM_API = "tensorrtllm", "openvino_genai", "llm_api"
 """Backends, the values of `EngineKind`."""
-ALL_ENGINES = frozenset({COMPILED, CPU, LLM_API})
+ENGINES = {
+    COMPILED: "a compiled engine",
+    CPU: "the CPU engine",
+    LLM_API: "a checkpoint as engine",
+}
+"""Their engines, in sentences."""
+ALL_ENGINES = frozenset(ENGINES)
 
 T = TypeVar("T")
 Unset = TypeVar("Unset")
@@ -94,6 +100,12 @@ class RequestField:
         if self.effect == "end":
             return value > self.engine_default
         return value != self.engine_default
+
+    @property
+    def sentence(self) -> str:
+        """Return the meaning, and the engines that do not honour the field."""
+        others = [name for backend, name in ENGINES.items() if backend not in self.engines]
+        return f"{self.meaning} Not with {' or '.join(others)}." if others else self.meaning
 
     def name_in(self, protocol: Protocol) -> str | None:
         return self.names.get(protocol, self.name)
@@ -231,7 +243,7 @@ OPTIONS = (
     RequestField(
         name="beam_width",
         kind=int,
-        meaning="Beams.",
+        meaning="Beams, up to the engine's limit. With more than one the text comes at the end.",
         range=Range(1, INT32_MAX),
         default=1,
         names={"lmi": None},

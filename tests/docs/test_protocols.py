@@ -9,11 +9,14 @@ from tests.support.paths import ROOT
 from tools.docs.lmi import lmi_page
 from tools.docs.messages import messages_page
 from tools.docs.openai import openai_page
+from tools.docs.predict import predict_tables
+from tools.docs.tables import fill
 
 from trtllm_truss.protocols.lmi import parameters
 from trtllm_truss.protocols.messages import fields as messages
 from trtllm_truss.protocols.openai import chat, completions
 from trtllm_truss.protocols.openai.fields import SharedFields
+from trtllm_truss.protocols.predict.body import PredictBody
 from trtllm_truss.protocols.responses import body as responses
 from trtllm_workbench.lmi_import.options import OPTIONS
 
@@ -24,6 +27,12 @@ def test_pages_are_up_to_date() -> None:
     assert (DOCS / "openai.md").read_text(encoding="utf-8") == openai_page()
     assert (DOCS / "anthropic.md").read_text(encoding="utf-8") == messages_page()
     assert (DOCS / "lmi.md").read_text(encoding="utf-8") == lmi_page()
+    predict = (DOCS / "predict.md").read_text(encoding="utf-8")
+    assert fill(predict, predict_tables()) == predict, "run make docs"
+
+
+def test_every_field_of_predict_has_a_description() -> None:
+    assert all(field.description for field in PredictBody.model_fields.values())
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from tools.docs.llm_api import llm_api_tables
 from tools.docs.lmi import lmi_page
 from tools.docs.messages import messages_page
 from tools.docs.openai import openai_page
+from tools.docs.predict import predict_tables
 from tools.docs.settings import settings_page, settings_schema
 from tools.docs.tables import fill
 from tools.docs.troubleshooting import troubleshooting_tables
@@ -21,6 +22,7 @@ def main(folder: Path) -> None:
     build = (folder / "build.md").read_text(encoding="utf-8")
     engines = (folder / "engines.md").read_text(encoding="utf-8")
     llm_api = (folder / "llm-api.md").read_text(encoding="utf-8")
+    predict = (folder / "predict.md").read_text(encoding="utf-8")
     troubleshooting = (folder / "troubleshooting.md").read_text(encoding="utf-8")
     pages = {
         "settings.md": settings_page(),
@@ -28,6 +30,7 @@ def main(folder: Path) -> None:
         "openai.md": openai_page(),
         "anthropic.md": messages_page(),
         "lmi.md": lmi_page(),
+        "predict.md": fill(predict, predict_tables()),
         "build.md": fill(build, build_tables()),
         "engines.md": fill(engines, engine_assumptions()),
         "llm-api.md": fill(llm_api, llm_api_tables() | checkpoint_assumptions()),

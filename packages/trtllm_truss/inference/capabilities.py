@@ -18,7 +18,7 @@ from trtllm_truss.engines.inspection import Engine, EngineKind
 from trtllm_truss.engines.scheduling import max_stream_tokens
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.releases.tables import rows_for
-from trtllm_truss.request_fields import OPTIONS, SAMPLING, RequestField
+from trtllm_truss.request_fields import ENGINES, OPTIONS, SAMPLING, RequestField
 from trtllm_truss.requests import GenerationRequest
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.triton.model_repository.contract import INPUTS, LLM_API_INPUTS
@@ -27,11 +27,6 @@ from trtllm_truss.validation import is_unicode
 _TOP_LOG_PROBS = 20
 """Limit of alternatives per token in TensorRT-LLM 1.3; 1.2 documents none."""
 
-_ENGINES = {
-    EngineKind.TENSORRT_LLM: "a compiled engine",
-    EngineKind.CPU: "the CPU engine",
-    EngineKind.LLM_API: "a checkpoint as engine",
-}
 _UNSERVED = {
     kind: tuple(row for row in (*SAMPLING, *OPTIONS) if kind.value not in row.engines)
     for kind in EngineKind
@@ -112,7 +107,7 @@ def validate_capabilities(
     _validate_adapter(request, capabilities)
     for row in _UNSERVED[engine.kind]:
         if _has_effect(request, row):
-            sentence = f"is not supported by {_ENGINES[engine.kind]}; leave it out."
+            sentence = f"is not supported by {ENGINES[engine.kind.value]}; leave it out."
             raise _refusal(request, row.attribute, sentence)
     for row in capabilities.unknown_fields:
         if _has_effect(request, row):

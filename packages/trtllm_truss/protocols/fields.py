@@ -85,7 +85,7 @@ def body_field(name: str, **own: Any) -> Any:
         arguments = {"default": row.default}
     if row.zero is None:  # else the type has the limits
         arguments |= _limits(row)
-    return Field(**{**arguments, "description": row.meaning, **own})
+    return Field(**{**arguments, "description": row.sentence, **own})
 
 
 def _type(row: RequestField) -> Any:
@@ -198,6 +198,15 @@ class Unsupported(NamedTuple):
 
     reason: str
     neutral: tuple[Any, ...] = ()
+
+
+UNSERVED = {
+    "allowed_token_ids": Unsupported("the engine has no such limit", ([],)),
+    "min_p": Unsupported("the engine has no such limit; top_p is similar", (0,)),
+    "spaces_between_special_tokens": Unsupported("the tokenizer decides", (True,)),
+    "typical_p": Unsupported("the engine has no typical sampling", (1,)),
+}
+"""Fields of vLLM and TGI that no engine honours."""
 
 
 def refuse_unsupported(

@@ -9,6 +9,7 @@ from pydantic import Field, ValidationError
 
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.fields import (
+    UNSERVED,
     Finite,
     Unsupported,
     body_field,
@@ -41,20 +42,17 @@ ALIASES = {
 _LISTS_OF_TEXTS = ("stop_sequences", "bad_sequences")
 
 UNSUPPORTED = {
+    **UNSERVED,
     "adapter_id": Unsupported("adapters are chosen by lora_task_id"),
-    "allowed_token_ids": Unsupported("the engine has no such limit", ([],)),
     "best_of": Unsupported("one sequence is generated", (0, 1)),
     "early_stopping": Unsupported("beam search is not offered here", (False,)),
     "logit_bias": Unsupported("the engine takes no biases", ({},)),
     "logprobs": Unsupported("details include the log probabilities", (0, 1)),
-    "min_p": Unsupported("the engine has no such limit", (0,)),
     "n": Unsupported("one sequence is generated", (1,)),
     "num_beams": Unsupported("beam search is not offered here", (1,)),
     "prompt_logprobs": Unsupported("the engine gives no log probabilities of a prompt", (0,)),
-    "spaces_between_special_tokens": Unsupported("the tokenizer decides", (True,)),
     "streaming": Unsupported("use stream, next to parameters", (True,)),
     "top_n_tokens": Unsupported("the engine returns the chosen token only", (0,)),
-    "typical_p": Unsupported("the engine has no typical sampling", (1,)),
     "watermark": Unsupported("text is not watermarked", (False,)),
 }
 

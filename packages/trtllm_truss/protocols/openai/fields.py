@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field, ValidationError
 
 from trtllm_truss.protocols.fields import (
+    UNSERVED,
     Finite,
     NonEmpty,
     Unsupported,
@@ -27,14 +28,13 @@ _OPENAIS = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "se
 """Fields of the table that are OpenAI's."""
 
 REFUSED_EXTENSIONS = {
-    "allowed_token_ids": Unsupported("the engine has no such limit", ([],)),
+    **UNSERVED,
     "cache_salt": Unsupported("all callers share the cache of prefixes"),
     "detokenize": Unsupported("answers are text", (True,)),
     "early_stopping": Unsupported("the engine decides when beams end", (False,)),
     "guided_whitespace_pattern": Unsupported("write it in a grammar"),
     "logits_processors": Unsupported("the engine runs no code of callers", ([],)),
     "lora_request": Unsupported("lora_task_id chooses the adapter"),
-    "min_p": Unsupported("the engine has no such limit; top_p is similar", (0,)),
     "mm_processor_kwargs": Unsupported("prompts are text", ({},)),
     "priority": Unsupported("requests have no priorities", (0,)),
     "prompt_logprobs": Unsupported("the engine has no log probabilities of the prompt"),
@@ -42,9 +42,7 @@ REFUSED_EXTENSIONS = {
     "return_generation_logits": Unsupported("answers have no logits", (False,)),
     "return_token_ids": Unsupported("answers are text", (False,)),
     "return_tokens_as_token_ids": Unsupported("tokens are returned as text", (False,)),
-    "spaces_between_special_tokens": Unsupported("the tokenizer decides", (True,)),
     "top_p_min": Unsupported("the engine's decay of top_p is not available", (0,)),
-    "typical_p": Unsupported("the engine has no typical sampling", (1,)),
     "use_beam_search": Unsupported("beam_width chooses it", (False,)),
 }
 """Unsupported fields of vLLM and of TensorRT-LLM's server."""

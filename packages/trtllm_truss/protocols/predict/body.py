@@ -63,16 +63,40 @@ REFUSED = {
 class PredictBody(Strict):
     """The fields of a predict body; other fields are rejected."""
 
-    prompt: NonEmpty | None = None
-    messages: Annotated[list[Any], Field(min_length=1, max_length=MAX_MESSAGES)] | None = None
-    tools: list[Any] | None = Field(None, max_length=MAX_TOOLS)
-    tool_choice: Any = None
-    parallel_tool_calls: bool = True
-    response_format: dict[str, Any] | None = None
-    max_tokens: int = Field(50, ge=1, le=INT32_MAX)
-    end_id: int | None = Field(None, ge=-1, le=INT32_MAX)
+    prompt: NonEmpty | None = Field(
+        None, description="The text to continue; the answer does not repeat it."
+    )
+    messages: Annotated[list[Any], Field(min_length=1, max_length=MAX_MESSAGES)] | None = Field(
+        None,
+        description="Instead of `prompt`: a conversation for the tokenizer's chat template, with "
+        "results of tools and all else that [chat completions](openai.md) read; special tokens "
+        "written out in it are plain text (`serving.control_tokens_in_messages`).",
+    )
+    tools: list[Any] | None = Field(
+        None,
+        max_length=MAX_TOOLS,
+        description="Functions that the model may call, as in chat completions; the answer is the "
+        "text that the model writes, calls and reasoning included.",
+    )
+    tool_choice: Any = Field(None, description="As in chat completions.")
+    parallel_tool_calls: bool = Field(True, description="False limits a forced call to one.")
+    response_format: dict[str, Any] | None = Field(
+        None,
+        description="What the answer must match, as in chat completions; with `messages` and a "
+        "model that reasons, the text is the reasoning with its end marker, then "
+        "[what must match](openai.md#structured-output-of-models-that-reason).",
+    )
+    max_tokens: int = Field(
+        50, ge=1, le=INT32_MAX, description="Tokens to generate; the prompt does not count."
+    )
+    end_id: int | None = Field(
+        None,
+        ge=-1,
+        le=INT32_MAX,
+        description="One more of `stop_token_ids`; -1 is `ignore_eos`.",
+    )
     top_p: Finite | None = body_field("top_p", ge=LEAST)
-    stream: bool = True
+    stream: bool = Field(True, description="False returns one JSON object.")
 
 
 _KNOWN = [*PredictBody.model_fields, *ALIASES, *UNUSED, *REFUSED]
