@@ -18,8 +18,7 @@ from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.errors import ArtifactError, StartupError
 from trtllm_truss.guard.truss_application import guard_application
 from trtllm_truss.guard.truss_watcher import replace_watcher
-from trtllm_truss.serving.log_batches import batch_log_lines
-from trtllm_truss.serving.log_escapes import escape_log_lines
+from trtllm_truss.serving.log_lines import batch_log_lines, escape_log_lines
 from trtllm_truss.serving.service import Service
 from trtllm_truss.settings.loading import read_environment
 

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from trtllm_truss.hosts.refusals import ADDRESSES, QUIET_S, Refusals
+from trtllm_truss.hosts.leader import ADDRESSES, QUIET_S, Refusals
 
 
 class Refused:

@@ -8,8 +8,8 @@ import pytest
 from tests.machine.images import lay_out
 from tests.support.shared_library import write_library
 
-from trtllm_truss.machine.checks import check_machine
 from trtllm_truss.machine.cuda import CompatibilityMode, find_cuda
+from trtllm_truss.machine.describe import check_machine
 from trtllm_truss.machine.limits import Limits
 
 NATIVE, FORWARD = CompatibilityMode.NATIVE, CompatibilityMode.FORWARD

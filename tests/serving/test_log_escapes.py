@@ -9,8 +9,8 @@ import sys
 PROGRAM = """
 import logging, logging.config, sys
 from truss.templates.shared import log_config
-from trtllm_truss.serving.log_batches import batch_log_lines
-from trtllm_truss.serving.log_escapes import escape_log_lines
+from trtllm_truss.serving.log_lines import batch_log_lines
+from trtllm_truss.serving.log_lines import escape_log_lines
 
 logging.config.dictConfig(log_config.make_log_config("INFO"))
 escape_log_lines()

@@ -22,8 +22,7 @@ from trtllm_truss.engines.inspection import EngineDescription, EngineKind, inspe
 from trtllm_truss.engines.model_config import Checkpoint
 from trtllm_truss.engines.versions import image_for
 from trtllm_truss.errors import ArtifactError, SettingsError, TrussError
-from trtllm_truss.machine.checks import check_machine
-from trtllm_truss.machine.describe import Machine, container_sentences, describe
+from trtllm_truss.machine.describe import Machine, check_machine, container_sentences, describe
 from trtllm_truss.serving.adapters import adapters_of, open_adapters
 from trtllm_truss.serving.preflight import (
     cache_capacity,

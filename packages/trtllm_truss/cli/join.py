@@ -9,7 +9,7 @@ import sys
 from trtllm_truss.cli.common import add_truss_options
 from trtllm_truss.configuration import load_configuration, read_config
 from trtllm_truss.serving.group import join
-from trtllm_truss.serving.log_escapes import escape_log_lines
+from trtllm_truss.serving.log_lines import escape_log_lines
 from trtllm_truss.settings.loading import read_environment
 
 

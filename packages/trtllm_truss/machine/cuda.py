@@ -23,7 +23,7 @@ from pathlib import Path
 
 from trtllm_truss.engines.versions import minimum_driver
 from trtllm_truss.machine.gpus import VISIBLE_DEVICES
-from trtllm_truss.machine.paths import ROOT, read_text, under
+from trtllm_truss.machine.runtime import ROOT, read_text, under
 from trtllm_truss.releases.versions import release
 from trtllm_truss.settings.child_environment import child_environment
 

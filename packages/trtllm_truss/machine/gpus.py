@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_truss.engines.gpus import Gpu
-from trtllm_truss.machine.paths import ROOT, read_text, under
+from trtllm_truss.machine.runtime import ROOT, read_text, under
 from trtllm_truss.settings.child_environment import child_environment
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ import resource
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtllm_truss.machine.paths import ROOT, read_text, under
+from trtllm_truss.machine.runtime import ROOT, read_text, under
 
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Linux keeps POSIX shared memory
 _GROUPS = "/sys/fs/cgroup"

@@ -21,7 +21,28 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtllm_truss.engines.versions import IMAGE_ENVIRONMENT, SYSTEM_PYTHON, find_tag, version_in
-from trtllm_truss.machine.paths import ROOT, folders_of, read_text, under
+
+ROOT = Path("/")
+
+
+def under(root: Path, path: str | Path) -> Path:
+    return root / str(path).lstrip("/")
+
+
+def folders_of(environ: Mapping[str, str], name: str) -> Iterator[Path]:
+    """Yield the folders of a variable such as ``PATH``; skip empty entries."""
+    for part in environ.get(name, "").split(os.pathsep):
+        if part:
+            yield Path(part)
+
+
+def read_text(path: Path) -> str:
+    """Return a file's text; empty if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
 
 _PACKAGE = "tensorrt_llm"
 _LIBRARY = "libtensorrt_llm.so"

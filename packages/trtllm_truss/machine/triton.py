@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtllm_truss.errors import TritonError
-from trtllm_truss.machine.paths import read_text
+from trtllm_truss.machine.runtime import read_text
 
 EXECUTABLE_VARIABLE = "TRITON_SERVER_EXECUTABLE"
 WHEEL = "nvidia-pytriton==0.7.0"

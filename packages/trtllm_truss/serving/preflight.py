@@ -33,8 +33,7 @@ from trtllm_truss.engines.file_checks import check_files
 from trtllm_truss.engines.inspection import Engine, EngineDescription, inspect_engine
 from trtllm_truss.engines.rank_files import opened_ranks
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.machine.checks import check_machine
-from trtllm_truss.machine.describe import Machine, container_sentences
+from trtllm_truss.machine.describe import Machine, check_machine, container_sentences
 from trtllm_truss.serving.adapters import adapters_of, open_adapters
 from trtllm_truss.serving.repositories import EngineRepository, TokenizerRepository
 from trtllm_truss.settings.loading import Environment

@@ -4,8 +4,7 @@ import grpc
 import pytest
 
 from trtllm_truss import errors
-from trtllm_truss.triton.client.failures import from_status, from_stream_text
-from trtllm_truss.triton.client.grpc_status import StatusCode
+from trtllm_truss.triton.client.failures import StatusCode, from_status, from_stream_text
 
 
 def overflow(message: str) -> str:

@@ -13,8 +13,8 @@ from h2.events import DataReceived, SettingsAcknowledged
 from h2.settings import SettingCodes
 from tests.support.waiting import until
 
+from trtllm_truss.triton.client.failures import StatusCode
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
-from trtllm_truss.triton.client.grpc_status import StatusCode
 
 METHOD = "/test.Service/Answer"
 EXCHANGES = "/test.Service/Exchanges"

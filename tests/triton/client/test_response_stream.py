@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2
 
 from trtllm_truss.errors import EngineUnavailable, InternalError
 from trtllm_truss.triton.client import response_stream
-from trtllm_truss.triton.client.grpc_status import StatusCode
+from trtllm_truss.triton.client.failures import StatusCode
 from trtllm_truss.triton.client.response_stream import ResponseStream
 
 

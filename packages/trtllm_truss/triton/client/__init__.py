@@ -1,5 +1,5 @@
 """Requests to Triton over gRPC, and their streams of tokens.
 
 `client` opens a `response_stream` for a `request`. `tensors` converts both ways, `grpc_connection`
-and `grpc_call` transport messages, `failures` translates errors, `warm_up` sends the first request.
+transports messages, `failures` translates errors, `warm_up` sends the first request.
 """

@@ -14,8 +14,7 @@ from dataclasses import replace
 from trtllm_truss.releases.tables import rows_for
 from trtllm_truss.triton.client.failures import unavailable
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
-from trtllm_truss.triton.client.request import EngineRequest
-from trtllm_truss.triton.client.request_ids import random_number, takes_numbers_only
+from trtllm_truss.triton.client.request import EngineRequest, random_number, takes_numbers_only
 from trtllm_truss.triton.client.response_stream import ResponseReader, ResponseStream
 from trtllm_truss.triton.client.tensors import encode_request, encode_stop
 from trtllm_truss.triton.model_repository.contract import INPUTS, LLM_API_INPUTS, MODEL_NAME

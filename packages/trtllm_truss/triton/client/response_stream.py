@@ -11,8 +11,12 @@ from collections.abc import Callable
 from google.protobuf.message import DecodeError
 
 from trtllm_truss.errors import EngineUnavailable, InternalError, TrussError
-from trtllm_truss.triton.client.failures import from_status, from_stream_text, unavailable
-from trtllm_truss.triton.client.grpc_status import StatusCode
+from trtllm_truss.triton.client.failures import (
+    StatusCode,
+    from_status,
+    from_stream_text,
+    unavailable,
+)
 from trtllm_truss.triton.client.request import EngineChunk
 from trtllm_truss.triton.client.tensors import decode_response, pack_ids, unread_bytes
 from trtllm_truss.triton.protobuf import service_pb2

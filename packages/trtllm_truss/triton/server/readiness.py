@@ -9,8 +9,8 @@ from contextlib import closing
 
 from google.protobuf.message import DecodeError, Message
 
+from trtllm_truss.triton.client.failures import StatusCode
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
-from trtllm_truss.triton.client.grpc_status import StatusCode
 from trtllm_truss.triton.protobuf import service_pb2
 from trtllm_truss.triton.server.ports import LOOPBACK, Ports
 

@@ -1,4 +1,7 @@
-"""Log lines in batches: alone, a line costs a write and as much time again."""
+"""Log lines in batches: alone, a line costs a write and as much time again.
+
+On a terminal, such as that of a container without JSON logs, foreign characters are escaped.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,10 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from contextvars import Context, copy_context
+from copy import copy
 from typing import TextIO
+
+from trtllm_truss.printable import one_line, printable
 
 _DELAY_S = 0.02
 
@@ -77,3 +83,32 @@ def batch_log_lines() -> None:
         for place, handler in enumerate(handlers):
             if type(handler) is logging.StreamHandler:
                 handlers[place] = batches.setdefault(handler, BatchHandler(handler))
+
+
+class PrintableFormatter(logging.Formatter):
+    """Escapes what another formatter returns; only a traceback has several lines.
+
+    JSON comes through unchanged. Truss's text formatter decodes the path of a request
+    (truss 0.18, `templates/shared/log_config.py`), which may hold anything.
+    """
+
+    def __init__(self, formatter: logging.Formatter) -> None:
+        super().__init__()
+        self._formatter = formatter
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = self._formatter.format(record)
+        if not record.exc_info or "\n" not in text:
+            return one_line(text)
+        record = copy(record)
+        record.msg, record.args = one_line(record.getMessage()), ()
+        return printable(self._formatter.format(record))
+
+
+def escape_log_lines() -> None:
+    """Escape the lines of all stream handlers; idempotent."""
+    for handlers in handler_lists():
+        for handler in handlers:
+            formatter = handler.formatter or logging.Formatter()
+            if type(handler) is logging.StreamHandler and type(formatter) is not PrintableFormatter:
+                handler.setFormatter(PrintableFormatter(formatter))
