@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.backends.llm_api.conftest import LLM_ARGS, StartEngine
-from tests.backends.llm_api.test_engine import answer
+from tests.backends.llm_api.test_engine import answer, begin
 from tests.support.fake_llm_api import COUNTING
 
 from trtllm_truss.backends.llm_api.engine import LlmEngine
@@ -58,6 +58,15 @@ def test_an_adapter_changes_each_token(start_engine: StartEngine, llm_api_versio
     engine = start_engine(llm_args=arguments)
 
     assert answer(engine, lora_task_id=7) == [token + 7 for token in answer(engine)]
+
+
+@pytest.mark.usefixtures("counting")
+def test_a_release_that_does_not_count_cached_tokens_tells_none(
+    start_engine: StartEngine, llm_api_version: str
+) -> None:
+    first, *_ = begin(start_engine()).wait().responses
+
+    assert ("cached_tokens" in first) == (llm_api_version != "1.0.0")
 
 
 @pytest.mark.usefixtures("counting")
