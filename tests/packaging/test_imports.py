@@ -37,7 +37,7 @@ EXTRAS = {
 """Parts of the package that work with an extra only."""
 
 WORKBENCH_EXTRAS = {"": "serve", "cli/chat_terminal.py": "chat"}
-WORKBENCH_GIVEN = {"selftest/probes/spawn.py": {"mpi4py"}}  # TensorRT-LLM's Python
+WORKBENCH_GIVEN = {"selftest/probes": {"mpi4py"}}  # TensorRT-LLM's Python
 
 GIVEN = {
     "backends": {"triton-python-backend-utils", "numpy"},  # Triton's Python backend

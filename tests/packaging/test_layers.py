@@ -25,7 +25,7 @@ LAYERS = [
 WORKBENCH_LAYERS = [
     *("lmi_import", "scaffold", "console"),
     *("selftest.bench", "selftest.checks", "selftest.probes", "selftest.probing"),
-    *("selftest.assumptions", "selftest", "cli"),
+    *("selftest.spawning", "selftest.assumptions", "selftest", "cli"),
 ]
 INDEPENDENT = [
     {"triton", "text"},

@@ -20,8 +20,11 @@ from trtllm_truss.machine.describe import describe
 from trtllm_truss.machine.gpus import Gpus
 from trtllm_truss.machine.runtime import Runtime
 from trtllm_workbench.cli.main import main
+from trtllm_workbench.selftest.assumptions import library
+from trtllm_workbench.selftest.assumptions.installed import Installed
+from trtllm_workbench.selftest.bench.results import FellShort
 from trtllm_workbench.selftest.probing import probe
-from trtllm_workbench.selftest.spawning import Spawned, spawn
+from trtllm_workbench.selftest.spawning import Spawned, kill_a_worker, spawn
 from trtllm_workbench.selftest.stranger import PUBLIC_VERSION, VOCABULARY, scrubbed
 
 NAME = "zebedee"
@@ -106,6 +109,17 @@ def test_it_needs_no_extra() -> None:
     assert "--machine" in ended.stdout
 
 
+def test_the_death_of_a_worker_is_seen(tmp_path: Path) -> None:
+    facts = kill_a_worker(Runtime(), tmp_path)
+    row = library.death_of_a_worker
+    assert row(Installed("1.2.1", facts=facts)).detail.startswith("with Open MPI ")
+    assert processes_in(tmp_path) == []
+    for version, parent in (("4.1.8", "is ended"), ("5.0.11", "waits"), ("5.0.11", "is told")):
+        other = {"open_mpi": version, "parent_of_a_dead_worker": parent}
+        with pytest.raises(FellShort, match=f"with Open MPI {version} the parent {parent}; "):
+            row(Installed("1.2.1", facts=other))
+
+
 def test_lines_of_a_log_are_no_answer(tmp_path: Path) -> None:
     program = 'import sys; print("{\\"a\\": 1}"); print("{not JSON"); sys.exit(int(sys.argv[1]))'
     command = [sys.executable, "-c", program]
@@ -170,6 +184,7 @@ def test_the_file_names_nobody(
     }
     assert report["graphs_apply_adapters"] is False
     assert report["assumptions"]["nested-mappings"] == "held"
+    assert report["assumptions"]["death-of-a-worker"] == "held"
     assert report["assumptions"]["adapters-apply"] == "skipped"
     assert "sampler_type: TRTLLMSampler (samples, penalties, seeds)" in table
     assert "ignored, by the release: graphs are off where adapters are configured" in table

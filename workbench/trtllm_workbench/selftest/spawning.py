@@ -19,7 +19,7 @@ from trtllm_truss.triton.server.ports import unused_ports
 from trtllm_workbench.selftest.probing import probe
 
 LIMIT_S = 20.0
-_PROGRAM = Path(__file__).parent / "probes" / "spawn.py"
+_PROGRAMS = Path(__file__).parent / "probes"
 _OPEN_MPI = re.compile(r"Open MPI v(\d[\w.]*)")
 _NO_MPI4PY = "No module named 'mpi4py'"
 
@@ -73,7 +73,7 @@ def spawn(runtime: Runtime, workers: int, folder: Path, limit_s: float = LIMIT_S
         folder: for MPI's files.
         limit_s: a spawn that takes longer hangs.
     """
-    program = _PROGRAM.read_text(encoding="utf-8")
+    program = (_PROGRAMS / "spawn.py").read_text(encoding="utf-8")
     found = Spawned("not run", workers, 0.0)
     for python in _pythons(runtime):
         started = time.monotonic()
@@ -98,6 +98,21 @@ def spawn(runtime: Runtime, workers: int, folder: Path, limit_s: float = LIMIT_S
             found = Spawned("fails", workers, seconds)
             break
     return found
+
+
+def kill_a_worker(runtime: Runtime, folder: Path) -> dict[str, str]:
+    """Return Open MPI's version, and what the parent of a killed worker does: facts by name.
+
+    They are empty where no worker can be spawned, or by another MPI.
+    """
+    program = (_PROGRAMS / "worker_death.py").read_text(encoding="utf-8")
+    command = [_pythons(runtime)[0], "-c", program]
+    ended = probe(command, _environment(os.environ, folder), folder, LIMIT_S)
+    version = _OPEN_MPI.search(ended.output)
+    if version is None or ended.status is None:
+        return {}
+    parent = str(ended.found["parent"]) if ended.found else "is ended"
+    return {"open_mpi": version[1], "parent_of_a_dead_worker": parent}
 
 
 def _pythons(runtime: Runtime) -> list[str]:

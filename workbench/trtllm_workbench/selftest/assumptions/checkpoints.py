@@ -206,7 +206,7 @@ CHECKPOINTS: tuple[Assumption, ...] = (
         ),
         source="measured with 5.0.11 (status 14) and 4.1.8",
         otherwise="none: both end the run",
-        check=Unchecked("both end the run, in the step `restart`"),
+        check=OfLibrary("a worker that is killed", library.death_of_a_worker),
     ),
     Assumption(
         id="end-token",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from trtllm_truss.engines.checkpoint.architectures import ARCHITECTURES
-from trtllm_truss.releases.versions import Release
+from trtllm_truss.releases.versions import Release, release
 from trtllm_workbench.selftest.assumptions.installed import Check, Installed, names_missing
 from trtllm_workbench.selftest.bench.results import FellShort, Held
 
 _SAMPLERS_OF_1_0 = ("enable_trtllm_sampler", "enable_mixed_sampler")
+_ENDS_PARENTS: Release = (5,)
 _STOP_FIELDS = {"stop", "stop_token_ids"}
 
 
@@ -44,3 +45,12 @@ def graph_sizes(installed: Installed) -> Held:
     if max(sizes) < batch:
         raise FellShort(f"the largest graph has {max(sizes)} of {batch} requests")
     return Held(f"{len(sizes)} sizes up to {max(sizes)}", {"sizes": len(sizes)})
+
+
+def death_of_a_worker(installed: Installed) -> Held:
+    """Compare what became of a killed worker's parent with what Open MPI's release does."""
+    version, parent = installed.fact("open_mpi"), installed.fact("parent_of_a_dead_worker")
+    expected = "is ended" if release(version) >= _ENDS_PARENTS else "waits"
+    if parent != expected:
+        raise FellShort(f"with Open MPI {version} the parent {parent}; expected: {expected}")
+    return Held(f"with Open MPI {version} the parent {parent}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -26,6 +27,7 @@ from trtllm_workbench.selftest.bench.bench import Bench
 from trtllm_workbench.selftest.bench.results import Figures, Verdict, run_check
 from trtllm_workbench.selftest.probes import library as library_program
 from trtllm_workbench.selftest.probing import probe
+from trtllm_workbench.selftest.spawning import kill_a_worker
 
 STEP = "assumptions"
 TABLES: tuple[tuple[Served, tuple[Assumption, ...]], ...] = (
@@ -94,13 +96,16 @@ def find_installed(
         return Installed(runtime.version, library=runtime.library, problem=problem)
     command = [str(runtime.python), str(Path(library_program.__file__))]
     environment = {**child_environment(os.environ), **_NO_USAGE_STATISTICS}
-    ended = probe(command, environment, folder, limit_s)
+    with ThreadPoolExecutor() as pool:
+        death = pool.submit(kill_a_worker, runtime, folder)
+        ended = probe(command, environment, folder, limit_s)
     if (facts := ended.found) is None:
         last = " ".join(ended.output.split())[-_LAST_CHARACTERS:]
         problem = f"tensorrt_llm cannot be imported: {last}"
         if ended.status is None:
             problem = f"the import of tensorrt_llm took more than {limit_s:.0f} s"
         return Installed(runtime.version, library=runtime.library, problem=problem)
+    facts = {**facts, **death.result()}
     package = Path(facts["folder"])
     library = runtime.library or package / "libs" / "libtensorrt_llm.so"
     return Installed(str(facts["version"]), package, library if library.is_file() else None, facts)

@@ -1,0 +1,30 @@
+"""Kill a spawned worker, and tell what became of its parent: this process.
+
+Runs as `python -c`, as `spawn` does. No line about the parent means that MPI has ended it.
+"""
+
+import json
+import os
+import sys
+from concurrent.futures import TimeoutError as OutOfTime
+
+from mpi4py import MPI
+from mpi4py.futures import MPIPoolExecutor
+
+PATIENCE_S = 4.0
+KILL = "__import__('os').kill(__import__('os').getpid(), 9)"
+
+pool = MPIPoolExecutor(max_workers=1, path=sys.path)
+pool.submit(os.getpid).result()
+sys.stdout.write(f"{MPI.Get_library_version()}\nspawned\n")
+sys.stdout.flush()
+try:
+    pool.submit(eval, KILL).result(PATIENCE_S)
+    parent = "is told"
+except OutOfTime:
+    parent = "waits"
+except Exception:  # noqa: BLE001 - any tells
+    parent = "is told"
+sys.stdout.write(f"\n{json.dumps({'parent': parent})}\n")
+sys.stdout.flush()
+os._exit(0)
