@@ -19,7 +19,7 @@ LEAST = 1e-6
 Protocol = Literal["predict", "openai", "messages", "lmi"]
 Texts = tuple[str, ...]
 TokenIds = tuple[int, ...]
-Effect = Literal["draw", "penalty", "end", "beams", "seed"]
+Effect = Literal["temperature", "limit", "penalty", "end", "beams", "seed"]
 
 COMPILED, CPU, LLM_API = "tensorrtllm", "openvino_genai", "llm_api"
 """Backends, the values of `EngineKind`."""
@@ -72,7 +72,8 @@ class RequestField:
         tensors: the engine's inputs, the newest name first.
         tensor_range: of the inputs, if it is not `range`.
         engine_default: value of an absent input.
-        effect: what a field of sampling changes.
+        effect: what a field of sampling changes: the temperature, the tokens to draw from, their
+            logits, the end, the score of beams or the random numbers.
         with_beams: beam search honours it.
         engines: backends that honour it.
     """
@@ -132,7 +133,7 @@ class SamplingFields(Generic[Unset]):
         tensors=("temperature",),
         tensor_range=Range(0),
         engine_default=1.0,
-        effect="draw",
+        effect="temperature",
         with_beams=False,
     )
     top_k: int | Unset = _row(
@@ -141,7 +142,7 @@ class SamplingFields(Generic[Unset]):
         range=Range(0, 1024),
         zero=-1,
         tensors=("runtime_top_k",),
-        effect="draw",
+        effect="limit",
     )
     top_p: float | Unset = _row(
         float,
@@ -149,7 +150,7 @@ class SamplingFields(Generic[Unset]):
         range=Range(0, 1),
         tensors=("runtime_top_p",),
         engine_default=0.0,
-        effect="draw",
+        effect="limit",
     )
     repetition_penalty: float | Unset = _row(
         float,

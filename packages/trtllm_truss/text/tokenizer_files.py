@@ -191,7 +191,7 @@ def convert_tokenizer(folder: Path, *, trust_remote_code: bool) -> Tokenizer:
     return Tokenizer.from_str(backend.to_str())
 
 
-_SAMPLING = ("temperature", "top_p", "top_k", "repetition_penalty")
+_SAMPLING = [name for name in GenerationConfig.model_fields if name not in EndIds.model_fields]
 _MAX_IDS = 1 << 22
 """Bound of a tokenizer's ids: 16 times the largest vocabulary of a current model."""
 

@@ -12,6 +12,8 @@ from trtllm_truss.request_fields import SAMPLING, RequestField, SamplingFields
 ENGINE_DEFAULTS: dict[str, Any] = {row.attribute: row.engine_default for row in SAMPLING}
 """The defaults of TensorRT-LLM's C++ backend, by attributes of `Sampling`."""
 
+_LIMITS = [row for row in SAMPLING if row.effect == "limit"]
+
 
 @dataclass(slots=True)
 class Sampling(SamplingFields[NoReturn]):
@@ -27,7 +29,7 @@ class Sampling(SamplingFields[NoReturn]):
     @property
     def greedy(self) -> bool:
         """Return True for greedy decoding, TensorRT-LLM's choice without top_k and top_p too."""
-        unlimited = self.top_k == 0 and self.top_p == 0
+        unlimited = not any(row.changes(getattr(self, row.attribute)) for row in _LIMITS)
         return unlimited or self.top_k == 1 or self.temperature == 0
 
     def chosen(self) -> dict[str, float]:
@@ -35,7 +37,7 @@ class Sampling(SamplingFields[NoReturn]):
 
         The libraries of the LLM API and of the CPU engine have the same names for them.
         """
-        effects = {"penalty"} if self.greedy else {"penalty", "draw"}
+        effects = {"penalty"} if self.greedy else {"penalty", "temperature", "limit"}
         return {
             row.attribute: value
             for row in SAMPLING
