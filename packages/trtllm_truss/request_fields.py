@@ -16,9 +16,9 @@ INT32_MAX = 2**31 - 1
 LEAST = 1e-6
 """Minimum of positive numbers: the engine's 32-bit floats round smaller ones to 0."""
 
-Protocol = Literal["predict", "openai", "messages", "lmi"]
+ProtocolName = Literal["predict", "openai", "messages", "lmi"]
 Texts = tuple[str, ...]
-TokenIds = tuple[int, ...]
+Ids = tuple[int, ...]
 Effect = Literal["temperature", "limit", "penalty", "end", "beams", "seed"]
 
 COMPILED, CPU, LLM_API = "tensorrtllm", "openvino_genai", "llm_api"
@@ -84,7 +84,7 @@ class RequestField:
     range: Range = Range()
     zero: int | None = None
     default: Any = None
-    names: Mapping[Protocol, str | None] = field(default_factory=dict)
+    names: Mapping[ProtocolName, str | None] = field(default_factory=dict)
     attribute: str = ""
     tensors: tuple[str, ...] = ()
     tensor_range: Range | None = None
@@ -108,7 +108,7 @@ class RequestField:
         others = [name for backend, name in ENGINES.items() if backend not in self.engines]
         return f"{self.meaning} Not with {' or '.join(others)}." if others else self.meaning
 
-    def name_in(self, protocol: Protocol) -> str | None:
+    def name_in(self, protocol: ProtocolName) -> str | None:
         return self.names.get(protocol, self.name)
 
 
@@ -228,7 +228,7 @@ OPTIONS = (
     ),
     RequestField(
         name="stop_token_ids",
-        kind=TokenIds,
+        kind=Ids,
         meaning="Token ids that end the answer just before them.",
         default=(),
     ),
@@ -292,7 +292,7 @@ OPTIONS = (
 """Rows of further attributes of `GenerationRequest`."""
 
 
-def rows_of(protocol: Protocol) -> dict[str, RequestField]:
+def rows_of(protocol: ProtocolName) -> dict[str, RequestField]:
     """Return the rows that a protocol has, by its names."""
     named = ((row.name_in(protocol), row) for row in (*SAMPLING, *OPTIONS))
     return {name: row for name, row in named if name is not None}

@@ -17,9 +17,9 @@ from trtllm_truss.request_fields import (
     ALL_ENGINES,
     OPTIONS,
     SAMPLING,
-    Protocol,
+    Ids,
+    ProtocolName,
     RequestField,
-    TokenIds,
     rows_of,
 )
 from trtllm_truss.requests import GenerationRequest
@@ -34,7 +34,7 @@ def lmi(sent: Mapping[str, Any], defaults: Mapping[str, Any]) -> GenerationReque
 
 
 Parse = Callable[[Mapping[str, Any], Mapping[str, Any]], GenerationRequest]
-PARSERS: dict[Protocol, Parse] = {
+PARSERS: dict[ProtocolName, Parse] = {
     "predict": lambda sent, defaults: parse_predict({"prompt": "Hi", **sent}, defaults)[0],
     "openai": lambda sent, defaults: parse_chat({**CHAT, **sent}, defaults).requests[0],
     "messages": lambda sent, defaults: parse_messages({**CHAT, **sent}, defaults).request,
@@ -50,7 +50,7 @@ ROWS = [
 def some_value(row: RequestField) -> Any:
     """Return a value that is not the default."""
     if isinstance(row.default, tuple):
-        return [5] if row.kind == TokenIds else ["x"]
+        return [5] if row.kind == Ids else ["x"]
     return {float: 0.5, int: 3, bool: not row.default}[row.kind]
 
 
@@ -60,7 +60,7 @@ def attribute(request: GenerationRequest, row: RequestField) -> Any:
 
 
 @pytest.mark.parametrize(("protocol", "name", "row"), ROWS)
-def test_a_field_reaches_the_request(protocol: Protocol, name: str, row: RequestField) -> None:
+def test_a_field_reaches_the_request(protocol: ProtocolName, name: str, row: RequestField) -> None:
     value = some_value(row)
     request = PARSERS[protocol]({name: value}, {})
     assert attribute(request, row) == value
@@ -69,14 +69,16 @@ def test_a_field_reaches_the_request(protocol: Protocol, name: str, row: Request
 
 
 @pytest.mark.parametrize(("protocol", "name", "row"), ROWS)
-def test_a_default_reaches_the_request(protocol: Protocol, name: str, row: RequestField) -> None:
+def test_a_default_reaches_the_request(
+    protocol: ProtocolName, name: str, row: RequestField
+) -> None:
     if row.name_in("predict") is not None:
         defaults = parse_defaults({row.name: some_value(row)})
         assert attribute(PARSERS[protocol]({}, defaults), row) == some_value(row)
 
 
 @pytest.mark.parametrize(("protocol", "name", "row"), ROWS)
-def test_the_range_of_a_field(protocol: Protocol, name: str, row: RequestField) -> None:
+def test_the_range_of_a_field(protocol: ProtocolName, name: str, row: RequestField) -> None:
     beyond = [] if row.range.high is None else [row.range.high * 2 + 1]
     beyond += [] if row.range.low is None else [row.range.low * 2 - 2]
     for value in beyond:
@@ -90,7 +92,7 @@ def test_the_range_of_a_field(protocol: Protocol, name: str, row: RequestField) 
     ("end", "ids", "ignores"), [({"end_id": 7}, [7], False), ({"end_id": -1}, [], True)]
 )
 def test_every_default_suits_every_protocol(
-    protocol: Protocol, end: dict[str, int], ids: list[int], ignores: bool
+    protocol: ProtocolName, end: dict[str, int], ids: list[int], ignores: bool
 ) -> None:
     every = {row.name: some_value(row) for row in rows_of("predict").values()}
     every |= {"parallel_tool_calls": False, "stream": False, "max_tokens": 40, "ignore_eos": False}

@@ -15,13 +15,13 @@ from trtllm_truss.request_fields import (
     LEAST,
     OPTIONS,
     SAMPLING,
-    Protocol,
+    Ids,
+    ProtocolName,
     RequestField,
     Sampling,
     Texts,
     rows_of,
 )
-from trtllm_truss.request_fields import TokenIds as Ids
 from trtllm_truss.validation import (
     SHOWN_CHARACTERS,
     Strict,
@@ -51,7 +51,7 @@ Body = TypeVar("Body", bound=Strict)
 
 
 def with_request_fields(
-    protocol: Protocol, *, without: Collection[str] = ()
+    protocol: ProtocolName, *, without: Collection[str] = ()
 ) -> Callable[[type[Body]], type[Body]]:
     """Add the fields of the table to a body that declares its protocol's own.
 
@@ -104,11 +104,13 @@ def _limits(row: RequestField) -> dict[str, Any]:
     return {name: limit for name, limit in limits.items() if limit is not None}
 
 
-_PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
+_PROTOCOLS: tuple[ProtocolName, ...] = get_args(ProtocolName)
 _LISTS = tuple(row.attribute for row in OPTIONS if isinstance(row.default, tuple))
 
 
-def _getters(rows: Iterable[RequestField]) -> dict[Protocol, Callable[[Strict], tuple[Any, ...]]]:
+def _getters(
+    rows: Iterable[RequestField],
+) -> dict[ProtocolName, Callable[[Strict], tuple[Any, ...]]]:
     return {
         protocol: attrgetter(*(name for row in rows if (name := row.name_in(protocol))))
         for protocol in _PROTOCOLS
@@ -125,7 +127,7 @@ _DEFAULT_NAMES = {
 }
 
 
-def request_arguments(fields: Strict, protocol: Protocol) -> dict[str, Any]:
+def request_arguments(fields: Strict, protocol: ProtocolName) -> dict[str, Any]:
     """Return the arguments of a `GenerationRequest` that the table has, of a valid body."""
     values = _option_values[protocol](fields)
     arguments = dict(zip(_OPTIONS[protocol], values, strict=True))
@@ -135,7 +137,7 @@ def request_arguments(fields: Strict, protocol: Protocol) -> dict[str, Any]:
     return arguments
 
 
-def read_sampling(fields: Strict, protocol: Protocol) -> Sampling:
+def read_sampling(fields: Strict, protocol: ProtocolName) -> Sampling:
     """Return the sampling of a valid body."""
     sampling = Sampling(*_sampling_values[protocol](fields))
     if sampling.top_p is not None:
@@ -146,14 +148,14 @@ def read_sampling(fields: Strict, protocol: Protocol) -> Sampling:
     return sampling
 
 
-def attribute_names(protocol: Protocol) -> dict[str, str]:
+def attribute_names(protocol: ProtocolName) -> dict[str, str]:
     """Return a protocol's field names by attributes of a request, where they differ."""
     rows = rows_of(protocol).items()
     return {row.attribute: name for name, row in rows if name != row.attribute}
 
 
 def own_defaults(
-    defaults: Mapping[str, Any], body: type[Strict], protocol: Protocol
+    defaults: Mapping[str, Any], body: type[Strict], protocol: ProtocolName
 ) -> dict[str, Any]:
     """Return the defaults that a body has, by its names.
 
