@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import os
+import pwd
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -139,6 +141,14 @@ def test_launch_environment_leaves_the_original_unchanged():
     assert added["OMPI_MCA_btl"] == "^tcp"
     chosen = {**environment, "OMPI_MCA_btl": "self,tcp"}
     assert launch_environment(chosen, LAUNCH)["OMPI_MCA_btl"] == "self,tcp"
+
+
+def test_mpi_has_a_home(monkeypatch):
+    assert launch_environment({"HOME": "/h"}, LAUNCH)["HOME"] == "/h"
+    monkeypatch.delenv("HOME", raising=False)
+    assert launch_environment({}, LAUNCH)["HOME"] == pwd.getpwuid(os.getuid()).pw_dir
+    monkeypatch.setattr("pathlib.Path.home", Mock(side_effect=RuntimeError("no home directory")))
+    assert launch_environment({}, LAUNCH)["HOME"] == "/tmp/7_ab"
 
 
 def test_every_launch_has_names_and_a_folder_of_its_own():

@@ -25,6 +25,7 @@ from trtllm_truss.triton.server.mpi import (
     ONE_HOST_DEFAULTS,
     RANK_PROGRAM,
     connects_by_tcp,
+    home,
     llm_api_job,
     llm_api_rank,
     mpi_command,
@@ -255,6 +256,7 @@ def launch_environment(
     """
     return {
         **({} if connects_by_tcp(environment) else ONE_HOST_DEFAULTS),
+        "HOME": home(launch.folder),
         **environment,
         **_NO_USAGE_STATISTICS,
         **mpi_environment(launch.folder, None if of_daemon else launch.ports.mpi),

@@ -157,6 +157,18 @@ def mpi_environment(folder: Path, control_port: int | None) -> dict[str, str]:
     }
 
 
+def home(folder: Path) -> str:
+    """Return `HOME` where it is unset: the user's, or a folder for a user without one.
+
+    Open MPI 5 starts nothing without it, neither a job nor a single rank (measured with 5.0.11:
+    "Unable to get the user home directory"); 4 needs none.
+    """
+    try:
+        return str(Path.home())
+    except RuntimeError:
+        return str(folder)
+
+
 def spawning_environment(*, as_root: bool) -> dict[str, str]:
     """Let a server without ``mpirun`` start workers by ``MPI_Comm_spawn``, on this host.
 
