@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 import yaml
 from google.protobuf import text_format
+from tests.engines.llm_api.model_configs import LATENT
+from tests.support.fake_llm_api import write_checkpoint
 from tests.support.fake_tensorrtllm import write_engine
 from tests.support.paths import ROOT
+from tests.support.smollm2 import smollm2_file
 from tritonclient.grpc import model_config_pb2
 
 from trtllm_workbench.cli.main import main
@@ -99,6 +102,20 @@ def test_render(engine: Path, tmp_path: Path) -> None:
     assert rendered.backend == "tensorrtllm"
     assert rendered.parameters["gpt_model_path"].string_value == str(engine)
     assert main([*command, "--engine", str(engine), "--output", str(output)]) == 2
+
+
+@pytest.mark.parametrize(("accelerator", "chunks"), [("H100:2", False), ("B200:2", True)])
+def test_render_knows_the_gpu(tmp_path: Path, accelerator: str, chunks: bool) -> None:
+    """TensorRT-LLM 1.0 chunks the prompts of latent attention on compute capability 10.0 only."""
+    shape = {**LATENT, "architectures": ["DeepseekV3ForCausalLM"], "num_attention_heads": 8}
+    folder = write_checkpoint(tmp_path / "model", smollm2_file(), shape)
+    output = tmp_path / "repository"
+    command = ["render", "--truss", str(ROOT), "--config", config(folder, accelerator)]
+    assert main([*command, "--output", str(output)]) == 0
+    text = (output / "tensorrt_llm/config.pbtxt").read_text()
+    rendered = text_format.Parse(text, model_config_pb2.ModelConfig())
+    arguments = json.loads(rendered.parameters["llm_args"].string_value)
+    assert arguments["enable_chunked_prefill"] is chunks
 
 
 def test_several_hosts_cannot_build(engine: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,9 +11,10 @@ from trtllm_truss.configuration import load_configuration, read_config
 from trtllm_truss.engines.checkpoint.arguments import completed
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.inspection import inspect_engine
-from trtllm_truss.machine.runtime import find_runtime
+from trtllm_truss.machine.describe import describe
 from trtllm_truss.serving.adapters import adapters_of, open_adapters
 from trtllm_truss.serving.preflight import (
+    host_info,
     open_engine,
     open_tokenizer,
     own_tokenizer_paths,
@@ -52,10 +53,13 @@ def run(options: argparse.Namespace) -> int:
         paths = repository.engine_paths(repository.describe(), with_code=with_code)
         folder = repository.source.fetch([*paths, *own_tokenizer_paths(settings, repository)])
     adapters = open_adapters(settings, environment)
-    runtime = find_runtime(environment.variables)
-    here = HostInfo.from_config(content, HostInfo(runtime_version=runtime.installed_version))
+    image = HostInfo.from_config(content).image
+    machine = describe(environment.variables, image)
+    here = HostInfo.from_config(content, host_info(machine))
     described = inspect_engine(folder.resolve())
-    engine = completed(described, settings, here.known_version, adapters_of(adapters))
+    engine = completed(
+        described, settings, here.known_version, adapters_of(adapters), here.capability
+    )
     tokenizer = open_tokenizer(settings, environment)
     tokenizer_dir = tokenizer.fetch() if tokenizer else engine.tokenizer_folder
     data_dir = options.truss / content.get("data_dir", "data")
