@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from google.protobuf import text_format
-from tests.engines.llm_api.model_configs import LATENT
+from tests.engines.checkpoint.model_configs import LATENT
 from tests.support.fake_llm_api import write_checkpoint
 from tests.support.fake_tensorrtllm import write_engine
 from tests.support.paths import ROOT

@@ -13,8 +13,6 @@ from tests.support.fake_tensorrtllm import serve_engine, write_engine
 from tests.support.smollm2 import smollm2_file
 from tests.support.truss_process import Served, free_port
 
-from trtllm_truss.engines.checkpoint.samplers import sampler_arguments
-
 SECRETS = {
     **dict.fromkeys(
         ("BASETEN_API_KEY", "OPENAI_API_KEY", "TRUSS_SECRET_hf_access_token"), "s3cr3t"
@@ -38,9 +36,7 @@ def server(
         served = Served(environment=SECRETS, arguments=console, python=sys.executable)
     else:
         folder = write_checkpoint(tmp_path_factory.mktemp("llm") / "model", smollm2_file())
-        # The version that would choose the sampler is that of an installed TensorRT-LLM.
-        sampler = sampler_arguments(request.param, {})
-        settings = {"runtime": {"guided_decoding_backend": "xgrammar", "llm_args": sampler}}
+        settings = {"runtime": {"guided_decoding_backend": "xgrammar"}}
         served = serve_checkpoint(folder, request.param, SECRETS, **settings)
     try:
         yield served.wait_until_ready()

@@ -18,7 +18,7 @@ from tests.support.paths import TEMPLATES
 from trtllm_truss.backends.llm_api.engine import LlmEngine
 from trtllm_truss.backends.llm_api.library import Library, import_library
 from trtllm_truss.backends.llm_api.parameters import Adapter, LlmSettings
-from trtllm_truss.backends.llm_api.request import SERVED_WITH_PENALTIES
+from trtllm_truss.backends.llm_api.request import served_inputs
 from trtllm_truss.engines.checkpoint.samplers import sampler_arguments
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.machine.triton import find_installation
@@ -84,7 +84,7 @@ def start_engine(library: Library, checkpoint: Path) -> Iterator[StartEngine]:
             **settings,
         )
         fail = functools.partial(pytest.fail, "the engine died")
-        limits = read.limits(SERVED_WITH_PENALTIES)
+        limits = read.limits(served_inputs(library.version, read.llm_args))
         engine = LlmEngine(library, read, limits, on_death or fail)
         if on_death is None:
             started.append(engine)
@@ -133,9 +133,7 @@ def start_llm_triton(
                     max_batch_size=32,
                     parameters={
                         "tokenizer_dir": str(folder),
-                        "llm_args": json.dumps(
-                            {**LLM_ARGS, **sampler_arguments(version, llm_args), **llm_args}
-                        ),
+                        "llm_args": json.dumps({**LLM_ARGS, **llm_args}),
                         **parameters,
                     },
                     tensorrt_llm_version=PINNED_VERSION,

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.backends.llm_api.conftest import LLM_ARGS
+from tests.backends.llm_api.conftest import LLM_ARGS, StartEngine
 from tests.backends.token_model.backend_requests import (
     END_ID,
     OUTPUTS,
@@ -146,11 +146,17 @@ def test_log_probabilities_come_with_each_token(engine: LlmEngine, greedy: list[
     np.testing.assert_allclose(final, last["output_log_probs"], atol=1e-5)
 
 
+@pytest.fixture(scope="module")
+def torch_sampler(start_engine: StartEngine) -> LlmEngine:
+    return start_engine(llm_args={"sampler_type": "TorchSampler"})
+
+
 @pytest.mark.parametrize("streaming", [True, False])
 def test_the_likeliest_tokens_of_each_place(
-    engine: LlmEngine, greedy: list[int], streaming: bool
+    torch_sampler: LlmEngine, greedy: list[int], streaming: bool
 ) -> None:
-    caller = begin(engine, num_top_logprobs=3, return_log_probs=True, streaming=streaming).wait()
+    caller = begin(torch_sampler, num_top_logprobs=3, return_log_probs=True, streaming=streaming)
+    caller.wait()
     names = ("top_logprob_ids", "top_logprobs")
     ids, log_probs = (
         np.concatenate([outputs[name] for outputs in caller.responses], axis=2) for name in names

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.engines.checkpoint.checkpoints import listing, llama, settings_for
 
-from trtllm_truss.backends.llm_api.library import Library
+from trtllm_truss.backends.llm_api.request import served_inputs
 from trtllm_truss.engines.checkpoint.arguments import completed
 from trtllm_truss.engines.compatibility.check import check_compatibility
 from trtllm_truss.engines.compatibility.host import HostInfo
@@ -59,11 +59,20 @@ def test_every_release_samples_as_requests_ask(
     engine = engine_of(version, given)
     arguments = engine.llm_args or {}
     assert {name: arguments[name] for name in NAMES if name in arguments} == chosen
-    library = Library(version, None, None, None, None, Exception, frozenset())
-    assert library.honours_penalties(arguments) is penalties
+    assert ("bad_words_list" in served_inputs(version, arguments)) is penalties
     host = HostInfo(runtime_version=version)
     found = {each.code for each in check_compatibility(settings_for(), engine, host)}
     assert ("seeds_ignored" not in found) is seeds
+
+
+@pytest.mark.parametrize(
+    ("version", "arguments", "serves"),
+    [("1.0.0", CPP_OF_1_0, False), ("1.2.1", CPP, False), ("1.2.1", {}, True), ("1.3.0", {}, True)],
+)
+def test_the_cpp_sampler_has_no_alternatives(
+    version: str, arguments: dict[str, Any], serves: bool
+) -> None:
+    assert ("num_top_logprobs" in served_inputs(version, arguments)) is serves
 
 
 def test_a_sampler_that_ignores_all_requests_is_refused() -> None:
@@ -72,7 +81,7 @@ def test_a_sampler_that_ignores_all_requests_is_refused() -> None:
     assert caught.value.param == "llm_args.enable_trtllm_sampler"
 
 
-def test_an_unknown_release_gets_no_sampler() -> None:
+def test_an_unknown_release_leaves_the_sampler_to_the_backend() -> None:
     assert not (engine_of(None, {}).llm_args or {}).keys() & {*NAMES}
 
 

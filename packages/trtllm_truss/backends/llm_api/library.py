@@ -1,7 +1,7 @@
 """Import of TensorRT-LLM, and what the installed version has.
 
 TensorRT-LLM 1.2.1 and the 1.3 pre-releases differ in keyword arguments and exceptions. Their names
-are probed; only the penalties of the sampler need the version.
+are probed; only the sampler needs the version.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtllm_truss.backends.parameters import ParameterError
-from trtllm_truss.engines.checkpoint.samplers import honours_penalties
 
 _MPI_VARIABLES = re.compile(
     r"OMPI_COMM_WORLD_(SIZE|RANK|LOCAL_SIZE|LOCAL_RANK|NODE_RANK)$"
@@ -69,10 +68,6 @@ class Library:
                 f"TensorRT-LLM {self.version} has no LLM argument {', '.join(unknown)}; remove it "
                 "from runtime.llm_args."
             )
-
-    def honours_penalties(self, arguments: Mapping[str, Any]) -> bool:
-        """Return True if the chosen sampler applies penalties and bad words."""
-        return honours_penalties(self.version, arguments)
 
 
 def import_library() -> Library:

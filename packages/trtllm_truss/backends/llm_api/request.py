@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +19,12 @@ from trtllm_truss.backends.token_model.request import (
 )
 from trtllm_truss.backends.token_model.sampling import Sampling
 from trtllm_truss.backends.token_model.words import Word, read_words
+from trtllm_truss.engines.checkpoint.samplers import honours_penalties, is_cpp_sampler
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.request_fields import SAMPLING
 
-SERVED = frozenset({"lora_task_id", "embedding_bias", "num_top_logprobs"})
-SERVED_WITH_PENALTIES = SERVED | {"bad_words_list"}
-"""Inputs beyond those of the CPU engine."""
+_SERVED = frozenset({"lora_task_id", "embedding_bias"})
+_BAD_WORDS, _ALTERNATIVES = "bad_words_list", "num_top_logprobs"
 
 _LOG_PROBS = ("output_log_probs", "cum_log_probs", "top_logprob_ids", "top_logprobs")
 
@@ -47,6 +48,15 @@ class LlmRequest:
     adapter: tuple[int, Adapter] | None = None
 
 
+def served_inputs(version: str, arguments: Mapping[str, Any]) -> frozenset[str]:
+    """Return the inputs beyond those of the CPU engine, by TensorRT-LLM's version and sampler."""
+    of_sampler = {
+        _BAD_WORDS: honours_penalties(version, arguments),
+        _ALTERNATIVES: not is_cpp_sampler(arguments, version),
+    }
+    return _SERVED.union(name for name, is_served in of_sampler.items() if is_served)
+
+
 def read_llm_request(
     request_id: str,
     tensors: Tensors,
@@ -61,7 +71,7 @@ def read_llm_request(
     """
     generation = read_request(request_id, tensors, requested_outputs, limits)
     _check_beams(generation, limits, settings)
-    if "bad_words_list" not in limits.served:
+    if _BAD_WORDS not in limits.served:
         _check_penalties(generation.sampling)
     if generation.guide is not None and not settings.guides:
         raise InvalidRequest(
@@ -113,11 +123,11 @@ def _check_penalties(sampling: Sampling) -> None:
 
 
 def _read_bad_words(tensors: Tensors) -> tuple[Word, ...]:
-    words = read_words("bad_words_list", tensors.array("bad_words_list"))
+    words = read_words(_BAD_WORDS, tensors.array(_BAD_WORDS))
     for word in words:
         if len(word) > 1:
             raise InvalidRequest(
-                f"bad_words_list has a word of {len(word)} tokens, which is not supported by the "
+                f"{_BAD_WORDS} has a word of {len(word)} tokens, which is not supported by the "
                 "LLM API; send words of one token."
             )
     return words

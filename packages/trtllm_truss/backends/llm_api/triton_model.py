@@ -5,20 +5,18 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from dataclasses import replace
 from typing import Any
 
 from trtllm_truss.backends.kill_parent_on_death import KillParentOnDeath
 from trtllm_truss.backends.llm_api.engine import LlmEngine
 from trtllm_truss.backends.llm_api.library import import_library
 from trtllm_truss.backends.llm_api.parameters import read_settings
-from trtllm_truss.backends.llm_api.request import (
-    SERVED,
-    SERVED_WITH_PENALTIES,
-    read_llm_request,
-)
+from trtllm_truss.backends.llm_api.request import read_llm_request, served_inputs
 from trtllm_truss.backends.tensors import Tensors
 from trtllm_truss.backends.token_model.responses import ResponseSender
 from trtllm_truss.backends.token_model.triton import TokenModel
+from trtllm_truss.engines.checkpoint.samplers import sampler_arguments
 
 logger = logging.getLogger(__package__)
 
@@ -39,11 +37,13 @@ class TritonPythonModel(TokenModel):
             ImportError: TensorRT-LLM is not installed.
             EngineFailed: the LLM did not start.
         """
-        self._settings = read_settings(self.read_config(args, "llm_api"))
+        settings = read_settings(self.read_config(args, "llm_api"))
         library = import_library()
-        library.check_arguments(self._settings.llm_args)
-        has_penalties = library.honours_penalties(self._settings.llm_args)
-        self._limits = self._settings.limits(SERVED_WITH_PENALTIES if has_penalties else SERVED)
+        # Only here is the version known in every image.
+        arguments = {**sampler_arguments(library.version, settings.llm_args), **settings.llm_args}
+        library.check_arguments(arguments)
+        self._settings = replace(settings, llm_args=arguments)
+        self._limits = self._settings.limits(served_inputs(library.version, arguments))
         logger.info("TensorRT-LLM %s loads %s", library.version, self._settings.model_folder.name)
         self._kill_on_death = KillParentOnDeath()
         on_death = self._kill_on_death.end_parent
