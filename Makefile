@@ -21,6 +21,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar o
 LOCKED := --require-hashes --only-binary :all:
 # tests/conftest.py chooses the number of workers.
 PYTEST := $(BIN)/python -m pytest -n auto --max-worker-restart 0
+ALL_ENGINES := --engines all --rounds $(ROUNDS) -o timeout=3600
 LINT = $(BIN)/ruff format --check . && $(BIN)/ruff check .
 # Shows the number of packages and errors; .venv/pip.log has the whole log.
 PROGRESS = 2>&1 | tee -a $(VENV)/pip.log | awk '\
@@ -73,15 +74,15 @@ test: $(READY) ## run every check: format, lint, types, tests
 	$(PYTEST); tests=$$?; \
 	wait $$mypy; types=$$?; echo "mypy: $$(cat $(VENV)/mypy.log)"; exit $$((tests || types))
 
-engines: $(READY) $(OPEN_MPI_4)/.ready ## run the tests of the LLM API and of the serving path with every kind of engine
-	$(PYTEST) --engines all tests/backends tests/end_to_end
-	OPEN_MPI_PREFIX=$(OPEN_MPI_4) $(PYTEST) --engines all -k "llm_api or 1.2.1 or 1.3.0" \
+engines: $(READY) $(OPEN_MPI_4)/.ready ## run the tests of the LLM API and of the serving path with every kind of engine, 10 rounds of each harm (ROUNDS=...)
+	$(PYTEST) $(ALL_ENGINES) tests/backends tests/end_to_end
+	OPEN_MPI_PREFIX=$(OPEN_MPI_4) $(PYTEST) $(ALL_ENGINES) \
 	  tests/backends/llm_api tests/end_to_end/test_supervision.py
 
 $(OPEN_MPI_4)/.ready: $(READY) tests/support/fake_llm_api/open-mpi-4.txt
 	@rm -rf $(OPEN_MPI_4)
-	@$(BIN)/uv venv --quiet --python $(BIN)/python $(OPEN_MPI_4)
-	@$(BIN)/uv pip install --quiet --python $(OPEN_MPI_4) $(LOCKED) \
+	@# Without a Python, which mpirun would put first on the PATH of its ranks.
+	@$(BIN)/uv pip install --quiet --python $(VENV) --prefix $(OPEN_MPI_4) $(LOCKED) \
 	  -r tests/support/fake_llm_api/open-mpi-4.txt
 	@touch $@
 

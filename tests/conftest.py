@@ -6,9 +6,10 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from functools import cached_property
+from collections.abc import Callable, Iterator
+from functools import cached_property, partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -57,6 +58,8 @@ MOST_WORKERS = 4
 MEMORY = "/dev/shm"
 LEAST_MEMORY_BYTES = 1 << 30
 RUNNING: set[str] = set()
+ROUND = "round"
+"""Name of the property with the times of one round of a test."""
 LEFT_BEHIND = pytest.StashKey[LeftBehind]()
 LEFT = pytest.StashKey[list[str]]()
 
@@ -82,6 +85,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="some",
         help="all: run tests of the LLM API with each version of it, and those of the serving path "
         "with each kind of engine",
+    )
+    parser.addoption(
+        "--rounds",
+        type=int,
+        default=1,
+        metavar="N",
+        help="harm each server so many times in each way",
     )
     parser.addoption(
         "--screenshots", action="store_true", help="rewrite docs/screenshots, in the browser"
@@ -179,6 +189,33 @@ def pytest_terminal_summary(
         terminalreporter.section("left behind", red=True)
         for line in left:
             terminalreporter.line(line)
+    reports = [each for key in ("passed", "failed") for each in terminalreporter.getreports(key)]
+    if lines := [*round_lines(reports)]:
+        terminalreporter.section("rounds")
+        for line in lines:
+            terminalreporter.line(line)
+
+
+def round_lines(reports: list[pytest.TestReport]) -> Iterator[str]:
+    """Yield median and maximum of the times of each test with several rounds."""
+    for report in reports:
+        rounds = [times for name, times in report.user_properties if name == ROUND]
+        if len(rounds) > 1:
+            shown = (
+                f"{key} {median(values):.2f} (max {max(values):.2f})"
+                for key in rounds[0]
+                if (values := [each[key] for each in rounds])
+            )
+            name = report.nodeid.rpartition("[")[2].rstrip("]")
+            yield f"{name}, {len(rounds)} rounds: {', '.join(shown)}"
+
+
+@pytest.fixture
+def report_round(
+    record_property: Callable[[str, object], None],
+) -> Callable[[dict[str, float]], None]:
+    """Report the times of one round of this test, by name."""
+    return partial(record_property, ROUND)
 
 
 def groups_file() -> Path:

@@ -6,12 +6,14 @@ import concurrent.futures
 import contextlib
 import itertools
 import os
+import re
 import signal
-import subprocess
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import httpx
 import pytest
@@ -19,6 +21,7 @@ from tests.support.fake_llm_api import (
     COUNTING,
     VERSIONS,
     misbehave,
+    open_mpi,
     serve_checkpoint,
     write_checkpoint,
 )
@@ -28,34 +31,50 @@ from tests.support.truss_process import LOOPBACK, Served, alive, listening_hosts
 from tests.support.waiting import PATIENCE_S, settles
 
 STREAMS = 16
-RESTARTS = {
-    "restart_limit": 50,
-    "restart_backoff_s": 0.1,
-    "hang_timeout_s": 10 * PATIENCE_S,  # a death must be seen as one
+HANG_TIMEOUTS_S = {
+    "": 10 * PATIENCE_S,  # a death must be seen as one
+    "-impatient": 3,
 }
 PROMPT = "One two three four five six seven eight nine ten"
+HEADS = {"num_attention_heads": 8, "num_key_value_heads": 4}
+"""Of a SmolLM2 that two workers can share."""
 
 
-def write_two_ranks(folder: Path) -> Served:
-    return serve_engine(write_engine(folder, tp=2, step_ms=20), tp=2, serving=RESTARTS)
+def start_engine(folder: Path, *, count: int, hang_timeout_s: float) -> Served:
+    engine = write_engine(folder, tp=count, step_ms=20, mpi=1)
+    config = config_for(engine, count, serving=restarts(hang_timeout_s))
+    mpi = open_mpi()
+    path = {"PATH": os.pathsep.join((mpi["PATH"], os.environ["PATH"]))}
+    return Served(config, {**FAKE_ENGINE, **mpi, **path})
 
 
-def write_small_checkpoint(folder: Path, version: str) -> Served:
-    write_checkpoint(folder, smollm2_file(), step_ms=20)
-    return serve_checkpoint(folder, version, COUNTING, serving=RESTARTS)
+def start_checkpoint(folder: Path, *, version: str, count: int, hang_timeout_s: float) -> Served:
+    write_checkpoint(folder, smollm2_file(), HEADS, step_ms=20)
+    return serve_checkpoint(
+        folder, version, tensor_parallelism=count, serving=restarts(hang_timeout_s)
+    )
 
 
-START: dict[str, Callable[[Path], Served]] = {
-    "two ranks": write_two_ranks,
-    **{version: partial(write_small_checkpoint, version=version) for version in VERSIONS},
-}
+def restarts(hang_timeout_s: float) -> dict[str, float]:
+    return {"restart_limit": 50, "restart_backoff_s": 0.1, "hang_timeout_s": hang_timeout_s}
+
+
+START: dict[str, Callable[[Path], Served]] = {}
+for patience, hang_timeout_s in HANG_TIMEOUTS_S.items():
+    for count in (1, 2):
+        of_all = {"count": count, "hang_timeout_s": hang_timeout_s}
+        START[f"engine-{count}{patience}"] = partial(start_engine, **of_all)
+        for version in VERSIONS:
+            START[f"{version}-{count}{patience}"] = partial(
+                start_checkpoint, version=version, **of_all
+            )
 
 
 @pytest.fixture(scope="module")
 def restarting(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
-    """A server that the tests kill: a key of `START`."""
+    """A server that the tests harm: a key of `START`."""
     served = START[request.param](tmp_path_factory.mktemp("engine") / "engine").wait_until_ready()
     try:
         yield served
@@ -90,8 +109,31 @@ def named(served: Served, name: str) -> list[int]:
     return sorted(pid for pid, comm in served.processes().items() if comm == name)
 
 
+def in_rank(rank: int, pids: Iterable[int]) -> list[int]:
+    """Return the processes of a rank; a single one has no number."""
+    found = {}
+    for pid in pids:
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+        number = re.search(rb"(?:^|\0)OMPI_COMM_WORLD_RANK=(\d+)", environment)
+        found[pid] = int(number[1]) if number else 0
+    return [pid for pid in found if found[pid] == rank]
+
+
+def server(served: Served, rank: int = 0) -> list[int]:
+    return in_rank(rank, named(served, "tritonserver"))
+
+
+def stub(served: Served, rank: int = 0) -> list[int]:
+    return in_rank(rank, named(served, "triton_python_b"))
+
+
+def whole_rank(served: Served, rank: int = 0) -> list[int]:
+    """Return what is one process with the real backend."""
+    return [*server(served, rank), *stub(served, rank)]
+
+
 def guard_of_the_job(served: Served) -> list[int]:
-    lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in served.processes()}
+    lines = {pid: command_line(pid) for pid in served.processes()}
     return [
         pid
         for pid, line in lines.items()
@@ -99,72 +141,118 @@ def guard_of_the_job(served: Served) -> list[int]:
     ]
 
 
-def workers(served: Served) -> list[int]:
-    """Return the processes in which the LLM API runs its engine."""
-    return [pid for pid in served.processes() if b"mpi4py.futures" in command_line(pid)]
+def mpirun(served: Served) -> list[int]:
+    """Return the job's launcher, by its names in Open MPI 5, and in 4 from a package."""
+    return [p for name in ("mpirun", "prterun", "orterun_wrapper") for p in named(served, name)]
 
 
-def workers_of_a_frozen_triton(served: Served) -> list[int]:
+def worker(served: Served, rank: int = 0) -> list[int]:
+    """Return a process in which the LLM API runs its engine."""
+    return in_rank(rank, (p for p in served.processes() if b"mpi4py.futures" in command_line(p)))
+
+
+def worker_of_a_frozen_triton(served: Served) -> list[int]:
     """Freeze Triton, for which each log line and response of its backend waits."""
-    os.kill(named(served, "tritonserver")[0], signal.SIGSTOP)
-    return workers(served)
+    os.kill(server(served)[0], signal.SIGSTOP)
+    return worker(served)
 
 
-ONE_RANK: dict[str, Callable[[Served], list[int]]] = {
-    "a tritonserver": lambda served: named(served, "tritonserver")[:1],
-    "a Python stub": lambda served: named(served, "triton_python_b")[:1],
-    "the process guard": guard_of_the_job,
+class Harm(NamedTuple):
+    """A signal to processes; `number` of them are needed."""
+
+    processes: Callable[[Served], list[int]]
+    signal: int = signal.SIGKILL
+    ranks: int = 1
+
+
+ANY = {
+    "kill a tritonserver": Harm(server),
+    "kill a Python stub": Harm(stub),
+    "kill the process guard": Harm(guard_of_the_job),
 }
-VICTIMS: dict[str, Callable[[Served], list[int]]] = {
-    **ONE_RANK,
-    "the other tritonserver": lambda served: named(served, "tritonserver")[1:],
-    "mpirun": lambda served: [*named(served, "mpirun"), *named(served, "prterun")],
-    "the other Python stub": lambda served: named(served, "triton_python_b")[1:],
-    "a worker": workers,
-    "a worker of a frozen Triton": workers_of_a_frozen_triton,
+OF_ENGINES = {
+    **ANY,
+    "kill the other tritonserver": Harm(partial(server, rank=1), ranks=2),
+    "kill the other Python stub": Harm(partial(stub, rank=1), ranks=2),
+    "kill mpirun": Harm(mpirun, ranks=2),
+    "stop a rank": Harm(whole_rank, signal.SIGSTOP),
+    "stop the other rank": Harm(partial(whole_rank, rank=1), signal.SIGSTOP, 2),
 }
-OF_THE_LLM_API = ("a worker", "a worker of a frozen Triton")
-KILLS = [("two ranks", victim) for victim in VICTIMS if victim not in OF_THE_LLM_API]
-FEW_LLM_API_KILLS = [(VERSIONS[-1], victim) for victim in OF_THE_LLM_API]
-ALL_LLM_API_KILLS = [
-    (version, victim) for version in VERSIONS for victim in (*ONE_RANK, *OF_THE_LLM_API)
+OF_CHECKPOINTS = {
+    **ANY,
+    "kill a worker": Harm(worker),
+    "kill a worker of a frozen Triton": Harm(worker_of_a_frozen_triton),
+    "kill the other worker": Harm(partial(worker, rank=1), ranks=2),
+    "stop a worker": Harm(worker, signal.SIGSTOP),
+    "stop the other worker": Harm(partial(worker, rank=1), signal.SIGSTOP, 2),
+}
+HARMS = OF_ENGINES | OF_CHECKPOINTS
+ALL = [
+    (server, harm)
+    for server in START
+    for harm in (OF_ENGINES if "engine" in server else OF_CHECKPOINTS)
+    if HARMS[harm].ranks <= int(server.split("-")[1])
+    if (HARMS[harm].signal == signal.SIGSTOP) == ("impatient" in server)
+]
+IN_EVERY_RUN = [
+    *(each for each in ALL if each[0] == "engine-2"),
+    ("1.3.0-2", "kill the other worker"),
+    ("1.3.0-2", "kill a worker of a frozen Triton"),
+    ("1.2.1-2-impatient", "stop the other worker"),
 ]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Harm the LLM API's server in each way only with `--engines all`."""
+    """Harm each server in each way only with `--engines all`."""
     runs_all = metafunc.config.getoption("--engines") == "all"
-    if "victim" in metafunc.fixturenames:
-        kills = KILLS + (ALL_LLM_API_KILLS if runs_all else FEW_LLM_API_KILLS)
-        metafunc.parametrize(("restarting", "victim"), kills, indirect=["restarting"])
+    if "harm" in metafunc.fixturenames:
+        chosen = ALL if runs_all else IN_EVERY_RUN
+        metafunc.parametrize(("restarting", "harm"), chosen, indirect=["restarting"])
 
 
-def test_kill_9_under_load(restarting: Served, victim: str) -> None:
-    before = restarting.processes()
+def test_harm_under_load(
+    restarting: Served,
+    harm: str,
+    pytestconfig: pytest.Config,
+    report_round: Callable[[dict[str, float]], None],
+) -> None:
+    for _ in range(pytestconfig.getoption("--rounds")):
+        report_round(harmed(restarting, HARMS[harm]))
+
+
+def harmed(served: Served, harm: Harm) -> dict[str, float]:
+    """Harm a server under load; return when it was unhealthy, and healthy again."""
+    before = served.processes()
     started = threading.Barrier(STREAMS + 1, timeout=PATIENCE_S)
     with concurrent.futures.ThreadPoolExecutor(STREAMS) as pool:
-        streams = [pool.submit(stream, restarting, started.wait) for _ in range(STREAMS)]
+        streams = [pool.submit(stream, served, started.wait) for _ in range(STREAMS)]
         started.wait()
-        (target, *_) = VICTIMS[victim](restarting)
-        subprocess.run(["kill", "-9", str(target)], check=True)
-        assert settles(lambda: not restarting.is_healthy()), restarting.log[-3000:]
+        targets = harm.processes(served)
+        assert targets
+        begin_s = time.monotonic()
+        for pid in targets:
+            os.kill(pid, harm.signal)
+        assert settles(lambda: not served.is_healthy()), served.log[-3000:]
+        unhealthy_s = time.monotonic() - begin_s
         endings = {future.result() for future in streams}
-    assert endings <= {"cut", "503"}, restarting.log[-3000:]
-    assert settles(restarting.is_healthy)
-    assert answers_correctly(restarting)
-    after = restarting.processes()
+    assert endings <= {"cut", "503"}, served.log[-3000:]
+    assert settles(served.is_healthy)
+    healthy_s = time.monotonic() - begin_s
+    assert answers_correctly(served)
+    after = served.processes()
     assert sorted(after.values()) == sorted(before.values())
     old = {pid: name for pid, name in before.items() if pid not in after}
     assert not alive(old)
+    return {"unhealthy_s": unhealthy_s, "healthy_again_s": healthy_s}
 
 
-@pytest.mark.parametrize("restarting", ["two ranks"], indirect=True)
+@pytest.mark.parametrize("restarting", ["engine-2"], indirect=True)
 def test_nothing_listens_on_a_public_address(restarting: Served) -> None:
-    assert {*named(restarting, "mpirun"), *named(restarting, "prterun")}
+    assert mpirun(restarting)
     assert listening_hosts(restarting) <= LOOPBACK
 
 
-@pytest.mark.parametrize("restarting", ["two ranks"], indirect=True)
+@pytest.mark.parametrize("restarting", ["engine-2"], indirect=True)
 def test_two_ranks_answer_right(restarting: Served) -> None:
     assert answers_correctly(restarting)
 

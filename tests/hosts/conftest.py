@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from statistics import median
 
 import pytest
 from tests.support.fake_tensorrtllm import config_for, write_engine
-from tests.support.hosts import FIGURES, Group, Network, group_of, missing_right
+from tests.support.hosts import Group, Network, group_of, missing_right
 
 SHAPES = [(2, 1), (2, 2), (3, 1), (3, 2)]
 """Hosts, and ranks on each."""
@@ -25,19 +24,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("group", SHAPES if rounds else SHAPES[:1], indirect=True, ids=name)
     if "rounds" in metafunc.fixturenames:
         metafunc.parametrize("rounds", [rounds or 1])
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show median and maximum of the measured times."""
-    if FIGURES and terminalreporter.config.getoption("--hosts"):
-        terminalreporter.section("several hosts")
-        for title, rounds in FIGURES.items():
-            shown = (
-                f"{key} {median(values):.2f} (max {max(values):.2f})"
-                for key in rounds[0]
-                if (values := [each[key] for each in rounds])
-            )
-            terminalreporter.line(f"{title}, {len(rounds)} rounds: {', '.join(shown)}")
 
 
 @pytest.fixture(scope="module")

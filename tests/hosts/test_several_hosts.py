@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.fake_tensorrtllm import config_for, write_engine
-from tests.support.hosts import FIGURES, KEY, Group, Host, Network, group_of, missing_right
+from tests.support.hosts import KEY, Group, Host, Network, group_of, missing_right
 from tests.support.waiting import settles
 
 STREAMS = 4
@@ -182,7 +182,7 @@ def open_connection(place: tuple[str, int]) -> list[socket.socket]:
 
 
 def test_harm_to_a_host_ends_streams_and_restarts_the_job(
-    group: Group, rounds: int, harm: str
+    group: Group, rounds: int, harm: str, report_round: Callable[[dict[str, float]], None]
 ) -> None:
     for number in range(rounds):
         host = group.others[number % len(group.others)]
@@ -197,7 +197,7 @@ def test_harm_to_a_host_ends_streams_and_restarts_the_job(
         HARMS[harm].undo(group, host)
         assert settles(group.is_healthy), group.logs()
         times = {"unhealthy_s": unhealthy_s, "whole_again_s": time.monotonic() - back_s}
-        FIGURES[f"{group.size}x{group.ranks} {harm}"].append(times)
+        report_round(times)
         assert group.answers_right()
         new = {pid for each in group.network.hosts for pid in each.jobs()}
         assert not {pid: line for pid, line in old.items() if pid in new}

@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -26,8 +25,6 @@ from tests.support.warm_python import WarmProcess, enter_network
 
 Result = TypeVar("Result")
 
-FIGURES: defaultdict[str, list[dict[str, float]]] = defaultdict(list)
-"""Times of each round, by shape and harm; shown at the end of the session."""
 KEY = "0123456789abcdef" * 4
 PORT = 8080
 PROMPT = "One two three four five six seven eight nine ten"

@@ -201,8 +201,9 @@ def _common(one, other):
 
 
 class Batch:
-    def __init__(self, behaviour, limits, log):
+    def __init__(self, behaviour, limits, log, steps=None):
         self._behaviour = behaviour
+        self._steps = steps
         self._limits = limits
         self._log = log
         self._wire = threading.Lock()  # the stub sometimes crashes when two threads use it at once
@@ -240,12 +241,18 @@ class Batch:
             return any(other.key == key for other in (*self._waiting, *self._active))
 
     def _stop(self, order):
+        """Stop a request, or none: handleStopRequest of model_instance_state.cc (near 1.1)."""
+        if not order.id:
+            text = "Trying to stop a request but request ID is not provided"
+            self._send_error(order, text)
+            return
         with self._news:
             for generation in (*self._waiting, *self._active):
                 if generation.key == order.key:
                     generation.stopped = True
             self._news.notify()
-        self._send(order, [], last=True)
+        with self._wire:
+            order.sender.send(flags=_FINAL)
 
     def _run(self):
         while True:
@@ -307,6 +314,8 @@ class Batch:
             return
         self._iterations += 1
         self._misbehave()
+        if self._steps is not None:
+            self._steps.lead()
         time.sleep(self._behaviour.get("step_ms", 0) / 1000)
         if self._iterations > self._behaviour.get("broken_after", float("inf")):
             self._fail_all()

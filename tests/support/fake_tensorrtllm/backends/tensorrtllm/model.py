@@ -9,6 +9,7 @@ The engine folder is laid out as a real one (`fake_tensorrtllm.write_engine` doe
     load_error    text to fail with while loading
     load_exit     end this process with this status while loading
     load_crash    1: abort the server while loading
+    mpi           1: start MPI, and take each step with all ranks
     crash_after   abort the server after so many iterations with requests
     broken_after  fail every request, and stay ready, after so many iterations with requests, as
                   after an error of CUDA
@@ -40,12 +41,14 @@ and all processes end with the engine's.
 """
 
 import ctypes
+import importlib
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -55,7 +58,7 @@ from batch import Batch, Limits
 _KEYS = {
     **dict.fromkeys(("step_ms", "load_s", "delay_ms", "first_delay_ms"), float),
     **dict.fromkeys(("load_exit", "load_crash", "crash_after", "hang_after", "broken_after"), int),
-    **dict.fromkeys(("log_requests", "error_at", "ignore_cancel", "ignore_stop"), int),
+    **dict.fromkeys(("log_requests", "error_at", "ignore_cancel", "ignore_stop", "mpi"), int),
     "ignore_stop_words": int,
     **dict.fromkeys(("load_error", "error", "final"), str),
     "log_reuse": int,
@@ -66,6 +69,7 @@ _KEYS = {
 _BATCHING = ("inflight_fused_batching", "inflight_batching", "V1", "v1")
 _SCHEDULING = ("", "max_utilization", "guaranteed_no_evict")
 _WATCH = 'read -r word || kill -KILL "$1" 2>/dev/null'
+_STEPS = Path(__file__).resolve().parents[3] / "fake_llm_api/site/tensorrt_llm/fake"
 _RANK = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMIX_RANK", 0)))
 _LOCAL_SIZE = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", 1))
 _WORLD_SIZE = int(os.environ.get("OMPI_COMM_WORLD_SIZE", 1))
@@ -89,9 +93,11 @@ class TritonPythonModel:
             ["sh", "-c", _WATCH, "kill-parent-on-death", str(os.getppid())], stdin=subprocess.PIPE
         )
         _log(f"rank {_RANK} of {_WORLD_SIZE} loaded {self._folder}")
-        _wait_for_all_ranks()
+        steps = _start_mpi() if self._behaviour.get("mpi") else None
+        if steps is None:
+            _wait_for_all_ranks()
         if _RANK > 0:
-            _work_until_orphaned()
+            _work_until_orphaned(steps)
         build = engine["build_config"]
         plugins = build["plugin_config"]
         chunks = values.get("enable_chunked_context", "").lower() in ("true", "1")
@@ -112,7 +118,7 @@ class TritonPythonModel:
         )
         if "ranks-need-no-tcp" in self._behaviour.get("otherwise", ()):
             self._listener = socket.create_server(("", 0))
-        self._batch = Batch(self._behaviour, limits, _log)
+        self._batch = Batch(self._behaviour, limits, _log, steps)
 
     def execute(self, requests):
         for request in requests:
@@ -225,9 +231,23 @@ def _wait_for_all_ranks():
             time.sleep(0.02)
 
 
-def _work_until_orphaned():
+def _start_mpi():
+    """Start MPI as `initialize` of mpiUtils.cpp does, and return the steps of its ranks."""
+    os.environ["MPI4PY_LIBMPI"] = os.environ["TLLM_FAKE_LIBMPI"]
+    import mpi4py
+
+    mpi4py.rc.finalize = False  # it would wait for ranks that are gone
+    from mpi4py import MPI
+
+    sys.path.append(str(_STEPS))
+    return importlib.import_module("steps").Steps(MPI.COMM_WORLD)
+
+
+def _work_until_orphaned(steps):
     """Block a rank above 0 until its server ends."""
     server = os.getppid()
+    if steps is not None:
+        threading.Thread(target=steps.follow, daemon=True).start()
     while os.getppid() == server:
         time.sleep(0.1)
     os._exit(0)

@@ -29,38 +29,37 @@ from tensorrt_llm.fake.errors import RequestError
 from tensorrt_llm.fake.otherwise import OTHERWISE
 from tensorrt_llm.fake.result import Response
 from tensorrt_llm.fake.sampler import effective
+from tensorrt_llm.fake.steps import Steps
 from tensorrt_llm.fake.versions import RELEASE
 
-_TICK_S = 0.02
 _OTHERWISE_LONGEST = 1024
 _OOM = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB"
 
 
 def worker_main(address, key, args):
-    """Serve the proxy at an address from the first rank; the others wait for its end.
+    """Serve the proxy at an address from the first rank; the others take part in its steps.
 
     Source: `worker_main` in tensorrt_llm/executor/worker.py.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ranks = sys.modules["mpi4py.MPI"].COMM_WORLD if "mpi4py.MPI" in sys.modules else None
+    steps = Steps(ranks) if ranks is not None else None
     if ranks is not None and ranks.Get_rank() > 0:
-        while not ranks.Iprobe(source=0):  # a wait in MPI takes a whole core
-            time.sleep(_TICK_S)
-        ranks.recv(source=0)
+        steps.follow()
         return
     try:
-        _lead(Client(address, authkey=key), args)
+        _lead(Client(address, authkey=key), args, steps)
     finally:
-        for rank in range(1, ranks.Get_size() if ranks is not None else 1):
-            ranks.send(None, rank)
+        if steps is not None:
+            steps.end()
 
 
-def _lead(wire, args):
+def _lead(wire, args, steps):
     try:
         file = Path(args["model"]) / "fake.json"
         behaviour = json.loads(file.read_text()) if file.exists() else {}
         _load(behaviour)
-        worker = Worker(wire, args, behaviour)
+        worker = Worker(wire, args, behaviour, steps)
     except Exception as error:  # noqa: BLE001 - raised by the parent
         wire.send(error)
         return
@@ -82,9 +81,10 @@ def _load(behaviour):
 
 
 class Worker:
-    def __init__(self, wire, args, behaviour):
+    def __init__(self, wire, args, behaviour, steps=None):
         self._wire = wire
         self._args = args
+        self._steps_of_all = steps
         self._behaviour = behaviour
         self._compute = load_compute(args)
         self._cache = BlockCache(args["kv_cache_config"] or {})
@@ -168,6 +168,8 @@ class Worker:
     def _step(self):
         self._steps += 1
         self._misbehave()
+        if self._steps_of_all is not None:
+            self._steps_of_all.lead()
         time.sleep(self._behaviour.get("step_ms", 0) / 1000)
         responses = []
         for request in [r for r in self._running.values() if r.aborted]:
