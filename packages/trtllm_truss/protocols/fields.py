@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sized
+from functools import cache
 from operator import attrgetter
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args
 
@@ -122,9 +123,6 @@ _option_values = _getters(OPTIONS)
 _OPTIONS = {
     protocol: [row.attribute for row in OPTIONS if row.name_in(protocol)] for protocol in _PROTOCOLS
 }
-_DEFAULT_NAMES = {
-    protocol: {row.name: name for name, row in rows_of(protocol).items()} for protocol in _PROTOCOLS
-}
 
 
 def request_arguments(fields: Strict, protocol: ProtocolName) -> dict[str, Any]:
@@ -164,17 +162,20 @@ def own_defaults(
         body: the protocol's.
         protocol: names the fields of the table.
     """
-    if not defaults:
-        return {}
-    names, fields = _DEFAULT_NAMES[protocol], body.model_fields
-    values = {
-        own: value for name, value in defaults.items() if (own := names.get(name, name)) in fields
-    }
+    names = _default_names(body, protocol)
+    values = {names[name]: value for name, value in defaults.items() if name in names}
     if (end_id := defaults.get("end_id")) == -1:
         values[names["ignore_eos"]] = True
     elif end_id is not None:
         values[names["stop_token_ids"]] = [*defaults.get("stop_token_ids", ()), end_id]
     return values
+
+
+@cache
+def _default_names(body: type[Strict], protocol: ProtocolName) -> dict[str, str]:
+    """Return the names of a body's fields by those of the predict body."""
+    renamed = {row.name: name for name, row in rows_of(protocol).items()}
+    return {**{name: name for name in body.model_fields}, **renamed}
 
 
 def check_min_tokens(min_tokens: int | None, max_tokens: int, limit: str = "max_tokens") -> None:
