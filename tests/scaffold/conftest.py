@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tests.support.model_module import truss_config
 from tests.support.repositories import cache, hub, s3, s3_session  # noqa: F401 - fixtures
 
 from trtllm_workbench.cli.main import main
@@ -45,9 +45,6 @@ Initialize = Callable[..., Written]
 @pytest.fixture
 def initialize(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Initialize:
     """Run `init` with arguments, then `check` and Truss's own validation on the folder."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ImportWarning)  # of google-api-core, which Truss imports
-        from truss.base.truss_config import TrussConfig
 
     def run(*arguments: str) -> Written:
         folder = tmp_path / "truss"
@@ -56,7 +53,7 @@ def initialize(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Initialize
         status = main(["check", "--truss", str(folder), "--json"])
         report = json.loads(capsys.readouterr().out)
         assert status == 0, report
-        TrussConfig.from_yaml(folder / "config.yaml")
+        truss_config().from_yaml(folder / "config.yaml")
         return Written(folder, shown.out + shown.err, report)
 
     return run

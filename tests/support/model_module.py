@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import importlib.util
+import warnings
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from tests.support.paths import ROOT
 
 
 def model_module() -> ModuleType:
     return module_at(ROOT / "model/model.py")
+
+
+def truss_config() -> Any:
+    """Return Truss's own class of config.yaml."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ImportWarning)  # of google-api-core, which Truss imports
+        from truss.base.truss_config import TrussConfig
+    return TrussConfig
 
 
 def truss_module(path: str) -> ModuleType:

@@ -27,6 +27,10 @@ class Source(Protocol):
     def name(self) -> str:
         """Setting and repository, for messages: ``engine_repository 'org/name'``."""
 
+    @property
+    def is_mounted(self) -> bool:
+        """True if the platform delivered the files: only those it was told to, not hashed here."""
+
     def listing(self) -> Listing:
         """List all files; cached."""
 

@@ -7,22 +7,48 @@ from collections.abc import Collection, Iterator
 from itertools import islice
 from pathlib import Path
 
-from trtllm_truss.artifacts.listing import MAX_FILES, File, Listing, check_readable, named
+from trtllm_truss.artifacts.listing import (
+    MAX_FILES,
+    File,
+    Listing,
+    check_readable,
+    is_commit,
+    named,
+)
 from trtllm_truss.errors import ArtifactError
 
 PACKAGE = "package://"
 
 _MAX_DEPTH = 4
 _BASETEN_CACHE = Path("/cache/org/artifacts")
-"""Folder of Baseten for `weights` and `model_cache`; mounts link to it."""
+"""Folder of Baseten for `model_cache`, whose volumes link to it."""
 
 
 class LocalSource:
-    """A folder as a repository, without copies; see `Source`."""
+    """A folder as a repository, without copies; see `Source`.
 
-    def __init__(self, name: str, folder: Path) -> None:
+    Args:
+        name: for messages: ``engine_repository '/models/llama'``.
+        folder: links resolved.
+        commit: of the repository that was put there; empty if unknown.
+        only: the one file that belongs to it; None for all.
+        is_mounted: the platform filled the folder, by links of its own making.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        *,
+        commit: str = "",
+        only: str | None = None,
+        is_mounted: bool = False,
+    ) -> None:
         self._name = name
         self._folder = folder
+        self._commit = commit
+        self._only = only
+        self.is_mounted = is_mounted
 
     @property
     def name(self) -> str:
@@ -46,7 +72,7 @@ class LocalSource:
                 "and its permissions."
             ) from error
         with named(self._name):
-            return Listing("", files)
+            return Listing(self._commit, files)
 
     def read(self, path: str) -> bytes:
         """Return a file's contents, up to `MAX_READ_BYTES`."""
@@ -61,9 +87,9 @@ class LocalSource:
 
     def _files(self, folder: Path, depth: int) -> Iterator[Path]:
         for path in sorted(folder.iterdir()):
-            if path.name.startswith("."):
+            if path.name.startswith(".") or (self._only or path.name) != path.name:
                 continue
-            if path.is_symlink():
+            if path.is_symlink() and not self.is_mounted:
                 self._refuse_leaving(path)
             if path.is_file():
                 yield path
@@ -94,6 +120,21 @@ def open_folder(folder: Path, *, setting: str) -> LocalSource:
             "its mounts."
         )
     return LocalSource(f"{setting} {str(folder)!r}", folder.resolve())
+
+
+def open_mount(place: Path, *, name: str, revision: str | None) -> LocalSource:
+    """Open what the platform delivered: a folder, or the one file of an ``https://`` source."""
+    folder, only = (place, None) if place.is_dir() else (place.parent, place.name)
+    commit = revision if is_commit(revision) else None
+    return LocalSource(name, folder.resolve(), commit=commit or "", only=only, is_mounted=True)
+
+
+def is_delivered(place: Path) -> bool:
+    """Return True for a file or a folder that holds something."""
+    try:
+        return place.is_file() or any(place.iterdir())
+    except OSError:
+        return False
 
 
 def open_package(name: str, *, setting: str) -> LocalSource:

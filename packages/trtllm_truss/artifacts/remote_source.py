@@ -27,6 +27,8 @@ class RemoteSource:
         fixed: True if the revision is immutable, so that it is listed only once.
     """
 
+    is_mounted = False
+
     def __init__(
         self, name: str, remote: Remote, store: Store, revision: str, *, fixed: bool
     ) -> None:

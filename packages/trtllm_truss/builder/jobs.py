@@ -78,7 +78,7 @@ def prepare_build(
         raise SettingsError(
             "config.yaml: model_metadata.build is missing; it describes the build (docs/build.md)."
         )
-    source = source or find_checkpoint(build, token, trust_pickles=settings.trust_remote_code)
+    source = source or find_checkpoint(settings, build, token)
     checkpoint = source.checkpoint
     on_gpu = build.backend == "tensorrtllm"
     target = Target.from_host(host)

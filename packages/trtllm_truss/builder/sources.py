@@ -32,6 +32,7 @@ from trtllm_truss.engines.model_config import CONFIG_FILE, Checkpoint, parse_che
 from trtllm_truss.engines.without_code import ADAPTER_CONFIG, TEXTS, without_code
 from trtllm_truss.errors import ArtifactError, SettingsError
 from trtllm_truss.settings.build import Build
+from trtllm_truss.settings.model import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -139,17 +140,21 @@ class CheckpointSource:
         return folder if with_code else without_code(folder, [ADAPTER_CONFIG])
 
 
-def find_checkpoint(build: Build, token: str | None, *, trust_pickles: bool) -> CheckpointSource:
-    """Inspect the checkpoint that the settings name.
+def find_checkpoint(settings: Settings, build: Build, token: str | None) -> CheckpointSource:
+    """Inspect the checkpoint that `build` names.
 
-    `trust_pickles` accepts pickled weights for GPUs, which run code when loaded.
+    `trust_remote_code` accepts pickled weights for GPUs, which run code when loaded.
 
     Raises:
         ArtifactError: the checkpoint, its weights or its ``config.json`` cannot be read.
         SettingsError: the weights are pickles, and not trusted or for the CPU.
     """
     source = open_repository(
-        build.checkpoint_repository, build.checkpoint_revision, setting=_SETTING, token=token
+        build.checkpoint_repository,
+        build.checkpoint_revision,
+        setting=_SETTING,
+        token=token,
+        mounts=settings.mounts,
     )
     listing = source.listing()
     if CONFIG_FILE not in listing.sizes:
@@ -157,7 +162,7 @@ def find_checkpoint(build: Build, token: str | None, *, trust_pickles: bool) -> 
     config = parse_json(f"{CONFIG_FILE} of {source.name}", source.read(CONFIG_FILE))
     checkpoint = parse_checkpoint(config)
     weights = _weights(source.name, _flat(listing.sizes))
-    if weights == _PICKLES and not (trust_pickles and build.backend == "tensorrtllm"):
+    if weights == _PICKLES and not (settings.trust_remote_code and build.backend == "tensorrtllm"):
         consent = ", or set trust_remote_code to true if you trust their author"
         raise SettingsError(
             f"{source.name} has only pickled weights ({_PICKLES}), which run code when loaded; "

@@ -68,8 +68,13 @@ def needed_files(
     return [*placement.paths(sorted(names & here.keys())), *placement.marks(sizes)]
 
 
-def check_listing(engine: EngineDescription, listing: Listing) -> None:
+def check_listing(engine: EngineDescription, listing: Listing, *, is_part: bool = False) -> None:
     """Compare a manifest with the engine's `config.json` and the listing.
+
+    Args:
+        engine: the engine.
+        listing: the files of its repository.
+        is_part: only the files that serving needs are there.
 
     Raises:
         ArtifactError: the manifest belongs to another build.
@@ -81,10 +86,15 @@ def check_listing(engine: EngineDescription, listing: Listing) -> None:
         _compare("tensorrt_llm_version", manifest.tensorrt_llm_version, config.version)
         _compare("world_size", manifest.world_size, engine.world_size)
     listed = {file.path: file for file in listing.files}
+    recorded = _recorded(manifest, engine.placement)
+    sizes = {**{path: size for path, (size, _) in recorded.items()}, **listing.sizes}
+    needed = needed_files(engine.placement, sizes, engine) if is_part else recorded
     wrong = []
-    for path, record in _recorded(manifest, engine.placement).items():
+    for path, record in recorded.items():
         file = listed.get(path)
         if file is None:
+            if path not in needed:
+                continue
             raise ArtifactError(
                 f"{MANIFEST_FILE} names {path}, which is missing; upload every file of the build."
             )
@@ -103,12 +113,12 @@ def check_tokenizer(
     Args:
         engine: the engine.
         repository: the tokenizer's repository.
-        commit: the commit in use.
+        commit: the commit in use; empty if unknown.
     """
     recorded = None if engine.manifest is None else engine.manifest.tokenizer
     if recorded is None or recorded.repository != repository:
         return
-    if recorded.revision not in (None, commit):
+    if commit and recorded.revision not in (None, commit):
         yield warning(
             "tokenizer_revision_differs",
             f"the engine was built for {repository} at {recorded.revision}, but its tokenizer "
@@ -124,13 +134,25 @@ def check_files(engine: Engine, repository: Path) -> None:
     Raises:
         ArtifactError: a file differs from the manifest.
     """
-    if engine.manifest is None:
-        return
-    recorded = _recorded(engine.manifest, engine.placement)
-    here = [path for path in recorded if (repository / path).is_file()]
+    recorded = recorded_files(engine, repository)
     with ThreadPoolExecutor(8) as threads:
-        fits = threads.map(lambda path: has_sha256(repository / path, recorded[path][1]), here)
-        _refuse([path for path, fit in zip(here, fits, strict=True) if not fit])
+        fits = threads.map(has_sha256, recorded, recorded.values())
+        _refuse(
+            [
+                path.relative_to(repository).as_posix()
+                for path, fit in zip(recorded, fits, strict=True)
+                if not fit
+            ]
+        )
+
+
+def recorded_files(engine: Engine, repository: Path) -> dict[Path, str]:
+    """Return the SHA-256 of the files here that the manifest names."""
+    if engine.manifest is None:
+        return {}
+    recorded = _recorded(engine.manifest, engine.placement)
+    places = {repository / path: sha256 for path, (_, sha256) in recorded.items()}
+    return {place: sha256 for place, sha256 in places.items() if place.is_file()}
 
 
 def _recorded(manifest: Manifest, placement: Placement) -> dict[str, tuple[int, str]]:

@@ -6,10 +6,11 @@ import asyncio
 import logging
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack, contextmanager
 from itertools import accumulate
 from types import TracebackType
+from typing import Protocol
 
 from prometheus_client import REGISTRY
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -21,6 +22,17 @@ from trtllm_truss.requests import FinishReason
 from trtllm_truss.triton.server.metrics import TritonMetrics
 
 PREFIX = "trtllm_truss_"
+
+
+class MountedFiles(Protocol):
+    """A check of mounted files; see `serving.mounted_files`."""
+
+    @property
+    def unchecked_bytes(self) -> int: ...
+
+    @property
+    def differing(self) -> Sized: ...
+
 
 _SECONDS_TO_FIRST_TOKEN = (
     *(0.005, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.15, 0.25, 0.5, 0.75),
@@ -187,6 +199,7 @@ class Metrics(Collector):
         running: returns the number of requests in the engine.
         engine_up: returns True while the engine answers.
         kv_cache: returns the KV cache's reserved tokens and its capacity, 0 if unknown.
+        mounted: returns the check of mounted files, if any.
         clock: seconds, monotonic.
     """
 
@@ -197,12 +210,14 @@ class Metrics(Collector):
         running: Callable[[], int],
         engine_up: Callable[[], bool],
         kv_cache: Callable[[], tuple[int, int]] = lambda: (0, 0),
+        mounted: Callable[[], MountedFiles | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._waiting = waiting
         self._running = running
         self._engine_up = engine_up
         self._kv_cache = kv_cache
+        self._mounted = mounted
         self._clock = clock
         self._counters = Counters()
         self._restarts = 0
@@ -232,6 +247,7 @@ class Metrics(Collector):
         """Yield the metrics of a scrape."""
         yield from self._counters.families()
         reserved, capacity = self._kv_cache()
+        mounted = self._mounted()
         for name, documentation, value in (
             ("requests_in_flight", "Requests begun and not ended.", self._counters.in_flight),
             ("requests_waiting", "Requests that wait for admission.", self._waiting()),
@@ -239,6 +255,16 @@ class Metrics(Collector):
             ("kv_cache_reserved_tokens", "KV cache reserved for running requests.", reserved),
             ("kv_cache_tokens", "Capacity of the KV cache; 0 if unknown.", capacity),
             ("engine_up", "1 while the engine answers, else 0.", int(self._engine_up())),
+            (
+                "mounted_unchecked_bytes",
+                "Bytes of mounted files whose contents are still to be checked.",
+                mounted.unchecked_bytes if mounted else 0,
+            ),
+            (
+                "mounted_files_differing",
+                "Mounted files that differ from the engine's manifest.",
+                len(mounted.differing) if mounted else 0,
+            ),
         ):
             yield GaugeMetricFamily(PREFIX + name, documentation, value=value)
         yield CounterMetricFamily(

@@ -12,6 +12,7 @@ from trtllm_truss.engines.checkpoint.adapters import ADAPTER_FILES, Adapter, par
 from trtllm_truss.errors import ArtifactError
 from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Settings
+from trtllm_truss.settings.mounts import Mount
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,8 @@ def open_adapters(settings: Settings, environment: Environment) -> tuple[Adapter
         ArtifactError: a repository is unreadable or holds no adapter that can be applied.
     """
     return tuple(
-        _open(name, repository, environment) for name, repository in settings.lora_adapters.items()
+        _open(name, repository, environment, settings.mounts)
+        for name, repository in settings.lora_adapters.items()
     )
 
 
@@ -48,11 +50,14 @@ def adapters_of(repositories: Sequence[AdapterRepository]) -> tuple[Adapter, ...
     return tuple(repository.adapter for repository in repositories)
 
 
-def _open(name: str, repository: str, environment: Environment) -> AdapterRepository:
+def _open(
+    name: str, repository: str, environment: Environment, mounts: Sequence[Mount]
+) -> AdapterRepository:
     source = open_repository(
         *_revised(repository),
         setting=f"lora_adapters.{name}",
         token=environment.hf_access_token,
+        mounts=mounts,
     )
     with named(source.name):
         missing = [file for file in ADAPTER_FILES if not source.listing().sizes.get(file)]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from trtllm_truss.hosts.ranks import HostRun
 from trtllm_truss.machine.describe import describe
 from trtllm_truss.machine.mpi import Mpi, find_llm_api_launcher, find_mpi
 from trtllm_truss.processes.leftovers import sweep, temporary_folder
+from trtllm_truss.serving.mounted_files import MountedFiles
 from trtllm_truss.serving.preflight import ResolvedEngine, host_info, log_machine, resolve_engine
 from trtllm_truss.serving.rendering import render_engine
 from trtllm_truss.settings.groups import Group, require_key, settle_nodes
@@ -164,7 +168,9 @@ def join(settings: Settings, environment: Environment, data_dir: Path, image: st
             return HostRun(values, mpirun=mpi.mpirun, ranks=ranks, command=command, environment=own)
 
         identity = _identity(settings, resolved, host, mpi)
-        Member(group, index, key, identity, start_run).serve()
+        end = partial(os.kill, os.getpid(), signal.SIGTERM)  # the leader then loses this host
+        with MountedFiles(resolved.unchecked, end).checking():
+            Member(group, index, key, identity, start_run).serve()
 
 
 def _own_index(group: Group) -> int:

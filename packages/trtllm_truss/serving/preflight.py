@@ -29,7 +29,7 @@ from trtllm_truss.engines.checkpoint.arguments import Description, completed
 from trtllm_truss.engines.compatibility.check import check_compatibility
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity
-from trtllm_truss.engines.file_checks import check_files
+from trtllm_truss.engines.file_checks import check_files, recorded_files
 from trtllm_truss.engines.inspection import Engine, EngineDescription, inspect_engine
 from trtllm_truss.engines.rank_files import opened_ranks
 from trtllm_truss.errors import SettingsError
@@ -53,6 +53,7 @@ class ResolvedEngine:
         capacity: KV cache capacity on the visible GPUs; None if unknown.
         listing: the files of its repository.
         adapters: folders of the LoRA adapters by name, in the order of the settings.
+        unchecked: files whose contents are to be compared with their SHA-256 once it serves.
     """
 
     engine: Engine
@@ -61,6 +62,7 @@ class ResolvedEngine:
     capacity: Capacity | None
     listing: Listing
     adapters: Mapping[str, Path] = field(default_factory=dict)
+    unchecked: Mapping[Path, str] = field(default_factory=dict)
 
 
 def resolve_engine(
@@ -112,13 +114,22 @@ def resolve_engine(
         inspect_engine(folder), settings, version, adapters_of(adapters), host.capability
     )
     engine = _held(engine, ranks)
-    check_files(engine, folder)
+    is_mounted = repository.source.is_mounted
+    if not is_mounted:
+        check_files(engine, folder)
     own, capacity = _diagnose(settings, engine, host)
     _raise_errors(own)
     tokenizer_folder = tokenizer_folder or engine.tokenizer_folder
     folders = {adapter.name: adapter.fetch() for adapter in adapters}
-    listing = repository.source.listing()
-    return ResolvedEngine(engine, tokenizer_folder, (*findings, *own), capacity, listing, folders)
+    return ResolvedEngine(
+        engine,
+        tokenizer_folder,
+        (*findings, *own),
+        capacity,
+        repository.source.listing(),
+        folders,
+        recorded_files(engine, folder) if is_mounted else {},
+    )
 
 
 def _rank_needs_tokenizer(settings: Settings, engine: EngineDescription | None) -> bool:
@@ -157,6 +168,7 @@ def open_engine(
             settings.engine_revision,
             setting="engine_repository",
             token=environment.hf_access_token,
+            mounts=settings.mounts,
         )
     elif built is not None:
         source = open_folder(built, setting="build")
@@ -181,6 +193,7 @@ def open_tokenizer(settings: Settings, environment: Environment) -> TokenizerRep
         settings.tokenizer_revision,
         setting="tokenizer_repository",
         token=environment.hf_access_token,
+        mounts=settings.mounts,
     )
     return TokenizerRepository(
         source, settings.tokenizer_repository, trust_remote_code=settings.trust_remote_code

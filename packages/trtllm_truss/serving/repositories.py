@@ -32,7 +32,7 @@ class EngineRepository:
             return None
         with named(self.source.name):
             engine = inspect_files(self._sizes, self.source.read)
-            check_listing(engine, self.source.listing())
+            check_listing(engine, self.source.listing(), is_part=self.source.is_mounted)
         return engine
 
     def engine_paths(

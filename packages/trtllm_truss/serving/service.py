@@ -27,6 +27,7 @@ from trtllm_truss.machine.describe import Machine, describe
 from trtllm_truss.metrics.collector import Metrics, exposed
 from trtllm_truss.processes.leftovers import sweep, temporary_folder
 from trtllm_truss.serving.memory import settle_memory
+from trtllm_truss.serving.mounted_files import MountedFiles
 from trtllm_truss.serving.preflight import ResolvedEngine, host_info, log_machine, resolve_engine
 from trtllm_truss.serving.rendering import render_engine
 from trtllm_truss.serving.supervisor import Supervisor
@@ -93,6 +94,7 @@ class StartupLog:
 class _Running:
     supervisor: Supervisor
     path: RequestPath
+    mounted: MountedFiles
     sampling: Mapping[str, Any]
     chat_template: str
 
@@ -127,8 +129,9 @@ class Service:
         self.metrics = Metrics(
             waiting=lambda: self._running.path.admission.waiting if self._running else 0,
             running=lambda: self._running.path.admission.running if self._running else 0,
-            engine_up=self.is_healthy,
+            engine_up=self._engine_answers,
             kv_cache=self._kv_cache,
+            mounted=lambda: self._running.mounted if self._running else None,
         )
 
     @property
@@ -163,6 +166,11 @@ class Service:
         return self._started().chat_template
 
     def is_healthy(self) -> bool:
+        """Return True if the engine answers and no mounted file of it was found to differ."""
+        running = self._running
+        return running is not None and self._engine_answers() and not running.mounted.differing
+
+    def _engine_answers(self) -> bool:
         return self._running is not None and self._running.supervisor.is_healthy
 
     def start(self, meanwhile: Callable[[], object] = lambda: None) -> None:
@@ -260,7 +268,10 @@ class Service:
             self._resources,
         )
         self._resources.enter_context(exposed(self.metrics, lambda: supervisor.metrics_port))
-        self._running = _Running(supervisor, path, tokenizer.sampling, tokenizer.chat_template)
+        mounted = self._resources.enter_context(MountedFiles(resolved.unchecked).checking())
+        self._running = _Running(
+            supervisor, path, mounted, tokenizer.sampling, tokenizer.chat_template
+        )
         self._resources.callback(
             settle_memory(lambda: not (path.admission.running or path.admission.waiting))
         )

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.build import Build, RotaryScaling
 from trtllm_truss.settings.model import PLATFORM_KEYS, Serving, Settings
+from trtllm_truss.settings.mounts import read_mounts
 from trtllm_truss.settings.quantization import METHOD_SECTIONS
 from trtllm_truss.validation import broken_rule, did_you_mean, dotted_path
 
@@ -63,7 +64,7 @@ def parse_settings(config: Mapping[str, Any]) -> Settings:
         )
     ours = {key: value for key, value in metadata.items() if key not in PLATFORM_KEYS}
     try:
-        return Settings.model_validate(ours)
+        return Settings.model_validate(ours, context={"mounts": read_mounts(config)})
     except ValidationError as error:
         raise SettingsError(_message(error)) from None
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints, ValidationInfo, field_validator
+from pydantic import Field, PrivateAttr, StringConstraints, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from trtllm_truss.settings.build import Build, Repository
+from trtllm_truss.settings.mounts import Mount
 from trtllm_truss.settings.runtime import RuntimeOptions
 from trtllm_truss.validation import Strict
 
@@ -328,6 +329,16 @@ class Settings(Strict):
         description="Defaults for request fields, by the names of the predict body.",
     )
     serving: Serving = Field(default_factory=lambda: Serving(), description="Limits of the server.")
+    _mounts: tuple[Mount, ...] = PrivateAttr(())
+
+    def model_post_init(self, context: Any) -> None:
+        """Keep the mounts that `parse_settings` read from config.yaml beside `model_metadata`."""
+        self._mounts = (context or {}).get("mounts", ())
+
+    @property
+    def mounts(self) -> tuple[Mount, ...]:
+        """`weights` and `bdn.mounts` of config.yaml; they may be absent on this machine."""
+        return self._mounts
 
     @property
     def world_size(self) -> int:

@@ -142,7 +142,7 @@ def _plan_build(
 ) -> Plan:
     assert settings.build is not None, "the settings name an engine or a build"
     token = environment.hf_access_token
-    checkpoint = find_checkpoint(settings.build, token, trust_pickles=settings.trust_remote_code)
+    checkpoint = find_checkpoint(settings, settings.build, token)
     runtime = choose_runtime(None, None, wish.image)
 
     def examine(settings: Settings, host: HostInfo) -> Verdict:
