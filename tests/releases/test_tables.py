@@ -13,6 +13,8 @@ from pydantic import TypeAdapter
 from trtllm_truss.engines.versions import IMAGES, Image, MinimumDriver
 from trtllm_truss.releases.tables import COMMON, FOLDER, read_file, read_table
 from trtllm_truss.releases.versions import Release, release
+from trtllm_truss.settings.llm_runtime_keys import RuntimeKey
+from trtllm_truss.settings.runtime_parameters import Parameter
 from trtllm_truss.triton.model_repository.contract import Tensor
 
 TABLES: dict[str, Callable[..., Any]] = {
@@ -23,6 +25,10 @@ TABLES: dict[str, Callable[..., Any]] = {
     "contract.own_outputs": Tensor,
     "images.images": Image,
     "images.drivers": MinimumDriver,
+    "parameters.model_fields": Parameter,
+    "parameters.parameters": Parameter,
+    "parameters.parameters_left_out": Parameter,
+    "checkpoint_keys.keys": RuntimeKey,
 }
 """The type of the rows of every section."""
 KEYS = {"images.images": "tag", "images.drivers": "cuda"}

@@ -20,18 +20,13 @@ from trtllm_truss.settings.llm_args import (
     llm_args_schema,
     parse_llm_args,
 )
-from trtllm_truss.settings.runtime_parameters import PARAMETERS, Parameter
+from trtllm_truss.settings.runtime_parameters import MODEL_FIELDS, PARAMETERS, Parameter
 from trtllm_truss.validation import did_you_mean
 
 RuntimeValue = bool | int | float | str | None
 ParameterValue = bool | int | float | str | tuple[int, ...]
 
-_MODEL_FIELDS = (
-    Parameter("max_batch_size", "int", minimum=1),
-    Parameter("instance_count", "int", minimum=1),
-)
-"""Keys of `runtime` that are fields of config.pbtxt, not parameters."""
-_ROWS = {row.name: row for row in (*_MODEL_FIELDS, *PARAMETERS)}
+_ROWS = {row.name: row for row in (*MODEL_FIELDS, *PARAMETERS)}
 _SCALARS = TypeAdapter(dict[str, RuntimeValue])
 _OWNED = {"gpt_model_path": "it is the downloaded engine's folder"}
 _FIXED: dict[str, tuple[ParameterValue, str]] = {
@@ -98,7 +93,7 @@ class RuntimeOptions:
         _check_together(parsed)
         named: dict[str, Any] = {f.name: parsed[f.name] for f in fields(cls) if f.name in parsed}
         parameters = {
-            name: value for name, value in parsed.items() if _ROWS[name] not in _MODEL_FIELDS
+            name: value for name, value in parsed.items() if _ROWS[name] not in MODEL_FIELDS
         }
         llm_args = values.get(SECTION)
         return cls(

@@ -18,7 +18,11 @@ from trtllm_truss.triton.model_repository.contract import (
     OUTPUTS,
     inputs_of,
 )
-from trtllm_truss.triton.model_repository.repository import read_config, render_repository
+from trtllm_truss.triton.model_repository.repository import (
+    read_config,
+    render_repository,
+    write_config,
+)
 
 
 def render(folder: Path, **changes):
@@ -112,6 +116,24 @@ def test_a_checkpoints_backend_has_its_own_parameters_and_more_tensors(tmp_path)
     more = {row.name for row in (*LLM_API_INPUTS, *LLM_API_OUTPUTS)}
     assert more <= declared
     assert not more & {row.name for row in (*INPUTS, *OUTPUTS)}
+
+
+def test_parameters_of_a_release_that_the_template_lacks_are_added(tmp_path):
+    template = read_config(TEMPLATES / "tensorrt_llm" / "config.pbtxt")
+    del template.parameters["exclude_input_in_output"]
+    write_config(template, tmp_path / "template")
+    repository = render_repository(
+        tmp_path / "template",
+        tmp_path / "repository",
+        engine_dir=Path("/engines/one"),
+        backend="tensorrtllm",
+        max_batch_size=16,
+        parameters={},
+        tensorrt_llm_version=PINNED_VERSION,
+    )
+    config = read_config(repository / "tensorrt_llm" / "config.pbtxt")
+    assert config.parameters["exclude_input_in_output"].string_value == "true"
+    assert "lora_prefetch_dir" not in config.parameters
 
 
 def test_rendering_twice_replaces_the_first(tmp_path):

@@ -77,7 +77,10 @@ def render_repository(
     _declare(config.output, (*rows_for(OUTPUTS, tensorrt_llm_version), *more[1], *ours))
     if backend == "llm_api":
         config.parameters.clear()  # the template's are those of the executor
-    _set_parameters(config, parameters, tensorrt_llm_version)
+    else:
+        _fit_parameters(config, tensorrt_llm_version)
+    for name, value in parameters.items():
+        config.parameters[name].string_value = _text(value)
     config.parameters["gpt_model_path"].string_value = str(engine_dir)
     write_config(config, destination)
     return destination
@@ -111,16 +114,14 @@ def read_config(path: Path) -> model_config_pb2.ModelConfig:
         raise SettingsError(f"{path} is not a readable Triton model config: {error}.") from error
 
 
-def _set_parameters(
-    config: model_config_pb2.ModelConfig,
-    parameters: Mapping[str, ParameterValue],
-    version: str | None,
-) -> None:
-    known = {row.name for row in rows_for(PARAMETERS, version)}
-    for name in set(config.parameters) - known:
+def _fit_parameters(config: model_config_pb2.ModelConfig, version: str | None) -> None:
+    """Drop the parameters that a release does not know; add those that the template lacks."""
+    known = {row.name: row.default for row in rows_for(PARAMETERS, version)}
+    for name in set(config.parameters) - known.keys():
         del config.parameters[name]
-    for name, value in parameters.items():
-        config.parameters[name].string_value = _text(value)
+    for name, default in known.items():
+        if default is not None and name not in config.parameters:
+            config.parameters[name].string_value = default
 
 
 def _text(value: ParameterValue) -> str:
