@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 from trtllm_truss.engines.versions import IMAGES, Image, MinimumDriver
 from trtllm_truss.releases.tables import COMMON, FOLDER, read_file, read_table
 from trtllm_truss.releases.versions import Release, release
+from trtllm_truss.settings.llm_args import LLM_ARGUMENTS, Argument
 from trtllm_truss.settings.llm_runtime_keys import RuntimeKey
 from trtllm_truss.settings.runtime_parameters import Parameter
 from trtllm_truss.triton.model_repository.contract import Tensor
@@ -29,6 +30,9 @@ TABLES: dict[str, Callable[..., Any]] = {
     "parameters.parameters": Parameter,
     "parameters.parameters_left_out": Parameter,
     "checkpoint_keys.keys": RuntimeKey,
+    "llm_arguments.arguments": Argument,
+    "llm_arguments.engine_arguments": Argument,
+    **{f"llm_arguments.{row.section}": Argument for row in LLM_ARGUMENTS if row.section},
 }
 """The type of the rows of every section."""
 KEYS = {"images.images": "tag", "images.drivers": "cuda"}

@@ -8,7 +8,7 @@ from tools.docs.tables import table
 
 from trtllm_truss.engines.checkpoint.architectures import ARCHITECTURES, OTHER_BACKENDS
 from trtllm_truss.releases.versions import Release
-from trtllm_truss.settings.llm_arguments import LLM_ARGUMENTS, Argument
+from trtllm_truss.settings.llm_args import LLM_ARGUMENTS, Argument
 from trtllm_truss.settings.llm_runtime_keys import RUNTIME_KEYS, RuntimeKey
 
 

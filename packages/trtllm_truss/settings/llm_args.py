@@ -7,21 +7,59 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.releases.tables import describe_releases, rows_for
-from trtllm_truss.releases.versions import release
-from trtllm_truss.settings.llm_arguments import (
-    COMPLETE_BEFORE,
-    DECODING_TYPES,
-    LLM_ARGUMENTS,
-    Argument,
-    Kind,
-)
+from trtllm_truss.releases.tables import describe_releases, read_table, rows_for
+from trtllm_truss.releases.versions import Release, release
 from trtllm_truss.validation import did_you_mean, shown
 
 SECTION = "llm_args"
+COMPLETE_BEFORE: Release = (1, 3)
+"""The first release with arguments that the table may lack."""
+
+DECODING_TYPES = (
+    *("MTP", "Eagle3", "Eagle", "NGram", "DraftTarget", "Auto"),
+    *("PARD", "SA", "DFlash"),  # from 1.3
+)
+"""Speculative decoding with the PyTorch backend; Medusa and Lookahead need a prebuilt engine."""
+
+Kind = Literal["bool", "int", "number", "text", "ints", "mapping", "any"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Argument:
+    """An argument of ``tensorrt_llm.LLM``, or one field of an argument that is an object.
+
+    `releases/llm_arguments.toml` explains the columns.
+    """
+
+    name: str
+    kind: Kind
+    minimum: int | None = None
+    maximum: int | None = None
+    choices: tuple[str, ...] = ()
+    section: str = ""
+    refused: str = ""
+    since: Release
+    until: Release | None = None
+    source: str
+
+    @property
+    def fields(self) -> tuple[Argument, ...]:
+        return _FIELDS[self.section] if self.section else ()
+
+
+LLM_ARGUMENTS = (
+    *read_table("llm_arguments", "arguments", Argument),
+    *read_table("llm_arguments", "engine_arguments", Argument),
+)
+_FIELDS = {
+    row.section: read_table("llm_arguments", row.section, Argument)
+    for row in LLM_ARGUMENTS
+    if row.section
+}
 
 
 def parse_llm_args(values: object) -> dict[str, Any]:

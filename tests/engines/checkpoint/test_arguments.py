@@ -29,7 +29,7 @@ from trtllm_truss.engines.inspection import (
 )
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.releases.tables import rows_for
-from trtllm_truss.settings.llm_arguments import LLM_ARGUMENTS
+from trtllm_truss.settings.llm_args import LLM_ARGUMENTS
 from trtllm_truss.settings.llm_runtime_keys import RUNTIME_KEYS
 from trtllm_truss.settings.runtime_parameters import PARAMETERS
 
