@@ -139,6 +139,7 @@ def test_launch_environment_leaves_the_original_unchanged():
     assert added["TMPDIR"] == added["OMPI_MCA_btl_sm_backing_directory"] == "/tmp/7_ab"
     assert added["PRTE_MCA_oob_tcp_static_ipv4_ports"] == "1004"
     assert added["OMPI_MCA_btl"] == "^tcp"
+    assert added["OMPI_MCA_odls_base_sigkill_timeout"] == "0"
     chosen = {**environment, "OMPI_MCA_btl": "self,tcp"}
     assert launch_environment(chosen, LAUNCH)["OMPI_MCA_btl"] == "self,tcp"
 

@@ -16,14 +16,16 @@ from trtllm_truss.triton.server.mpi import (
     needs_oversubscription,
 )
 
+SHARING = ["--map-by", ":OVERSUBSCRIBE", "--mca", "mpi_yield_when_idle", "1"]
+
 
 @pytest.mark.parametrize(
     ("as_root", "oversubscribe", "options"),
     [
         (False, False, []),
         (True, False, ["--allow-run-as-root"]),
-        (False, True, ["--map-by", ":OVERSUBSCRIBE"]),
-        (True, True, ["--allow-run-as-root", "--map-by", ":OVERSUBSCRIBE"]),
+        (False, True, SHARING),
+        (True, True, ["--allow-run-as-root", *SHARING]),
     ],
 )
 def test_job(as_root, oversubscribe, options):

@@ -22,6 +22,7 @@ from trtllm_truss.processes.leftovers import RUN_PREFIX
 from trtllm_truss.settings.child_environment import child_environment
 from trtllm_truss.triton.model_repository.contract import MODEL_NAME
 from trtllm_truss.triton.server.mpi import (
+    END_DEFAULTS,
     ONE_HOST_DEFAULTS,
     RANK_PROGRAM,
     connects_by_tcp,
@@ -256,6 +257,7 @@ def launch_environment(
     """
     return {
         **({} if connects_by_tcp(environment) else ONE_HOST_DEFAULTS),
+        **END_DEFAULTS,
         "HOME": home(launch.folder),
         **environment,
         **_NO_USAGE_STATISTICS,

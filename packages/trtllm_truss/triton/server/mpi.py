@@ -41,8 +41,20 @@ ONE_HOST_DEFAULTS = {"OMPI_MCA_btl": "^tcp"}
 
 They are one MPI job, and share memory.
 """
+END_DEFAULTS = {"OMPI_MCA_odls_base_sigkill_timeout": "0"}
+"""End a job at once when a rank dies; the environment may override it.
+
+Open MPI 4 waits a second for the other ranks, twice: with 4.1.8 a job outlives its rank 1 by 2.0 s,
+and with this by 0.01 s (measured). Open MPI 5 has no such wait.
+"""
 DAEMONS = frozenset({"prted", "orted"})
 """Names of MPI's daemon on a further host, of Open MPI 5 and 4."""
+_SHARING_CORES = ("--map-by", ":OVERSUBSCRIBE", "--mca", "mpi_yield_when_idle", "1")
+"""Let ranks share cores, and give them up while they wait.
+
+A rank above 0 waits in a busy loop: on a core that another program wants, it took 0.55 s of 5 with
+Open MPI 5.0.11 and 0.77 s with 4.1.8, and with this 0.13 and 0.07 s (measured).
+"""
 _PID_FILE = "$TMPDIR/mpirun"
 _NOTING_ITS_ID = ("/bin/sh", "-c", f'echo $$ >"{_PID_FILE}" && exec "$@"', "sh")
 _LLM_API_PROGRAM = "serve"
@@ -88,7 +100,7 @@ def mpi_command(
     if as_root:
         command.append("--allow-run-as-root")
     if oversubscribe:
-        command += ["--map-by", ":OVERSUBSCRIBE"]
+        command += _SHARING_CORES
     command += ["--bind-to", "none"]
     each = len(segments) // len(hosts) if hosts else 0
     for rank, segment in enumerate(segments):

@@ -232,13 +232,13 @@ ENGINES: tuple[Assumption, ...] = (
     Assumption(
         id="ranks-are-killed",
         sentence=(
-            "Open MPI 4 kills a rank 1 s after SIGTERM, 5 at once, so several ranks end without "
-            "Triton's own shutdown"
+            "Open MPI kills all ranks when one has died, and at its own SIGTERM, so several ranks "
+            "end without Triton's own shutdown"
         ),
         source=(
-            "measured with 4.1.8 and 5.0.11. `OMPI_MCA_odls_base_sigkill_timeout=5` would let them "
-            "end, but makes 4.1.8 take 9.0 s instead of 2.0 s to notice a dead rank; 5 has no such "
-            "parameter"
+            "measured. 5.0.11 does at once; 4.1.8 2.0 s after a death, or 9.0 s with "
+            "`OMPI_MCA_odls_base_sigkill_timeout=5`, which would let them end, and 0.01 s with 0, "
+            "which is set here"
         ),
         otherwise="none: GPU memory is freed by the driver",
         check=Unchecked("nothing that a client sees follows from it"),
