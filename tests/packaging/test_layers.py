@@ -9,7 +9,16 @@ import pytest
 from tests.support.paths import ROOT
 
 LAYERS = [
-    *("errors", "literals", "releases", "printable", "validation", "request_fields", "requests"),
+    *(
+        "errors",
+        "literals",
+        "releases",
+        "printable",
+        "validation",
+        "request_fields",
+        "requests",
+        "status",
+    ),
     *("settings", "guard"),
     *("artifacts", "engines", "engines.checkpoint", "engines.compatibility", "guides", "processes"),
     "machine",
