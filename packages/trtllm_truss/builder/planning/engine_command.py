@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trtllm_truss.builder.planning.conversion import resolved_dtype
-from trtllm_truss.builder.planning.flags import BUILD_FLAGS, FIXED_FLAGS, BuildFlag, Form
+from trtllm_truss.builder.planning.flags import BUILD_FLAGS, FIXED_FLAGS, BuildFlag
 from trtllm_truss.engines.model_config import Checkpoint
 from trtllm_truss.releases.versions import Release
 from trtllm_truss.settings.build import Build
@@ -24,8 +24,8 @@ def engine_command(
     attention = "auto" if version >= _ATTENTION_AUTO_SINCE else dtype
     words = ["trtllm-build", "--checkpoint_dir", "$CONVERTED", "--output_dir", "$ENGINE"]
     words += ["--gpt_attention_plugin", attention]
-    for since, until, fixed in FIXED_FLAGS:
-        words += fixed if since <= version < until else ()
+    for fixed in FIXED_FLAGS:
+        words += [f"--{fixed.name}", fixed.value] if fixed.since <= version < fixed.until else []
     if version < _PARALLELISM_UNTIL:
         words += ["--tp_size", str(settings.tensor_parallelism)]
         words += ["--pp_size", str(settings.pipeline_parallelism)]
@@ -59,8 +59,8 @@ def wants_paged_context(settings: Settings) -> bool:
 def _words(row: BuildFlag, value: object) -> list[str]:
     if value is None:
         return []
-    if row.form is Form.VALUE:
+    if row.form == "value":
         return [row.flag, str(value)]
-    if row.form is Form.SWITCH:
+    if row.form == "switch":
         return [row.flag, "enable" if value else "disable"]
     return [row.flag] if value else []
