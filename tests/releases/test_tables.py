@@ -10,8 +10,8 @@ from typing import Any, get_type_hints
 import pytest
 from pydantic import TypeAdapter
 
-from trtllm_truss.builder.planning.families import FAMILIES, Family
-from trtllm_truss.builder.planning.flags import BuildFlag, FixedFlag
+from trtllm_truss.builder.commands import BuildFlag, FixedFlag
+from trtllm_truss.builder.families import FAMILIES, Family
 from trtllm_truss.engines.versions import IMAGES, Image, MinimumDriver
 from trtllm_truss.releases.tables import COMMON, FOLDER, read_file, read_table
 from trtllm_truss.releases.versions import Release, release

@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 from tools.docs.lmi_options import LMI_OPTIONS
 
-from trtllm_truss.builder.planning.families import FAMILIES, Family
-from trtllm_truss.builder.planning.flags import BUILD_FLAGS, NEWEST, OLDEST, BuildFlag
+from trtllm_truss.builder.commands import BUILD_FLAGS, NEWEST, OLDEST, BuildFlag
+from trtllm_truss.builder.families import FAMILIES, Family
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.releases.versions import Release, release
 
