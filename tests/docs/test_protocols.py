@@ -18,7 +18,7 @@ from trtllm_truss.protocols.openai import chat, completions
 from trtllm_truss.protocols.openai.fields import SharedFields
 from trtllm_truss.protocols.predict.body import PredictBody
 from trtllm_truss.protocols.responses import body as responses
-from trtllm_workbench.lmi_import.options import OPTIONS
+from trtllm_workbench.importers.lmi import OPTIONS
 
 DOCS = ROOT / "docs"
 

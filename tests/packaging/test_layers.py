@@ -9,23 +9,13 @@ import pytest
 from tests.support.paths import ROOT
 
 LAYERS = [
-    *(
-        "errors",
-        "literals",
-        "releases",
-        "printable",
-        "validation",
-        "request_fields",
-        "requests",
-        "status",
-    ),
+    *("errors", "literals", "releases", "printable", "validation", "request_fields", "requests"),
     *("settings", "guard"),
     *("artifacts", "engines", "engines.checkpoint", "engines.compatibility", "guides", "processes"),
     "machine",
     *("triton.protobuf", "triton.model_repository", "triton.client", "triton.server"),
     *("hosts", "text", "tool_calls"),
-    "builder",
-    "builder.run",
+    *("builder.planning", "builder", "builder.run"),
     *("metrics", "inference", "serving"),
     *("protocols", "protocols.openai", "protocols.predict", "protocols.lmi"),
     "protocols.responses",
@@ -33,7 +23,7 @@ LAYERS = [
     *("configuration", "endpoints", "cli"),
 ]
 WORKBENCH_LAYERS = [
-    *("lmi_import", "scaffold", "console"),
+    *("importers", "scaffold", "console"),
     *("selftest.bench", "selftest.checks", "selftest.probes", "selftest.probing"),
     *("selftest.spawning", "selftest.assumptions", "selftest", "cli"),
 ]

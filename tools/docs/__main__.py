@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tools.docs.assumptions import checkpoint_assumptions, engine_assumptions
 from tools.docs.build import build_tables
+from tools.docs.importing import importing_tables
 from tools.docs.llm_api import llm_api_tables
 from tools.docs.lmi import lmi_page
 from tools.docs.messages import messages_page
@@ -21,6 +22,7 @@ def main(folder: Path) -> None:
     """Write the pages into a folder, which must hold those of which only tables are generated."""
     build = (folder / "build.md").read_text(encoding="utf-8")
     engines = (folder / "engines.md").read_text(encoding="utf-8")
+    importing = (folder / "importing.md").read_text(encoding="utf-8")
     llm_api = (folder / "llm-api.md").read_text(encoding="utf-8")
     predict = (folder / "predict.md").read_text(encoding="utf-8")
     troubleshooting = (folder / "troubleshooting.md").read_text(encoding="utf-8")
@@ -33,6 +35,7 @@ def main(folder: Path) -> None:
         "predict.md": fill(predict, predict_tables()),
         "build.md": fill(build, build_tables()),
         "engines.md": fill(engines, engine_assumptions()),
+        "importing.md": fill(importing, importing_tables()),
         "llm-api.md": fill(llm_api, llm_api_tables() | checkpoint_assumptions()),
         "troubleshooting.md": fill(troubleshooting, troubleshooting_tables()),
     }

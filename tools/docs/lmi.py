@@ -6,15 +6,15 @@ from tools.docs.tables import field_rows, table, unsupported_rows
 
 from trtllm_truss.protocols.lmi.body import FIELDS
 from trtllm_truss.protocols.lmi.parameters import ALIASES, UNSUPPORTED, Parameters
-from trtllm_workbench.lmi_import.option import OptionRule, Outcome
-from trtllm_workbench.lmi_import.options import SECTIONS
+from trtllm_workbench.importers.lmi import SECTIONS
+from trtllm_workbench.importers.rules import OptionRule, Outcome
 
 _INTRODUCTION = """\
 # Migration from LMI, SageMaker or TGI
 
 A body with `inputs` is parsed as in LMI's containers (DJL-Serving) and answered in their format.
 This page is generated from `packages/trtllm_truss/protocols/lmi/` and
-`workbench/trtllm_workbench/lmi_import/` (`make docs`).
+`workbench/trtllm_workbench/importers/lmi.py` (`make docs`).
 
 ```
 $ curl localhost:8080/invocations -H 'Content-Type: application/json' \\

@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from keyword import iskeyword
 from typing import NoReturn
 
 from trtllm_truss import __version__
@@ -61,6 +62,11 @@ class _Parser(argparse.ArgumentParser):
         super().error(one_line(message))
 
 
+def _module_name(command: str) -> str:
+    name = command.replace("-", "_")
+    return f"{name}_" if iskeyword(name) else name
+
+
 def _parser(packages: Commands, words: Sequence[str]) -> argparse.ArgumentParser:
     parser = _Parser(
         prog="trtllm-truss",
@@ -72,7 +78,7 @@ def _parser(packages: Commands, words: Sequence[str]) -> argparse.ArgumentParser
         for name, summary in summaries.items():
             command = commands.add_parser(name, help=summary)
             if name in words:  # a module takes up to a second to import
-                module = import_module(f"{package}.{name.replace('-', '_')}")
+                module = import_module(f"{package}.{_module_name(name)}")
                 module.add_arguments(command)
                 command.set_defaults(run=module.run)
     return parser

@@ -9,7 +9,7 @@ from pathlib import Path
 from trtllm_truss.cli.common import require_empty
 from trtllm_truss.cli.output import echo, report
 from trtllm_truss.settings.loading import read_environment
-from trtllm_workbench.cli.import_lmi import report_options
+from trtllm_workbench.cli.import_ import report_options
 from trtllm_workbench.scaffold.documents import config_text, readme_text
 from trtllm_workbench.scaffold.folder import write_folder
 from trtllm_workbench.scaffold.origin import read_origin
@@ -21,7 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "engine",
         metavar="ENGINE",
         help="org/name[@revision] on Hugging Face, s3://bucket/prefix, a folder (./…), "
-        "package://NAME, or a serving.properties: an engine, a checkpoint or LMI settings",
+        "package://NAME, or settings of another server (docs/importing.md): an engine, a "
+        "checkpoint, a serving.properties, a config.yaml with trt_llm, a quoted command line",
     )
     parser.add_argument(
         "--tokenizer", metavar="REPO", help="its tokenizer, in the same forms (default: ENGINE's)"

@@ -13,6 +13,7 @@ _COMMANDS = {
     "chat": "converse with the model in the terminal",
     "selftest": "serve a model on this machine and check every promise",
     "publish": "upload a built engine",
+    "import": "convert settings of another server to config.yaml",
     "import-lmi": "convert LMI settings to config.yaml",
     "demo": "serve, stream one answer with its timings, stop",
 }

@@ -6,7 +6,7 @@ import json
 import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
@@ -42,7 +42,8 @@ class Plan:
         engine_bytes: of a CPU engine; 0 if unknown.
         wheels: installed without dependencies.
         requirements: lines added to requirements.txt.
-        metadata: `model_metadata` without its example.
+        metadata: `model_metadata`, in most cases without its example.
+        config: changes of the rest of config.yaml.
         takes_messages: the tokenizer has a chat template.
         notes: what the user has to know, one sentence or two each.
         consent: what `trust_remote_code` allows, and who gave it; empty without it.
@@ -57,6 +58,7 @@ class Plan:
     wheels: Sequence[str] = ()
     requirements: Sequence[str] = ()
     metadata: Mapping[str, Any]
+    config: Mapping[str, Any] = field(default_factory=dict)
     takes_messages: bool = False
     notes: Sequence[str] = ()
     consent: str = ""
@@ -129,12 +131,19 @@ def config_text(plan: Plan) -> str:
             {
                 "model_metadata": {
                     "tags": ["text-generation"],
-                    **plan.metadata,
                     "example_model_input": plan.example,
+                    **plan.metadata,
                 }
             },
         ),
     ]
+    others = dict(plan.config)
+    others.pop("resources", None)
+    for _, values in sections:
+        values |= {
+            key: merged(values, {key: others.pop(key)})[key] for key in values if key in others
+        }
+    sections.append(("From the settings that were imported.", others))
     return "\n".join(comment(reason) + _yaml(values) for reason, values in sections if values)
 
 
@@ -191,6 +200,17 @@ $ curl -N localhost:8080/v1/models/model:predict -d {body}
 
 {bullets}
 """
+
+
+def merged(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration with changes; sections are merged."""
+    result = dict(config)
+    for key, value in changes.items():
+        section = result.get(key)
+        if isinstance(section, Mapping) and isinstance(value, Mapping):
+            value = merged(section, value)
+        result[key] = value
+    return result
 
 
 def comment(text: str) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -12,16 +12,18 @@ from trtllm_truss.artifacts.open_repository import is_on_hub, open_repository
 from trtllm_truss.artifacts.s3 import S3
 from trtllm_truss.engines.layout import GGUF_SUFFIX, OPENVINO_MODEL, WEIGHTS_SUFFIX
 from trtllm_truss.engines.rank_files import ENGINE_SUFFIX
+from trtllm_truss.engines.versions import IMAGES
 from trtllm_truss.errors import SettingsError
-from trtllm_workbench.lmi_import.conversion import (
+from trtllm_workbench.importers.lmi import (
     MOUNTED_MODEL,
     MOUNTS,
-    Row,
+    collect_options,
     convert_options,
     is_mounted,
+    overridden,
 )
-from trtllm_workbench.lmi_import.option import Outcome
-from trtllm_workbench.lmi_import.reading import collect_options, overridden, read_lines
+from trtllm_workbench.importers.reading import Found, is_source, read_lines, read_sources
+from trtllm_workbench.importers.rules import Outcome, Row
 
 PROPERTIES = "serving.properties"
 
@@ -38,15 +40,23 @@ class Origin:
 
     Attributes:
         metadata: keys of `model_metadata`, not validated.
-        rows: the outcome of each LMI option; empty without LMI settings.
-        ignored: LMI options that lose to another spelling.
+        rows: the outcome of each imported option; empty without settings to import.
+        ignored: options that lose to another spelling.
         consent: where the operator allowed code to run; empty if nowhere.
+        config: keys of config.yaml beside `model_metadata`.
     """
 
     metadata: dict[str, Any]
     rows: tuple[Row, ...] = ()
     ignored: tuple[str, ...] = ()
     consent: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def accelerator(self) -> str | None:
+        """`resources.accelerator` of imported settings."""
+        resources = self.config.get("resources") or {}
+        return resources.get("accelerator")
 
 
 def read_origin(engine: str, gpus: int | None, token: str | None) -> Origin:
@@ -57,6 +67,7 @@ def read_origin(engine: str, gpus: int | None, token: str | None) -> Origin:
     Args:
         engine: `org/name` (with `@` and a revision, if any), `s3://…`, a folder, `package://…`, or
             a file: a serving.properties, variables of an LMI container, or one of the engine's.
+            Or settings of another server, in a file or folder, or a command line.
         gpus: value of LMI's `tensor_parallel_degree=max`.
         token: the Hugging Face access token.
 
@@ -64,6 +75,8 @@ def read_origin(engine: str, gpus: int | None, token: str | None) -> Origin:
         SettingsError: the name is ambiguous, or the LMI settings are invalid.
         ArtifactError: the repository cannot be listed.
     """
+    if is_source(engine):
+        return _imported(read_sources([engine]))
     file = Path(engine).expanduser()
     if "://" not in engine and file.is_file():
         if not file.name.endswith(_FILES_OF_ENGINES):
@@ -117,6 +130,14 @@ def locate(name: str, option: str) -> tuple[str, str | None]:
 
 def is_folder(repository: str) -> bool:
     return not (is_on_hub(repository) or repository.startswith((S3, PACKAGE)))
+
+
+def _imported(found: Found) -> Origin:
+    """Convert settings of another server, which the user named."""
+    version = None if found.kind == "triton" else IMAGES[-1].tensorrt_llm
+    result = found.convert(version)
+    consent = f"by {found.origin}" if result.metadata.get("trust_remote_code") else ""
+    return Origin(result.metadata, result.rows, tuple(found.ignored), consent, result.config)
 
 
 def _from_lmi(

@@ -31,8 +31,9 @@ from trtllm_truss.serving.preflight import (
 )
 from trtllm_truss.serving.repositories import EngineRepository
 from trtllm_truss.settings.loading import Environment, parse_settings
-from trtllm_truss.settings.model import Settings
+from trtllm_truss.settings.model import PLATFORM_KEYS, Settings
 from trtllm_truss.text.tokenizer_selection import select_tokenizer
+from trtllm_workbench.importers.reading import source_label
 from trtllm_workbench.scaffold.consent import consent_text
 from trtllm_workbench.scaffold.documents import Plan
 from trtllm_workbench.scaffold.folder import model_name
@@ -87,6 +88,8 @@ def make_plan(wish: Wish, origin: Origin, environment: Environment) -> Plan:
         ArtifactError: a repository is unreadable, or holds no engine or no tokenizer.
     """
     metadata = dict(origin.metadata)
+    if wish.accelerator is None:
+        wish = replace(wish, accelerator=origin.accelerator)
     if wish.tokenizer is not None:
         metadata |= _tokenizer(*locate(wish.tokenizer, "--tokenizer"))
     if wish.trust_remote_code:
@@ -95,6 +98,7 @@ def make_plan(wish: Wish, origin: Origin, environment: Environment) -> Plan:
     planned = _plan_engine if settings.engine_repository is not None else _plan_build
     plan = planned(wish, metadata, settings, environment)
     given = "by --trust-remote-code" if wish.trust_remote_code else origin.consent
+    plan = replace(plan, config=origin.config)
     return replace(plan, consent=consent_text(plan.metadata, given)) if given else plan
 
 
@@ -191,7 +195,7 @@ def _plan(wish: Wish, metadata: Mapping[str, Any], *, notes: list[str], **values
     needed = wheels(repositories, on_cpu=on_cpu)
     return Plan(
         name=model_name(engine.removeprefix("package://")),
-        origin=wish.engine,
+        origin=source_label(wish.engine),
         wheels=needed,
         requirements=extra_requirements(repositories, on_cpu=on_cpu),
         metadata=_in_order(metadata),
@@ -269,7 +273,8 @@ def _with_degree(metadata: Mapping[str, Any], degree: int) -> dict[str, Any]:
 
 def _in_order(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Order keys as in docs/settings.md; leave out a pipeline of one stage, the default."""
-    kept = {key: metadata[key] for key in Settings.model_fields if key in metadata}
+    known = [*Settings.model_fields, *sorted(PLATFORM_KEYS)]
+    kept = {key: metadata[key] for key in known if key in metadata}
     if kept.get(_PIPELINE) == 1:
         del kept[_PIPELINE]
     return kept

@@ -7,21 +7,44 @@ that its handler passes to TensorRT-LLM's LLM API.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
-from trtllm_workbench.lmi_import.option import (
+from trtllm_workbench.importers.rules import (
+    ConversionResult,
+    Given,
+    Kind,
     OptionRule,
     Outcome,
+    Refused,
+    Row,
+    RuleTable,
     WordMap,
+    apply_rules,
     comma_separated,
     default_object,
     flag,
     inverted_flag,
+    not_needed,
+    unsupported,
 )
+
+MOUNTED_MODEL = "/opt/ml/model"
+"""Folder of SageMaker for the artifacts of a serving.properties."""
+
+MOUNTS = (MOUNTED_MODEL, ".")
+"""Names of the folder that holds a serving.properties."""
 
 PYTORCH = "pytorch"
 """The value of `backend` with which LMI serves a checkpoint without a build."""
 
+_DEGREE = "tensor_parallel_degree"
+_INPUT_LEN = 1024
+"""LMI's default max_input_len if only max_output_len is set."""
+_FOLDERS = ("s3://", "/", ".", "~")
+_BUILD = "build."
 _PYTORCH_ONLY = "LMI reads it with `backend=pytorch` only"
 _LLM = "runtime.llm_args"
 _KV_CACHE = f"{_LLM}.kv_cache_config"
@@ -59,6 +82,12 @@ _ALGORITHMS = WordMap(
 _METHODS = WordMap({"smoothquant": "smoothquant", "awq": "awq", "fp8": "fp8"})
 
 
+def _degree(text: str) -> int:
+    if text.lower() == "max":
+        raise Refused("give the number of GPUs with --gpus")
+    return int(text)
+
+
 def _build(
     name: str, convert: Callable[[str], object] = str, target: str = "", checkpoint: str = ""
 ) -> OptionRule:
@@ -78,7 +107,7 @@ def _either(name: str, convert: Callable[[str], object], target: str = "") -> Op
 
 
 def _not_needed(name: str, reason: str, *only: str) -> OptionRule:
-    return OptionRule(name=name, outcome=Outcome.NOT_NEEDED, only=only, reason=reason)
+    return not_needed(reason, name, only=only)[0]
 
 
 def _of_checkpoints(
@@ -92,12 +121,6 @@ def _of_checkpoints(
         convert=convert,
         only=only,
         reason=reason or _PYTORCH_ONLY,
-    )
-
-
-def _unsupported(reason: str, *names: str) -> tuple[OptionRule, ...]:
-    return tuple(
-        OptionRule(name=name, outcome=Outcome.UNSUPPORTED, reason=reason) for name in names
     )
 
 
@@ -135,7 +158,7 @@ SERVER = (
         convert=flag,
         operator_says="--trust-remote-code",
     ),
-    OptionRule(name="tensor_parallel_degree", target="tensor_parallelism", convert=int),
+    OptionRule(name=_DEGREE, target="tensor_parallelism", convert=_degree),
     OptionRule(name="pipeline_parallel_degree", target="pipeline_parallelism", convert=int),
     OptionRule(name="pipeline_parallel_size", target="pipeline_parallelism", convert=int),
     _either("max_rolling_batch_size", int, "max_batch_size"),
@@ -151,7 +174,7 @@ SERVER = (
     _not_needed("parallel_loading", "ranks always load at once"),
     OptionRule(name="model_loading_timeout", target="serving.start_timeout_s", convert=float),
     OptionRule(name="predict_timeout", target="serving.request_timeout_s", convert=float),
-    *_unsupported("only decoder models are served", "trtllm_python_backend"),
+    *unsupported("only decoder models are served", "trtllm_python_backend"),
     _not_needed("backend", "`pytorch` serves the checkpoint itself", PYTORCH, "tensorrt"),
 )
 
@@ -190,8 +213,8 @@ ENGINE = (
     _not_needed("num_checkpoint_workers", "`build.workers` is for both steps"),
     _not_needed("trtllm_checkpoint_path", "the build caches its steps"),
     _not_needed("enable_build_cache", "finished builds are always cached"),
-    *_unsupported("draft models are not supported", "max_draft_len", "speculative_decoding_mode"),
-    *_unsupported(
+    *unsupported("draft models are not supported", "max_draft_len", "speculative_decoding_mode"),
+    *unsupported(
         _NOT_BUILT_IN,
         *("max_prompt_embedding_table_size", "gather_context_logits", "gather_generation_logits"),
         *("weight_sparsity", "weight_streaming", "max_encoder_input_len", "build_config"),
@@ -237,7 +260,7 @@ QUANTIZATION = (
     _quantization("calib_batch_size", "calib_batch_size", int, "awq", "fp8"),
     _quantization("awq_block_size", "block_size", int, "awq"),
     _quantization("group_size", "block_size", int, "awq"),
-    *_unsupported(
+    *unsupported(
         _NOT_BUILT_IN,
         *("clamp_val", "use_meta_recipe", "has_zero_point", "pre_quant_scales", "exclude_modules"),
         *("device", "calib_dataset", "calib_batches", "calib_max_seq_length", "random_seed"),
@@ -300,4 +323,147 @@ SECTIONS = {
     "Quantization": QUANTIZATION,
     "Runtime": RUNTIME,
 }
-OPTIONS = {option.name: option for section in SECTIONS.values() for option in section}
+TABLE = RuleTable("LMI", SECTIONS)
+OPTIONS = TABLE.rules
+
+_VARIABLES = {
+    "HF_MODEL_ID": "model_id",
+    "HF_REVISION": "revision",
+    "HF_TOKEN": "hf_token",
+    "HF_TASK": "task",
+    "HF_MODEL_TRUST_REMOTE_CODE": "trust_remote_code",
+    "HF_MODEL_QUANTIZE": "quantize",
+    "TENSOR_PARALLEL_DEGREE": "tensor_parallel_degree",
+    "SM_NUM_GPUS": "tensor_parallel_degree",
+    "MAX_BATCH_SIZE": "max_rolling_batch_size",
+    "MAX_BATCH_PREFILL_TOKENS": "max_rolling_batch_prefill_tokens",
+    "MAX_CONCURRENT_REQUESTS": "job_queue_size",
+    "CUDA_MEMORY_FRACTION": "kv_cache_free_gpu_mem_fraction",
+    "MODEL_LOADING_TIMEOUT": "model_loading_timeout",
+    "PREDICT_TIMEOUT": "predict_timeout",
+}
+"""Variables with special names; of two for one option, the earlier row wins."""
+
+INLINE_COMMENT = re.compile(r"\s#.*$")
+_PREFIXES = ("OPTION_", "SERVING_")
+
+
+def lmi_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in environment.items()
+        if name in _VARIABLES or name.startswith(_PREFIXES)
+    }
+
+
+def collect_options(values: Mapping[str, str]) -> list[Given]:
+    """Collect each option once, in the order of first mention; empty values count as not set."""
+    found: dict[str, tuple[int, Given]] = {}
+    for spelling, value in values.items():
+        if not value:
+            continue
+        rank, name = _meaning(spelling)
+        if name not in found or rank < found[name][0]:
+            found[name] = (rank, Given(name, spelling, value))
+    return [given for _, given in found.values()]
+
+
+def overridden(values: Mapping[str, str], given: Iterable[Given]) -> list[str]:
+    """List the spellings that lose to another one of the same option."""
+    used = {option.spelling for option in given}
+    return [spelling for spelling, value in values.items() if value and spelling not in used]
+
+
+def _meaning(spelling: str) -> tuple[int, str]:
+    """Return (precedence, option name); 0 wins."""
+    if spelling.startswith("option."):
+        return 0, spelling.removeprefix("option.")
+    if spelling.startswith("OPTION_"):
+        return 1, _folded(spelling.removeprefix("OPTION_"))
+    if spelling in _VARIABLES:
+        return 2 + list(_VARIABLES).index(spelling), _VARIABLES[spelling]
+    if spelling.startswith("SERVING_"):
+        return 1, _folded(spelling.removeprefix("SERVING_"))
+    return 0, spelling
+
+
+def _folded(name: str) -> str:
+    lower = name.lower()
+    return "entryPoint" if lower == "entrypoint" else lower
+
+
+def convert_options(
+    given: Sequence[Given],
+    gpus: int | None,
+    *,
+    of_repository: bool = False,
+    beside_checkpoint: bool = False,
+) -> ConversionResult:
+    """Convert options.
+
+    Args:
+        given: each option once.
+        gpus: number of GPUs of the machine; None if unknown.
+        of_repository: the options come from a repository and not from the operator, so they can
+            neither allow code to run nor name another repository.
+        beside_checkpoint: the folder that holds the options holds a checkpoint.
+
+    Raises:
+        SettingsError: an option has an invalid value.
+    """
+    not_taken = [_not_taken(each) for each in given if of_repository and _is_operators(each)]
+    if of_repository:
+        given = [option for option in given if not _is_operators(option)]
+    values = {option.name: option for option in given}
+    kind = _kind(values, beside_checkpoint)
+    if gpus is not None:
+        given = [_with_gpus(option, values, gpus) for option in given]
+    result = apply_rules(given, OPTIONS, kind, title=TABLE.title)
+    if "model_id" not in values:
+        result.metadata["engine_repository"] = MOUNTED_MODEL
+    build: dict[str, Any] = result.metadata.get("build", {})
+    if "max_output_len" in build:
+        build.setdefault("max_input_len", _INPUT_LEN)
+    return replace(result, rows=(*result.rows, *not_taken))
+
+
+def _with_gpus(option: Given, values: Mapping[str, Given], gpus: int) -> Given:
+    """Replace `tensor_parallel_degree=max` by its number."""
+    if option.name != _DEGREE or option.value.lower() != "max":
+        return option
+    stages = values.get("pipeline_parallel_degree")
+    count = int(stages.value) if stages and stages.value.isdecimal() else 1
+    return replace(option, value=str(gpus // max(count, 1)), text=option.value)
+
+
+def _is_operators(option: Given) -> bool:
+    if option.name == "model_id" and is_mounted(option.value):
+        return False
+    return option.name in OPTIONS and bool(OPTIONS[option.name].operator_says)
+
+
+def _not_taken(option: Given) -> Row:
+    detail = f"only you choose it, with {OPTIONS[option.name].operator_says} of init"
+    return Row(option.spelling, option.shown, Outcome.NOT_TAKEN, detail)
+
+
+def is_mounted(model: str) -> bool:
+    """Return True if `model_id` names the folder of its serving.properties, or one below."""
+    return any(model.rstrip("/") == mount or model.startswith(f"{mount}/") for mount in MOUNTS)
+
+
+def _kind(values: Mapping[str, Given], beside_checkpoint: bool) -> Kind:
+    """Return "build" if LMI would build: from a model on the Hub, or with build options.
+
+    `dtype` alone decides nothing: configurations of prebuilt engines have it too.
+    """
+    if "backend" in values and values["backend"].value.lower() == PYTORCH:
+        return "checkpoint"
+    model = values.get("model_id")
+    if model is not None:
+        options = [OPTIONS[name] for name in values if name in OPTIONS and name != "dtype"]
+        asked = any(each.target.startswith(_BUILD) and not each.prebuilt for each in options)
+        if asked or not model.value.startswith(_FOLDERS):
+            return "build"
+    is_beside = model is None or model.value.rstrip("/") in MOUNTS
+    return "checkpoint" if is_beside and beside_checkpoint else "engine"

@@ -20,10 +20,9 @@ from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.loading import parse_settings
 from trtllm_truss.settings.model import Serving, Settings
 from trtllm_workbench.cli.main import main
-from trtllm_workbench.lmi_import.conversion import ConversionResult, convert_options
-from trtllm_workbench.lmi_import.option import Outcome
-from trtllm_workbench.lmi_import.options import OPTIONS, SECTIONS
-from trtllm_workbench.lmi_import.reading import collect_options, read_lines
+from trtllm_workbench.importers.lmi import OPTIONS, SECTIONS, collect_options, convert_options
+from trtllm_workbench.importers.reading import read_lines
+from trtllm_workbench.importers.rules import ConversionResult, Outcome
 
 DOCUMENTED = """
 engine mpi_mode rolling_batch model_id revision trust_remote_code dtype tensor_parallel_degree
@@ -337,7 +336,7 @@ def test_precedence() -> None:
         ({"tensor_parallel_degree": "max"}, Outcome.UNSUPPORTED, "--gpus"),
         ({"max_draft_len": "20"}, Outcome.UNSUPPORTED, "draft models are not"),
         ({"smoothquant_alpha": "0.5"}, Outcome.NOT_NEEDED, "smoothquant only"),
-        ({"nothing_of_lmi": "1"}, Outcome.UNSUPPORTED, "unknown to LMI's"),
+        ({"nothing_of_lmi": "1"}, Outcome.UNKNOWN, "unknown to LMI's"),
         ({"quantize": "awq"}, Outcome.MAPPED, "build.quantization.method"),
     ],
 )

@@ -1,0 +1,1 @@
+"""The commands of a build and their estimated sizes, as pure functions."""

@@ -1,0 +1,127 @@
+"""`import`: convert the configuration of another server to config.yaml."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trtllm_truss.cli.common import add_truss_options
+from trtllm_truss.cli.output import echo, write
+from trtllm_truss.configuration import load_configuration, read_config
+from trtllm_truss.engines.compatibility.host import HostInfo
+from trtllm_truss.engines.inspection import EngineKind
+from trtllm_truss.errors import SettingsError
+from trtllm_workbench.importers.reading import IMPORTERS, read_sources
+from trtllm_workbench.importers.rules import ConversionResult, Outcome, Row
+from trtllm_workbench.scaffold.consent import consent_text
+from trtllm_workbench.scaffold.documents import comment, merged
+from trtllm_workbench.scaffold.runtime import choose_runtime
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "sources",
+        nargs="+",
+        metavar="SOURCE",
+        help="a config.yaml with trt_llm, a folder of inflight_batcher_llm, a quoted command line "
+        "of vllm, trtllm-serve or text-generation-launcher (docker run included), a script or "
+        "YAML with one, or a file of variables",
+    )
+    parser.add_argument("--kind", choices=sorted(IMPORTERS), help="whose options they are")
+    add_truss_options(parser, config=False)
+    add_output(parser)
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="a new file (default: standard output)"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write config.yaml, and on stderr the outcome of every option.
+
+    Raises:
+        SettingsError: a source cannot be read, or the result is not a valid configuration.
+    """
+    found = read_sources(options.sources, options.kind)
+    content = read_config(options.truss, None)
+    newest = choose_runtime(EngineKind.LLM_API, None, None)
+    of_engine = found.kind in ("triton", "lmi")
+    version = None if of_engine else HostInfo(image=newest.image).version_for()
+    if found.kind == "triton":
+        version = HostInfo.from_config(content).version_for()
+    imported = found.convert(version)
+    if imported.kind == "checkpoint" and not of_engine:
+        content |= {"base_image": newest.base_image, "python_version": newest.python}
+    return deliver(imported, found.ignored, content, options.output, found.origin)
+
+
+def deliver(
+    imported: ConversionResult,
+    ignored: Sequence[str],
+    content: dict[str, Any],
+    output: Path | None,
+    origin: str,
+) -> int:
+    """Report the outcome of every option, then validate the configuration and write it.
+
+    Args:
+        imported: the converted options.
+        ignored: spellings that another of the same option overrides.
+        content: the configuration that they go into.
+        output: a new file; None is standard output.
+        origin: the sources in words.
+
+    Raises:
+        SettingsError: the result is not a valid configuration, or `output` exists.
+    """
+    report_options(imported.rows, ignored)
+    settings, _ = load_configuration(
+        {"model_metadata": imported.metadata}, HostInfo.from_config(content).version_for()
+    )
+    if output is not None and output.exists():
+        raise SettingsError(f"--output {output} exists; name a new file.")
+    consent = ""
+    if settings.trust_remote_code:
+        consent = consent_text(imported.metadata, f"by {origin}")
+        echo(f"note: {consent}")
+    text = comment(consent) + _document(content, imported, settings.world_size)
+    if output is None:
+        write(text)
+    else:
+        output.write_text(text, encoding="utf-8")
+    return 0
+
+
+def _document(config: dict[str, Any], imported: ConversionResult, ranks: int) -> str:
+    """Return the Truss's configuration with new settings and one GPU per rank, as YAML."""
+    document = merged(config, imported.config)
+    resources = dict(document.get("resources") or {})
+    if accelerator := resources.get("accelerator"):
+        kind = str(accelerator).partition(":")[0]
+        resources["accelerator"] = kind if ranks == 1 else f"{kind}:{ranks}"
+    tags = (config.get("model_metadata") or {}).get("tags")
+    document |= {
+        "resources": resources,
+        "model_metadata": {**({"tags": tags} if tags else {}), **imported.metadata},
+    }
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+
+
+def report_options(rows: Sequence[Row], ignored: Sequence[str]) -> None:
+    """Write the outcome of every option to stderr."""
+    for outcome in Outcome:
+        some = [row for row in rows if row.outcome is outcome]
+        if not some:
+            continue
+        echo(f"{outcome.value}:")
+        for row in some:
+            arrow = "→ " if outcome is Outcome.MAPPED else ""
+            echo(f"  {row.spelling}={row.value}: {arrow}{row.detail}")
+    if ignored:
+        echo(f"overridden, so ignored: {', '.join(ignored)}")
