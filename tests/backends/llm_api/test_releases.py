@@ -11,6 +11,7 @@ from tests.support.fake_llm_api import COUNTING
 
 from trtllm_truss.backends.llm_api.engine import LlmEngine
 from trtllm_truss.engines.checkpoint.combinations import combine
+from trtllm_truss.errors import InvalidRequest
 
 RELEASES = ("1.0.0", "1.2.1", "1.3.0rc20")
 OTHER_SAMPLER: dict[str, dict[str, Any]] = {
@@ -39,13 +40,14 @@ def test_the_chosen_sampler_honours_all_parameters(start_engine: StartEngine) ->
     assert answer(engine, 20, frequency_penalty=2.0, repetition_penalty=2.0) != greedy
 
 
-def test_the_other_sampler_drops_parameters(
+def test_the_other_sampler_takes_no_penalties_and_no_seed(
     start_engine: StartEngine, llm_api_version: str
 ) -> None:
     engine = start_engine(llm_args=OTHER_SAMPLER[llm_api_version])
     greedy = answer(engine, 20)
 
-    assert answer(engine, 20, frequency_penalty=2.0, repetition_penalty=2.0) == greedy
+    with pytest.raises(InvalidRequest, match="frequency_penalty"):
+        answer(engine, 20, frequency_penalty=2.0)
     answers = {tuple(sampled(engine, 1)) for _ in range(4)}
     assert (answers == {tuple(greedy[:8])}) == (llm_api_version == "1.0.0")
     assert (len(answers) > 1) == (llm_api_version != "1.0.0")
