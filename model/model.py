@@ -5,6 +5,7 @@ Truss reads the annotations of methods as objects, so they must not be postponed
 
 import gc
 import logging
+import os
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -21,6 +22,7 @@ from trtllm_truss.guard.truss_watcher import replace_watcher
 from trtllm_truss.serving.log_lines import batch_log_lines, escape_log_lines
 from trtllm_truss.serving.service import Service
 from trtllm_truss.settings.loading import read_environment
+from trtllm_truss.status import START_FAILED, ServiceStatus
 
 if TYPE_CHECKING:
     from trtllm_truss.endpoints.routes import Routes
@@ -41,6 +43,7 @@ class Model:
         self._secrets = secrets
         self._data_dir = Path(data_dir)
         self._model_cache = lazy_data_resolver
+        self._status = ServiceStatus.published(os.environ)
         self._service: Service | None = None
         self._routes: Routes | None = None
 
@@ -61,10 +64,10 @@ class Model:
             environment = read_environment(self._secrets)
             self._wait_for_model_cache()
             image = HostInfo.from_config(self._config).image
-            service = Service(settings, environment, self._data_dir, image)
+            service = Service(settings, environment, self._data_dir, image, self._status)
             service.start(_import_routes)
         except StartupError as error:
-            logger.error("cannot start: %s", error.message)
+            self._report_failure(error.message)
             raise
         except (KeyboardInterrupt, SystemExit):
             raise
@@ -73,7 +76,7 @@ class Model:
             sentence = (
                 f"unhandled {type(error).__name__}: {error}; the log above has the traceback."
             )
-            logger.error("cannot start: %s", sentence)
+            self._report_failure(sentence)
             raise StartupError(sentence) from error
         self._service = service
         self._routes = _import_routes().build_routes(service, defaults)
@@ -128,6 +131,10 @@ class Model:
             raise ArtifactError(
                 f"model_cache: {error}. Check its repositories and the secret of the token."
             ) from error
+
+    def _report_failure(self, sentence: str) -> None:
+        self._status.failed(sentence)
+        logger.error("cannot start: %s", sentence, extra={START_FAILED: True})
 
     def _is_in_process(self) -> bool:
         """Detect `truss.load(DIR)`, which passes a dict as secrets; the server an object."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 
 from tests.console.test_scrape import real_page
 
+from trtllm_truss.status import Phase, ServiceStatus
 from trtllm_workbench.console.pulse import Pulse
 
 REQUEST = {
@@ -29,8 +31,16 @@ class Clock:
         return self.now_s
 
 
-def new_pulse(clock: Clock | None = None) -> Pulse:
-    return Pulse(clock or Clock(), lambda: "10:00:00")
+AT_S = time.mktime((2026, 1, 2, 10, 0, 0, 0, 0, -1))
+
+
+def new_status() -> ServiceStatus:
+    return ServiceStatus(time_s=lambda: AT_S)
+
+
+def new_pulse(clock: Clock | None = None, status: ServiceStatus | None = None) -> Pulse:
+    reported = status or new_status()
+    return Pulse(lambda: reported.current, clock or Clock(), lambda: AT_S)
 
 
 def page(tokens: int, up: int = 1) -> str:
@@ -38,13 +48,18 @@ def page(tokens: int, up: int = 1) -> str:
 
 
 def test_the_phases_of_a_start() -> None:
-    pulse = new_pulse()
+    status = new_status()
+    pulse = new_pulse(status=status)
+    for phase in (
+        Phase(3, 4, "triton model repository", "/tmp/x/repository", 0.249),
+        Phase(1, 4, "engine"),
+        Phase(2, 4, "tokenizer"),
+        Phase(1, 4, "engine", "cpu, context of 8192 tokens", 0.104),
+    ):
+        status.phase(phase)
     for message in (
         "Handled request: GET /v1/models/model/schema HTTP/1.1 503",
-        "[1/4] engine …",
-        "[1/4] engine: cpu, context of 8192 tokens (0.1 s)",
         "[2/4] tokenizer …",
-        "[3/4] triton model repository: /tmp/x/repository (0.2 s)",
         "3.1 of 16.0 GB",
         "Handled request: GET /v1/models/model/schema HTTP/1.1 503",
     ):
@@ -68,12 +83,14 @@ def test_the_phases_of_a_start() -> None:
 
 
 def test_only_known_fields_of_a_request_are_kept() -> None:
-    pulse = new_pulse()
+    status = new_status()
+    pulse = new_pulse(status=status)
     pulse.ready()
-    for record in ({}, {"message": None}, {"message": "request of a user: s3cr3t"}, REQUEST):
+    for record in ({}, {"message": None}, {"message": "request of a user: s3cr3t"}):
         pulse.on_record(record)
-    pulse.on_record({**REQUEST, "message": "s3cr3t"})
-    pulse.on_record({"message": "engine exited: s3cr3t"})
+    pulse.on_record({**REQUEST, "message": "s3cr3t, however the line is worded"})
+    status.engine_exited("s3cr3t")
+    status.restart_failed("s3cr3t")
     shown = pulse.snapshot()
     (request,) = shown["requests"]
     assert request["time"] == "10:00:00"
@@ -82,13 +99,13 @@ def test_only_known_fields_of_a_request_are_kept() -> None:
 
 
 def test_lists_are_bounded() -> None:
-    clock, pulse = Clock(), None
-    pulse = new_pulse(clock)
+    clock, status = Clock(), new_status()
+    pulse = new_pulse(clock, status)
     pulse.ready()
     for number in range(500):
         clock.now_s += 1
         pulse.on_record({**REQUEST, "total_ms": number})
-        pulse.on_record({"message": "engine restarted"})
+        status.restarted()
         pulse.on_metrics(page(number))
     shown = pulse.snapshot()
     assert [each["total_ms"] for each in shown["requests"]] == list(range(499, 487, -1))
@@ -98,21 +115,23 @@ def test_lists_are_bounded() -> None:
 
 
 def test_the_state_follows_the_engine() -> None:
-    pulse = new_pulse()
+    status = new_status()
+    pulse = new_pulse(status=status)
+    status.ready()
     pulse.ready()
     pulse.on_metrics(page(0))
     assert pulse.snapshot()["state"] == "ready"
-    pulse.on_record({"message": "engine exited: it was killed."})
+    status.engine_exited("it was killed.")
     assert pulse.snapshot()["state"] == "restarting"  # before the next scrape
-    pulse.on_record({"message": "restart 1 of 5"})
+    status.restart(1, 5)
     pulse.on_metrics(page(0, up=0))
     assert pulse.snapshot()["state"] == "restarting"
-    pulse.on_record({"message": "engine restarted"})
+    status.restarted()
     assert pulse.snapshot()["state"] == "ready"
-    assert [each["text"] for each in pulse.snapshot()["events"]] == [
-        "the engine answers again",
-        "restart 1 of 5",
-        "the engine exited",
+    assert [(each["time"], each["text"]) for each in pulse.snapshot()["events"]] == [
+        ("10:00:00", "the engine answers again"),
+        ("10:00:00", "restart 1 of 5"),
+        ("10:00:00", "the engine exited"),
     ]
     pulse.on_metrics(None)
     assert pulse.snapshot()["state"] == "unreachable"
@@ -120,6 +139,16 @@ def test_the_state_follows_the_engine() -> None:
     assert pulse.snapshot()["state"] == "ready"
     pulse.stopping()
     assert pulse.snapshot()["state"] == "stopping"
+
+
+def test_a_server_that_does_not_report_its_status() -> None:
+    """A Truss may bundle an older version of the package."""
+    pulse = Pulse()
+    pulse.ready()
+    pulse.on_metrics(page(0))
+    assert (pulse.snapshot()["state"], pulse.snapshot()["phases"]) == ("ready", [])
+    pulse.on_metrics(page(0, up=0))
+    assert pulse.snapshot()["state"] == "restarting"
 
 
 def test_rates_and_percentiles_cover_the_recent_past() -> None:

@@ -26,13 +26,13 @@ def real_page(kv_cache: tuple[int, int] = (0, 0)) -> str:
         running=lambda: 2,
         engine_up=lambda: True,
         kv_cache=lambda: kv_cache,
+        restarts=lambda: 1,
         clock=lambda: next(times),
     )
     request = metrics.request_started("predict", "id")
     for _ in range(3):
         request.tokens(1)
     request.finished(FinishReason.STOP)
-    metrics.engine_restarted()
     registry = CollectorRegistry()
     registry.register(metrics)
     return generate_latest(registry).decode()

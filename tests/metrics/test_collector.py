@@ -160,8 +160,13 @@ def test_in_flight_counts_every_request_until_its_end(metrics, scraped) -> None:
 
 
 def test_gauges_are_read_when_scraped() -> None:
-    waiting, up = [1, 2], [True]
-    metrics = Metrics(waiting=lambda: len(waiting), running=lambda: 7, engine_up=lambda: up[0])
+    waiting, up, restarts = [1, 2], [True], [0]
+    metrics = Metrics(
+        waiting=lambda: len(waiting),
+        running=lambda: 7,
+        engine_up=lambda: up[0],
+        restarts=lambda: restarts[0],
+    )
     registry = CollectorRegistry()
     registry.register(metrics)
     assert registry.get_sample_value(f"{PREFIX}requests_waiting") == 2
@@ -169,7 +174,7 @@ def test_gauges_are_read_when_scraped() -> None:
     assert registry.get_sample_value(f"{PREFIX}engine_up") == 1
     waiting.clear()
     up[0] = False
-    metrics.engine_restarted()
+    restarts[0] = 1
     assert registry.get_sample_value(f"{PREFIX}requests_waiting") == 0
     assert registry.get_sample_value(f"{PREFIX}engine_up") == 0
     assert registry.get_sample_value(f"{PREFIX}engine_restarts_total") == 1

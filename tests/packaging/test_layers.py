@@ -9,13 +9,23 @@ import pytest
 from tests.support.paths import ROOT
 
 LAYERS = [
-    *("errors", "literals", "releases", "printable", "validation", "request_fields", "requests"),
+    *(
+        "errors",
+        "literals",
+        "releases",
+        "printable",
+        "validation",
+        "request_fields",
+        "requests",
+        "status",
+    ),
     *("settings", "guard"),
     *("artifacts", "engines", "engines.checkpoint", "engines.compatibility", "guides", "processes"),
     "machine",
     *("triton.protobuf", "triton.model_repository", "triton.client", "triton.server"),
     *("hosts", "text", "tool_calls"),
-    *("builder.planning", "builder", "builder.run"),
+    "builder",
+    "builder.run",
     *("metrics", "inference", "serving"),
     *("protocols", "protocols.openai", "protocols.predict", "protocols.lmi"),
     "protocols.responses",

@@ -10,6 +10,8 @@ from typing import Any, get_type_hints
 import pytest
 from pydantic import TypeAdapter
 
+from trtllm_truss.builder.commands import BuildFlag, FixedFlag
+from trtllm_truss.builder.families import FAMILIES, Family
 from trtllm_truss.engines.versions import IMAGES, Image, MinimumDriver
 from trtllm_truss.releases.tables import COMMON, FOLDER, read_file, read_table
 from trtllm_truss.releases.versions import Release, release
@@ -29,13 +31,16 @@ TABLES: dict[str, Callable[..., Any]] = {
     "parameters.model_fields": Parameter,
     "parameters.parameters": Parameter,
     "parameters.parameters_left_out": Parameter,
+    "builds.flags": BuildFlag,
+    "builds.fixed_flags": FixedFlag,
+    "builds.families": Family,
     "checkpoint_keys.keys": RuntimeKey,
     "llm_arguments.arguments": Argument,
     "llm_arguments.engine_arguments": Argument,
     **{f"llm_arguments.{row.section}": Argument for row in LLM_ARGUMENTS if row.section},
 }
 """The type of the rows of every section."""
-KEYS = {"images.images": "tag", "images.drivers": "cuda"}
+KEYS = {"images.images": "tag", "images.drivers": "cuda", "builds.flags": "setting"}
 """The column of the names, where it is not `name`."""
 UNPUBLISHED = {(1, 3), (1, 4)}
 """Releases without an image that facts are known of."""
@@ -77,9 +82,14 @@ def test_ranges_are_of_known_releases_and_do_not_overlap(table: str) -> None:
                 assert value[:2] in PUBLISHED | UNPUBLISHED, row
         if "since" in columns:
             name = columns[KEYS.get(table, "name")]
-            by_name.setdefault(name, []).append((row.since, row.until))
+            by_name.setdefault(name, []).append((row.since, columns.get("until")))
     for ranges in by_name.values():
         assert all(until is None or since < until for since, until in ranges), ranges
         for (_, until), (since, _) in pairwise(ranges):
             assert until is not None, ranges
             assert until <= since, ranges
+
+
+def test_an_architecture_is_in_one_family() -> None:
+    architectures = [name for family in FAMILIES for name in family.architectures]
+    assert len(architectures) == len(set(architectures))

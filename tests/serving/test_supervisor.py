@@ -13,6 +13,8 @@ from trtllm_truss.errors import TritonError
 from trtllm_truss.inference.heartbeat import EngineHeartbeat
 from trtllm_truss.serving.supervisor import Supervisor
 from trtllm_truss.settings.model import Serving
+from trtllm_truss.status import Change, ServiceStatus
+from trtllm_truss.status import State as ServiceState
 from trtllm_truss.triton.server.process import ServerProcess, State
 
 WARM_UP = "trtllm_truss.triton.client.warm_up.warm_up"
@@ -51,11 +53,13 @@ def supervisor_of(
     limits: Serving | None = None,
     on_restart: Callable[[], None] = lambda: None,
     give_up: Callable[[], None] = lambda: None,
+    status: ServiceStatus | None = None,
 ) -> Supervisor:
     return Supervisor(
         lambda: cast(ServerProcess, new_run()),
         limits or Serving(),
         EngineHeartbeat(),
+        status or ServiceStatus(),
         first_token_id=lambda: 1,
         tensorrt_llm_version="1.0.0",
         on_restart=on_restart,
@@ -106,11 +110,19 @@ def test_any_error_of_a_restart_counts_as_one_failed_start(
 
     made: list[Run] = []
     monkeypatch.setattr(WARM_UP, warm_up)
-    supervisor = supervisor_of(new_run, Serving(restart_backoff_s=0))
+    status = ServiceStatus()
+    supervisor = supervisor_of(new_run, Serving(restart_backoff_s=0), status=status)
     supervisor.start()
     first.state = State.DEAD
     assert back.wait(10)
     supervisor.stop()
+    assert [(each.change, each.restart) for each in status.current.events[:4]] == [
+        (Change.EXITED, 0),
+        (Change.RESTART, 1),
+        (Change.RESTART_FAILED, 0),
+        (Change.RESTART, 2),
+    ]
+    assert status.current.restarts == 2
     assert where == "new_run" or failed.state is State.STOPPED
     assert last.state is State.STOPPED
     (line,) = [r.getMessage() for r in caplog.records if "restart failed" in r.getMessage()]
@@ -128,17 +140,21 @@ def test_gives_up_after_the_restart_limit(monkeypatch: pytest.MonkeyPatch, where
     runs = [(Broken if where == "cause" else Run)(ready=True)]
     first = runs[0]
     given_up = threading.Event()
+    status = ServiceStatus()
     monkeypatch.setattr(WARM_UP, lambda *_: None)
     supervisor = supervisor_of(
         lambda: runs.pop() if runs else no_thread(),
         Serving(restart_limit=3, restart_backoff_s=0),
         on_restart=no_thread if where == "on_restart" else lambda: None,
         give_up=given_up.set,
+        status=status,
     )
     supervisor.start()
     first.state = State.DEAD
     assert given_up.wait(10)
     supervisor.stop()
+    assert status.current.state is ServiceState.FAILED
+    assert status.current.reason.startswith("giving up after 3 restarts")
 
 
 def test_nothing_starts_after_a_stop() -> None:

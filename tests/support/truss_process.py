@@ -6,12 +6,14 @@ import contextlib
 import itertools
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,8 @@ from benchmarks.servers.usage import descendants
 from tests.support.paths import EXAMPLE, ROOT
 from tests.support.waiting import PATIENCE_S
 from tests.support.warm_python import WarmProcess
+
+from trtllm_truss.status import STATUS_VARIABLE, State, StatusReader
 
 START_LIMIT_S = 120
 LOOPBACK = {"127.0.0.1", "::ffff:127.0.0.1"}  # and its form on a dual-stack socket
@@ -72,8 +76,11 @@ class Served:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/v1/models/model:predict"
         self.lines: list[str] = []
-        self._folder = None if config else tempfile.TemporaryDirectory()
-        config = write_greedy_example(self._folder.name) if self._folder else config
+        folder = tempfile.mkdtemp()
+        config = config or write_greedy_example(folder)
+        status = Path(folder, "status")
+        self.status = StatusReader(status)
+        self._started = weakref.finalize(self, _clean_up, folder, self.status)
         command = [
             *("trtllm_truss", "serve", "--truss", str(ROOT)),
             *(
@@ -84,7 +91,7 @@ class Served:
                 *arguments,
             ),
         ]
-        env = {**os.environ, **(environment or {})}
+        env = {**os.environ, STATUS_VARIABLE: str(status), **(environment or {})}
         self._log, log = os.pipe()
         silent = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
         self.process = (
@@ -103,12 +110,13 @@ class Served:
 
     def wait_until_ready(self) -> Served:
         deadline = time.monotonic() + START_LIMIT_S
-        while not any(line.startswith("ready: ") for line in list(self.lines)):
-            assert self.process.poll() is None, self.log
-            assert time.monotonic() < deadline, self.log
-            time.sleep(0.05)
-        if self._folder:
-            self._folder.cleanup()
+        try:
+            while (status := self.status.read()) is None or status.state is not State.READY:
+                assert self.process.poll() is None, self.log
+                assert time.monotonic() < deadline, self.log
+                time.sleep(0.05)
+        finally:
+            self._started()
         pids = self.processes()
         self._shm_prefixes = [f"trtllm_truss_{pid}_" for pid in pids]
         self.folders = {Path(f"/proc/{pid}/cwd").readlink().parent for pid in pids} - {ROOT.parent}
@@ -144,6 +152,7 @@ class Served:
         self.process.send_signal(number)
         status = self.process.wait(timeout_s)
         self._reader.join(5)
+        self._started()
         return status
 
     def processes(self) -> dict[int, str]:
@@ -153,6 +162,11 @@ class Served:
     def cancelled(self) -> list[int]:
         """Return the numbers of tokens of cancelled requests, from the fake engine's log."""
         return [int(n) for n in re.findall(r"\] cancelled id=\S+ after=(\d+)", self.log)]
+
+
+def _clean_up(folder: str, status: StatusReader) -> None:
+    status.close()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def alive(pids: dict[int, str]) -> dict[int, str]:

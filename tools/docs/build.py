@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from tools.docs.lmi_options import LMI_OPTIONS
 
-from trtllm_truss.builder.planning.families import FAMILIES, Family
-from trtllm_truss.builder.planning.flags import BUILD_FLAGS, NEWEST, OLDEST, BuildFlag
+from trtllm_truss.builder.commands import BUILD_FLAGS, NEWEST, OLDEST, BuildFlag
+from trtllm_truss.builder.families import FAMILIES, Family
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.releases.versions import Release, release
 
@@ -29,7 +31,7 @@ def _families() -> str:
 def _own_keys(family: Family) -> set[str]:
     version = {family.version_setting} if family.version_setting else set()
     by_shard = {"load_by_shard"} if family.load_by_shard else set()
-    return version | by_shard | family.rotary_settings
+    return version | by_shard | {*family.rotary_settings}
 
 
 def _flags() -> str:
@@ -55,7 +57,7 @@ def _lmi_options() -> str:
     return "\n".join(rows) + "\n"
 
 
-def _list(names: frozenset[str] | set[str]) -> str:
+def _list(names: Collection[str]) -> str:
     return ", ".join(f"`{name}`" for name in sorted(names)) or "–"
 
 

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trtllm_truss.builder.planning.cpu_plan import CPU_ARCHITECTURES, CPU_BLOCK, cpu_quantizations
-from trtllm_truss.builder.planning.engine_command import PAGED_CONTEXT_USERS, wants_paged_context
-from trtllm_truss.builder.planning.families import FAMILIES, Family, find_family
-from trtllm_truss.builder.planning.flags import BUILD_FLAGS, NEWEST, OLDEST
-from trtllm_truss.builder.planning.target import Target
+from trtllm_truss.builder.commands import (
+    BUILD_FLAGS,
+    CPU_ARCHITECTURES,
+    CPU_BLOCK,
+    NEWEST,
+    OLDEST,
+    PAGED_CONTEXT_USERS,
+    cpu_quantizations,
+    wants_paged_context,
+)
+from trtllm_truss.builder.families import FAMILIES, Family, Target, find_family
 from trtllm_truss.engines.compatibility.gpus import MINIMUM_CAPABILITY
 from trtllm_truss.engines.gpus import ComputeCapability
 from trtllm_truss.engines.model_config import Checkpoint

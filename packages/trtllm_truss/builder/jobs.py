@@ -4,21 +4,198 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trtllm_truss.artifacts.transfer import free_bytes
+from trtllm_truss.builder.commands import (
+    BUILD_FLAGS,
+    CPU_BLOCK,
+    resolved_dtype,
+    resolved_values,
+    wants_paged_context,
+)
+from trtllm_truss.builder.families import Family, Target, find_family
 from trtllm_truss.builder.plan import Plan, plan_build
-from trtllm_truss.builder.planning.estimates import Estimate, estimate_build, estimate_cpu_build
-from trtllm_truss.builder.planning.families import find_family
-from trtllm_truss.builder.planning.target import Target
 from trtllm_truss.builder.sources import CheckpointSource, Workspace, builds_folder, find_checkpoint
+from trtllm_truss.engines.capacity import CacheKnobs, CacheShape, Capacity, kv_cache_capacity
 from trtllm_truss.engines.compatibility.host import HostInfo
+from trtllm_truss.engines.model_config import Checkpoint
+from trtllm_truss.engines.tensorrt_llm_config import (
+    EngineConfig,
+    Limits,
+    Parallelism,
+    Plugins,
+    Quantization,
+    Shape,
+)
 from trtllm_truss.errors import BuildError, SettingsError
 from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.model import Settings
+from trtllm_truss.settings.quantization import Awq
+
+_BITS = {"float32": 32.0, "float16": 16.0, "bfloat16": 16.0}
+_QUANTIZED_BITS = {
+    **dict.fromkeys(("smoothquant", "fp8", "int8_weight_only"), 8.0),
+    **dict.fromkeys(("awq", "int4_weight_only"), 4.0),
+}
+_SCALE_BITS = 16
+_UNKNOWN_CONTEXT = 2048
+_GB = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Sizes of a build.
+
+    Attributes:
+        checkpoint_bytes: to download.
+        engine_bytes: of all ranks together.
+        rank_bytes: of one rank, about the GPU memory of its weights.
+        gpu_bytes: memory of one GPU; None if unknown.
+        capacity: of the KV cache; None if the GPU is unknown.
+    """
+
+    checkpoint_bytes: int
+    engine_bytes: int
+    rank_bytes: int
+    gpu_bytes: int | None
+    capacity: Capacity | None
+
+    @property
+    def disk_bytes(self) -> int:
+        """Peak disk space: checkpoint, converted checkpoint and engine together."""
+        return self.checkpoint_bytes + self.build_bytes
+
+    @property
+    def build_bytes(self) -> int:
+        """Disk space without the checkpoint, which may be on another disk or downloaded already."""
+        return 2 * self.engine_bytes
+
+    @property
+    def sentences(self) -> list[str]:
+        """Lines for the terminal."""
+        lines = [
+            f"download: {_gigabytes(self.checkpoint_bytes)}",
+            f"disk while building: {_gigabytes(self.disk_bytes)}",
+            f"engine: {_gigabytes(self.engine_bytes)}, {_gigabytes(self.rank_bytes)} in each rank"
+            + (f", on a GPU of {_gigabytes(self.gpu_bytes)}" if self.gpu_bytes else ""),
+        ]
+        return lines + ([self.capacity.summary] if self.capacity else [])
+
+
+def estimate_build(
+    settings: Settings, build: Build, checkpoint: Checkpoint, family: Family, target: Target
+) -> Estimate:
+    """Estimate a build that `plan_build` accepts, to within a few percent."""
+    ranks = settings.world_size
+    tables, matrices = _parameters(checkpoint, family)
+    dtype_bits = _BITS[resolved_dtype(build, checkpoint)]
+    engine = math.ceil((tables * dtype_bits + matrices * _matrix_bits(build, dtype_bits)) / 8)
+    rank = math.ceil(engine / ranks)
+    free = None if target.memory_bytes is None else max(0, target.memory_bytes - rank)
+    config = expected_engine(settings, build, checkpoint, target)
+    knobs = CacheKnobs.from_runtime(settings.runtime)
+    return Estimate(
+        checkpoint_bytes=math.ceil((tables + matrices) * _BITS.get(checkpoint.dtype, 16.0) / 8),
+        engine_bytes=engine,
+        rank_bytes=rank,
+        gpu_bytes=target.memory_bytes,
+        capacity=None
+        if free is None
+        else kv_cache_capacity(CacheShape.of_engine(config), knobs, free),
+    )
+
+
+def estimate_cpu_build(build: Build, checkpoint: Checkpoint, family: Family) -> Estimate:
+    """Estimate a CPU engine, which uses the machine's memory."""
+    tables, matrices = _parameters(checkpoint, family)
+    method = build.quantization.method if build.quantization else None
+    scale = _SCALE_BITS / CPU_BLOCK
+    bits = 16 if method is None else _QUANTIZED_BITS[method] + scale
+    engine = math.ceil((tables * (16 if method is None else 8 + scale) + matrices * bits) / 8)
+    download = math.ceil((tables + matrices) * _BITS.get(checkpoint.dtype, 16.0) / 8)
+    return Estimate(download, engine, engine, None, None)
+
+
+def expected_engine(
+    settings: Settings, build: Build, checkpoint: Checkpoint, target: Target
+) -> EngineConfig:
+    """Predict the engine's ``config.json``."""
+    values = resolved_values(settings, build, checkpoint, target.release)
+    defaults = {
+        row.setting: default
+        for row in BUILD_FLAGS
+        if row.is_in(target.release) and (default := row.default(target.release))
+    }
+
+    def whole(name: str) -> int:
+        return int(str(values.get(name) or defaults[name]))
+
+    sequence = build.sequence_tokens or checkpoint.positions or _UNKNOWN_CONTEXT
+    tokens = values.get("max_num_tokens") or defaults.get("max_num_tokens")
+    return EngineConfig(
+        version=target.version,
+        assumed_version=target.version,
+        name=checkpoint.architecture,
+        recurrent=False,
+        parallelism=Parallelism(settings.tensor_parallelism, settings.pipeline_parallelism),
+        limits=Limits(
+            max_batch_size=whole("max_batch_size"),
+            max_beam_width=build.max_beam_width,
+            max_input_tokens=whole("max_input_len"),
+            max_sequence_tokens=sequence,
+            max_batch_tokens=None if tokens is None else int(str(tokens)),
+        ),
+        shape=Shape(
+            vocab_size=checkpoint.vocab_size,
+            heads=checkpoint.heads,
+            head_size=checkpoint.head_size,
+            kv_heads=(checkpoint.kv_heads,) * checkpoint.layers,
+        ),
+        quantization=Quantization(
+            dtype=resolved_dtype(build, checkpoint),
+            algorithm=build.quantization.method if build.quantization else None,
+            kv_cache=build.kv_cache_dtype.upper() if build.kv_cache_dtype else None,
+        ),
+        plugins=Plugins(
+            attention=True,
+            packed_input=True,
+            paged_kv_cache=True,
+            context_fmha=True,
+            paged_context_fmha=bool(build.use_paged_context_fmha or wants_paged_context(settings)),
+            paged_state=False,
+            mamba_conv1d=False,
+            managed_weights=False,
+            tokens_per_block=whole("tokens_per_block"),
+        ),
+    )
+
+
+def _parameters(checkpoint: Checkpoint, family: Family) -> tuple[int, int]:
+    """Count the parameters of the embedding tables and of all layers' matrices."""
+    tables = (1 if checkpoint.tied_embeddings else 2) * checkpoint.vocab_size
+    heads = 2 * checkpoint.heads + 2 * checkpoint.kv_heads  # query and output, key and value
+    attention = checkpoint.hidden_size * heads * checkpoint.head_size
+    matrices = 3 if family.gated_mlp else 2
+    mlp = matrices * checkpoint.hidden_size * checkpoint.inner_size * checkpoint.experts
+    return tables * checkpoint.hidden_size, checkpoint.layers * (attention + mlp)
+
+
+def _matrix_bits(build: Build, dtype_bits: float) -> float:
+    quantization = build.quantization
+    if quantization is None:
+        return dtype_bits
+    bits = _QUANTIZED_BITS[quantization.method]
+    return bits + (_SCALE_BITS / quantization.block_size if isinstance(quantization, Awq) else 0)
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / _GB:.1f} GB"
+
 
 CONVERTER = 1
 """Increment when this project's converter for the CPU changes its output."""

@@ -18,10 +18,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trtllm_truss.builder.checks import validate_cpu_build, validate_gpu_build
-from trtllm_truss.builder.planning.conversion import conversion_command
-from trtllm_truss.builder.planning.cpu_plan import cpu_command
-from trtllm_truss.builder.planning.engine_command import engine_command
-from trtllm_truss.builder.planning.target import Target
+from trtllm_truss.builder.commands import (
+    conversion_command,
+    cpu_command,
+    engine_command,
+)
+from trtllm_truss.builder.families import Target
 from trtllm_truss.engines.model_config import Checkpoint
 from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.model import Settings

@@ -200,6 +200,7 @@ class Metrics(Collector):
         engine_up: returns True while the engine answers.
         kv_cache: returns the KV cache's reserved tokens and its capacity, 0 if unknown.
         mounted: returns the check of mounted files, if any.
+        restarts: returns the number of times the engine was started again.
         clock: seconds, monotonic.
     """
 
@@ -211,6 +212,7 @@ class Metrics(Collector):
         engine_up: Callable[[], bool],
         kv_cache: Callable[[], tuple[int, int]] = lambda: (0, 0),
         mounted: Callable[[], MountedFiles | None] = lambda: None,
+        restarts: Callable[[], int] = lambda: 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._waiting = waiting
@@ -218,9 +220,9 @@ class Metrics(Collector):
         self._engine_up = engine_up
         self._kv_cache = kv_cache
         self._mounted = mounted
+        self._restarts = restarts
         self._clock = clock
         self._counters = Counters()
-        self._restarts = 0
 
     def request_started(self, protocol: str, request_id: str) -> RequestMetrics:
         """Record the arrival of a request; the caller must report its end.
@@ -239,9 +241,6 @@ class Metrics(Collector):
             code: `code` of the error.
         """
         self.request_started(protocol, "none").failed(code)
-
-    def engine_restarted(self) -> None:
-        self._restarts += 1
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of a scrape."""
@@ -268,7 +267,9 @@ class Metrics(Collector):
         ):
             yield GaugeMetricFamily(PREFIX + name, documentation, value=value)
         yield CounterMetricFamily(
-            f"{PREFIX}engine_restarts", "Times the engine was started again.", value=self._restarts
+            f"{PREFIX}engine_restarts",
+            "Times the engine was started again.",
+            value=self._restarts(),
         )
 
     def describe(self) -> Iterable[Metric]:

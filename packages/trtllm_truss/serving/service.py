@@ -34,6 +34,7 @@ from trtllm_truss.serving.supervisor import Supervisor
 from trtllm_truss.settings.groups import settle_nodes
 from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Serving, Settings
+from trtllm_truss.status import Phase, ServiceStatus
 from trtllm_truss.triton.server.command import launcher, server_environment
 from trtllm_truss.triton.server.installation import assemble_backends
 from trtllm_truss.triton.server.process import ServerProcess
@@ -60,10 +61,11 @@ def supervised_limits(serving: Serving, engine: EngineDescription) -> Serving:
 
 
 class StartupLog:
-    """One log line per phase of a start, with its number and time."""
+    """Reports the phases of a start: a line in the log for each, and the status."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, status: ServiceStatus) -> None:
         self._count = count
+        self._status = status
         self._numbers = itertools.count(1)
         self._started = time.monotonic()
 
@@ -73,17 +75,20 @@ class StartupLog:
         Returns:
             A context whose value is a list of details for the closing line.
         """
-        return self._phase(f"[{next(self._numbers)}/{self._count}] {name}")
+        return self._phase(Phase(next(self._numbers), self._count, name))
 
     @contextmanager
-    def _phase(self, label: str) -> Iterator[list[str]]:
+    def _phase(self, phase: Phase) -> Iterator[list[str]]:
+        label = f"[{phase.number}/{phase.count}] {phase.name}"
+        self._status.phase(phase)
         logger.info("%s …", label)
         started = time.monotonic()
         details: list[str] = []
         yield details
-        logger.info(
-            "%s: %s (%.1f s)", label, ", ".join(details) or "done", time.monotonic() - started
-        )
+        took_s = time.monotonic() - started
+        detail = ", ".join(details) or "done"
+        self._status.phase(replace(phase, detail=detail, took_s=round(took_s, 3)))
+        logger.info("%s: %s (%.1f s)", label, detail, took_s)
 
     @property
     def elapsed_s(self) -> float:
@@ -107,6 +112,7 @@ class Service:
         environment: secrets and variables.
         data_dir: the Truss's data folder, which contains the model repository's template.
         image: `base_image.image` of config.yaml.
+        status: receives the service's state.
 
     Attributes:
         metrics: metrics over all starts.
@@ -118,7 +124,9 @@ class Service:
         environment: Environment,
         data_dir: Path,
         image: str | None = None,
+        status: ServiceStatus | None = None,
     ) -> None:
+        self._status = status or ServiceStatus()
         self._settings, self._group = settle_nodes(settings, environment)
         self._environment = environment
         self._data_dir = data_dir
@@ -132,6 +140,7 @@ class Service:
             engine_up=self._engine_answers,
             kv_cache=self._kv_cache,
             mounted=lambda: self._running.mounted if self._running else None,
+            restarts=lambda: self._status.current.restarts,
         )
 
     @property
@@ -181,6 +190,7 @@ class Service:
         """
         with self._lock:
             self._stop()
+            self._status.starting()
             try:
                 self._start(meanwhile)
             except BaseException:
@@ -196,7 +206,7 @@ class Service:
         _raise_file_limit()
         sweep()
         lead = self._prepare_lead()
-        log = StartupLog(5 if lead else 4)
+        log = StartupLog(5 if lead else 4, self._status)
         machine = describe(self._environment.variables, self._image)
         host = host_info(machine)
         in_image = replace(host, image=self._image)
@@ -236,6 +246,7 @@ class Service:
                 self._new_run(machine, engine, repository, run_folder, lead),
                 supervised_limits(self._settings.serving, engine),
                 heartbeat,
+                self._status,
                 tensorrt_llm_version=version,
                 first_token_id=lambda: (loading.result().encode("Hello", False) or [0])[0],
                 on_restart=self._engine_restarts,
@@ -275,6 +286,7 @@ class Service:
         self._resources.callback(
             settle_memory(lambda: not (path.admission.running or path.admission.waiting))
         )
+        self._status.ready()
         logger.info("ready after %.1f s", log.elapsed_s)
 
     def _is_idle(self) -> bool:
@@ -317,7 +329,6 @@ class Service:
     def _engine_restarts(self) -> None:
         if self._running is not None:
             self._running.path.generator.engine_is_gone()
-        self.metrics.engine_restarted()
 
     def _resolve_engine(self, host: HostInfo, version: str | None) -> ResolvedEngine:
         """Validate the engine; build it first if the settings name no repository."""

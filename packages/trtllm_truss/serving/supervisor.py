@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from trtllm_truss.errors import TritonError
 from trtllm_truss.inference.heartbeat import EngineHeartbeat
 from trtllm_truss.settings.model import Serving
+from trtllm_truss.status import ServiceStatus
 from trtllm_truss.triton.client.failures import unavailable
 from trtllm_truss.triton.server.process import ServerProcess, State
 
@@ -35,6 +36,7 @@ class Supervisor:
         new_run: creates a run without starting it.
         limits: deadlines and the restart policy.
         heartbeat: the engine's heartbeat.
+        status: told of exits and restarts.
         first_token_id: returns a valid token id for the request that proves readiness; called once
             Triton is ready.
         tensorrt_llm_version: version that the model repository was rendered for.
@@ -49,6 +51,7 @@ class Supervisor:
         new_run: Callable[[], ServerProcess],
         limits: Serving,
         heartbeat: EngineHeartbeat,
+        status: ServiceStatus,
         *,
         first_token_id: Callable[[], int],
         tensorrt_llm_version: str,
@@ -60,6 +63,7 @@ class Supervisor:
         self._new_run = new_run
         self._limits = limits
         self._heartbeat = heartbeat
+        self._status = status
         self._first_token_id = first_token_id
         self._version = tensorrt_llm_version
         self._on_restart = on_restart
@@ -171,6 +175,7 @@ class Supervisor:
                 self._end_run(0)
             if reason is None or self._stopping.is_set():
                 continue
+            self._status.engine_exited(reason)
             logger.error("engine exited: %s", reason)
             if not self._restart():
                 return
@@ -207,21 +212,26 @@ class Supervisor:
             first = self._restarts == 1
             if self._stopping.wait(0 if first else min(backoff_s, _LONGEST_BACKOFF_S)):
                 return False
+            self._status.restart(self._restarts, self._limits.restart_limit)
             logger.warning("restart %d of %d", self._restarts, self._limits.restart_limit)
             try:
                 self._on_restart()
                 self._start_run()
             except TritonError as error:
+                self._status.restart_failed(error.message)
                 logger.error("restart failed: %s", error.message)
             except Exception as error:  # no thread, no file, a bug: one more failed start
+                self._status.restart_failed(f"{type(error).__name__}: {error}")
                 logger.exception("restart failed: %s: %s", type(error).__name__, error)
             else:
+                self._status.restarted()
                 logger.info("engine restarted")
                 return True
-        logger.critical(
-            "giving up after %d restarts (serving.restart_limit); the process ends so that the "
-            "platform replaces it",
-            self._restarts,
+        reason = (
+            f"giving up after {self._restarts} restarts (serving.restart_limit); the process ends "
+            "so that the platform replaces it"
         )
+        self._status.failed(reason)
+        logger.critical(reason)
         self._give_up()
         return False

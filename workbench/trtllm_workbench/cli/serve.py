@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 from contextlib import ExitStack
 from itertools import combinations
@@ -11,8 +12,9 @@ from types import FrameType
 from trtllm_truss.cli.common import add_truss_options
 from trtllm_truss.cli.output import echo
 from trtllm_truss.configuration import read_config
-from trtllm_truss.errors import SettingsError, StartupError
+from trtllm_truss.errors import SettingsError, StartupError, TrussError
 from trtllm_truss.settings.loading import parse_settings
+from trtllm_truss.status import ServiceStatus
 from trtllm_truss.triton.server.ports import LOOPBACK
 from trtllm_workbench.cli.local_main import is_private
 from trtllm_workbench.cli.remote_api import RemoteApi
@@ -58,12 +60,21 @@ def run(options: argparse.Namespace) -> int:
         SettingsError: the settings or the ports are wrong.
         StartupError: the Truss did not start.
     """
+    status = ServiceStatus.published(os.environ)
+    try:
+        return _serve(options, status)
+    except TrussError as error:
+        status.failed(error.message)
+        raise
+
+
+def _serve(options: argparse.Namespace, status: ServiceStatus) -> int:
     _require_different_ports(options)
     truss_config = read_config(options.truss, options.config)
     settings = parse_settings(truss_config)
     model_name = str(truss_config.get("model_name") or "model")
     stopping = _Stopping(settings.serving.drain_timeout_s)
-    pulse = Pulse()
+    pulse = Pulse(lambda: server.status)
     server = TrussServer(
         options.truss,
         options.config,
@@ -97,15 +108,16 @@ def run(options: argparse.Namespace) -> int:
                 return 0
             raise
         pulse.ready()
+        status.ready()
         echo(f"ready: POST {server.url}")
         echo(f'  curl -N {server.url} -d \'{{"prompt": "The sky is", "max_tokens": 32}}\'')
         echo(f"  trtllm-truss chat --url {server.root_url}")
         if remote_api is not None:
             echo(f"  {remote_api.example}")
-        status = server.wait()
+        exit_status = server.wait()
     if stopping.requested:
         return 0
-    echo(f"error: the server exited with status {status}.")
+    echo(f"error: the server exited with status {exit_status}.")
     return 1
 
 

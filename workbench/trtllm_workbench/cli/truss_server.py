@@ -25,6 +25,7 @@ from trtllm_truss.machine.triton import EXECUTABLE_VARIABLE
 from trtllm_truss.processes import process_guard
 from trtllm_truss.processes.leftovers import FOLDER_PREFIX, lock_folder, sweep
 from trtllm_truss.processes.spawning import spawn_guarded
+from trtllm_truss.status import START_FAILED, STATUS_VARIABLE, State, Status, StatusReader
 from trtllm_truss.triton.server.installation import BACKENDS_VARIABLE
 from trtllm_truss.triton.server.ports import LOOPBACK
 from trtllm_workbench.cli import local_main
@@ -32,7 +33,6 @@ from trtllm_workbench.cli.layout import lay_out
 
 _TICK_S = 0.04
 _ORPHAN_GRACE_S = 1.0
-_FAILURE = "cannot start: "
 _PROBE = "/v1/models/model/schema"
 _WILDCARDS = {"0.0.0.0": LOOPBACK, "::": "::1"}  # noqa: S104 - and the address to connect to
 
@@ -64,7 +64,8 @@ class TrussServer:
         self._config = config
         self._show = show
         self._on_record = on_record
-        self._failure: str | None = None
+        self._has_failed = False
+        self._status: StatusReader | None = None
         self._first_error: str | None = None
         self._run_id = f"serve_{os.getpid()}_{secrets.token_hex(8)}"
         self._root = Path(tempfile.gettempdir(), f"{FOLDER_PREFIX}{self._run_id}").absolute()
@@ -79,6 +80,7 @@ class TrussServer:
         try:  # the name is known before the folder exists: a signal may come at any moment
             self._root.mkdir(mode=0o700)
             lock = lock_folder(self._root)
+            self._status = StatusReader(self._root / "status")
             self._start()
             lay_out(self._truss, self._config, self._root)
             self._laid_out.touch()
@@ -86,6 +88,7 @@ class TrussServer:
             if self._child is not None:
                 self.stop(0)
                 self._child.wait()
+            self._close_status()
             shutil.rmtree(self._root, ignore_errors=True)
             raise
         finally:
@@ -101,6 +104,12 @@ class TrussServer:
     ) -> None:
         self.stop(0)
         self.wait()
+        self._close_status()
+
+    @property
+    def status(self) -> Status | None:
+        """The status that the server reports; None before its first."""
+        return self._status.read() if self._status else None
 
     @property
     def pid(self) -> int:
@@ -130,7 +139,7 @@ class TrussServer:
         """Return once the Truss answers; each tick checks the child first.
 
         Raises:
-            StartupError: the server exited first; the message is the cause that it logged.
+            StartupError: the server exited first; the message is the cause that it reported.
         """
         while not self._ended(_TICK_S):
             if self._is_ready():
@@ -169,6 +178,7 @@ class TrussServer:
             "PYTHONUNBUFFERED": "1",
             # A second attempt would fail like the first and delay the error.
             "NUM_LOAD_RETRIES_TRUSS": "0",
+            STATUS_VARIABLE: str(self._root / "status"),
         }
         environment.pop("DISABLE_JSON_LOGGING", None)
         for name in (BACKENDS_VARIABLE, EXECUTABLE_VARIABLE):  # the server runs in another folder
@@ -196,9 +206,8 @@ class TrussServer:
             level, lines, record = _readable(raw.decode(errors="replace").rstrip())
             line = lines[0]
             self._on_record(record)
-            if line.startswith(_FAILURE):
-                self._failure = line.removeprefix(_FAILURE)
-            elif self._failure is None and _PROBE not in line:
+            self._has_failed |= bool(record.get(START_FAILED))
+            if not self._has_failed and _PROBE not in line:
                 if level in ("ERROR", "CRITICAL"):  # later ones follow from the first
                     self._first_error = self._first_error or line
                 for each in lines:
@@ -224,10 +233,14 @@ class TrussServer:
             connection.close()
 
     def _cause(self) -> str:
-        status = self.wait()
-        if self._failure is not None:
-            return self._failure
-        return self._first_error or f"the server exited with status {status}; see its log."
+        exit_status, status = self.wait(), self.status
+        if status is not None and status.state is State.FAILED:
+            return status.reason
+        return self._first_error or f"the server exited with status {exit_status}; see its log."
+
+    def _close_status(self) -> None:
+        if self._status is not None:
+            self._status.close()
 
 
 def _require_free(host: str, port: int) -> None:
@@ -264,8 +277,6 @@ def _readable(line: str) -> tuple[str, list[str], dict[str, Any]]:
         return "INFO", [line], {}
     level = str(record.get("levelname", "INFO"))
     text = f"{time.strftime('%H:%M:%S')} {record['message']}"
-    if str(record["message"]).startswith(_FAILURE):
-        text = str(record["message"])
-    elif trace := record.get("exc_info"):
+    if trace := record.get("exc_info"):
         return level, [text, *str(trace).split("\n")], record
     return level, [text], record

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from trtllm_truss.status import Change, Event, Phase, State, Status
 from trtllm_workbench.console.scrape import Scrape, parse_scrape, percentiles_ms
 
-_PHASE = re.compile(r"\[(\d+)/(\d+)\] (.+?)(?: …|: (.*) \(([\d.]+) s\))$")
-_RESTART = re.compile(r"restart (\d+) of (\d+)$")
 _REQUEST_FIELDS = (
     *("protocol", "status", "reason", "prompt_tokens", "generation_tokens"),
     *("queue_ms", "ttft_ms", "total_ms", "tokens_per_s", "engine_request_id"),
 )
 _PROBE = "Handled request: "
 _REQUESTS_KEPT = 12
-_EVENTS_KEPT = 6
 _WINDOW_S = 60.0
 """Percentiles are those of the last minute."""
 
@@ -33,22 +30,23 @@ class Pulse:
     Of the log it keeps numbers and names of this project's, never a text of a caller or a model.
 
     Args:
+        status: returns the server's status; None if the server does not report it.
         clock: seconds, monotonic.
-        time_of_day: `HH:MM:SS` of this moment.
+        time_s: seconds since the epoch.
     """
 
     def __init__(
         self,
+        status: Callable[[], Status | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
-        time_of_day: Callable[[], str] = lambda: time.strftime("%H:%M:%S"),
+        time_s: Callable[[], float] = time.time,
     ) -> None:
+        self._status = status
         self._clock = clock
-        self._time_of_day = time_of_day
+        self._time_s = time_s
         self._lock = threading.Lock()
-        self._phases: dict[int, dict[str, Any]] = {}
         self._last_line = ""
         self._requests: deque[dict[str, Any]] = deque(maxlen=_REQUESTS_KEPT)
-        self._events: deque[dict[str, str]] = deque(maxlen=_EVENTS_KEPT)
         self._scrapes: deque[Scrape] = deque()
         self._ready_since_s: float | None = None
         self._answers = True
@@ -59,17 +57,9 @@ class Pulse:
         """Take a record of the server's log."""
         message = str(record.get("message", ""))
         with self._lock:
-            if "engine_request_id" in record and message.startswith("request "):
+            if "engine_request_id" in record:
                 fields = {name: record[name] for name in _REQUEST_FIELDS if name in record}
-                self._requests.appendleft({"time": self._time_of_day(), **fields})
-            elif found := _PHASE.match(message):
-                self._on_phase(*found.groups())
-            elif message.startswith("engine exited: "):
-                self._on_event("the engine exited", engine_up=False)
-            elif found := _RESTART.match(message):
-                self._on_event(f"restart {found[1]} of {found[2]}", engine_up=False)
-            elif message == "engine restarted":
-                self._on_event("the engine answers again", engine_up=True)
+                self._requests.appendleft({"time": _time_of_day(self._time_s()), **fields})
             if self._ready_since_s is None and not message.startswith(_PROBE):
                 self._last_line = message
 
@@ -102,24 +92,31 @@ class Pulse:
         """Return what the page shows, as JSON."""
         with self._lock:
             since_s = self._ready_since_s
+            status = self._status()
+            told = status or Status()
             return {
-                "state": self._state(),
+                "state": self._state(status),
                 "up_s": None if since_s is None else round(self._clock() - since_s),
-                "phases": [self._phases[number] for number in sorted(self._phases)],
+                "phases": [_shown_phase(phase) for phase in told.phases],
                 "last_line": "" if since_s is not None else self._last_line,
-                "events": list(self._events),
+                "events": [
+                    {"time": _time_of_day(event.at_s), "text": text}
+                    for event in reversed(told.events)
+                    if (text := _event_text(event)) is not None
+                ],
                 "requests": list(self._requests),
                 **self._figures(),
             }
 
-    def _state(self) -> str:
+    def _state(self, status: Status | None) -> str:
         if self._stopping:
             return "stopping"
         if self._ready_since_s is None:
             return "starting"
         if not self._answers:
             return "unreachable"
-        return "ready" if self._engine_up else "restarting"
+        is_up = self._engine_up if status is None else status.state is State.READY
+        return "ready" if is_up else "restarting"
 
     def _figures(self) -> dict[str, Any]:
         if not self._scrapes:
@@ -139,17 +136,25 @@ class Pulse:
             "kv_is_reserved": last.kv_is_reserved,
         }
 
-    def _on_phase(
-        self, number: str, count: str, name: str, detail: str | None, took_s: str | None
-    ) -> None:
-        self._phases[int(number)] = {
-            "number": int(number),
-            "count": int(count),
-            "name": name,
-            "detail": "" if detail is None or detail.startswith("/") else detail,  # no paths
-            "took_s": None if took_s is None else float(took_s),
-        }
 
-    def _on_event(self, text: str, *, engine_up: bool) -> None:
-        self._engine_up = engine_up
-        self._events.appendleft({"time": self._time_of_day(), "text": text})
+def _shown_phase(phase: Phase) -> dict[str, Any]:
+    return {
+        "number": phase.number,
+        "count": phase.count,
+        "name": phase.name,
+        "detail": "" if phase.detail.startswith("/") else phase.detail,  # no paths
+        "took_s": None if phase.took_s is None else round(phase.took_s, 1),
+    }
+
+
+def _event_text(event: Event) -> str | None:
+    """Return the page's line; it leaves out the reason, which may quote the engine's log."""
+    return {
+        Change.EXITED: "the engine exited",
+        Change.RESTART: f"restart {event.restart} of {event.restart_limit}",
+        Change.RESTARTED: "the engine answers again",
+    }.get(event.change)
+
+
+def _time_of_day(time_s: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(time_s))

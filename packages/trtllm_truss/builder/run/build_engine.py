@@ -10,9 +10,9 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
+from trtllm_truss.builder.families import Target
 from trtllm_truss.builder.jobs import Job, prepare_build, shell_variables, validate_disk_space
 from trtllm_truss.builder.plan import Step
-from trtllm_truss.builder.planning.target import Target
 from trtllm_truss.builder.publishing import find_published, publish
 from trtllm_truss.builder.run.runner import run_command
 from trtllm_truss.builder.sources import Workspace, changed_copy

@@ -22,6 +22,7 @@ import trtllm_workbench
 from trtllm_truss.errors import StartupError
 from trtllm_truss.processes.leftovers import RUN_PREFIX, SHARED_MEMORY
 from trtllm_truss.processes.process_guard import descendants
+from trtllm_truss.status import STATUS_VARIABLE, State, StatusReader
 from trtllm_truss.triton.server.mpi import listening_sockets, open_files
 from trtllm_truss.triton.server.ports import LOOPBACK
 from trtllm_workbench.selftest.bench.calls import Api
@@ -30,8 +31,6 @@ _PR_SET_PDEATHSIG = 1
 _PATHS = [
     str(Path(package.__path__[0]).resolve().parent) for package in (trtllm_truss, trtllm_workbench)
 ]
-_READY = "ready: "
-_ERROR = "error: "
 _TAIL_LINES = 30
 _TICK_S = 0.02
 _END_LIMIT_S = 60.0
@@ -69,8 +68,8 @@ class ChildServer:
         ]
         self._show = show
         self._temporary = temporary
+        self._status_file = temporary.with_suffix(".status")
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
-        self._is_ready = threading.Event()
         self._child: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
         self._seen: set[int] = set()
@@ -79,6 +78,7 @@ class ChildServer:
         started = time.monotonic()
         paths = [*_PATHS, *filter(None, [os.environ.get("PYTHONPATH")])]
         self._temporary.mkdir()
+        self._status = StatusReader(self._status_file)
         try:
             self._child = subprocess.Popen(
                 self._command,
@@ -91,6 +91,7 @@ class ChildServer:
                     **os.environ,
                     "PYTHONPATH": os.pathsep.join(paths),
                     "TMPDIR": str(self._temporary),
+                    STATUS_VARIABLE: str(self._status_file),
                 },
                 preexec_fn=_end_with_parent,
             )
@@ -130,6 +131,8 @@ class ChildServer:
             assert self._child is not None
             assert self._child.stderr is not None
             self._child.stderr.close()
+        self._status.close()
+        self._status_file.unlink(missing_ok=True)
         shutil.rmtree(self._temporary, ignore_errors=True)
 
     def end(self) -> int:
@@ -191,17 +194,17 @@ class ChildServer:
 
     def _wait_until_ready(self) -> None:
         assert self._child is not None
-        while not self._is_ready.wait(_TICK_S):
-            if self._child.poll() is not None:
+        while (status := self._status.read()) is None or status.state is not State.READY:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._child.wait(_TICK_S)
                 assert self._reader is not None
                 self._reader.join()
-                if not self._is_ready.is_set():
-                    raise StartupError(self._cause())
+                raise StartupError(self._cause())
 
     def _cause(self) -> str:
         assert self._child is not None
-        errors = [line for line in self._tail if line.startswith(_ERROR)]
-        last = errors[-1].removeprefix(_ERROR) if errors else " ".join(list(self._tail)[-1:])
+        status = self._status.read()
+        last = status.reason if status is not None else " ".join(list(self._tail)[-1:])
         return last or f"`trtllm-truss serve` exited with status {self._child.returncode}"
 
     def _read(self) -> None:
@@ -210,8 +213,6 @@ class ChildServer:
         for line in self._child.stderr:
             self._tail.append(line.rstrip())
             self._show(line.rstrip())
-            if line.startswith(_READY):
-                self._is_ready.set()
 
 
 def is_listening(port: int) -> bool:

@@ -1,1 +1,0 @@
-"""The commands of a build and their estimated sizes, as pure functions."""
