@@ -32,6 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "YAML with one, or a file of variables",
     )
     parser.add_argument("--kind", choices=sorted(IMPORTERS), help="whose options they are")
+    parser.add_argument(
+        "--engine", metavar="REPO", help="the model, where the sources name none or another"
+    )
     add_truss_options(parser, config=False)
     add_output(parser)
 
@@ -58,7 +61,21 @@ def run(options: argparse.Namespace) -> int:
     imported = found.convert(version)
     if imported.kind == "checkpoint" and not of_engine:
         content |= {"base_image": newest.base_image, "python_version": newest.python}
+    if options.engine:
+        name_model(imported, options.engine)
     return deliver(imported, found.ignored, content, options.output, found.origin)
+
+
+def name_model(imported: ConversionResult, repository: str) -> None:
+    """Serve, or build from, another repository than that of the sources."""
+    metadata = imported.metadata
+    if imported.kind == "build":
+        build = metadata.setdefault("build", {})
+        build["checkpoint_repository"] = repository
+        build.pop("checkpoint_revision", None)
+    else:
+        metadata["engine_repository"] = repository
+        metadata.pop("engine_revision", None)
 
 
 def deliver(
@@ -81,6 +98,12 @@ def deliver(
         SettingsError: the result is not a valid configuration, or `output` exists.
     """
     report_options(imported.rows, ignored)
+    build = imported.metadata.get("build", {})
+    if "engine_repository" not in imported.metadata and "checkpoint_repository" not in build:
+        raise SettingsError(
+            f"{origin} name no model that can be read; name it with --engine org/name, or as a "
+            "folder of the container."
+        )
     settings, _ = load_configuration(
         {"model_metadata": imported.metadata}, HostInfo.from_config(content).version_for()
     )

@@ -50,7 +50,8 @@ _DOCKER_SHORT = {
 _ENV = ("e", "env")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _REFERENCE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-([^}]*))?\})")
-_COMMENT = re.compile(r"(?m)(^|\s)#[^'\"\n]*$")
+_SUBSTITUTION = re.compile(r"\$\([^()]*\)")
+_COMMENT = re.compile(r"(?m)(^\s*)#.*$|(\s)#[^'\"\n]*$")
 _PROMPT = re.compile(r"(?m)^\s*\$ ")
 _ENDS = frozenset(";&|\n")
 _REDIRECTIONS = frozenset("<>")
@@ -111,8 +112,9 @@ def find_command(text: str, source: str) -> Command | None:
 
 def _commands(text: str, source: str) -> Iterator[list[str]]:
     """Split a shell's text into the words of its commands, without redirections."""
-    text = _COMMENT.sub(r"\1", text.replace("\r\n", "\n"))
+    text = _COMMENT.sub(" ", text.replace("\r\n", "\n"))
     text = _PROMPT.sub("", re.sub(r"\\\n", " ", text))
+    text = _SUBSTITUTION.sub("$(…)", text)  # one word, whatever it runs
     lexer = shlex.shlex(text, posix=True, punctuation_chars=";&|<>\n")
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
     words: list[str] = []
