@@ -9,10 +9,12 @@ from typing import Any, get_type_hints
 
 import pytest
 from pydantic import TypeAdapter
+from tests.support.paths import ROOT
 
 from trtllm_truss.builder.commands import BuildFlag, FixedFlag
 from trtllm_truss.builder.families import FAMILIES, Family
 from trtllm_truss.engines.versions import IMAGES, Image, MinimumDriver
+from trtllm_truss.releases.facts import Fact, holds
 from trtllm_truss.releases.tables import COMMON, FOLDER, read_file, read_table
 from trtllm_truss.releases.versions import Release, release
 from trtllm_truss.settings.llm_args import LLM_ARGUMENTS, Argument
@@ -32,6 +34,7 @@ TABLES: dict[str, Callable[..., Any]] = {
     "parameters.parameters": Parameter,
     "parameters.parameters_left_out": Parameter,
     "builds.flags": BuildFlag,
+    "facts.facts": Fact,
     "builds.fixed_flags": FixedFlag,
     "builds.families": Family,
     "checkpoint_keys.keys": RuntimeKey,
@@ -93,3 +96,29 @@ def test_ranges_are_of_known_releases_and_do_not_overlap(table: str) -> None:
 def test_an_architecture_is_in_one_family() -> None:
     architectures = [name for family in FAMILIES for name in family.architectures]
     assert len(architectures) == len(set(architectures))
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "expected"),
+    [
+        ("ids_are_text", "0.9.0", False),
+        ("ids_are_text", "0.10.0", True),
+        ("ids_are_text", (0, 9), False),
+        ("volta_kernels", "0.15.0.post1", True),
+        ("volta_kernels", "0.16.0", False),
+        ("frees_guides", "latest", False),
+        ("frees_guides", None, True),
+    ],
+)
+def test_facts_hold_in_their_releases(
+    name: str, version: str | Release | None, expected: bool
+) -> None:
+    assert holds(name, version) == expected
+    assert not holds(name, None, unknown=False)
+
+
+def test_every_fact_is_asked_for() -> None:
+    code = "".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "packages/trtllm_truss").rglob("*.py")
+    )
+    assert [name for name in read_file("facts")["facts"] if f'"{name}"' not in code] == []

@@ -19,6 +19,7 @@ from trtllm_truss.engines.compatibility.gpus import MINIMUM_CAPABILITY
 from trtllm_truss.engines.gpus import ComputeCapability
 from trtllm_truss.engines.model_config import Checkpoint
 from trtllm_truss.errors import SettingsError
+from trtllm_truss.releases.facts import holds
 from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.quantization import Awq
@@ -66,7 +67,6 @@ def _model_problems(build: Build, checkpoint: Checkpoint) -> Iterator[str]:
 
 
 _VOLTA: ComputeCapability = (7, 0)
-_VOLTA_UNTIL = (0, 16)
 _HOPPER: ComputeCapability = (9, 0)
 
 
@@ -88,7 +88,7 @@ def gpu_problems(settings: Settings, build: Build, target: Target) -> Iterator[s
                 f"{name} needs compute capability {_dotted(minimum)}, but {target.gpu} has "
                 f"{_dotted(capability)}; {remedy}"
             )
-    if capability == _VOLTA and target.release >= _VOLTA_UNTIL:
+    if capability == _VOLTA and not holds("volta_kernels", target.version):
         yield f"TensorRT-LLM {target.version} has no kernels for {target.gpu}; use a newer GPU"
 
 

@@ -13,6 +13,7 @@ from typing import Literal
 
 from trtllm_truss.builder.families import Family
 from trtllm_truss.engines.model_config import Checkpoint
+from trtllm_truss.releases.facts import holds
 from trtllm_truss.releases.tables import read_table
 from trtllm_truss.releases.versions import Release, release
 from trtllm_truss.settings.build import Build
@@ -163,21 +164,19 @@ FIXED_FLAGS = read_table("builds", "fixed_flags", FixedFlag)
 PAGED_CONTEXT_USERS = ("enable_chunked_context", "enable_kv_cache_reuse")
 """Keys under `runtime` that need an engine with ``use_paged_context_fmha``."""
 
-_ATTENTION_AUTO_SINCE: Release = (0, 11)
-_PARALLELISM_UNTIL: Release = (0, 13)  # later versions read it from the checkpoint
-
 
 def engine_command(
     settings: Settings, build: Build, checkpoint: Checkpoint, version: Release
 ) -> tuple[str, ...]:
     """Return the command, with shell variables for folders (see `plan`)."""
     dtype = resolved_dtype(build, checkpoint)
-    attention = "auto" if version >= _ATTENTION_AUTO_SINCE else dtype
+    has_auto = holds("attention_plugin_auto", version)
+    attention = "auto" if has_auto else dtype
     words = ["trtllm-build", "--checkpoint_dir", "$CONVERTED", "--output_dir", "$ENGINE"]
     words += ["--gpt_attention_plugin", attention]
     for fixed in FIXED_FLAGS:
         words += [f"--{fixed.name}", fixed.value] if fixed.since <= version < fixed.until else []
-    if version < _PARALLELISM_UNTIL:
+    if not holds("parallelism_in_checkpoint", version):
         words += ["--tp_size", str(settings.tensor_parallelism)]
         words += ["--pp_size", str(settings.pipeline_parallelism)]
     values = resolved_values(settings, build, checkpoint, version)
@@ -197,7 +196,7 @@ def resolved_values(
         values["max_output_len"] = build.max_seq_len - build.max_input_len
     if build.use_paged_context_fmha is None and wants_paged_context(settings):
         values["use_paged_context_fmha"] = True
-    if build.gemm_plugin == "auto" and version < _ATTENTION_AUTO_SINCE:
+    if build.gemm_plugin == "auto" and not holds("attention_plugin_auto", version):
         values["gemm_plugin"] = resolved_dtype(build, checkpoint)
     return values
 

@@ -14,7 +14,7 @@ from trtllm_truss.errors import InvalidRequest, QueueFull
 from trtllm_truss.guides.guide import CheckFailed, GuideFault, TooManyGuides
 from trtllm_truss.guides.kept import KeptGuides
 from trtllm_truss.guides.validator import GuideValidator
-from trtllm_truss.releases.versions import release
+from trtllm_truss.releases.facts import holds
 from trtllm_truss.requests import GenerationRequest, Guide
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.triton.client.failures import RETRY_AFTER_S, unavailable
@@ -23,7 +23,6 @@ logger = logging.getLogger(__name__)
 
 _CPU_WORKER = "trtllm_truss.backends.openvino_genai.grammar_compiler_worker"
 _GPU_WORKER = "trtllm_truss.guides.xgrammar_worker"
-_FREES_SINCE = (1, 1)
 
 
 class GuideGate:
@@ -99,8 +98,9 @@ def kept_guides_for(
     """
     if engine.kind is EngineKind.CPU or guided_decoding_backend(settings, engine) != "xgrammar":
         return None
-    version = release(tensorrt_llm_version) if tensorrt_llm_version else ()
-    return None if version >= _FREES_SINCE else KeptGuides(settings.serving.guide_memory_bytes)
+    if holds("frees_guides", tensorrt_llm_version or None, unknown=False):
+        return None
+    return KeptGuides(settings.serving.guide_memory_bytes)
 
 
 def guide_check_for(

@@ -14,16 +14,14 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from trtllm_truss.releases.versions import release
+from trtllm_truss.releases.facts import holds
 from trtllm_truss.request_fields import Sampling
 from trtllm_truss.requests import Guide
-
-_ANY_TEXT_SINCE = (0, 10)
 
 
 def takes_numbers_only(version: str | None) -> bool:
     """Return True for TensorRT-LLM versions that read ids as numbers; None is unknown."""
-    return version is not None and release(version) < _ANY_TEXT_SINCE
+    return not holds("ids_are_text", version, unknown=True)
 
 
 def random_number() -> str:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_truss.errors import SettingsError
+from trtllm_truss.releases.facts import holds
 from trtllm_truss.releases.tables import rows_for
-from trtllm_truss.releases.versions import release
 from trtllm_truss.request_fields import SAMPLING
 from trtllm_truss.triton.model_repository.contract import INPUTS, OUTPUTS
 from trtllm_truss.triton.model_repository.repository import CONFIG_FILE, read_config, write_config
@@ -31,8 +31,6 @@ _OLDER_NAMES = {
     **{row.name: older for row in SAMPLING for older in row.tensors[1:]},
     "return_perf_metrics": "return_kv_cache_reuse_stats",
 }
-_SENDER_SINCE = (0, 10)
-"""TensorRT-LLM of the first image whose Python backend has response senders without `decoupled`."""
 _ENGINE_NAMES = frozenset(row.name for row in (*INPUTS, *OUTPUTS))
 
 
@@ -71,7 +69,9 @@ def render_native_models(
     Raises:
         SettingsError: a template is missing or invalid, or that Triton requires `decoupled`.
     """
-    if not decoupled and tensorrt_llm_version and release(tensorrt_llm_version) < _SENDER_SINCE:
+    if not decoupled and not holds(
+        "senders_without_decoupled", tensorrt_llm_version or None, unknown=True
+    ):
         raise SettingsError(
             "config.yaml: model_metadata.serving.triton_decoupled_mode is false, which works from "
             f"TensorRT-LLM 0.10 (image 24.06) on, and this is {tensorrt_llm_version}; remove the "
