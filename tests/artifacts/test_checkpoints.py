@@ -15,8 +15,7 @@ from trtllm_truss.cli.check import Report, examine
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.gpus import Gpu
 from trtllm_truss.errors import ArtifactError, SettingsError
-from trtllm_truss.serving.preflight import ResolvedEngine, resolve_engine
-from trtllm_truss.serving.service import supervised_limits
+from trtllm_truss.serving.preflight import ResolvedEngine, resolve_engine, supervised_limits
 from trtllm_truss.settings.loading import Environment, parse_settings
 
 H100 = Gpu("NVIDIA H100 80GB HBM3", 80 * 10**9, 79 * 10**9, (9, 0), "590.44.01")

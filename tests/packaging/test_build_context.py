@@ -37,9 +37,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
-@pytest.fixture(
-    scope="module", params=[".", "examples/smollm2-135m-cpu", "examples/baseten-weights"]
-)
+@pytest.fixture(scope="module", params=[".", "examples/smollm2-135m-cpu"])
 def context(
     request: pytest.FixtureRequest, repository: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:

@@ -30,7 +30,7 @@ LAYERS = [
     *("protocols", "protocols.openai", "protocols.predict", "protocols.lmi"),
     "protocols.responses",
     "protocols.messages",
-    *("configuration", "endpoints", "cli"),
+    *("baseten", "configuration", "endpoints", "cli"),
 ]
 WORKBENCH_LAYERS = [
     *("importers", "scaffold", "console"),

@@ -128,15 +128,18 @@ class CheckpointSource:
     revision: str
     commit: str | None
 
+    def paths(self, *, with_code: bool) -> list[str]:
+        """Return the files that a build reads."""
+        wanted = (*TEXTS, self.weights, *((_CODE,) if with_code else ()))
+        return [name for name in _flat(self.source.listing().sizes) if name.endswith(wanted)]
+
     def fetch(self, *, with_code: bool) -> Path:
         """Download the files that a build reads; without consent, return a folder without code.
 
         Raises:
             ArtifactError: the repository cannot be fetched.
         """
-        wanted = (*TEXTS, self.weights, *((_CODE,) if with_code else ()))
-        names = _flat(self.source.listing().sizes)
-        folder = self.source.fetch([name for name in names if name.endswith(wanted)])
+        folder = self.source.fetch(self.paths(with_code=with_code))
         return folder if with_code else without_code(folder, [ADAPTER_CONFIG])
 
 

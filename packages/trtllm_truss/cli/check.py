@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_truss.artifacts.open_repository import is_remote
+from trtllm_truss.baseten import ConcurrencyTarget, Need, check_keys, needs_of
 from trtllm_truss.builder.jobs import prepare_build
 from trtllm_truss.cli.common import add_truss_options
 from trtllm_truss.cli.output import report, write
@@ -29,7 +30,6 @@ from trtllm_truss.serving.preflight import (
     host_info,
     open_engine,
     open_tokenizer,
-    own_tokenizer_paths,
 )
 from trtllm_truss.settings.groups import known_nodes
 from trtllm_truss.settings.loading import Environment, read_environment
@@ -96,8 +96,10 @@ def examine(truss: Path, config: Path | None) -> Report:
         if settings.engine_repository is None:
             job = prepare_build(settings, host, environment.hf_access_token)
             return Report([*facts, *job.estimate.sentences], findings)
-        engine = _describe(settings, environment, host, findings)
+        needs: list[Need] = []
+        engine = _describe(settings, environment, host, findings, needs)
         if engine is None:
+            findings += check_keys(content, settings, None, needs, None)
             return Report(
                 [*facts, "engine: a GGUF file, inspected once it is downloaded"], findings
             )
@@ -105,9 +107,13 @@ def examine(truss: Path, config: Path | None) -> Report:
         findings += check_compatibility(settings, engine, host)
         ranks = 0 if engine.kind is EngineKind.CPU else engine.world_size
         findings += check_machine(machine.cuda, machine.limits, ranks)
-        if capacity := cache_capacity(settings, engine, host):
+        capacity = cache_capacity(settings, engine, host)
+        if capacity is not None:
             facts.append(capacity.summary)
             findings += capacity.diagnostics
+        target = ConcurrencyTarget.of(settings, engine, capacity)
+        facts.append(target.sentence)
+        findings += check_keys(content, settings, engine, needs, target)
     except SettingsError as problem:
         return Report(facts, [error("settings", problem.message)], settings_wrong=True)
     except TrussError as problem:
@@ -120,8 +126,11 @@ def _describe(
     environment: Environment,
     host: HostInfo,
     findings: list[Diagnostic],
+    needs: list[Need],
 ) -> EngineDescription | None:
     """Describe the engine without downloading weights; check access rights and disk space.
+
+    Adds to `findings` and `needs`.
 
     Returns:
         None for a remote GGUF file: its description is inside the file.
@@ -133,12 +142,11 @@ def _describe(
         engine = completed(
             engine, settings, host.known_version, adapters_of(adapters), host.capability
         )
-    with_code = settings.trust_remote_code
     try:
-        paths = own_tokenizer_paths(settings, repository)
-        needed = repository.engine_paths(engine, with_code=with_code)
-        repository.source.check_room([*needed, *paths])
-        if tokenizer := open_tokenizer(settings, environment):
+        tokenizer = open_tokenizer(settings, environment)
+        needs += needs_of(settings, repository, engine, tokenizer)
+        repository.source.check_room(needs[0].paths)
+        if tokenizer is not None:
             findings += tokenizer.examine(engine)
     except ArtifactError as problem:
         findings.append(error("artifacts", problem.message))

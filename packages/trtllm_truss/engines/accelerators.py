@@ -93,6 +93,21 @@ class AcceleratorRequest:
     accelerator: Accelerator | None
 
 
+def accelerator_of(instance_type: str) -> str | None:
+    """Return the GPUs of ``resources.instance_type`` as an accelerator; None for one of the CPU.
+
+    ``L4:4x16`` has one GPU, 4 cores and 16 GiB; ``A100:4x48x576`` has four; so has ``H100:4``.
+
+    Source: docs.baseten.co/deployment/resources, and basetenlabs/baseten-skills,
+    references/truss-config.md (0a2fc92).
+    """
+    name, _, size = instance_type.strip().partition(":")
+    numbers = size.split("x")
+    if name.upper() == "CPU":
+        return None
+    return f"{name}:{numbers[0]}" if len(numbers) != 2 and numbers[0] not in ("", "1") else name
+
+
 def parse_accelerator(spec: str) -> AcceleratorRequest | None:
     """Parse ``resources.accelerator``; None for a value that Truss refuses."""
     match = _SPEC.fullmatch(spec.strip())

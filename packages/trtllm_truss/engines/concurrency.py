@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trtllm_truss.engines.capacity import CacheKnobs, Capacity
-from trtllm_truss.engines.inspection import Engine, EngineDescription, EngineKind
+from trtllm_truss.engines.inspection import EngineDescription, EngineKind
 from trtllm_truss.engines.scheduling import MAX_UTILIZATION, scheduling_of
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.releases.versions import release
@@ -12,7 +12,7 @@ from trtllm_truss.settings.model import Settings
 _ANY_WIDTH_SINCE = (0, 10)
 
 
-def batch_size(settings: Settings, engine: Engine) -> int:
+def batch_size(settings: Settings, engine: EngineDescription) -> int:
     """Return the requests that one scheduler of the engine runs concurrently."""
     if engine.llm_args is not None:
         return engine.max_batch_size

@@ -37,9 +37,12 @@ from trtllm_truss.machine.describe import Machine, check_machine, container_sent
 from trtllm_truss.serving.adapters import adapters_of, open_adapters
 from trtllm_truss.serving.repositories import EngineRepository, TokenizerRepository
 from trtllm_truss.settings.loading import Environment
-from trtllm_truss.settings.model import Settings
+from trtllm_truss.settings.model import Serving, Settings
 
 logger = logging.getLogger(__name__)
+
+SLOW_BYTES_PER_S = 2e8
+"""Of a slow network disk; an engine's files load several times faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,14 @@ def resolve_engine(
         folders,
         recorded_files(engine, folder) if is_mounted else {},
     )
+
+
+def supervised_limits(serving: Serving, engine: EngineDescription) -> Serving:
+    """Return the limits of the supervisor: a checkpoint's start may take longer, by its size."""
+    if engine.weights is None:
+        return serving
+    extra_s = engine.weights.total_bytes / SLOW_BYTES_PER_S
+    return serving.model_copy(update={"start_timeout_s": serving.start_timeout_s + extra_s})
 
 
 def _rank_needs_tokenizer(settings: Settings, engine: EngineDescription | None) -> bool:

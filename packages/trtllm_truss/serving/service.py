@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.concurrency import first_beam_width
-from trtllm_truss.engines.inspection import Engine, EngineDescription, EngineKind
+from trtllm_truss.engines.inspection import Engine, EngineKind
 from trtllm_truss.errors import EngineUnavailable, TritonError
 from trtllm_truss.inference.heartbeat import EngineHeartbeat
 from trtllm_truss.machine.describe import Machine, describe
@@ -28,7 +28,13 @@ from trtllm_truss.metrics.collector import Metrics, exposed
 from trtllm_truss.processes.leftovers import sweep, temporary_folder
 from trtllm_truss.serving.memory import settle_memory
 from trtllm_truss.serving.mounted_files import MountedFiles
-from trtllm_truss.serving.preflight import ResolvedEngine, host_info, log_machine, resolve_engine
+from trtllm_truss.serving.preflight import (
+    ResolvedEngine,
+    host_info,
+    log_machine,
+    resolve_engine,
+    supervised_limits,
+)
 from trtllm_truss.serving.rendering import render_engine
 from trtllm_truss.serving.supervisor import Supervisor
 from trtllm_truss.settings.groups import settle_nodes
@@ -49,15 +55,6 @@ logger = logging.getLogger(__name__)
 _triton_log = logging.getLogger("triton")
 
 _OPEN_FILES = 65_536  # more make programs slow that close all they might have
-_WEIGHTS_BYTES_PER_S = 2e8  # of a slow network disk; an engine's files load several times faster
-
-
-def supervised_limits(serving: Serving, engine: EngineDescription) -> Serving:
-    """Return the limits of the supervisor: a checkpoint's start may take longer, by its size."""
-    if engine.weights is None:
-        return serving
-    extra_s = engine.weights.total_bytes / _WEIGHTS_BYTES_PER_S
-    return serving.model_copy(update={"start_timeout_s": serving.start_timeout_s + extra_s})
 
 
 class StartupLog:

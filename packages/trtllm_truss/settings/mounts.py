@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,19 @@ class Mount:
     Attributes:
         source: its URI, such as ``hf://org/name@<commit>`` or ``bdn:weights/llama:prod``.
         place: the folder in the container; of an ``https://`` source it may be a file.
+        allowed: patterns of the files to deliver, as in a Unix shell; none are all.
+        ignored: patterns of files to leave out.
     """
 
     source: str
     place: Path
+    allowed: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+
+    def delivers(self, path: str) -> bool:
+        """Return whether the patterns let a file through, by its path below the source."""
+        wanted = not self.allowed or any(fnmatchcase(path, each) for each in self.allowed)
+        return wanted and not any(fnmatchcase(path, each) for each in self.ignored)
 
     @property
     def repository(self) -> str:
@@ -64,14 +74,19 @@ def read_mounts(config: Mapping[str, Any]) -> tuple[Mount, ...]:
     volumes = config.get("bdn")
     mounts = volumes.get("mounts") if isinstance(volumes, Mapping) else None
     return (
-        *_entries(config.get("weights"), "mount_location"),
-        *_entries(mounts, "path"),
+        *_entries(config.get("weights"), "mount_location", "allow_patterns", "ignore_patterns"),
+        *_entries(mounts, "path", "include", "exclude"),
     )
 
 
-def _entries(section: Any, place: str) -> Iterator[Mount]:
+def _entries(section: Any, place: str, allow: str, ignore: str) -> Iterator[Mount]:
     for entry in section if isinstance(section, list) else ():
         if isinstance(entry, Mapping):
             source, folder = entry.get("source"), entry.get(place)
             if isinstance(source, str) and isinstance(folder, str) and folder.startswith("/"):
-                yield Mount(source, Path(folder))
+                patterns = _texts(entry.get(allow)), _texts(entry.get(ignore))
+                yield Mount(source, Path(folder), *patterns)
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    return tuple(map(str, values)) if isinstance(values, list) else ()

@@ -38,6 +38,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run Python code of the tokenizer or checkpoint; plain data never needs it",
     )
+    parser.add_argument(
+        "--instance-type",
+        metavar="SKU",
+        help="Baseten's name of an instance, such as L4:4x16, in place of --accelerator",
+    )
+    parser.add_argument(
+        "--node-count", type=int, metavar="N", help="hosts that share the engine (default: 1)"
+    )
+    parser.add_argument(
+        "--no-weights",
+        action="store_true",
+        help="let the start download the files, not the platform deliver them",
+    )
+    parser.add_argument(
+        "--no-egress",
+        action="store_true",
+        help="let the container reach no other host; the platform delivers all files",
+    )
     parser.add_argument("--image", metavar="NAME", help="an image of yours (default: NVIDIA's)")
 
 
@@ -54,6 +72,10 @@ def run(options: argparse.Namespace) -> int:
         engine=options.engine,
         tokenizer=options.tokenizer,
         accelerator=options.accelerator,
+        instance_type=options.instance_type,
+        node_count=options.node_count,
+        weights=not options.no_weights,
+        egress=not options.no_egress,
         image=options.image,
         trust_remote_code=options.trust_remote_code,
     )
@@ -69,6 +91,8 @@ def run(options: argparse.Namespace) -> int:
     report(f"image: {plan.runtime.image or 'the one of Truss'}: {plan.runtime.reason}")
     if plan.place is not None:
         report(f"accelerator: {plan.place.accelerator}: {plan.place.reason}")
+    if plan.target is not None:
+        report(plan.target.sentence)
     for note in filter(None, (plan.consent, *plan.notes)):
         echo(f"note: {note}")
     folder = shlex.quote(str(output))

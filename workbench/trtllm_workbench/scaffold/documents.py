@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from trtllm_truss import __version__
+from trtllm_truss.baseten import ConcurrencyTarget, predict_concurrency
 from trtllm_truss.settings.loading import ACCESS_TOKEN_SECRET
 from trtllm_workbench.scaffold.placing import Place
 from trtllm_workbench.scaffold.runtime import Runtime
@@ -26,7 +27,10 @@ _MAX_TOKENS = 128
 _GIB = 1 << 30
 _CPU_CORES = "4"
 _CPU_FLOOR_BYTES = 4 * _GIB
-_PREDICT_CONCURRENCY = 1024
+_AUTOSCALING = (
+    "https://api.baseten.co/v1/models/XXXXXXXX/deployments/production/autoscaling_settings"
+)
+_ALLOW_LISTS = ("ip_allow_list", "fqdn_allow_list")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +43,13 @@ class Plan:
         kind: what is served, such as "a TensorRT-LLM engine".
         runtime: the image.
         place: the GPUs; None for the CPU.
+        target: requests to send at once; None if unknown.
+        weights: the section of config.yaml; empty without a delivery.
+        startup_s: `runtime.health_checks.startup_threshold_seconds`.
+        instance_type: `resources.instance_type`, in place of the GPUs.
+        node_count: `resources.node_count`; None is one host.
+        egress: whether the container may reach other hosts.
+        truss_version: the release of Truss's server to pin; None leaves it to `truss push`.
         engine_bytes: of a CPU engine; 0 if unknown.
         wheels: installed without dependencies.
         requirements: lines added to requirements.txt.
@@ -54,6 +65,13 @@ class Plan:
     kind: str
     runtime: Runtime
     place: Place | None
+    target: ConcurrencyTarget | None = None
+    weights: Sequence[Mapping[str, Any]] = ()
+    startup_s: int
+    instance_type: str | None = None
+    node_count: int | None = None
+    egress: bool = True
+    truss_version: str | None = None
     engine_bytes: int = 0
     wheels: Sequence[str] = ()
     requirements: Sequence[str] = ()
@@ -73,10 +91,37 @@ class Plan:
 
     @property
     def resources(self) -> dict[str, Any]:
+        nodes = {"node_count": self.node_count} if self.node_count else {}
+        if self.instance_type is not None:
+            return {"instance_type": self.instance_type, **nodes}
         if self.place is not None:
-            return {"accelerator": self.place.accelerator, "use_gpu": True}
+            return {"accelerator": self.place.accelerator, "use_gpu": True, **nodes}
         needed = max(_CPU_FLOOR_BYTES, 2 * self.engine_bytes + 2 * _GIB)
         return {"cpu": _CPU_CORES, "memory": f"{-(-needed // _GIB)}Gi", "use_gpu": False}
+
+    @property
+    def runtime_keys(self) -> dict[str, Any]:
+        """`runtime` of config.yaml."""
+        return {
+            "predict_concurrency": predict_concurrency(self.target),
+            "health_checks": {"startup_threshold_seconds": self.startup_s},
+            **({"truss_server_version_override": self.truss_version} if self.truss_version else {}),
+            **({} if self.egress else {"egress_restrictions": {key: [] for key in _ALLOW_LISTS}}),
+        }
+
+    @property
+    def runtime_reason(self) -> str:
+        reasons = [
+            "The engine batches in flight, so that predict_concurrency must never be the narrow "
+            "limit.",
+            "The startup threshold is longer than this server's own limit, so that its error is "
+            "the one you read.",
+        ]
+        if self.truss_version:
+            reasons.append("The server's version is the one that trtllm-truss is tested with.")
+        if not self.egress:
+            reasons.append("Empty lists block all connections from the container.")
+        return " ".join(reasons)
 
 
 def config_text(plan: Plan) -> str:
@@ -115,13 +160,17 @@ def config_text(plan: Plan) -> str:
         ),
         (resources_reason, {"resources": plan.resources}),
         (
-            "Engines come from Hugging Face as fast as the network allows.",
+            "Without a mount, engines come from Hugging Face as fast as the network allows.",
             {"environment_variables": {"HF_XET_HIGH_PERFORMANCE": "1"}},
         ),
         (
-            "Truss's own limit must never be the narrow one: the engine batches in flight.",
-            {"runtime": {"predict_concurrency": _PREDICT_CONCURRENCY}},
-        ),
+            "Baseten mounts these files before the container starts; elsewhere the start downloads "
+            "them.",
+            {"weights": [*plan.weights]},
+        )
+        if plan.weights
+        else ("", {}),
+        (plan.runtime_reason, {"runtime": plan.runtime_keys}),
         (
             "Only for private or gated repositories; set the value in the workspace, never here.",
             {"secrets": {ACCESS_TOKEN_SECRET: None}},
@@ -161,11 +210,9 @@ def readme_text(plan: Plan) -> str:
         )
         for text in reasons
     )
-    intro = textwrap.fill(
+    intro = _filled(
         f"A Truss for {plan.kind}, written by trtllm-truss {__version__} from "
-        f"`{_one_line(plan.origin)}`. `config.yaml` has the settings.",
-        _WIDTH,
-        **_WHOLE_WORDS,
+        f"`{_one_line(plan.origin)}`. `config.yaml` has the settings."
     )
     return f"""# {plan.name}
 
@@ -179,6 +226,16 @@ $ truss push
 ```
 
 A private or gated repository needs the secret `{ACCESS_TOKEN_SECRET}` in the workspace.
+
+## Raise the concurrency target
+
+{_filled(_about_target(plan))}
+
+```
+$ curl -X PATCH {_AUTOSCALING} \\
+    -H "Authorization: Api-Key $BASETEN_API_KEY" \\
+    -d '{{"concurrency_target": {plan.target.requests if plan.target else "N"}}}'
+```
 
 ## Send a request
 
@@ -211,6 +268,23 @@ def merged(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
             value = merged(section, value)
         result[key] = value
     return result
+
+
+def _about_target(plan: Plan) -> str:
+    number = (
+        f"Set it to {plan.target.requests} ({plan.target.reason})"
+        if plan.target
+        else "Set it to the number that `trtllm-truss check` prints once the engine is built"
+    )
+    return (
+        "Baseten sends a replica one request at a time until this number is raised; it is no key "
+        f"of config.yaml. {number}: in the model's overview under **Replicas**, **Configure**, or "
+        "by the API. With longer requests choose less."
+    )
+
+
+def _filled(text: str) -> str:
+    return textwrap.fill(text, _WIDTH, **_WHOLE_WORDS)
 
 
 def comment(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from trtllm_truss.baseten import ConcurrencyTarget
 from trtllm_truss.engines.accelerators import ACCELERATORS, Accelerator, parse_accelerator
 from trtllm_truss.engines.capacity import Capacity
 from trtllm_truss.engines.compatibility.host import HostInfo
@@ -38,10 +39,12 @@ class Verdict:
     Attributes:
         findings: the problems.
         capacity: of the KV cache; None if unknown.
+        target: requests to send at once; None if unknown.
     """
 
     findings: Sequence[Diagnostic]
     capacity: Capacity | None = None
+    target: ConcurrencyTarget | None = None
 
     @property
     def errors(self) -> list[str]:
@@ -81,6 +84,8 @@ class Demand:
     Attributes:
         degrees: values of tensor parallelism to try.
         others: pipeline × context parallelism; GPUs = degree × others.
+        nodes: hosts that share them evenly.
+        option: the option that named the accelerator.
         image: `base_image.image`.
         version: TensorRT-LLM's; None if unknown.
         capability: that of the GPU the engine was built on; None if unknown or not bound to one.
@@ -93,8 +98,14 @@ class Demand:
     image: str | None
     version: str | None
     capability: ComputeCapability | None = None
+    nodes: int = 1
+    option: str = "--accelerator"
     settings: Callable[[int], Settings]
     examine: Callable[[Settings, HostInfo], Verdict] = field(repr=False)
+
+    def gpus(self, degree: int) -> int:
+        """Return the GPUs of each host."""
+        return degree * self.others // self.nodes
 
     def try_out(self, accelerator: str, degree: int) -> Verdict:
         return self.examine(self.settings(degree), HostInfo(accelerator, self.image))
@@ -115,7 +126,7 @@ def place(demand: Demand, given: str | None) -> Place:
     fitting: list[tuple[Place, Accelerator]] = []
     refusals: dict[str, list[str]] = {}
     for accelerator, degree in _by_memory(demand):
-        spec = _spec(accelerator.name, degree * demand.others)
+        spec = _spec(accelerator.name, demand.gpus(degree))
         verdict = demand.try_out(spec, degree)
         if verdict.errors:
             refusals[spec] = verdict.errors
@@ -159,22 +170,22 @@ def _given_place(demand: Demand, given: str) -> Place:
     request = parse_accelerator(given)
     if request is None or request.accelerator is None:
         raise SettingsError(
-            f"--accelerator is {given!r}; it must be one of {', '.join(ACCELERATORS)}, with a "
+            f"{demand.option} is {given!r}; it must be one of {', '.join(ACCELERATORS)}, with a "
             "colon and a number for several, such as H100:2."
         )
     degrees = demand.degrees
     if ":" in given and len(degrees) > 1:
-        degrees = [request.count // demand.others or 1]
+        degrees = [request.count * demand.nodes // demand.others or 1]
     attempts = []
     for degree in degrees:
-        count = request.count if ":" in given else degree * demand.others
+        count = request.count if ":" in given else demand.gpus(degree)
         spec = _spec(request.name, count)
         verdict = demand.try_out(spec, degree)
         attempts.append(verdict)
         if not verdict.errors:
             summary = f": {verdict.capacity.summary}" if verdict.capacity else ""
-            return Place(spec, degree, verdict, f"named by --accelerator{summary}.")
-    raise SettingsError(f"--accelerator is {given!r}: {' '.join(attempts[-1].errors)}")
+            return Place(spec, degree, verdict, f"named by {demand.option}{summary}.")
+    raise SettingsError(f"{demand.option} is {given!r}: {' '.join(attempts[-1].errors)}")
 
 
 def _by_memory(demand: Demand) -> Iterator[tuple[Accelerator, int]]:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
 from trtllm_truss.artifacts.listing import Source
-from trtllm_truss.artifacts.open_repository import is_on_hub
+from trtllm_truss.artifacts.open_repository import is_on_hub, is_remote
 from trtllm_truss.artifacts.s3 import S3
+from trtllm_truss.baseten import ConcurrencyTarget, Need, needs_of, startup_threshold_s
 from trtllm_truss.builder.jobs import prepare_build
-from trtllm_truss.builder.sources import find_checkpoint
+from trtllm_truss.builder.sources import CheckpointSource, find_checkpoint
 from trtllm_truss.configuration import load_configuration
-from trtllm_truss.engines.accelerators import find_capability, parse_accelerator
+from trtllm_truss.engines.accelerators import (
+    accelerator_of,
+    find_capability,
+    parse_accelerator,
+)
 from trtllm_truss.engines.checkpoint.arguments import completed
 from trtllm_truss.engines.compatibility.check import check_compatibility
 from trtllm_truss.engines.compatibility.host import HostInfo
@@ -29,12 +34,13 @@ from trtllm_truss.serving.preflight import (
     open_tokenizer,
     own_tokenizer_paths,
 )
-from trtllm_truss.serving.repositories import EngineRepository
+from trtllm_truss.serving.repositories import EngineRepository, TokenizerRepository
 from trtllm_truss.settings.loading import Environment, parse_settings
 from trtllm_truss.settings.model import PLATFORM_KEYS, Settings
 from trtllm_truss.text.tokenizer_selection import select_tokenizer
 from trtllm_workbench.importers.reading import source_label
 from trtllm_workbench.scaffold.consent import consent_text
+from trtllm_workbench.scaffold.delivery import S3_SECRET, deliver, known_truss
 from trtllm_workbench.scaffold.documents import Plan
 from trtllm_workbench.scaffold.folder import model_name
 from trtllm_workbench.scaffold.origin import Origin, is_folder, locate
@@ -59,6 +65,10 @@ class Wish:
         engine: the engine or its LMI settings.
         tokenizer: its tokenizer's repository; None is the engine's.
         accelerator: `resources.accelerator`; None chooses one.
+        instance_type: `resources.instance_type`, in place of an accelerator.
+        node_count: `resources.node_count`; None is one host.
+        weights: let the platform deliver the files.
+        egress: let the container reach other hosts.
         image: `base_image.image`; None chooses one.
         trust_remote_code: consent to run code of the repositories.
     """
@@ -66,18 +76,42 @@ class Wish:
     engine: str
     tokenizer: str | None = None
     accelerator: str | None = None
+    instance_type: str | None = None
+    node_count: int | None = None
     image: str | None = None
     trust_remote_code: bool = False
+    weights: bool = True
+    egress: bool = True
+
+    @property
+    def spec(self) -> str | None:
+        """The accelerator that is asked for; an instance type has a number of them.
+
+        Raises:
+            SettingsError: two options name it.
+        """
+        if self.instance_type is None:
+            return self.accelerator
+        if self.accelerator is not None:
+            raise SettingsError(
+                "--accelerator and --instance-type both name GPUs; use one of them."
+            )
+        found = accelerator_of(self.instance_type)
+        return f"{found}:1" if found and ":" not in found else found
+
+    @property
+    def option(self) -> str:
+        return "--accelerator" if self.instance_type is None else "--instance-type"
+
+    @property
+    def nodes(self) -> int:
+        return self.node_count or 1
 
     @property
     def gpus(self) -> int | None:
-        """The number that `accelerator` states.
-
-        Raises:
-            SettingsError: it is not an accelerator.
-        """
-        asked = parse_accelerator(self.accelerator) if self.accelerator else None
-        return asked.count if asked and ":" in str(self.accelerator) else None
+        """The number that is asked for in all; None if none is."""
+        asked = parse_accelerator(self.spec) if self.spec else None
+        return asked.count * self.nodes if asked and ":" in str(self.spec) else None
 
 
 def make_plan(wish: Wish, origin: Origin, environment: Environment) -> Plan:
@@ -88,12 +122,16 @@ def make_plan(wish: Wish, origin: Origin, environment: Environment) -> Plan:
         ArtifactError: a repository is unreadable, or holds no engine or no tokenizer.
     """
     metadata = dict(origin.metadata)
-    if wish.accelerator is None:
+    if wish.accelerator is None and wish.instance_type is None:
         wish = replace(wish, accelerator=origin.accelerator)
+    if {"weights", "model_cache"} & origin.config.keys():
+        wish = replace(wish, weights=False)  # the imported sections deliver already
     if wish.tokenizer is not None:
         metadata |= _tokenizer(*locate(wish.tokenizer, "--tokenizer"))
     if wish.trust_remote_code:
         metadata["trust_remote_code"] = True
+    if wish.nodes > 1:
+        metadata["nodes"] = wish.nodes
     settings = parse_settings({"model_metadata": metadata})
     planned = _plan_engine if settings.engine_repository is not None else _plan_build
     plan = planned(wish, metadata, settings, environment)
@@ -123,19 +161,25 @@ def _plan_engine(
         _check_cpu(wish, metadata, runtime, engine)
     else:
         assert engine is not None, "only GGUF files have no description before their download"
-        where = place(_demand(metadata, engine, runtime), wish.accelerator)
+        where = place(_demand(metadata, engine, runtime, wish), wish.spec)
         metadata = _with_degree(metadata, where.degree)
         notes += _about_gpu(engine, where)
     on_cpu = kind is EngineKind.CPU
-    paths = repository.engine_paths(engine, with_code=settings.trust_remote_code)
-    sizes = repository.source.listing().sizes
+    needs = needs_of(settings, repository, engine, open_tokenizer(settings, environment))
+    target = where.verdict.target if where else None
+    if on_cpu and engine is not None:
+        target = ConcurrencyTarget.of(settings, engine, None)
     return _plan(
         wish,
         metadata,
+        environment,
+        needs,
+        engine=engine,
+        target=target,
         kind=_KINDS[kind],
         runtime=runtime,
         place=where,
-        engine_bytes=sum(sizes[path] for path in paths) if on_cpu else 0,
+        engine_bytes=needs[0].total_bytes if on_cpu else 0,
         takes_messages=takes_messages,
         notes=notes,
     )
@@ -156,15 +200,18 @@ def _plan_build(
             return Verdict([error("settings", problem.message)])
         return Verdict(capacity.diagnostics if capacity else (), capacity)
 
+    if wish.nodes > 1:
+        raise SettingsError("--node-count needs an engine or a checkpoint; a build has one host.")
     demand = Demand(
         degrees=_degrees(metadata),
         others=settings.pipeline_parallelism,
+        option=wish.option,
         image=runtime.image,
         version=runtime.image and version_in(runtime.image),
         settings=lambda degree: _validated(_with_degree(metadata, degree), runtime),
         examine=examine,
     )
-    where = place(demand, wish.accelerator)
+    where = place(demand, wish.spec)
     source = checkpoint.source
     tokenizer = open_tokenizer(settings, environment)
     names = (
@@ -175,6 +222,8 @@ def _plan_build(
     return _plan(
         wish,
         _with_degree(metadata, where.degree),
+        environment,
+        _needs_of_build(settings, checkpoint, tokenizer, names),
         kind="a TensorRT-LLM engine that the Truss builds when it starts",
         runtime=runtime,
         place=where,
@@ -186,16 +235,56 @@ def _plan_build(
     )
 
 
-def _plan(wish: Wish, metadata: Mapping[str, Any], *, notes: list[str], **values: Any) -> Plan:
+def _needs_of_build(
+    settings: Settings,
+    checkpoint: CheckpointSource,
+    tokenizer: TokenizerRepository | None,
+    names: Iterable[str],
+) -> list[Need]:
+    build = settings.build
+    assert build is not None
+    own = [] if tokenizer else [*names]
+    paths = tuple({*checkpoint.paths(with_code=settings.trust_remote_code), *own})
+    repository, revision = build.checkpoint_repository, build.checkpoint_revision
+    needs = [Need("checkpoint_repository", repository, revision, checkpoint.source, paths)]
+    if tokenizer is not None:
+        repository, revision = settings.tokenizer_repository or "", settings.tokenizer_revision
+        needs.append(
+            Need("tokenizer_repository", repository, revision, tokenizer.source, tuple(names))
+        )
+    return needs
+
+
+def _plan(
+    wish: Wish,
+    metadata: dict[str, Any],
+    environment: Environment,
+    needs: list[Need],
+    *,
+    notes: list[str],
+    engine: EngineDescription | None = None,
+    **values: Any,
+) -> Plan:
     """Complete a plan by what follows from its repositories."""
+    delivery = deliver(needs, wanted=wish.weights, with_token=bool(environment.hf_access_token))
+    metadata = _pinned(metadata, delivery.revisions)
+    settings = parse_settings({"model_metadata": metadata})
+    if not wish.egress:
+        _check_egress(settings, delivery.left)
     build = metadata.get("build") or {}
-    engine = metadata.get("engine_repository") or build["checkpoint_repository"]
-    repositories = [engine, metadata.get("tokenizer_repository") or engine]
+    named = metadata.get("engine_repository") or build["checkpoint_repository"]
+    repositories = [named, metadata.get("tokenizer_repository") or named]
     on_cpu = values["place"] is None
     needed = wheels(repositories, on_cpu=on_cpu)
     return Plan(
-        name=model_name(engine.removeprefix("package://")),
+        name=model_name(named.removeprefix("package://")),
         origin=source_label(wish.engine),
+        weights=delivery.weights,
+        startup_s=startup_threshold_s(settings, engine, delivery.downloaded_bytes),
+        instance_type=wish.instance_type,
+        node_count=wish.node_count,
+        egress=wish.egress,
+        truss_version=known_truss(),
         wheels=needed,
         requirements=extra_requirements(repositories, on_cpu=on_cpu),
         metadata=_in_order(metadata),
@@ -211,21 +300,72 @@ def _plan(wish: Wish, metadata: Mapping[str, Any], *, notes: list[str], **values
                 for finding in (values["place"].verdict.findings if values["place"] else ())
             ),
             *_about_repositories(repositories),
+            *_about_platform(wish, delivery.weights),
         ],
         **values,
     )
 
 
-def _demand(metadata: Mapping[str, Any], engine: EngineDescription, runtime: Runtime) -> Demand:
+def _pinned(metadata: dict[str, Any], revisions: Mapping[str, str]) -> dict[str, Any]:
+    """Name the delivered commit for each repository, so that every place serves the same files."""
+    for setting, commit in revisions.items():
+        key = setting.replace("repository", "revision")
+        if setting in metadata:
+            metadata = {**metadata, key: commit}
+        else:
+            metadata = {**metadata, "build": {**metadata["build"], key: commit}}
+    return metadata
+
+
+def _check_egress(settings: Settings, left: Sequence[str]) -> None:
+    adapters = [each for each in settings.lora_adapters.values() if is_remote(each)]
+    published = settings.build and settings.build.publish_to
+    needed = [*left, *adapters, *([published] if published else ())]
+    if needed:
+        raise SettingsError(
+            f"--no-egress blocks every host, but a start of this server needs {needed[0]!r}; "
+            "leave out --no-weights, name folders or mounts, or allow the hosts in config.yaml."
+        )
+
+
+def _about_platform(wish: Wish, weights: Sequence[Mapping[str, Any]]) -> list[str]:
+    notes = []
+    if any(entry["source"].startswith(S3) for entry in weights):
+        notes.append(
+            f"weights reads S3 with the secret {S3_SECRET} of the workspace; "
+            "docs.baseten.co/development/model/bdn has its form, and roles (OIDC) in its place."
+        )
+    if wish.nodes > 1:
+        notes.append(
+            f"resources.node_count is {wish.nodes}: the hosts find each other as "
+            "docs/several-hosts.md describes; on Baseten this was not tested."
+        )
+    return notes
+
+
+def _demand(
+    metadata: Mapping[str, Any], engine: EngineDescription, runtime: Runtime, wish: Wish
+) -> Demand:
     def examine(settings: Settings, host: HostInfo) -> Verdict:
         described = completed(engine, settings, host.known_version, gpu=host.capability)
         findings = check_compatibility(settings, described, host)
         capacity = cache_capacity(settings, described, host)
-        return Verdict([*findings, *(capacity.diagnostics if capacity else ())], capacity)
+        return Verdict(
+            [*findings, *(capacity.diagnostics if capacity else ())],
+            capacity,
+            ConcurrencyTarget.of(settings, described, capacity),
+        )
 
     prebuilt = engine.config is not None
+    if prebuilt and engine.world_size % wish.nodes:
+        raise SettingsError(
+            f"--node-count is {wish.nodes}, but the engine has {engine.world_size} ranks; name a "
+            "number that divides them."
+        )
     return Demand(
-        degrees=(engine.tensor_parallelism,) if prebuilt else _degrees(metadata),
+        degrees=(engine.tensor_parallelism,) if prebuilt else _degrees(metadata, wish.nodes),
+        nodes=wish.nodes,
+        option=wish.option,
         others=engine.world_size // engine.tensor_parallelism
         if prebuilt
         else int(metadata.get(_PIPELINE, 1)),
@@ -247,9 +387,10 @@ def _capability(engine: EngineDescription) -> tuple[int, int] | None:
 def _check_cpu(
     wish: Wish, metadata: Mapping[str, Any], runtime: Runtime, engine: EngineDescription | None
 ) -> None:
-    if wish.accelerator is not None:
+    if wish.spec is not None:
         raise SettingsError(
-            f"--accelerator is {wish.accelerator!r}, but the engine runs on the CPU; remove it."
+            f"{wish.option} is {wish.instance_type or wish.spec!r}, but the engine runs on the "
+            "CPU; remove it."
         )
     settings = _validated(metadata, runtime)
     if engine is not None:
@@ -263,8 +404,10 @@ def _validated(metadata: Mapping[str, Any], runtime: Runtime) -> Settings:
     return load_configuration({"model_metadata": metadata}, version).settings
 
 
-def _degrees(metadata: Mapping[str, Any]) -> tuple[int, ...]:
-    return (int(metadata[_TENSOR]),) if _TENSOR in metadata else DEGREES
+def _degrees(metadata: Mapping[str, Any], nodes: int = 1) -> tuple[int, ...]:
+    if _TENSOR in metadata:
+        return (int(metadata[_TENSOR]),)
+    return tuple(degree * nodes for degree in DEGREES)
 
 
 def _with_degree(metadata: Mapping[str, Any], degree: int) -> dict[str, Any]:

@@ -59,22 +59,23 @@ def check_gpus(engine: EngineDescription, host: HostInfo, nodes: int = 1) -> Ite
     """
     spec = host.accelerator
     request = None if spec is None else parse_accelerator(spec)
+    key = host.accelerator_key
     if engine.kind is EngineKind.CPU:
         if spec is not None:
             yield warning(
                 "accelerator_unused",
-                f"config.yaml: resources.accelerator is {spec}, but the engine runs on the CPU; "
+                f"config.yaml: resources.{key} is {spec}, but the engine runs on the CPU; "
                 "remove it.",
             )
         return
     gpus = host.gpus
     accelerator = None if request is None else request.accelerator
     if request is not None:
-        yield from _request(engine, request, nodes)
+        yield from _request(engine, request, nodes, key)
     if gpus is not None:
         yield from _count(engine, len(gpus), nodes)
     if accelerator is not None:
-        yield from _other_gpu(accelerator, gpus or ())
+        yield from _other_gpu(accelerator, gpus or (), key)
     for name, capability in _places(accelerator, gpus or ()).items():
         yield from _target(engine, name, capability)
         yield from _number_formats(engine, name, capability)
@@ -82,14 +83,14 @@ def check_gpus(engine: EngineDescription, host: HostInfo, nodes: int = 1) -> Ite
 
 
 def _request(
-    engine: EngineDescription, request: AcceleratorRequest, nodes: int
+    engine: EngineDescription, request: AcceleratorRequest, nodes: int, key: str
 ) -> Iterator[Diagnostic]:
     world, each = engine.world_size, engine.world_size // nodes
     if request.count != each:
         fitting = request.name if each == 1 else f"{request.name}:{each}"
         yield error(
             "accelerator_count",
-            f"config.yaml: resources.accelerator asks for {request.count} of {request.name}, but "
+            f"config.yaml: resources.{key} asks for {request.count} of {request.name}, but "
             f"the engine {_made(engine)} for {world} (tensor × pipeline parallelism)"
             f"{_on(nodes)}; set it to {fitting}.",
         )
@@ -102,7 +103,7 @@ def _request(
         )
         yield warning(
             "accelerator_unknown",
-            f"config.yaml: resources.accelerator names {request.name}, which this release does "
+            f"config.yaml: resources.{key} names {request.name}, which this release does "
             f"not know, so nothing is compared with it; {hint}?",
         )
 
@@ -129,12 +130,12 @@ def _remake(engine: EngineDescription) -> str:
     return "build" if engine.checkpoint is None else "configure"
 
 
-def _other_gpu(accelerator: Accelerator, gpus: Sequence[Gpu]) -> Iterator[Diagnostic]:
+def _other_gpu(accelerator: Accelerator, gpus: Sequence[Gpu], key: str) -> Iterator[Diagnostic]:
     others = sorted({gpu.name for gpu in gpus if not accelerator.matches(gpu)})
     if others:
         yield warning(
             "accelerator_differs",
-            f"config.yaml: resources.accelerator names {accelerator.name}, but this machine "
+            f"config.yaml: resources.{key} names {accelerator.name}, but this machine "
             f"has {' and '.join(others)}; results of this check may not hold there.",
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trtllm_truss.engines.accelerators import parse_accelerator
+from trtllm_truss.engines.accelerators import accelerator_of, parse_accelerator
 from trtllm_truss.engines.gpus import ComputeCapability, Gpu
 from trtllm_truss.engines.versions import PINNED_VERSION, version_in
 
@@ -24,6 +24,7 @@ class HostInfo:
         driver_version: of the NVIDIA driver.
         cuda_version: of the CUDA toolkit installed here.
         driver_fits: whether that toolkit runs on the driver, in any compatibility mode.
+        accelerator_key: the key of ``resources`` that named the accelerator.
     """
 
     accelerator: str | None = None
@@ -34,6 +35,7 @@ class HostInfo:
     driver_version: str | None = None
     cuda_version: str | None = None
     driver_fits: bool | None = None
+    accelerator_key: str = "accelerator"
 
     @property
     def known_version(self) -> str | None:
@@ -66,9 +68,13 @@ class HostInfo:
             config: the parsed file.
             here: the rest; default: all of it is unknown.
         """
+        accelerator = _text(config, "resources", "accelerator")
+        if instance_type := _text(config, "resources", "instance_type"):
+            accelerator = accelerator_of(instance_type)
         return replace(
             here or cls(),
-            accelerator=_text(config, "resources", "accelerator"),
+            accelerator=accelerator,
+            accelerator_key="instance_type" if instance_type else "accelerator",
             image=_text(config, "base_image", "image"),
             python=_text(config, "base_image", "python_executable_path"),
         )

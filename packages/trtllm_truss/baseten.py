@@ -1,0 +1,280 @@
+"""Baseten's keys of config.yaml: what an engine needs of them, and where they contradict it.
+
+Sources, November 2026: the keys are those of truss/base/truss_config.py, 0.18.35; the concurrency
+target of docs.baseten.co/deployment/autoscaling; the limits of a start of
+docs.baseten.co/development/model/health-checks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trtllm_truss.artifacts.listing import Source
+from trtllm_truss.artifacts.open_repository import is_remote, other_revision
+from trtllm_truss.engines.accelerators import accelerator_of, parse_accelerator
+from trtllm_truss.engines.capacity import Capacity
+from trtllm_truss.engines.concurrency import (
+    batch_size,
+    kv_cache_tokens,
+    scheduler_count,
+)
+from trtllm_truss.engines.diagnostics import Diagnostic, error, shortlist, warning
+from trtllm_truss.engines.inspection import EngineDescription
+from trtllm_truss.serving.preflight import SLOW_BYTES_PER_S, supervised_limits
+from trtllm_truss.serving.repositories import EngineRepository, TokenizerRepository
+from trtllm_truss.settings.model import Settings
+from trtllm_truss.settings.mounts import Mount
+
+_STARTUP_S = 1800
+_LONGEST_STARTUP_S = 3000
+_MARGIN_S = 300
+_USUAL_TOKENS = 2048
+_PREDICT_CONCURRENCY = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """The files of one repository that a start reads.
+
+    Attributes:
+        setting: its key in config.yaml.
+        repository: its name in config.yaml.
+        revision: as config.yaml names it.
+        source: the repository.
+        paths: the files, by their path in it.
+    """
+
+    setting: str
+    repository: str
+    revision: str | None
+    source: Source
+    paths: tuple[str, ...]
+
+    @property
+    def total_bytes(self) -> int:
+        sizes = self.source.listing().sizes
+        return sum(sizes[path] for path in self.paths)
+
+
+def needs_of(
+    settings: Settings,
+    engine: EngineRepository,
+    described: EngineDescription | None,
+    tokenizer: TokenizerRepository | None,
+) -> list[Need]:
+    """Return what serving reads of the engine's repository and of the tokenizer's.
+
+    Raises:
+        ArtifactError: the tokenizer is missing or not trusted.
+    """
+    with_code = settings.trust_remote_code
+    paths = engine.engine_paths(described, with_code=with_code)
+    if tokenizer is None:
+        paths = [*paths, *engine.tokenizer_paths(trust_remote_code=with_code)]
+    names = settings.engine_repository or "", settings.tokenizer_repository or ""
+    found = [
+        Need("engine_repository", names[0], settings.engine_revision, engine.source, tuple(paths))
+    ]
+    if tokenizer is not None:
+        revision, source = settings.tokenizer_revision, tokenizer.source
+        found.append(
+            Need("tokenizer_repository", names[1], revision, source, tuple(tokenizer.paths()))
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class ConcurrencyTarget:
+    """Requests that a replica should get at once.
+
+    Attributes:
+        requests: the number.
+        reason: how it follows from the engine, as a clause.
+    """
+
+    requests: int
+    reason: str
+
+    @classmethod
+    def of(
+        cls, settings: Settings, engine: EngineDescription, capacity: Capacity | None
+    ) -> ConcurrencyTarget:
+        """Return the requests of usual length that the engine runs at once.
+
+        An engine that overcommits its KV cache would pause those beyond it.
+        """
+        schedulers = scheduler_count(settings, engine)
+        slots = batch_size(settings, engine) * schedulers
+        tokens = kv_cache_tokens(settings, engine, capacity)
+        if tokens is None:
+            return cls(slots, f"the engine's batch of {slots}")
+        each = min(_USUAL_TOKENS, engine.max_sequence_tokens)
+        fitting = max(1, tokens * schedulers // each)
+        return cls(
+            min(slots, fitting),
+            f"a batch of {slots}, and KV cache for {fitting} requests of {each:,} tokens (prompt "
+            "and max_tokens)",
+        )
+
+    @property
+    def sentence(self) -> str:
+        return (
+            f"concurrency target: {self.requests}: {self.reason}; Baseten's default is 1, set it "
+            "(docs/baseten.md)"
+        )
+
+
+def predict_concurrency(target: ConcurrencyTarget | None) -> int:
+    """Return `runtime.predict_concurrency` that is never the narrow limit."""
+    return max(_PREDICT_CONCURRENCY, target.requests if target else 0)
+
+
+def startup_threshold_s(
+    settings: Settings, engine: EngineDescription | None, downloaded_bytes: int
+) -> int:
+    """Return `startup_threshold_seconds`: longer than our own limits, so that they report first.
+
+    Args:
+        settings: `serving.start_timeout_s`.
+        engine: the engine; None if it is built when the server starts.
+        downloaded_bytes: what the start fetches itself.
+    """
+    if engine is None and settings.build is not None:
+        return _LONGEST_STARTUP_S
+    longest_s = _longest_start_s(settings, engine, downloaded_bytes) + _MARGIN_S
+    return min(_LONGEST_STARTUP_S, math.ceil(longest_s / 60) * 60)
+
+
+def check_keys(
+    config: Mapping[str, Any],
+    settings: Settings,
+    engine: EngineDescription | None,
+    needs: Iterable[Need],
+    target: ConcurrencyTarget | None,
+) -> Iterator[Diagnostic]:
+    """Yield contradictions among Baseten's keys, and between them and the engine.
+
+    Args:
+        config: the parsed config.yaml.
+        settings: `model_metadata`.
+        engine: the engine; None if unknown.
+        needs: the files of its start.
+        target: its concurrency target; None if unknown.
+    """
+    runtime, resources = _section(config, "runtime"), _section(config, "resources")
+    if config.get("weights") and config.get("model_cache"):
+        yield error(
+            "weights_and_model_cache",
+            "config.yaml has weights and model_cache, which Truss refuses together; remove "
+            "model_cache (`truss migrate` converts it).",
+        )
+    yield from _check_resources(resources, settings)
+    concurrency = runtime.get("predict_concurrency", 1)
+    if target is not None and isinstance(concurrency, int) and concurrency < target.requests:
+        yield warning(
+            "predict_concurrency",
+            f"config.yaml: runtime.predict_concurrency is {concurrency}, but the engine runs "
+            f"{target.requests} requests at once; set it to "
+            f"{predict_concurrency(target)}.",
+        )
+    downloaded_bytes = 0
+    blocked = _blocks_everything(runtime.get("egress_restrictions"))
+    for need in needs:
+        found = [*_check_delivery(need, settings, blocked)]
+        yield from found
+        if found or _mount_of(need, settings) is None:
+            downloaded_bytes += need.total_bytes if is_remote(need.repository) else 0
+    yield from _check_startup(runtime, settings, engine, downloaded_bytes)
+
+
+def _check_resources(resources: Mapping[str, Any], settings: Settings) -> Iterator[Diagnostic]:
+    instance_type, accelerator = resources.get("instance_type"), resources.get("accelerator")
+    if isinstance(instance_type, str) and isinstance(accelerator, str):
+        chosen = parse_accelerator(accelerator_of(instance_type) or "")
+        if chosen != parse_accelerator(accelerator):
+            yield warning(
+                "instance_type",
+                f"config.yaml: resources.accelerator is {accelerator}, but instance_type "
+                f"{instance_type} replaces it; remove one of them.",
+            )
+    nodes = resources.get("node_count") or 1
+    if nodes != settings.node_count:
+        yield warning(
+            "node_count",
+            f"config.yaml: resources.node_count is {nodes}, but the engine's ranks are shared by "
+            f"{settings.node_count} host(s) (model_metadata.nodes); set both to one number.",
+        )
+
+
+def _check_delivery(need: Need, settings: Settings, blocked: bool) -> Iterator[Diagnostic]:
+    mount = _mount_of(need, settings)
+    if mount is None:
+        if blocked and is_remote(need.repository):
+            yield error(
+                "egress_blocked",
+                f"config.yaml: runtime.egress_restrictions blocks every host, but {need.setting} "
+                f"{need.repository!r} is downloaded at the start; add it to weights.",
+            )
+        return
+    if not mount.has_revision(need.revision):
+        yield warning("weights_revision", other_revision(need.setting, mount, need.revision))
+        return
+    place = mount.folder_of(need.repository) or mount.place
+    below = "" if place == mount.place else f"{place.relative_to(mount.place)}/"
+    if left_out := [path for path in need.paths if not mount.delivers(below + path)]:
+        yield error(
+            "weights_patterns",
+            f"config.yaml: the patterns of {mount.source} in weights leave out "
+            f"{shortlist(left_out)}, which the start of this server reads; add the names to "
+            "allow_patterns.",
+        )
+
+
+def _check_startup(
+    runtime: Mapping[str, Any],
+    settings: Settings,
+    engine: EngineDescription | None,
+    downloaded_bytes: int,
+) -> Iterator[Diagnostic]:
+    threshold_s = _section(runtime, "health_checks").get("startup_threshold_seconds") or _STARTUP_S
+    longest_s = _longest_start_s(settings, engine, downloaded_bytes)
+    if not isinstance(threshold_s, int) or longest_s <= threshold_s:
+        return
+    wanted_s = math.ceil(longest_s / 60) * 60
+    remedy = f"set it to {wanted_s}"
+    if wanted_s > _LONGEST_STARTUP_S:
+        remedy = f"{_LONGEST_STARTUP_S} is its limit: lower serving.start_timeout_s" + (
+            ", or let weights deliver the files" if downloaded_bytes else ""
+        )
+    fetched = f" and the download of {downloaded_bytes / 1e9:.0f} GB" if downloaded_bytes else ""
+    yield warning(
+        "startup_threshold",
+        f"config.yaml: a start may take {longest_s:.0f} s with serving.start_timeout_s{fetched}, "
+        f"but runtime.health_checks.startup_threshold_seconds is {threshold_s}; {remedy}.",
+    )
+
+
+def _longest_start_s(
+    settings: Settings, engine: EngineDescription | None, downloaded_bytes: int
+) -> float:
+    limits = settings.serving if engine is None else supervised_limits(settings.serving, engine)
+    return limits.start_timeout_s + downloaded_bytes / SLOW_BYTES_PER_S
+
+
+def _mount_of(need: Need, settings: Settings) -> Mount | None:
+    holding = (each for each in settings.mounts if each.folder_of(need.repository) is not None)
+    return next(holding, None)
+
+
+def _blocks_everything(restrictions: object) -> bool:
+    return isinstance(restrictions, Mapping) and not (
+        restrictions.get("ip_allow_list") or restrictions.get("fqdn_allow_list")
+    )
+
+
+def _section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = values.get(name)
+    return section if isinstance(section, Mapping) else {}
