@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +45,41 @@ def config(folder: Path, accelerator: str = "H100:2", **metadata: Any) -> str:
 def checked(capsys: pytest.CaptureFixture[str], file: str) -> tuple[int, dict[str, Any]]:
     status = main(["check", "--truss", str(ROOT), "--config", file, "--json"])
     return status, json.loads(capsys.readouterr().out)
+
+
+def without_the_workbench(
+    *arguments: str, packages: Path = ROOT / "packages"
+) -> subprocess.CompletedProcess[str]:
+    """Run a command as an image does: packages/ and libraries are all there is.
+
+    `-S` leaves out what an editable installation adds to the path, which is the workbench too.
+    """
+    path = os.pathsep.join([str(packages), sysconfig.get_paths()["purelib"]])
+    return subprocess.run(
+        [sys.executable, "-S", "-m", "trtllm_truss", *arguments],
+        env={**os.environ, "PYTHONPATH": path},
+        cwd=packages.parent,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "says"),
+    [
+        ("check", 0, "ok\n"),
+        ("join", 2, "error: this engine has one host; set model_metadata.nodes"),
+        ("serve", 2, "invalid choice: 'serve'"),
+    ],
+)
+def test_an_image_has_the_commands_of_the_server(
+    engine: Path, command: str, status: int, says: str
+) -> None:
+    options = ["--truss", str(ROOT), "--config", config(engine)]
+    result = without_the_workbench(command, *options)
+    assert result.returncode == status, result.stderr
+    assert says in result.stdout + result.stderr
 
 
 def test_a_fitting_engine_passes(engine: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,6 +37,34 @@ WORKBENCH_LAYERS = [
     *("selftest.bench", "selftest.checks", "selftest.probes", "selftest.probing"),
     *("selftest.spawning", "selftest.assumptions", "selftest", "cli"),
 ]
+OFFERED = {
+    "importers": {
+        *("errors", "literals", "releases", "settings", "validation"),
+        "triton.model_repository",
+    },
+    "scaffold": {
+        *("errors", "releases", "settings", "artifacts", "text", "builder", "serving"),
+        *("engines", "engines.checkpoint", "engines.compatibility", "configuration", ""),
+    },
+    "console": {"errors", "guard"},
+    "selftest": {
+        *("errors", "releases", "request_fields", "settings", "processes", "machine", "text"),
+        *("engines", "engines.checkpoint", "engines.compatibility", "configuration", ""),
+        *("triton.protobuf", "triton.model_repository", "triton.client", "triton.server"),
+        *("builder", "builder.run", "serving"),
+    },
+    "cli": {
+        *("errors", "printable", "settings", "guard", "processes", "machine", "triton.server"),
+        *("engines", "engines.compatibility", "builder", "configuration", "cli"),
+    },
+}
+"""The parts of the server that each part of the workbench uses.
+
+A list and not one module that offers everything: that module would repeat 148 names of 73 modules,
+since the selftest measures the server's parts and `init` decides as a start does. No part uses a
+request's way through the server: endpoints, protocols, inference, tools and guides.
+"""
+
 INDEPENDENT = [
     {"triton", "text"},
     {"protocols", "inference"},
@@ -89,7 +117,7 @@ class Tree:
         return next((part for part in ancestors(name) if part in self.layers), None)
 
     def imported(self, module: Path) -> set[str]:
-        """Return the modules of this tree that a module imports."""
+        """Return the modules of this tree that a module of any tree imports."""
         prefix = f"{self.root.name}."
         names = (name for name in imports(module) if f"{name}.".startswith(prefix))
         ours = {name.partition(".")[2] for name in names}
@@ -156,6 +184,15 @@ def test_the_server_does_not_import_the_workbench() -> None:
     """An image lacks it; `__main__` looks whether it is there."""
     importers = {SERVER.dotted(file) for file in SERVER.modules if WORKBENCH.imported(file)}
     assert importers == {"__main__"}
+
+
+def test_the_workbench_uses_what_the_server_offers() -> None:
+    used: dict[str, set[str]] = {}
+    for file in WORKBENCH.modules:
+        part = WORKBENCH.dotted(file).partition(".")[0]
+        layers = {SERVER.layer_of(name) or name for name in SERVER.imported(file)}
+        used.setdefault(part, set()).update(layers)
+    assert {part: layers for part, layers in used.items() if layers} == OFFERED
 
 
 @each_tree
