@@ -136,6 +136,8 @@ def read_sources(names: Sequence[str], kind: str | None = None) -> Found:
     """
     parts = _read(names)
     origin = ", ".join(source_label(name) for name in names)
+    if not (parts.commands or parts.mappings or parts.lines or parts.folders):
+        raise SettingsError(f"{origin} has no options to import; name a source with some.")
     chosen = kind or _kind(parts, origin)
     if not chosen:
         raise SettingsError(
@@ -156,8 +158,6 @@ def read_sources(names: Sequence[str], kind: str | None = None) -> Found:
     folders = [option for folder in parts.folders for option in triton.read_repository(folder)]
     ordered = [*lines, *own, *filed] if importer.files_win else [*lines, *filed, *own]
     given, ignored = _once([*folders, *ordered], rules)
-    if not given:
-        raise SettingsError(f"{origin} has no options to import; name a source with some.")
     return Found(chosen, given, ignored, origin)
 
 

@@ -231,7 +231,8 @@ def _method(found: Sequence[tuple[OptionRule | None, Given]]) -> str:
 
 
 def _apply(given: Given, rule: OptionRule, result: ConversionResult, method: str) -> Row:
-    target = _target(rule, result.kind).replace("*", given.name[len(rule.name) - 1 :])
+    name = given.spelling if given.spelling.lower() == given.name else given.name  # variables
+    target = _target(rule, result.kind).replace("*", name[len(rule.name) - 1 :])
     try:
         if left_out := _left_out(given, rule, target, result.kind, method):
             return Row(given.spelling, given.shown, *left_out)

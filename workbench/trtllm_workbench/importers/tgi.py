@@ -22,14 +22,10 @@ from trtllm_workbench.importers.rules import (
     unsupported,
 )
 from trtllm_workbench.importers.trtllm_serve import ENVIRONMENT, LLM
-from trtllm_workbench.importers.vllm import adapters
+from trtllm_workbench.importers.vllm import QUANTIZED, adapters
 
 _BATCHING = "requests are batched in flight, by runtime.batch_scheduler_policy"
 _LIMITS = "docs/lmi.md has the fields and their limits"
-_QUANTIZED = (
-    "a checkpoint is served as its files are quantized; name a repository with FP8, NVFP4 or MXFP4 "
-    "weights, such as nvidia/…-FP8"
-)
 
 
 def _graphs(text: str) -> object:
@@ -61,7 +57,7 @@ _MODEL = (
             {"fp8_e4m3fn": "fp8", "auto": "auto"}, refused="TensorRT-LLM has fp8 of e4m3"
         ),
     ),
-    *unsupported(_QUANTIZED, "quantize", "hf_model_quantize"),
+    *unsupported(QUANTIZED, "quantize", "hf_model_quantize"),
     OptionRule(
         name="trust_remote_code",
         target="trust_remote_code",

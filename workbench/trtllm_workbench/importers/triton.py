@@ -8,7 +8,7 @@ follow from `releases/parameters.toml`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from trtllm_workbench.importers.rules import (
     Outcome,
     RuleTable,
     apply_rules,
+    flag,
     not_needed,
     unsupported,
 )
@@ -36,6 +37,7 @@ _OPEN_FIELD = re.compile(r"(?m)^[^\"\n#]*(\$\{\w+\})")
 _PLACEHOLDER = re.compile(r"\$\{\w+\}")
 _NATIVE = "text is made in Truss's process; for clients of Triton itself set serving.triton_native"
 _QUEUE = "requests wait before Triton; serving.queue_limit and queue_timeout_s bound it"
+_CONVERT: Mapping[str, Callable[[str], object]] = {"int": int, "float": float, "bool": flag}
 _TENSORS = "the models have the tensors of NVIDIA's"
 
 
@@ -63,7 +65,9 @@ def _parameters(version: str | None) -> Iterator[OptionRule]:
                 f"{release}; {row.instead or f'the image has {version}'}".rstrip("."), name
             )
         else:
-            yield OptionRule(name=name, target=f"runtime.{row.name}")
+            yield OptionRule(
+                name=name, target=f"runtime.{row.name}", convert=_CONVERT.get(row.kind, str)
+            )
 
 
 _ENGINE = (

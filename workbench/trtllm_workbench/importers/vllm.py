@@ -34,8 +34,8 @@ from trtllm_workbench.importers.trtllm_serve import (
     drafts,
 )
 
-_QUANTIZED = (
-    "a checkpoint is served as its files are quantized: name a repository with FP8, NVFP4 or MXFP4 "
+QUANTIZED = (
+    "a checkpoint is served as its files are quantized; name a repository with FP8, NVFP4 or MXFP4 "
     "weights, such as nvidia/…-FP8"
 )
 _TEXT_ONLY = "only text is served"
@@ -111,9 +111,7 @@ _MODEL = (
     ),
     OptionRule(name="dtype", target=f"{LLM}.dtype", convert=_DTYPES),
     OptionRule(name="max_model_len", target=f"{LLM}.max_seq_len", convert=token_count),
-    *not_needed(
-        "the files say so", "quantization", "q", only=("modelopt", "modelopt_fp4", "mxfp4", "fp8")
-    ),
+    *unsupported(QUANTIZED, "quantization", "q"),
     *not_needed("one kind of tokenizer serves all", "tokenizer_mode", only=("auto", "hf")),
     *not_needed("the tokenizer's own files decide", "tokenizer_pool_size", "tokenizer_pool_type"),
     *switches(

@@ -1,0 +1,301 @@
+"""The rules of all servers, and sources that are unclear, wrong or hold secrets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import BaseModel
+from tests.engines.checkpoint.checkpoints import llama
+from tests.scaffold.conftest import TOKENIZER, Initialize
+from tests.support.hub_server import HubServer
+from tests.support.paths import ROOT
+
+from trtllm_truss.settings.build import Build
+from trtllm_truss.settings.model import PLATFORM_KEYS, Serving, Settings
+from trtllm_workbench.cli.main import main
+from trtllm_workbench.importers.command_lines import DOCKER
+from trtllm_workbench.importers.reading import IMPORTERS, read_sources
+from trtllm_workbench.importers.rules import TOP, Outcome, Row
+
+SECRET = "hf_abcdefghijklmnop"
+
+Import = Callable[..., tuple[int, str, dict[str, Any]]]
+
+
+@pytest.fixture
+def run_import(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Import:
+    """Run `import`; return its status, its report and the written file."""
+
+    def run(*arguments: str) -> tuple[int, str, dict[str, Any]]:
+        status = main(["import", *arguments, "--truss", str(ROOT)])
+        shown = capsys.readouterr()
+        return status, shown.err, yaml.safe_load(shown.out) or {}
+
+    return run
+
+
+def rows_of(*sources: str, version: str | None = "1.2.1") -> dict[str, Row]:
+    return {row.spelling: row for row in read_sources(sources).convert(version).rows}
+
+
+def file_of(folder: Path, name: str, text: str) -> str:
+    (folder / name).write_text(text)
+    return str(folder / name)
+
+
+@pytest.mark.parametrize("kind", IMPORTERS)
+def test_a_rule_has_a_target_that_exists_or_a_reason(kind: str) -> None:
+    sections: dict[str, type[BaseModel]] = {"build": Build, "serving": Serving}
+    for rule in IMPORTERS[kind].table.rules.values():
+        assert rule.target if rule.outcome is Outcome.MAPPED else rule.reason, rule.name
+        for target in filter(None, (rule.target, rule.prebuilt, rule.checkpoint)):
+            first, _, rest = target.partition(".")
+            known = first in {*Settings.model_fields, *PLATFORM_KEYS}
+            assert known or target.startswith(TOP), rule.name
+            if first in sections:
+                assert rest.split(".")[0] in sections[first].model_fields, rule.name
+
+
+@pytest.mark.parametrize("kind", IMPORTERS)
+def test_an_option_has_one_rule(kind: str) -> None:
+    table = IMPORTERS[kind].table
+    names = [
+        name
+        for section in table.sections.values()
+        for rule in section
+        for name in (rule.name, *rule.aliases)
+    ]
+    assert sorted(names) == sorted(set(names))
+    assert not set(names) & set(DOCKER)
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [
+        ("vllm serve org/model", "vllm"),
+        ("/opt/venv/bin/python3 -m vllm.entrypoints.openai.api_server --model org/model", "vllm"),
+        ("docker run --gpus all -p8000:8000 vllm/vllm-openai:v0.10 --model org/model", "vllm"),
+        ("docker run -v ~/.cache/vllm:/root nvcr.io/x trtllm-serve org/model", "trtllm-serve"),
+        ("sudo docker run ghcr.io/huggingface/text-generation-inference --model-id org/m", "tgi"),
+        ('bash -c "cd /app && trtllm-serve serve org/model --tp_size 2"', "trtllm-serve"),
+        ("srun -N 2 trtllm-llmapi-launch trtllm-serve org/model --tp_size 16", "trtllm-serve"),
+    ],
+)
+def test_the_kind_of_a_command(source: str, kind: str) -> None:
+    found = read_sources([source])
+    assert found.kind == kind
+    assert found.convert("1.2.1").metadata["engine_repository"] in ("org/model", "org/m")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kind"),
+    [
+        ("config.yaml", "trt_llm: {build: {checkpoint_repository: {repo: a/b}}}", "baseten"),
+        ("serve.yml", "kv_cache_config: {dtype: fp8}\ncuda_graph_config: null\n", "trtllm-serve"),
+        ("vllm.yaml", "model: a/b\ngpu-memory-utilization: 0.9\n", "vllm"),
+        ("tgi.env", "MODEL_ID=a/b\nMAX_TOTAL_TOKENS=512\n", "tgi"),
+        ("sagemaker.env", "HF_MODEL_ID=a/b\nSM_NUM_GPUS=2\nMAX_INPUT_LENGTH=512\n", "tgi"),
+        ("lmi.env", "HF_MODEL_ID=a/b\nOPTION_DTYPE=fp16\n", "lmi"),
+        ("start.sh", "#!/bin/bash\npip install vllm\nexec vllm serve a/b > log 2>&1 &\n", "vllm"),
+    ],
+)
+def test_the_kind_of_a_file(name: str, text: str, kind: str, tmp_path: Path) -> None:
+    assert read_sources([file_of(tmp_path, name, text)]).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("sources", "part"),
+    [
+        (["nowhere.yaml"], "SOURCE is 'nowhere.yaml', which is no file, no folder and no command"),
+        (["vllm serve 'a/b"], "no closing quotation); correct its quotes"),
+        (["vllm serve a/b --max-model-len"], "--max-model-len has no value; write one after it"),
+        (["vllm serve a/b --max-model-len many"], "--max-model-len is 'many'; it must be a number"),
+        (["vllm serve a/b --speculative-config '{x'"], "it must be valid JSON"),
+        (["vllm serve $MODEL"], "MODEL is '$MODEL', with a variable that nothing here sets"),
+        (["vllm serve a/b; vllm serve c/d"], "starts 2 servers; keep the one to import"),
+        (["vllm serve a/b", "trtllm-serve a/b"], "the sources start several servers"),
+        (["vllm serve --tensor-parallel-size 2"], "name no model that can be read; name it with"),
+        (["vllm serve a/b --config x.yaml"], "--config is 'x.yaml', which is no file here"),
+        (["trtllm-serve disaggregated -c x.yaml"], "the command is `trtllm-serve disaggregated`"),
+        (["trtllm-serve a/b --tp_size 0"], "tensor_parallelism is 0; it must be at least 1"),
+        (["."], "holds no models of inflight_batcher_llm"),
+    ],
+)
+def test_a_wrong_source_is_named(
+    sources: list[str],
+    part: str,
+    run_import: Import,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, report, _ = run_import(*sources)
+    assert status == 2
+    assert part in report
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "part"),
+    [
+        ("a.yaml", "- 1\n", "is not a mapping of options"),
+        ("a.yaml", "a: [\n", "is not valid YAML (line 2)"),
+        ("a.yaml", "colour: red\n", "is of no kind that its options tell; name it with --kind"),
+        ("a.yaml", "", "is not a mapping of options"),
+        ("a.env", "MODEL_ID\n", "line 1 is not key=value"),
+        ("a.env", "\n", "has no options to import"),
+        ("a.env", "MODEL_ID=a/b\nNUM_SHARD=two\n", "NUM_SHARD is 'two'; it must be a number"),
+    ],
+)
+def test_a_wrong_file_is_named(
+    name: str, text: str, part: str, run_import: Import, tmp_path: Path
+) -> None:
+    status, report, _ = run_import(file_of(tmp_path, name, text))
+    assert status == 2
+    assert part in report
+
+
+def test_a_template_that_is_not_filled_in(run_import: Import, tmp_path: Path) -> None:
+    for model in ("tensorrt_llm", "ensemble"):
+        (tmp_path / model).mkdir()
+        file_of(tmp_path / model, "config.pbtxt", "max_batch_size: ${triton_max_batch_size}\n")
+    status, report, _ = run_import(str(tmp_path))
+    assert status == 2
+    assert "has ${triton_max_batch_size}, a placeholder of NVIDIA's template; fill it in" in report
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        f"vllm serve a/b --api-key {SECRET}",
+        f"HF_TOKEN={SECRET} vllm serve a/b",
+        f"export MY_PASSWORD={SECRET}\nvllm serve a/b",
+        f"docker run -e HF_TOKEN={SECRET} -eX={SECRET} vllm/vllm-openai --model a/b --foo {SECRET}",
+        f'vllm serve a/b --hf-overrides \'{{"token": "{SECRET}"}}\'',
+        f"vllm serve a/b --chat-template https://user:{SECRET}@host/x --dtype {SECRET}",
+        f"text-generation-launcher --model-id a/b --ngrok-authtoken {SECRET}",
+        f"NCCL_SECRET={SECRET} trtllm-serve a/b --tokenizer {SECRET}",
+        f"trtllm-serve a/b --max_seq_len {SECRET}",
+        f"vllm serve a/b --quantization {SECRET} '{SECRET}",
+    ],
+)
+def test_no_secret_is_printed_or_written(source: str, run_import: Import) -> None:
+    _, report, config = run_import(source)
+    assert SECRET not in report + str(config)
+
+
+def test_secrets_of_a_config_yaml(run_import: Import, tmp_path: Path) -> None:
+    content = {
+        "trt_llm": {"build": {"checkpoint_repository": {"source": "HF", "repo": "a/b"}}},
+        "secrets": {"hf_access_token": SECRET},
+        "environment_variables": {"API_KEY": "tomato", "URL": f"https://x:{SECRET}@host"},
+    }
+    status, report, config = run_import(file_of(tmp_path, "config.yaml", yaml.safe_dump(content)))
+    assert status == 0
+    assert config["secrets"] == {"hf_access_token": None}
+    assert SECRET not in report + str(config)
+    assert "tomato" not in report + str(config)
+
+
+def test_precedence_of_each_server(tmp_path: Path) -> None:
+    file = file_of(tmp_path, "a.yaml", "max_num_tokens: 1\nmax-num-seqs: 1\n")
+    serve = read_sources(["trtllm-serve a/b --max_num_tokens 2", file])
+    assert {option.name: option.value for option in serve.given}["max_num_tokens"] == "1"
+    assert serve.ignored == ["--max_num_tokens"]
+    vllm = read_sources([file, "vllm serve a/b --max-num-seqs 2"])
+    assert {option.name: option.value for option in vllm.given}["max_num_seqs"] == "2"
+    assert vllm.ignored == ["max-num-seqs"]
+
+
+def test_a_file_beside_the_command_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file_of(tmp_path, "a.yaml", "max_seq_len: 4096\n")
+    found = read_sources(["trtllm-serve a/b --config a.yaml"])
+    assert found.convert(None).metadata["runtime"] == {"llm_args": {"max_seq_len": 4096}}
+
+
+def test_unknown_options_are_named_with_a_neighbour() -> None:
+    row = rows_of("vllm serve a/b --max-modal-len 3 --frobnicate")["--max-modal-len"]
+    assert row.outcome is Outcome.UNKNOWN
+    assert row.detail.endswith("did you mean max_model_len?")
+
+
+def test_arguments_of_another_release() -> None:
+    rows = rows_of("trtllm-serve a/b", version="1.0.0")
+    assert rows["MODEL"].outcome is Outcome.MAPPED
+    row = rows_of("trtllm-serve a/b --otlp_traces_endpoint http://x", version="1.0.0")
+    assert "of TensorRT-LLM 1.2 and later; the image has 1.0.0" in str(
+        row["--otlp_traces_endpoint"].detail
+    )
+
+
+def test_variables_for_the_engine_keep_their_names() -> None:
+    found = read_sources(["TRTLLM_ENABLE_PDL=1 trtllm-serve a/b"])
+    assert found.convert("1.2.1").config == {"environment_variables": {"TRTLLM_ENABLE_PDL": "1"}}
+
+
+def test_a_model_of_the_model_cache_is_named_by_its_repository(tmp_path: Path) -> None:
+    content = {
+        "model_cache": [{"repo_id": "a/b", "revision": "v1", "volume_folder": "m"}],
+        "trt_llm": {
+            "inference_stack": "v2",
+            "build": {"checkpoint_repository": {"source": "HF", "repo": "x/empty"}},
+            "runtime": {"patch_kwargs": {"model_path": "/app/model_cache/m"}},
+        },
+    }
+    file = file_of(tmp_path, "config.yaml", yaml.safe_dump(content))
+    metadata = read_sources([file]).convert("1.2.1").metadata
+    assert metadata == {"engine_repository": "a/b", "engine_revision": "v1"}
+
+
+def test_the_model_can_be_named_beside_a_yaml(run_import: Import, tmp_path: Path) -> None:
+    file = file_of(tmp_path, "a.yaml", "kv_cache_config: {dtype: fp8}\nmax_batch_size: 8\n")
+    status, _, config = run_import(file, "--engine", "org/model")
+    assert status == 0
+    assert config["model_metadata"]["engine_repository"] == "org/model"
+    assert config["base_image"]["image"].endswith("26.07-trtllm-python-py3")
+
+
+def test_init_writes_a_truss_from_a_command(hub: HubServer, initialize: Initialize) -> None:
+    add_model(hub)
+    written = initialize(f"HF_TOKEN={SECRET} vllm serve org/model --max-model-len 4k --foo 1")
+    assert written.metadata["engine_repository"] == "org/model"
+    assert written.metadata["runtime"] == {"llm_args": {"max_seq_len": 4000}}
+    assert "--foo=1: unknown to vLLM's documentation" in written.printed
+    assert SECRET not in written.printed + written.text + written.readme
+    assert "from `a command of vLLM`" in " ".join(written.readme.split())
+
+
+def test_init_takes_the_accelerator_and_all_else_of_baseten(
+    hub: HubServer, initialize: Initialize, tmp_path: Path
+) -> None:
+    add_model(hub)
+    content = {
+        "model_name": "Mine",
+        "model_metadata": {"example_model_input": {"prompt": "x"}, "tags": ["a"]},
+        "resources": {"accelerator": "H100:2"},
+        "environment_variables": {"TRTLLM_ENABLE_PDL": "1"},
+        "runtime": {"predict_concurrency": 7},
+        "trt_llm": {
+            "inference_stack": "v2",
+            "build": {"checkpoint_repository": {"source": "HF", "repo": "org/model"}},
+            "runtime": {"tensor_parallel_size": 2, "max_seq_len": 2048},
+        },
+    }
+    written = initialize(file_of(tmp_path, "config.yaml", yaml.safe_dump(content)))
+    assert written.config["model_name"] == "Mine"
+    assert written.config["resources"] == {"accelerator": "H100:2", "use_gpu": True}
+    assert written.config["environment_variables"]["TRTLLM_ENABLE_PDL"] == "1"
+    assert written.config["runtime"] == {"predict_concurrency": 7}
+    assert written.metadata["example_model_input"] == {"prompt": "x"}
+    assert written.metadata["tags"] == ["a"]
+    assert written.metadata["tensor_parallelism"] == 2
+
+
+def add_model(hub: HubServer) -> None:
+    config = json.dumps(llama()).encode()
+    hub.add("org/model", {"config.json": config, "model.safetensors": b"w", **TOKENIZER})
