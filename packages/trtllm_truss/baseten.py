@@ -14,6 +14,7 @@ from typing import Any
 
 from trtllm_truss.artifacts.listing import Source
 from trtllm_truss.artifacts.open_repository import is_remote, other_revision
+from trtllm_truss.builder.sources import CheckpointSource
 from trtllm_truss.engines.accelerators import accelerator_of, parse_accelerator
 from trtllm_truss.engines.capacity import Capacity
 from trtllm_truss.engines.concurrency import (
@@ -27,6 +28,7 @@ from trtllm_truss.serving.preflight import SLOW_BYTES_PER_S, supervised_limits
 from trtllm_truss.serving.repositories import EngineRepository, TokenizerRepository
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.mounts import Mount
+from trtllm_truss.text.tokenizer_selection import select_tokenizer
 
 _STARTUP_S = 1800
 _LONGEST_STARTUP_S = 3000
@@ -83,6 +85,36 @@ def needs_of(
         found.append(
             Need("tokenizer_repository", names[1], revision, source, tuple(tokenizer.paths()))
         )
+    return found
+
+
+def needs_of_build(
+    settings: Settings, checkpoint: CheckpointSource, tokenizer: TokenizerRepository | None
+) -> list[Need]:
+    """Return what a build in the server reads of the checkpoint's repository and the tokenizer's.
+
+    Raises:
+        ArtifactError: the tokenizer is missing or not trusted.
+    """
+    build, with_code = settings.build, settings.trust_remote_code
+    assert build is not None, "the settings name a build"
+    paths = {*checkpoint.paths(with_code=with_code)}
+    if tokenizer is None and settings.tokenizer_repository is None:
+        sizes = checkpoint.source.listing().sizes
+        paths |= {*select_tokenizer(sizes, trust_remote_code=with_code)}
+    found = [
+        Need(
+            "build.checkpoint_repository",
+            build.checkpoint_repository,
+            build.checkpoint_revision,
+            checkpoint.source,
+            tuple(sorted(paths)),
+        )
+    ]
+    if tokenizer is not None:
+        name, revision = settings.tokenizer_repository or "", settings.tokenizer_revision
+        own = tuple(tokenizer.paths())
+        found.append(Need("tokenizer_repository", name, revision, tokenizer.source, own))
     return found
 
 

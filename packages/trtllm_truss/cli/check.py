@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_truss.artifacts.open_repository import is_remote
-from trtllm_truss.baseten import ConcurrencyTarget, Need, check_keys, needs_of
+from trtllm_truss.baseten import (
+    ConcurrencyTarget,
+    Need,
+    check_keys,
+    needs_of,
+    needs_of_build,
+)
 from trtllm_truss.builder.jobs import prepare_build
 from trtllm_truss.cli.common import add_truss_options
 from trtllm_truss.cli.output import report, write
@@ -95,6 +101,8 @@ def examine(truss: Path, config: Path | None) -> Report:
     try:
         if settings.engine_repository is None:
             job = prepare_build(settings, host, environment.hf_access_token)
+            source_needs = needs_of_build(settings, job.source, None)
+            findings += check_keys(content, settings, None, source_needs, None)
             return Report([*facts, *job.estimate.sentences], findings)
         needs: list[Need] = []
         engine = _describe(settings, environment, host, findings, needs)

@@ -278,7 +278,8 @@ class Settings(Strict):
         validate_default=True,
         description="The repository of an engine, flat or in LMI's layout, or of a checkpoint: "
         "`org/name` on Hugging Face, `s3://bucket/prefix`, a local folder (`/…`, `./…`, `~/…`), or "
-        "`package://NAME`, the folder of an installed Python package. Required without `build`.",
+        "`package://NAME`, the folder of an installed Python package, or a source that "
+        "`weights` or `bdn.mounts` delivers. Required without `build`.",
     )
     engine_revision: Repository | None = Field(
         None, description="Branch, tag or commit of engine_repository; null is the main branch."

@@ -17,7 +17,7 @@ S3_SECRET = "aws_credentials"  # noqa: S105 - the secret's name
 _FOLDERS = {
     "engine_repository": "/models/engine",
     "tokenizer_repository": "/models/tokenizer",
-    "checkpoint_repository": "/models/checkpoint",
+    "build.checkpoint_repository": "/models/checkpoint",
 }
 _DISTRIBUTION = "trtllm-truss"
 _PIN = re.compile(r"truss\s*==\s*([0-9][0-9a-z.]*)\s*;")

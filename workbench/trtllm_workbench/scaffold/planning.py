@@ -10,9 +10,15 @@ from typing import Any
 from trtllm_truss.artifacts.listing import Source
 from trtllm_truss.artifacts.open_repository import is_on_hub, is_remote
 from trtllm_truss.artifacts.s3 import S3
-from trtllm_truss.baseten import ConcurrencyTarget, Need, needs_of, startup_threshold_s
+from trtllm_truss.baseten import (
+    ConcurrencyTarget,
+    Need,
+    needs_of,
+    needs_of_build,
+    startup_threshold_s,
+)
 from trtllm_truss.builder.jobs import prepare_build
-from trtllm_truss.builder.sources import CheckpointSource, find_checkpoint
+from trtllm_truss.builder.sources import find_checkpoint
 from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.accelerators import (
     accelerator_of,
@@ -34,7 +40,7 @@ from trtllm_truss.serving.preflight import (
     open_tokenizer,
     own_tokenizer_paths,
 )
-from trtllm_truss.serving.repositories import EngineRepository, TokenizerRepository
+from trtllm_truss.serving.repositories import EngineRepository
 from trtllm_truss.settings.loading import Environment, parse_settings
 from trtllm_truss.settings.model import PLATFORM_KEYS, Settings
 from trtllm_truss.text.tokenizer_selection import select_tokenizer
@@ -223,7 +229,7 @@ def _plan_build(
         wish,
         _with_degree(metadata, where.degree),
         environment,
-        _needs_of_build(settings, checkpoint, tokenizer, names),
+        needs_of_build(settings, checkpoint, tokenizer),
         kind="a TensorRT-LLM engine that the Truss builds when it starts",
         runtime=runtime,
         place=where,
@@ -233,26 +239,6 @@ def _plan_build(
             "repository of yours, from which later starts fetch it."
         ],
     )
-
-
-def _needs_of_build(
-    settings: Settings,
-    checkpoint: CheckpointSource,
-    tokenizer: TokenizerRepository | None,
-    names: Iterable[str],
-) -> list[Need]:
-    build = settings.build
-    assert build is not None
-    own = [] if tokenizer else [*names]
-    paths = tuple({*checkpoint.paths(with_code=settings.trust_remote_code), *own})
-    repository, revision = build.checkpoint_repository, build.checkpoint_revision
-    needs = [Need("checkpoint_repository", repository, revision, checkpoint.source, paths)]
-    if tokenizer is not None:
-        repository, revision = settings.tokenizer_repository or "", settings.tokenizer_revision
-        needs.append(
-            Need("tokenizer_repository", repository, revision, tokenizer.source, tuple(names))
-        )
-    return needs
 
 
 def _plan(
@@ -309,11 +295,9 @@ def _plan(
 def _pinned(metadata: dict[str, Any], revisions: Mapping[str, str]) -> dict[str, Any]:
     """Name the delivered commit for each repository, so that every place serves the same files."""
     for setting, commit in revisions.items():
-        key = setting.replace("repository", "revision")
-        if setting in metadata:
-            metadata = {**metadata, key: commit}
-        else:
-            metadata = {**metadata, "build": {**metadata["build"], key: commit}}
+        section, _, key = setting.replace("repository", "revision").rpartition(".")
+        change = {section: {**metadata[section], key: commit}} if section else {key: commit}
+        metadata = {**metadata, **change}
     return metadata
 
 
