@@ -43,19 +43,19 @@ OFFERED = {
         "triton.model_repository",
     },
     "scaffold": {
-        *("errors", "releases", "settings", "artifacts", "text", "builder", "serving"),
+        *("errors", "releases", "settings", "artifacts", "text", "builder", "serving", "baseten"),
         *("engines", "engines.checkpoint", "engines.compatibility", "configuration", ""),
     },
-    "console": {"errors", "guard"},
+    "console": {"errors", "guard", "status"},
     "selftest": {
         *("errors", "releases", "request_fields", "settings", "processes", "machine", "text"),
         *("engines", "engines.checkpoint", "engines.compatibility", "configuration", ""),
         *("triton.protobuf", "triton.model_repository", "triton.client", "triton.server"),
-        *("builder", "builder.run", "serving"),
+        *("builder", "builder.run", "serving", "status"),
     },
     "cli": {
         *("errors", "printable", "settings", "guard", "processes", "machine", "triton.server"),
-        *("engines", "engines.compatibility", "builder", "configuration", "cli"),
+        *("engines", "engines.compatibility", "builder", "configuration", "cli", "status"),
     },
 }
 """The parts of the server that each part of the workbench uses.
