@@ -35,8 +35,8 @@ class Server:
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         self.heads.append(head)
-        (length,) = [int(line.split(": ")[1]) for line in head.splitlines()
-                     if line.lower().startswith("content-length")]  # fmt: skip
+        length = sum(int(line.split(": ")[1]) for line in head.splitlines()
+                     if line.lower().startswith("content-length"))  # fmt: skip
         self.bodies.append(await reader.readexactly(length))
         writer.write(self.reply)
         if self.stays:
