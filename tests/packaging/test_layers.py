@@ -46,7 +46,7 @@ OFFERED = {
         *("errors", "releases", "settings", "artifacts", "text", "builder", "serving", "baseten"),
         *("engines", "engines.checkpoint", "engines.compatibility", "configuration", ""),
     },
-    "console": {"errors", "guard", "status"},
+    "console": {"errors", "guard", "status", "triton.server"},
     "selftest": {
         *("errors", "releases", "request_fields", "settings", "processes", "machine", "text"),
         *("engines", "engines.checkpoint", "engines.compatibility", "configuration", ""),

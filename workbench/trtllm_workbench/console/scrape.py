@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-_SAMPLE = re.compile(
-    r"^((?:trtllm_truss|nv_trt_llm_kv_cache)_\w+)(?:\{(.*)\})? (\d+(?:\.\d+)?(?:e[-+]?\d+)?)$",
-    re.MULTILINE,
-)
-_LABEL = re.compile(r'(\w+)="([^"]*)"')
+from trtllm_truss.triton.server.metrics import parse_metrics
+
 _PREFIX = "trtllm_truss_"
 _TRITON_BLOCKS = "nv_trt_llm_kv_cache_block_metrics"
 _QUANTILES = (50, 90, 99)
@@ -50,20 +47,18 @@ class Scrape:
 
 
 def parse_scrape(page: str, at_s: float) -> Scrape:
-    """Read a page in Prometheus's text format; missing figures are 0."""
+    """Read a page in Prometheus's text format; missing figures, or all of no such page, are 0."""
     values: dict[str, float] = {}
     histograms: dict[str, dict[float, float]] = {}
     blocks: dict[str, float] = {}
-    for name, labels, text in _SAMPLE.findall(page):
-        value = float(text)
-        if name.endswith("_bucket"):
-            bound = float(dict(_LABEL.findall(labels))["le"])
-            histograms.setdefault(name, {})[bound] = value
-        elif name == _TRITON_BLOCKS:
-            kind = dict(_LABEL.findall(labels)).get("kv_cache_block_type", "")
-            blocks[kind] = blocks.get(kind, 0.0) + value
-        else:
+    for name, labels, value in _samples(page):
+        if name.startswith(_PREFIX) and "le" in labels:
+            histograms.setdefault(name, {})[float(labels["le"])] = value
+        elif name.startswith(_PREFIX):
             values[name.removeprefix(_PREFIX)] = value
+        elif name == _TRITON_BLOCKS:
+            kind = labels.get("kv_cache_block_type", "")
+            blocks[kind] = blocks.get(kind, 0.0) + value
     kv_share, kv_is_reserved = _kv_share(blocks, values)
     return Scrape(
         at_s=at_s,
@@ -77,6 +72,19 @@ def parse_scrape(page: str, at_s: float) -> Scrape:
         kv_share=kv_share,
         kv_is_reserved=kv_is_reserved,
     )
+
+
+def _samples(page: str) -> list[tuple[str, Mapping[str, str], float]]:
+    try:
+        families = parse_metrics(page)
+    except ValueError:
+        return []
+    return [
+        (sample.name, sample.labels, sample.value)
+        for family in families
+        for sample in family.samples
+        if math.isfinite(sample.value)
+    ]
 
 
 def percentiles_ms(before: Buckets, after: Buckets) -> dict[str, float] | None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import http.client
 import json
-import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from trtllm_truss.triton.server.metrics import parse_metrics
 from trtllm_truss.triton.server.ports import LOOPBACK
 
 PREDICT = "/v1/models/model:predict"
@@ -144,10 +144,11 @@ class Api:
             LookupError: the page lacks the metric.
         """
         page = self.get("/metrics/").text
-        values = re.findall(rf"^{name}(?:\{{[^}}]*\}})? (\S+)", page, re.MULTILINE)
+        samples = (sample for family in parse_metrics(page) for sample in family.samples)
+        values = [sample.value for sample in samples if sample.name == name]
         if not values:
             raise LookupError(f"/metrics has no {name}")
-        return sum(map(float, values))
+        return sum(values)
 
     def is_ready(self) -> bool:
         """Return the result of the platform's health check."""
