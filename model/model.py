@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trtllm_truss.configuration import load_configuration
-from trtllm_truss.engines.compatibility.host import HostInfo
+from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.errors import ArtifactError, StartupError
 from trtllm_truss.guard.truss_application import guard_application
 from trtllm_truss.guard.truss_watcher import replace_watcher

@@ -17,14 +17,9 @@ from trtllm_truss.artifacts.open_repository import is_remote, other_revision
 from trtllm_truss.builder.sources import CheckpointSource
 from trtllm_truss.engines.accelerators import accelerator_of, parse_accelerator
 from trtllm_truss.engines.capacity import Capacity
-from trtllm_truss.engines.concurrency import (
-    batch_size,
-    kv_cache_tokens,
-    scheduler_count,
-)
 from trtllm_truss.engines.diagnostics import Diagnostic, error, shortlist, warning
-from trtllm_truss.engines.inspection import EngineDescription
-from trtllm_truss.serving.preflight import SLOW_BYTES_PER_S, supervised_limits
+from trtllm_truss.engines.engine import SLOW_BYTES_PER_S, Engine
+from trtllm_truss.serving.preflight import supervised_limits
 from trtllm_truss.serving.repositories import EngineRepository, TokenizerRepository
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.mounts import Mount
@@ -64,7 +59,7 @@ class Need:
 def needs_of(
     settings: Settings,
     engine: EngineRepository,
-    described: EngineDescription | None,
+    described: Engine,
     tokenizer: TokenizerRepository | None,
 ) -> list[Need]:
     """Return what serving reads of the engine's repository and of the tokenizer's.
@@ -131,16 +126,14 @@ class ConcurrencyTarget:
     reason: str
 
     @classmethod
-    def of(
-        cls, settings: Settings, engine: EngineDescription, capacity: Capacity | None
-    ) -> ConcurrencyTarget:
+    def of(cls, settings: Settings, engine: Engine, capacity: Capacity | None) -> ConcurrencyTarget:
         """Return the requests of usual length that the engine runs at once.
 
         An engine that overcommits its KV cache would pause those beyond it.
         """
-        schedulers = scheduler_count(settings, engine)
-        slots = batch_size(settings, engine) * schedulers
-        tokens = kv_cache_tokens(settings, engine, capacity)
+        schedulers = engine.scheduler_count(settings)
+        slots = engine.batch_size(settings) * schedulers
+        tokens = engine.kv_cache_tokens(settings, capacity)
         if tokens is None:
             return cls(slots, f"the engine's batch of {slots}")
         each = min(_USUAL_TOKENS, engine.max_sequence_tokens)
@@ -164,9 +157,7 @@ def predict_concurrency(target: ConcurrencyTarget | None) -> int:
     return max(_PREDICT_CONCURRENCY, target.requests if target else 0)
 
 
-def startup_threshold_s(
-    settings: Settings, engine: EngineDescription | None, downloaded_bytes: int
-) -> int:
+def startup_threshold_s(settings: Settings, engine: Engine | None, downloaded_bytes: int) -> int:
     """Return `startup_threshold_seconds`: longer than our own limits, so that they report first.
 
     Args:
@@ -183,7 +174,7 @@ def startup_threshold_s(
 def check_keys(
     config: Mapping[str, Any],
     settings: Settings,
-    engine: EngineDescription | None,
+    engine: Engine | None,
     needs: Iterable[Need],
     target: ConcurrencyTarget | None,
 ) -> Iterator[Diagnostic]:
@@ -268,7 +259,7 @@ def _check_delivery(need: Need, settings: Settings, blocked: bool) -> Iterator[D
 def _check_startup(
     runtime: Mapping[str, Any],
     settings: Settings,
-    engine: EngineDescription | None,
+    engine: Engine | None,
     downloaded_bytes: int,
 ) -> Iterator[Diagnostic]:
     threshold_s = _section(runtime, "health_checks").get("startup_threshold_seconds") or _STARTUP_S
@@ -289,9 +280,7 @@ def _check_startup(
     )
 
 
-def _longest_start_s(
-    settings: Settings, engine: EngineDescription | None, downloaded_bytes: int
-) -> float:
+def _longest_start_s(settings: Settings, engine: Engine | None, downloaded_bytes: int) -> float:
     limits = settings.serving if engine is None else supervised_limits(settings.serving, engine)
     return limits.start_timeout_s + downloaded_bytes / SLOW_BYTES_PER_S
 

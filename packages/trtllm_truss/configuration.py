@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from trtllm_truss.engines.compatibility.host import HostInfo
+from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.machine.runtime import find_runtime
 from trtllm_truss.settings.loading import parse_settings

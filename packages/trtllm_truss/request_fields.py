@@ -22,7 +22,7 @@ Ids = tuple[int, ...]
 Effect = Literal["temperature", "limit", "penalty", "end", "beams", "seed"]
 
 COMPILED, CPU, LLM_API = "tensorrtllm", "openvino_genai", "llm_api"
-"""Backends, the values of `EngineKind`."""
+"""Backends, those of `engines.kinds.KINDS`."""
 ENGINES = {
     COMPILED: "a compiled engine",
     CPU: "the CPU engine",

@@ -18,7 +18,7 @@ from tests.support.paths import ROOT
 
 from trtllm_truss.artifacts import checksums
 from trtllm_truss.artifacts.open_repository import open_repository
-from trtllm_truss.engines.compatibility.host import HostInfo
+from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.manifest import Manifest, record_files, write_manifest
 from trtllm_truss.errors import ArtifactError, StartupError
 from trtllm_truss.serving.mounted_files import MountedFiles

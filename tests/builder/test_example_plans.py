@@ -10,7 +10,7 @@ from tests.support.paths import ROOT
 
 from trtllm_truss.builder.families import Target
 from trtllm_truss.builder.plan import Plan, plan_build
-from trtllm_truss.engines.compatibility.host import HostInfo
+from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.model_config import parse_checkpoint
 from trtllm_truss.settings.loading import parse_settings
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import yaml
 from tests.engines.checkpoint.checkpoints import GB, listing, llama
+from tests.support.inspection import inspect_config
 from tests.support.paths import ROOT
 from tools.docs.assumptions import checkpoint_assumptions, engine_assumptions
 from tools.docs.llm_api import llm_api_tables
 from tools.docs.tables import fill
 
 from trtllm_truss.configuration import load_configuration
-from trtllm_truss.engines.checkpoint.arguments import completed
-from trtllm_truss.engines.compatibility.check import check_compatibility
-from trtllm_truss.engines.compatibility.host import HostInfo
-from trtllm_truss.engines.inspection import inspect_config
+from trtllm_truss.engines.compatibility import check_compatibility
+from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.engines.kinds import completed
 from trtllm_truss.serving.preflight import cache_capacity
 
 PAGE = ROOT / "docs/llm-api.md"

@@ -6,19 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.engines.engine_configs import Json, listing, new_config, old_config
+from tests.support.inspection import inspect_config
 
 from trtllm_truss.engines.capacity import (
     CacheKnobs,
-    CacheShape,
     Capacity,
     free_after_weights,
     kv_cache_capacity,
 )
-from trtllm_truss.engines.concurrency import kv_cache_tokens
-from trtllm_truss.engines.config_schemas import parse_config
+from trtllm_truss.engines.compiled.config_schemas import parse_config
+from trtllm_truss.engines.compiled.engine import cache_shape
+from trtllm_truss.engines.compiled.tensorrt_llm_config import EngineConfig
 from trtllm_truss.engines.diagnostics import Severity
-from trtllm_truss.engines.inspection import inspect_config
-from trtllm_truss.engines.tensorrt_llm_config import EngineConfig
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.loading import parse_settings
 from trtllm_truss.settings.runtime import RuntimeOptions
@@ -76,7 +75,7 @@ GOLDEN = [
 
 
 def bytes_per_token(config: EngineConfig) -> int:
-    return CacheShape.of_engine(config).bytes_per_token
+    return cache_shape(config).bytes_per_token
 
 
 @pytest.mark.parametrize(("model", "tp", "pp", "half", "byte"), GOLDEN)
@@ -101,16 +100,13 @@ def test_layers_without_attention_take_no_cache() -> None:
     content["pretrained_config"]["layer_types"] = ["recurrent", "recurrent", "attention"]
     assert bytes_per_token(parse_config(content)) == 2 * 8 * 8 * 128 * 2
     content["pretrained_config"]["layer_types"] = ["recurrent"]
-    assert (
-        kv_cache_capacity(CacheShape.of_engine(parse_config(content)), CacheKnobs(), 10 * GB)
-        is None
-    )
+    assert kv_cache_capacity(cache_shape(parse_config(content)), CacheKnobs(), 10 * GB) is None
 
 
 def capacity(free_bytes: int = 20 * GB, **runtime: bool | int | float | str | None) -> Capacity:
     config = parse_config(new_config())
     measured = kv_cache_capacity(
-        CacheShape.of_engine(config),
+        cache_shape(config),
         CacheKnobs.from_runtime(RuntimeOptions.parse(runtime)),
         free_bytes,
     )
@@ -162,8 +158,8 @@ def test_admission_believes_the_smaller_of_two_knobs() -> None:
     engine = inspect_config(content, listing(content))
     config = {"model_metadata": {"engine_repository": "org/engine", "runtime": both}}
     given = parse_settings(config)
-    assert kv_cache_tokens(given, engine, capacity(**both)) == capacity(**both).tokens == 76_288
-    assert kv_cache_tokens(given, engine, None) == 1_000_000
+    assert engine.kv_cache_tokens(given, capacity(**both)) == capacity(**both).tokens == 76_288
+    assert engine.kv_cache_tokens(given, None) == 1_000_000
 
 
 def test_a_low_limit_of_tokens_is_reported() -> None:
@@ -252,7 +248,7 @@ def test_accepted_caches_hold_one_sequence_and_fit(
     content = new_config(tp=tp, pp=pp, kv_cache=kv_cache, max_seq_len=max_seq_len, **MODELS[model])
     content["build_config"]["plugin_config"]["tokens_per_block"] = block
     knobs = CacheKnobs(free_fraction=fraction, max_tokens=max_tokens)
-    measured = kv_cache_capacity(CacheShape.of_engine(parse_config(content)), knobs, free_bytes)
+    measured = kv_cache_capacity(cache_shape(parse_config(content)), knobs, free_bytes)
     assert measured is not None
     if any(diagnostic.severity is Severity.ERROR for diagnostic in measured.diagnostics):
         return

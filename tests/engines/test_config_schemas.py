@@ -14,9 +14,9 @@ from tests.engines.engine_configs import (
     new_config,
     old_config,
 )
+from tests.support.inspection import inspect_config
 
-from trtllm_truss.engines.config_schemas import parse_config
-from trtllm_truss.engines.inspection import inspect_config
+from trtllm_truss.engines.compiled.config_schemas import parse_config
 from trtllm_truss.engines.versions import image_for
 from trtllm_truss.errors import ArtifactError
 

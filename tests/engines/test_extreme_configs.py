@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from tests.engines.checkpoint.checkpoints import complete, listing, llama, settings_for
 from tests.engines.engine_configs import Json, new_config, old_config, rank_names
+from tests.support.inspection import inspect_config
 
-from trtllm_truss.engines.checkpoint.arguments import completed
-from trtllm_truss.engines.compatibility.check import check_compatibility
-from trtllm_truss.engines.compatibility.host import HostInfo
-from trtllm_truss.engines.inspection import inspect_config
+from trtllm_truss.engines.compatibility import check_compatibility
+from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.engines.kinds import completed
 from trtllm_truss.engines.model_config import parse_checkpoint
 from trtllm_truss.errors import ArtifactError, TrussError
 from trtllm_truss.serving.preflight import cache_capacity

@@ -19,15 +19,13 @@ from tests.engines.engine_configs import (
     old_config,
     rank_names,
 )
+from tests.support.inspection import inspect_config
 
-from trtllm_truss.engines.inspection import (
-    EngineDescription,
-    EngineKind,
-    inspect_config,
-    inspect_engine,
-)
-from trtllm_truss.engines.rank_files import opened_ranks
-from trtllm_truss.engines.tensorrt_llm_config import Parallelism
+from trtllm_truss.engines.compiled.engine import CompiledEngine
+from trtllm_truss.engines.compiled.rank_files import opened_ranks
+from trtllm_truss.engines.compiled.tensorrt_llm_config import Parallelism
+from trtllm_truss.engines.cpu.engine import CpuEngine
+from trtllm_truss.engines.inspection import inspect_engine
 from trtllm_truss.errors import ArtifactError
 
 
@@ -61,7 +59,7 @@ def test_tensorrt_llm_folder(tmp_path: Path) -> None:
     write_engine(tmp_path, new_config(tp=2, pp=2))
     engine = inspect_engine(tmp_path)
     assert engine.folder == tmp_path
-    assert engine.kind is EngineKind.TENSORRT_LLM
+    assert engine.backend == "tensorrtllm"
     assert (engine.tensor_parallelism, engine.pipeline_parallelism) == (2, 2)
     assert (engine.max_batch_size, engine.max_beam_width) == (2048, 1)
     assert engine.rank_files is not None
@@ -92,14 +90,14 @@ def test_cpu_folders(tmp_path: Path) -> None:
     (openvino / "config.json").write_text('{"max_position_embeddings": 2048}')
     for folder in (gguf, openvino):
         engine = inspect_engine(folder)
-        assert engine.kind is EngineKind.CPU
+        assert engine.backend == "openvino_genai"
         assert (engine.max_sequence_tokens, engine.max_input_tokens) == (2048, 2047)
-        assert engine.config is engine.rank_files is None
+        assert type(engine) is CpuEngine
 
 
 def test_a_listing_describes_an_engine() -> None:
     engine = inspect_config(new_config(), listing(new_config()))
-    assert type(engine) is EngineDescription
+    assert type(engine) is CompiledEngine
     assert engine.rank_files is not None
     assert engine.rank_files.largest_rank_bytes == ENGINE_BYTES
 
@@ -181,8 +179,7 @@ def test_repositories_without_an_engine(files: list[tuple[str, int]], words: str
 
 
 def test_a_gguf_engine_cannot_be_inspected_by_its_listing() -> None:
-    with pytest.raises(ArtifactError, match="fetch the file and inspect it"):
-        inspect_config({}, [("a.gguf", 9)])
+    assert not inspect_config({}, [("a.gguf", 9)]).is_described
 
 
 def test_unreadable_folders(tmp_path: Path) -> None:

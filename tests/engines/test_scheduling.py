@@ -7,20 +7,20 @@ from typing import Any
 import pytest
 from tests.engines.checkpoint.checkpoints import settings_for
 from tests.engines.engine_configs import config_0_9, listing, new_config
+from tests.support.inspection import inspect_config
 
-from trtllm_truss.engines.checkpoint.arguments import completed
-from trtllm_truss.engines.concurrency import overcommits
-from trtllm_truss.engines.inspection import EngineDescription, EngineKind, inspect_config
-from trtllm_truss.engines.scheduling import check_scheduling, max_stream_tokens, scheduling_of
+from trtllm_truss.engines.compiled.checks import check_compiled
+from trtllm_truss.engines.cpu.engine import CpuEngine
+from trtllm_truss.engines.engine import Engine
+from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.engines.kinds import completed
 
 MAX, SURE = "max_utilization", "guaranteed_no_evict"
 ENCODER = {"encoder_model_path": "/encoder"}
-CPU = EngineDescription(
-    kind=EngineKind.CPU, max_sequence_tokens=9, max_input_tokens=8, max_batch_size=1
-)
+CPU = CpuEngine(max_sequence_tokens=9, max_input_tokens=8, max_batch_size=1)
 
 
-def engine(content: dict[str, Any] | None = None, *, paged: bool = True) -> EngineDescription:
+def engine(content: dict[str, Any] | None = None, *, paged: bool = True) -> Engine:
     content = content or new_config()
     if "build_config" in content:
         content["build_config"]["plugin_config"]["use_paged_context_fmha"] = paged
@@ -44,13 +44,13 @@ def engine(content: dict[str, Any] | None = None, *, paged: bool = True) -> Engi
     ],
 )
 def test_chunks_decide_the_policy_unless_it_is_set(
-    described: EngineDescription, runtime: dict[str, Any], policy: str, chunked: bool
+    described: Engine, runtime: dict[str, Any], policy: str, chunked: bool
 ) -> None:
     settings = settings_for(runtime=runtime)
-    scheduling = scheduling_of(settings.runtime, described)
+    scheduling = described.scheduling(settings.runtime)
     assert (scheduling.policy, scheduling.chunked_context) == (policy, chunked)
     is_meant = described is not CPU or "batch_scheduler_policy" in runtime
-    assert overcommits(settings, described) is (is_meant and policy == MAX)
+    assert described.overcommits(settings) is (is_meant and policy == MAX)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,11 @@ def test_streams_that_could_be_evicted_are_limited(
     settings = settings_for(runtime=runtime)
     described = completed(engine(paged=paged), settings)
     assert described.max_sequence_tokens == 8192
-    assert max_stream_tokens(settings.runtime, described) == limit
-    found = list(check_scheduling(settings.runtime, described))
+    assert described.max_stream_tokens(settings.runtime) == limit
+    found = [
+        one
+        for one in check_compiled(described, settings.runtime, HostInfo())
+        if one.code in ("streams_limited", "policy_unsupported")
+    ]
     assert [finding.code for finding in found] == codes
     assert all("batch_scheduler_policy is max_utilization" in one.message for one in found)

@@ -10,10 +10,10 @@ import pytest
 import yaml
 from pydantic import BaseModel
 from tests.engines.checkpoint.checkpoints import listing, llama
+from tests.support.inspection import inspect_config
 from tests.support.paths import ROOT
 
-from trtllm_truss.engines.checkpoint.arguments import completed
-from trtllm_truss.engines.inspection import inspect_config
+from trtllm_truss.engines.kinds import completed
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.build import Build

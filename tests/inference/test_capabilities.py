@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.engines.checkpoint.checkpoints import listing, llama, settings_for
+from tests.support.inspection import inspect_config
 
-from trtllm_truss.engines.checkpoint.adapters import Adapter
-from trtllm_truss.engines.checkpoint.arguments import completed
-from trtllm_truss.engines.inspection import Engine, inspect_config
+from trtllm_truss.engines.adapter import Adapter
+from trtllm_truss.engines.engine import Engine
+from trtllm_truss.engines.kinds import completed
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.inference.admission import Admission
 from trtllm_truss.inference.capabilities import Capabilities, validate_capabilities
@@ -24,9 +24,7 @@ SQL = Adapter(8, frozenset({"attn_q"}))
 
 def engine_for(settings: Settings, version: str = "1.2.1") -> Engine:
     described = inspect_config(llama(), listing())
-    known = {field.name: getattr(described, field.name) for field in fields(described)}
-    engine = Engine(folder=Path("m"), tokenizer_folder=Path("m"), **known)
-    return completed(engine, settings, version, [SQL] * len(settings.lora_adapters))
+    return completed(described, settings, version, [SQL] * len(settings.lora_adapters))
 
 
 def capabilities(version: str = "1.2.1", **metadata: Any) -> Capabilities:

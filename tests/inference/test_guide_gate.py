@@ -10,11 +10,15 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from tests.engines.checkpoint.checkpoints import listing as checkpoint_listing
+from tests.engines.checkpoint.checkpoints import llama
+from tests.engines.engine_configs import listing, new_config
 from tests.support.fake_engine import ENGINE
+from tests.support.inspection import inspect_config
 from tests.support.paths import SUPPORT
 from tests.support.waiting import until
 
-from trtllm_truss.engines.inspection import EngineKind
+from trtllm_truss.engines.engine import Engine
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest, QueueFull
 from trtllm_truss.guides import validator as validator_module
 from trtllm_truss.guides.kept import KeptGuides
@@ -36,6 +40,10 @@ def check() -> Iterator[GuideValidator]:
     check.close()
 
 
+COMPILED = inspect_config(new_config(), listing(new_config()))
+CHECKPOINT = inspect_config(llama(), checkpoint_listing())
+
+
 def asks_for(order: str) -> GenerationRequest:
     names = {"guide": "response_format"}
     return GenerationRequest(prompt="Hi", max_tokens=5, guide=Guide("regex", order), names=names)
@@ -45,20 +53,20 @@ async def plan(
     tokenizer: TextTokenizer,
     check: GuideValidator,
     request: GenerationRequest,
-    kind: EngineKind = EngineKind.CPU,
+    engine: Engine = ENGINE,
 ) -> PreparedRequest:
-    engine, capabilities = replace(ENGINE, kind=kind), Capabilities(guides=True)
+    capabilities = Capabilities(guides=True)
     preprocessor = Preprocessor(engine, tokenizer, capabilities, GuideGate(check))
     return (await preprocessor.prepare(request, map(str, count())))[0]
 
 
-@pytest.mark.parametrize("kind", EngineKind)
+@pytest.mark.parametrize("engine", [COMPILED, CHECKPOINT, ENGINE])
 async def test_only_the_cpu_engine_gets_the_size_of_a_checked_guide(
-    tokenizer: TextTokenizer, check: GuideValidator, kind: EngineKind
+    tokenizer: TextTokenizer, check: GuideValidator, engine: Engine
 ) -> None:
-    sent = (await plan(tokenizer, check, asks_for("follow"), kind)).engine_request
+    sent = (await plan(tokenizer, check, asks_for("follow"), engine)).engine_request
     assert sent.guide == Guide("regex", "follow")
-    assert (sent.guide_bytes is not None) == (kind is EngineKind.CPU)
+    assert (sent.guide_bytes is not None) == (engine is ENGINE)
 
 
 async def test_an_invalid_guide_is_a_caller_error(
@@ -140,28 +148,28 @@ async def test_a_guide_too_large_for_the_rest_of_the_budget_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("kind", "backend", "version", "keeps"),
+    ("engine", "backend", "version", "keeps"),
     [
-        (EngineKind.TENSORRT_LLM, "xgrammar", "0.21.0", True),
-        (EngineKind.TENSORRT_LLM, "xgrammar", "1.0.0", True),
-        (EngineKind.TENSORRT_LLM, "xgrammar", None, True),
-        (EngineKind.TENSORRT_LLM, "xgrammar", "1.2.1", False),
-        (EngineKind.LLM_API, "xgrammar", "1.0.0", True),
-        (EngineKind.LLM_API, "llguidance", "1.0.0", False),
-        (EngineKind.CPU, None, None, False),
+        (COMPILED, "xgrammar", "0.21.0", True),
+        (COMPILED, "xgrammar", "1.0.0", True),
+        (COMPILED, "xgrammar", None, True),
+        (COMPILED, "xgrammar", "1.2.1", False),
+        (CHECKPOINT, "xgrammar", "1.0.0", True),
+        (CHECKPOINT, "llguidance", "1.0.0", False),
+        (ENGINE, None, None, False),
     ],
 )
 def test_only_engines_that_free_no_guides_have_a_budget(
-    kind: EngineKind, backend: str | None, version: str | None, keeps: bool
+    engine: Engine, backend: str | None, version: str | None, keeps: bool
 ) -> None:
     arguments = {"guided_decoding_backend": backend}
-    engine = replace(ENGINE, kind=kind, llm_args=arguments if kind is EngineKind.LLM_API else None)
+    of_checkpoint = engine is CHECKPOINT
+    engine = replace(engine, llm_args=arguments) if of_checkpoint else engine
     settings = Settings.model_validate(
-        {"engine_repository": "e", "runtime": arguments if kind is EngineKind.TENSORRT_LLM else {}}
+        {"engine_repository": "e", "runtime": arguments if engine is COMPILED else {}}
     )
     assert (kept_guides_for(engine, settings, version) is not None) == keeps
 
 
 def test_without_guided_decoding_there_is_no_validator() -> None:
-    engine = replace(ENGINE, kind=EngineKind.TENSORRT_LLM)
-    assert guide_check_for(engine, None, {}, 4.0) is None
+    assert guide_check_for(COMPILED, None, {}, 4.0) is None

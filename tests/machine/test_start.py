@@ -225,6 +225,7 @@ def served(environment_tree: ImageTree, tmp_path: Path) -> Iterator[ServerProces
         tmp_path / "repository",
         engine_dir=engine,
         backend="llm_api",
+        of_executor=False,
         max_batch_size=4,
         parameters={"tokenizer_dir": str(engine), "llm_args": json.dumps(LLM_ARGS)},
         tensorrt_llm_version="1.2.1",

@@ -20,7 +20,8 @@ LAYERS = [
         "status",
     ),
     *("settings", "guard"),
-    *("artifacts", "engines", "engines.checkpoint", "engines.compatibility", "guides", "processes"),
+    *("artifacts", "engines", "engines.compiled", "engines.checkpoint", "engines.cpu"),
+    *("guides", "processes"),
     "machine",
     *("triton.protobuf", "triton.model_repository", "triton.client", "triton.server"),
     *("hosts", "text", "tool_calls"),
@@ -44,18 +45,18 @@ OFFERED = {
     },
     "scaffold": {
         *("errors", "releases", "settings", "artifacts", "text", "builder", "serving", "baseten"),
-        *("engines", "engines.checkpoint", "engines.compatibility", "configuration", ""),
+        *("engines", "configuration", ""),
     },
     "console": {"errors", "guard", "status", "triton.server"},
     "selftest": {
         *("errors", "releases", "request_fields", "settings", "processes", "machine", "text"),
-        *("engines", "engines.checkpoint", "engines.compatibility", "configuration", ""),
+        *("engines", "engines.checkpoint", "configuration", ""),
         *("triton.protobuf", "triton.model_repository", "triton.client", "triton.server"),
         *("builder", "builder.run", "serving", "status"),
     },
     "cli": {
         *("errors", "printable", "settings", "guard", "processes", "machine", "triton.server"),
-        *("engines", "engines.compatibility", "builder", "configuration", "cli", "status"),
+        *("engines", "builder", "configuration", "cli", "status"),
     },
 }
 """The parts of the server that each part of the workbench uses.
@@ -66,6 +67,9 @@ request's way through the server: endpoints, protocols, inference, tools and gui
 """
 
 INDEPENDENT = [
+    {"engines.compiled", "engines.checkpoint"},
+    {"engines.compiled", "engines.cpu"},
+    {"engines.checkpoint", "engines.cpu"},
     {"triton", "text"},
     {"protocols", "inference"},
     {"protocols", "serving"},

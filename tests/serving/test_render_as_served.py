@@ -11,7 +11,7 @@ from tests.support.fake_tensorrtllm import write_engine
 from tests.support.paths import ROOT
 from tokenizers import Tokenizer, models
 
-from trtllm_truss.engines.compatibility.host import HostInfo
+from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.versions import IMAGES, PINNED_VERSION
 from trtllm_truss.errors import TritonError
 from trtllm_truss.serving.service import Service

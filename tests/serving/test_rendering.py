@@ -13,9 +13,8 @@ from tests.support.paths import ROOT
 from tokenizers import AddedToken, Tokenizer, models
 
 from trtllm_truss.configuration import load_configuration
-from trtllm_truss.engines.checkpoint.arguments import completed
-from trtllm_truss.engines.concurrency import first_beam_width, max_beam_width
 from trtllm_truss.engines.inspection import inspect_engine
+from trtllm_truss.engines.kinds import completed
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.inference.capabilities import Capabilities
 from trtllm_truss.serving.rendering import render_engine
@@ -122,7 +121,7 @@ def test_max_beam_width_defaults_to_the_engines(
     )
     _, parameters, _ = render(engine_folder, runtime)
 
-    assert max_beam_width(settings, inspect_engine(engine_folder)) == width
+    assert inspect_engine(engine_folder).beam_limit(settings) == width
     assert parameters["max_beam_width"] == str(width)
     assert "decoding_mode" not in parameters
     assert "max_beam_width" not in render(engine_folder, {}, "0.5.0")[1]
@@ -215,6 +214,6 @@ def test_old_releases_have_one_beam_unless_set(
     assert parameters["max_beam_width"] == str(width)
     metadata = {"engine_repository": str(folder), "runtime": runtime}
     settings, engine = parse_settings({"model_metadata": metadata}), inspect_engine(folder)
-    assert first_beam_width(settings, engine) == first
+    assert engine.first_beam_width(settings) == first
     capabilities = Capabilities.for_engine(settings, engine, None)
     assert capabilities.one_beam_width is (version == "0.9.0")

@@ -7,7 +7,8 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from trtllm_truss.engines.inspection import Engine, EngineKind
+from trtllm_truss.engines.cpu.engine import CpuEngine
+from trtllm_truss.engines.engine import Engine
 from trtllm_truss.errors import TrussError
 from trtllm_truss.inference.admission import Admission
 from trtllm_truss.inference.capabilities import Capabilities
@@ -22,8 +23,7 @@ from trtllm_truss.triton.client.request import CacheReport, EngineChunk, EngineR
 Step = str | list[int] | float | TrussError
 """A text or ids, sent at once; seconds of silence; or the error that ends the answer."""
 
-ENGINE = Engine(
-    kind=EngineKind.CPU,
+ENGINE = CpuEngine(
     max_sequence_tokens=100,
     max_input_tokens=99,
     max_batch_size=4,

@@ -15,9 +15,9 @@ from trtllm_truss.builder.commands import (
     wants_paged_context,
 )
 from trtllm_truss.builder.families import FAMILIES, Family, Target, find_family
-from trtllm_truss.engines.compatibility.gpus import MINIMUM_CAPABILITY
 from trtllm_truss.engines.gpus import ComputeCapability
 from trtllm_truss.engines.model_config import Checkpoint
+from trtllm_truss.engines.number_formats import MINIMUM_CAPABILITY
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.releases.facts import holds
 from trtllm_truss.settings.build import Build

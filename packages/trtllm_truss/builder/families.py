@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trtllm_truss.engines.accelerators import parse_accelerator
-from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.gpus import ComputeCapability
+from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.releases.tables import read_table
 from trtllm_truss.releases.versions import Release, release

@@ -27,7 +27,8 @@ import numpy as np
 from gguf.utility import LocalTensor, SafetensorsLocal
 from numpy.typing import NDArray
 
-from trtllm_truss.engines.model_config import CONFIG_FILE, Checkpoint, parse_checkpoint
+from trtllm_truss.engines.json_files import CONFIG_FILE
+from trtllm_truss.engines.model_config import Checkpoint, parse_checkpoint
 from trtllm_truss.errors import ArtifactError
 
 _DTYPES: dict[str, np.dtype[Any]] = {

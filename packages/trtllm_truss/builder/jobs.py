@@ -16,22 +16,20 @@ from trtllm_truss.builder.commands import (
     CPU_BLOCK,
     resolved_dtype,
     resolved_values,
-    wants_paged_context,
 )
 from trtllm_truss.builder.families import Family, Target, find_family
 from trtllm_truss.builder.plan import Plan, plan_build
 from trtllm_truss.builder.sources import CheckpointSource, Workspace, builds_folder, find_checkpoint
-from trtllm_truss.engines.capacity import CacheKnobs, CacheShape, Capacity, kv_cache_capacity
-from trtllm_truss.engines.compatibility.host import HostInfo
-from trtllm_truss.engines.model_config import Checkpoint
-from trtllm_truss.engines.tensorrt_llm_config import (
-    EngineConfig,
-    Limits,
-    Parallelism,
-    Plugins,
-    Quantization,
-    Shape,
+from trtllm_truss.engines.capacity import BITS as CACHE_BITS
+from trtllm_truss.engines.capacity import (
+    CacheKnobs,
+    CacheShape,
+    Capacity,
+    keys_and_values,
+    kv_cache_capacity,
 )
+from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.engines.model_config import Checkpoint
 from trtllm_truss.errors import BuildError, SettingsError
 from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.model import Settings
@@ -44,6 +42,7 @@ _QUANTIZED_BITS = {
 }
 _SCALE_BITS = 16
 _UNKNOWN_CONTEXT = 2048
+_BLOCK = "tokens_per_block"
 _GB = 1e9
 
 
@@ -97,7 +96,6 @@ def estimate_build(
     engine = math.ceil((tables * dtype_bits + matrices * _matrix_bits(build, dtype_bits)) / 8)
     rank = math.ceil(engine / ranks)
     free = None if target.memory_bytes is None else max(0, target.memory_bytes - rank)
-    config = expected_engine(settings, build, checkpoint, target)
     knobs = CacheKnobs.from_runtime(settings.runtime)
     return Estimate(
         checkpoint_bytes=math.ceil((tables + matrices) * _BITS.get(checkpoint.dtype, 16.0) / 8),
@@ -106,7 +104,7 @@ def estimate_build(
         gpu_bytes=target.memory_bytes,
         capacity=None
         if free is None
-        else kv_cache_capacity(CacheShape.of_engine(config), knobs, free),
+        else kv_cache_capacity(expected_cache(settings, build, checkpoint, target), knobs, free),
     )
 
 
@@ -121,57 +119,24 @@ def estimate_cpu_build(build: Build, checkpoint: Checkpoint, family: Family) -> 
     return Estimate(download, engine, engine, None, None)
 
 
-def expected_engine(
+def expected_cache(
     settings: Settings, build: Build, checkpoint: Checkpoint, target: Target
-) -> EngineConfig:
-    """Predict the engine's ``config.json``."""
+) -> CacheShape:
+    """Predict the shape of the engine's KV cache."""
     values = resolved_values(settings, build, checkpoint, target.release)
-    defaults = {
-        row.setting: default
+    row = next(
+        row
         for row in BUILD_FLAGS
-        if row.is_in(target.release) and (default := row.default(target.release))
-    }
-
-    def whole(name: str) -> int:
-        return int(str(values.get(name) or defaults[name]))
-
-    sequence = build.sequence_tokens or checkpoint.positions or _UNKNOWN_CONTEXT
-    tokens = values.get("max_num_tokens") or defaults.get("max_num_tokens")
-    return EngineConfig(
-        version=target.version,
-        assumed_version=target.version,
-        name=checkpoint.architecture,
-        recurrent=False,
-        parallelism=Parallelism(settings.tensor_parallelism, settings.pipeline_parallelism),
-        limits=Limits(
-            max_batch_size=whole("max_batch_size"),
-            max_beam_width=build.max_beam_width,
-            max_input_tokens=whole("max_input_len"),
-            max_sequence_tokens=sequence,
-            max_batch_tokens=None if tokens is None else int(str(tokens)),
-        ),
-        shape=Shape(
-            vocab_size=checkpoint.vocab_size,
-            heads=checkpoint.heads,
-            head_size=checkpoint.head_size,
-            kv_heads=(checkpoint.kv_heads,) * checkpoint.layers,
-        ),
-        quantization=Quantization(
-            dtype=resolved_dtype(build, checkpoint),
-            algorithm=build.quantization.method if build.quantization else None,
-            kv_cache=build.kv_cache_dtype.upper() if build.kv_cache_dtype else None,
-        ),
-        plugins=Plugins(
-            attention=True,
-            packed_input=True,
-            paged_kv_cache=True,
-            context_fmha=True,
-            paged_context_fmha=bool(build.use_paged_context_fmha or wants_paged_context(settings)),
-            paged_state=False,
-            mamba_conv1d=False,
-            managed_weights=False,
-            tokens_per_block=whole("tokens_per_block"),
-        ),
+        if row.setting == _BLOCK and row.is_in(target.release) and row.default(target.release)
+    )
+    kv_heads = (checkpoint.kv_heads,) * checkpoint.layers
+    cache = build.kv_cache_dtype.upper() if build.kv_cache_dtype else ""
+    return CacheShape(
+        numbers=keys_and_values(kv_heads, settings.tensor_parallelism, checkpoint.head_size),
+        pipeline=settings.pipeline_parallelism,
+        bits=CACHE_BITS.get(cache) or CACHE_BITS.get(resolved_dtype(build, checkpoint), 16),
+        block_tokens=int(str(values.get(_BLOCK) or row.default(target.release))),
+        sequence_tokens=build.sequence_tokens or checkpoint.positions or _UNKNOWN_CONTEXT,
     )
 
 

@@ -11,7 +11,7 @@ from trtllm_truss.builder.run.build_engine import build_engine
 from trtllm_truss.cli.common import add_truss_options, require_empty
 from trtllm_truss.cli.output import echo, write
 from trtllm_truss.configuration import load_configuration, read_config
-from trtllm_truss.engines.compatibility.host import HostInfo
+from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.machine.describe import describe
 from trtllm_truss.serving.preflight import host_info
 from trtllm_truss.settings.loading import Environment, read_environment

@@ -20,14 +20,12 @@ from trtllm_truss.builder.jobs import prepare_build
 from trtllm_truss.cli.common import add_truss_options
 from trtllm_truss.cli.output import report, write
 from trtllm_truss.configuration import load_configuration, read_config
-from trtllm_truss.engines.checkpoint.arguments import completed
-from trtllm_truss.engines.compatibility.check import check_compatibility
-from trtllm_truss.engines.compatibility.checkpoints import loadable_since
-from trtllm_truss.engines.compatibility.host import HostInfo
+from trtllm_truss.engines.compatibility import check_compatibility
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity, error, warning
-from trtllm_truss.engines.inspection import EngineDescription, EngineKind, inspect_engine
-from trtllm_truss.engines.model_config import Checkpoint
-from trtllm_truss.engines.versions import image_for
+from trtllm_truss.engines.engine import Engine
+from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.engines.inspection import inspect_engine
+from trtllm_truss.engines.kinds import completed
 from trtllm_truss.errors import ArtifactError, SettingsError, TrussError
 from trtllm_truss.machine.describe import Machine, check_machine, container_sentences, describe
 from trtllm_truss.serving.adapters import adapters_of, open_adapters
@@ -106,15 +104,14 @@ def examine(truss: Path, config: Path | None) -> Report:
             return Report([*facts, *job.estimate.sentences], findings)
         needs: list[Need] = []
         engine = _describe(settings, environment, host, findings, needs)
-        if engine is None:
+        if not engine.is_described:
             findings += check_keys(content, settings, None, needs, None)
             return Report(
                 [*facts, "engine: a GGUF file, inspected once it is downloaded"], findings
             )
         facts += _engine_facts(engine)
         findings += check_compatibility(settings, engine, host)
-        ranks = 0 if engine.kind is EngineKind.CPU else engine.world_size
-        findings += check_machine(machine.cuda, machine.limits, ranks)
+        findings += check_machine(machine.cuda, machine.limits, engine.gpu_count)
         capacity = cache_capacity(settings, engine, host)
         if capacity is not None:
             facts.append(capacity.summary)
@@ -135,17 +132,16 @@ def _describe(
     host: HostInfo,
     findings: list[Diagnostic],
     needs: list[Need],
-) -> EngineDescription | None:
+) -> Engine:
     """Describe the engine without downloading weights; check access rights and disk space.
 
-    Adds to `findings` and `needs`.
+    A remote GGUF file stays undescribed: its description is inside the file.
 
-    Returns:
-        None for a remote GGUF file: its description is inside the file.
+    Adds to `findings` and `needs`.
     """
     repository = open_engine(settings, environment)
     engine = repository.describe()
-    if engine is not None:
+    if engine.is_described:
         adapters = open_adapters(settings, environment)
         engine = completed(
             engine, settings, host.known_version, adapters_of(adapters), host.capability
@@ -158,31 +154,19 @@ def _describe(
             findings += tokenizer.examine(engine)
     except ArtifactError as problem:
         findings.append(error("artifacts", problem.message))
-    if engine is None and not is_remote(settings.engine_repository or ""):
+    if not engine.is_described and not is_remote(settings.engine_repository or ""):
         described = inspect_engine(repository.source.fetch(repository.engine_paths(engine)))
         return completed(described, settings)
     return engine
 
 
-def _engine_facts(engine: EngineDescription) -> list[str]:
-    facts = [
-        f"engine: {engine.kind.value}, {engine.world_size} rank(s), batch of "
+def _engine_facts(engine: Engine) -> list[str]:
+    return [
+        f"engine: {engine.backend}, {engine.world_size} rank(s), batch of "
         f"{engine.max_batch_size}, prompt up to {engine.max_input_tokens} of "
-        f"{engine.max_sequence_tokens} tokens"
+        f"{engine.max_sequence_tokens} tokens",
+        *engine.facts,
     ]
-    if engine.config is not None:
-        version = engine.config.version or engine.config.assumed_version
-        guessed = "" if engine.config.version else " (inferred from its files)"
-        facts.append(f"built by TensorRT-LLM {version}{guessed}; image: {image_for(version)}")
-    if engine.checkpoint is not None:
-        facts.append(loadable_since(engine.checkpoint))
-        facts.append(_context(engine, engine.checkpoint))
-    return facts
-
-
-def _context(engine: EngineDescription, checkpoint: Checkpoint) -> str:
-    whole = f" of the model's {checkpoint.positions:,}" if checkpoint.positions else ""
-    return f"context: {engine.max_sequence_tokens:,}{whole} tokens (runtime.llm_args.max_seq_len)"
 
 
 def _machine(machine: Machine) -> tuple[list[str], list[Diagnostic]]:

@@ -8,9 +8,9 @@ from pathlib import Path
 from trtllm_truss.cli.common import add_truss_options, require_empty
 from trtllm_truss.cli.output import echo
 from trtllm_truss.configuration import load_configuration, read_config
-from trtllm_truss.engines.checkpoint.arguments import completed
-from trtllm_truss.engines.compatibility.host import HostInfo
+from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.inspection import inspect_engine
+from trtllm_truss.engines.kinds import completed
 from trtllm_truss.machine.describe import describe
 from trtllm_truss.serving.adapters import adapters_of, open_adapters
 from trtllm_truss.serving.preflight import (
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     tokenizer_dir = tokenizer.fetch() if tokenizer else engine.tokenizer_folder
     data_dir = options.truss / content.get("data_dir", "data")
     folders = {adapter.name: adapter.fetch() for adapter in adapters}
-    version = here.version_for(engine.config.assumed_version if engine.config else None)
+    version = here.version_for(engine.built_version)
     settings.runtime.check_version(version)
     output = options.output
     render_engine(settings, engine, data_dir, output, version, tokenizer_dir, folders)

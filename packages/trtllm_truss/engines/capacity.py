@@ -11,14 +11,10 @@ runtime rounds up to whole blocks; this module rounds down, so as not to oversta
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 from trtllm_truss.engines.diagnostics import Diagnostic, error, warning
-from trtllm_truss.engines.inspection import EngineDescription
-from trtllm_truss.engines.tensorrt_llm_config import EngineConfig
 from trtllm_truss.settings.runtime import RuntimeOptions
 
 DEFAULT_FREE_FRACTION = 0.9
@@ -26,12 +22,10 @@ DEFAULT_FREE_FRACTION = 0.9
 _FRACTION = "kv_cache_free_gpu_mem_fraction"
 _TOKENS = "max_tokens_in_paged_kv_cache"
 _GB = 10**9
-_LLM_BLOCK_TOKENS = 32
-_BITS = {
+BITS = {
     **{"float32": 32, "float16": 16, "bfloat16": 16, "INT8": 8, "FP8": 8},
     "NVFP4": 4.5,  # one scale of 8 bits for 16 numbers
 }
-_PARENT_BYTES = _GB // 2
 _WASTEFUL = 0.5  # warn about a limit below this share of the possible tokens
 
 
@@ -54,30 +48,11 @@ class CacheKnobs:
     max_bytes: int | None = None
 
     @classmethod
-    def of(cls, engine: EngineDescription, runtime: RuntimeOptions) -> CacheKnobs:
-        if engine.llm_args is not None:
-            return cls.from_llm_args(engine.llm_args)
-        return cls.from_runtime(runtime)
-
-    @classmethod
     def from_runtime(cls, runtime: RuntimeOptions) -> CacheKnobs:
         return cls(
             free_fraction=runtime.kv_cache_free_gpu_mem_fraction,
             max_tokens=runtime.max_tokens_in_paged_kv_cache,
             attention_window=max(runtime.max_attention_window_size, default=None),
-        )
-
-    @classmethod
-    def from_llm_args(cls, llm_args: Mapping[str, Any]) -> CacheKnobs:
-        """Read ``kv_cache_config`` of the arguments of ``tensorrt_llm.LLM``."""
-        cache = llm_args.get("kv_cache_config") or {}
-        fraction = cache.get("free_gpu_memory_fraction")
-        return cls(
-            free_fraction=None if fraction == DEFAULT_FREE_FRACTION else fraction,
-            max_tokens=cache.get("max_tokens"),
-            attention_window=max(cache.get("max_attention_window") or (), default=None),
-            fraction_always=True,
-            max_bytes=cache.get("max_gpu_total_bytes") or None,
         )
 
 
@@ -109,47 +84,8 @@ class CacheShape:
         stages = [sum(islice(layers, shorter + (n < longer))) for n in range(self.pipeline)]
         return math.ceil(max(stages) * self.bits / 8)
 
-    @classmethod
-    def of_engine(cls, config: EngineConfig) -> CacheShape:
-        split, quantization = config.parallelism, config.quantization
-        bits = _BITS.get(quantization.kv_cache or "") or _BITS.get(quantization.dtype, 16)
-        return cls(
-            numbers=_keys_and_values(
-                config.shape.kv_heads, split.tensor * split.context, config.shape.head_size
-            ),
-            pipeline=split.pipeline,
-            bits=bits,
-            block_tokens=config.plugins.tokens_per_block,
-            sequence_tokens=config.limits.max_sequence_tokens,
-        )
 
-    @classmethod
-    def of(cls, engine: EngineDescription) -> CacheShape | None:
-        """Return the shape of any engine; None for one of the CPU."""
-        if engine.config is not None:
-            return cls.of_engine(engine.config)
-        checkpoint, quantization = engine.checkpoint, engine.number_formats
-        if checkpoint is None or quantization is None:
-            return None
-        arguments = engine.llm_args or {}
-        gpus = 1 if arguments.get("enable_attention_dp") else engine.tensor_parallelism
-        numbers = _keys_and_values(checkpoint.cache_heads, gpus, checkpoint.head_size)
-        if checkpoint.latent_size is not None:  # one vector for all heads, on every GPU
-            numbers = (checkpoint.latent_size,) * checkpoint.layers
-        cache = arguments.get("kv_cache_config") or {}
-        chosen = str(cache.get("dtype") or "auto").upper()
-        cached = quantization.kv_cache if chosen == "AUTO" else chosen
-        return cls(
-            numbers=numbers,
-            pipeline=engine.pipeline_parallelism,
-            bits=_BITS.get(cached or "") or _BITS.get(quantization.dtype, 16),
-            block_tokens=cache.get("tokens_per_block") or _LLM_BLOCK_TOKENS,
-            sequence_tokens=engine.max_sequence_tokens,
-            shorten="set a shorter max_seq_len or kv_cache_config.dtype fp8 in runtime.llm_args",
-        )
-
-
-def _keys_and_values(heads: tuple[int, ...], gpus: int, head_size: int) -> tuple[int, ...]:
+def keys_and_values(heads: tuple[int, ...], gpus: int, head_size: int) -> tuple[int, ...]:
     return tuple(2 * math.ceil(count / gpus) * head_size for count in heads)
 
 
@@ -248,30 +184,6 @@ def free_after_weights(gpu_free_bytes: int, largest_rank_bytes: int) -> int:
     NCCL; often 1 to 3 GB) is not recorded and not subtracted.
     """
     return max(0, gpu_free_bytes - largest_rank_bytes)
-
-
-def step_bytes(engine: EngineDescription) -> int:
-    """Estimate the memory of a step's activations on one GPU; 0 for engines, which record none.
-
-    The peak is in the MLP: for each token of the step, the residual and its normalized copy, and
-    four vectors of the inner width, which tensor parallelism splits.
-    """
-    checkpoint, arguments = engine.checkpoint, engine.llm_args
-    if checkpoint is None or arguments is None:
-        return 0
-    inner = math.ceil(checkpoint.inner_size / engine.tensor_parallelism)
-    per_token = 2 * checkpoint.hidden_size + 4 * inner
-    tokens: int = arguments["max_num_tokens"]
-    return int(tokens * per_token * _BITS.get(checkpoint.dtype, 16) / 8)
-
-
-def parent_bytes(engine: EngineDescription) -> int:
-    """Estimate what the LLM API's parent process takes of the first GPU: a CUDA context.
-
-    It opens CUDA for the properties of the device (``llmapi/llm_args.py``, 1.2.1) and for a stream
-    (``executor/proxy.py``), and its workers on that GPU have contexts of their own.
-    """
-    return 0 if engine.llm_args is None else _PARENT_BYTES
 
 
 def _too_small(capacity: Capacity) -> Diagnostic | None:

@@ -8,35 +8,16 @@ from pathlib import Path
 
 from trtllm_truss.artifacts.checksums import has_sha256
 from trtllm_truss.artifacts.listing import Listing
-from trtllm_truss.engines.config_schemas import CONFIG_FILE
 from trtllm_truss.engines.diagnostics import Diagnostic, shortlist, warning
-from trtllm_truss.engines.inspection import Engine, EngineDescription
-from trtllm_truss.engines.layout import GGUF_SUFFIX, Layout, Placement
+from trtllm_truss.engines.engine import Engine, Placement
+from trtllm_truss.engines.json_files import CONFIG_FILE
 from trtllm_truss.engines.manifest import MANIFEST_FILE, Manifest
-from trtllm_truss.engines.weight_files import INDEX_FILE
-from trtllm_truss.engines.weight_format import QUANTIZATION_FILE
-from trtllm_truss.engines.without_code import ADAPTER_CONFIG, TEXTS
 from trtllm_truss.errors import ArtifactError
-
-_OPENVINO_PREFIX = "openvino_"
-_OF_CHECKPOINTS = (INDEX_FILE, QUANTIZATION_FILE, "generation_config.json")
-_PROCESSORS = (
-    *("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json"),
-)
-"""Files of models with vision or audio: the LLM API builds their `AutoProcessor` at the start.
-
-It reads the tokenizer too, from the checkpoint's own folder.
-
-Source: ``create_input_processor`` of tensorrt_llm/inputs/registry.py, called by
-``LLM._build_model`` of llmapi/llm.py, 1.2.1.
-"""
-_CODE = ".py"
 
 
 def needed_files(
-    placement: Placement,
     sizes: Mapping[str, int],
-    engine: EngineDescription | None,
+    engine: Engine,
     *,
     with_code: bool = False,
     ranks: Collection[int] | None = None,
@@ -44,31 +25,18 @@ def needed_files(
     """List the files that serving needs, by path below the repository.
 
     Args:
-        placement: location of the engine.
         sizes: bytes of every file by its path below the repository.
-        engine: its description; None for a GGUF file.
+        engine: its description.
         with_code: include the Python files of a checkpoint (`trust_remote_code`).
         ranks: those of this host; None for all.
     """
-    here = placement.sizes(sizes)
-    names = {CONFIG_FILE, MANIFEST_FILE}
-    if placement.layout is Layout.GGUF:
-        names |= {name for name in here if "/" not in name and name.endswith(GGUF_SUFFIX)}
-    elif placement.layout is Layout.OPENVINO:
-        names |= {name for name in here if "/" not in name and name.startswith(_OPENVINO_PREFIX)}
-    elif engine is not None and engine.rank_files is not None:
-        files = engine.rank_files
-        names |= set(files.names if ranks is None else files.of_ranks(ranks))
-    elif engine is not None and engine.weights is not None:
-        names |= {*_OF_CHECKPOINTS, *engine.weights.names}
-        if not here.keys().isdisjoint(_PROCESSORS):
-            texts = {name for name in here if "/" not in name and name.endswith(TEXTS)}
-            names |= texts - {ADAPTER_CONFIG}
-        names |= {name for name in here if with_code and "/" not in name and name.endswith(_CODE)}
-    return [*placement.paths(sorted(names & here.keys())), *placement.marks(sizes)]
+    here, placement = engine.placement.sizes(sizes), engine.placement
+    names = engine.needed_files(here, with_code=with_code, ranks=ranks)
+    wanted = (names | {CONFIG_FILE, MANIFEST_FILE}) & here.keys()
+    return [*placement.paths(sorted(wanted)), *placement.marks]
 
 
-def check_listing(engine: EngineDescription, listing: Listing, *, is_part: bool = False) -> None:
+def check_listing(engine: Engine, listing: Listing, *, is_part: bool = False) -> None:
     """Compare a manifest with the engine's `config.json` and the listing.
 
     Args:
@@ -79,16 +47,14 @@ def check_listing(engine: EngineDescription, listing: Listing, *, is_part: bool 
     Raises:
         ArtifactError: the manifest belongs to another build.
     """
-    manifest, config = engine.manifest, engine.config
+    manifest = engine.manifest
     if manifest is None:
         return
-    if config is not None:
-        _compare("tensorrt_llm_version", manifest.tensorrt_llm_version, config.version)
-        _compare("world_size", manifest.world_size, engine.world_size)
+    engine.check_manifest(manifest)
     listed = {file.path: file for file in listing.files}
     recorded = _recorded(manifest, engine.placement)
     sizes = {**{path: size for path, (size, _) in recorded.items()}, **listing.sizes}
-    needed = needed_files(engine.placement, sizes, engine) if is_part else recorded
+    needed = needed_files(sizes, engine) if is_part else recorded
     wrong = []
     for path, record in recorded.items():
         file = listed.get(path)
@@ -105,9 +71,7 @@ def check_listing(engine: EngineDescription, listing: Listing, *, is_part: bool 
     _refuse(wrong)
 
 
-def check_tokenizer(
-    engine: EngineDescription, repository: str, commit: str
-) -> Iterator[Diagnostic]:
+def check_tokenizer(engine: Engine, repository: str, commit: str) -> Iterator[Diagnostic]:
     """Yield a warning if the manifest names another commit of the same tokenizer.
 
     Args:
@@ -162,14 +126,6 @@ def _recorded(manifest: Manifest, placement: Placement) -> dict[str, tuple[int, 
             placement.paths(manifest.files), manifest.files.values(), strict=True
         )
     }
-
-
-def _compare(name: str, recorded: object, found: object) -> None:
-    if recorded is not None and recorded != found:
-        raise ArtifactError(
-            f"{MANIFEST_FILE} has {name} {recorded}, but {CONFIG_FILE} has {found}; they are from "
-            "different builds: upload all files of one."
-        )
 
 
 def _refuse(wrong: list[str]) -> None:

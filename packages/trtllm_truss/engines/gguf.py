@@ -15,6 +15,8 @@ from trtllm_truss.errors import ArtifactError
 
 MetadataValue = int | float | bool | str | list[int] | list[float] | list[bool] | list[str]
 
+GGUF_SUFFIX = ".gguf"
+
 _HEADER = struct.Struct("<4sIQQ")
 _VERSIONS = (2, 3)
 _SCALARS = {

@@ -1,16 +1,20 @@
-"""JSON files beside an engine, read through pydantic models."""
+"""The files of an engine's folder: JSON, read through pydantic models, and unusable ones."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from trtllm_truss.engines.diagnostics import shortlist
 from trtllm_truss.errors import ArtifactError
 from trtllm_truss.validation import broken_rule, dotted_path
 
+CONFIG_FILE = "config.json"
+WEIGHTS_SUFFIX = ".safetensors"
 INT32_MAX = 2**31 - 1  # the runtime reads sizes as 32-bit integers
 MAX_LAYERS = 4096
 MAX_VOCABULARY = 1 << 22
@@ -21,6 +25,7 @@ Text = Annotated[str, Field(min_length=1, max_length=256)]
 PluginFlag = Annotated[bool, BeforeValidator(lambda value: value is not False)]
 """True for a plugin that is built in: its value is then a type such as ``float16``."""
 
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _REMEDY = "take the file from the build's output."
 
 
@@ -81,3 +86,23 @@ def read_model(model: type[Model], file: str, content: Mapping[str, Any]) -> Mod
             f"the engine: {_REMEDY}"
         )
     raise ArtifactError(f"{file}: {broken_rule(finding, path)}; {_REMEDY}")
+
+
+def refuse_empty(sizes: Mapping[str, int], suffix: str) -> None:
+    """Raise ArtifactError if a file of these is empty."""
+    empty = sorted(name for name in sizes if name.endswith(suffix) and not sizes[name])
+    if empty:
+        raise ArtifactError(
+            f"{shortlist(empty)} in the engine repository is empty; upload it again."
+        )
+
+
+def refuse_lfs_pointers(folder: Path, sizes: Mapping[str, int], suffixes: tuple[str, ...]) -> None:
+    """Raise ArtifactError if a file of the top folder is a pointer of Git LFS."""
+    for name in sizes:
+        if "/" not in name and name.endswith(suffixes):
+            with (folder / name).open("rb") as file:
+                if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
+                    raise ArtifactError(
+                        f"{name} is a Git LFS pointer; run `git lfs pull` in the repository."
+                    )

@@ -12,11 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trtllm_truss.engines.json_files import INT32_MAX, MAX_LAYERS, MAX_VOCABULARY
+from trtllm_truss.engines.json_files import CONFIG_FILE, INT32_MAX, MAX_LAYERS, MAX_VOCABULARY
 from trtllm_truss.errors import ArtifactError
 from trtllm_truss.validation import shown
-
-CONFIG_FILE = "config.json"
 
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
 _HIDDEN = ("hidden_size", "n_embd")

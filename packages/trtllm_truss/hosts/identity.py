@@ -11,8 +11,8 @@ from typing import Any
 from trtllm_truss import __version__
 from trtllm_truss.artifacts.listing import Listing
 from trtllm_truss.artifacts.open_repository import is_remote
-from trtllm_truss.engines.config_schemas import CONFIG_FILE
-from trtllm_truss.engines.inspection import Engine
+from trtllm_truss.engines.engine import Engine
+from trtllm_truss.engines.json_files import CONFIG_FILE
 from trtllm_truss.engines.manifest import MANIFEST_FILE
 from trtllm_truss.settings.model import Settings
 
@@ -55,11 +55,10 @@ def identity_of(
         "files": {
             file.path: f"{file.size} {file.digest.value if file.digest else ''}"
             for file in listing.files
-            if engine.rank_files is not None and file.path.endswith(engine.rank_files.names)
+            if file.path.endswith(engine.equal_files)
         },
-        # The LLM API hands the leader's paths to the workers of all hosts.
         "folders": {
-            **({"the checkpoint": str(engine.folder)} if engine.weights is not None else {}),
+            **{name: str(folder) for name, folder in engine.equal_folders.items()},
             **{f"the adapter {name}": str(folder) for name, folder in adapters.items()},
         },
     }

@@ -11,13 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from trtllm_truss.engines.capacity import Capacity
-from trtllm_truss.engines.concurrency import (
-    batch_size,
-    kv_cache_tokens,
-    overcommits,
-    scheduler_count,
-)
-from trtllm_truss.engines.inspection import Engine
+from trtllm_truss.engines.engine import Engine
 from trtllm_truss.errors import QueueFull, TrussError
 from trtllm_truss.settings.model import Serving, Settings
 
@@ -200,12 +194,12 @@ class Admission:
             engine: the engine.
             capacity: KV cache capacity on the visible GPUs; None if unknown.
         """
-        schedulers = scheduler_count(settings, engine)
-        batch = batch_size(settings, engine) * schedulers
-        tokens = kv_cache_tokens(settings, engine, capacity)
+        schedulers = engine.scheduler_count(settings)
+        batch = engine.batch_size(settings) * schedulers
+        tokens = engine.kv_cache_tokens(settings, capacity)
         if tokens is not None:
             tokens *= schedulers
-        if overcommits(settings, engine):
+        if engine.overcommits(settings):
             tokens = None
         return cls(batch + -(-batch // _SPARE_SHARE), tokens, settings.serving)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trtllm_truss.engines.inspection import EngineDescription
+from trtllm_truss.engines.engine import Engine
 from trtllm_truss.releases.tables import rows_for
 from trtllm_truss.settings.runtime import RuntimeOptions
 from trtllm_truss.triton.client.request import CacheReport
@@ -12,7 +12,7 @@ _TOKENS = CacheReport(CACHED_TOKENS.name, 1)
 
 
 def cache_report_of(
-    engine: EngineDescription, runtime: RuntimeOptions, tensorrt_llm_version: str | None
+    engine: Engine, runtime: RuntimeOptions, tensorrt_llm_version: str | None
 ) -> CacheReport | None:
     """Return the report of an engine; None if it has none.
 
@@ -20,9 +20,9 @@ def cache_report_of(
     they are no measure of the prompt. Source: ``KVCacheManager::addSequence`` of
     cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp in NVIDIA/TensorRT-LLM, near 0.19 and 1.1.
     """
-    if engine.config is None:
+    if engine.reused_block_tokens is None:
         return _TOKENS
     has_windows = len(set(runtime.max_attention_window_size)) > 1
     if has_windows or not rows_for((REUSED_BLOCKS,), tensorrt_llm_version):
         return None
-    return CacheReport(REUSED_BLOCKS.name, engine.config.plugins.tokens_per_block)
+    return CacheReport(REUSED_BLOCKS.name, engine.reused_block_tokens)

@@ -7,15 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trtllm_truss.engines.capacity import Capacity
-from trtllm_truss.engines.checkpoint.samplers import is_cpp_sampler
-from trtllm_truss.engines.concurrency import (
-    guided_decoding_backend,
-    kv_cache_tokens,
-    max_beam_width,
-    one_beam_width,
-)
-from trtllm_truss.engines.inspection import Engine, EngineKind
-from trtllm_truss.engines.scheduling import max_stream_tokens
+from trtllm_truss.engines.engine import Engine
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.releases.tables import rows_for
 from trtllm_truss.request_fields import ENGINES, OPTIONS, SAMPLING, RequestField
@@ -28,8 +20,8 @@ _TOP_LOG_PROBS = 20
 """Limit of alternatives per token in TensorRT-LLM 1.3; 1.2 documents none."""
 
 _UNSERVED = {
-    kind: tuple(row for row in (*SAMPLING, *OPTIONS) if kind.value not in row.engines)
-    for kind in EngineKind
+    backend: tuple(row for row in (*SAMPLING, *OPTIONS) if backend not in row.engines)
+    for backend in ENGINES
 }
 _GUIDE_TENSORS = re.compile(r"guided_decoding_guide(_type)?")
 
@@ -75,16 +67,15 @@ class Capabilities:
         tensorrt_llm_version: str | None = None,
     ) -> Capabilities:
         return cls(
-            max_beam_width=max_beam_width(settings, engine),
+            max_beam_width=engine.beam_limit(settings),
             adapters=engine.takes_adapters,
             adapter_ids={name: n for n, name in enumerate(settings.lora_adapters, 1)},
-            one_beam_width=one_beam_width(engine),
-            top_log_probs=_top_log_probs(engine),
-            biased_tokens=engine.checkpoint.vocab_size if engine.checkpoint else 0,
-            guides=engine.kind is EngineKind.CPU
-            or guided_decoding_backend(settings, engine) is not None,
-            max_stream_tokens=max_stream_tokens(settings.runtime, engine),
-            kv_cache_tokens=kv_cache_tokens(settings, engine, capacity),
+            one_beam_width=engine.one_beam_width,
+            top_log_probs=_TOP_LOG_PROBS if engine.reports_top_log_probs else 0,
+            biased_tokens=engine.biased_tokens,
+            guides=engine.guided_decoding_backend(settings) is not None,
+            max_stream_tokens=engine.max_stream_tokens(settings.runtime),
+            kv_cache_tokens=engine.kv_cache_tokens(settings, capacity),
             control_tokens_in_messages=settings.serving.control_tokens_in_messages,
             reasoning_limit_tokens=settings.serving.reasoning_limit_tokens,
             unknown_fields=_unknown_fields(tensorrt_llm_version),
@@ -105,9 +96,9 @@ def validate_capabilities(
     """
     _validate_beams(request, capabilities)
     _validate_adapter(request, capabilities)
-    for row in _UNSERVED[engine.kind]:
+    for row in _UNSERVED[engine.backend]:
         if _has_effect(request, row):
-            sentence = f"is not supported by {ENGINES[engine.kind.value]}; leave it out."
+            sentence = f"is not supported by {ENGINES[engine.backend]}; leave it out."
             raise _refusal(request, row.attribute, sentence)
     for row in capabilities.unknown_fields:
         if _has_effect(request, row):
@@ -189,12 +180,6 @@ def with_callers_field(refused: InvalidRequest, request: GenerationRequest) -> I
         return refused
     name = request.name("guide")
     return InvalidRequest(_GUIDE_TENSORS.sub(name, refused.message), param=name)
-
-
-def _top_log_probs(engine: Engine) -> int:
-    if engine.llm_args is None or is_cpp_sampler(engine.llm_args):
-        return 0
-    return _TOP_LOG_PROBS
 
 
 def _too_many_log_probs(request: GenerationRequest, capabilities: Capabilities) -> str:

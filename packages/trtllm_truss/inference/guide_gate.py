@@ -8,8 +8,7 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from trtllm_truss.engines.concurrency import guided_decoding_backend
-from trtllm_truss.engines.inspection import Engine, EngineKind
+from trtllm_truss.engines.engine import Engine
 from trtllm_truss.errors import InvalidRequest, QueueFull
 from trtllm_truss.guides.guide import CheckFailed, GuideFault, TooManyGuides
 from trtllm_truss.guides.kept import KeptGuides
@@ -20,9 +19,6 @@ from trtllm_truss.settings.model import Settings
 from trtllm_truss.triton.client.failures import RETRY_AFTER_S, unavailable
 
 logger = logging.getLogger(__name__)
-
-_CPU_WORKER = "trtllm_truss.backends.openvino_genai.grammar_compiler_worker"
-_GPU_WORKER = "trtllm_truss.guides.xgrammar_worker"
 
 
 class GuideGate:
@@ -96,7 +92,7 @@ def kept_guides_for(
     oldest of more than `XGRAMMAR_CACHE_LIMIT_GB`, by default 1: the row `guides-are-freed` of
     `selftest`'s table of assumptions has the sources.
     """
-    if engine.kind is EngineKind.CPU or guided_decoding_backend(settings, engine) != "xgrammar":
+    if engine.guided_decoding_backend(settings) != "xgrammar":
         return None
     if holds("frees_guides", tensorrt_llm_version or None, unknown=False):
         return None
@@ -117,14 +113,12 @@ def guide_check_for(
         environment: environment of the worker process.
         compile_limit_s: CPU time per guide.
     """
-    if engine.kind is EngineKind.CPU:
-        program = ["-m", _CPU_WORKER, str(engine.folder.resolve())]
-        return GuideValidator(program, environment, compile_limit_s)
-    if tokenizer_info is None:
+    program = engine.guide_check(tokenizer_info)
+    if program is None:
         return None
-    if importlib.util.find_spec("xgrammar") is None:
+    if tokenizer_info is not None and importlib.util.find_spec("xgrammar") is None:
         logger.warning(
             "XGrammar's Python package is not installed: only length, depth and repetitions of "
             "guides are checked"
         )
-    return GuideValidator(["-m", _GPU_WORKER, str(tokenizer_info)], environment, compile_limit_s)
+    return GuideValidator(program, environment, compile_limit_s)

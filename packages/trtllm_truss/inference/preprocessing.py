@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from trtllm_truss.engines.inspection import Engine, EngineKind
+from trtllm_truss.engines.engine import Engine
 from trtllm_truss.errors import ContextLengthExceeded, InvalidRequest
 from trtllm_truss.inference.capabilities import Capabilities, validate_capabilities
 from trtllm_truss.inference.encoding_queue import EncodingQueue
@@ -155,7 +155,7 @@ class Preprocessor:
         reasoning = self._plan_reasoning(request, prompt, engine_request.max_tokens)
         if self._guides is not None and request.guide is not None:
             guide_bytes = await self._guides.admit(request, request.guide)
-            if self._engine.kind is EngineKind.CPU:
+            if self._engine.counts_guides:
                 engine_request.guide_bytes = guide_bytes
         first = PreparedRequest(
             request,

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, Literal
 
-from trtllm_truss.engines.inspection import Engine
+from trtllm_truss.engines.engine import Engine
 from trtllm_truss.errors import ContextLengthExceeded, InvalidRequest
 from trtllm_truss.inference.encoding_queue import Checkpoint, EncodingQueue
 from trtllm_truss.requests import ChatFormat, GenerationRequest, Token

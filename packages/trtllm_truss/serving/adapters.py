@@ -8,7 +8,8 @@ from pathlib import Path
 
 from trtllm_truss.artifacts.listing import Source, named
 from trtllm_truss.artifacts.open_repository import is_on_hub, open_repository
-from trtllm_truss.engines.checkpoint.adapters import ADAPTER_FILES, Adapter, parse_adapter
+from trtllm_truss.engines.adapter import Adapter
+from trtllm_truss.engines.checkpoint.adapters import ADAPTER_FILES, parse_adapter
 from trtllm_truss.errors import ArtifactError
 from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Settings

@@ -12,8 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trtllm_truss.engines.compatibility.host import HostInfo
-from trtllm_truss.engines.inspection import EngineKind
+from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.errors import SettingsError, TritonError
 from trtllm_truss.hosts import launch_agent
 from trtllm_truss.hosts.identity import identity_of
@@ -121,13 +120,12 @@ def join(settings: Settings, environment: Environment, data_dir: Path, image: st
         logger.warning("%s", finding.message)
     engine = resolved.engine
     log_machine(machine, engine)
-    version = in_image.version_for(engine.config.assumed_version if engine.config else None)
+    version = in_image.version_for(engine.built_version)
     each = engine.world_size // group.size
     ranks = range(index * each, (index + 1) * each)
     logger.info("host %d of %d has the ranks %s", index, group.size, [*ranks])
     mpi = find_mpi(environment.variables)
-    is_checkpoint = engine.kind is EngineKind.LLM_API
-    of_llm_api = find_llm_api_launcher(environment.variables) if is_checkpoint else None
+    of_llm_api = find_llm_api_launcher(environment.variables) if engine.spawns_ranks else None
     installation = machine.triton
     if installation is None:
         raise TritonError(machine.triton_problem)
@@ -147,7 +145,7 @@ def join(settings: Settings, environment: Environment, data_dir: Path, image: st
             environment.variables,
             installation,
             passed,
-            python=machine.runtime.python if is_checkpoint else None,
+            python=machine.runtime.python if engine.in_python_of_runtime else None,
             library_paths=machine.cuda.library_paths,
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from trtllm_truss.artifacts.listing import Listing
@@ -17,21 +17,17 @@ from trtllm_truss.artifacts.local import open_folder
 from trtllm_truss.artifacts.open_repository import open_repository
 from trtllm_truss.engines.accelerators import parse_accelerator
 from trtllm_truss.engines.capacity import (
-    CacheKnobs,
-    CacheShape,
     Capacity,
     free_after_weights,
     kv_cache_capacity,
-    parent_bytes,
-    step_bytes,
 )
-from trtllm_truss.engines.checkpoint.arguments import Description, completed
-from trtllm_truss.engines.compatibility.check import check_compatibility
-from trtllm_truss.engines.compatibility.host import HostInfo
+from trtllm_truss.engines.compatibility import check_compatibility
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity
+from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.file_checks import check_files, recorded_files
-from trtllm_truss.engines.inspection import Engine, EngineDescription, inspect_engine
-from trtllm_truss.engines.rank_files import opened_ranks
+from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.engines.inspection import inspect_engine
+from trtllm_truss.engines.kinds import completed
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.machine.describe import Machine, check_machine, container_sentences
 from trtllm_truss.serving.adapters import adapters_of, open_adapters
@@ -40,9 +36,6 @@ from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Serving, Settings
 
 logger = logging.getLogger(__name__)
-
-SLOW_BYTES_PER_S = 2e8
-"""Of a slow network disk; an engine's files load several times faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +89,13 @@ def resolve_engine(
     adapters = open_adapters(settings, environment)
     described = repository.describe()
     ranks = None
-    if described is not None:
-        ranks = _own_ranks(settings, described, index)
+    if described.is_described:
+        if settings.node_count > 1:
+            ranks = described.ranks_of_host(index, settings.node_count)
         described = completed(described, settings, version, adapters_of(adapters), host.capability)
-        described = _held(described, ranks)
+        described = described if ranks is None else described.held_for(ranks)
         _raise_errors(_diagnose(settings, described, host)[0])
-    has_tokenizer = index == 0 or _rank_needs_tokenizer(settings, described)
+    has_tokenizer = index == 0 or described.ranks_need_tokenizer(settings)
     paths = [
         *repository.engine_paths(described, with_code=settings.trust_remote_code, ranks=ranks),
         *(own_tokenizer_paths(settings, repository) if has_tokenizer else ()),
@@ -116,7 +110,7 @@ def resolve_engine(
     engine = completed(
         inspect_engine(folder), settings, version, adapters_of(adapters), host.capability
     )
-    engine = _held(engine, ranks)
+    engine = engine if ranks is None else engine.held_for(ranks)
     is_mounted = repository.source.is_mounted
     if not is_mounted:
         check_files(engine, folder)
@@ -135,33 +129,10 @@ def resolve_engine(
     )
 
 
-def supervised_limits(serving: Serving, engine: EngineDescription) -> Serving:
+def supervised_limits(serving: Serving, engine: Engine) -> Serving:
     """Return the limits of the supervisor: a checkpoint's start may take longer, by its size."""
-    if engine.weights is None:
-        return serving
-    extra_s = engine.weights.total_bytes / SLOW_BYTES_PER_S
-    return serving.model_copy(update={"start_timeout_s": serving.start_timeout_s + extra_s})
-
-
-def _rank_needs_tokenizer(settings: Settings, engine: EngineDescription | None) -> bool:
-    """Return True if every rank reads the tokenizer, not only the host that serves."""
-    is_compiled = engine is not None and engine.rank_files is not None
-    return not is_compiled or bool(settings.runtime.guided_decoding_backend)
-
-
-def _own_ranks(settings: Settings, engine: EngineDescription, index: int) -> tuple[int, ...] | None:
-    """Return the ranks whose files one of several hosts opens; None for all."""
-    if settings.node_count == 1 or engine.config is None:
-        return None
-    each = max(1, engine.world_size // settings.node_count)
-    return opened_ranks(engine.config.parallelism)[index * each : (index + 1) * each]
-
-
-def _held(engine: Description, ranks: tuple[int, ...] | None) -> Description:
-    """Leave out the missing files that are other hosts'."""
-    if ranks is None or engine.rank_files is None:
-        return engine
-    return replace(engine, rank_files=engine.rank_files.held_for(ranks))
+    seconds = serving.start_timeout_s + engine.extra_start_s
+    return serving.model_copy(update={"start_timeout_s": seconds})
 
 
 def open_engine(
@@ -233,7 +204,7 @@ def host_info(machine: Machine) -> HostInfo:
     )
 
 
-def log_machine(machine: Machine, engine: EngineDescription) -> None:
+def log_machine(machine: Machine, engine: Engine) -> None:
     """Log Python, driver, CUDA and compatibility mode, and what is amiss."""
     for sentence in container_sentences(machine.python, machine.runtime, machine.cuda):
         logger.info("%s", sentence)
@@ -241,9 +212,7 @@ def log_machine(machine: Machine, engine: EngineDescription) -> None:
         logger.warning("%s", finding.message)
 
 
-def cache_capacity(
-    settings: Settings, engine: EngineDescription, host: HostInfo
-) -> Capacity | None:
+def cache_capacity(settings: Settings, engine: Engine, host: HostInfo) -> Capacity | None:
     """Estimate the KV cache capacity on the host's GPUs; None if unknown.
 
     Without a visible GPU, those that config.yaml asks for count, with all of their memory.
@@ -251,13 +220,13 @@ def cache_capacity(
     Raises:
         SettingsError: a value under `runtime` has the wrong type.
     """
-    shape, weights_bytes = CacheShape.of(engine), engine.largest_rank_bytes
+    shape, weights_bytes = engine.cache_shape, engine.largest_rank_bytes
     free_bytes = _free_bytes(host)
     if free_bytes is None or shape is None or weights_bytes is None:
         return None
-    knobs = CacheKnobs.of(engine, settings.runtime)
+    knobs = engine.cache_knobs(settings.runtime)
     rest = free_after_weights(free_bytes, weights_bytes)
-    return kv_cache_capacity(shape, knobs, rest - step_bytes(engine) - parent_bytes(engine))
+    return kv_cache_capacity(shape, knobs, rest - engine.reserved_bytes)
 
 
 def _free_bytes(host: HostInfo) -> int | None:
@@ -269,7 +238,7 @@ def _free_bytes(host: HostInfo) -> int | None:
 
 
 def _diagnose(
-    settings: Settings, engine: EngineDescription, host: HostInfo
+    settings: Settings, engine: Engine, host: HostInfo
 ) -> tuple[list[Diagnostic], Capacity | None]:
     findings = check_compatibility(settings, engine, host)
     capacity = cache_capacity(settings, engine, host)

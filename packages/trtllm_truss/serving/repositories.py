@@ -7,9 +7,10 @@ from pathlib import Path
 
 from trtllm_truss.artifacts.listing import Source, named
 from trtllm_truss.engines.diagnostics import Diagnostic
+from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.file_checks import check_listing, check_tokenizer, needed_files
-from trtllm_truss.engines.inspection import EngineDescription, inspect_files
-from trtllm_truss.engines.layout import Layout, find_engine
+from trtllm_truss.engines.inspection import inspect_files
+from trtllm_truss.engines.kinds import find_engine
 from trtllm_truss.text.tokenizer_selection import select_tokenizer
 
 
@@ -24,12 +25,10 @@ class EngineRepository:
         self.source = source
         self._sizes = source.listing().sizes
         with named(source.name):
-            self._placement = find_engine(self._sizes)
+            _, self._placement = find_engine(self._sizes)
 
-    def describe(self) -> EngineDescription | None:
-        """Read `config.json` only; return None for a GGUF file, which has none."""
-        if self._placement.layout is Layout.GGUF:
-            return None
+    def describe(self) -> Engine:
+        """Read small files only; a GGUF file has none, and stays undescribed."""
         with named(self.source.name):
             engine = inspect_files(self._sizes, self.source.read)
             check_listing(engine, self.source.listing(), is_part=self.source.is_mounted)
@@ -37,7 +36,7 @@ class EngineRepository:
 
     def engine_paths(
         self,
-        engine: EngineDescription | None,
+        engine: Engine,
         *,
         with_code: bool = False,
         ranks: Collection[int] | None = None,
@@ -45,12 +44,11 @@ class EngineRepository:
         """Return the files to serve, given the result of `describe`.
 
         Args:
-            engine: its description; None for a GGUF file.
+            engine: its description.
             with_code: include the Python files of a checkpoint (`trust_remote_code`).
             ranks: those of this host; None for all.
         """
-        sizes = self._sizes
-        return needed_files(self._placement, sizes, engine, with_code=with_code, ranks=ranks)
+        return needed_files(self._sizes, engine, with_code=with_code, ranks=ranks)
 
     def tokenizer_paths(self, *, trust_remote_code: bool) -> list[str]:
         """Return the tokenizer's files in this repository."""
@@ -77,15 +75,13 @@ class TokenizerRepository:
         self._repository = name
         self._trust_remote_code = trust_remote_code
 
-    def examine(self, engine: EngineDescription | None) -> list[Diagnostic]:
+    def examine(self, engine: Engine) -> list[Diagnostic]:
         """Check access, files and disk space before the engine is downloaded.
 
         Args:
-            engine: the engine to compare with; None if unknown.
+            engine: the engine to compare with.
         """
         self.source.check_room(self.paths())
-        if engine is None:
-            return []
         return list(check_tokenizer(engine, self._repository, self.source.listing().commit))
 
     def fetch(self) -> Path:

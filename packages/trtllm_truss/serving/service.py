@@ -18,9 +18,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtllm_truss.engines.compatibility.host import HostInfo
-from trtllm_truss.engines.concurrency import first_beam_width
-from trtllm_truss.engines.inspection import Engine, EngineKind
+from trtllm_truss.engines.engine import Engine
+from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.errors import EngineUnavailable, TritonError
 from trtllm_truss.inference.heartbeat import EngineHeartbeat
 from trtllm_truss.machine.describe import Machine, describe
@@ -210,9 +209,9 @@ class Service:
         with log.phase("engine") as details:
             resolved = self._resolve_engine(host, in_image.known_version)
             engine = resolved.engine
-            details.append(f"{engine.kind.value}, context of {engine.max_sequence_tokens} tokens")
-        version = in_image.version_for(engine.config.assumed_version if engine.config else None)
-        if engine.kind is not EngineKind.CPU:
+            details.append(f"{engine.backend}, context of {engine.max_sequence_tokens} tokens")
+        version = in_image.version_for(engine.built_version)
+        if engine.uses_gpus:
             log_machine(machine, engine)
         with log.phase("triton model repository") as details:
             run_folder = self._resources.enter_context(temporary_folder())
@@ -248,7 +247,7 @@ class Service:
                 first_token_id=lambda: (loading.result().encode("Hello", False) or [0])[0],
                 on_restart=self._engine_restarts,
                 give_up=lambda: os._exit(os.EX_SOFTWARE),
-                beam_width=first_beam_width(self._settings, engine),
+                beam_width=engine.first_beam_width(self._settings),
                 leader=lead.leader if lead else None,
             )
             self._resources.callback(supervisor.stop)
@@ -363,16 +362,16 @@ class Service:
             world_size=engine.world_size if lead else engine.server_ranks,
             environ=self._environment.variables,
             hosts=lead.leader.begin if lead else None,
-            llm_api=lead is not None and engine.kind is EngineKind.LLM_API,
+            llm_api=lead is not None and engine.spawns_ranks,
         )
         environment = server_environment(
             self._environment.variables,
             installation,
             self._settings.serving.pass_environment,
-            python=machine.runtime.python if engine.kind is EngineKind.LLM_API else None,
+            python=machine.runtime.python if engine.in_python_of_runtime else None,
             library_paths=machine.cuda.library_paths,
-            huge_pages=engine.kind is EngineKind.CPU,
-            spawns=lead is None and engine.kind is EngineKind.LLM_API,
+            huge_pages=engine.huge_pages,
+            spawns=lead is None and engine.spawns_ranks,
         )
         environment.update(lead.mpi_variables if lead else {})
         return lambda: ServerProcess(

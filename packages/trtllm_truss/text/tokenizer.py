@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from jinja2 import TemplateError
 
-from trtllm_truss.engines.layout import GGUF_SUFFIX
+from trtllm_truss.engines.gguf import GGUF_SUFFIX
 from trtllm_truss.errors import ArtifactError, InvalidRequest
 from trtllm_truss.text.chat_template import ChatTemplate
 from trtllm_truss.text.control_tokens import ControlTokens

@@ -130,6 +130,7 @@ def start_llm_triton(
                     run / "repository",
                     engine_dir=folder,
                     backend="llm_api",
+                    of_executor=False,
                     max_batch_size=32,
                     parameters={
                         "tokenizer_dir": str(folder),

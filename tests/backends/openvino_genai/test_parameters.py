@@ -12,7 +12,7 @@ from trtllm_truss.backends.openvino_genai.parameters import (
     ParameterError,
     read_settings,
 )
-from trtllm_truss.engines.compatibility.check import CPU_KEYS
+from trtllm_truss.engines.cpu.engine import PARAMETERS as CPU_KEYS
 from trtllm_truss.settings.runtime_parameters import PARAMETERS
 
 

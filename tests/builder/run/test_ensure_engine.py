@@ -26,8 +26,8 @@ from trtllm_truss.builder.jobs import prepare_build
 from trtllm_truss.builder.publishing import publish
 from trtllm_truss.builder.run.build_engine import ensure_engine
 from trtllm_truss.builder.sources import builds_folder
-from trtllm_truss.engines.compatibility.host import HostInfo
-from trtllm_truss.engines.inspection import EngineKind, inspect_engine
+from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.engines.inspection import inspect_engine
 from trtllm_truss.engines.manifest import read_manifest
 from trtllm_truss.errors import ArtifactError, BuildError, SettingsError
 from trtllm_truss.settings.loading import Environment, parse_settings
@@ -79,7 +79,7 @@ def test_build_then_publish_then_serve(
     output = tmp_path / "engine"
     assert main(["build", "--config", file, "--output", str(output)]) == 0
     engine = inspect_engine(output)
-    assert (engine.kind, engine.max_sequence_tokens) == (EngineKind.CPU, 8192)
+    assert (engine.backend, engine.max_sequence_tokens) == ("openvino_genai", 8192)
     assert main(["publish", "--config", file, "--to", "org/engine"]) == 0
     printed = yaml.safe_load(capsys.readouterr().out.partition("\n")[2])
     repository = hub.repositories["org/engine"]
@@ -176,7 +176,7 @@ def test_an_engine_that_cannot_be_published_is_served_all_the_same(
 ) -> None:
     with caplog.at_level(logging.WARNING):
         folder = ensured(block(tiny, publish_to="org/engine"))
-    assert inspect_engine(folder).kind is EngineKind.CPU
+    assert inspect_engine(folder).backend == "openvino_genai"
     assert "hf_access_token" in caplog.text
 
 
@@ -229,7 +229,7 @@ def test_weights_that_are_both_are_fetched_as_safetensors(tiny: Path, hub: HubSe
     (tiny / "pytorch_model.bin").write_bytes(b"a pickle")
     (tiny / "training_args.bin").write_bytes(b"a pickle")
     hub.add("org/tiny", {file.name: file.read_bytes() for file in tiny.iterdir()})
-    assert inspect_engine(ensured(block("org/tiny"))).kind is EngineKind.CPU
+    assert inspect_engine(ensured(block("org/tiny"))).backend == "openvino_genai"
     assert not hub.asked_for("*.bin")
 
 

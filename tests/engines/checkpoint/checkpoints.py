@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trtllm_truss.engines.checkpoint.arguments import completed
-from trtllm_truss.engines.inspection import EngineDescription, inspect_config
+from tests.support.inspection import inspect_config
+
+from trtllm_truss.engines.engine import Engine
+from trtllm_truss.engines.kinds import completed
 from trtllm_truss.settings.loading import parse_settings
 from trtllm_truss.settings.model import Settings
 
@@ -42,7 +44,7 @@ def settings_for(**metadata: Any) -> Settings:
 
 def complete(
     config: Json, *, version: str | None = "1.2.1", weights_bytes: int = 16 * GB, **metadata: Any
-) -> EngineDescription:
+) -> Engine:
     """Inspect a checkpoint by its listing and complete it with `model_metadata`."""
     engine = inspect_config(config, listing(weights_bytes))
     return completed(engine, settings_for(**metadata), version)

@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 from tests.engines.checkpoint.checkpoints import listing, llama, settings_for
+from tests.support.inspection import inspect_config
 
-from trtllm_truss.engines.checkpoint.adapters import Adapter, parse_adapter
-from trtllm_truss.engines.checkpoint.arguments import completed
-from trtllm_truss.engines.inspection import EngineDescription, EngineKind, inspect_config
+from trtllm_truss.engines.adapter import Adapter
+from trtllm_truss.engines.checkpoint.adapters import parse_adapter
+from trtllm_truss.engines.cpu.engine import CpuEngine
+from trtllm_truss.engines.engine import Engine
+from trtllm_truss.engines.kinds import completed
 from trtllm_truss.errors import ArtifactError, SettingsError
 
 SQL = Adapter(16, frozenset({"attn_q", "attn_v"}))
@@ -50,7 +53,7 @@ def test_adapters_that_are_not_applied(content: bytes, words: str) -> None:
     assert words in caught.value.message
 
 
-def arguments(**metadata: Any) -> EngineDescription:
+def arguments(**metadata: Any) -> Engine:
     engine = inspect_config(llama(), listing())
     return completed(engine, settings_for(**BOTH, **metadata), adapters=(SQL, CHAT))
 
@@ -77,8 +80,6 @@ def test_without_adapters() -> None:
 
 
 def test_other_engines_take_none_from_the_settings() -> None:
-    engine = EngineDescription(
-        kind=EngineKind.CPU, max_sequence_tokens=9, max_input_tokens=8, max_batch_size=1
-    )
+    engine = CpuEngine(max_sequence_tokens=9, max_input_tokens=8, max_batch_size=1)
     with pytest.raises(SettingsError, match="lora_adapters is set, but the engine in org/model"):
         completed(engine, settings_for(**BOTH))

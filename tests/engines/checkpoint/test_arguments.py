@@ -10,23 +10,13 @@ from tests.engines.checkpoint.model_configs import MODELS
 from tests.engines.engine_configs import listing as engine_listing
 from tests.engines.engine_configs import new_config
 from tests.support.fake_tensorrtllm import write_engine
+from tests.support.inspection import inspect_config
 
-from trtllm_truss.engines.checkpoint.arguments import completed
-from trtllm_truss.engines.compatibility.check import check_compatibility
-from trtllm_truss.engines.compatibility.host import HostInfo
-from trtllm_truss.engines.concurrency import (
-    batch_size,
-    guided_decoding_backend,
-    kv_cache_tokens,
-    max_beam_width,
-    overcommits,
-)
-from trtllm_truss.engines.inspection import (
-    EngineDescription,
-    EngineKind,
-    inspect_config,
-    inspect_engine,
-)
+from trtllm_truss.engines.compatibility import check_compatibility
+from trtllm_truss.engines.cpu.engine import CpuEngine
+from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.engines.inspection import inspect_engine
+from trtllm_truss.engines.kinds import completed
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.releases.tables import rows_for
 from trtllm_truss.settings.llm_args import LLM_ARGUMENTS
@@ -207,9 +197,7 @@ def test_llm_args_need_a_checkpoint(tmp_path) -> None:
     settings = settings_for(runtime={"llm_args": {"max_seq_len": 9}})
     for engine in (
         inspect_engine(write_engine(tmp_path / "engine")),
-        EngineDescription(
-            kind=EngineKind.CPU, max_sequence_tokens=9, max_input_tokens=8, max_batch_size=1
-        ),
+        CpuEngine(max_sequence_tokens=9, max_input_tokens=8, max_batch_size=1),
     ):
         with pytest.raises(SettingsError, match=r"runtime\.llm_args is set, but the engine in"):
             completed(engine, settings)
@@ -242,13 +230,14 @@ def test_limits_follow_the_arguments() -> None:
     }
     settings, engine = settings_for(runtime=runtime), complete(llama(), runtime=runtime)
     assert (engine.max_sequence_tokens, engine.max_input_tokens) == (9000, 8192)
-    assert batch_size(settings, engine) == 4  # type: ignore[arg-type]
-    assert max_beam_width(settings, engine) == 2
-    assert kv_cache_tokens(settings, engine, None) == 64
-    assert overcommits(settings, engine)
-    assert guided_decoding_backend(settings, engine) == "xgrammar"
-    assert not overcommits(settings_for(), complete(llama()))
-    assert guided_decoding_backend(settings_for(), complete(llama())) is None
+    assert engine.batch_size(settings) == 4
+    assert engine.beam_limit(settings) == 2
+    assert engine.kv_cache_tokens(settings, None) == 64
+    assert engine.overcommits(settings)
+    assert engine.guided_decoding_backend(settings) == "xgrammar"
+    plain = complete(llama())
+    assert not plain.overcommits(settings_for())
+    assert plain.guided_decoding_backend(settings_for()) is None
 
 
 def test_code_runs_only_with_trust() -> None:

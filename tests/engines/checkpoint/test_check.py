@@ -7,27 +7,27 @@ from typing import Any
 import pytest
 from tests.engines.checkpoint.checkpoints import GB, complete, listing, llama, settings_for
 from tests.engines.checkpoint.model_configs import DEEPSEEK, LATENT, MODELS, config
+from tests.support.inspection import inspect_config
 
 from trtllm_truss.engines.accelerators import ACCELERATORS
-from trtllm_truss.engines.capacity import CacheKnobs, CacheShape, kv_cache_capacity, step_bytes
-from trtllm_truss.engines.checkpoint.arguments import completed
-from trtllm_truss.engines.compatibility.check import check_compatibility
-from trtllm_truss.engines.compatibility.checkpoints import loadable_since
-from trtllm_truss.engines.compatibility.host import HostInfo
+from trtllm_truss.engines.capacity import kv_cache_capacity
+from trtllm_truss.engines.checkpoint.checks import loadable_since
+from trtllm_truss.engines.compatibility import check_compatibility
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity
+from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.gpus import Gpu
-from trtllm_truss.engines.inspection import EngineDescription, inspect_config
+from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.engines.kinds import completed
 from trtllm_truss.engines.versions import SYSTEM_PYTHON
 from trtllm_truss.serving.preflight import cache_capacity
+from trtllm_truss.settings.runtime import RuntimeOptions
 
 VERSIONS = ("1.0.0", "1.1.0", "1.2.1", "1.3.0")
 IMAGE = "nvcr.io/nvidia/tritonserver:{}-trtllm-python-py3"
 HOPPER, ADA, BLACKWELL, AMPERE = (9, 0), (8, 9), (10, 0), (8, 0)
 
 
-def findings(
-    engine: EngineDescription, version: str | None = "1.2.1", **host: Any
-) -> list[Diagnostic]:
+def findings(engine: Engine, version: str | None = "1.2.1", **host: Any) -> list[Diagnostic]:
     split = {
         "tensor_parallelism": engine.tensor_parallelism,
         "pipeline_parallelism": engine.pipeline_parallelism,
@@ -39,7 +39,7 @@ def findings(
     )
 
 
-def errors(engine: EngineDescription, version: str | None = "1.2.1", **host: Any) -> str:
+def errors(engine: Engine, version: str | None = "1.2.1", **host: Any) -> str:
     found = findings(engine, version, **host)
     return " ".join(each.message for each in found if each.severity is Severity.ERROR)
 
@@ -101,7 +101,7 @@ def test_weights_that_would_be_taken_for_unquantized(method: Any, words: str) ->
     assert words in errors(complete(llama(quantization_config=method)))
 
 
-def modelopt(algorithm: str, cache: str | None = None, **metadata: Any) -> EngineDescription:
+def modelopt(algorithm: str, cache: str | None = None, **metadata: Any) -> Engine:
     described = {"quantization": {"quant_algo": algorithm, "kv_cache_quant_algo": cache}}
     content = llama(quantization_config={"quant_method": "modelopt"})
     engine = inspect_config(content, listing(9 * GB), quantization=described)
@@ -123,9 +123,7 @@ def modelopt(algorithm: str, cache: str | None = None, **metadata: Any) -> Engin
         (complete(llama(torch_dtype="float16")), (7, 5), ""),
     ],
 )
-def test_gpu_generations(
-    engine: EngineDescription, capability: tuple[int, int], words: str
-) -> None:
+def test_gpu_generations(engine: Engine, capability: tuple[int, int], words: str) -> None:
     found = errors(engine, gpus=[gpu(capability)])
     assert words in found
     assert bool(found) == bool(words)
@@ -246,7 +244,7 @@ def test_code_of_the_checkpoint_is_reported() -> None:
     ],
 )
 def test_bytes_of_a_token(name: str, split: dict[str, int], expected: int) -> None:
-    shape = CacheShape.of(complete(MODELS[name][0], **split))
+    shape = complete(MODELS[name][0], **split).cache_shape
     assert shape is not None
     assert shape.bytes_per_token == expected
 
@@ -260,8 +258,8 @@ def test_bytes_of_a_token(name: str, split: dict[str, int], expected: int) -> No
         (modelopt("FP8", "FP8", runtime={"llm_args": {"kv_cache_config": {"dtype": "auto"}}}), 0.5),
     ],
 )
-def test_the_cache_has_its_own_number_format(engine: EngineDescription, share: float) -> None:
-    shape = CacheShape.of(engine)
+def test_the_cache_has_its_own_number_format(engine: Engine, share: float) -> None:
+    shape = engine.cache_shape
     assert shape is not None
     assert shape.bytes_per_token == 131_072 * share
 
@@ -282,18 +280,18 @@ def test_limits(llm_args: dict[str, Any], codes: list[str]) -> None:
 
 def test_data_parallel_attention_splits_no_heads() -> None:
     runtime = {"llm_args": {"enable_attention_dp": True}}
-    shape = CacheShape.of(complete(llama(), tensor_parallelism=8, runtime=runtime))
+    shape = complete(llama(), tensor_parallelism=8, runtime=runtime).cache_shape
     assert shape is not None
     assert shape.bytes_per_token == 131_072
 
 
 def capacity(free_bytes: int, weights_bytes: int = 16 * GB, **runtime: Any):
     engine = complete(llama(), weights_bytes=weights_bytes, runtime=runtime)
-    shape = CacheShape.of(engine)
+    shape = engine.cache_shape
     assert shape is not None
     assert engine.llm_args is not None
     assert engine.largest_rank_bytes == weights_bytes
-    knobs = CacheKnobs.from_llm_args(engine.llm_args)
+    knobs = engine.cache_knobs(RuntimeOptions())
     measured = kv_cache_capacity(shape, knobs, free_bytes - weights_bytes)
     assert measured is not None
     return measured
@@ -303,7 +301,7 @@ def capacity(free_bytes: int, weights_bytes: int = 16 * GB, **runtime: Any):
 def test_activations_of_a_step(gpus: int, inner: int) -> None:
     runtime = {"llm_args": {"max_num_tokens": 4096}}
     engine = complete(llama(), tensor_parallelism=gpus, runtime=runtime)
-    assert step_bytes(engine) == 4096 * (2 * 4096 + 4 * inner) * 2
+    assert engine.step_bytes == 4096 * (2 * 4096 + 4 * inner) * 2
 
 
 def test_the_parent_of_the_workers_takes_memory_too() -> None:
@@ -311,7 +309,7 @@ def test_the_parent_of_the_workers_takes_memory_too() -> None:
     estimated = cache_capacity(settings_for(), engine, host)
     assert estimated is not None
     total = ACCELERATORS["H100"].memory_bytes
-    assert estimated.free_bytes == total - 16 * GB - step_bytes(engine) - GB // 2
+    assert estimated.free_bytes == total - 16 * GB - engine.step_bytes - GB // 2
 
 
 def test_a_release_that_corrupts_its_cache_is_reported() -> None:

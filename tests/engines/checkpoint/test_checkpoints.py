@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from tests.engines.checkpoint.checkpoints import Json, listing, llama, write_checkpoint
+from tests.support.inspection import inspect_config
 
+from trtllm_truss.engines.checkpoint.engine import CheckpointEngine
 from trtllm_truss.engines.file_checks import needed_files
-from trtllm_truss.engines.inspection import EngineKind, inspect_config, inspect_engine
-from trtllm_truss.engines.layout import Layout, Placement
+from trtllm_truss.engines.inspection import inspect_engine
 from trtllm_truss.errors import ArtifactError
 
 INDEX = "model.safetensors.index.json"
@@ -25,10 +26,9 @@ def refusal(files: list[tuple[str, int]], config: Json | None = None, index: Any
 
 def test_folder(tmp_path: Path) -> None:
     engine = inspect_engine(write_checkpoint(tmp_path))
-    assert engine.kind is EngineKind.LLM_API
-    assert engine.placement.layout is Layout.CHECKPOINT
-    assert engine.config is engine.rank_files is engine.llm_args is None
-    assert engine.checkpoint is not None
+    assert engine.backend == "llm_api"
+    assert type(engine) is CheckpointEngine
+    assert engine.llm_args == {}
     assert (engine.checkpoint.architecture, engine.checkpoint.layers) == ("LlamaForCausalLM", 32)
     assert engine.max_sequence_tokens == 131072
     assert engine.weights is not None
@@ -60,16 +60,13 @@ def test_only_the_weights_that_are_loaded_are_fetched() -> None:
         *("config.json", "generation_config.json", "hf_quant_config.json"),
         *("model-00001-of-00002.safetensors", INDEX),
     ]
-    placement = Placement(Layout.CHECKPOINT)
-    assert needed_files(placement, sizes, engine) == always
-    assert needed_files(placement, sizes, engine, with_code=True) == sorted(
-        [*always, "modeling_own.py"]
-    )
+    assert needed_files(sizes, engine) == always
+    assert needed_files(sizes, engine, with_code=True) == sorted([*always, "modeling_own.py"])
     of_vision = {
         **dict.fromkeys(("preprocessor_config.json", "tokenizer.json", "merges.txt"), 9),
         **dict.fromkeys(("chat_template.jinja", "adapter_config.json", "figures/b.json"), 9),
     }
-    assert needed_files(placement, {**sizes, **of_vision}, engine) == sorted(
+    assert needed_files({**sizes, **of_vision}, engine) == sorted(
         [*always, "preprocessor_config.json", "tokenizer.json", "merges.txt", "chat_template.jinja"]
     )
     shards = inspect_config(llama(), sizes.items()).weights

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from tests.engines.checkpoint.checkpoints import listing, llama, settings_for
 from tests.engines.checkpoint.model_configs import MODELS
+from tests.support.inspection import inspect_config
 
-from trtllm_truss.engines.checkpoint.adapters import Adapter
-from trtllm_truss.engines.checkpoint.arguments import completed
-from trtllm_truss.engines.compatibility.host import HostInfo
-from trtllm_truss.engines.inspection import EngineDescription, inspect_config
+from trtllm_truss.engines.adapter import Adapter
+from trtllm_truss.engines.engine import Engine
+from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.engines.kinds import completed
 from trtllm_truss.errors import SettingsError
 
 ADAPTER = Adapter(8, frozenset({"attn_q"}))
@@ -27,7 +28,7 @@ def engine_of(
     adapters: int = 0,
     gpu: tuple[int, int] | None = None,
     **runtime: Any,
-) -> EngineDescription:
+) -> Engine:
     content = MODELS[name][0] if name else llama()
     engine = inspect_config(content, listing())
     return completed(engine, settings_for(runtime=runtime), version, [ADAPTER] * adapters, gpu)

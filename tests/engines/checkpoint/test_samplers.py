@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 from tests.engines.checkpoint.checkpoints import listing, llama, settings_for
+from tests.support.inspection import inspect_config
 
 from trtllm_truss.backends.llm_api.request import served_inputs
-from trtllm_truss.engines.checkpoint.arguments import completed
-from trtllm_truss.engines.compatibility.check import check_compatibility
-from trtllm_truss.engines.compatibility.host import HostInfo
-from trtllm_truss.engines.inspection import EngineDescription, inspect_config
+from trtllm_truss.engines.compatibility import check_compatibility
+from trtllm_truss.engines.engine import Engine
+from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.engines.kinds import completed
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.releases.versions import exact_release
 
@@ -21,7 +22,7 @@ CPP_OF_1_0, MIXED = {"enable_trtllm_sampler": True}, {"enable_mixed_sampler": Tr
 NAMES = ("sampler_type", "enable_trtllm_sampler", "enable_mixed_sampler")
 
 
-def engine_of(version: str | None, given: dict[str, Any]) -> EngineDescription:
+def engine_of(version: str | None, given: dict[str, Any]) -> Engine:
     settings = settings_for(runtime={"llm_args": given})
     return completed(inspect_config(llama(), listing()), settings, version)
 

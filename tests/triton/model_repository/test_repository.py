@@ -107,7 +107,7 @@ def test_rendering_changes_only_the_given_fields(tmp_path):
 
 
 def test_a_checkpoints_backend_has_its_own_parameters_and_more_tensors(tmp_path):
-    config = render(tmp_path, backend="llm_api", parameters={"llm_args": "{}"})
+    config = render(tmp_path, backend="llm_api", of_executor=False, parameters={"llm_args": "{}"})
     assert {name: value.string_value for name, value in config.parameters.items()} == {
         "gpt_model_path": "/engines/one",
         "llm_args": "{}",

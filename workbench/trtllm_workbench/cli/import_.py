@@ -12,14 +12,13 @@ import yaml
 from trtllm_truss.cli.common import add_truss_options
 from trtllm_truss.cli.output import echo, write
 from trtllm_truss.configuration import load_configuration, read_config
-from trtllm_truss.engines.compatibility.host import HostInfo
-from trtllm_truss.engines.inspection import EngineKind
+from trtllm_truss.engines.base_image import newest_image
+from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.errors import SettingsError
 from trtllm_workbench.importers.reading import IMPORTERS, read_sources
 from trtllm_workbench.importers.rules import ConversionResult, Outcome, Row
 from trtllm_workbench.scaffold.consent import consent_text
 from trtllm_workbench.scaffold.documents import comment, merged
-from trtllm_workbench.scaffold.runtime import choose_runtime
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,14 +52,14 @@ def run(options: argparse.Namespace) -> int:
     """
     found = read_sources(options.sources, options.kind)
     content = read_config(options.truss, None)
-    newest = choose_runtime(EngineKind.LLM_API, None, None)
+    newest = newest_image()
     of_engine = found.kind in ("triton", "lmi")
     version = None if of_engine else HostInfo(image=newest.image).version_for()
     if found.kind == "triton":
         version = HostInfo.from_config(content).version_for()
     imported = found.convert(version)
     if imported.kind == "checkpoint" and not of_engine:
-        content |= {"base_image": newest.base_image, "python_version": newest.python}
+        content |= {"base_image": newest.section, "python_version": newest.python}
     if options.engine:
         name_model(imported, options.engine)
     return deliver(imported, found.ignored, content, options.output, found.origin)

@@ -13,9 +13,9 @@ import yaml
 
 from trtllm_truss import __version__
 from trtllm_truss.baseten import ConcurrencyTarget, predict_concurrency
+from trtllm_truss.engines.base_image import BaseImage
 from trtllm_truss.settings.loading import ACCESS_TOKEN_SECRET
 from trtllm_workbench.scaffold.placing import Place
-from trtllm_workbench.scaffold.runtime import Runtime
 from trtllm_workbench.scaffold.wheels import build_commands
 
 _WIDTH = 98
@@ -63,7 +63,7 @@ class Plan:
     name: str
     origin: str
     kind: str
-    runtime: Runtime
+    runtime: BaseImage
     place: Place | None
     target: ConcurrencyTarget | None = None
     weights: Sequence[Mapping[str, Any]] = ()
@@ -133,7 +133,7 @@ def config_text(plan: Plan) -> str:
     resources_reason = (
         "" if plan.place is None else f"{plan.place.accelerator}: {plan.place.reason}"
     )
-    base_image = plan.runtime.base_image
+    base_image = plan.runtime.section
     commands = build_commands(plan.wheels)
     sections: list[tuple[str, dict[str, Any]]] = [
         (

@@ -10,8 +10,8 @@ from typing import Any
 from trtllm_truss.artifacts.local import PACKAGE
 from trtllm_truss.artifacts.open_repository import is_on_hub, open_repository
 from trtllm_truss.artifacts.s3 import S3
-from trtllm_truss.engines.layout import GGUF_SUFFIX, OPENVINO_MODEL, WEIGHTS_SUFFIX
-from trtllm_truss.engines.rank_files import ENGINE_SUFFIX
+from trtllm_truss.engines.json_files import WEIGHTS_SUFFIX
+from trtllm_truss.engines.kinds import KINDS
 from trtllm_truss.engines.versions import IMAGES
 from trtllm_truss.errors import SettingsError
 from trtllm_workbench.importers.lmi import (
@@ -29,7 +29,7 @@ PROPERTIES = "serving.properties"
 
 _ENGINE, _BUILD = "engine_repository", "build"
 _CHECKPOINT = "checkpoint_repository"
-_FILES_OF_ENGINES = (ENGINE_SUFFIX, GGUF_SUFFIX, WEIGHTS_SUFFIX, ".json", OPENVINO_MODEL)
+_FILES_OF_ENGINES = (".json", WEIGHTS_SUFFIX, *(end for kind in KINDS for end in kind.suffixes))
 _MAX_PROPERTIES_BYTES = 1 << 20
 _FOLDERS = ("/", ".", "~")
 

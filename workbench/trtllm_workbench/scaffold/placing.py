@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from trtllm_truss.baseten import ConcurrencyTarget
 from trtllm_truss.engines.accelerators import ACCELERATORS, Accelerator, parse_accelerator
 from trtllm_truss.engines.capacity import Capacity
-from trtllm_truss.engines.compatibility.host import HostInfo
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity, shortlist
 from trtllm_truss.engines.gpus import ComputeCapability
+from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.releases.versions import Release, release
 from trtllm_truss.settings.model import Settings

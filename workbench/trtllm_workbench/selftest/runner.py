@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trtllm_truss.engines.compatibility.host import HostInfo
+from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.machine.describe import describe
 from trtllm_truss.serving.preflight import host_info
 from trtllm_truss.triton.model_repository.contract import MODEL_NAME

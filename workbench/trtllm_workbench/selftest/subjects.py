@@ -16,16 +16,8 @@ from trtllm_truss.builder.jobs import prepare_build
 from trtllm_truss.builder.run.build_engine import ensure_engine, step_environment
 from trtllm_truss.builder.run.runner import run_command
 from trtllm_truss.configuration import load_configuration
-from trtllm_truss.engines.checkpoint.samplers import honours_seeds
-from trtllm_truss.engines.compatibility.checkpoints import FIRST_RELEASE
-from trtllm_truss.engines.compatibility.host import HostInfo
-from trtllm_truss.engines.concurrency import (
-    batch_size,
-    kv_cache_tokens,
-    max_beam_width,
-    scheduler_count,
-)
-from trtllm_truss.engines.inspection import EngineKind
+from trtllm_truss.engines.checkpoint.checks import FIRST_RELEASE
+from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.releases.versions import Release, release
 from trtllm_truss.serving.preflight import open_engine, resolve_engine
 from trtllm_truss.settings.loading import parse_settings, read_environment
@@ -46,11 +38,12 @@ Kind = Literal["engine", "checkpoint", "cpu"]
 KINDS: tuple[Kind, ...] = ("engine", "checkpoint", "cpu")
 Config = Mapping[str, Any]
 
-_KINDS: Mapping[EngineKind, Kind] = {
-    EngineKind.TENSORRT_LLM: "engine",
-    EngineKind.LLM_API: "checkpoint",
-    EngineKind.CPU: "cpu",
+_KINDS: Mapping[str, Kind] = {
+    "tensorrtllm": "engine",
+    "llm_api": "checkpoint",
+    "openvino_genai": "cpu",
 }
+"""By backend."""
 _UNKNOWN_VERSION = "0"
 _BATCH = 8
 _TOKENS = 2048
@@ -107,7 +100,7 @@ def engine_subject(engine: str, tokenizer: str | None) -> Subject:
     settings = parse_settings({"model_metadata": metadata})
     described = open_engine(settings, read_environment()).describe()
     ranks = 1
-    if described is None or described.kind is EngineKind.CPU:
+    if not described.uses_gpus:
         metadata["runtime"] = _CPU_RUNTIME
     else:
         ranks = described.world_size
@@ -190,10 +183,10 @@ def make_bench(
     in_config = HostInfo.from_config(config, host)
     resolved = resolve_engine(settings, environment, host, built, in_config.known_version)
     engine, with_code = resolved.engine, settings.trust_remote_code
-    schedulers, batch = scheduler_count(settings, engine), batch_size(settings, engine)
-    cache_tokens = kv_cache_tokens(settings, engine, resolved.capacity)
+    schedulers, batch = engine.scheduler_count(settings), engine.batch_size(settings)
+    cache_tokens = engine.kv_cache_tokens(settings, resolved.capacity)
     context_tokens = engine.max_sequence_tokens
-    version = in_config.version_for(engine.config.assumed_version if engine.config else None)
+    version = in_config.version_for(engine.built_version)
     return Bench(
         server=server,
         direct=DirectEngine(f"{LOOPBACK}:{grpc}", version),
@@ -204,11 +197,10 @@ def make_bench(
         cache_tokens=(cache_tokens or batch * context_tokens) * schedulers,
         http_port=http,
         quick=quick,
-        kind=_KINDS[engine.kind],
+        kind=_KINDS[engine.backend],
         prompt_tokens=engine.max_input_tokens,
-        beam_width=max_beam_width(settings, engine),
-        honours_seeds=engine.llm_args is None
-        or honours_seeds(in_config.known_version or _UNKNOWN_VERSION, engine.llm_args),
+        beam_width=engine.beam_limit(settings),
+        honours_seeds=engine.honours_seeds(in_config.known_version or _UNKNOWN_VERSION),
     )
 
 

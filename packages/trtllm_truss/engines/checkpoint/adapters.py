@@ -7,9 +7,9 @@ Source: ``tensorrt_llm/lora_manager.py`` in NVIDIA/TensorRT-LLM (names of module
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from trtllm_truss.engines.adapter import Adapter
 from trtllm_truss.engines.json_files import parse_json
 from trtllm_truss.errors import ArtifactError
 
@@ -26,19 +26,6 @@ _MODULES = {
     "up_proj": "mlp_gate",
 }
 """TensorRT-LLM's names of the layers that PEFT adapts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Adapter:
-    """One adapter.
-
-    Attributes:
-        rank: of its matrices.
-        modules: the layers that it changes, by TensorRT-LLM's names.
-    """
-
-    rank: int
-    modules: frozenset[str]
 
 
 def parse_adapter(content: bytes) -> Adapter:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
-from trtllm_truss.engines.checkpoint.adapters import Adapter, lora_config
+from trtllm_truss.engines.adapter import Adapter
+from trtllm_truss.engines.checkpoint.adapters import lora_config
 from trtllm_truss.engines.checkpoint.combinations import CHUNKED, chunks, combine, reuses
 from trtllm_truss.engines.checkpoint.samplers import sampler_arguments, samples
 from trtllm_truss.engines.diagnostics import Diagnostic, warning
 from trtllm_truss.engines.gpus import ComputeCapability
-from trtllm_truss.engines.inspection import EngineDescription, EngineKind
-from trtllm_truss.engines.scheduling import scheduling_of
+from trtllm_truss.engines.model_config import Checkpoint
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.llm_args import SECTION
 from trtllm_truss.settings.llm_runtime_keys import RUNTIME_KEYS
@@ -31,37 +30,30 @@ _DEGREES = {
     "pipeline_parallel_size": "pipeline_parallelism",
 }
 
-Description = TypeVar("Description", bound=EngineDescription)
 
-
-def completed(
-    engine: Description,
+def complete_arguments(
+    checkpoint: Checkpoint,
+    context_tokens: int,
     settings: Settings,
     version: str | None = None,
     adapters: Sequence[Adapter] = (),
     gpu: ComputeCapability | None = None,
-) -> Description:
-    """Complete an engine's limits, and a checkpoint's arguments, by the settings.
+) -> tuple[dict[str, Any], int]:
+    """Return the arguments of a checkpoint, and the tokens of its longest prompt.
 
     Args:
-        engine: any engine.
+        checkpoint: the model.
+        context_tokens: limit of prompt and generated tokens together.
         settings: the operator's settings.
         version: TensorRT-LLM's; None if unknown.
         adapters: those of `lora_adapters`.
         gpu: the compute capability; None if unknown.
 
     Raises:
-        SettingsError: a setting does not exist for this kind of engine, or contradicts another.
+        SettingsError: a setting does not exist for a checkpoint, or contradicts another.
     """
-    if engine.kind is not EngineKind.LLM_API:
-        _require_a_checkpoint(engine, settings)
-        if engine.config is None:
-            return engine
-        chunked = scheduling_of(settings.runtime, engine).chunked_context
-        longest = engine.config.max_prompt_tokens(chunked_context=chunked)
-        return replace(engine, max_input_tokens=longest)
     _refuse(settings.runtime)
-    arguments = _defaults(engine, settings, version)
+    arguments = _defaults(checkpoint, context_tokens, settings, version)
     if adapters:
         arguments["lora_config"] = lora_config(adapters)
     given: dict[str, Any] = {}
@@ -72,7 +64,7 @@ def completed(
     _merge(arguments, given)
     _merge(arguments, settings.runtime.llm_args, given)
     _choose_sampler(arguments, version)
-    combine(arguments, engine.checkpoint, version, gpu)
+    combine(arguments, checkpoint, version, gpu)
     for argument, setting in _DEGREES.items():
         if arguments[argument] != getattr(settings, setting):
             raise SettingsError(
@@ -82,16 +74,7 @@ def completed(
             )
     longest = _longest_prompt(arguments)
     arguments.setdefault("max_input_len", longest)
-    return replace(
-        engine,
-        tensor_parallelism=settings.tensor_parallelism,
-        pipeline_parallelism=settings.pipeline_parallelism,
-        max_sequence_tokens=arguments["max_seq_len"],
-        max_input_tokens=min(longest, arguments["max_input_len"]),
-        max_batch_size=arguments["max_batch_size"],
-        max_beam_width=arguments["max_beam_width"],
-        llm_args=arguments,
-    )
+    return arguments, longest
 
 
 def unused_keys(settings: Settings) -> Iterator[Diagnostic]:
@@ -101,27 +84,6 @@ def unused_keys(settings: Settings) -> Iterator[Diagnostic]:
             yield warning(
                 "runtime_key_unused",
                 f"{_RUNTIME}.{name} has no effect on a checkpoint: {reason}; remove it.",
-            )
-
-
-_NAMES = {
-    EngineKind.TENSORRT_LLM: "a prebuilt TensorRT-LLM engine",
-    EngineKind.CPU: "an engine of the CPU",
-}
-
-
-def _require_a_checkpoint(engine: EngineDescription, settings: Settings) -> None:
-    """Refuse settings that only a checkpoint has."""
-    for name, is_set in (
-        (f"runtime.{SECTION}", settings.runtime.llm_args),
-        ("lora_adapters", settings.lora_adapters),
-    ):
-        if is_set:
-            raise SettingsError(
-                f"config.yaml: model_metadata.{name} is set, but the engine in "
-                f"{settings.engine_repository} is {_NAMES[engine.kind]}; remove it, or name "
-                "the repository of a checkpoint.",
-                param=name.rpartition(".")[2],
             )
 
 
@@ -141,7 +103,9 @@ def _refuse(runtime: RuntimeOptions) -> None:
             raise SettingsError(f"{_RUNTIME}.{name} {reason}.", param=name)
 
 
-def _defaults(engine: EngineDescription, settings: Settings, version: str | None) -> dict[str, Any]:
+def _defaults(
+    checkpoint: Checkpoint, context_tokens: int, settings: Settings, version: str | None
+) -> dict[str, Any]:
     """Return the arguments of a checkpoint without `runtime`.
 
     TensorRT-LLM would reserve for 2048 sequences of the model's whole context, and refuse prompts
@@ -152,12 +116,12 @@ def _defaults(engine: EngineDescription, settings: Settings, version: str | None
         "pipeline_parallel_size": settings.pipeline_parallelism,
         "max_batch_size": DEFAULT_MAX_BATCH_SIZE,
         "max_num_tokens": DEFAULT_MAX_NUM_TOKENS,
-        "max_seq_len": min(engine.max_sequence_tokens, DEFAULT_MAX_SEQ_LEN),
+        "max_seq_len": min(context_tokens, DEFAULT_MAX_SEQ_LEN),
         "max_beam_width": 1,
-        CHUNKED: chunks(engine.checkpoint, version),
+        CHUNKED: chunks(checkpoint, version),
         "kv_cache_config": {
             "free_gpu_memory_fraction": 0.9,
-            "enable_block_reuse": reuses(engine.checkpoint, version),
+            "enable_block_reuse": reuses(checkpoint, version),
         },
         **({"trust_remote_code": True} if settings.trust_remote_code else {}),
     }

@@ -51,7 +51,7 @@ RETRY_AFTER_S = 5
 
 _TOO_LONG = re.compile(
     r"prompt length .* exceeds|exceeds (the )?maximum (input|sequence) length"
-    # executorImpl.cpp, fetchNewRequests: a stream that could be evicted; `engines.scheduling`.
+    # executorImpl.cpp, fetchNewRequests: a stream that could be evicted; `compiled.engine`.
     r"|sequence length is potentially greater than max input length",
     re.I,
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from google.protobuf import text_format
 
@@ -28,8 +28,6 @@ from trtllm_truss.triton.model_repository.contract import (
 )
 from trtllm_truss.triton.protobuf import model_config_pb2
 
-Backend = Literal["tensorrtllm", "openvino_genai", "llm_api"]
-
 CONFIG_FILE = "config.pbtxt"
 _HEADER = "# Rendered for one start of the server; changes here are lost at the next.\n"
 
@@ -39,11 +37,12 @@ def render_repository(
     destination: Path,
     *,
     engine_dir: Path,
-    backend: Backend,
+    backend: str,
     max_batch_size: int,
     parameters: Mapping[str, ParameterValue],
     tensorrt_llm_version: str | None,
     instance_count: int = 1,
+    of_executor: bool = True,
 ) -> Path:
     """Write ``destination/tensorrt_llm`` with its ``config.pbtxt`` and empty version folder.
 
@@ -58,6 +57,7 @@ def render_repository(
             Pass the same to :class:`TritonClient`.
         instance_count: engines on one GPU, each with its weights and KV cache; for an engine of one
             rank only.
+        of_executor: whether the parameters are those of the template, beside `parameters`.
 
     Returns:
         ``destination``.
@@ -71,11 +71,11 @@ def render_repository(
     config.instance_group[0].count = instance_count
     if config.dynamic_batching.preferred_batch_size:
         config.dynamic_batching.preferred_batch_size[:] = [max_batch_size]
-    more = (LLM_API_INPUTS, LLM_API_OUTPUTS) if backend == "llm_api" else ((), ())
+    more = (LLM_API_INPUTS, LLM_API_OUTPUTS) if not of_executor else ((), ())
     ours = () if backend == "tensorrtllm" else (CACHED_TOKENS,)
     _declare(config.input, (*inputs_of(tensorrt_llm_version), *more[0]))
     _declare(config.output, (*rows_for(OUTPUTS, tensorrt_llm_version), *more[1], *ours))
-    if backend == "llm_api":
+    if not of_executor:
         config.parameters.clear()  # the template's are those of the executor
     else:
         _fit_parameters(config, tensorrt_llm_version)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from trtllm_truss.engines.checkpoint.architectures import (
     ARCHITECTURES,
@@ -16,14 +17,16 @@ from trtllm_truss.engines.checkpoint.architectures import (
 )
 from trtllm_truss.engines.checkpoint.arguments import unused_keys
 from trtllm_truss.engines.checkpoint.samplers import honours_seeds
-from trtllm_truss.engines.compatibility.host import HostInfo
+from trtllm_truss.engines.checkpoint.weight_format import WeightFormat
 from trtllm_truss.engines.diagnostics import Diagnostic, error, warning
-from trtllm_truss.engines.inspection import EngineDescription
+from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.model_config import Checkpoint
 from trtllm_truss.engines.versions import IMAGES
-from trtllm_truss.engines.weight_format import WeightFormat
 from trtllm_truss.releases.versions import Release, exact_release, release
 from trtllm_truss.settings.model import Settings
+
+if TYPE_CHECKING:
+    from trtllm_truss.engines.checkpoint.engine import CheckpointEngine
 
 FIRST_RELEASE: Release = (1, 0)
 """The first TensorRT-LLM whose LLM API has PyTorch as its default."""
@@ -33,12 +36,10 @@ _NO_TRITON = re.compile(r"(^|/)tensorrt-llm/release:")
 
 
 def check_checkpoint(
-    settings: Settings, engine: EngineDescription, host: HostInfo
+    engine: CheckpointEngine, settings: Settings, host: HostInfo
 ) -> Iterator[Diagnostic]:
-    """Yield mismatches of a completed checkpoint; nothing for another engine."""
+    """Yield mismatches of a completed checkpoint."""
     checkpoint, weights = engine.checkpoint, engine.weight_format
-    if checkpoint is None or weights is None:
-        return
     version = host.known_version
     yield from _image(host)
     yield from _release(version, host)
@@ -132,9 +133,9 @@ def _weight_format(weights: WeightFormat, version: str | None) -> Iterator[Diagn
         )
 
 
-def _split(checkpoint: Checkpoint, engine: EngineDescription) -> Iterator[Diagnostic]:
+def _split(checkpoint: Checkpoint, engine: CheckpointEngine) -> Iterator[Diagnostic]:
     tensor, pipeline = engine.tensor_parallelism, engine.pipeline_parallelism
-    whole = engine.llm_args is not None and engine.llm_args.get("enable_attention_dp")
+    whole = engine.llm_args.get("enable_attention_dp")
     uneven = []
     if not whole and checkpoint.heads % tensor:
         uneven.append(f"{checkpoint.heads} attention heads")
@@ -157,8 +158,8 @@ def _split(checkpoint: Checkpoint, engine: EngineDescription) -> Iterator[Diagno
         )
 
 
-def _experts(engine: EngineDescription) -> Iterator[Diagnostic]:
-    arguments = engine.llm_args or {}
+def _experts(engine: CheckpointEngine) -> Iterator[Diagnostic]:
+    arguments = engine.llm_args
     given = {name: arguments[name] for name in _EXPERT_SIZES if arguments.get(name)}
     product = math.prod(given.values())
     tensor = engine.tensor_parallelism
@@ -171,8 +172,8 @@ def _experts(engine: EngineDescription) -> Iterator[Diagnostic]:
         )
 
 
-def _limits(checkpoint: Checkpoint, engine: EngineDescription) -> Iterator[Diagnostic]:
-    arguments, beams = engine.llm_args or {}, engine.max_beam_width
+def _limits(checkpoint: Checkpoint, engine: CheckpointEngine) -> Iterator[Diagnostic]:
+    arguments, beams = engine.llm_args, engine.max_beam_width
     longest = checkpoint.positions
     if longest and engine.max_sequence_tokens > longest and not arguments.get("model_kwargs"):
         yield error(
@@ -188,8 +189,8 @@ def _limits(checkpoint: Checkpoint, engine: EngineDescription) -> Iterator[Diagn
         )
 
 
-def _seeds(engine: EngineDescription, version: str | None) -> Iterator[Diagnostic]:
-    arguments = engine.llm_args or {}
+def _seeds(engine: CheckpointEngine, version: str | None) -> Iterator[Diagnostic]:
+    arguments = engine.llm_args
     if version is None or honours_seeds(version, arguments):
         return
     name = next((name for name in ("speculative_config", "sampler_type") if name in arguments), "")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from trtllm_truss.engines.tensorrt_llm_config import EngineConfig, Parallelism
+from trtllm_truss.engines.compiled.tensorrt_llm_config import EngineConfig, Parallelism
 
 ENGINE_SUFFIX = ".engine"
 

@@ -14,12 +14,13 @@ from tests.engines.engine_configs import (
     new_config,
     old_config,
 )
+from tests.support.inspection import inspect_config
 
-from trtllm_truss.engines.compatibility.check import check_compatibility
-from trtllm_truss.engines.compatibility.host import HostInfo
+from trtllm_truss.engines.compatibility import check_compatibility
+from trtllm_truss.engines.cpu.engine import CpuEngine
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity
 from trtllm_truss.engines.gpus import Gpu
-from trtllm_truss.engines.inspection import EngineDescription, EngineKind, inspect_config
+from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.versions import PINNED_IMAGE
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.model import Settings
@@ -28,9 +29,7 @@ ERROR, WARNING = Severity.ERROR, Severity.WARNING
 H100 = Gpu("NVIDIA H100 80GB HBM3", 85 * 10**9, 85 * 10**9, (9, 0), "575.57.08")
 A100 = Gpu("NVIDIA A100-SXM4-80GB", 85 * 10**9, 85 * 10**9, (8, 0), "575.57.08")
 OLD_DRIVER = Gpu("NVIDIA H100 80GB HBM3", 85 * 10**9, 85 * 10**9, (9, 0), "560.35.05")
-CPU = EngineDescription(
-    kind=EngineKind.CPU, max_sequence_tokens=2048, max_input_tokens=2047, max_batch_size=64
-)
+CPU = CpuEngine(max_sequence_tokens=2048, max_input_tokens=2047, max_batch_size=64)
 
 
 def image(tag: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtllm_truss.engines.model_config import Checkpoint
-from trtllm_truss.engines.tensorrt_llm_config import Quantization
+from trtllm_truss.engines.number_formats import Quantization
 from trtllm_truss.releases.versions import Release
 
 QUANTIZATION_FILE = "hf_quant_config.json"

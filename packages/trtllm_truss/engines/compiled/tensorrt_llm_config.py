@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from trtllm_truss.engines.json_files import INT32_MAX, JsonObject, PluginFlag, Size
+from trtllm_truss.engines.number_formats import Quantization
 from trtllm_truss.releases.versions import release
 
 _PACKED_PROMPTS_SINCE = (0, 11)
@@ -88,22 +89,6 @@ class Shape:
     @property
     def layers(self) -> int:
         return len(self.kv_heads)
-
-
-@dataclass(frozen=True, slots=True)
-class Quantization:
-    """Number formats of weights, activations and KV cache.
-
-    Attributes:
-        dtype: type of unquantized weights and activations, such as ``float16``.
-        algorithm: TensorRT-LLM's name of the weights' quantization, such as ``W4A16_AWQ``; None
-            without one. The old schema has only bit flags and yields ``FP8``, ``INT8`` or ``INT4``.
-        kv_cache: ``INT8``, ``FP8`` or ``NVFP4``; None for a cache of `dtype`.
-    """
-
-    dtype: str
-    algorithm: str | None = None
-    kv_cache: str | None = None
 
 
 class Plugins(JsonObject):

@@ -16,7 +16,15 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+from trtllm_truss.engines.compiled.tensorrt_llm_config import (
+    EngineConfig,
+    Limits,
+    Parallelism,
+    Plugins,
+    Shape,
+)
 from trtllm_truss.engines.json_files import (
+    CONFIG_FILE,
     INT32_MAX,
     MAX_LAYERS,
     MAX_VOCABULARY,
@@ -26,17 +34,8 @@ from trtllm_truss.engines.json_files import (
     Text,
     read_model,
 )
-from trtllm_truss.engines.tensorrt_llm_config import (
-    EngineConfig,
-    Limits,
-    Parallelism,
-    Plugins,
-    Quantization,
-    Shape,
-)
+from trtllm_truss.engines.number_formats import Quantization
 from trtllm_truss.errors import ArtifactError
-
-CONFIG_FILE = "config.json"
 
 _MAX_GPUS = 1024
 _RECURRENT = ("MambaForCausalLM", "RecurrentGemmaForCausalLM", "mamba_", "recurrentgemma_")

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trtllm_truss.engines.diagnostics import shortlist
-from trtllm_truss.engines.layout import WEIGHTS_SUFFIX
+from trtllm_truss.engines.json_files import WEIGHTS_SUFFIX
 from trtllm_truss.errors import ArtifactError
 
 INDEX_FILE = "model.safetensors.index.json"

@@ -1,0 +1,339 @@
+"""Engines of `trtllm-build`, one file per rank."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+from trtllm_truss.engines.accelerators import find_capability, parse_accelerator
+from trtllm_truss.engines.adapter import Adapter
+from trtllm_truss.engines.base_image import BaseImage, given_image, known_image
+from trtllm_truss.engines.capacity import BITS, CacheShape, keys_and_values
+from trtllm_truss.engines.compiled.checks import check_compiled
+from trtllm_truss.engines.compiled.config_schemas import parse_config
+from trtllm_truss.engines.compiled.rank_files import (
+    ENGINE_SUFFIX,
+    RankFiles,
+    match_rank_files,
+    opened_ranks,
+)
+from trtllm_truss.engines.compiled.tensorrt_llm_config import EngineConfig
+from trtllm_truss.engines.diagnostics import Diagnostic, shortlist
+from trtllm_truss.engines.engine import ModelConfig, Placement, joined
+from trtllm_truss.engines.executor import (
+    MAX_UTILIZATION,
+    NO_EVICTION,
+    Scheduling,
+    executor_parameters,
+    has_encoder,
+)
+from trtllm_truss.engines.gpu_engine import GpuEngine
+from trtllm_truss.engines.gpus import ComputeCapability
+from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.engines.json_files import (
+    CONFIG_FILE,
+    json_object,
+    refuse_empty,
+)
+from trtllm_truss.engines.manifest import MANIFEST_FILE, Manifest
+from trtllm_truss.engines.number_formats import Quantization
+from trtllm_truss.engines.versions import image_for
+from trtllm_truss.errors import ArtifactError, SettingsError
+from trtllm_truss.releases.versions import release
+from trtllm_truss.settings.model import Settings
+from trtllm_truss.settings.runtime import RuntimeOptions
+
+_ANY_WIDTH_SINCE = (0, 10)
+_EVICTION_SINCE = (0, 12)
+"""The first release whose backend leaves the policy to the settings, also without chunks."""
+_LMI_MARK = "config.pbtxt"
+_NUM_NODES, _GPUS = "num_nodes", "gpu_device_ids"
+_TOKENIZER_INFO = "xgrammar_tokenizer_info_path"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompiledEngine(GpuEngine):
+    """An engine of `trtllm-build`.
+
+    Attributes:
+        config: the contents of its ``config.json``.
+        rank_files: its files.
+    """
+
+    backend = "tensorrtllm"
+    title = "a TensorRT-LLM engine"
+    named = "a prebuilt TensorRT-LLM engine"
+    wanted = f"{CONFIG_FILE} with rank*{ENGINE_SUFFIX} (TensorRT-LLM)"
+    wanted_deep = f"LMI's <name>/1/rank*{ENGINE_SUFFIX} with <name>/{_LMI_MARK}"
+    suffixes = (ENGINE_SUFFIX,)
+    fixed_split = True
+    made, remake = "was built", "build"
+    other_format = "build the engine with another quantization"
+
+    config: EngineConfig
+    rank_files: RankFiles
+
+    @classmethod
+    def locate(cls, sizes: Mapping[str, int]) -> Placement | None:
+        """Find an engine in the top folder, or in LMI's layout.
+
+        The latter is that of the large-model containers of DJL Serving
+        (``isValidTrtLlmModelRepo`` in its ``LmiUtils.java`` up to 0.32)::
+
+            <name>/1/*.engine, <name>/1/config.json     the engine
+            <name>/config.pbtxt                         Triton's, ignored
+            <name>/tokenizer_config.json, …             the tokenizer
+
+        The repository is the folder above ``<name>``, that folder itself, or one further up.
+        """
+        of_lmi = _lmi_folders(sizes)
+        if len(of_lmi) > 1:
+            raise ArtifactError(
+                f"the engine repository holds {len(of_lmi)} engines ({shortlist(of_lmi)}); name "
+                "the folder of one, or keep only one."
+            )
+        placement = Placement()
+        if not any("/" not in name and name.endswith(ENGINE_SUFFIX) for name in sizes):
+            if not of_lmi:
+                return None
+            mark = joined(of_lmi[0], _LMI_MARK)
+            placement = Placement(joined(of_lmi[0], "1"), of_lmi[0], (mark,))
+        here = placement.sizes(sizes)
+        refuse_empty(here, ENGINE_SUFFIX)
+        if CONFIG_FILE not in here:
+            raise ArtifactError(
+                f"the engine repository has engine files but no {CONFIG_FILE}; add the one that "
+                "the build wrote beside them."
+            )
+        return placement
+
+    @classmethod
+    def describe(cls, sizes: Mapping[str, int], contents: Mapping[str, object]) -> CompiledEngine:
+        config = parse_config(json_object(CONFIG_FILE, contents[CONFIG_FILE]))
+        return cls(
+            max_sequence_tokens=config.limits.max_sequence_tokens,
+            max_input_tokens=config.max_prompt_tokens(),
+            max_batch_size=config.limits.max_batch_size,
+            max_beam_width=config.limits.max_beam_width,
+            tensor_parallelism=config.parallelism.tensor,
+            pipeline_parallelism=config.parallelism.pipeline,
+            config=config,
+            rank_files=match_rank_files(config, sizes),
+        )
+
+    def completed(
+        self,
+        settings: Settings,
+        version: str | None = None,
+        adapters: Sequence[Adapter] = (),
+        gpu: ComputeCapability | None = None,
+    ) -> CompiledEngine:
+        chunked = self.scheduling(settings.runtime).chunked_context
+        longest = self.config.max_prompt_tokens(chunked_context=chunked)
+        return replace(self, max_input_tokens=longest)
+
+    # Files
+
+    def needed_files(
+        self, sizes: Mapping[str, int], *, with_code: bool, ranks: Collection[int] | None
+    ) -> set[str]:
+        files = self.rank_files
+        return set(files.names if ranks is None else files.of_ranks(ranks))
+
+    def check_manifest(self, manifest: Manifest) -> None:
+        for name, recorded, found in (
+            ("tensorrt_llm_version", manifest.tensorrt_llm_version, self.config.version),
+            ("world_size", manifest.world_size, self.world_size),
+        ):
+            if recorded is not None and recorded != found:
+                raise ArtifactError(
+                    f"{MANIFEST_FILE} has {name} {recorded}, but {CONFIG_FILE} has {found}; they "
+                    "are from different builds: upload all files of one."
+                )
+
+    # Compatibility with the settings and the host
+
+    def check(self, settings: Settings, host: HostInfo) -> Iterator[Diagnostic]:
+        yield from self.check_nodes(settings, host)
+        yield from check_compiled(self, settings.runtime, host)
+        yield from self.check_parameters(settings.runtime, host)
+        yield from self.check_container(settings, host)
+
+    @property
+    def number_formats(self) -> Quantization:
+        return self.config.quantization
+
+    @property
+    def facts(self) -> Sequence[str]:
+        version = self.config.version or self.config.assumed_version
+        guessed = "" if self.config.version else " (inferred from its files)"
+        return [f"built by TensorRT-LLM {version}{guessed}; image: {image_for(version)}"]
+
+    @property
+    def built_version(self) -> str:
+        return self.config.assumed_version
+
+    # Ranks and hosts
+
+    @property
+    def world_size(self) -> int:
+        return self.config.parallelism.world_size
+
+    def ranks_of_host(self, index: int, hosts: int) -> tuple[int, ...] | None:
+        each = max(1, self.world_size // hosts)
+        return opened_ranks(self.config.parallelism)[index * each : (index + 1) * each]
+
+    def held_for(self, ranks: Collection[int]) -> CompiledEngine:
+        return replace(self, rank_files=self.rank_files.held_for(ranks))
+
+    def ranks_need_tokenizer(self, settings: Settings) -> bool:
+        return bool(settings.runtime.guided_decoding_backend)
+
+    @property
+    def equal_files(self) -> tuple[str, ...]:
+        return self.rank_files.names
+
+    # Capacity, admission and limits
+
+    @property
+    def largest_rank_bytes(self) -> int:
+        return self.rank_files.largest_rank_bytes
+
+    @property
+    def cache_shape(self) -> CacheShape:
+        return cache_shape(self.config)
+
+    def overcommits(self, settings: Settings) -> bool:
+        return self.scheduling(settings.runtime).overcommits
+
+    def max_stream_tokens(self, runtime: RuntimeOptions) -> int | None:
+        # The last token is never an input of a restart.
+        limit = self.max_input_tokens + 1
+        bounded = limit < self.max_sequence_tokens
+        return limit if bounded and self.scheduling(runtime).limits_streams else None
+
+    def scheduling(self, runtime: RuntimeOptions) -> Scheduling:
+        """Return the effective scheduling.
+
+        Without settings: chunks where the engine supports them, and with chunks `max_utilization`.
+        """
+        chunked, policy = runtime.enable_chunked_context, runtime.batch_scheduler_policy
+        can_evict = release(self.config.assumed_version) >= _EVICTION_SINCE
+        has_chunks = self.config.plugins.paged_context_fmha and not self.config.recurrent
+        if chunked is None:
+            chunked = can_evict and has_chunks and not has_encoder(runtime)
+        chunked = chunked and has_chunks
+        if not (chunked or can_evict) or has_encoder(runtime):
+            return Scheduling(NO_EVICTION, chunked)
+        return Scheduling(policy or (MAX_UTILIZATION if chunked else NO_EVICTION), chunked)
+
+    @property
+    def one_beam_width(self) -> bool:
+        """TensorRT-LLM up to 0.9 refuses other widths than that of all requests.
+
+        "Request with beam width 1 differs from the max beam width 4": its GptManager is closed
+        source, the text is from users' reports.
+        """
+        return release(self.config.assumed_version) < _ANY_WIDTH_SINCE
+
+    @property
+    def takes_adapters(self) -> bool:
+        return self.config.plugins.lora
+
+    @property
+    def reused_block_tokens(self) -> int:
+        return self.config.plugins.tokens_per_block
+
+    # Server and image
+
+    def model_config(
+        self,
+        settings: Settings,
+        version: str,
+        *,
+        tokenizer_dir: Path,
+        tokenizer_info: Path | None,
+        adapters: Mapping[str, Path],
+    ) -> ModelConfig:
+        parameters = executor_parameters(
+            settings.runtime, self.scheduling(settings.runtime), self.beam_limit(settings), version
+        )
+        if tokenizer_info is not None:
+            parameters[_TOKENIZER_INFO] = str(tokenizer_info)
+        if settings.node_count > 1:
+            parameters[_NUM_NODES] = settings.node_count
+            # A rank's GPU is else its number modulo the GPUs per host that the build assumed.
+            here = self.world_size // settings.node_count
+            parameters.setdefault(_GPUS, tuple(range(here)))
+        return ModelConfig(self.folder, parameters)
+
+    def base_image(self, given: str | None) -> BaseImage:
+        if given is not None:
+            return given_image(given)
+        built = self.config.assumed_version
+        choice = image_for(built)
+        if not choice.exact:
+            raise SettingsError(
+                f"the engine was built by TensorRT-LLM {built}, which no Triton image has; rebuild "
+                f"it with {choice.image.tensorrt_llm}, or name an image of yours with --image."
+            )
+        guessed = "" if self.config.version else " (inferred from its files)"
+        return known_image(
+            choice.image,
+            f"the newest image with TensorRT-LLM {built}, which built the engine{guessed}; an "
+            "engine runs on no other version.",
+        )
+
+    @property
+    def built_for(self) -> ComputeCapability | None:
+        if self.target_gpu is not None:
+            return self.target_gpu.compute_capability
+        return find_capability(self.config.built_on) if self.config.built_on else None
+
+    def notes_about_gpu(self, accelerator: str) -> list[str]:
+        if self.target_gpu is not None:
+            return []
+        built_on = self.config.built_on
+        if built_on is None:
+            return [
+                "An engine runs only on the GPU generation that built it, and config.json does not "
+                f"record which: unless it is that of {accelerator}, run init with --accelerator."
+            ]
+        capability = find_capability(built_on)
+        request = parse_accelerator(accelerator)
+        chosen = request.accelerator if request else None
+        if capability is None or (chosen and chosen.compute_capability != capability):
+            return [
+                f"The engine was built on {built_on} (auto_parallel_config.cluster_key), and runs "
+                f"only on GPUs of that compute capability; {accelerator} may not be one: name the "
+                "right one with --accelerator."
+            ]
+        return [f"The engine was built on {built_on} (auto_parallel_config.cluster_key)."]
+
+
+KIND = CompiledEngine
+
+
+def cache_shape(config: EngineConfig) -> CacheShape:
+    split, quantization = config.parallelism, config.quantization
+    return CacheShape(
+        numbers=keys_and_values(
+            config.shape.kv_heads, split.tensor * split.context, config.shape.head_size
+        ),
+        pipeline=split.pipeline,
+        bits=BITS.get(quantization.kv_cache or "") or BITS.get(quantization.dtype, 16),
+        block_tokens=config.plugins.tokens_per_block,
+        sequence_tokens=config.limits.max_sequence_tokens,
+        shorten="build the engine with a shorter max_seq_len or a quantized KV cache",
+    )
+
+
+def _lmi_folders(sizes: Mapping[str, int]) -> list[str]:
+    """List folders with a ``config.pbtxt`` and engines in their folder ``1``, at most two deep."""
+    versions = {PurePosixPath(name).parent for name in sizes if name.endswith(ENGINE_SUFFIX)}
+    folders = {version.parent for version in versions if version.name == "1"}
+    names = ["" if folder == PurePosixPath() else str(folder) for folder in folders]
+    return sorted(
+        name for name in names if joined(name, _LMI_MARK) in sizes and name.count("/") < 2
+    )

@@ -1,0 +1,1 @@
+"""Models that OpenVINO GenAI runs on the CPU."""

@@ -1,0 +1,492 @@
+"""The interface of an engine: what the rest of the project asks of it, whatever its kind.
+
+A kind is a folder beside this module with a subclass of `Engine`, registered in `kinds`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from trtllm_truss.engines.adapter import Adapter
+from trtllm_truss.engines.base_image import BaseImage
+from trtllm_truss.engines.capacity import CacheKnobs, CacheShape, Capacity
+from trtllm_truss.engines.diagnostics import Diagnostic, error
+from trtllm_truss.engines.gpus import ComputeCapability
+from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.engines.json_files import (
+    CONFIG_FILE,
+    WEIGHTS_SUFFIX,
+    parse_json,
+    refuse_lfs_pointers,
+)
+from trtllm_truss.engines.manifest import Manifest, TargetGpu
+from trtllm_truss.errors import SettingsError
+from trtllm_truss.settings.model import Settings
+from trtllm_truss.settings.runtime import ParameterValue, RuntimeOptions
+
+_GUIDE_CHECK = "trtllm_truss.guides.xgrammar_worker"
+
+SLOW_BYTES_PER_S = 2e8
+"""Of a slow network disk; an engine's files load several times faster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Location of an engine in a repository.
+
+    Attributes:
+        folder: path of its folder, ``/`` between folders; empty for the top.
+        tokenizer_folder: the same for the tokenizer, if it has one.
+        marks: paths of further files by which the engine is recognized.
+    """
+
+    folder: str = ""
+    tokenizer_folder: str = ""
+    marks: tuple[str, ...] = ()
+
+    def sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        return below(self.folder, sizes)
+
+    def tokenizer_sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        return below(self.tokenizer_folder, sizes)
+
+    def paths(self, names: Iterable[str]) -> list[str]:
+        return [joined(self.folder, name) for name in names]
+
+    def tokenizer_paths(self, names: Iterable[str]) -> list[str]:
+        return [joined(self.tokenizer_folder, name) for name in names]
+
+
+FLAT = Placement()
+"""The top folder of the repository."""
+
+
+def joined(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
+
+
+def below(folder: str, sizes: Mapping[str, int]) -> dict[str, int]:
+    prefix = f"{folder}/" if folder else ""
+    return {
+        name.removeprefix(prefix): size for name, size in sizes.items() if name.startswith(prefix)
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """The parts of the model's ``config.pbtxt`` that depend on the kind of engine.
+
+    Attributes:
+        engine_dir: the value of `gpt_model_path`.
+        parameters: by name, without `gpt_model_path`.
+        of_executor: the parameters are those of NVIDIA's backend, as in the template.
+    """
+
+    engine_dir: Path
+    parameters: Mapping[str, ParameterValue]
+    of_executor: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine(ABC):
+    """An engine, described without its weights. The base class answers for an ordinary one.
+
+    Attributes:
+        max_sequence_tokens: limit of prompt and generated tokens together.
+        max_input_tokens: limit of prompt tokens; the settings may raise it (`completed`).
+        max_batch_size: sequences that run at once.
+        max_beam_width: beams a request may ask for.
+        tensor_parallelism: GPUs that one layer is split over.
+        pipeline_parallelism: groups of layers on different GPUs.
+        manifest: the record of its build, if any.
+        placement: its location in the repository.
+        folder: its files, once they are on this machine.
+        tokenizer_folder: files of its tokenizer, if the repository has any.
+    """
+
+    backend: ClassVar[str]
+    """The Triton backend that serves it, and its name in reports."""
+    title: ClassVar[str]
+    """The heading of a Truss for it, a noun with its article."""
+    named: ClassVar[str]
+    """The same in an error about settings that it has not."""
+    wanted: ClassVar[str]
+    """The files of its repository's top folder, for people."""
+    wanted_deep: ClassVar[str] = ""
+    """Those of another layout, if it has one."""
+    suffixes: ClassVar[tuple[str, ...]] = ()
+    """Ends of the names of files that only engines of this kind have."""
+    own_settings: ClassVar[tuple[str, ...]] = ()
+    """Keys of `model_metadata` that only engines of this kind have, with dots between sections."""
+    own_repository: ClassVar[str] = ""
+    """What to name in `engine_repository` to use `own_settings`."""
+    uses_gpus: ClassVar[bool] = False
+    fixed_split: ClassVar[bool] = False
+    """True if its parallelism is its own and not the settings'."""
+    requirements: ClassVar[tuple[str, ...]] = ()
+    """Python packages that Truss's process needs to serve it."""
+    wheels: ClassVar[tuple[str, ...]] = ()
+    """Packages that its image unpacks without their dependencies."""
+    in_python_of_runtime: ClassVar[bool] = False
+    """True if its backend imports `tensorrt_llm`."""
+    counts_guides: ClassVar[bool] = False
+    """True if a request tells it the memory of its compiled guide."""
+    huge_pages: ClassVar[bool] = False
+    """True if huge pages speed it up: a CPU reads all weights for each token."""
+    spawns_ranks: ClassVar[bool] = False
+    """True if its backend starts the ranks itself, by MPI."""
+
+    max_sequence_tokens: int
+    max_input_tokens: int
+    max_batch_size: int
+    max_beam_width: int = 1
+    tensor_parallelism: int = 1
+    pipeline_parallelism: int = 1
+    manifest: Manifest | None = None
+    placement: Placement = FLAT
+    folder: Path = Path()
+    tokenizer_folder: Path = Path()
+
+    # Recognition and description
+
+    @classmethod
+    @abstractmethod
+    def locate(cls, sizes: Mapping[str, int]) -> Placement | None:
+        """Find an engine of this kind in a repository; None without one.
+
+        Args:
+            sizes: bytes of every file by its path below the repository, ``/`` between folders.
+
+        Raises:
+            ArtifactError: there are several, or an incomplete one.
+        """
+
+    @classmethod
+    def described_by(cls, sizes: Mapping[str, int]) -> tuple[str, ...]:
+        """Return the JSON files of a folder that describe its engine, present or not."""
+        return (CONFIG_FILE,)
+
+    @classmethod
+    @abstractmethod
+    def describe(cls, sizes: Mapping[str, int], contents: Mapping[str, object]) -> Engine:
+        """Describe the engine of a folder.
+
+        Args:
+            sizes: bytes of every file by its path below the folder.
+            contents: the parsed files of `described_by` by name, those that are there.
+
+        Raises:
+            ArtifactError: they describe no engine.
+        """
+
+    @classmethod
+    def describe_folder(cls, folder: Path, sizes: Mapping[str, int]) -> Engine:
+        """Describe the engine of a folder on this machine, with all its files.
+
+        Raises:
+            ArtifactError: as in `describe`.
+        """
+        refuse_lfs_pointers(folder, sizes, (*cls.suffixes, WEIGHTS_SUFFIX))
+        names = [name for name in cls.described_by(sizes) if name in sizes]
+        return cls.describe(
+            sizes, {name: parse_json(name, (folder / name).read_bytes()) for name in names}
+        )
+
+    @property
+    def is_described(self) -> bool:
+        """False if its limits are unknown until its weights are here."""
+        return True
+
+    def completed(
+        self,
+        settings: Settings,
+        version: str | None = None,
+        adapters: Sequence[Adapter] = (),
+        gpu: ComputeCapability | None = None,
+    ) -> Engine:
+        """Complete the limits by the settings.
+
+        Args:
+            settings: the operator's settings.
+            version: TensorRT-LLM's; None if unknown.
+            adapters: those of `lora_adapters`.
+            gpu: the compute capability; None if unknown.
+
+        Raises:
+            SettingsError: a setting contradicts another.
+        """
+        return self
+
+    # Files
+
+    @abstractmethod
+    def needed_files(
+        self, sizes: Mapping[str, int], *, with_code: bool, ranks: Collection[int] | None
+    ) -> set[str]:
+        """Return the files that serving needs beside `config.json`, present or not.
+
+        Args:
+            sizes: bytes of every file by its path below the engine's folder.
+            with_code: include Python files (`trust_remote_code`).
+            ranks: those of this host; None for all.
+        """
+
+    def check_manifest(self, manifest: Manifest) -> None:
+        """Compare the manifest with the description.
+
+        Raises:
+            ArtifactError: they are from different builds.
+        """
+        return
+
+    # Compatibility with the settings and the host
+
+    @abstractmethod
+    def check(self, settings: Settings, host: HostInfo) -> Iterator[Diagnostic]:
+        """Yield what does not fit, the most basic first."""
+
+    def check_parameters(self, runtime: RuntimeOptions, host: HostInfo) -> Iterator[Diagnostic]:
+        """Yield an error if `runtime` does not fit the engine's version.
+
+        Where the version here is known, that was compared when config.yaml was read.
+        """
+        if host.known_version is None:
+            try:
+                runtime.check_version(host.version_for(self.built_version))
+            except SettingsError as problem:
+                yield error("runtime_key_of_another_version", problem.message)
+
+    @property
+    def facts(self) -> Sequence[str]:
+        """Further properties for `check`, one sentence each."""
+        return ()
+
+    @property
+    def target_gpu(self) -> TargetGpu | None:
+        return None if self.manifest is None else self.manifest.gpu
+
+    @property
+    def built_version(self) -> str | None:
+        """The TensorRT-LLM that built it, on which alone it runs; None if there is none."""
+        return None
+
+    # Ranks and hosts
+
+    @property
+    def world_size(self) -> int:
+        """Ranks, one GPU each; 1 for an engine of the CPU."""
+        return self.tensor_parallelism * self.pipeline_parallelism
+
+    @property
+    def gpu_count(self) -> int:
+        return self.world_size if self.uses_gpus else 0
+
+    @property
+    def server_ranks(self) -> int:
+        """Triton processes on one host."""
+        return 1 if self.spawns_ranks else self.world_size
+
+    def ranks_of_host(self, index: int, hosts: int) -> tuple[int, ...] | None:
+        """Return the ranks whose files one of several hosts opens; None for all."""
+        return None
+
+    def held_for(self, ranks: Collection[int]) -> Engine:
+        """Return the description for a host that holds the files of some ranks only."""
+        return self
+
+    def ranks_need_tokenizer(self, settings: Settings) -> bool:
+        """Return True if every rank reads the tokenizer, not only the host that serves."""
+        return True
+
+    @property
+    def equal_files(self) -> tuple[str, ...]:
+        """Ends of the paths of files that must be equal on all hosts."""
+        return ()
+
+    @property
+    def equal_folders(self) -> Mapping[str, Path]:
+        """Folders that must have one path on all hosts, by their names for people."""
+        return {}
+
+    # Capacity and admission
+
+    @property
+    def largest_rank_bytes(self) -> int | None:
+        """Bytes of the weights of the rank that has most; None if they use no GPU."""
+        return None
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Bytes of a GPU that neither weights nor the KV cache have, as far as they are known."""
+        return 0
+
+    @property
+    def cache_shape(self) -> CacheShape | None:
+        """The shape of the KV cache; None if it is not on a GPU."""
+        return None
+
+    def cache_knobs(self, runtime: RuntimeOptions) -> CacheKnobs:
+        return CacheKnobs.from_runtime(runtime)
+
+    def kv_cache_tokens(self, settings: Settings, capacity: Capacity | None) -> int | None:
+        """Return the tokens that the KV cache of one scheduler holds; None if unknown.
+
+        Args:
+            settings: `runtime` may limit them.
+            capacity: the engine's on these GPUs; None if unknown.
+        """
+        if capacity is not None:
+            return capacity.tokens
+        return self.cache_knobs(settings.runtime).max_tokens
+
+    @abstractmethod
+    def overcommits(self, settings: Settings) -> bool:
+        """Return True if it admits more requests than its KV cache holds, and pauses some."""
+
+    def instance_count(self, settings: Settings) -> int:
+        """Return the copies in one server; they share its GPU.
+
+        Raises:
+            SettingsError: several copies of an engine of several ranks, or `gpu_device_ids` without
+                one GPU for each rank.
+        """
+        wanted = settings.runtime.instance_count or 1
+        if wanted > 1 and self.world_size > 1:
+            raise SettingsError(
+                f"config.yaml: model_metadata.runtime.instance_count is {wanted}, but an engine of "
+                f"{self.world_size} ranks can have one instance only; remove it."
+            )
+        devices = settings.runtime.gpu_device_ids
+        ranks = self.world_size // settings.node_count
+        if devices and len(devices) != ranks:
+            on_each = " on each host" if settings.node_count > 1 else ""
+            raise SettingsError(
+                f"config.yaml: model_metadata.runtime.gpu_device_ids names {len(devices)} GPUs, "
+                f"but the engine has {ranks} ranks{on_each}; name one GPU for each."
+            )
+        return wanted
+
+    def scheduler_count(self, settings: Settings) -> int:
+        """Return the batches that run side by side, each with a KV cache of its own."""
+        return self.instance_count(settings)
+
+    # Limits of requests
+
+    def batch_size(self, settings: Settings) -> int:
+        """Return the requests that one scheduler runs concurrently."""
+        return settings.runtime.max_batch_size or self.max_batch_size
+
+    def beam_limit(self, settings: Settings) -> int:
+        """Return the limit of a request's beams: the engine's unless `runtime` lowers it.
+
+        Where all requests have the same number it is 1 unless set.
+        """
+        default = 1 if self.one_beam_width else self.max_beam_width
+        return settings.runtime.max_beam_width or default
+
+    @property
+    def one_beam_width(self) -> bool:
+        """True if every request must have `beam_limit` beams."""
+        return False
+
+    def first_beam_width(self, settings: Settings) -> int:
+        """Return the beams of the first request."""
+        return self.beam_limit(settings) if self.one_beam_width else 1
+
+    def max_stream_tokens(self, runtime: RuntimeOptions) -> int | None:
+        """Return the limit of a stream's prompt and answer together, if its scheduler sets one."""
+        return None
+
+    @property
+    def takes_adapters(self) -> bool:
+        return False
+
+    @property
+    def biased_tokens(self) -> int:
+        """Size of the vocabulary whose logits can be biased; 0 if none can."""
+        return 0
+
+    @property
+    def reports_top_log_probs(self) -> bool:
+        """True if its sampler returns alternatives of a token."""
+        return False
+
+    def honours_seeds(self, version: str) -> bool:
+        """Return True if equal seeds give equal answers in a TensorRT-LLM release."""
+        return True
+
+    @property
+    def reused_block_tokens(self) -> int | None:
+        """Tokens of a block where reused blocks are reported; None where tokens are."""
+        return None
+
+    # Guided decoding
+
+    def guided_decoding_backend(self, settings: Settings) -> str | None:
+        """Return the name of its grammar library; None without guided decoding."""
+        return settings.runtime.guided_decoding_backend
+
+    def reads_tokenizer_info(self, settings: Settings) -> bool:
+        """Return True if guides need the file of `xgrammar_tokenizer_info_path`."""
+        return self.guided_decoding_backend(settings) is not None
+
+    def guide_check(self, tokenizer_info: Path | None) -> Sequence[str] | None:
+        """Return the arguments of Python for the program that checks guides; None without guides.
+
+        Args:
+            tokenizer_info: the file of `xgrammar_tokenizer_info_path`; None where it is not read.
+        """
+        return None if tokenizer_info is None else ["-m", _GUIDE_CHECK, str(tokenizer_info)]
+
+    # The server
+
+    @abstractmethod
+    def model_config(
+        self,
+        settings: Settings,
+        version: str,
+        *,
+        tokenizer_dir: Path,
+        tokenizer_info: Path | None,
+        adapters: Mapping[str, Path],
+    ) -> ModelConfig:
+        """Return the engine's part of the model's ``config.pbtxt``.
+
+        Args:
+            settings: the operator's settings.
+            version: of TensorRT-LLM, which decides the names of parameters.
+            tokenizer_dir: folder of the tokenizer.
+            tokenizer_info: the vocabulary for guides; None without guides.
+            adapters: folders of LoRA adapters by name, numbered from 1.
+        """
+
+    @property
+    def extra_start_s(self) -> float:
+        """Seconds that its start may take beyond `serving.start_timeout_s`."""
+        return 0.0
+
+    # The image
+
+    @abstractmethod
+    def base_image(self, given: str | None) -> BaseImage:
+        """Choose the newest image that serves the engine.
+
+        Args:
+            given: an image's name, which is taken as it is.
+
+        Raises:
+            SettingsError: no image fits, or `given` does not name one.
+        """
+
+    @property
+    def built_for(self) -> ComputeCapability | None:
+        """The compute capability of the GPUs that it runs on; None for any."""
+        return None if self.target_gpu is None else self.target_gpu.compute_capability
+
+    def notes_about_gpu(self, accelerator: str) -> list[str]:
+        """Return sentences about the choice of an accelerator, for `init`."""
+        return []

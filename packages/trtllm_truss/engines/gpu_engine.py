@@ -1,0 +1,267 @@
+"""An engine on GPUs, and its comparison with those of config.yaml and of this machine."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import ClassVar
+
+from trtllm_truss.engines.accelerators import (
+    ACCELERATORS,
+    Accelerator,
+    AcceleratorRequest,
+    parse_accelerator,
+)
+from trtllm_truss.engines.diagnostics import Diagnostic, error, warning
+from trtllm_truss.engines.engine import Engine
+from trtllm_truss.engines.gpus import ComputeCapability, Gpu
+from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.engines.number_formats import (
+    KNOWN_QUANTIZATIONS,
+    MINIMUM_CAPABILITY,
+    Quantization,
+    number_formats,
+)
+from trtllm_truss.engines.versions import IMAGE_ENVIRONMENT, Image, find_image, minimum_driver
+from trtllm_truss.releases.versions import Release, release
+from trtllm_truss.settings.model import Settings
+
+_NUM_NODES_SINCE = (0, 19)
+"""TensorRT-LLM's parameter `num_nodes`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuEngine(Engine):
+    """An engine on GPUs, in TensorRT-LLM."""
+
+    uses_gpus = True
+    made: ClassVar[str]
+    """The verb of what fixed its number of GPUs, after "the engine"."""
+    remake: ClassVar[str]
+    """The imperative of that verb."""
+    other_format: ClassVar[str]
+    """The remedy for a number format that a GPU lacks, in the imperative."""
+
+    @property
+    @abstractmethod
+    def number_formats(self) -> Quantization:
+        """Its quantization in TensorRT-LLM's names."""
+
+    def minimum_capabilities(self) -> Iterator[tuple[str, ComputeCapability]]:
+        """Yield further needs of the model: the subject of a sentence, and a compute capability."""
+        yield from ()
+
+    def check_nodes(self, settings: Settings, host: HostInfo) -> Iterator[Diagnostic]:
+        """Yield mismatches of the ranks with several hosts."""
+        nodes, ranks = settings.node_count, self.world_size
+        if nodes == 1:
+            return
+        version = host.version_for(self.built_version)
+        if ranks % nodes:
+            yield error(
+                "nodes_mismatch",
+                f"config.yaml: model_metadata.nodes is {nodes}, but the engine has {ranks} ranks "
+                "(tensor × pipeline parallelism), which that many hosts cannot share evenly; set "
+                f"nodes to a divisor of {ranks}.",
+            )
+        elif release(version) < _NUM_NODES_SINCE:
+            yield error(
+                "nodes_version",
+                f"config.yaml: model_metadata.nodes is {nodes}, but TensorRT-LLM "
+                f"{version} places ranks on GPUs as if on one host; build the engine "
+                f"with {'.'.join(map(str, _NUM_NODES_SINCE))} or newer.",
+            )
+
+    def check_container(self, settings: Settings, host: HostInfo) -> Iterator[Diagnostic]:
+        """Yield mismatches with the image of config.yaml and with the GPUs."""
+        yield from _check_image(host)
+        yield from _unknown_quantization(self.number_formats)
+        yield from _check_gpus(self, host, settings.node_count)
+
+
+def _check_gpus(engine: GpuEngine, host: HostInfo, nodes: int) -> Iterator[Diagnostic]:
+    request = parse_accelerator(host.accelerator) if host.accelerator is not None else None
+    gpus = host.gpus
+    accelerator = None if request is None else request.accelerator
+    if request is not None:
+        yield from _request(engine, request, nodes, host.accelerator_key)
+    if gpus is not None:
+        yield from _count(engine, len(gpus), nodes)
+    if accelerator is not None:
+        yield from _other_gpu(accelerator, gpus or (), host.accelerator_key)
+    for name, capability in _places(accelerator, gpus or ()).items():
+        yield from _target(engine, name, capability)
+        yield from _number_formats(engine, name, capability)
+        yield from _model(engine, name, capability)
+
+
+def _request(
+    engine: GpuEngine, request: AcceleratorRequest, nodes: int, key: str
+) -> Iterator[Diagnostic]:
+    world, each = engine.world_size, engine.world_size // nodes
+    if request.count != each:
+        fitting = request.name if each == 1 else f"{request.name}:{each}"
+        yield error(
+            "accelerator_count",
+            f"config.yaml: resources.{key} asks for {request.count} of {request.name}, but "
+            f"the engine {engine.made} for {world} (tensor × pipeline parallelism)"
+            f"{_on(nodes)}; set it to {fitting}.",
+        )
+    if request.accelerator is None:
+        close = get_close_matches(request.name.upper(), ACCELERATORS, n=1, cutoff=0.5)
+        hint = (
+            f"did you mean {close[0]}"
+            if close
+            else f"did you mean one of {', '.join(ACCELERATORS)}"
+        )
+        yield warning(
+            "accelerator_unknown",
+            f"config.yaml: resources.{key} names {request.name}, which this release does "
+            f"not know, so nothing is compared with it; {hint}?",
+        )
+
+
+def _count(engine: GpuEngine, visible: int, nodes: int) -> Iterator[Diagnostic]:
+    world, each = engine.world_size, engine.world_size // nodes
+    if visible < each:
+        yield error(
+            "gpus_missing",
+            f"the engine {engine.made} for {world} GPU(s){_on(nodes)} and {visible} are visible "
+            f"here; run it on a machine with {each}, or {engine.remake} it for fewer.",
+        )
+
+
+def _on(nodes: int) -> str:
+    return f" on {nodes} hosts" if nodes > 1 else ""
+
+
+def _other_gpu(accelerator: Accelerator, gpus: Sequence[Gpu], key: str) -> Iterator[Diagnostic]:
+    others = sorted({gpu.name for gpu in gpus if not accelerator.matches(gpu)})
+    if others:
+        yield warning(
+            "accelerator_differs",
+            f"config.yaml: resources.{key} names {accelerator.name}, but this machine "
+            f"has {' and '.join(others)}; results of this check may not hold there.",
+        )
+
+
+def _places(accelerator: Accelerator | None, gpus: Sequence[Gpu]) -> dict[str, ComputeCapability]:
+    """Return the compute capability of each kind of GPU that may run the engine, by name."""
+    places = {gpu.name: gpu.compute_capability for gpu in gpus}
+    if accelerator is not None and not any(accelerator.matches(gpu) for gpu in gpus):
+        places[accelerator.name] = accelerator.compute_capability
+    return places
+
+
+def _target(engine: GpuEngine, name: str, capability: ComputeCapability) -> Iterator[Diagnostic]:
+    target = engine.target_gpu
+    if target is not None and target.compute_capability != capability:
+        yield error(
+            "gpu_not_the_builders",
+            f"the engine was built on {target.name} (compute capability "
+            f"{_dotted(target.compute_capability)}) and does not load on {name} "
+            f"({_dotted(capability)}); rebuild it on {name}, or serve it on the kind of GPU "
+            "that built it.",
+        )
+
+
+def _number_formats(
+    engine: GpuEngine, name: str, capability: ComputeCapability
+) -> Iterator[Diagnostic]:
+    for number_format in number_formats(engine.number_formats):
+        minimum = MINIMUM_CAPABILITY[number_format]
+        if capability < minimum:
+            yield error(
+                "gpu_too_old",
+                f"the engine computes in {number_format}, which needs compute capability "
+                f"{_dotted(minimum)}, and {name} has {_dotted(capability)}; use a newer GPU, or "
+                f"{engine.other_format}.",
+            )
+
+
+def _model(engine: GpuEngine, name: str, capability: ComputeCapability) -> Iterator[Diagnostic]:
+    for subject, minimum in engine.minimum_capabilities():
+        if capability < minimum:
+            yield error(
+                "gpu_too_old",
+                f"{subject} needs compute capability {_dotted(minimum)}, and {name} has "
+                f"{_dotted(capability)}; use a newer GPU.",
+            )
+
+
+def _dotted(capability: ComputeCapability) -> str:
+    return f"{capability[0]}.{capability[1]}"
+
+
+def _check_image(host: HostInfo) -> Iterator[Diagnostic]:
+    """Yield at most one diagnostic each for driver and Python of config.yaml's image."""
+    image = None if host.image is None else find_image(host.image)
+    if host.driver_fits is not None:
+        yield from _check_installed_cuda(host)
+    elif image is not None:
+        yield from _check_driver(image, host.gpus or ())
+    if image is not None:
+        yield from _check_python(image, host.python)
+
+
+def _check_installed_cuda(host: HostInfo) -> Iterator[Diagnostic]:
+    if host.driver_fits is False:
+        yield error(
+            "driver_too_old",
+            f"the NVIDIA driver here is {host.driver_version}, too old for CUDA "
+            f"{host.cuda_version} here, and the image's own user-mode driver does not run on it; "
+            f"{_needed(minimum_driver(host.cuda_version or ''))}use an image with an older CUDA.",
+        )
+
+
+def _check_driver(image: Image, gpus: Sequence[Gpu]) -> Iterator[Diagnostic]:
+    minimum = image.minimum_driver
+    for driver in sorted({gpu.driver_version for gpu in gpus}):
+        if minimum is not None and release(driver) < minimum:
+            yield warning(
+                "driver_too_old",
+                f"the NVIDIA driver here is {driver}, and image {image.tag} has CUDA {image.cuda}; "
+                "it starts only if the image's own user-mode driver runs on the one here (forward "
+                f"compatibility, data-center GPUs only); {_needed(minimum)}use an image with an "
+                "older CUDA.",
+            )
+
+
+def _needed(minimum: Release | None) -> str:
+    return f"update the driver to {'.'.join(map(str, minimum))}, or " if minimum else ""
+
+
+def _check_python(image: Image, python: str | None) -> Iterator[Diagnostic]:
+    wanted = image.python_executable_path
+    in_environment = python is not None and python.startswith(f"{IMAGE_ENVIRONMENT}/")
+    if in_environment and image.environment is None:
+        yield error(
+            "python_missing",
+            f"config.yaml: base_image.python_executable_path is {python}, which image {image.tag} "
+            f"does not have; set it to {wanted}.",
+        )
+    elif image.environment is not None and (python is None or in_environment):
+        found = f"is {python}" if python else "is not set, so that it is the first on PATH"
+        yield warning(
+            "python_of_tensorrt_llm",
+            f"config.yaml: base_image.python_executable_path {found}; Truss would install its "
+            f"server's packages into {image.environment}, among those of TensorRT-LLM. Set it to "
+            f"{wanted}; Triton's Python models run in {image.environment} all the same.",
+        )
+
+
+def _unknown_quantization(quantization: Quantization) -> Iterator[Diagnostic]:
+    unknown = [
+        name
+        for name in (quantization.algorithm, quantization.kv_cache)
+        if name is not None and name not in KNOWN_QUANTIZATIONS
+    ]
+    if unknown:
+        yield warning(
+            "quantization_unknown",
+            f"the engine's quantization {' and '.join(unknown)} is unknown to this release, so "
+            "neither its GPUs nor its KV cache can be checked; look for a newer release of "
+            "trtllm-truss.",
+        )

@@ -1,0 +1,114 @@
+"""The kinds of engines, and their recognition by a list of files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import PurePosixPath
+
+from trtllm_truss.engines.adapter import Adapter
+from trtllm_truss.engines.diagnostics import shortlist
+from trtllm_truss.engines.engine import Engine, Placement
+from trtllm_truss.engines.gpus import ComputeCapability
+from trtllm_truss.engines.json_files import CONFIG_FILE, WEIGHTS_SUFFIX
+from trtllm_truss.errors import ArtifactError, SettingsError
+from trtllm_truss.settings.model import Settings
+
+_FOLDERS = (
+    "compiled",
+    "cpu",
+    "checkpoint",
+)
+"""The folders beside this module, in the order of recognition."""
+
+KINDS: tuple[type[Engine], ...] = tuple(
+    import_module(f"trtllm_truss.engines.{folder}.engine").KIND for folder in _FOLDERS
+)
+
+_PICKLED = (
+    f"a model's weights as pickles; convert them to {WEIGHTS_SUFFIX}, or build an engine from them"
+)
+_FOREIGN = {
+    WEIGHTS_SUFFIX: f"a model's weights without their {CONFIG_FILE}; add it",
+    **dict.fromkeys((".bin", ".pt", ".pth"), _PICKLED),
+    ".onnx": "an ONNX model; TensorRT-LLM does not load it",
+    ".plan": "a plain TensorRT plan; TensorRT-LLM does not load it",
+    ".trt": "a plain TensorRT plan; TensorRT-LLM does not load it",
+}
+
+
+def find_engine(sizes: Mapping[str, int]) -> tuple[type[Engine], Placement]:
+    """Locate the engine of a repository and determine its kind.
+
+    Args:
+        sizes: bytes of every file by its path below the repository, ``/`` between folders.
+
+    Raises:
+        ArtifactError: the repository has no engine, several engines, or an incomplete one.
+    """
+    for kind in KINDS:
+        placement = kind.locate(sizes)
+        if placement is not None:
+            return kind, placement
+    *others, last = (kind.wanted for kind in KINDS)
+    wanted = f"{', '.join(others)} or {last}" if others else last
+    deep = "".join(f"; or {kind.wanted_deep}" for kind in KINDS if kind.wanted_deep)
+    raise ArtifactError(
+        f"the engine repository holds {_contents(sizes)}. An engine repository holds {wanted}, "
+        f"flat in its top folder{deep}."
+    )
+
+
+def completed(
+    engine: Engine,
+    settings: Settings,
+    version: str | None = None,
+    adapters: Sequence[Adapter] = (),
+    gpu: ComputeCapability | None = None,
+) -> Engine:
+    """Complete an engine by the settings (`Engine.completed`).
+
+    Raises:
+        SettingsError: a setting does not exist for this kind of engine, or contradicts another.
+    """
+    for kind in KINDS:
+        if not isinstance(engine, kind):
+            _refuse_settings(kind, engine, settings)
+    return engine.completed(settings, version, adapters, gpu)
+
+
+def _refuse_settings(kind: type[Engine], engine: Engine, settings: Settings) -> None:
+    for name in kind.own_settings:
+        value: object = settings
+        for part in name.split("."):
+            value = getattr(value, part)
+        if value:
+            raise SettingsError(
+                f"config.yaml: model_metadata.{name} is set, but the engine in "
+                f"{settings.engine_repository} is {engine.named}; remove it, or name "
+                f"{kind.own_repository}.",
+                param=name.rpartition(".")[2],
+            )
+
+
+def _contents(sizes: Mapping[str, int]) -> str:
+    suffixes = tuple(suffix for kind in KINDS for suffix in kind.suffixes)
+    names = sorted(name for name in sizes if "/" not in name)
+    nested = sorted(
+        {
+            str(PurePosixPath(name).parent)
+            for name in sizes
+            if "/" in name and name.endswith(suffixes)
+        }
+    )
+    if {"encoder", "decoder"} <= set(nested):
+        return "an encoder and a decoder, which is not supported"
+    if nested:
+        return f"no engine in its top folder but in {shortlist(nested)}; move the files up"
+    for suffix, meaning in _FOREIGN.items():
+        foreign = [name for name in names if name.endswith(suffix)]
+        if foreign:
+            return f"no engine, but {shortlist(foreign)}: {meaning}"
+    if CONFIG_FILE in sizes:
+        return f"{CONFIG_FILE} but no engine files"
+    return "no engine"
