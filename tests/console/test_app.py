@@ -11,9 +11,8 @@ import pytest
 from tests.support.truss_process import free_port
 from tests.support.waiting import until
 
-from trtllm_workbench.console.app import FORWARDED, ClientGone, ConsoleApp
+from trtllm_workbench.console.app import FORWARDED, ClientGone, ConsoleApp, Upstream
 from trtllm_workbench.console.pulse import Pulse
-from trtllm_workbench.console.upstream import Upstream
 
 HOST = {"host": "localhost:8081"}
 CHAT = "/v1/chat/completions"

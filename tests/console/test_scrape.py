@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from trtllm_truss.metrics.collector import Metrics
 from trtllm_truss.requests import FinishReason
-from trtllm_workbench.console.scrape import parse_scrape, percentiles_ms
+from trtllm_workbench.console.pulse import parse_scrape, percentiles_ms
 
 INF = float("inf")
 TRITON = """\

@@ -15,9 +15,8 @@ from trtllm_truss.settings.model import Serving
 from trtllm_truss.triton.server.ports import LOOPBACK
 from trtllm_workbench.cli.local_main import Guard
 from trtllm_workbench.cli.truss_server import TrussServer
-from trtllm_workbench.console.app import ConsoleApp
+from trtllm_workbench.console.app import ConsoleApp, Upstream
 from trtllm_workbench.console.pulse import Pulse
-from trtllm_workbench.console.upstream import Upstream
 
 _GRACE_S = 1
 
