@@ -20,7 +20,7 @@ from trtllm_truss.settings.model import PLATFORM_KEYS, Serving, Settings
 from trtllm_workbench.cli.main import main
 from trtllm_workbench.importers.command_lines import DOCKER
 from trtllm_workbench.importers.reading import IMPORTERS, read_sources
-from trtllm_workbench.importers.rules import TOP, Outcome, Row
+from trtllm_workbench.importers.rules import TOP, Outcome, Row, json_value
 
 SECRET = "hf_abcdefghijklmnop"
 
@@ -224,6 +224,55 @@ def test_unknown_options_are_named_with_a_neighbour() -> None:
     assert row.detail.endswith("did you mean max_model_len?")
 
 
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        ("--max-model-len 32K", {"llm_args": {"max_seq_len": 32768}}),
+        ("--max-model-len 1.5k", {"llm_args": {"max_seq_len": 1500}}),
+        ("--max-model-len auto", None),
+        ("--gpu-memory-utilization 0.9", {"kv_cache_free_gpu_mem_fraction": 0.9}),
+        ("--gpu-memory-utilization 1.0", None),
+        ("--kv-cache-dtype fp8_e5m2", None),
+        ("--enforce-eager", {"llm_args": {"cuda_graph_config": None}}),
+        ("--no-async-scheduling", {"llm_args": {"disable_overlap_scheduler": True}}),
+        ("-tp 4 -ep", {"llm_args": {"moe_expert_parallel_size": 4}}),
+        (
+            "--speculative-config.method ngram --speculative-config.num_speculative_tokens 3",
+            {
+                "llm_args": {
+                    "speculative_config": {
+                        "decoding_type": "NGram",
+                        "max_draft_len": 3,
+                        "max_matching_ngram_size": 2,
+                    }
+                }
+            },
+        ),
+        ('--speculative-config \'{"method": "eagle3", "model": "org/draft"}\'', None),
+        ('--speculative-config \'{"method": "suffix"}\'', None),
+    ],
+)
+def test_values_of_vllm(option: str, expected: dict[str, Any] | None) -> None:
+    result = read_sources([f"vllm serve a/b {option}"]).convert("1.2.1")
+    assert result.metadata.get("runtime") == expected
+    if expected is None:
+        assert result.rows[-1].outcome is Outcome.UNSUPPORTED
+
+
+def test_a_prompt_with_dollars_is_no_variable(tmp_path: Path) -> None:
+    example = {"messages": [{"role": "user", "content": "Is $x$ worth $1?"}]}
+    content = {
+        "trt_llm": {"build": {"checkpoint_repository": {"source": "HF", "repo": "a/b"}}},
+        "model_metadata": {"example_model_input": example},
+    }
+    file = file_of(tmp_path, "config.yaml", yaml.safe_dump(content))
+    assert read_sources([file]).convert(None).metadata["example_model_input"] == example
+
+
+def test_escapes_of_json_survive() -> None:
+    assert json_value('{"a": "\\\\boxed{} \\/ \\ud83d\\ude00"}') == {"a": "\\boxed{} / \U0001f600"}
+
+
 def test_arguments_of_another_release() -> None:
     rows = rows_of("trtllm-serve a/b", version="1.0.0")
     assert rows["MODEL"].outcome is Outcome.MAPPED
@@ -277,7 +326,7 @@ def test_init_takes_the_accelerator_and_all_else_of_baseten(
     content = {
         "model_name": "Mine",
         "model_metadata": {"example_model_input": {"prompt": "x"}, "tags": ["a"]},
-        "resources": {"accelerator": "H100:2"},
+        "resources": {"accelerator": "H100:2", "node_count": 1, "memory": "10Gi"},
         "environment_variables": {"TRTLLM_ENABLE_PDL": "1"},
         "runtime": {"predict_concurrency": 7},
         "trt_llm": {
@@ -288,9 +337,10 @@ def test_init_takes_the_accelerator_and_all_else_of_baseten(
     }
     written = initialize(file_of(tmp_path, "config.yaml", yaml.safe_dump(content)))
     assert written.config["model_name"] == "Mine"
-    assert written.config["resources"] == {"accelerator": "H100:2", "use_gpu": True}
+    resources = {"accelerator": "H100:2", "use_gpu": True, "node_count": 1}
+    assert written.config["resources"] == resources
     assert written.config["environment_variables"]["TRTLLM_ENABLE_PDL"] == "1"
-    assert written.config["runtime"] == {"predict_concurrency": 7}
+    assert written.config["runtime"]["predict_concurrency"] == 7
     assert written.metadata["example_model_input"] == {"prompt": "x"}
     assert written.metadata["tags"] == ["a"]
     assert written.metadata["tensor_parallelism"] == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ _SECRET_INSIDE = re.compile(
     r"|(token|secret|password|credential|api_?key)[\"']?\s*[:=]",
     re.IGNORECASE,
 )
-_VARIABLE = re.compile(r"\$\{?\w")
+_VARIABLE = re.compile(r"[^\s$]*\$\{?[A-Za-z_]\S*")
 
 Kind = Literal["build", "engine", "checkpoint"]
 """What the new Truss serves: an engine that it builds, a prebuilt one, or a checkpoint."""
@@ -239,7 +240,7 @@ def _apply(given: Given, rule: OptionRule, result: ConversionResult, method: str
         if given.holds_secret or ("*" in rule.name and given.is_named_secret):
             detail = "it holds a secret, which config.yaml never does; set it in the workspace"
             return Row(given.spelling, given.shown, Outcome.UNSUPPORTED, detail)
-        if _VARIABLE.search(given.value):
+        if _VARIABLE.fullmatch(given.value):
             raise SettingsError(
                 f"{given.spelling} is {given.value!r}, with a variable that nothing here sets; "
                 "write its value."
@@ -401,6 +402,10 @@ class WordMap:
 def json_value(text: str) -> object:
     """Parse JSON or YAML."""
     try:
+        return json.loads(text)
+    except ValueError:  # YAML has most of JSON, but not its escapes
+        pass
+    try:
         return yaml.safe_load(text)
     except yaml.YAMLError:
         raise ValueError("it must be valid JSON") from None
@@ -415,6 +420,8 @@ def json_list(text: str) -> object:
 
 def token_count(text: str) -> int:
     """Parse a number of tokens, also as vLLM writes it: `32k` is 32,000 and `32K` is 32,768."""
+    if text in ("auto", "-1"):
+        raise Refused("the model's own length, up to 32,768 tokens, unless a number is set")
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmM]?)", text.strip())
     if match is None:
         raise ValueError("it must be a number of tokens")

@@ -187,7 +187,8 @@ def config_text(plan: Plan) -> str:
         ),
     ]
     others = dict(plan.config)
-    others.pop("resources", None)
+    if "resources" in others:  # its accelerator is in the plan
+        others["resources"] = {**others["resources"], **plan.resources}
     for _, values in sections:
         values |= {
             key: merged(values, {key: others.pop(key)})[key] for key in values if key in others
