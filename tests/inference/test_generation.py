@@ -13,6 +13,7 @@ from tests.support.fake_engine import FakeEngine
 from tests.support.virtual_time import virtually
 
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest, QueueFull
+from trtllm_truss.releases.contract import CacheReport
 from trtllm_truss.request_fields import Sampling
 from trtllm_truss.requests import (
     Alternative,
@@ -25,7 +26,7 @@ from trtllm_truss.requests import (
 )
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.tokenizer import TextTokenizer
-from trtllm_truss.triton.client.request import CacheReport, EngineRequest
+from trtllm_truss.triton.client.request import EngineRequest
 
 
 def asked(**fields: Any) -> GenerationRequest:

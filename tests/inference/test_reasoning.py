@@ -21,6 +21,7 @@ from trtllm_truss.errors import (
     EngineUnavailable,
     InvalidRequest,
 )
+from trtllm_truss.releases.contract import CacheReport
 from trtllm_truss.request_fields import Sampling
 from trtllm_truss.requests import (
     ChatFormat,
@@ -35,7 +36,7 @@ from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.tokenizer import TextTokenizer
 from trtllm_truss.text.tokenizer_parts import TokenizerParts
 from trtllm_truss.tool_calls.registry import REASONING_FORMATS
-from trtllm_truss.triton.client.request import CacheReport, EngineRequest
+from trtllm_truss.triton.client.request import EngineRequest
 
 THINK = REASONING_FORMATS["qwen3"]
 GUIDE = Guide("regex", r"\{.*\}")

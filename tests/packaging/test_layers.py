@@ -90,7 +90,7 @@ BACKENDS = {
     "backends.llm_api": {*_IN_TRITON, "literals", "engines", "guides"},
     "backends.openvino_genai": {*_IN_TRITON, "literals", "engines", "guides"},
     "backends.token_model": {*_IN_TRITON, "literals", "guides"},
-    "backends.triton_native": {*_IN_TRITON, "triton", "text"},
+    "backends.triton_native": {*_IN_TRITON, "releases", "triton", "text"},
 }
 """The code inside Triton's processes imports as little as possible."""
 ENTRIES = {"", "__main__"}

@@ -13,6 +13,7 @@ from trtllm_truss.protocols.lmi.body import parse_lmi
 from trtllm_truss.protocols.messages.body import parse_messages
 from trtllm_truss.protocols.openai.chat import parse_chat
 from trtllm_truss.protocols.predict.body import PredictBody, parse_defaults, parse_predict
+from trtllm_truss.releases.contract import INPUTS, LLM_API_INPUTS
 from trtllm_truss.request_fields import (
     ALL_ENGINES,
     OPTIONS,
@@ -23,7 +24,6 @@ from trtllm_truss.request_fields import (
     rows_of,
 )
 from trtllm_truss.requests import GenerationRequest
-from trtllm_truss.triton.model_repository.contract import INPUTS, LLM_API_INPUTS
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 50}
 

@@ -14,13 +14,13 @@ from tests.support.paths import ROOT
 from trtllm_truss.builder.commands import BuildFlag, FixedFlag
 from trtllm_truss.builder.families import FAMILIES, Family
 from trtllm_truss.engines.versions import IMAGES, Image, MinimumDriver
+from trtllm_truss.releases.contract import Tensor
 from trtllm_truss.releases.facts import Fact, holds
 from trtllm_truss.releases.tables import COMMON, FOLDER, read_file, read_table
 from trtllm_truss.releases.versions import Release, release
 from trtllm_truss.settings.llm_args import LLM_ARGUMENTS, Argument
 from trtllm_truss.settings.llm_runtime_keys import RuntimeKey
 from trtllm_truss.settings.runtime_parameters import Parameter
-from trtllm_truss.triton.model_repository.contract import Tensor
 
 TABLES: dict[str, Callable[..., Any]] = {
     "contract.inputs": Tensor,

@@ -16,9 +16,10 @@ from trtllm_truss.inference.generation import Generator
 from trtllm_truss.inference.heartbeat import EngineHeartbeat
 from trtllm_truss.inference.preprocessing import Preprocessor
 from trtllm_truss.metrics.collector import Metrics
+from trtllm_truss.releases.contract import CacheReport
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.tokenizer import TextTokenizer
-from trtllm_truss.triton.client.request import CacheReport, EngineChunk, EngineRequest
+from trtllm_truss.triton.client.request import EngineChunk, EngineRequest
 
 Step = str | list[int] | float | TrussError
 """A text or ids, sent at once; seconds of silence; or the error that ends the answer."""

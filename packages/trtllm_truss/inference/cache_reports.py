@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from trtllm_truss.engines.engine import Engine
+from trtllm_truss.releases.contract import CACHED_TOKENS, REUSED_BLOCKS, CacheReport
 from trtllm_truss.releases.tables import rows_for
 from trtllm_truss.settings.runtime import RuntimeOptions
-from trtllm_truss.triton.client.request import CacheReport
-from trtllm_truss.triton.model_repository.contract import CACHED_TOKENS, REUSED_BLOCKS
 
 _TOKENS = CacheReport(CACHED_TOKENS.name, 1)
 

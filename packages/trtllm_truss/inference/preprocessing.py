@@ -13,12 +13,13 @@ from trtllm_truss.inference.encoding_queue import EncodingQueue
 from trtllm_truss.inference.guide_gate import GuideGate
 from trtllm_truss.inference.reasoning import ReasoningPlan
 from trtllm_truss.inference.tokenization import EncodedPrompt, encode_prompt, prompt_field
+from trtllm_truss.releases.contract import CacheReport
 from trtllm_truss.request_fields import Sampling
 from trtllm_truss.requests import GenerationRequest
 from trtllm_truss.text.stop_words import StopWordIds, StopWords
 from trtllm_truss.text.text_stream import NO_STOP_WORDS
 from trtllm_truss.text.tokenizer import TextTokenizer
-from trtllm_truss.triton.client.request import CacheReport, EngineRequest
+from trtllm_truss.triton.client.request import EngineRequest
 
 _SEEDS = 2**64
 _draw = random.Random().getrandbits  # noqa: S311 - seeds are no secrets

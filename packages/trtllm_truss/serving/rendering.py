@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trtllm_truss.engines.engine import Engine
+from trtllm_truss.releases.contract import MODEL_NAME
 from trtllm_truss.settings.model import Settings
-from trtllm_truss.triton.model_repository.contract import MODEL_NAME
 from trtllm_truss.triton.model_repository.native_models import InstanceCounts, render_native_models
 from trtllm_truss.triton.model_repository.repository import render_repository
 

@@ -11,11 +11,12 @@ from tests.support.waiting import PATIENCE_S, until
 
 from trtllm_truss import errors
 from trtllm_truss.engines.versions import PINNED_VERSION
+from trtllm_truss.releases.contract import CacheReport
 from trtllm_truss.request_fields import Sampling
 from trtllm_truss.triton.client import client as client_module
 from trtllm_truss.triton.client.client import TritonClient
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
-from trtllm_truss.triton.client.request import CacheReport, EngineChunk, EngineRequest
+from trtllm_truss.triton.client.request import EngineChunk, EngineRequest
 from trtllm_truss.triton.client.warm_up import warm_up
 
 

@@ -5,17 +5,17 @@ import struct
 import pytest
 from tritonclient.grpc import service_pb2
 
+from trtllm_truss.releases.contract import INPUTS, CacheReport
 from trtllm_truss.releases.tables import rows_for
 from trtllm_truss.request_fields import SAMPLING, Sampling
 from trtllm_truss.requests import Guide
-from trtllm_truss.triton.client.request import CacheReport, EngineChunk, EngineRequest
+from trtllm_truss.triton.client.request import EngineChunk, EngineRequest
 from trtllm_truss.triton.client.tensors import (
     decode_response,
     encode_request,
     encode_stop,
     pack_words,
 )
-from trtllm_truss.triton.model_repository.contract import INPUTS
 
 
 def with_sampling(fields):

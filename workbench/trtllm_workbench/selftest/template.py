@@ -14,8 +14,8 @@ from typing import Any
 from google.protobuf import text_format
 
 from trtllm_truss.errors import SettingsError
+from trtllm_truss.releases.contract import MODEL_NAME
 from trtllm_truss.settings.runtime_parameters import PARAMETERS
-from trtllm_truss.triton.model_repository.contract import MODEL_NAME
 from trtllm_truss.triton.protobuf import model_config_pb2
 
 PLACES = tuple(

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 
+from trtllm_truss.releases.contract import INPUTS, LLM_API_INPUTS, MODEL_NAME
 from trtllm_truss.releases.tables import rows_for
 from trtllm_truss.triton.client.failures import unavailable
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
 from trtllm_truss.triton.client.request import EngineRequest, random_number, takes_numbers_only
 from trtllm_truss.triton.client.response_stream import ResponseReader, ResponseStream
 from trtllm_truss.triton.client.tensors import encode_request, encode_stop
-from trtllm_truss.triton.model_repository.contract import INPUTS, LLM_API_INPUTS, MODEL_NAME
 
 STREAM_INFER = "/inference.GRPCInferenceService/ModelStreamInfer"
 _ORDER_LIMIT_S = 0.3

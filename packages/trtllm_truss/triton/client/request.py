@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from trtllm_truss.releases.contract import CacheReport
 from trtllm_truss.releases.facts import holds
 from trtllm_truss.request_fields import Sampling
 from trtllm_truss.requests import Guide
@@ -27,19 +28,6 @@ def takes_numbers_only(version: str | None) -> bool:
 def random_number() -> str:
     """Return an id that every release takes, and that no other request has."""
     return str(secrets.randbelow(2**64 - 1) + 1)
-
-
-@dataclass(frozen=True, slots=True)
-class CacheReport:
-    """How an engine tells which part of a prompt it found in its KV cache.
-
-    Attributes:
-        output: name of the tensor.
-        unit_tokens: tokens that count as one in it.
-    """
-
-    output: str
-    unit_tokens: int
 
 
 @dataclass(slots=True)

@@ -13,15 +13,15 @@ from functools import lru_cache
 from operator import attrgetter
 
 from trtllm_truss.guides.guide import GUIDE_BYTES
-from trtllm_truss.request_fields import SAMPLING
-from trtllm_truss.triton.client.request import EngineChunk, EngineRequest
-from trtllm_truss.triton.model_repository.contract import (
+from trtllm_truss.releases.contract import (
     CACHED_TOKENS,
     INPUTS,
     LLM_API_INPUTS,
     LLM_API_OUTPUTS,
     REUSED_BLOCKS,
 )
+from trtllm_truss.request_fields import SAMPLING
+from trtllm_truss.triton.client.request import EngineChunk, EngineRequest
 from trtllm_truss.triton.protobuf import service_pb2
 
 _PROTOCOL_DTYPES = {"STRING": "BYTES"}  # where config.pbtxt and the protocol differ

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_truss.errors import SettingsError
+from trtllm_truss.releases.contract import INPUTS, OUTPUTS
 from trtllm_truss.releases.facts import holds
 from trtllm_truss.releases.tables import rows_for
 from trtllm_truss.request_fields import SAMPLING
-from trtllm_truss.triton.model_repository.contract import INPUTS, OUTPUTS
 from trtllm_truss.triton.model_repository.repository import CONFIG_FILE, read_config, write_config
 from trtllm_truss.triton.protobuf import model_config_pb2
 

@@ -14,10 +14,7 @@ from typing import Any
 from google.protobuf import text_format
 
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.releases.tables import rows_for
-from trtllm_truss.settings.runtime import ParameterValue
-from trtllm_truss.settings.runtime_parameters import PARAMETERS
-from trtllm_truss.triton.model_repository.contract import (
+from trtllm_truss.releases.contract import (
     CACHED_TOKENS,
     LLM_API_INPUTS,
     LLM_API_OUTPUTS,
@@ -26,6 +23,9 @@ from trtllm_truss.triton.model_repository.contract import (
     Tensor,
     inputs_of,
 )
+from trtllm_truss.releases.tables import rows_for
+from trtllm_truss.settings.runtime import ParameterValue
+from trtllm_truss.settings.runtime_parameters import PARAMETERS
 from trtllm_truss.triton.protobuf import model_config_pb2
 
 CONFIG_FILE = "config.pbtxt"

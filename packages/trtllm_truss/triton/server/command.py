@@ -19,8 +19,8 @@ from trtllm_truss.machine.limits import usable_cpus
 from trtllm_truss.machine.mpi import find_llm_api_launcher, find_mpirun
 from trtllm_truss.machine.triton import TritonInstallation
 from trtllm_truss.processes.leftovers import RUN_PREFIX
+from trtllm_truss.releases.contract import MODEL_NAME
 from trtllm_truss.settings.child_environment import child_environment
-from trtllm_truss.triton.model_repository.contract import MODEL_NAME
 from trtllm_truss.triton.server.mpi import (
     END_DEFAULTS,
     ONE_HOST_DEFAULTS,

@@ -20,7 +20,7 @@ from trtllm_truss.errors import TritonError
 from trtllm_truss.processes import process_guard
 from trtllm_truss.processes.leftovers import SHARED_MEMORY
 from trtllm_truss.processes.spawning import kill_guard, spawn_guarded
-from trtllm_truss.triton.model_repository.contract import MODEL_NAME
+from trtllm_truss.releases.contract import MODEL_NAME
 from trtllm_truss.triton.server.command import Launch, launch_environment, new_launch
 from trtllm_truss.triton.server.diagnosis import describe_exit, explain_exit, is_port_conflict
 from trtllm_truss.triton.server.mpi import close_control_port

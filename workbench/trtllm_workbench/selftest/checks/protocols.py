@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trtllm_truss.triton.model_repository.contract import MODEL_NAME
+from trtllm_truss.releases.contract import MODEL_NAME
 from trtllm_workbench.selftest.bench.bench import INVOCATIONS, PROMPTS, Bench, expect
 from trtllm_workbench.selftest.bench.calls import EVENTS, PREDICT, Api, Reply
 from trtllm_workbench.selftest.bench.results import CannotRun, FellShort, Held

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from trtllm_truss.engines.versions import PINNED_VERSION
+from trtllm_truss.releases.contract import INPUTS, OUTPUTS
 from trtllm_truss.releases.tables import rows_for
 from trtllm_truss.settings.runtime_parameters import PARAMETERS
-from trtllm_truss.triton.model_repository.contract import INPUTS, OUTPUTS
 
 
 def names(rows):

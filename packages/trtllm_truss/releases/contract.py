@@ -27,6 +27,19 @@ class Tensor:
     source: str
 
 
+@dataclass(frozen=True, slots=True)
+class CacheReport:
+    """How an engine tells which part of a prompt it found in its KV cache.
+
+    Attributes:
+        output: name of the tensor.
+        unit_tokens: tokens that count as one in it.
+    """
+
+    output: str
+    unit_tokens: int
+
+
 INPUTS = read_table("contract", "inputs", Tensor)
 OUTPUTS = read_table("contract", "outputs", Tensor)
 LLM_API_INPUTS = read_table("contract", "llm_api_inputs", Tensor)
