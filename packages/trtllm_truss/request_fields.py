@@ -2,8 +2,8 @@
 
 A row is an attribute of `SamplingFields`, or an item of `OPTIONS`. The bodies of all protocols, the
 engine's tensors, the readers of our backends, the check against the engine and the pages follow
-from the rows. The contract knows which release has a tensor. Triton's processes import this module,
-so it imports no library.
+from the rows. The contract knows which release has a tensor, and a kind of engine which fields it
+refuses. Triton's processes import this module, so it imports no library.
 """
 
 from __future__ import annotations
@@ -20,16 +20,6 @@ ProtocolName = Literal["predict", "openai", "messages", "lmi"]
 Texts = tuple[str, ...]
 Ids = tuple[int, ...]
 Effect = Literal["temperature", "limit", "penalty", "end", "beams", "seed"]
-
-COMPILED, CPU, LLM_API = "tensorrtllm", "openvino_genai", "llm_api"
-"""Backends, those of `engines.kinds.KINDS`."""
-ENGINES = {
-    COMPILED: "a compiled engine",
-    CPU: "the CPU engine",
-    LLM_API: "a checkpoint as engine",
-}
-"""Their engines, in sentences."""
-ALL_ENGINES = frozenset(ENGINES)
 
 T = TypeVar("T")
 Unset = TypeVar("Unset")
@@ -75,7 +65,6 @@ class RequestField:
         effect: what a field of sampling changes: the temperature, the tokens to draw from, their
             logits, the end, the score of beams or the random numbers.
         with_beams: beam search honours it.
-        engines: backends that honour it.
     """
 
     name: str
@@ -91,7 +80,6 @@ class RequestField:
     engine_default: float = 0
     effect: Effect | None = None
     with_beams: bool = True
-    engines: frozenset[str] = ALL_ENGINES
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "attribute", self.attribute or self.name)
@@ -101,12 +89,6 @@ class RequestField:
         if self.effect == "end":
             return value > self.engine_default
         return value != self.engine_default
-
-    @property
-    def sentence(self) -> str:
-        """Return the meaning, and the engines that do not honour the field."""
-        others = [name for backend, name in ENGINES.items() if backend not in self.engines]
-        return f"{self.meaning} Not with {' or '.join(others)}." if others else self.meaning
 
     def name_in(self, protocol: ProtocolName) -> str | None:
         return self.names.get(protocol, self.name)
@@ -239,7 +221,6 @@ OPTIONS = (
         default=(),
         names={"lmi": "bad_sequences"},
         tensors=("bad_words_list",),
-        engines=ALL_ENGINES - {CPU},
     ),
     RequestField(
         name="beam_width",

@@ -28,6 +28,7 @@ from trtllm_truss.builder.run.build_engine import step_environment
 from trtllm_truss.errors import SettingsError, TritonError
 from trtllm_truss.machine.runtime import find_runtime
 from trtllm_truss.machine.triton import find_installation
+from trtllm_truss.releases.contract import CACHED_TOKENS, LLM_API_INPUTS, LLM_API_OUTPUTS
 from trtllm_truss.serving.service import Service
 from trtllm_truss.settings.loading import Environment, parse_settings
 from trtllm_truss.triton.client.client import TritonClient
@@ -226,6 +227,8 @@ def served(environment_tree: ImageTree, tmp_path: Path) -> Iterator[ServerProces
         engine_dir=engine,
         backend="llm_api",
         of_executor=False,
+        inputs=LLM_API_INPUTS,
+        outputs=(*LLM_API_OUTPUTS, CACHED_TOKENS),
         max_batch_size=4,
         parameters={"tokenizer_dir": str(engine), "llm_args": json.dumps(LLM_ARGS)},
         tensorrt_llm_version="1.2.1",

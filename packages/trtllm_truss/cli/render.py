@@ -8,11 +8,11 @@ from pathlib import Path
 from trtllm_truss.cli.common import add_truss_options, require_empty
 from trtllm_truss.cli.output import echo
 from trtllm_truss.configuration import load_configuration, read_config
+from trtllm_truss.engines.adapter import adapters_of
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.inspection import inspect_engine
-from trtllm_truss.engines.kinds import completed
+from trtllm_truss.engines.kinds import completed, open_adapters
 from trtllm_truss.machine.describe import describe
-from trtllm_truss.serving.adapters import adapters_of, open_adapters
 from trtllm_truss.serving.preflight import (
     host_info,
     open_engine,

@@ -1,8 +1,12 @@
-"""One LoRA adapter, as an engine takes it."""
+"""One LoRA adapter, as an engine takes it, and its repository."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+from trtllm_truss.artifacts.listing import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,3 +20,28 @@ class Adapter:
 
     rank: int
     modules: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterRepository:
+    """The repository of one adapter, whose weights are not fetched yet.
+
+    Attributes:
+        name: as requests name it.
+        adapter: its configuration.
+        source: the repository.
+        files: those of the adapter.
+    """
+
+    name: str
+    adapter: Adapter
+    source: Source
+    files: tuple[str, ...]
+
+    def fetch(self) -> Path:
+        """Download the adapter and return its folder."""
+        return self.source.fetch(self.files)
+
+
+def adapters_of(repositories: Sequence[AdapterRepository]) -> tuple[Adapter, ...]:
+    return tuple(repository.adapter for repository in repositories)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from trtllm_truss.engines.adapter import Adapter
+from trtllm_truss.engines.adapter import Adapter, AdapterRepository
 from trtllm_truss.engines.base_image import BaseImage
 from trtllm_truss.engines.capacity import CacheKnobs, CacheShape, Capacity
 from trtllm_truss.engines.diagnostics import Diagnostic, error
@@ -25,6 +25,8 @@ from trtllm_truss.engines.json_files import (
 )
 from trtllm_truss.engines.manifest import Manifest, TargetGpu
 from trtllm_truss.errors import SettingsError
+from trtllm_truss.releases.contract import CACHED_TOKENS, CacheReport, Tensor
+from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.runtime import ParameterValue, RuntimeOptions
 
@@ -84,11 +86,15 @@ class ModelConfig:
         engine_dir: the value of `gpt_model_path`.
         parameters: by name, without `gpt_model_path`.
         of_executor: the parameters are those of NVIDIA's backend, as in the template.
+        inputs: tensors beyond those of every engine.
+        outputs: the same; most report cached tokens (`Engine.cache_report`).
     """
 
     engine_dir: Path
     parameters: Mapping[str, ParameterValue]
     of_executor: bool = True
+    inputs: tuple[Tensor, ...] = ()
+    outputs: tuple[Tensor, ...] = (CACHED_TOKENS,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +120,10 @@ class Engine(ABC):
     """The heading of a Truss for it, a noun with its article."""
     named: ClassVar[str]
     """The same in an error about settings that it has not."""
+    answering: ClassVar[str]
+    """The same in sentences about fields of requests."""
+    refused_fields: ClassVar[frozenset[str]] = frozenset()
+    """Names of the fields of requests that it has not."""
     wanted: ClassVar[str]
     """The files of its repository's top folder, for people."""
     wanted_deep: ClassVar[str] = ""
@@ -222,6 +232,17 @@ class Engine(ABC):
         return self
 
     # Files
+
+    @classmethod
+    def open_adapters(
+        cls, settings: Settings, environment: Environment
+    ) -> tuple[AdapterRepository, ...]:
+        """Open the repositories of adapters and check each adapter and the disk.
+
+        Raises:
+            ArtifactError: a repository is unreadable or holds no adapter that can be applied.
+        """
+        return ()
 
     @abstractmethod
     def needed_files(
@@ -419,10 +440,9 @@ class Engine(ABC):
         """Return True if equal seeds give equal answers in a TensorRT-LLM release."""
         return True
 
-    @property
-    def reused_block_tokens(self) -> int | None:
-        """Tokens of a block where reused blocks are reported; None where tokens are."""
-        return None
+    def cache_report(self, runtime: RuntimeOptions, version: str | None) -> CacheReport | None:
+        """Return how it tells the part of a prompt that its KV cache had; None if it does not."""
+        return CacheReport(CACHED_TOKENS.name, 1)
 
     # Guided decoding
 

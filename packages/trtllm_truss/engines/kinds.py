@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import PurePosixPath
 
-from trtllm_truss.engines.adapter import Adapter
+from trtllm_truss.engines.adapter import Adapter, AdapterRepository
 from trtllm_truss.engines.diagnostics import shortlist
 from trtllm_truss.engines.engine import Engine, Placement
 from trtllm_truss.engines.gpus import ComputeCapability
 from trtllm_truss.engines.json_files import CONFIG_FILE, WEIGHTS_SUFFIX
 from trtllm_truss.errors import ArtifactError, SettingsError
+from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Settings
 
 _FOLDERS = (
@@ -75,6 +76,12 @@ def completed(
         if not isinstance(engine, kind):
             _refuse_settings(kind, engine, settings)
     return engine.completed(settings, version, adapters, gpu)
+
+
+def open_adapters(settings: Settings, environment: Environment) -> tuple[AdapterRepository, ...]:
+    """Open the repositories of `lora_adapters` (`Engine.open_adapters`)."""
+    opened = (kind.open_adapters(settings, environment) for kind in KINDS)
+    return tuple(adapter for adapters in opened for adapter in adapters)
 
 
 def _refuse_settings(kind: type[Engine], engine: Engine, settings: Settings) -> None:

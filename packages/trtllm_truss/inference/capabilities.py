@@ -11,7 +11,7 @@ from trtllm_truss.engines.engine import Engine
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.releases.contract import INPUTS, LLM_API_INPUTS
 from trtllm_truss.releases.tables import rows_for
-from trtllm_truss.request_fields import ENGINES, OPTIONS, SAMPLING, RequestField
+from trtllm_truss.request_fields import OPTIONS, SAMPLING, RequestField
 from trtllm_truss.requests import GenerationRequest
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.validation import is_unicode
@@ -19,10 +19,6 @@ from trtllm_truss.validation import is_unicode
 _TOP_LOG_PROBS = 20
 """Limit of alternatives per token in TensorRT-LLM 1.3; 1.2 documents none."""
 
-_UNSERVED = {
-    backend: tuple(row for row in (*SAMPLING, *OPTIONS) if backend not in row.engines)
-    for backend in ENGINES
-}
 _GUIDE_TENSORS = re.compile(r"guided_decoding_guide(_type)?")
 
 
@@ -96,9 +92,9 @@ def validate_capabilities(
     """
     _validate_beams(request, capabilities)
     _validate_adapter(request, capabilities)
-    for row in _UNSERVED[engine.backend]:
-        if _has_effect(request, row):
-            sentence = f"is not supported by {ENGINES[engine.backend]}; leave it out."
+    for row in (*SAMPLING, *OPTIONS):
+        if row.name in engine.refused_fields and _has_effect(request, row):
+            sentence = f"is not supported by {engine.answering}; leave it out."
             raise _refusal(request, row.attribute, sentence)
     for row in capabilities.unknown_fields:
         if _has_effect(request, row):

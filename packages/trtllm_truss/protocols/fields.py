@@ -9,6 +9,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_args
 
 from pydantic import BeforeValidator, Field, ValidationError, create_model
 
+from trtllm_truss.engines.kinds import KINDS
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.limits import MAX_WORD_CHARACTERS, MAX_WORDS
 from trtllm_truss.request_fields import (
@@ -86,7 +87,13 @@ def body_field(name: str, **own: Any) -> Any:
         arguments = {"default": row.default}
     if row.zero is None:  # else the type has the limits
         arguments |= _limits(row)
-    return Field(**{**arguments, "description": row.sentence, **own})
+    return Field(**{**arguments, "description": _sentence(row), **own})
+
+
+def _sentence(row: RequestField) -> str:
+    """Return the meaning, and the engines that refuse the field."""
+    others = [kind.answering for kind in KINDS if row.name in kind.refused_fields]
+    return f"{row.meaning} Not with {' or '.join(others)}." if others else row.meaning
 
 
 def _type(row: RequestField) -> Any:

@@ -16,6 +16,7 @@ from trtllm_truss.artifacts.listing import Listing
 from trtllm_truss.artifacts.local import open_folder
 from trtllm_truss.artifacts.open_repository import open_repository
 from trtllm_truss.engines.accelerators import parse_accelerator
+from trtllm_truss.engines.adapter import adapters_of
 from trtllm_truss.engines.capacity import (
     Capacity,
     free_after_weights,
@@ -27,10 +28,9 @@ from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.file_checks import check_files, recorded_files
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.inspection import inspect_engine
-from trtllm_truss.engines.kinds import completed
+from trtllm_truss.engines.kinds import completed, open_adapters
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.machine.describe import Machine, check_machine, container_sentences
-from trtllm_truss.serving.adapters import adapters_of, open_adapters
 from trtllm_truss.serving.repositories import EngineRepository, TokenizerRepository
 from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Serving, Settings

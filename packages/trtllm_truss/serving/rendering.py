@@ -77,6 +77,8 @@ def render_engine(
         max_batch_size=batch,
         parameters=model.parameters,
         of_executor=model.of_executor,
+        inputs=model.inputs,
+        outputs=model.outputs,
         tensorrt_llm_version=tensorrt_llm_version,
         instance_count=engine.instance_count(settings),
     )

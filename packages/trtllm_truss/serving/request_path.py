@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trtllm_truss.inference.admission import Admission
-from trtllm_truss.inference.cache_reports import cache_report_of
 from trtllm_truss.inference.capabilities import Capabilities
 from trtllm_truss.inference.generation import Generator
 from trtllm_truss.inference.guide_gate import GuideGate, guide_check_for, kept_guides_for
@@ -78,7 +77,7 @@ def build_request_path(
         tokenizer,
         Capabilities.for_engine(settings, engine, capacity, tensorrt_llm_version),
         GuideGate(guides, kept) if guides is not None else None,
-        cache_report_of(engine, settings.runtime, tensorrt_llm_version),
+        engine.cache_report(settings.runtime, tensorrt_llm_version),
     )
     generator = Generator(
         preprocessor,

@@ -22,6 +22,7 @@ from trtllm_truss.backends.llm_api.request import served_inputs
 from trtllm_truss.engines.checkpoint.samplers import sampler_arguments
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.machine.triton import find_installation
+from trtllm_truss.releases.contract import CACHED_TOKENS, LLM_API_INPUTS, LLM_API_OUTPUTS
 from trtllm_truss.triton.model_repository.repository import render_repository
 from trtllm_truss.triton.server.command import launcher, server_environment
 from trtllm_truss.triton.server.installation import assemble_backends
@@ -131,6 +132,8 @@ def start_llm_triton(
                     engine_dir=folder,
                     backend="llm_api",
                     of_executor=False,
+                    inputs=LLM_API_INPUTS,
+                    outputs=(*LLM_API_OUTPUTS, CACHED_TOKENS),
                     max_batch_size=32,
                     parameters={
                         "tokenizer_dir": str(folder),

@@ -18,6 +18,7 @@ from trtllm_truss.backends.openvino_genai.model_files import find_model
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.machine.triton import find_installation
+from trtllm_truss.releases.contract import CACHED_TOKENS
 from trtllm_truss.request_fields import Sampling
 from trtllm_truss.requests import Guide
 from trtllm_truss.triton.client.client import TritonClient
@@ -39,6 +40,7 @@ def address(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
             run / "repository",
             engine_dir=model_folder,
             backend="openvino_genai",
+            outputs=(CACHED_TOKENS,),
             max_batch_size=4,
             parameters={"max_beam_width": "2"},
             tensorrt_llm_version=PINNED_VERSION,

@@ -17,6 +17,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, processors
 
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.machine.triton import find_installation
+from trtllm_truss.releases.contract import CACHED_TOKENS
 from trtllm_truss.triton.model_repository.native_models import InstanceCounts, render_native_models
 from trtllm_truss.triton.model_repository.repository import render_repository
 from trtllm_truss.triton.server.command import launcher, server_environment
@@ -67,6 +68,7 @@ class NativeTriton:
             run / "repository",
             engine_dir=engine,
             backend="openvino_genai" if text is None else "tensorrtllm",
+            outputs=() if text else (CACHED_TOKENS,),
             max_batch_size=64,
             parameters={},
             tensorrt_llm_version=PINNED_VERSION,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,11 +11,12 @@ from tests.engines.checkpoint.checkpoints import listing, llama, settings_for
 from tests.support.inspection import inspect_config
 
 from trtllm_truss.engines.adapter import Adapter
-from trtllm_truss.engines.checkpoint.adapters import parse_adapter
+from trtllm_truss.engines.checkpoint.adapters import open_adapters, parse_adapter
 from trtllm_truss.engines.cpu.engine import CpuEngine
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.kinds import completed
 from trtllm_truss.errors import ArtifactError, SettingsError
+from trtllm_truss.settings.loading import Environment
 
 SQL = Adapter(16, frozenset({"attn_q", "attn_v"}))
 CHAT = Adapter(64, frozenset({"attn_q", "mlp_gate"}))
@@ -83,3 +85,15 @@ def test_other_engines_take_none_from_the_settings() -> None:
     engine = CpuEngine(max_sequence_tokens=9, max_input_tokens=8, max_batch_size=1)
     with pytest.raises(SettingsError, match="lora_adapters is set, but the engine in org/model"):
         completed(engine, settings_for(**BOTH))
+
+
+@pytest.mark.parametrize("name", ["sql", "sql@2"])
+def test_a_folder_has_no_revision(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    config = {"peft_type": "LORA", "r": 8, "target_modules": ["q_proj"]}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    (folder / "adapter_model.safetensors").write_bytes(b"weights")
+    settings = settings_for(lora_adapters={"sql": str(folder)})
+    (adapter,) = open_adapters(settings, Environment(None, {}))
+    assert adapter.fetch() == folder

@@ -10,6 +10,7 @@ from tritonclient.grpc import model_config_pb2
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.releases.contract import (
+    CACHED_TOKENS,
     INPUTS,
     LLM_API_INPUTS,
     LLM_API_OUTPUTS,
@@ -83,6 +84,7 @@ def test_rendering_changes_only_the_given_fields(tmp_path):
         tmp_path,
         engine_dir=Path('/a "quoted" folder/ü'),
         backend="openvino_genai",
+        outputs=(CACHED_TOKENS,),
         parameters={
             "kv_cache_free_gpu_mem_fraction": 0.5,
             "lora_prefetch_dir": "/lora",
@@ -107,7 +109,14 @@ def test_rendering_changes_only_the_given_fields(tmp_path):
 
 
 def test_a_checkpoints_backend_has_its_own_parameters_and_more_tensors(tmp_path):
-    config = render(tmp_path, backend="llm_api", of_executor=False, parameters={"llm_args": "{}"})
+    config = render(
+        tmp_path,
+        backend="llm_api",
+        of_executor=False,
+        inputs=LLM_API_INPUTS,
+        outputs=LLM_API_OUTPUTS,
+        parameters={"llm_args": "{}"},
+    )
     assert {name: value.string_value for name, value in config.parameters.items()} == {
         "gpt_model_path": "/engines/one",
         "llm_args": "{}",

@@ -1,4 +1,4 @@
-"""LoRA adapters of a checkpoint: their ``adapter_config.json``, checked before their weights.
+"""LoRA adapters of a checkpoint: checked by their ``adapter_config.json``, then downloaded.
 
 Source: ``tensorrt_llm/lora_manager.py`` in NVIDIA/TensorRT-LLM (names of modules) and the
 ``LoraConfig`` of huggingface/peft (fields).
@@ -9,9 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trtllm_truss.engines.adapter import Adapter
+from trtllm_truss.artifacts.listing import named
+from trtllm_truss.artifacts.open_repository import is_on_hub, open_repository
+from trtllm_truss.engines.adapter import Adapter, AdapterRepository
 from trtllm_truss.engines.json_files import parse_json
 from trtllm_truss.errors import ArtifactError
+from trtllm_truss.settings.loading import Environment
+from trtllm_truss.settings.model import Settings
+from trtllm_truss.settings.mounts import Mount
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 """The files of an adapter; pickled weights are not loaded."""
@@ -67,3 +72,42 @@ def lora_config(adapters: Sequence[Adapter]) -> dict[str, Any]:
         "max_loras": len(adapters),
         "max_cpu_loras": len(adapters),
     }
+
+
+def open_adapters(settings: Settings, environment: Environment) -> tuple[AdapterRepository, ...]:
+    """Open the repositories of `lora_adapters` and check each adapter and the disk.
+
+    Raises:
+        ArtifactError: a repository is unreadable or holds no adapter that can be applied.
+    """
+    return tuple(
+        _open(name, repository, environment, settings.mounts)
+        for name, repository in settings.lora_adapters.items()
+    )
+
+
+def _open(
+    name: str, repository: str, environment: Environment, mounts: Sequence[Mount]
+) -> AdapterRepository:
+    source = open_repository(
+        *_revised(repository),
+        setting=f"lora_adapters.{name}",
+        token=environment.hf_access_token,
+        mounts=mounts,
+    )
+    with named(source.name):
+        missing = [file for file in ADAPTER_FILES if not source.listing().sizes.get(file)]
+        if missing:
+            raise ArtifactError(
+                f"{' and '.join(missing)} is missing or empty; name a repository with an adapter "
+                "that PEFT saved as safetensors."
+            )
+        adapter = parse_adapter(source.read(ADAPTER_FILES[0]))
+    source.check_room(ADAPTER_FILES)
+    return AdapterRepository(name, adapter, source, ADAPTER_FILES)
+
+
+def _revised(repository: str) -> tuple[str, str | None]:
+    """Split a name on Hugging Face at ``@``; elsewhere it is a part of the name."""
+    name, _, revision = repository.partition("@")
+    return (name, revision or None) if is_on_hub(repository) else (repository, None)

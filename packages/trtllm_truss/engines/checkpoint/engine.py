@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from trtllm_truss.engines.adapter import Adapter
+from trtllm_truss.engines.adapter import Adapter, AdapterRepository
 from trtllm_truss.engines.base_image import BaseImage, given_image, newest_image
 from trtllm_truss.engines.capacity import (
     BITS,
@@ -17,6 +17,7 @@ from trtllm_truss.engines.capacity import (
     CacheShape,
     keys_and_values,
 )
+from trtllm_truss.engines.checkpoint.adapters import open_adapters
 from trtllm_truss.engines.checkpoint.architectures import ARCHITECTURES
 from trtllm_truss.engines.checkpoint.arguments import complete_arguments
 from trtllm_truss.engines.checkpoint.checks import check_checkpoint, loadable_since
@@ -37,7 +38,9 @@ from trtllm_truss.engines.json_files import CONFIG_FILE, WEIGHTS_SUFFIX
 from trtllm_truss.engines.model_config import Checkpoint, parse_checkpoint
 from trtllm_truss.engines.number_formats import Quantization
 from trtllm_truss.engines.without_code import ADAPTER_CONFIG, TEXTS, without_code
+from trtllm_truss.releases.contract import CACHED_TOKENS, LLM_API_INPUTS, LLM_API_OUTPUTS
 from trtllm_truss.settings.llm_runtime_keys import KEPT_KEYS
+from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.runtime import RuntimeOptions
 
@@ -74,6 +77,7 @@ class CheckpointEngine(GpuEngine):
     backend = "llm_api"
     title = "a checkpoint in TensorRT-LLM's LLM API"
     named = "a checkpoint"
+    answering = "a checkpoint as engine"
     wanted = f"{CONFIG_FILE} with *{WEIGHTS_SUFFIX} (a Hugging Face checkpoint)"
     own_settings = ("runtime.llm_args", "lora_adapters")
     own_repository = "the repository of a checkpoint"
@@ -132,6 +136,12 @@ class CheckpointEngine(GpuEngine):
         )
 
     # Files
+
+    @classmethod
+    def open_adapters(
+        cls, settings: Settings, environment: Environment
+    ) -> tuple[AdapterRepository, ...]:
+        return open_adapters(settings, environment)
 
     def needed_files(
         self, sizes: Mapping[str, int], *, with_code: bool, ranks: Collection[int] | None
@@ -295,7 +305,13 @@ class CheckpointEngine(GpuEngine):
         }
         if adapters:
             parameters["lora_adapters"] = _numbered(adapters)
-        return ModelConfig(folder, parameters, of_executor=False)
+        return ModelConfig(
+            folder,
+            parameters,
+            of_executor=False,
+            inputs=LLM_API_INPUTS,
+            outputs=(*LLM_API_OUTPUTS, CACHED_TOKENS),
+        )
 
     @property
     def extra_start_s(self) -> float:

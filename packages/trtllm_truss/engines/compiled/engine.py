@@ -40,6 +40,8 @@ from trtllm_truss.engines.manifest import MANIFEST_FILE, Manifest
 from trtllm_truss.engines.number_formats import Quantization
 from trtllm_truss.engines.versions import image_for
 from trtllm_truss.errors import ArtifactError, SettingsError
+from trtllm_truss.releases.contract import REUSED_BLOCKS, CacheReport
+from trtllm_truss.releases.tables import rows_for
 from trtllm_truss.releases.versions import release
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.runtime import RuntimeOptions
@@ -64,6 +66,7 @@ class CompiledEngine(GpuEngine):
     backend = "tensorrtllm"
     title = "a TensorRT-LLM engine"
     named = "a prebuilt TensorRT-LLM engine"
+    answering = "a compiled engine"
     wanted = f"{CONFIG_FILE} with rank*{ENGINE_SUFFIX} (TensorRT-LLM)"
     wanted_deep = f"LMI's <name>/1/rank*{ENGINE_SUFFIX} with <name>/{_LMI_MARK}"
     suffixes = (ENGINE_SUFFIX,)
@@ -241,9 +244,17 @@ class CompiledEngine(GpuEngine):
     def takes_adapters(self) -> bool:
         return self.config.plugins.lora
 
-    @property
-    def reused_block_tokens(self) -> int:
-        return self.config.plugins.tokens_per_block
+    def cache_report(self, runtime: RuntimeOptions, version: str | None) -> CacheReport | None:
+        """TensorRT-LLM counts blocks, those of every window of attention together.
+
+        With several windows they are no measure of the prompt. Source:
+        ``KVCacheManager::addSequence`` of cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp in
+        NVIDIA/TensorRT-LLM, near 0.19 and 1.1.
+        """
+        has_windows = len(set(runtime.max_attention_window_size)) > 1
+        if has_windows or not rows_for((REUSED_BLOCKS,), version):
+            return None
+        return CacheReport(REUSED_BLOCKS.name, self.config.plugins.tokens_per_block)
 
     # Server and image
 
@@ -266,7 +277,7 @@ class CompiledEngine(GpuEngine):
             # A rank's GPU is else its number modulo the GPUs per host that the build assumed.
             here = self.world_size // settings.node_count
             parameters.setdefault(_GPUS, tuple(range(here)))
-        return ModelConfig(self.folder, parameters)
+        return ModelConfig(self.folder, parameters, outputs=())
 
     def base_image(self, given: str | None) -> BaseImage:
         if given is not None:

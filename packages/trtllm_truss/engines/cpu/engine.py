@@ -51,6 +51,8 @@ class CpuEngine(Engine):
 
     backend = "openvino_genai"
     title = named = "an engine of the CPU"
+    answering = "the CPU engine"
+    refused_fields = frozenset({"bad_words"})
     wanted = f"one {GGUF_SUFFIX} file or {OPENVINO_MODEL} (CPU)"
     suffixes = (GGUF_SUFFIX, OPENVINO_MODEL)
     requirements = ("openvino-genai==2026.4.1.0",)

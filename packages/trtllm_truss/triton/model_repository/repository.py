@@ -15,9 +15,6 @@ from google.protobuf import text_format
 
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.releases.contract import (
-    CACHED_TOKENS,
-    LLM_API_INPUTS,
-    LLM_API_OUTPUTS,
     MODEL_NAME,
     OUTPUTS,
     Tensor,
@@ -43,6 +40,8 @@ def render_repository(
     tensorrt_llm_version: str | None,
     instance_count: int = 1,
     of_executor: bool = True,
+    inputs: Iterable[Tensor] = (),
+    outputs: Iterable[Tensor] = (),
 ) -> Path:
     """Write ``destination/tensorrt_llm`` with its ``config.pbtxt`` and empty version folder.
 
@@ -58,6 +57,8 @@ def render_repository(
         instance_count: engines on one GPU, each with its weights and KV cache; for an engine of one
             rank only.
         of_executor: whether the parameters are those of the template, beside `parameters`.
+        inputs: tensors of this engine beyond those of the version.
+        outputs: the same.
 
     Returns:
         ``destination``.
@@ -71,10 +72,8 @@ def render_repository(
     config.instance_group[0].count = instance_count
     if config.dynamic_batching.preferred_batch_size:
         config.dynamic_batching.preferred_batch_size[:] = [max_batch_size]
-    more = (LLM_API_INPUTS, LLM_API_OUTPUTS) if not of_executor else ((), ())
-    ours = () if backend == "tensorrtllm" else (CACHED_TOKENS,)
-    _declare(config.input, (*inputs_of(tensorrt_llm_version), *more[0]))
-    _declare(config.output, (*rows_for(OUTPUTS, tensorrt_llm_version), *more[1], *ours))
+    _declare(config.input, (*inputs_of(tensorrt_llm_version), *inputs))
+    _declare(config.output, (*rows_for(OUTPUTS, tensorrt_llm_version), *outputs))
     if not of_executor:
         config.parameters.clear()  # the template's are those of the executor
     else:
