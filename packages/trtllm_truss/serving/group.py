@@ -7,30 +7,26 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trtllm_truss.engines.host import HostInfo
-from trtllm_truss.errors import SettingsError, TritonError
+from trtllm_truss.errors import SettingsError
 from trtllm_truss.hosts import launch_agent
 from trtllm_truss.hosts.identity import identity_of
 from trtllm_truss.hosts.leader import Leader
 from trtllm_truss.hosts.member import Member
 from trtllm_truss.hosts.network import address_towards, interface_of, resolve
 from trtllm_truss.hosts.ranks import HostRun
-from trtllm_truss.machine.describe import describe
 from trtllm_truss.machine.mpi import Mpi, find_llm_api_launcher, find_mpi
 from trtllm_truss.processes.leftovers import sweep, temporary_folder
 from trtllm_truss.serving.mounted_files import MountedFiles
-from trtllm_truss.serving.preflight import ResolvedEngine, host_info, log_machine, resolve_engine
-from trtllm_truss.serving.rendering import render_engine
+from trtllm_truss.serving.preparation import PreparedEngine, prepare
 from trtllm_truss.settings.groups import Group, require_key, settle_nodes
 from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Settings
-from trtllm_truss.triton.server.command import Launch, server_command, server_environment
-from trtllm_truss.triton.server.installation import assemble_backends
+from trtllm_truss.triton.server.command import Launch, server_command
 from trtllm_truss.triton.server.mpi import (
     agent_environment,
     group_environment,
@@ -78,7 +74,7 @@ class GroupLead:
         leader = Leader(group, key, address)
         return cls(group, leader, mpi_variables, environment.variables)
 
-    def open(self, settings: Settings, resolved: ResolvedEngine, host: HostInfo) -> None:
+    def open(self, prepared: PreparedEngine) -> None:
         """Accept the other hosts from now on.
 
         Raises:
@@ -86,7 +82,7 @@ class GroupLead:
             TritonError: there is no `mpirun`.
         """
         mpi = find_mpi(self.variables)
-        self.leader.open(_identity(settings, resolved, host, mpi))
+        self.leader.open(_identity(prepared, mpi))
 
 
 def join(settings: Settings, environment: Environment, data_dir: Path, image: str | None) -> None:
@@ -111,50 +107,23 @@ def join(settings: Settings, environment: Environment, data_dir: Path, image: st
     key = require_key(environment.group_key)
     index = _own_index(group)
     sweep()
-    machine = describe(environment.variables, image)
-    host = host_info(machine)
-    in_image = replace(host, image=image)
-    known = in_image.known_version
-    resolved = resolve_engine(settings, environment, host, version=known, index=index)
-    for finding in resolved.findings:
-        logger.warning("%s", finding.message)
-    engine = resolved.engine
-    log_machine(machine, engine)
-    version = in_image.version_for(engine.built_version)
+    prepared = prepare(settings, environment, image, index)
+    engine = prepared.engine
     each = engine.world_size // group.size
     ranks = range(index * each, (index + 1) * each)
     logger.info("host %d of %d has the ranks %s", index, group.size, [*ranks])
     mpi = find_mpi(environment.variables)
     of_llm_api = find_llm_api_launcher(environment.variables) if engine.spawns_ranks else None
-    installation = machine.triton
-    if installation is None:
-        raise TritonError(machine.triton_problem)
     with temporary_folder() as folder:
-        repository = render_engine(
-            settings,
-            engine,
-            data_dir,
-            folder / "repository",
-            version,
-            resolved.tokenizer_folder,
-            resolved.adapters,
-        )
-        backends = assemble_backends(installation, folder / "backends", environment.variables)
-        passed = settings.serving.pass_environment
-        variables = server_environment(
-            environment.variables,
-            installation,
-            passed,
-            python=machine.runtime.python if engine.in_python_of_runtime else None,
-            library_paths=machine.cuda.library_paths,
-        )
+        server = prepared.server(folder, in_group=True)
+        repository = prepared.render(data_dir, folder / "repository")
 
         def command(launch: Launch, rank: int) -> Sequence[str]:
             segment = server_command(
-                installation.executable,
+                server.installation.executable,
                 launch,
                 repository=repository,
-                backends=backends,
+                backends=server.backends,
                 rank=rank,
             )
             if of_llm_api is None:
@@ -162,12 +131,12 @@ def join(settings: Settings, environment: Environment, data_dir: Path, image: st
             return llm_api_rank(of_llm_api, segment, rank, launch.folder)
 
         def start_run(values: Mapping[str, str]) -> HostRun:
-            own = {**variables, **group_environment(_interface_to(group))}
+            own = {**server.variables, **group_environment(_interface_to(group))}
             return HostRun(values, mpirun=mpi.mpirun, ranks=ranks, command=command, environment=own)
 
-        identity = _identity(settings, resolved, host, mpi)
+        identity = _identity(prepared, mpi)
         end = partial(os.kill, os.getpid(), signal.SIGTERM)  # the leader then loses this host
-        with MountedFiles(resolved.unchecked, end).checking():
+        with MountedFiles(prepared.resolved.unchecked, end).checking():
             Member(group, index, key, identity, start_run).serve()
 
 
@@ -199,14 +168,13 @@ def _interface_to(group: Group) -> str:
     return interface
 
 
-def _identity(
-    settings: Settings, resolved: ResolvedEngine, host: HostInfo, mpi: Mpi
-) -> dict[str, Any]:
+def _identity(prepared: PreparedEngine, mpi: Mpi) -> dict[str, Any]:
+    resolved = prepared.resolved
     return identity_of(
-        settings,
+        prepared.settings,
         resolved.engine,
         resolved.listing,
         resolved.adapters,
-        tensorrt_llm_version=host.runtime_version,
+        tensorrt_llm_version=prepared.host.runtime_version,
         mpi_version=mpi.version,
     )

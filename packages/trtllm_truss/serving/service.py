@@ -18,30 +18,20 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtllm_truss.engines.engine import Engine
-from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.errors import EngineUnavailable, TritonError
 from trtllm_truss.inference.heartbeat import EngineHeartbeat
-from trtllm_truss.machine.describe import Machine, describe
 from trtllm_truss.metrics.collector import Metrics, exposed
 from trtllm_truss.processes.leftovers import sweep, temporary_folder
 from trtllm_truss.serving.memory import settle_memory
 from trtllm_truss.serving.mounted_files import MountedFiles
-from trtllm_truss.serving.preflight import (
-    ResolvedEngine,
-    host_info,
-    log_machine,
-    resolve_engine,
-    supervised_limits,
-)
-from trtllm_truss.serving.rendering import render_engine
+from trtllm_truss.serving.preflight import supervised_limits
+from trtllm_truss.serving.preparation import PreparedEngine, prepare
 from trtllm_truss.serving.supervisor import Supervisor
 from trtllm_truss.settings.groups import settle_nodes
 from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Serving, Settings
 from trtllm_truss.status import Phase, ServiceStatus
-from trtllm_truss.triton.server.command import launcher, server_environment
-from trtllm_truss.triton.server.installation import assemble_backends
+from trtllm_truss.triton.server.command import launcher
 from trtllm_truss.triton.server.process import ServerProcess
 
 if TYPE_CHECKING:
@@ -203,27 +193,13 @@ class Service:
         sweep()
         lead = self._prepare_lead()
         log = StartupLog(5 if lead else 4, self._status)
-        machine = describe(self._environment.variables, self._image)
-        host = host_info(machine)
-        in_image = replace(host, image=self._image)
         with log.phase("engine") as details:
-            resolved = self._resolve_engine(host, in_image.known_version)
-            engine = resolved.engine
+            prepared = prepare(self._settings, self._environment, self._image)
+            resolved, engine = prepared.resolved, prepared.engine
             details.append(f"{engine.backend}, context of {engine.max_sequence_tokens} tokens")
-        version = in_image.version_for(engine.built_version)
-        if engine.uses_gpus:
-            log_machine(machine, engine)
         with log.phase("triton model repository") as details:
             run_folder = self._resources.enter_context(temporary_folder())
-            repository = render_engine(
-                self._settings,
-                engine,
-                self._data_dir,
-                run_folder / "repository",
-                version,
-                resolved.tokenizer_folder,
-                resolved.adapters,
-            )
+            repository = prepared.render(self._data_dir, run_folder / "repository")
             details.append(str(repository))
         thread = self._resources.enter_context(ThreadPoolExecutor(1, "tokenizer"))
         loading = thread.submit(
@@ -233,17 +209,17 @@ class Service:
         if lead is not None:
             self._resources.callback(lead.leader.close)
             with log.phase("hosts") as details:
-                lead.open(self._settings, resolved, host)
+                lead.open(prepared)
                 lead.leader.wait_until_whole(lambda: False, self._settings.serving.start_timeout_s)
                 details.append(f"{lead.group.size} hosts")
         with log.phase("triton") as details:
             heartbeat = EngineHeartbeat()
             supervisor = Supervisor(
-                self._new_run(machine, engine, repository, run_folder, lead),
+                self._new_run(prepared, repository, run_folder, lead),
                 supervised_limits(self._settings.serving, engine),
                 heartbeat,
                 self._status,
-                tensorrt_llm_version=version,
+                tensorrt_llm_version=prepared.version,
                 first_token_id=lambda: (loading.result().encode("Hello", False) or [0])[0],
                 on_restart=self._engine_restarts,
                 give_up=lambda: os._exit(os.EX_SOFTWARE),
@@ -266,7 +242,7 @@ class Service:
             self._settings,
             self._environment,
             resolved,
-            version,
+            prepared.version,
             repository,
             tokenizer,
             lambda: supervisor.client,
@@ -326,54 +302,22 @@ class Service:
         if self._running is not None:
             self._running.path.generator.engine_is_gone()
 
-    def _resolve_engine(self, host: HostInfo, version: str | None) -> ResolvedEngine:
-        """Validate the engine; build it first if the settings name no repository."""
-        built = None
-        if self._settings.engine_repository is None:
-            from trtllm_truss.builder.run.build_engine import ensure_engine
-
-            built = ensure_engine(self._settings, self._environment, host)
-        resolved = resolve_engine(self._settings, self._environment, host, built, version)
-        if resolved.capacity is not None:
-            logger.info("%s", resolved.capacity.summary)
-        for finding in resolved.findings:
-            logger.warning("%s", finding.message)
-        return resolved
-
     def _new_run(
-        self,
-        machine: Machine,
-        engine: Engine,
-        repository: Path,
-        run_folder: Path,
-        lead: GroupLead | None,
+        self, prepared: PreparedEngine, repository: Path, run_folder: Path, lead: GroupLead | None
     ) -> Callable[[], ServerProcess]:
         """Return a factory of Triton processes for a rendered repository."""
-        installation = machine.triton
-        if installation is None:
-            raise TritonError(machine.triton_problem)
-        backends = assemble_backends(
-            installation, run_folder / "backends", self._environment.variables
-        )
+        engine = prepared.engine
+        server = prepared.server(run_folder, in_group=lead is not None)
         command = launcher(
-            installation,
+            server.installation,
             repository=repository,
-            backends=backends,
+            backends=server.backends,
             world_size=engine.world_size if lead else engine.server_ranks,
             environ=self._environment.variables,
             hosts=lead.leader.begin if lead else None,
             llm_api=lead is not None and engine.spawns_ranks,
         )
-        environment = server_environment(
-            self._environment.variables,
-            installation,
-            self._settings.serving.pass_environment,
-            python=machine.runtime.python if engine.in_python_of_runtime else None,
-            library_paths=machine.cuda.library_paths,
-            huge_pages=engine.huge_pages,
-            spawns=lead is None and engine.spawns_ranks,
-        )
-        environment.update(lead.mpi_variables if lead else {})
+        environment = {**server.variables, **(lead.mpi_variables if lead else {})}
         return lambda: ServerProcess(
             command,
             environment,
