@@ -281,6 +281,7 @@ async def test_a_request_in_the_engines_queue_is_not_cancelled(make_triton, monk
     cancelled = []
     monkeypatch.setattr(GrpcConnection, "cancel", lambda _, *call: cancelled.append(call))
     monkeypatch.setattr(client_module, "_STOP_LIMIT_S", 0.05)
+    monkeypatch.setattr(client_module, "_ORDER_LIMIT_S", PATIENCE_S)  # beside other load
     server = make_triton(step_ms=20, limits={"max_batch_size": 1})
     client = TritonClient(server.grpc_address, tensorrt_llm_version="1.0.0")
     stopped = asyncio.Event()
