@@ -311,7 +311,9 @@ class LlmEngine:
                 reason = f"worker process {', '.join(dead)} ended."
             elif blocked_s > _BLOCKED_LIMIT_S:
                 reason = f"TensorRT-LLM blocked the event loop for {blocked_s:.0f} s."
-        if reason is not None:
+        if reason is None:
+            return
+        with suppress(RuntimeError):  # the loop is closed: the workers ended with the engine
             self._loop.call_soon_threadsafe(self._end, reason)
             if not self._has_ended.wait(_BLOCKED_GRACE_S):
                 self._end(reason)
