@@ -106,6 +106,8 @@ def test_an_architecture_is_in_one_family() -> None:
         ("ids_are_text", (0, 9), False),
         ("volta_kernels", "0.15.0.post1", True),
         ("volta_kernels", "0.16.0", False),
+        ("torch_sampler_has_seeds", "1.3.0rc24", False),
+        ("torch_sampler_has_seeds", "1.3.0", True),
         ("frees_guides", "latest", False),
         ("frees_guides", None, True),
     ],

@@ -25,11 +25,9 @@ from trtllm_truss.engines.number_formats import (
     number_formats,
 )
 from trtllm_truss.engines.versions import IMAGE_ENVIRONMENT, Image, find_image, minimum_driver
-from trtllm_truss.releases.versions import Release, release
+from trtllm_truss.releases.facts import FACTS, holds
+from trtllm_truss.releases.versions import Release, dotted, release
 from trtllm_truss.settings.model import Settings
-
-_NUM_NODES_SINCE = (0, 19)
-"""TensorRT-LLM's parameter `num_nodes`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,12 +64,12 @@ class GpuEngine(Engine):
                 "(tensor × pipeline parallelism), which that many hosts cannot share evenly; set "
                 f"nodes to a divisor of {ranks}.",
             )
-        elif release(version) < _NUM_NODES_SINCE:
+        elif not holds("several_hosts", version):
             yield error(
                 "nodes_version",
                 f"config.yaml: model_metadata.nodes is {nodes}, but TensorRT-LLM "
                 f"{version} places ranks on GPUs as if on one host; build the engine "
-                f"with {'.'.join(map(str, _NUM_NODES_SINCE))} or newer.",
+                f"with {dotted(FACTS['several_hosts'].since)} or newer.",
             )
 
     def check_container(self, settings: Settings, host: HostInfo) -> Iterator[Diagnostic]:

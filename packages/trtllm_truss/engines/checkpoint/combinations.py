@@ -27,13 +27,13 @@ from typing import Any
 from trtllm_truss.engines.gpus import ComputeCapability
 from trtllm_truss.engines.model_config import Checkpoint
 from trtllm_truss.errors import SettingsError
+from trtllm_truss.releases.facts import holds
 from trtllm_truss.releases.versions import Release, exact_release
 from trtllm_truss.settings.llm_args import SECTION
 
 CHUNKED = "enable_chunked_prefill"
 _GRAPHS, _OVERLAP_OFF = "cuda_graph_config", "disable_overlap_scheduler"
 _GUIDES = "guided_decoding_backend"
-_ADAPTERS_IN_GRAPHS: Release = (1, 3, 0, 2)
 _COMPLETE: Release = (1, 2)
 """The first release that combines beams, guides and GPT-OSS with the rest."""
 
@@ -70,7 +70,7 @@ def reuses(checkpoint: Checkpoint | None, version: str | None) -> bool:
 
 def graphs_apply_adapters(version: str | None) -> bool:
     """Return False if CUDA graphs of a release ignore adapters, or if it is unknown."""
-    return version is not None and not _is_before(version, _ADAPTERS_IN_GRAPHS)
+    return holds("graphs_apply_adapters", version, unknown=False)
 
 
 def combine(

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from trtllm_truss.releases.facts import holds
 from trtllm_truss.releases.versions import Release, exact_release
 
 CPP_SAMPLER = "TRTLLMSampler"
@@ -29,8 +30,6 @@ CPP_SAMPLER = "TRTLLMSampler"
 _NAMED: Release = (1, 1)
 _AUTO_IS_CPP_UNTIL: Release = (1, 2)
 _AUTO_IS_CPP_WITH_BEAMS_UNTIL: Release = (1, 3)
-_TORCH_PENALTIES: Release = (1, 3, 0, 23)
-_TORCH_SEEDS: Release = (1, 3, 0, 25)
 _SPECULATION = "speculative_config"
 _NAME = "sampler_type"
 _CPP_OF_1_0, _MIXED_OF_1_0 = "enable_trtllm_sampler", "enable_mixed_sampler"
@@ -46,7 +45,7 @@ def sampler_arguments(version: str | None, arguments: Mapping[str, Any]) -> dict
     speculates = bool(arguments.get(_SPECULATION))
     if exact_release(version) < _NAMED:
         return {_MIXED_OF_1_0 if speculates else _CPP_OF_1_0: True}
-    if exact_release(version) < _TORCH_PENALTIES and not speculates:
+    if not holds("torch_sampler_has_penalties", version) and not speculates:
         return {_NAME: CPP_SAMPLER}
     return {}
 
@@ -70,9 +69,9 @@ def samples(version: str, arguments: Mapping[str, Any]) -> bool:
 
 def honours_penalties(version: str, arguments: Mapping[str, Any]) -> bool:
     """Return True if penalties and bad words have an effect."""
-    return exact_release(version) >= _TORCH_PENALTIES or is_cpp_sampler(arguments, version)
+    return holds("torch_sampler_has_penalties", version) or is_cpp_sampler(arguments, version)
 
 
 def honours_seeds(version: str, arguments: Mapping[str, Any]) -> bool:
     """Return True if equal seeds give equal answers."""
-    return exact_release(version) >= _TORCH_SEEDS or is_cpp_sampler(arguments, version)
+    return holds("torch_sampler_has_seeds", version) or is_cpp_sampler(arguments, version)

@@ -41,14 +41,11 @@ from trtllm_truss.engines.number_formats import Quantization
 from trtllm_truss.engines.versions import image_for
 from trtllm_truss.errors import ArtifactError, SettingsError
 from trtllm_truss.releases.contract import REUSED_BLOCKS, CacheReport
+from trtllm_truss.releases.facts import holds
 from trtllm_truss.releases.tables import rows_for
-from trtllm_truss.releases.versions import release
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.runtime import RuntimeOptions
 
-_ANY_WIDTH_SINCE = (0, 10)
-_EVICTION_SINCE = (0, 12)
-"""The first release whose backend leaves the policy to the settings, also without chunks."""
 _LMI_MARK = "config.pbtxt"
 _NUM_NODES, _GPUS = "num_nodes", "gpu_device_ids"
 _TOKENIZER_INFO = "xgrammar_tokenizer_info_path"
@@ -222,7 +219,7 @@ class CompiledEngine(GpuEngine):
         Without settings: chunks where the engine supports them, and with chunks `max_utilization`.
         """
         chunked, policy = runtime.enable_chunked_context, runtime.batch_scheduler_policy
-        can_evict = release(self.config.assumed_version) >= _EVICTION_SINCE
+        can_evict = holds("policy_of_settings", self.config.assumed_version)
         has_chunks = self.config.plugins.paged_context_fmha and not self.config.recurrent
         if chunked is None:
             chunked = can_evict and has_chunks and not has_encoder(runtime)
@@ -233,12 +230,8 @@ class CompiledEngine(GpuEngine):
 
     @property
     def one_beam_width(self) -> bool:
-        """TensorRT-LLM up to 0.9 refuses other widths than that of all requests.
-
-        "Request with beam width 1 differs from the max beam width 4": its GptManager is closed
-        source, the text is from users' reports.
-        """
-        return release(self.config.assumed_version) < _ANY_WIDTH_SINCE
+        """TensorRT-LLM up to 0.9 refuses other widths than that of all requests."""
+        return not holds("any_beam_width", self.config.assumed_version)
 
     @property
     def takes_adapters(self) -> bool:
