@@ -251,5 +251,22 @@ class GenerationEnd:
     prompt: tuple[Token, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class TokenDelta:
+    """Tokens of an answer that its caller decodes.
+
+    Attributes:
+        ids: empty only together with `end`.
+        log_probs: one per id, if requested.
+        alternatives: pairs of id and log probability for each id in descending order, if requested.
+        end: the end of the answer, in its last delta.
+    """
+
+    ids: tuple[int, ...]
+    log_probs: tuple[float, ...] = ()
+    alternatives: tuple[tuple[tuple[int, float], ...], ...] = ()
+    end: GenerationEnd | None = None
+
+
 AnswerItem = TextDelta | GenerationEnd
 """An item of an answer: any number of deltas, then one end."""

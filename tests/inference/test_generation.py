@@ -22,6 +22,7 @@ from trtllm_truss.requests import (
     GenerationEnd,
     GenerationRequest,
     TextDelta,
+    TokenDelta,
     Usage,
 )
 from trtllm_truss.settings.model import Serving
@@ -292,3 +293,48 @@ async def test_consecutive_failures_count_as_silence(tokenizer: TextTokenizer) -
             with pytest.raises(EngineUnavailable):
                 await one(engine)
         assert engine.heartbeat.silent_for_s > 0
+
+
+async def tokens_of(engine: FakeEngine, **fields: Any) -> list[TokenDelta]:
+    return [delta async for delta in engine.generator.tokens(asked(**fields), "dynamo", "call")]
+
+
+@virtually
+async def test_tokens_come_undecoded_with_their_end(tokenizer: TextTokenizer) -> None:
+    engine = FakeEngine(lambda _: [[5, 6], 1.0, [7]], tokenizer)
+    deltas = await tokens_of(engine)
+    assert [delta.ids for delta in deltas if delta.ids] == [(5, 6), (7,)]
+    *others, last = [delta.end for delta in deltas]
+    assert others == [None] * len(others)
+    assert last is not None
+    assert (last.reason, last.usage.completion_tokens) == (FinishReason.STOP, 3)
+    assert engine.ended == ["call"]
+    assert engine.counted("requests_finished") == 1
+
+
+@virtually
+async def test_tokens_end_before_a_stop_token(tokenizer: TextTokenizer) -> None:
+    engine = FakeEngine(lambda _: [[5, 6, 9, 7], 1000.0], tokenizer)
+    deltas = await tokens_of(engine, stop_token_ids=(8, 9))
+    assert [delta.ids for delta in deltas] == [(5, 6)]
+    assert deltas[-1].end is not None
+    assert deltas[-1].end.reason is FinishReason.STOP
+
+
+@virtually
+async def test_tokens_up_to_the_limit_end_by_length(tokenizer: TextTokenizer) -> None:
+    engine = FakeEngine(lambda _: [[5, 6]], tokenizer)
+    deltas = await tokens_of(engine, max_tokens=2)
+    assert deltas[-1].end is not None
+    assert deltas[-1].end.reason is FinishReason.LENGTH
+
+
+@virtually
+async def test_leaving_a_stream_of_tokens_frees_its_place(tokenizer: TextTokenizer) -> None:
+    engine = FakeEngine(lambda _: [[5], 1000.0, [6]], tokenizer)
+    async with aclosing(engine.generator.tokens(asked(), "dynamo", "call")) as deltas:
+        assert (await anext(deltas)).ids == (5,)
+        assert engine.admission.running == 1
+    assert engine.admission.running == 0
+    assert engine.ended == ["call"]
+    assert engine.counted("requests_cancelled") == 1

@@ -1,9 +1,11 @@
-"""Decode the engine's token stream of one answer into text, within its deadlines."""
+"""Read the engine's tokens of one answer within its deadlines, and decode them into text."""
 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Generic, TypeVar
 
 from trtllm_truss.errors import DeadlineExceeded
 from trtllm_truss.inference.heartbeat import EngineHeartbeat
@@ -17,6 +19,7 @@ from trtllm_truss.requests import (
     GenerationEnd,
     TextDelta,
     Token,
+    TokenDelta,
     Usage,
 )
 from trtllm_truss.settings.model import Serving
@@ -29,10 +32,11 @@ _MIN_LOG_PROB = -9999.0
 """Replaces minus infinity, which JSON cannot represent; OpenAI's API uses the same value."""
 
 
-class AnswerReader:
-    """Reads one answer, and reports it to metrics and heartbeat.
+Item = TypeVar("Item")
 
-    Reasoning and the text after it can be the streams of two requests, one after the other.
+
+class EngineReader(ABC, Generic[Item]):
+    """Reads one answer of the engine, and reports it to metrics and heartbeat.
 
     Args:
         prepared: the request.
@@ -57,32 +61,22 @@ class AnswerReader:
         record: RequestMetrics,
         heartbeat: EngineHeartbeat,
     ) -> None:
-        plan, whole = prepared.reasoning, prepared.engine_request
         self.over = False
-        self.request = plan.first_request(whole, tokenizer) if plan else whole
-        self.is_last = plan is None
-        self._reasoning = ReasoningReader(plan, tokenizer) if plan else None
-        self._max_tokens = whole.max_tokens
+        self.request = prepared.engine_request
+        self.is_last = True
         self._prepared = prepared
         self._tokenizer = tokenizer
         self._deadlines = deadlines
         self._interval_s = interval_s
         self._record = record
         self._heartbeat = heartbeat
-        self._text = _text_stream(prepared, tokenizer)
-        self._details = _TokenDetails(tokenizer)
-        self._echo = prepared.prompt.text
-        self._counts = prepared.request.running_usage
         self._generated = 0
-        self._reasoning_end = _reasoning_end_id(prepared, tokenizer)
-        self._counts_reasoning = self._reasoning_end is not None or self._reasoning is not None
-        self._reasoning_tokens: int | None = None
         self._cached_tokens: int | None = None
         self._next_at = 0.0
-        self._items: list[AnswerItem] = []
+        self._items: list[Item] = []
 
-    async def read(self, stream: ResponseStream) -> list[AnswerItem]:
-        """Wait for the next tokens and return their items; the last one is a `GenerationEnd`.
+    async def read(self, stream: ResponseStream) -> list[Item]:
+        """Wait for the next tokens and return their items.
 
         Raises:
             DeadlineExceeded: a deadline passed.
@@ -105,12 +99,9 @@ class AnswerReader:
         self._read(chunk)
         return self._items
 
+    @abstractmethod
     def _read(self, chunk: EngineChunk) -> None:
-        ids, end_id = self._prepared.cut_at_end(chunk.token_ids)
-        if self._reasoning is None:
-            self._read_text(ids, end_id, chunk)
-        else:
-            self._read_reasoning(self._reasoning, ids, end_id, chunk)
+        """Append the items of a chunk to `_items`."""
 
     def _read_cached(self, count: int) -> None:
         """Take the engine's count; its last block may be partly used, and never the last token."""
@@ -120,6 +111,91 @@ class AnswerReader:
         tokens = min(count * report.unit_tokens, len(prepared.prompt.ids) - 1)
         self._cached_tokens = tokens
         self._record.cached(tokens)
+
+    def _end(
+        self, *, is_stop: bool, stop_word: str | None = None, reasoning_tokens: int | None = None
+    ) -> GenerationEnd:
+        """Report the end of the answer, and describe it."""
+        prepared = self._prepared
+        reason = FinishReason.STOP if is_stop else FinishReason.LENGTH
+        self._record.finished(reason)
+        return GenerationEnd(
+            reason,
+            self._usage(reasoning_tokens),
+            prepared.index,
+            stop_word=stop_word,
+            seed=prepared.seed,
+            prompt=prepared.prompt.tokens,
+        )
+
+    def _usage(self, reasoning_tokens: int | None = None) -> Usage:
+        return Usage(
+            len(self._prepared.prompt.ids), self._generated, reasoning_tokens, self._cached_tokens
+        )
+
+
+class TokenReader(EngineReader[TokenDelta]):
+    """Reads one answer for a caller that decodes it.
+
+    The request must have no stop words, reasoning or echo: each of these needs the text.
+    """
+
+    def _read(self, chunk: EngineChunk) -> None:
+        ids, end_id = self._prepared.cut_at_end(chunk.token_ids)
+        before, self._generated = self._generated, self._generated + len(ids)
+        self._record.tokens(len(ids))
+        end = None
+        if end_id is not None or chunk.final:
+            self.over = True
+            self._heartbeat.request_answered()
+            has_room = self._generated < self._prepared.engine_request.max_tokens
+            end = self._end(is_stop=end_id is not None or has_room)
+        if ids or end is not None:
+            self._items.append(
+                TokenDelta(
+                    ids,
+                    tuple(chunk.log_probs[before : self._generated]),
+                    tuple(chunk.alternatives[before : self._generated]),
+                    end,
+                )
+            )
+
+
+class AnswerReader(EngineReader[AnswerItem]):
+    """Decodes one answer into deltas of text and a `GenerationEnd`.
+
+    Reasoning and the text after it can be the streams of two requests, one after the other.
+    """
+
+    def __init__(
+        self,
+        prepared: PreparedRequest,
+        tokenizer: TextTokenizer,
+        deadlines: Deadlines,
+        interval_s: float,
+        record: RequestMetrics,
+        heartbeat: EngineHeartbeat,
+    ) -> None:
+        super().__init__(prepared, tokenizer, deadlines, interval_s, record, heartbeat)
+        plan, whole = prepared.reasoning, prepared.engine_request
+        if plan is not None:
+            self.request, self.is_last = plan.first_request(whole, tokenizer), False
+        self._reasoning = ReasoningReader(plan, tokenizer) if plan else None
+        self._max_tokens = whole.max_tokens
+        self._text = _text_stream(prepared, tokenizer)
+        self._details = _TokenDetails(tokenizer)
+        self._echo = prepared.prompt.text
+        self._counts = prepared.request.running_usage
+        self._reasoning_end = _reasoning_end_id(prepared, tokenizer)
+        self._counts_reasoning = self._reasoning_end is not None or self._reasoning is not None
+        self._reasoning_tokens: int | None = None
+
+    def _read(self, chunk: EngineChunk) -> None:
+        ids, end_id = self._prepared.cut_at_end(chunk.token_ids)
+        if self._reasoning is None:
+            self._read_text(ids, end_id, chunk)
+        else:
+            self._read_reasoning(self._reasoning, ids, end_id, chunk)
 
     def _read_text(self, ids: Sequence[int], end_id: int | None, chunk: EngineChunk) -> None:
         end = self._reasoning_end
@@ -237,29 +313,14 @@ class AnswerReader:
             stop_word = prepared.special_stop_word(end_id)
             if stop_word is not None and prepared.request.include_stop:
                 self._add(stop_word)
-        reason = FinishReason.STOP if ended else FinishReason.LENGTH
-        self._record.finished(reason)
-        end = GenerationEnd(
-            reason,
-            self._usage(),
-            prepared.index,
-            stop_word=stop_word,
-            seed=prepared.seed,
-            prompt=prepared.prompt.tokens,
+        reasoning_tokens = self._counted_reasoning()
+        self._items.append(
+            self._end(is_stop=ended, stop_word=stop_word, reasoning_tokens=reasoning_tokens)
         )
-        self._items.append(end)
 
     def _add(self, text: str, tokens: tuple[Token, ...] = ()) -> None:
-        usage = self._usage() if self._counts else None
+        usage = self._usage(self._counted_reasoning()) if self._counts else None
         self._items.append(TextDelta(text, self._prepared.index, tokens, usage))
-
-    def _usage(self) -> Usage:
-        return Usage(
-            len(self._prepared.prompt.ids),
-            self._generated,
-            self._counted_reasoning(),
-            self._cached_tokens,
-        )
 
     def _counted_reasoning(self) -> int | None:
         if not self._counts_reasoning:

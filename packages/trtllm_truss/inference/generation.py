@@ -13,7 +13,12 @@ from typing import TypeVar
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest
 from trtllm_truss.inference.admission import Admission
 from trtllm_truss.inference.capabilities import with_callers_field
-from trtllm_truss.inference.decode_stream import AnswerReader, Deadlines
+from trtllm_truss.inference.decode_stream import (
+    AnswerReader,
+    Deadlines,
+    EngineReader,
+    TokenReader,
+)
 from trtllm_truss.inference.heartbeat import EngineHeartbeat
 from trtllm_truss.inference.preprocessing import PreparedRequest, Preprocessor
 from trtllm_truss.inference.tokenization import prompt_field
@@ -24,6 +29,7 @@ from trtllm_truss.requests import (
     GenerationEnd,
     GenerationRequest,
     TextDelta,
+    TokenDelta,
     Usage,
 )
 from trtllm_truss.settings.model import Serving
@@ -108,14 +114,39 @@ class Generator:
         with self._metrics.request_started(protocol, call_id) as record, ExitStack() as records:
             await self._throttle.turn()
             first, *others = await self._prepare(requests, call_id)
-            answers = [self._answer(first, arrived, record)]
+            answers = [self._text(first, arrived, record)]
             for prepared in others:
                 request_id = prepared.engine_request.request_id
                 record = records.enter_context(self._metrics.request_started(protocol, request_id))
-                answers.append(self._answer(prepared, arrived, record))
+                answers.append(self._text(prepared, arrived, record))
             async with aclosing(merge_streams(answers)) as items:
                 async for together in items:
                     yield together
+
+    async def tokens(
+        self, request: GenerationRequest, protocol: str, call_id: str
+    ) -> AsyncGenerator[TokenDelta, None]:
+        """Stream the tokens of the only answer to a request, for a caller that decodes them.
+
+        Deltas are collected, and the answer is cancelled, as by `generate`.
+
+        Args:
+            request: with `n` of 1, at least one token, and no stop words, reasoning or echo.
+            protocol: name of the protocol, for metrics and log.
+            call_id: the engine's request id.
+
+        Raises:
+            RequestError, QueueFull, DeadlineExceeded, TrussError: as `generate`.
+        """
+        self._loop = asyncio.get_running_loop()
+        arrived = self._loop.time()
+        with self._metrics.request_started(protocol, call_id) as record:
+            await self._throttle.turn()
+            (prepared,) = await self._prepare([request], call_id)
+            async with aclosing(self._answer(TokenReader, prepared, arrived, record)) as answer:
+                async for deltas in answer:
+                    for delta in deltas:
+                        yield delta
 
     async def _prepare(
         self, requests: Sequence[GenerationRequest], call_id: str
@@ -136,23 +167,26 @@ class Generator:
             prepared += await self._preprocessor.prepare(request, request_ids, len(prepared))
         return prepared
 
-    async def _answer(
+    def _text(
         self, prepared: PreparedRequest, arrived: float, record: RequestMetrics
     ) -> AsyncGenerator[list[AnswerItem], None]:
         if prepared.request.max_tokens == 0:
-            usage = Usage(len(prepared.prompt.ids), 0)
-            record.finished(FinishReason.LENGTH)
-            yield [
-                TextDelta(prepared.prompt.text, prepared.index, usage=usage),
-                GenerationEnd(FinishReason.LENGTH, usage, prepared.index, seed=prepared.seed),
-            ]
-            return
+            return _echo(prepared, record)
+        return self._answer(AnswerReader, prepared, arrived, record)
+
+    async def _answer(
+        self,
+        kind: type[EngineReader[Item]],
+        prepared: PreparedRequest,
+        arrived: float,
+        record: RequestMetrics,
+    ) -> AsyncGenerator[list[Item], None]:
         self._connect()  # fail before queueing if the engine is down
         slot = await self._admission.admit(prepared.tokens)
         admitted = asyncio.get_running_loop().time()
         record.queued(admitted - arrived)
         try:
-            reader = AnswerReader(
+            reader = kind(
                 prepared,
                 self._tokenizer,
                 Deadlines(self._limits, arrived, admitted),
@@ -184,6 +218,18 @@ class Generator:
             raise with_callers_field(refused, prepared.request) from None
         finally:
             slot.release()
+
+
+async def _echo(
+    prepared: PreparedRequest, record: RequestMetrics
+) -> AsyncGenerator[list[AnswerItem], None]:
+    """Answer a request for no token at all."""
+    usage = Usage(len(prepared.prompt.ids), 0)
+    record.finished(FinishReason.LENGTH)
+    yield [
+        TextDelta(prepared.prompt.text, prepared.index, usage=usage),
+        GenerationEnd(FinishReason.LENGTH, usage, prepared.index, seed=prepared.seed),
+    ]
 
 
 class StartThrottle:
