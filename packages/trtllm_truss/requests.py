@@ -97,8 +97,9 @@ class GenerationRequest:
         add_special_tokens: add the model's special tokens, such as BOS, to `prompt`; false if it
             contains them.
         truncate_prompt: number of trailing prompt tokens to keep; None keeps all.
-        max_tokens: maximum number of tokens to generate; 0 returns the `echo` alone.
-        max_tokens_given: the caller set `max_tokens`; a default is cut down to the context.
+        max_tokens: maximum number of tokens to generate, cut down to the rest of the context; 0
+            returns the `echo` alone.
+        max_tokens_given: the caller set `max_tokens`: more than a context is an error.
         n: number of answers to the prompt. An explicit seed is incremented by the answer's index.
         stop_words: texts that end the answer just before them.
         include_stop: keep the matched stop word in the answer.

@@ -37,7 +37,10 @@ def test_the_executor_refuses_no_stream(
         room = longest - len(PROMPT)
         answer = post("completions", {"prompt": PROMPT, "max_tokens": room})
         assert answer.json()["usage"]["total_tokens"] == longest
-        refused = post("completions", {"prompt": PROMPT, "max_tokens": room + 1})
+        cut = post("completions", {"prompt": PROMPT, "max_tokens": longest})
+        assert cut.json()["usage"]["total_tokens"] == longest
+        assert cut.json()["choices"][0]["finish_reason"] == "length"
+        refused = post("completions", {"prompt": PROMPT, "max_tokens": longest + 1})
         assert refused.status_code == 400
         assert refused.json()["error"]["code"] == "context_length_exceeded"
         assert ("limited to 65 tokens together" in served.log) is (longest == 65)

@@ -64,8 +64,20 @@ async def test_streams_keep_to_the_length_that_the_executor_takes(
     assert len(plan.prompt.ids) + plan.engine_request.max_tokens == 20
     (plan,) = await plans(tokenizer, limited, max_tokens=98, beam_width=2)
     assert plan.engine_request.max_tokens == 98
-    with pytest.raises(ContextLengthExceeded, match=r"20 tokens.* max_tokens is 19"):
-        await plans(tokenizer, limited, max_tokens=19)
+    with pytest.raises(ContextLengthExceeded, match=r"20 tokens.* max_tokens is 21"):
+        await plans(tokenizer, limited, max_tokens=21)
+    with pytest.raises(ContextLengthExceeded, match=r"prompt is 20 tokens.* at most 19") as refused:
+        await plans(tokenizer, limited, prompt="x " * 19, **rest)
+    assert refused.value.param == "prompt"
+
+
+@pytest.mark.parametrize(("asked", "sent"), [(98, 98), (99, 98), (100, 98)])
+async def test_a_limit_within_the_context_is_cut_to_what_the_prompt_leaves(
+    tokenizer: TextTokenizer, asked: int, sent: int
+) -> None:
+    (plan,) = await plans(tokenizer, max_tokens=asked)
+    assert len(plan.prompt.ids) + plan.engine_request.max_tokens <= ENGINE.max_sequence_tokens
+    assert plan.engine_request.max_tokens == sent
 
 
 @pytest.mark.parametrize(
@@ -82,7 +94,7 @@ async def test_streams_keep_to_the_length_that_the_executor_takes(
         ({"lora_task_id": 1}, "lora_task_id", "takes no adapters"),
         ({"prompt": None, "prompt_ids": (1, 10**6)}, "prompt_ids", "holds the id 1000000"),
         ({"prompt": None, "prompt_ids": ()}, "prompt_ids", "has no tokens"),
-        ({"max_tokens": 99}, "max_tokens", "is 99"),
+        ({"max_tokens": 101}, "max_tokens", "is 101"),
         ({"prompt": "x " * 99}, "prompt", "is 100 tokens long"),
     ],
 )

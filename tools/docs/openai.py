@@ -64,8 +64,9 @@ for chunk in stream:
 - Errors are `{"error": {"message", "type", "param", "code"}}`: 400 `invalid_request_error`, 429
   `rate_limit_error`, other statuses `server_error`; `code` is the same as everywhere else. The
   header `X-Request-Id` is the id in the answer, and `engine_request_id` in the log.
-- A prompt that is too long, or leaves too little of the context, is refused with 400 and the code
-  `context_length_exceeded`; the message begins with `This model's maximum context length is`.
+- A limit of tokens is cut down to what the prompt leaves of the context, and the answer then ends
+  with `length`. A prompt that leaves nothing, or a limit above the whole context, gets 400 with the
+  code `context_length_exceeded`; the message begins with `This model's maximum context length is`.
 """
 
 _ROUTES = """\

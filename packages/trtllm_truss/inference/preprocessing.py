@@ -258,20 +258,33 @@ class Preprocessor:
         )
 
     def _tokens_to_generate(self, request: GenerationRequest, prompt_tokens: int) -> int:
-        """Return `max_tokens`, cut down to the context unless the caller chose it."""
-        field, context_tokens = prompt_field(request), self._context_tokens(request)
+        """Return `max_tokens`, cut down to the rest of the context as TensorRT-LLM's server does.
+
+        Raises:
+            ContextLengthExceeded: the prompt leaves no room for an answer, or the caller chose
+                more than a context.
+        """
+        limit, context_tokens = request.max_tokens, self._context_tokens(request)
         room = context_tokens - prompt_tokens
+        if room < min(limit, 1):
+            field = prompt_field(request)
+            raise ContextLengthExceeded.describe(
+                context_tokens,
+                f"{field} is {prompt_tokens} tokens long, which leaves no room for an answer; "
+                f"shorten it to at most {context_tokens - 1}",
+                param=field,
+            )
         if not request.max_tokens_given:
-            return min(request.max_tokens, room, self._cache_room(request, prompt_tokens))
-        if request.max_tokens <= room:
-            return request.max_tokens
-        name = request.name("max_tokens")
-        raise ContextLengthExceeded.describe(
-            context_tokens,
-            f"{name} is {request.max_tokens} and {field} is {prompt_tokens} tokens long; lower "
-            f"{name} to at most {room} or shorten {field}",
-            param=name,
-        )
+            return min(limit, room, self._cache_room(request, prompt_tokens))
+        if limit > context_tokens:
+            name = request.name("max_tokens")
+            raise ContextLengthExceeded.describe(
+                context_tokens,
+                f"{name} is {limit} and {prompt_field(request)} is {prompt_tokens} tokens long; "
+                f"lower {name} to at most {room}",
+                param=name,
+            )
+        return min(limit, room)
 
     def _context_tokens(self, request: GenerationRequest) -> int:
         """Return the limit of prompt and answer together."""

@@ -93,7 +93,7 @@ class SharedFields(OpenAIExtensions):
         None,
         ge=1,
         le=INT32_MAX,
-        description="Limit of generated tokens; default: the rest of the context.",
+        description="Limit of generated tokens; at most, and by default, the rest of the context.",
     )
     n: int = Field(1, ge=1, le=128, description="Choices for each prompt.")
     stop: Words = body_field(

@@ -229,8 +229,8 @@ class ResponsesFields(ChatExtensions):
         None,
         ge=1,
         le=INT32_MAX,
-        description="Limit of generated tokens, reasoning included; default: the rest of the "
-        "context.",
+        description="Limit of generated tokens, reasoning included; at most, and by default, the "
+        "rest of the context.",
     )
     text: TextOptions = Field(
         default_factory=TextOptions,
