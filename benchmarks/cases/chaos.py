@@ -80,8 +80,8 @@ def run(options: Options) -> CaseResult:
     log = options.work / "chaos.log"
     with serve_and_inspect(result, _configured(options), log, FAKE_BACKENDS) as truss:
         tally = asyncio.run(_chaos(truss, seed, minutes * 60, every_s, quicker, result))
+        restarts = truss.status.restarts
     _fill(result, tally)
-    restarts = log.read_text(encoding="utf-8", errors="replace").count("engine restarted")
     result.find(f"The engine was restarted {restarts} times.")
     return result
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from pathlib import Path
 
@@ -29,17 +28,8 @@ _PARTS = {
     "total": _TOTAL,
     "alone": "Triton alone: process start to ready",
 }
-_MARKS = {
-    "loading": "Executing model.load()",
-    "engine_begins": "] engine …",
-    "engine": "] engine: ",
-    "repository_begins": "] triton model repository …",
-    "repository": "] triton model repository: ",
-    "triton": "] triton: ",
-    "ready": "ready: ",
-}
-"""Words of the log line at the end of a part."""
-_TOKENIZER = re.compile(r"\] tokenizer: .*\(([\d.]+) s\)")
+_LOADING = "Executing model.load()"
+"""In the line of Truss's server before it loads the model."""
 _COLUMNS = [Column("part", "part"), Column("ms", "ms")]
 
 
@@ -47,9 +37,8 @@ def run(options: Options) -> CaseResult:
     """Start the server repeatedly, and Triton alone beside it."""
     text = (
         f"`trtllm-truss serve` with an engine without weights, whose load takes {_LOAD_S} s: the "
-        "rest is the time of our code, of Truss's server and of Triton's process. Each part is "
-        "the time between two lines of the log. In a container the first part is shorter: the "
-        "image holds the layout."
+        "rest is the time of our code, of Truss's server and of Triton's process. In a container "
+        "the first part is shorter: the image holds the layout."
     )
     result = CaseResult("cold-start", "Start: from the process to the first token", text, _COLUMNS)
     result.begin()
@@ -81,30 +70,29 @@ def _shown(time_ms: Spread) -> str:
 
 
 def _serve(config: Path, backends: Path) -> Sample:
-    times = {"start": time.monotonic()}
-    tokenizer_s: list[float] = []
+    started_s = time.time()
+    loading_s: list[float] = []
 
     def read(line: str) -> None:
-        now = time.monotonic()
-        if found := _TOKENIZER.search(line):
-            tokenizer_s.append(float(found[1]))
-        for mark, words in _MARKS.items():
-            if words in line:
-                times.setdefault(mark, now)
+        if _LOADING in line:
+            loading_s.append(time.time())
 
     with serve(config, backends, on_line=read) as target:
+        ready_s = time.time()
+        phases = {phase.name: phase for phase in target.status.phases}
         first = run_load(predict_load(target, 1, 1, requests=1)).ttft_ms["p50"]
-    at = {mark: 1000 * (moment - times["start"]) for mark, moment in times.items()}
+    took_ms = {name: 1000 * (phase.took_s or 0.0) for name, phase in phases.items()}
+    triton_ready_s = phases["triton"].at_s + (phases["triton"].took_s or 0.0)
     return {
-        "server": at["loading"],
-        "imports": at["engine_begins"] - at["loading"],
-        "engine": at["engine"] - at["engine_begins"],
-        "tokenizer": 1000 * tokenizer_s[0],
-        "repository": at["repository"] - at["repository_begins"],
-        "triton": at["triton"] - at["repository"],
-        "rest": at["ready"] - at["triton"],
+        "server": 1000 * (loading_s[0] - started_s),
+        "imports": 1000 * (phases["engine"].at_s - loading_s[0]),
+        "engine": took_ms["engine"],
+        "tokenizer": took_ms["tokenizer"],
+        "repository": took_ms["triton model repository"],
+        "triton": took_ms["triton"],
+        "rest": 1000 * (ready_s - triton_ready_s),
         "request": first,
-        "total": at["ready"] + first,
+        "total": 1000 * (ready_s - started_s) + first,
     }
 
 

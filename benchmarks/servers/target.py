@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trtllm_truss.status import Status, StatusReader
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -15,6 +17,7 @@ class Target:
         path: the route of requests.
         grpc_port: Triton's; 0 if it is internal.
         started_in_s: from the start of the process to its readiness; 0 if it was not timed.
+        status_file: the status of `serve`; None for another program.
     """
 
     pid: int
@@ -22,3 +25,10 @@ class Target:
     path: str
     grpc_port: int = 0
     started_in_s: float = 0.0
+    status_file: StatusReader | None = None
+
+    @property
+    def status(self) -> Status:
+        """What `serve` reports."""
+        assert self.status_file is not None
+        return self.status_file.read() or Status()

@@ -6,21 +6,24 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from benchmarks.paths import ROOT
 from benchmarks.servers.target import Target
+from trtllm_truss.status import STATUS_VARIABLE, State, StatusReader
 from trtllm_truss.triton.server.ports import unused_ports
 
 PREDICT_PATH = "/v1/models/model:predict"
 _START_LIMIT_S = 120.0
 _END_LIMIT_S = 60.0
 _TAIL_LINES = 40
+_TICK_S = 0.005
 
 
 @contextmanager
@@ -51,39 +54,44 @@ def serve(
     environment = {**os.environ, **variables}
     if backends is not None:
         environment["TRITON_BACKEND_DIRECTORY"] = str(backends)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "trtllm_truss", "serve", *named, *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
-    ready = threading.Event()
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
-    reader = threading.Thread(target=_drain, args=(process, tail, ready, log, on_line), daemon=True)
-    reader.start()
-    try:
-        _wait(process, ready)
-        yield Target(process.pid, port, PREDICT_PATH)
-    except RuntimeError as error:
-        raise RuntimeError(
-            f"{error}\nThe last lines of the server's log:\n{''.join(tail)}"
-        ) from error
-    finally:
-        process.send_signal(signal.SIGTERM)
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmarks-"))
+        status_file = Path(folder, "status")
+        status = stack.enter_context(closing(StatusReader(status_file)))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "trtllm_truss", "serve", *named, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**environment, STATUS_VARIABLE: str(status_file)},
+        )
+        reader = threading.Thread(target=_drain, args=(process, tail, log, on_line), daemon=True)
+        reader.start()
+        stack.callback(_end, process, reader)
         try:
-            process.wait(_END_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        reader.join()
+            _wait(process, status)
+            yield Target(process.pid, port, PREDICT_PATH, status_file=status)
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"{error}\nThe last lines of the server's log:\n{''.join(tail)}"
+            ) from error
+
+
+def _end(process: subprocess.Popen[str], reader: threading.Thread) -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(_END_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    reader.join()
 
 
 def _drain(
     process: subprocess.Popen[str],
     tail: deque[str],
-    ready: threading.Event,
     log: Path | None,
     on_line: Callable[[str], None],
 ) -> None:
@@ -93,12 +101,11 @@ def _drain(
             file.write(line)
             tail.append(line)
             on_line(line)
-            if line.startswith("ready: "):
-                ready.set()
 
 
-def _wait(process: subprocess.Popen[str], ready: threading.Event) -> None:
+def _wait(process: subprocess.Popen[str], status: StatusReader) -> None:
     deadline = time.monotonic() + _START_LIMIT_S
-    while not ready.wait(0.05):
+    while (told := status.read()) is None or told.state is not State.READY:
         if process.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError("the server did not become ready")
+        time.sleep(_TICK_S)

