@@ -51,7 +51,7 @@ SHARED_FIXTURES = (
 )
 """Shared servers and models; one worker runs all tests of each."""
 
-LONG_GROUPS = ("end_to_end/server/cpu", "end_to_end/server/1.2.1", "backends/model_folder")
+LONG_GROUPS = ("end_to_end/server/cpu", "end_to_end/server/1.2.1", "engines/model_folder")
 """Groups that would end after all others if they began later."""
 
 MOST_WORKERS = 4

@@ -17,7 +17,7 @@ import openvino
 import openvino_genai
 
 from benchmarks.load.record import Record
-from trtllm_truss.backends.openvino_genai.engine import (
+from trtllm_truss.engines.cpu.openvino_genai.engine import (
     KV_BLOCK_TOKENS,
     PREFILL_TOKENS,
     plugin_properties,

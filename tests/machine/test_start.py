@@ -13,9 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from tests.backends.llm_api.conftest import LLM_ARGS
 from tests.backends.triton_native.native_triton import write_tokenizer
 from tests.engines.checkpoint.checkpoints import write_checkpoint
+from tests.engines.checkpoint.llm_api.conftest import LLM_ARGS
 from tests.machine.images import ImageTree, lay_out
 from tests.support.fake_llm_api import COUNTING, SITE, open_mpi
 from tests.support.fake_tensorrtllm import write_engine

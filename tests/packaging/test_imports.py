@@ -30,7 +30,7 @@ DISTRIBUTIONS = {
 }
 EXTRAS = {
     "artifacts/s3.py": "s3",
-    "backends/openvino_genai": "serve",
+    "engines/cpu/openvino_genai": "serve",
     "builder/gguf_conversion.py": "build-cpu",
     "builder/publishing.py": "s3",
 }
@@ -40,7 +40,9 @@ WORKBENCH_EXTRAS = {"": "serve", "cli/chat_terminal.py": "chat"}
 WORKBENCH_GIVEN = {"selftest/probes": {"mpi4py"}}  # TensorRT-LLM's Python
 
 GIVEN = {
-    "backends": {"triton-python-backend-utils", "numpy"},  # Triton's Python backend
+    # Triton's Python backend
+    "backends": {"triton-python-backend-utils", "numpy"},
+    "engines/checkpoint/llm_api": {"triton-python-backend-utils", "numpy"},
     "guides/xgrammar_worker.py": {"numpy", "transformers", "xgrammar"},  # TensorRT-LLM
     "text/tokenizer_files.py": {"transformers"},  # TensorRT-LLM; an error without
 }

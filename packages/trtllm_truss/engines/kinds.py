@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from trtllm_truss.engines.adapter import Adapter, AdapterRepository
 from trtllm_truss.engines.diagnostics import shortlist
@@ -26,6 +26,7 @@ KINDS: tuple[type[Engine], ...] = tuple(
     import_module(f"trtllm_truss.engines.{folder}.engine").KIND for folder in _FOLDERS
 )
 
+
 _PICKLED = (
     f"a model's weights as pickles; convert them to {WEIGHTS_SUFFIX}, or build an engine from them"
 )
@@ -36,6 +37,15 @@ _FOREIGN = {
     ".plan": "a plain TensorRT plan; TensorRT-LLM does not load it",
     ".trt": "a plain TensorRT plan; TensorRT-LLM does not load it",
 }
+
+
+def own_backends() -> dict[str, Path]:
+    """Return the Triton backends that are in a kind's folder, by name."""
+    folders = (Path(__file__).parent / folder for folder in _FOLDERS)
+    paths = {
+        kind.backend: folder / kind.backend for kind, folder in zip(KINDS, folders, strict=True)
+    }
+    return {name: path for name, path in paths.items() if path.is_dir()}
 
 
 def find_engine(sizes: Mapping[str, int]) -> tuple[type[Engine], Placement]:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_truss.backends.openvino_genai.scheduler import Scheduler
 from trtllm_truss.backends.tensors import Tensors
 from trtllm_truss.backends.token_model.request import GenerationRequest, Limits, read_request
 from trtllm_truss.backends.token_model.responses import Outputs
+from trtllm_truss.engines.cpu.openvino_genai.scheduler import Scheduler
 
 StartScheduler = Callable[..., Scheduler]
 

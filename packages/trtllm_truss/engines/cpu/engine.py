@@ -34,11 +34,11 @@ PARAMETERS = frozenset(
         *("exclude_input_in_output", "normalize_log_probs"),
     )
 )
-"""Keys of `runtime` that it acts on (`backends.openvino_genai.parameters`)."""
+"""Keys of `runtime` that it acts on (`engines.cpu.openvino_genai.parameters`)."""
 
 _OPENVINO_PREFIX = "openvino_"
 _MAX_BATCH_SIZE = 64
-_GUIDE_CHECK = "trtllm_truss.backends.openvino_genai.grammar_compiler_worker"
+_GUIDE_CHECK = "trtllm_truss.engines.cpu.openvino_genai.grammar_compiler_worker"
 
 
 class _Config(JsonObject):

@@ -7,12 +7,11 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from trtllm_truss.engines.kinds import own_backends
 from trtllm_truss.errors import TritonError
 from trtllm_truss.machine.triton import TritonInstallation
 
 BACKENDS_VARIABLE = "TRITON_BACKEND_DIRECTORY"
-
-_OWN_BACKENDS = Path(__file__).resolve().parents[2] / "backends"
 
 
 def assemble_backends(
@@ -28,17 +27,17 @@ def assemble_backends(
         TritonError: ``TRITON_BACKEND_DIRECTORY`` is not a folder.
     """
     environ = os.environ if environ is None else environ
-    sources = [installation.backends, _OWN_BACKENDS]
+    backends = {**_backends_of(installation.backends), **own_backends()}
     if override := environ.get(BACKENDS_VARIABLE):
         if not Path(override).is_dir():
             raise TritonError(
                 f"{BACKENDS_VARIABLE}={override} is not a folder. "
                 "Name a folder that holds Triton backends, or unset it."
             )
-        sources.append(Path(override).resolve())
+        backends |= _backends_of(Path(override).resolve())
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    for name, source in _backends_by_name(sources).items():
+    for name, source in backends.items():
         if name == "python" and source.parent == installation.backends and installation.stub:
             _link_python_backend(source, installation.stub, folder / name)
         else:
@@ -46,13 +45,11 @@ def assemble_backends(
     return folder
 
 
-def _backends_by_name(sources: list[Path]) -> dict[str, Path]:
+def _backends_of(folder: Path) -> dict[str, Path]:
+    """Return the backends in a folder, by name; none without the folder."""
+    paths = sorted(folder.iterdir()) if folder.is_dir() else ()
     return {
-        backend.name: backend
-        for source in sources
-        if source.is_dir()
-        for backend in sorted(source.iterdir())
-        if backend.is_dir() and not backend.name.startswith(("_", "."))
+        path.name: path for path in paths if path.is_dir() and not path.name.startswith(("_", "."))
     }
 
 

@@ -1,0 +1,390 @@
+"""The LLM, its event loop and the requests on it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from trtllm_truss.backends.token_model.request import Limits
+from trtllm_truss.backends.token_model.responses import Outputs, ResponseSender
+from trtllm_truss.engines.checkpoint.llm_api.canary import canary_request
+from trtllm_truss.engines.checkpoint.llm_api.generation import Generation
+from trtllm_truss.engines.checkpoint.llm_api.library import Library
+from trtllm_truss.engines.checkpoint.llm_api.parameters import LlmSettings
+from trtllm_truss.engines.checkpoint.llm_api.request import LlmRequest
+from trtllm_truss.engines.checkpoint.llm_api.sampling_params import sampling_params
+from trtllm_truss.engines.checkpoint.llm_api.workers import Workers
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.25
+"""Interval of checks of the workers, whose death ends the server within two seconds."""
+
+_ABORT_LIMIT_S = 10.0
+_SHUTDOWN_LIMIT_S = 5.0
+_EXIT_LIMIT_S = 1.0
+_START_TICK_S = 0.1
+_START_GRACE_S = 5.0
+_BLOCKED_LIMIT_S = 15.0
+_BLOCKED_GRACE_S = 0.5
+_GONE = "The engine is shutting down"
+_ENGINES_FAULT = re.compile(
+    r"cuda|cublas|cudnn|nccl|out of memory|illegal memory|device-side assert|error in forward", re.I
+)
+"""Texts of a `RequestError` that the engine's failed step sends to each of its requests."""
+
+# A response, or a check for cancellation, takes 0.1 to 0.2 ms through Triton's Python backend. Both
+# are done less often the more requests are running.
+_RESPONSE_S, _RESPONSE_FROM, _RESPONSE_MAXIMUM_S = 0.0005, 8, 0.05
+_CHECK_REQUESTS, _CHECK_MAXIMUM = 6, 4
+
+
+_OF_ONE_RESULT = (AssertionError, ValueError, TypeError, LookupError, AttributeError)
+"""Errors of the code that reads one request's responses, in this process.
+
+Source: ``tensorrt_llm/executor/result.py`` of 1.2.1: an assertion on the number of log
+probabilities, a ValueError for an unknown finish reason (NVIDIA/TensorRT-LLM issue 10810).
+"""
+
+
+class EngineFailed(RuntimeError):
+    """The LLM did not start."""
+
+
+class LlmEngine:
+    """Owns the LLM, its event loop and their thread. All public methods are thread-safe.
+
+    An error of one request answers that request. Any other one is an error of the engine, as is a
+    dead worker, or silence: `on_death` is called once, and every request is answered with an error.
+
+    Args:
+        library: the installed TensorRT-LLM.
+        settings: from config.pbtxt.
+        limits: of requests.
+        on_death: ends the server; called on any thread, and must not block.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        settings: LlmSettings,
+        limits: Limits,
+        on_death: Callable[[], None],
+    ) -> None:
+        self._library = library
+        self._settings = settings
+        self._limits = limits
+        self._on_death = on_death
+        self._llm: Any = None
+        self._workers = Workers()
+        self._tasks: dict[Generation, asyncio.Task[None]] = {}
+        self._answered_at = time.monotonic()
+        self._ticked_at = time.monotonic()
+        self._ends_because: str | None = None
+        self._has_ended = threading.Event()
+        self._ending = threading.Lock()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="llm-api", daemon=True)
+
+    def start(self) -> None:
+        """Load the LLM; block until it is ready.
+
+        Raises:
+            EngineFailed: it did not start; its workers are gone.
+        """
+        self._thread.start()
+        try:
+            asyncio.run_coroutine_threadsafe(self._load(), self._loop).result()
+        except Exception as error:
+            self._stop()
+            raise EngineFailed(_describe(error)) from error
+
+    def submit(self, request: LlmRequest, sender: ResponseSender) -> None:
+        """Begin a request and return at once; responses go to `sender`."""
+        self._loop.call_soon_threadsafe(self._begin, request, sender)
+
+    def stop_request(self, request_id: str) -> None:
+        self._loop.call_soon_threadsafe(
+            self._cancel_where, lambda generation: generation.request.id == request_id
+        )
+
+    def close(self) -> bool:
+        """Fail the remaining requests and end the LLM with its workers, in bounded time.
+
+        Returns:
+            False if the LLM did not shut down; its exit handler may then wait for ever.
+        """
+        if not self._thread.is_alive():
+            return True
+        ending = asyncio.run_coroutine_threadsafe(self._close(), self._loop)
+        limit_s = _EXIT_LIMIT_S if self._has_ended.is_set() else _SHUTDOWN_LIMIT_S + _EXIT_LIMIT_S
+        try:
+            is_closed = ending.result(limit_s)
+        except Exception as error:  # noqa: BLE001 - of any library
+            logger.warning("TensorRT-LLM did not shut down: %s", _describe(error))
+            is_closed = False
+        self._stop()
+        return is_closed
+
+    def _stop(self) -> None:
+        self._workers.find()
+        self._workers.kill()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_EXIT_LIMIT_S)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        self._loop.close()
+
+    async def _load(self) -> None:
+        """Build the LLM in a thread: it blocks for minutes, or for ever if a worker dies (1.2)."""
+        started = time.monotonic()
+        building = self._in_thread(self._build)
+        while not building.done():
+            await asyncio.wait([building], timeout=_START_TICK_S)
+            self._workers.find()
+            if dead := self._workers.dead():
+                await asyncio.wait([building], timeout=_START_GRACE_S)
+                if not building.done():
+                    raise RuntimeError(f"worker process {', '.join(dead)} ended while starting")
+        self._llm = building.result()
+        self._workers.find()
+        pids = self._workers.pids
+        logger.info("loaded in %.1f s, workers %s", time.monotonic() - started, pids or "none")
+        self._answered_at = time.monotonic()
+        self._tick()
+        self._look_for_cancelled()
+        threading.Thread(target=self._watch, name="llm-api-watch", daemon=True).start()
+
+    def _build(self) -> Any:
+        settings = self._settings
+        return self._library.llm(
+            model=str(settings.model_folder),
+            tokenizer=str(settings.tokenizer_folder),
+            **settings.llm_args,
+        )
+
+    def _in_thread(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Run blocking work in a thread that does not keep the process from ending."""
+        result: asyncio.Future[Any] = self._loop.create_future()
+
+        def settle(value: Any, error: BaseException | None) -> None:
+            if result.done():
+                return
+            if error is None:
+                result.set_result(value)
+            else:
+                result.set_exception(error)
+
+        def run() -> None:
+            value, error = None, None
+            try:
+                value = work()
+            except BaseException as caught:  # noqa: BLE001 - raised from the future
+                error = caught
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(settle, value, error)
+
+        threading.Thread(target=run, daemon=True).start()
+        return result
+
+    def _begin(self, request: LlmRequest, sender: ResponseSender) -> None:
+        generation = Generation(
+            request, sender, normalize_log_probs=self._settings.normalize_log_probs
+        )
+        if self._ends_because is not None:
+            generation.fail(f"{_GONE}: {self._ends_because}")
+            return
+        if not self._tasks:
+            self._answered_at = time.monotonic()
+        task = self._loop.create_task(self._serve(generation))
+        self._tasks[generation] = task
+        task.add_done_callback(lambda _: self._tasks.pop(generation, None))
+
+    async def _serve(self, generation: Generation) -> None:
+        result = None if generation.aborted else self._start_generating(generation)
+        if result is None:
+            generation.close()
+            return
+        generation.begin(result)
+        try:
+            async for step in result:
+                self._answered_at = time.monotonic()
+                generation.take(step, self._interval_s)
+            generation.close()
+        except asyncio.CancelledError:  # it outlived its abort, or the engine ends
+            generation.cancel()
+        except _OF_ONE_RESULT as error:
+            logger.exception("cannot read a response id=%s", generation.request.id)
+            generation.fail(f"The engine's response cannot be read ({_describe(error)}).")
+            generation.abort()
+            self._doubt()
+        except Exception as error:  # noqa: BLE001 - classified there
+            self._take_error(generation, error)
+
+    def _start_generating(self, generation: Generation) -> Any:
+        """Return the `RequestOutput`; None if the request was refused or the engine failed.
+
+        An earlier failure of the engine is raised here too, at a request that has no part in it.
+        """
+        try:
+            return self._generate(generation.llm_request)
+        except (ValueError, TypeError) as error:
+            generation.fail(str(error), caller_at_fault=True)
+            self._doubt()
+        except Exception as error:  # noqa: BLE001 - classified there
+            self._take_error(generation, error)
+        return None
+
+    def _take_error(self, generation: Generation, error: Exception) -> None:
+        """Answer the error of a request; end the server for any other one."""
+        text = str(error) or type(error).__name__
+        if isinstance(error, self._library.request_error) and not _ENGINES_FAULT.search(text):
+            # After the first token the step has failed, not the request.
+            generation.fail(text, caller_at_fault=generation.generated == 0)
+            self._doubt()
+        else:
+            self._end(_describe(error))
+
+    def _generate(self, request: LlmRequest) -> Any:
+        """Begin a generation; the loop must be running in this thread.
+
+        Returns:
+            A `RequestOutput`. With beams it comes once, at the end: a step would repeat all beams.
+        """
+        generation = request.generation
+        lora = None
+        if request.adapter is not None:
+            number, adapter = request.adapter
+            lora = self._library.lora_request(adapter.name, number, adapter.path)
+        return self._llm.generate_async(
+            generation.prompt.tolist(),
+            sampling_params=sampling_params(self._library, request),
+            lora_request=lora,
+            streaming=generation.sampling.beam_width == 1,
+        )
+
+    @property
+    def _interval_s(self) -> float:
+        running = len(self._tasks)
+        return min(_RESPONSE_MAXIMUM_S, max(0, running - _RESPONSE_FROM) * _RESPONSE_S)
+
+    def _cancel_where(self, chosen: Callable[[Generation], bool]) -> None:
+        """Abort requests; each ends with the engine's last response, or with the limit."""
+        for generation, task in [*self._tasks.items()]:
+            if not generation.aborted and chosen(generation):
+                logger.info("cancelled id=%s after=%d", generation.request.id, generation.generated)
+                generation.abort()
+                self._loop.call_later(_ABORT_LIMIT_S, task.cancel)
+
+    def _look_for_cancelled(self) -> None:
+        self._cancel_where(lambda generation: generation.sender.is_cancelled())
+        times = max(1.0, min(len(self._tasks) / _CHECK_REQUESTS, _CHECK_MAXIMUM))
+        self._loop.call_later(times * self._settings.cancellation_check_s, self._look_for_cancelled)
+
+    def _tick(self) -> None:
+        if self._ends_because is not None:
+            return
+        self._loop.call_later(TICK_S, self._tick)
+        self._ticked_at = time.monotonic()
+        silent_s = self._ticked_at - self._answered_at
+        if not self._is_healthy():
+            self._end("TensorRT-LLM's health check failed.")
+        elif self._tasks and silent_s > self._settings.hang_timeout_s:
+            self._end(f"no token was generated for {silent_s:.0f} s.")
+        elif not self._tasks and silent_s > self._settings.canary_interval_s:
+            self._doubt()
+
+    def _watch(self) -> None:
+        """Look at workers and loop from a thread: a failing library blocks the loop for ever."""
+        reason = None
+        while reason is None and not self._has_ended.wait(TICK_S):
+            blocked_s = time.monotonic() - self._ticked_at
+            if dead := self._workers.dead():
+                reason = f"worker process {', '.join(dead)} ended."
+            elif blocked_s > _BLOCKED_LIMIT_S:
+                reason = f"TensorRT-LLM blocked the event loop for {blocked_s:.0f} s."
+        if reason is None:
+            return
+        with suppress(RuntimeError):  # the loop is closed: the workers ended with the engine
+            self._loop.call_soon_threadsafe(self._end, reason)
+            if not self._has_ended.wait(_BLOCKED_GRACE_S):
+                self._end(reason)
+
+    def _is_healthy(self) -> bool:
+        """Ask the library; in 1.2.1 its check sees a shutdown only, no dead or hung worker.
+
+        Source: ``LLM._check_health`` of tensorrt_llm/llmapi/llm.py, 1.2.1.
+        """
+        check = getattr(self._llm, "_check_health", None)
+        try:
+            return check is None or bool(check())
+        except Exception:
+            logger.exception("TensorRT-LLM's health check failed")
+            return False
+
+    def _doubt(self) -> None:
+        """Send a canary request, which any living engine answers."""
+        if not any(isinstance(generation.sender, _Canary) for generation in self._tasks):
+            self._begin(canary_request(self._limits.max_beam_width), _Canary(self._end))
+
+    def _end(self, reason: str) -> None:
+        with self._ending:
+            if self._ends_because is not None:
+                return
+            self._ends_because = reason
+        self._on_death()  # first: log and responses wait for Triton
+        logger.error("the engine failed: %s", reason)
+        self._workers.find()
+        self._workers.kill()
+        self._fail_all(f"{_GONE}: {reason}")
+        self._has_ended.set()
+
+    def _fail_all(self, message: str) -> None:
+        for generation, task in [*self._tasks.items()]:
+            generation.fail(message)
+            self._loop.call_soon_threadsafe(task.cancel)
+
+    async def _close(self) -> bool:
+        has_failed = self._has_ended.is_set()
+        self._ends_because = "it was stopped."
+        self._has_ended.set()
+        self._fail_all(f"{_GONE}.")
+        self._workers.find()
+        if has_failed:
+            return False
+        shutdown = self._in_thread(self._llm.shutdown)
+        done, _ = await asyncio.wait([shutdown], timeout=_SHUTDOWN_LIMIT_S)
+        if not done:
+            logger.warning("TensorRT-LLM did not shut down in time; killing its workers")
+        return bool(done)
+
+
+class _Canary:
+    """The sender of the engine's own requests; their failure is the engine's."""
+
+    def __init__(self, on_failure: Callable[[str], None]) -> None:
+        self._on_failure = on_failure
+
+    def send(self, outputs: Outputs, *, final: bool) -> None: ...
+
+    def finish(self) -> None: ...
+
+    def fail(self, message: str, *, caller_at_fault: bool) -> None:
+        self._on_failure(message)
+
+    def is_cancelled(self) -> bool:
+        return False
+
+
+def _describe(error: BaseException) -> str:
+    """Return an error with its causes: the library names a worker's error only there."""
+    text = f"{type(error).__name__}: {error}"
+    return f"{text} ({_describe(error.__cause__)})" if error.__cause__ else text

@@ -1,0 +1,77 @@
+"""The Triton backend `llm_api`: passes requests from Triton to the LLM."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from dataclasses import replace
+from typing import Any
+
+from trtllm_truss.backends.kill_parent_on_death import KillParentOnDeath
+from trtllm_truss.backends.tensors import Tensors
+from trtllm_truss.backends.token_model.responses import ResponseSender
+from trtllm_truss.backends.token_model.triton import TokenModel
+from trtllm_truss.engines.checkpoint.llm_api.engine import LlmEngine
+from trtllm_truss.engines.checkpoint.llm_api.library import import_library
+from trtllm_truss.engines.checkpoint.llm_api.parameters import read_settings
+from trtllm_truss.engines.checkpoint.llm_api.request import read_llm_request, served_inputs
+from trtllm_truss.engines.checkpoint.samplers import sampler_arguments
+
+logger = logging.getLogger(__package__)
+
+_EXIT_AFTER_S = 3.0
+
+
+class TritonPythonModel(TokenModel):
+    """One model with this backend. Triton calls all methods from one thread."""
+
+    logger = logger
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Load the checkpoint and begin to serve.
+
+        Raises:
+            pb_utils.TritonModelException: config.pbtxt is not that of a decoupled model.
+            ParameterError: a parameter in it is invalid, or unknown to this TensorRT-LLM.
+            ImportError: TensorRT-LLM is not installed.
+            EngineFailed: the LLM did not start.
+        """
+        settings = read_settings(self.read_config(args, "llm_api"))
+        library = import_library()
+        # Only here is the version known in every image.
+        arguments = {**sampler_arguments(library.version, settings.llm_args), **settings.llm_args}
+        library.check_arguments(arguments)
+        self._settings = replace(settings, llm_args=arguments)
+        self._limits = self._settings.limits(served_inputs(library.version, arguments))
+        logger.info("TensorRT-LLM %s loads %s", library.version, self._settings.model_folder.name)
+        self._kill_on_death = KillParentOnDeath()
+        on_death = self._kill_on_death.end_parent
+        self._engine = LlmEngine(library, self._settings, self._limits, on_death)
+        try:
+            self._engine.start()
+        except BaseException:
+            self._kill_on_death.stop()
+            raise
+
+    def finalize(self) -> None:
+        is_closed = self._engine.close()
+        self._kill_on_death.stop()
+        if not is_closed:  # the library's exit handler may wait for a dead worker
+            timer = threading.Timer(_EXIT_AFTER_S, os._exit, (0,))
+            timer.daemon = True
+            timer.start()
+
+    def stop_request(self, request_id: str) -> None:
+        self._engine.stop_request(request_id)
+
+    def submit(self, request: Any, tensors: Tensors, sender: ResponseSender) -> None:
+        """Implement `TokenModel.submit`."""
+        read = read_llm_request(
+            request.request_id(),
+            tensors,
+            request.requested_output_names(),
+            self._limits,
+            self._settings,
+        )
+        self._engine.submit(read, sender)

@@ -1,0 +1,266 @@
+"""OpenVINO GenAI's continuous-batching pipeline for one model."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import logging
+import os
+import time
+from contextlib import suppress
+
+import numpy as np
+import openvino
+import openvino_genai
+from numpy.typing import NDArray
+
+from trtllm_truss.backends.token_model.request import GenerationRequest, Limits
+from trtllm_truss.engines.cpu.openvino_genai.decoding import generation_config
+from trtllm_truss.engines.cpu.openvino_genai.guide_compiler import GuideCompiler
+from trtllm_truss.engines.cpu.openvino_genai.model_files import find_model, loadable
+from trtllm_truss.engines.cpu.openvino_genai.parameters import EngineSettings
+from trtllm_truss.engines.cpu.openvino_genai.vocabulary import load_vocabulary
+from trtllm_truss.requests import Guide
+
+KV_BLOCK_TOKENS = 32
+"""Tokens in one block of the KV cache of OpenVINO's CPU plugin."""
+
+PREFILL_TOKENS = 256
+"""Maximum of prompt tokens that one step reads with chunked context; bounds its duration."""
+
+PLUGIN_PROPERTIES = {
+    "INFERENCE_PRECISION_HINT": "f32",
+    "KV_CACHE_PRECISION": "f32",
+    "ENABLE_CPU_PINNING": "NO",
+}
+"""OpenVINO's default is bf16 where the CPU has it, with a KV cache of 8 bits. Rounding would then
+depend on concurrent requests and on the cache, and answers to one seed, or of greedy decoding,
+would vary. f32 is as fast here.
+
+By default OpenVINO also pins each thread to a core, every process to the same ones, whatever else
+runs there: two engines on two cores, with a thread each, would share one core."""
+
+THREADS_VARIABLE = "OMP_NUM_THREADS"
+"""Limits the engine's threads; OpenVINO itself, built with TBB, ignores it and uses all cores."""
+
+_COMPANION_PROMPT = np.zeros((1, 2), np.int64)
+_COMPANION_BLOCKS = 4
+_COMPANION_TOKENS = _COMPANION_BLOCKS * KV_BLOCK_TOKENS - _COMPANION_PROMPT.size
+
+logger = logging.getLogger(__name__)
+
+_RUNNING = openvino_genai.GenerationStatus.RUNNING
+_SOME_GUIDE = Guide("regex", "a")
+
+
+def plugin_properties() -> dict[str, str]:
+    """Return the properties of OpenVINO's CPU plugin."""
+    threads = os.environ.get(THREADS_VARIABLE, "")
+    limit = {"INFERENCE_NUM_THREADS": threads} if threads.isdecimal() and int(threads) else {}
+    return PLUGIN_PROPERTIES | limit
+
+
+class Engine:
+    """A loaded model. All methods except `compile_guide` belong to the scheduler's thread.
+
+    With quantized weights OpenVINO 2026.4 multiplies one row by another kernel than two or more,
+    with other rounding, so an answer would depend on concurrent requests. A companion, a request
+    whose tokens nobody reads, adds a row where there may be only one: about 7 % of CPU time per
+    token. (`DYNAMIC_QUANTIZATION_GROUP_SIZE: 0` has the same effect for 40 % with one request and
+    120 % with eight.)
+
+    A step holds Python's global lock from beginning to end, so other threads run between steps.
+
+    Attributes:
+        limits: of requests.
+        keeps_prompts: True if a later request reuses what `read_ahead` has read.
+
+    Raises:
+        ModelFilesError: the engine folder does not hold a model.
+        RuntimeError: OpenVINO cannot load it.
+    """
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self._settings = settings
+        self._files = find_model(settings.model_folder)
+        self._ids = itertools.count()
+        blocks = _kv_blocks(settings.kv_cache_tokens)
+        self.limits = Limits(
+            context_length=self._files.context_length,
+            vocab_size=self._files.vocab_size,
+            kv_cache_tokens=blocks * KV_BLOCK_TOKENS or None,
+            max_beam_width=settings.max_beam_width,
+            exclude_input_in_output=settings.exclude_input_in_output,
+        )
+        self._companion: openvino_genai.GenerationHandle | None = None
+        self._pipeline: openvino_genai.ContinuousBatchingPipeline
+        self.keeps_prompts = settings.prefix_caching and settings.chunked_context
+        self._load()
+
+    def add(self, request: GenerationRequest) -> openvino_genai.GenerationHandle:
+        """Add a request to the next step.
+
+        The pipeline's id is a counter: two live requests of one id would break the pipeline.
+        """
+        return self._add(request.prompt, generation_config(request))
+
+    def read_ahead(self, prompt: NDArray[np.int64]) -> openvino_genai.GenerationHandle:
+        """Read the beginning of a prompt into the prefix cache, from the next step on.
+
+        Args:
+            prompt: token ids, INT64 [n], n > 0.
+        """
+        return self._add(prompt, _tokens(1))
+
+    def cached_tokens(self, prompt: NDArray[np.int64]) -> int:
+        """Measure how much of a prompt the prefix cache has; no request may be running.
+
+        GenAI counts the blocks in use at each step. A request that was cancelled before its first
+        step holds what it found, and is not computed. The shortest beginning that holds as much as
+        the whole prompt is what is cached. Source: `restore_cached_blocks` and `schedule` in
+        src/cpp/src/continuous_batching of openvinotoolkit/openvino.genai, 2026.3.
+
+        Args:
+            prompt: token ids, INT64 [n], n > 0.
+
+        Raises:
+            RuntimeError: as from `step`.
+        """
+        if not (self._settings.prefix_caching and self._has_read):
+            return 0
+        self.rest()
+        usage = self._found(prompt)
+        if not usage:
+            return 0
+        low, high = 1, len(prompt)
+        while low < high:
+            middle = (low + high) // 2
+            if self._found(prompt[:middle]) < usage:
+                low = middle + 1
+            else:
+                high = middle
+        return min(low, len(prompt) - 1)  # the last token is always computed
+
+    def _found(self, prompt: NDArray[np.int64]) -> float:
+        """Return the share of the KV cache that the cached part of a prompt takes, in per cent."""
+        self._add(prompt, _tokens(1)).cancel()
+        self._pipeline.step()
+        return float(self._pipeline.get_metrics().cache_usage)
+
+    def step(self, *, accompanied: bool = True) -> None:
+        """Generate one token for every request, or read a part of some prompts.
+
+        Args:
+            accompanied: add the companion; needed unless two requests or more run.
+
+        Raises:
+            RuntimeError: the pipeline failed; `reload` before the next step.
+        """
+        if accompanied:
+            self._accompany()
+        elif self._companion is not None:
+            self._companion.cancel()
+            self._companion = None
+        self._pipeline.step()
+        self._has_read = True
+
+    def rest(self) -> None:
+        """Free the companion's memory; call it when no request runs.
+
+        Raises:
+            RuntimeError: as from `step`.
+        """
+        if self._companion is not None:
+            self.step(accompanied=False)
+
+    def reload(self) -> None:
+        """Replace a failed pipeline; handles of the old one are dead.
+
+        Raises:
+            RuntimeError: OpenVINO cannot load the model again.
+        """
+        del self._pipeline
+        self._load()
+
+    def compile_guide(self, guide: Guide) -> None:
+        """Compile a checked guide into the pipeline's cache; for any thread.
+
+        No request with a guide may reach its first token meanwhile, see `GuideCompiler`.
+
+        Raises:
+            RuntimeError: the guide is invalid.
+        """
+        self._compile(guide, 1, lambda: None)
+
+    def forget_guides(self) -> None:
+        """Free the cache of compiled guides; running requests keep theirs.
+
+        GenAI replaces the cache when the number of logits changes.
+
+        Raises:
+            RuntimeError: OpenVINO failed.
+        """
+        tokenizer = self._pipeline.get_tokenizer()
+        other = GuideCompiler(tokenizer, self.limits.vocab_size + 1)
+        for compile_guide in (other, self._compile):
+            compile_guide(_SOME_GUIDE, 1, lambda: None)
+        del other, compile_guide
+        _return_free_memory()
+
+    def kv_blocks(self, request: GenerationRequest) -> int:
+        """Return the maximum of KV cache blocks that a request can hold."""
+        beams = request.sampling.beam_width
+        return beams * _kv_blocks(request.kv_cache_tokens // beams)
+
+    def _accompany(self) -> None:
+        """Add the companion if there is none."""
+        if self._companion is None or self._companion.get_status() != _RUNNING:
+            self._companion = self._add(_COMPANION_PROMPT, _tokens(_COMPANION_TOKENS))
+
+    def _add(
+        self, prompt: NDArray[np.int64], config: openvino_genai.GenerationConfig
+    ) -> openvino_genai.GenerationHandle:
+        tensor = openvino.Tensor(prompt.reshape(1, -1))
+        return self._pipeline.add_request(next(self._ids), tensor, config)
+
+    def _load(self) -> None:
+        started = time.monotonic()
+        self._companion = None
+        self._has_read = False
+        tokenizer = load_vocabulary(self._files.path)
+        with loadable(self._files.path) as path:
+            self._pipeline = openvino_genai.ContinuousBatchingPipeline(
+                path, tokenizer, self._scheduler_config(), "CPU", **plugin_properties()
+            )
+        self._compile = GuideCompiler(tokenizer, self.limits.vocab_size)
+        # The first guide creates the cache, which threads then share.
+        self._compile(_SOME_GUIDE, 1, lambda: None)
+        seconds = time.monotonic() - started
+        logger.info("loaded %s in %.1f s", self._files.path.name, seconds)
+
+    def _scheduler_config(self) -> openvino_genai.SchedulerConfig:
+        settings = self._settings
+        config = openvino_genai.SchedulerConfig()
+        blocks = _kv_blocks(settings.kv_cache_tokens)
+        config.num_kv_blocks = blocks and blocks + _COMPANION_BLOCKS  # 0: grows as needed
+        config.enable_prefix_caching = settings.prefix_caching
+        config.dynamic_split_fuse = settings.chunked_context
+        config.max_num_seqs = settings.max_batch_size + 2  # a prompt read ahead, the companion
+        prompt_tokens = PREFILL_TOKENS if settings.chunked_context else self._files.context_length
+        prompt_tokens += _COMPANION_PROMPT.size
+        config.max_num_batched_tokens = max(prompt_tokens, config.max_num_seqs)
+        return config
+
+
+def _return_free_memory() -> None:
+    """Return what the C library keeps of freed memory: half of the guides' on two cores."""
+    with suppress(OSError, AttributeError):  # not glibc
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _tokens(count: int) -> openvino_genai.GenerationConfig:
+    return openvino_genai.GenerationConfig(max_new_tokens=count, ignore_eos=True)
+
+
+def _kv_blocks(tokens: int | None) -> int:
+    return -(-tokens // KV_BLOCK_TOKENS) if tokens else 0

@@ -1,0 +1,291 @@
+"""In-flight batching: one thread owns the engine and serves all requests."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple, TypeAlias
+
+from trtllm_truss.backends.token_model.request import CACHED_TOKENS, GenerationRequest
+from trtllm_truss.backends.token_model.responses import ResponseSender, send_empty
+from trtllm_truss.engines.cpu.openvino_genai.engine import KV_BLOCK_TOKENS, Engine
+from trtllm_truss.engines.cpu.openvino_genai.generation import Generation
+from trtllm_truss.engines.cpu.openvino_genai.guided import (
+    HEARTBEAT_INTERVAL_S,
+    Arrival,
+    GuidedRequests,
+)
+from trtllm_truss.engines.cpu.openvino_genai.long_prompts import LongPrompts
+from trtllm_truss.engines.cpu.openvino_genai.parameters import EngineSettings
+from trtllm_truss.guides.validator import GuideValidator
+
+logger = logging.getLogger(__name__)
+
+# The pipeline's step holds the GIL and uses every core, so all other work costs throughput. On two
+# cores a response takes 0.3 to 0.7 ms through Triton's Python backend, a check for cancellation 0.1
+# to 0.2 ms, where a token takes 12 ms. Both are therefore done less often the more requests are
+# running: the interval is multiplied by their number over the first figure, at most by the second.
+_RESPONSE_REQUESTS, _RESPONSE_MAXIMUM = 4, 4
+_CHECK_REQUESTS, _CHECK_MAXIMUM = 6, 4
+# Simultaneous requests reach an idle engine within milliseconds. Its first step waits for them
+# while one follows another closely.
+_GATHER_S, _GATHER_LIMIT_S = 0.002, 0.008
+_WORKER = "trtllm_truss.engines.cpu.openvino_genai.grammar_compiler_worker"
+
+
+class _Wake(NamedTuple):
+    pass
+
+
+class _Stop(NamedTuple):
+    request_id: str
+
+
+class _Close(NamedTuple):
+    pass
+
+
+_Message: TypeAlias = Arrival | _Wake | _Stop | _Close
+
+
+class Scheduler:
+    """Admits requests first come, first served, while others run, and steps the engine.
+
+    A request with a guide waits in `GuidedRequests` first. One of those begins at a time: a step
+    parses the guide of each. One with a long prompt waits in `LongPrompts` until it is read.
+
+    With the policy `guaranteed_no_evict` a request waits until the KV cache has room for its
+    whole answer in addition to the running requests; with `max_utilization` only `max_batch_size`
+    limits.
+
+    Args:
+        engine: used by this scheduler's thread only.
+        settings: from config.pbtxt.
+        on_death: called if the engine failed and could not be loaded again, before every request
+            is answered with an error.
+    """
+
+    def __init__(
+        self, engine: Engine, settings: EngineSettings, on_death: Callable[[], None]
+    ) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._on_death = on_death
+        self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
+        check = GuideValidator(["-m", _WORKER, str(settings.model_folder.resolve())])
+        self._guided = GuidedRequests(engine, check, lambda: self._inbox.put(_Wake()))
+        self._long_prompts = LongPrompts(engine)
+        self._waiting: deque[Arrival] = deque()
+        self._running: list[Generation] = []
+        self._closing = False
+        self._next_check = 0.0
+        self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, request: GenerationRequest, sender: ResponseSender) -> None:
+        """Queue a request and return at once; responses go to `sender`."""
+        self._inbox.put(Arrival(request, sender))
+
+    def stop_request(self, request_id: str) -> None:
+        self._inbox.put(_Stop(request_id))
+
+    def close(self) -> None:
+        """Fail the remaining requests and end the thread after its current step."""
+        self._inbox.put(_Close())
+        self._thread.join()
+        self._guided.close()
+
+    def _run(self) -> None:
+        try:
+            while not self._closing:
+                self._read_inbox()
+                self._drop_cancelled()
+                for arrival in self._guided.advance(may_compile=not self._guide_comes):
+                    self._enqueue(arrival)
+                self._admit()
+                self._read_ahead()
+                self._step()
+            self._fail_all("The engine is shutting down.")
+        except Exception:
+            self._on_death()  # first: log and responses wait for Triton
+            logger.exception("the engine failed and cannot be loaded again")
+            self._fail_all("The engine failed and cannot be loaded again.")
+
+    def _read_inbox(self) -> None:
+        """Handle all messages; wait for some if there is no other work."""
+        if not (self._running or self._long_prompts.are_waiting or self._next_admitted()):
+            self._engine.rest()
+            timeout_s = HEARTBEAT_INTERVAL_S if self._guided.are_waiting else None
+            with suppress(queue.Empty):
+                self._handle(self._inbox.get(timeout=timeout_s))
+                self._gather()
+        while not self._inbox.empty():
+            self._handle(self._inbox.get())
+
+    def _gather(self) -> None:
+        """Wait for simultaneous requests: a step that begins without them makes them late."""
+        deadline = time.monotonic() + _GATHER_LIMIT_S
+        with suppress(queue.Empty):
+            while not self._closing and time.monotonic() < deadline:
+                self._handle(self._inbox.get(timeout=_GATHER_S))
+
+    def _handle(self, message: _Message) -> None:
+        match message:
+            case Arrival() as arrival:
+                if arrival.request.guide is None:
+                    self._enqueue(arrival)
+                else:
+                    self._guided.take(arrival)
+            case _Wake():
+                pass
+            case _Stop(request_id):
+                self._cancel_where(lambda one: one.request.id == request_id)
+            case _Close():
+                self._closing = True
+
+    def _drop_cancelled(self) -> None:
+        now = time.monotonic()
+        if now < self._next_check:
+            return
+        self._cancel_where(lambda one: one.sender.is_cancelled())
+        times = _clamped(len(self._running) / _CHECK_REQUESTS, _CHECK_MAXIMUM)
+        self._next_check = now + times * self._settings.cancellation_check_s
+
+    def _cancel_where(self, chosen: Callable[[Arrival | Generation], bool]) -> None:
+        for generation in [g for g in self._running if chosen(g)]:
+            self._running.remove(generation)
+            _log_cancelled(generation.request, generation.generated)
+            generation.cancel()
+        arrivals = self._guided.remove(chosen)
+        arrivals += self._long_prompts.remove(chosen)
+        arrivals += [arrival for arrival in self._waiting if chosen(arrival)]
+        for arrival in arrivals:
+            with suppress(ValueError):
+                self._waiting.remove(arrival)
+            _log_cancelled(arrival.request, 0)
+            send_empty(arrival.request, arrival.sender)
+
+    def _enqueue(self, arrival: Arrival) -> None:
+        if self._long_prompts.takes(arrival.request):
+            self._long_prompts.add(arrival)
+        else:
+            self._waiting.append(arrival)
+
+    def _read_ahead(self) -> None:
+        arrival = self._long_prompts.advance(
+            others_run=bool(self._running), fits=self._fits, measured=self._measured
+        )
+        if arrival is not None:
+            self._waiting.append(arrival)
+
+    def _admit(self) -> None:
+        while len(self._running) < self._settings.max_batch_size:
+            arrival = self._next_admitted()
+            if arrival is None or not self._fits(arrival.request):
+                return
+            self._waiting.remove(arrival)
+            # A long prompt has been read; it was measured before, or not at all.
+            was_read = self._long_prompts.takes(arrival.request)
+            self._begin(arrival if was_read else self._measured(arrival))
+
+    def _measured(self, arrival: Arrival) -> Arrival:
+        """Measure what is cached of a prompt, if asked for and nothing runs."""
+        is_idle = not (self._running or self._long_prompts.is_reading)
+        if CACHED_TOKENS not in arrival.request.outputs or not is_idle:
+            return arrival
+        try:
+            found = self._engine.cached_tokens(arrival.request.prompt)
+        except RuntimeError:  # the next step fails too
+            logger.exception("cannot measure the prefix cache")
+            return arrival
+        return arrival._replace(cached_tokens=found)
+
+    def _next_admitted(self) -> Arrival | None:
+        """Return the first one waiting, without a guide while the engine reads another guide."""
+        must_wait = self._guided.is_compiling or self._begins_with_guide
+        free = (a for a in self._waiting if a.request.guide is None or not must_wait)
+        return next(free, None)
+
+    @property
+    def _begins_with_guide(self) -> bool:
+        return any(g.request.guide is not None and not g.generated for g in self._running)
+
+    @property
+    def _guide_comes(self) -> bool:
+        return self._begins_with_guide or any(a.request.guide is not None for a in self._waiting)
+
+    def _begin(self, arrival: Arrival) -> None:
+        request, sender, cached_tokens = arrival
+        try:
+            handle = self._engine.add(request)
+        except RuntimeError as error:
+            sender.fail(f"The engine refused the request: {error}", caller_at_fault=True)
+            return
+        normalize = self._settings.normalize_log_probs
+        self._running.append(
+            Generation(
+                request,
+                sender,
+                handle,
+                normalize_log_probs=normalize,
+                cached_tokens=cached_tokens,
+            )
+        )
+
+    def _fits(self, request: GenerationRequest) -> bool:
+        capacity = self._engine.limits.kv_cache_tokens
+        held_by = [generation.request for generation in self._running]
+        if self._long_prompts.current is not None:
+            held_by.append(self._long_prompts.current)
+        if capacity is None or self._settings.evict or not held_by:
+            return True
+        held = sum(map(self._engine.kv_blocks, held_by))
+        return held + self._engine.kv_blocks(request) <= capacity // KV_BLOCK_TOKENS
+
+    def _step(self) -> None:
+        if not (self._running or self._long_prompts.is_reading):
+            return
+        try:
+            alone = len(self._running) + self._long_prompts.is_reading < 2
+            self._engine.step(accompanied=alone)
+        except (RuntimeError, MemoryError) as error:
+            logger.exception("a step failed; loading the model again")
+            self._fail_running(f"The engine failed: {error}")
+            self._engine.reload()
+            self._guided.engine_is_new()
+            return
+        times = _clamped(len(self._running) / _RESPONSE_REQUESTS, _RESPONSE_MAXIMUM)
+        interval_s = times * self._settings.response_interval_s
+        self._running = [g for g in self._running if not g.collect(interval_s)]
+
+    def _fail_running(self, message: str) -> None:
+        for generation in self._running:
+            generation.fail(message)
+        self._running.clear()
+        for arrival in self._long_prompts.remove(lambda _: True):
+            arrival.sender.fail(message, caller_at_fault=False)
+
+    def _fail_all(self, message: str) -> None:
+        self._fail_running(message)
+        while not self._inbox.empty():
+            message_in = self._inbox.get()
+            if isinstance(message_in, Arrival):
+                self._waiting.append(message_in)
+        for arrival in (*self._guided.remove(lambda _: True), *self._waiting):
+            arrival.sender.fail(message, caller_at_fault=False)
+        self._waiting.clear()
+
+
+def _log_cancelled(request: GenerationRequest, generated: int) -> None:
+    logger.info("cancelled id=%s after=%d", request.id, generated)
+
+
+def _clamped(times: float, maximum: float) -> float:
+    return max(1.0, min(times, maximum))

@@ -1,0 +1,65 @@
+"""The Triton backend `openvino_genai`: passes requests from Triton to the scheduler."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+from trtllm_truss.backends.kill_parent_on_death import KillParentOnDeath
+from trtllm_truss.backends.tensors import Tensors
+from trtllm_truss.backends.token_model.request import read_request
+from trtllm_truss.backends.token_model.responses import ResponseSender
+from trtllm_truss.backends.token_model.triton import TokenModel
+from trtllm_truss.engines.cpu.openvino_genai.engine import Engine
+from trtllm_truss.engines.cpu.openvino_genai.parameters import read_settings
+from trtllm_truss.engines.cpu.openvino_genai.scheduler import Scheduler
+from trtllm_truss.guides.guide import GUIDE_BYTES
+
+logger = logging.getLogger(__package__)
+
+
+class TritonPythonModel(TokenModel):
+    """One model with this backend. Triton calls all methods from one thread."""
+
+    logger = logger
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Load the model and begin to serve.
+
+        Raises:
+            pb_utils.TritonModelException: config.pbtxt is not that of a decoupled model.
+            ParameterError: a parameter in it is invalid.
+            ModelFilesError: the engine folder does not hold a model.
+        """
+        settings = read_settings(self.read_config(args, "openvino_genai"))
+        if settings.ignored:
+            logger.info("ignoring GPU-only parameters: %s", ", ".join(settings.ignored))
+        engine = Engine(settings)
+        self._limits = engine.limits
+        self._kill_on_death = KillParentOnDeath()
+        self._scheduler = Scheduler(engine, settings, on_death=self._kill_on_death.end_parent)
+        self._scheduler.start()
+
+    def finalize(self) -> None:
+        self._scheduler.close()
+        self._kill_on_death.stop()
+
+    def stop_request(self, request_id: str) -> None:
+        self._scheduler.stop_request(request_id)
+
+    def submit(self, request: Any, tensors: Tensors, sender: ResponseSender) -> None:
+        """Implement `TokenModel.submit`."""
+        read = read_request(
+            request.request_id(),
+            tensors,
+            request.requested_output_names(),
+            self._limits,
+            guide_bytes=_guide_bytes(request),
+        )
+        self._scheduler.submit(read, sender)
+
+
+def _guide_bytes(request: Any) -> int | None:
+    value = json.loads(request.parameters()).get(GUIDE_BYTES)
+    return value if isinstance(value, int) else None

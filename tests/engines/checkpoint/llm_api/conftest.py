@@ -1,0 +1,157 @@
+"""The backend's engine with the fake library, in this process and in Triton."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.fake_llm_api import SITE, fake_library, write_checkpoint
+from tests.support.paths import TEMPLATES
+
+from trtllm_truss.engines.checkpoint.llm_api.engine import LlmEngine
+from trtllm_truss.engines.checkpoint.llm_api.library import Library, import_library
+from trtllm_truss.engines.checkpoint.llm_api.parameters import Adapter, LlmSettings
+from trtllm_truss.engines.checkpoint.llm_api.request import served_inputs
+from trtllm_truss.engines.checkpoint.samplers import sampler_arguments
+from trtllm_truss.engines.versions import PINNED_VERSION
+from trtllm_truss.machine.triton import find_installation
+from trtllm_truss.releases.contract import CACHED_TOKENS, LLM_API_INPUTS, LLM_API_OUTPUTS
+from trtllm_truss.triton.model_repository.repository import render_repository
+from trtllm_truss.triton.server.command import launcher, server_environment
+from trtllm_truss.triton.server.installation import assemble_backends
+from trtllm_truss.triton.server.process import ServerProcess
+
+LLM_ARGS: dict[str, Any] = {
+    "tensor_parallel_size": 1,
+    "pipeline_parallel_size": 1,
+    "max_batch_size": 32,
+    "max_seq_len": 2048,
+    "max_num_tokens": 1024,
+    "kv_cache_config": {"free_gpu_memory_fraction": 0.9},
+    "guided_decoding_backend": "xgrammar",
+    "enable_lora": True,
+}
+
+StartEngine = Callable[..., LlmEngine]
+StartTriton = Callable[..., ServerProcess]
+
+
+@pytest.fixture(scope="session")
+def checkpoint(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    (weights,) = model_folder.glob("*.gguf")
+    return write_checkpoint(tmp_path_factory.mktemp("llm") / "checkpoint", weights)
+
+
+@pytest.fixture(scope="module")
+def library(llm_api_version: str) -> Iterator[Library]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TLLM_FAKE_VERSION", llm_api_version)
+        patch.setenv("TLLM_FAKE_SESSION", "process")
+        patch.syspath_prepend(str(SITE))
+        before = dict(os.environ)
+        yield import_library()
+        os.environ.clear()
+        os.environ.update(before)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tensorrt_llm"]:
+        del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def start_engine(library: Library, checkpoint: Path) -> Iterator[StartEngine]:
+    """Start engines in this process; close those that must not die after the module."""
+    started: list[LlmEngine] = []
+    known: set[int] = set()
+
+    def start(
+        folder: Path = checkpoint,
+        *,
+        on_death: Callable[[], None] | None = None,
+        llm_args: dict[str, Any] = {},  # noqa: B006 - not changed
+        **settings: Any,
+    ) -> LlmEngine:
+        read = LlmSettings(
+            folder,
+            folder,
+            {**LLM_ARGS, **sampler_arguments(library.version, llm_args), **llm_args},
+            adapters={7: Adapter("seven", str(checkpoint)), 8: Adapter("eight", "/nowhere")},
+            cancellation_check_s=0.005,
+            **settings,
+        )
+        fail = functools.partial(pytest.fail, "the engine died")
+        limits = read.limits(served_inputs(library.version, read.llm_args))
+        engine = LlmEngine(library, read, limits, on_death or fail)
+        if on_death is None:
+            started.append(engine)
+        engine.start()
+        for other in known:
+            engine._workers._known.pop(other, None)
+        known.update(engine._workers.pids)
+        engine._workers.find = lambda: None  # it would find, and kill, those of all engines
+        return engine
+
+    yield start
+    for engine in started:
+        engine.close()  # False on a machine so busy that it takes longer than its limit
+
+
+@pytest.fixture(scope="module")
+def engine(start_engine: StartEngine) -> LlmEngine:
+    return start_engine()
+
+
+@pytest.fixture(scope="module")
+def start_llm_triton(
+    llm_api_version: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StartTriton]:
+    """Start Tritons with the fake library; stop them after the module."""
+    with ExitStack() as stack:
+
+        def start(
+            folder: Path,
+            *,
+            ready_s: float = 60,
+            version: str = llm_api_version,
+            llm_args: dict[str, Any] = {},  # noqa: B006 - not changed
+            **parameters: Any,
+        ) -> ServerProcess:
+            run = tmp_path_factory.mktemp("triton")
+            installation = find_installation()
+            environment = fake_library(version)
+            command = launcher(
+                installation,
+                repository=render_repository(
+                    TEMPLATES,
+                    run / "repository",
+                    engine_dir=folder,
+                    backend="llm_api",
+                    of_executor=False,
+                    inputs=LLM_API_INPUTS,
+                    outputs=(*LLM_API_OUTPUTS, CACHED_TOKENS),
+                    max_batch_size=32,
+                    parameters={
+                        "tokenizer_dir": str(folder),
+                        "llm_args": json.dumps({**LLM_ARGS, **llm_args}),
+                        **parameters,
+                    },
+                    tensorrt_llm_version=PINNED_VERSION,
+                ),
+                backends=assemble_backends(installation, run / "backends", environment),
+                world_size=1,
+            )
+            process = ServerProcess(
+                command,
+                server_environment({**os.environ, **environment}, installation, spawns=True),
+            )
+            stack.callback(process.stop, 5)
+            process.start()
+            process.wait_until_ready(ready_s)
+            return process
+
+        yield start

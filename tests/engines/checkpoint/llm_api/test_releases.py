@@ -1,0 +1,80 @@
+"""Differences of TensorRT-LLM's releases, and the arguments that make up for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.engines.checkpoint.llm_api.conftest import LLM_ARGS, StartEngine
+from tests.engines.checkpoint.llm_api.test_engine import answer, begin
+from tests.support.fake_llm_api import COUNTING
+
+from trtllm_truss.engines.checkpoint.combinations import combine
+from trtllm_truss.engines.checkpoint.llm_api.engine import LlmEngine
+from trtllm_truss.errors import InvalidRequest
+
+RELEASES = ("1.0.0", "1.2.1", "1.3.0rc20")
+OTHER_SAMPLER: dict[str, dict[str, Any]] = {
+    "1.0.0": {"enable_trtllm_sampler": False},
+    "1.2.1": {"sampler_type": "TorchSampler"},
+    "1.3.0rc20": {"sampler_type": "TorchSampler"},
+}
+
+
+def sampled(engine: LlmEngine, seed: int) -> list[int]:
+    return answer(engine, runtime_top_k=50, temperature=2.0, random_seed=seed)
+
+
+@pytest.fixture
+def counting(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in COUNTING.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_the_chosen_sampler_honours_all_parameters(start_engine: StartEngine) -> None:
+    engine = start_engine()
+    greedy = answer(engine, 20)
+
+    assert sampled(engine, 1) == sampled(engine, 1)
+    assert len({tuple(sampled(engine, seed)) for seed in range(4)}) > 1
+    assert answer(engine, 20, frequency_penalty=2.0, repetition_penalty=2.0) != greedy
+
+
+def test_the_other_sampler_takes_no_penalties_and_no_seed(
+    start_engine: StartEngine, llm_api_version: str
+) -> None:
+    engine = start_engine(llm_args=OTHER_SAMPLER[llm_api_version])
+    greedy = answer(engine, 20)
+
+    with pytest.raises(InvalidRequest, match="frequency_penalty"):
+        answer(engine, 20, frequency_penalty=2.0)
+    answers = {tuple(sampled(engine, 1)) for _ in range(4)}
+    assert (answers == {tuple(greedy[:8])}) == (llm_api_version == "1.0.0")
+    assert (len(answers) > 1) == (llm_api_version != "1.0.0")
+
+
+@pytest.mark.usefixtures("counting")
+def test_an_adapter_changes_each_token(start_engine: StartEngine, llm_api_version: str) -> None:
+    arguments = {**LLM_ARGS}
+    combine(arguments, None, llm_api_version, None)
+    engine = start_engine(llm_args=arguments)
+
+    assert answer(engine, lora_task_id=7) == [token + 7 for token in answer(engine)]
+
+
+@pytest.mark.usefixtures("counting")
+def test_a_release_that_does_not_count_cached_tokens_tells_none(
+    start_engine: StartEngine, llm_api_version: str
+) -> None:
+    first, *_ = begin(start_engine()).wait().responses
+
+    assert ("cached_tokens" in first) == (llm_api_version != "1.0.0")
+
+
+@pytest.mark.usefixtures("counting")
+def test_graphs_drop_an_adapter(start_engine: StartEngine, llm_api_version: str) -> None:
+    engine = start_engine(llm_args={"cuda_graph_config": {}})
+    base = answer(engine)
+
+    shifts = [new - old for new, old in zip(answer(engine, lora_task_id=7), base, strict=True)]
+    assert shifts == [7] * 8 if llm_api_version.startswith("1.3") else [7, *[0] * 7]

@@ -1,0 +1,57 @@
+"""The real engine and model, loaded once, and schedulers for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.backends.token_model.backend_requests import StartScheduler
+
+from trtllm_truss.engines.cpu.openvino_genai.engine import Engine
+from trtllm_truss.engines.cpu.openvino_genai.parameters import EngineSettings
+from trtllm_truss.engines.cpu.openvino_genai.scheduler import Scheduler
+
+
+@pytest.fixture(scope="session")
+def engine(model_folder: Path) -> Engine:
+    return Engine(EngineSettings(model_folder, max_batch_size=8, max_beam_width=4))
+
+
+@pytest.fixture(scope="session")
+def small_engine(model_folder: Path) -> Engine:
+    """An engine with a KV cache of four blocks of 32 tokens."""
+    return Engine(
+        EngineSettings(model_folder, max_batch_size=8, max_beam_width=4, kv_cache_tokens=128)
+    )
+
+
+@pytest.fixture
+def start_scheduler(model_folder: Path) -> Iterator[StartScheduler]:
+    """Start schedulers for an engine; close them after the test."""
+    started: list[Scheduler] = []
+
+    def start(engine: Engine, **settings: object) -> Scheduler:
+        given = {
+            "max_batch_size": 8,
+            "cancellation_check_s": 0.005,
+            "response_interval_s": 0.0,
+            **settings,
+        }
+        scheduler = Scheduler(
+            engine,
+            EngineSettings(model_folder, **given),  # type: ignore[arg-type]
+            on_death=lambda: pytest.fail("the engine died"),
+        )
+        scheduler.start()
+        started.append(scheduler)
+        return scheduler
+
+    yield start
+    for scheduler in started:
+        scheduler.close()
+
+
+@pytest.fixture
+def scheduler(engine: Engine, start_scheduler: StartScheduler) -> Scheduler:
+    return start_scheduler(engine)
