@@ -50,7 +50,7 @@ def load_configuration(
     settings = parse_settings(config)
     defaults: dict[str, Any] = {}
     if settings.generation:
-        from trtllm_truss.protocols.predict.body import parse_defaults  # imports the protocols
+        from trtllm_truss.protocols.predict import parse_defaults  # imports the protocols
 
         defaults = parse_defaults(settings.generation)
     here = HostInfo(runtime_version=find_runtime().installed_version)

@@ -12,11 +12,11 @@ from tools.docs.openai import openai_page
 from tools.docs.predict import predict_tables
 from tools.docs.tables import fill
 
-from trtllm_truss.protocols.lmi import parameters
-from trtllm_truss.protocols.messages import fields as messages
-from trtllm_truss.protocols.openai import chat, completions
+from trtllm_truss.protocols import lmi
+from trtllm_truss.protocols.messages import body as messages
+from trtllm_truss.protocols.openai import body
 from trtllm_truss.protocols.openai.fields import SharedFields
-from trtllm_truss.protocols.predict.body import PredictBody
+from trtllm_truss.protocols.predict import PredictBody
 from trtllm_truss.protocols.responses import body as responses
 from trtllm_workbench.importers.lmi import OPTIONS
 
@@ -38,8 +38,8 @@ def test_every_field_of_predict_has_a_description() -> None:
 @pytest.mark.parametrize(
     ("fields", "others"),
     [
-        (chat.ChatFields, {**chat.REFUSED, **chat.UNUSED}),
-        (completions.CompletionFields, {**completions.REFUSED, **completions.UNUSED}),
+        (body.ChatFields, {**body.CHAT_REFUSED, **body.CHAT_UNUSED}),
+        (body.CompletionFields, {**body.COMPLETION_REFUSED, **body.COMPLETION_UNUSED}),
         (responses.ResponsesFields, {**responses.REFUSED, **responses.UNUSED}),
     ],
     ids=["chat", "completions", "responses"],
@@ -65,6 +65,6 @@ def test_every_field_of_anthropic_is_there() -> None:
 
 def test_every_parameter_and_option_of_lmi_is_there() -> None:
     page = lmi_page()
-    named = (*parameters.Parameters.model_fields, *parameters.ALIASES, *parameters.UNSUPPORTED)
+    named = (*lmi.Parameters.model_fields, *lmi.ALIASES, *lmi.UNSUPPORTED)
     for name in (*named, *OPTIONS):
         assert f"\n| `{name}` |" in page

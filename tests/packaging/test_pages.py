@@ -18,7 +18,7 @@ from tools.docs.troubleshooting import BUILD_LINES, troubleshooting_tables
 
 from trtllm_truss import errors
 from trtllm_truss.builder.run import failures
-from trtllm_truss.protocols.predict.body import ALIASES, PredictBody
+from trtllm_truss.protocols.predict import ALIASES, PredictBody
 from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.model import Serving
 from trtllm_workbench.cli.main import main

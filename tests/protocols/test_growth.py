@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from trtllm_truss.protocols.messages.body import parse_messages
-from trtllm_truss.protocols.openai.chat import parse_chat
-from trtllm_truss.protocols.openai.tools import read_tool_use
+from trtllm_truss.protocols.openai.body import parse_chat
+from trtllm_truss.protocols.openai.fields import read_tool_use
 from trtllm_truss.protocols.responses.body import parse_response
 from trtllm_truss.protocols.tool_use import ModelFormats
 

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.protocols import guide_text
-from trtllm_truss.protocols.guide_text import check_size, schema_text
-from trtllm_truss.protocols.limits import MAX_GUIDE_CHARACTERS
-from trtllm_truss.protocols.openai.chat import parse_chat
+from trtllm_truss.protocols import fields
+from trtllm_truss.protocols.fields import check_size, schema_text
+from trtllm_truss.protocols.json_body import MAX_GUIDE_CHARACTERS
+from trtllm_truss.protocols.openai.body import parse_chat
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -28,7 +28,7 @@ VALUES = st.recursive(
 def test_no_text_that_fits_is_refused(schema: dict[str, Any]) -> None:
     text = json.dumps(schema, ensure_ascii=False)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(guide_text, "MAX_GUIDE_CHARACTERS", len(text))
+        patch.setattr(fields, "MAX_GUIDE_CHARACTERS", len(text))
         assert schema_text(schema, "schema", "schema") == text
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from trtllm_truss.engines.kinds import KINDS
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.protocols.lmi.body import parse_lmi
+from trtllm_truss.protocols.lmi import parse_lmi
 from trtllm_truss.protocols.messages.body import parse_messages
-from trtllm_truss.protocols.openai.chat import parse_chat
-from trtllm_truss.protocols.predict.body import PredictBody, parse_defaults, parse_predict
+from trtllm_truss.protocols.openai.body import parse_chat
+from trtllm_truss.protocols.predict import PredictBody, parse_defaults, parse_predict
 from trtllm_truss.releases.contract import INPUTS, LLM_API_INPUTS
 from trtllm_truss.request_fields import (
     OPTIONS,

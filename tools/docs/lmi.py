@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from tools.docs.tables import field_rows, table, unsupported_rows
 
-from trtllm_truss.protocols.lmi.body import FIELDS
-from trtllm_truss.protocols.lmi.parameters import ALIASES, UNSUPPORTED, Parameters
+from trtllm_truss.protocols.lmi import ALIASES, FIELDS, UNSUPPORTED, Parameters
 from trtllm_workbench.importers.lmi import SECTIONS
 from trtllm_workbench.importers.rules import OptionRule, Outcome
 
@@ -13,7 +12,7 @@ _INTRODUCTION = """\
 # Migration from LMI, SageMaker or TGI
 
 A body with `inputs` is parsed as in LMI's containers (DJL-Serving) and answered in their format.
-This page is generated from `packages/trtllm_truss/protocols/lmi/` and
+This page is generated from `packages/trtllm_truss/protocols/lmi.py` and
 `workbench/trtllm_workbench/importers/lmi.py` (`make docs`).
 
 ```

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from tools.docs.tables import field_rows, table, unsupported_rows
 
-from trtllm_truss.protocols.messages.conversation import ECHOED
-from trtllm_truss.protocols.messages.fields import (
+from trtllm_truss.protocols.messages.body import (
+    ECHOED,
     REFUSED,
+    REFUSED_TOOL_KEYS,
     UNUSED,
+    UNUSED_TOOL_KEYS,
     MessagesExtensions,
     MessagesFields,
 )
-from trtllm_truss.protocols.messages.options import REFUSED_TOOL_KEYS, UNUSED_TOOL_KEYS
 
 _INTRODUCTION = """\
 # Anthropic's API

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from tools.docs.tables import field_rows, table, unsupported_rows
 
 from trtllm_truss.protocols.fields import Unsupported
-from trtllm_truss.protocols.openai import chat, completions, messages
+from trtllm_truss.protocols.openai import body
 from trtllm_truss.protocols.openai.fields import (
     REFUSED_EXTENSIONS,
     UNUSED_EXTENSIONS,
@@ -172,25 +172,25 @@ print(response.output_text)
 
 
 def openai_page() -> str:
-    own_chat = set(chat.ChatFields.model_fields) - set(chat.ChatExtensions.model_fields)
-    own_completion = set(completions.CompletionFields.model_fields) - set(
-        completions.CompletionExtensions.model_fields
+    own_chat = set(body.ChatFields.model_fields) - set(body.ChatExtensions.model_fields)
+    own_completion = set(body.CompletionFields.model_fields) - set(
+        body.CompletionExtensions.model_fields
     )
     shared = set(SharedFields.model_fields) - set(OpenAIExtensions.model_fields)
     own_responses = set(responses.ResponsesFields.model_fields) - set(
-        chat.ChatExtensions.model_fields
+        body.ChatExtensions.model_fields
     )
     parts = [
         _INTRODUCTION,
         "## `/v1/chat/completions`\n",
-        _served(chat.ChatFields, own_chat | shared),
-        _unused(chat.UNUSED),
-        _refused(chat.REFUSED),
-        _TOOLS.format(echoed=", ".join(f"`{key}`" for key in sorted(messages.ECHOED))),
+        _served(body.ChatFields, own_chat | shared),
+        _unused(body.CHAT_UNUSED),
+        _refused(body.CHAT_REFUSED),
+        _TOOLS.format(echoed=", ".join(f"`{key}`" for key in sorted(body.ECHOED))),
         "## `/v1/completions`\n",
-        _served(completions.CompletionFields, own_completion | shared),
-        _unused(completions.UNUSED),
-        _refused(completions.REFUSED),
+        _served(body.CompletionFields, own_completion | shared),
+        _unused(body.COMPLETION_UNUSED),
+        _refused(body.COMPLETION_REFUSED),
         _RESPONSES.format(echoed=", ".join(f"`{key}`" for key in sorted(ECHOED))),
         _served(responses.ResponsesFields, (own_responses | shared) - responses.REFUSED.keys()),
         _unused(responses.UNUSED),
@@ -202,12 +202,12 @@ def openai_page() -> str:
         _refused(REFUSED_EXTENSIONS),
         "In `/v1/chat/completions` and `/v1/responses`:\n",
         _served(
-            chat.ChatFields, set(chat.ChatExtensions.model_fields) - set(SharedFields.model_fields)
+            body.ChatFields, set(body.ChatExtensions.model_fields) - set(SharedFields.model_fields)
         ),
         "In `/v1/completions`:\n",
         _served(
-            completions.CompletionFields,
-            set(completions.CompletionExtensions.model_fields) - set(SharedFields.model_fields),
+            body.CompletionFields,
+            set(body.CompletionExtensions.model_fields) - set(SharedFields.model_fields),
         ),
         _ROUTES,
     ]

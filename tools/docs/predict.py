@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tools.docs.tables import field_rows, table
 
-from trtllm_truss.protocols.predict.body import ALIASES, PredictBody
+from trtllm_truss.protocols.predict import ALIASES, PredictBody
 from trtllm_truss.request_fields import rows_of
 
 

@@ -15,7 +15,7 @@ from contextlib import aclosing
 from queue import SimpleQueue
 from typing import Any
 
-from trtllm_truss.protocols.predict.body import parse_predict
+from trtllm_truss.protocols.predict import parse_predict
 from trtllm_truss.protocols.tool_use import ModelFormats
 from trtllm_truss.requests import AnswerItem, TextDelta
 from trtllm_truss.serving.service import Service

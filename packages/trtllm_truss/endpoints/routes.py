@@ -12,17 +12,15 @@ from starlette.requests import Request
 from trtllm_truss.endpoints.endpoint import REQUEST_ID_HEADER, Endpoint
 from trtllm_truss.endpoints.turns import Turns
 from trtllm_truss.protocols.base import ApiAdapter, Defaults
-from trtllm_truss.protocols.lmi.adapter import LmiAdapter
-from trtllm_truss.protocols.lmi.body import is_lmi, is_tgi_client
+from trtllm_truss.protocols.lmi import LmiAdapter, is_lmi, is_tgi_client
 from trtllm_truss.protocols.messages.adapter import MessagesAdapter
 from trtllm_truss.protocols.openai.adapter import (
     EmbeddingsAdapter,
     OpenAIAdapter,
     usable_defaults,
 )
-from trtllm_truss.protocols.openai.chat import parse_chat
-from trtllm_truss.protocols.openai.completions import parse_completion
-from trtllm_truss.protocols.predict.adapter import PredictAdapter
+from trtllm_truss.protocols.openai.body import parse_chat, parse_completion
+from trtllm_truss.protocols.predict import PredictAdapter
 from trtllm_truss.protocols.responses.adapter import ResponsesAdapter
 from trtllm_truss.protocols.tool_use import ModelFormats
 from trtllm_truss.serving.service import Service

@@ -1,4 +1,7 @@
-"""Parse request bodies as JSON objects within limits."""
+"""Parse request bodies as JSON objects within limits, in addition to `serving.max_body_bytes`.
+
+Each limit keeps the work of one request on the event loop below 100 ms.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,54 @@ from itertools import accumulate
 from typing import Any, NoReturn
 
 from trtllm_truss.errors import BodyTooLarge, InvalidRequest
-from trtllm_truss.protocols import limits
+
+MAX_NESTING = 64
+"""Nesting of arrays and objects. Templates and encoders recurse deeper than the parser."""
+
+MAX_CONTAINERS = 1 << 16
+"""Arrays and objects in all."""
+
+MAX_STRINGS = 1 << 16
+"""Strings in all, keys included."""
+
+MAX_KEYS = 1 << 15
+"""Keys in all: each unknown one costs a kilobyte when rejected."""
+
+MAX_VALUES = 1 << 19
+"""Items in all, such as the token ids of prompts."""
+
+MAX_FRACTIONS = 1 << 16
+"""Points and exponents of numbers in all: such a number takes ten times as long as an integer."""
+
+MAX_DIGITS = 128
+"""Digits of a number: the time to read one grows with their square."""
+
+MAX_MESSAGES = 4096
+MAX_CONTENT_PARTS = 4096
+MAX_TOOLS = 1024
+MAX_TOOL_CALLS = 1024
+MAX_ALL_TOOL_CALLS = 4096
+MAX_PROMPTS = 256
+MAX_BIASED_TOKENS = 1024
+
+MAX_MODEL_CHARACTERS = 256
+"""Length of the name that every event repeats."""
+
+MAX_WORDS = 64
+"""Stop words, and bad words."""
+
+MAX_WORD_CHARACTERS = 256
+
+MAX_GUIDE_CHARACTERS = 1 << 16
+"""Length of a JSON schema, a regular expression or a grammar."""
+
+MAX_TEMPLATE_VARIABLES_CHARACTERS = 1 << 16
+"""Length of `chat_template_kwargs` as JSON."""
 
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _NOT_BRACKETS = bytes(set(range(256)) - _STEPS.keys())
 _DIGITS_AS_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
-_LONG_NUMBER = b"0" * (limits.MAX_DIGITS + 1)
+_LONG_NUMBER = b"0" * (MAX_DIGITS + 1)
 
 _SHORT_BYTES = 1 << 15
 """A body of this length exceeds no count, and its longest numbers take a millisecond."""
@@ -31,7 +76,7 @@ def parse_json_object(raw: bytes, max_bytes: int) -> dict[str, Any]:
 
     Raises:
         BodyTooLarge: it has more than `max_bytes`.
-        InvalidRequest: it is not UTF-8, not JSON, not an object, or exceeds one of `limits`.
+        InvalidRequest: it is not UTF-8, not JSON, not an object, or exceeds a limit.
     """
     if len(raw) > max_bytes:
         raise BodyTooLarge.beyond(max_bytes)
@@ -84,20 +129,20 @@ class Budget:
             Its nesting.
 
         Raises:
-            InvalidRequest: the texts exceed one of `limits`.
+            InvalidRequest: the texts exceed a limit.
         """
         unescaped = raw.replace(rb"\\", b"").replace(rb"\"", b"")
-        self._count("strings", unescaped.count(b'"') // 2, limits.MAX_STRINGS)
+        self._count("strings", unescaped.count(b'"') // 2, MAX_STRINGS)
         outside = b"".join(unescaped.split(b'"')[::2])
         brackets = outside.translate(None, _NOT_BRACKETS)
-        self._count("keys", outside.count(b":"), limits.MAX_KEYS)
-        self._count("arrays and objects", len(brackets) // 2, limits.MAX_CONTAINERS)
-        self._count("values", outside.count(b","), limits.MAX_VALUES)
-        self._count("fractions and exponents", _fractions(outside), limits.MAX_FRACTIONS)
+        self._count("keys", outside.count(b":"), MAX_KEYS)
+        self._count("arrays and objects", len(brackets) // 2, MAX_CONTAINERS)
+        self._count("values", outside.count(b","), MAX_VALUES)
+        self._count("fractions and exponents", _fractions(outside), MAX_FRACTIONS)
         if _LONG_NUMBER in outside.translate(_DIGITS_AS_ZEROS):
             raise InvalidRequest(
                 f"the body holds a number that is too long{self._where}; send at most "
-                f"{limits.MAX_DIGITS} digits.",
+                f"{MAX_DIGITS} digits.",
                 param=self._param,
             )
         return max(accumulate(map(_STEPS.__getitem__, brackets)), default=0)
@@ -121,9 +166,9 @@ def parse_json_text(text: str, budget: Budget) -> Any:
 
     Raises:
         ValueError: it is not JSON, or nested too deeply.
-        InvalidRequest: the texts exceed one of `limits`.
+        InvalidRequest: the texts exceed a limit.
     """
-    if budget.spend(text.encode(errors="surrogatepass")) > limits.MAX_NESTING:
+    if budget.spend(text.encode(errors="surrogatepass")) > MAX_NESTING:
         raise ValueError("nested too deeply")
     return json.loads(text)
 
@@ -132,14 +177,14 @@ def _check_shape(raw: bytes) -> None:
     """Reject a body that would be expensive to parse and validate.
 
     Raises:
-        InvalidRequest: the body exceeds one of `limits`.
+        InvalidRequest: the body exceeds a limit.
     """
-    if len(raw) <= _SHORT_BYTES and raw.count(b"[") + raw.count(b"{") <= limits.MAX_NESTING:
+    if len(raw) <= _SHORT_BYTES and raw.count(b"[") + raw.count(b"{") <= MAX_NESTING:
         return
     depth = Budget().spend(raw)
-    if depth > limits.MAX_NESTING:
+    if depth > MAX_NESTING:
         raise InvalidRequest(
-            f"the body is nested {depth} levels deep; at most {limits.MAX_NESTING} are read. Send "
+            f"the body is nested {depth} levels deep; at most {MAX_NESTING} are read. Send "
             "flatter fields."
         )
 

@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import Any
 
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.protocols.guide_text import check_size, schema_text
+from trtllm_truss.protocols.fields import check_size, schema_text
 from trtllm_truss.requests import ChatFormat, GenerationRequest, Guide
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.tool_calls.events import Tool

@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 
 from trtllm_truss.errors import EngineUnavailable, InternalError, InvalidRequest, QueueFull
-from trtllm_truss.protocols.lmi.adapter import LmiAnswer, LmiStream, error_body
-from trtllm_truss.protocols.lmi.body import parse_lmi
-from trtllm_truss.protocols.lmi.call import LmiCall
+from trtllm_truss.protocols.lmi import LmiAnswer, LmiCall, LmiStream, error_body, parse_lmi
 from trtllm_truss.requests import AnswerItem, FinishReason, GenerationEnd, TextDelta, Token, Usage
 
 QUESTION = "What is Deep Learning?"

@@ -7,9 +7,16 @@ from typing import Any
 import pytest
 
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.protocols.lmi.body import is_lmi, is_tgi_client, parse_lmi
-from trtllm_truss.protocols.lmi.call import LmiCall, LmiForm
-from trtllm_truss.protocols.lmi.parameters import ALIASES, UNSUPPORTED, Parameters
+from trtllm_truss.protocols.lmi import (
+    ALIASES,
+    UNSUPPORTED,
+    LmiCall,
+    LmiForm,
+    Parameters,
+    is_lmi,
+    is_tgi_client,
+    parse_lmi,
+)
 from trtllm_truss.request_fields import Sampling
 from trtllm_truss.requests import Guide
 

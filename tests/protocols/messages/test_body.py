@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.protocols.messages.body import MessagesCall, parse_messages
-from trtllm_truss.protocols.messages.conversation import ECHOED
-from trtllm_truss.protocols.messages.fields import REFUSED, UNUSED
+from trtllm_truss.protocols.messages.body import (
+    ECHOED,
+    REFUSED,
+    UNUSED,
+    MessagesCall,
+    parse_messages,
+)
 from trtllm_truss.protocols.tool_use import ModelFormats
 from trtllm_truss.requests import GenerationRequest, Guide
 from trtllm_truss.tool_calls.registry import TOOL_FORMATS

@@ -22,8 +22,7 @@ from trtllm_truss.errors import (
     TrussError,
 )
 from trtllm_truss.protocols.openai.answers import EventStream, OpenAICall, WholeAnswer, error_body
-from trtllm_truss.protocols.openai.chat import parse_chat
-from trtllm_truss.protocols.openai.completions import parse_completion
+from trtllm_truss.protocols.openai.body import parse_chat, parse_completion
 from trtllm_truss.requests import (
     Alternative,
     AnswerItem,

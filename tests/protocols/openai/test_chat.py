@@ -12,14 +12,19 @@ from openai.types.chat.completion_create_params import (
 
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.openai.answers import OpenAICall
-from trtllm_truss.protocols.openai.chat import REFUSED, UNUSED, ChatFields, parse_chat
+from trtllm_truss.protocols.openai.body import (
+    CHAT_REFUSED,
+    CHAT_UNUSED,
+    ECHOED,
+    ChatFields,
+    parse_chat,
+)
 from trtllm_truss.protocols.openai.fields import REFUSED_EXTENSIONS, UNUSED_EXTENSIONS
-from trtllm_truss.protocols.openai.messages import ECHOED
 from trtllm_truss.request_fields import Sampling
 from trtllm_truss.requests import REST_OF_CONTEXT, ChatFormat, Guide
 
-ALL_REFUSED = {**REFUSED_EXTENSIONS, **REFUSED}
-ALL_UNUSED = {**UNUSED_EXTENSIONS, **UNUSED}
+ALL_REFUSED = {**REFUSED_EXTENSIONS, **CHAT_REFUSED}
+ALL_UNUSED = {**UNUSED_EXTENSIONS, **CHAT_UNUSED}
 HELLO = [{"role": "user", "content": "Hello"}]
 TOOL = {"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}}
 
@@ -40,7 +45,7 @@ def test_every_official_field_has_its_place() -> None:
         *CompletionCreateParamsStreaming.__annotations__,
         *CompletionCreateParamsNonStreaming.__annotations__,
     }
-    assert official <= {*ChatFields.model_fields, *REFUSED, *UNUSED}
+    assert official <= {*ChatFields.model_fields, *CHAT_REFUSED, *CHAT_UNUSED}
     assert not set(ALL_REFUSED) & {*ChatFields.model_fields, *ALL_UNUSED}
 
 

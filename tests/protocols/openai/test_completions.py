@@ -12,9 +12,9 @@ from openai.types.completion_create_params import (
 
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.openai.answers import OpenAICall
-from trtllm_truss.protocols.openai.completions import (
-    REFUSED,
-    UNUSED,
+from trtllm_truss.protocols.openai.body import (
+    COMPLETION_REFUSED,
+    COMPLETION_UNUSED,
     CompletionFields,
     parse_completion,
 )
@@ -29,7 +29,7 @@ def test_every_official_field_has_its_place() -> None:
         *CompletionCreateParamsStreaming.__annotations__,
         *CompletionCreateParamsNonStreaming.__annotations__,
     }
-    assert official <= {*CompletionFields.model_fields, *REFUSED, *UNUSED}
+    assert official <= {*CompletionFields.model_fields, *COMPLETION_REFUSED, *COMPLETION_UNUSED}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.protocols.openai.completions import parse_completion
+from trtllm_truss.protocols.openai.body import parse_completion
 from trtllm_truss.requests import GenerationRequest, Guide
 
 SCHEMA = {"type": "object"}

@@ -21,7 +21,7 @@ from tokenizers import AddedToken, Tokenizer
 from trtllm_truss.endpoints.routes import build_routes
 from trtllm_truss.protocols.openai.adapter import MessageStream, OpenAIAdapter
 from trtllm_truss.protocols.openai.answers import EventStream, OpenAICall
-from trtllm_truss.protocols.openai.chat import parse_chat
+from trtllm_truss.protocols.openai.body import parse_chat
 from trtllm_truss.protocols.tool_use import ModelFormats
 from trtllm_truss.requests import FinishReason, GenerationEnd, TextDelta, Token, Usage
 from trtllm_truss.settings.model import Serving

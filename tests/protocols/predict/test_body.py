@@ -9,7 +9,7 @@ import pytest
 
 from trtllm_truss.errors import InvalidRequest, SettingsError
 from trtllm_truss.protocols.json_body import parse_json_object
-from trtllm_truss.protocols.predict.body import (
+from trtllm_truss.protocols.predict import (
     REFUSED,
     UNUSED,
     parse_defaults,

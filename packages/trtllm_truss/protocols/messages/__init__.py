@@ -3,7 +3,6 @@
 Written against Anthropic's API reference (https://platform.claude.com/docs/en/api/messages) and the
 types of its Python client, which the tests validate every produced object with.
 
-`fields` holds the body's fields, `conversation` reads its turns and `options` its tools, thinking
-and output format; `body` puts them together. `adapter` turns text into content blocks, and these
-into messages and events.
+`body` turns a body into a request. `adapter` turns text into content blocks, and these into
+messages and events.
 """

@@ -26,7 +26,7 @@ from trtllm_truss.protocols.openai.answers import (
     chunk_choice,
     error_body,
 )
-from trtllm_truss.protocols.openai.completions import parse_completion
+from trtllm_truss.protocols.openai.body import parse_completion
 from trtllm_truss.requests import AnswerItem, FinishReason, GenerationEnd, Token
 from trtllm_truss.tool_calls.events import (
     ArgumentsDelta,

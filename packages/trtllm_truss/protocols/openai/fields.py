@@ -1,28 +1,50 @@
-"""Fields of both APIs: OpenAI's, and those beyond it."""
+"""Fields of OpenAI's APIs, and those beyond them, to arguments of a `GenerationRequest`.
+
+The guide of a body is OpenAI's `response_format`, or vLLM's fields
+(https://docs.vllm.ai/en/latest/features/structured_outputs.html). Of a `response_format`, `text`,
+`json_object` and `json_schema` are OpenAI's
+(https://platform.openai.com/docs/guides/structured-outputs), and so is `grammar`, which its client
+knows as a type; `regex` is the form of TensorRT-LLM's own server. A `json_object` may hold a
+schema: as `value` in TGI's form, which huggingface_hub makes of a `json_schema`
+(https://huggingface.co/docs/text-generation-inference/conceptual/guidance), or as `schema`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, ValidationError
 
+from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.fields import (
+    ANY_OBJECT,
     UNSERVED,
     Finite,
     NonEmpty,
     Unsupported,
     Words,
+    attribute_names,
     body_field,
+    bounded,
+    check_min_tokens,
+    check_size,
     invalid_request,
     listed,
     own_defaults,
     refuse_unsupported,
+    request_arguments,
+    schema_guide,
+    text_guide,
     with_request_fields,
+    wrong,
 )
-from trtllm_truss.protocols.limits import MAX_BIASED_TOKENS, MAX_MODEL_CHARACTERS
+from trtllm_truss.protocols.json_body import MAX_BIASED_TOKENS, MAX_MODEL_CHARACTERS
+from trtllm_truss.protocols.tool_use import ToolUse, read_tool
 from trtllm_truss.request_fields import INT32_MAX
-from trtllm_truss.validation import Strict
+from trtllm_truss.requests import REST_OF_CONTEXT, Guide, Language
+from trtllm_truss.validation import Strict, shown, shown_name
 
 _OPENAIS = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "stop")
 """Fields of the table that are OpenAI's."""
@@ -170,3 +192,301 @@ def _omitted(
     if "max_completion_tokens" in sent:
         values.pop("max_tokens", None)
     return values
+
+
+FLAT_PATH = "text.format"
+_PATH = "response_format"
+_TEXTS: dict[str, Language] = {"regex": "regex", "grammar": "ebnf_grammar"}
+_OBJECT_SCHEMAS = ("value", "schema")
+_TYPES = ("text", "json_object", "json_schema", *_TEXTS)
+_KINDS = ("json", "json_object", "regex", "choice", "grammar")
+_OLDER = ("json", "regex", "choice", "grammar")
+
+
+def read_guide(fields: SharedFields, text_format: Guide | None) -> tuple[str, Guide | None]:
+    """Return the guide, and the name of its field, which means nothing without a guide.
+
+    Args:
+        fields: the fields.
+        text_format: the guide of `text.format`.
+
+    Raises:
+        InvalidRequest: a field is malformed, or several constrain the answer.
+    """
+    guides = {
+        FLAT_PATH: text_format,
+        "response_format": read_response_format(fields.response_format),
+        "structured_outputs": _structured(fields.structured_outputs or {}),
+    }
+    for kind in _OLDER:
+        name = f"guided_{kind}"
+        if (value := getattr(fields, name)) is not None:
+            guides[name] = _guide(kind, value, name, name)
+    given = [name for name, guide in guides.items() if guide is not None]
+    if len(given) > 1:
+        raise InvalidRequest(
+            f"{' and '.join(given)} both constrain the answer; send one of them.", param=given[1]
+        )
+    name = given[0] if given else "response_format"
+    return name, guides[name]
+
+
+def _structured(options: Mapping[str, Any]) -> Guide | None:
+    field = "structured_outputs"
+    given = [name for name, value in options.items() if value is not None and value is not False]
+    for name in given:
+        if name not in _KINDS:
+            raise InvalidRequest(
+                f"{field}.{shown_name(name)} is not supported; send one of {', '.join(_KINDS)}.",
+                param=field,
+            )
+    if not given:
+        return None
+    if len(given) > 1:
+        raise InvalidRequest(f"{field} holds {' and '.join(given)}; send one of them.", param=field)
+    return _guide(given[0], options[given[0]], f"{field}.{given[0]}", field)
+
+
+def _guide(kind: str, value: Any, name: str, param: str) -> Guide:
+    if kind == "json":
+        return schema_guide(value, name, param, as_text=True)
+    if kind == "json_object":
+        return Guide("json_schema", ANY_OBJECT)
+    if kind == "choice":
+        return Guide("ebnf_grammar", _alternatives(value, name, param))
+    return text_guide(_TEXTS[kind], value, name, param)
+
+
+def _alternatives(value: Any, name: str, param: str) -> str:
+    """Write a grammar of texts; JSON's escapes are EBNF's."""
+    if not isinstance(value, list) or not value or not all(isinstance(v, str) and v for v in value):
+        raise wrong(name, value, "a list of texts, none of them empty", param)
+    check_size(value, name, param)
+    texts = " | ".join(json.dumps(text, ensure_ascii=False) for text in value)
+    return bounded(f"root ::= {texts}", name, param)
+
+
+def read_response_format(
+    response_format: Mapping[str, Any] | None, *, flat: bool = False
+) -> Guide | None:
+    """Return the guide of a `response_format`; None for unrestricted text.
+
+    Args:
+        response_format: the field.
+        flat: whether it is the `text.format` of Responses, which holds the schema itself.
+
+    Raises:
+        InvalidRequest: its type is unknown, or it lacks the key that its type requires.
+    """
+    if response_format is None:
+        return None
+    path, kind = FLAT_PATH if flat else _PATH, response_format.get("type")
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        for key in _OBJECT_SCHEMAS:
+            if (schema := response_format.get(key)) is not None:
+                return schema_guide(schema, f"{path}.{key}", path)
+        return Guide("json_schema", ANY_OBJECT)
+    if kind == "json_schema":
+        holder = path if flat else f"{path}.json_schema"
+        description = response_format if flat else response_format.get("json_schema")
+        if not isinstance(description, Mapping):
+            raise wrong(holder, description, "an object that holds the schema", path)
+        return schema_guide(description.get("schema"), f"{holder}.schema", path)
+    if isinstance(kind, str) and kind in _TEXTS:
+        return text_guide(_TEXTS[kind], response_format.get(kind), f"{path}.{kind}", path)
+    raise wrong(f"{path}.type", kind, f"one of {', '.join(_TYPES)}", path)
+
+
+_MODES = ("auto", "required")
+_FLAT_KEYS = ("name", "description", "parameters", "strict")
+
+
+def read_tool_use(
+    tools: Sequence[Any] | None, choice: Any, *, parallel: bool, flat: bool = False
+) -> ToolUse:
+    """Read the functions of a request.
+
+    Args:
+        tools: the field `tools`.
+        choice: the field `tool_choice`; None for `auto`.
+        parallel: the field `parallel_tool_calls`.
+        flat: whether tools and choices hold a function's keys themselves, as in Responses, or
+            under `function`.
+
+    Raises:
+        InvalidRequest: a tool is not a function, or the choice is unknown or names another
+            function.
+    """
+    tools = tools or ()
+    offered = {}
+    for place, tool in enumerate(tools):
+        function = _function(tool, flat)
+        if function is None or tool.get("type") != "function":
+            raise InvalidRequest(
+                f"tools[{place}] is {shown(tool)}; it must be of type function, with the "
+                "function's name.",
+                param="tools",
+            )
+        path = f"tools[{place}]" if flat else f"tools[{place}].function"
+        offered[function.get("name")] = read_tool(
+            function.get("name"), function.get("parameters"), path
+        )
+    mode, names = _read_choice(choice, flat)
+    unknown = [name for name in names or () if name not in offered]
+    if unknown or (mode == "required" and not offered):
+        wanted = f"name a function of tools, not {shown(unknown[0])}" if unknown else "send tools"
+        raise InvalidRequest(f"tool_choice is {shown(choice)}; {wanted}.", param="tool_choice")
+    if mode == "none" or not offered:
+        return ToolUse()
+    return ToolUse(
+        tools=[_nested(tool) for tool in tools] if flat else list(tools),
+        offered=tuple(t for name, t in offered.items() if names is None or name in names),
+        is_forced=mode == "required",
+        parallel=parallel,
+    )
+
+
+def _read_choice(choice: Any, flat: bool) -> tuple[str, Collection[str] | None]:
+    """Return the mode and the names of the functions to choose from, in order; None for all."""
+    if choice is None or choice in ("auto", "none", "required"):
+        return choice or "auto", None
+    kind = choice.get("type") if isinstance(choice, Mapping) else None
+    if kind == "function" and (name := _function_name(choice, flat)) is not None:
+        return "required", [name]
+    allowed = None
+    if kind == "allowed_tools":
+        allowed = choice if flat else choice.get("allowed_tools")
+    if isinstance(allowed, Mapping) and allowed.get("mode", "auto") in _MODES:
+        entries = allowed.get("tools")
+        entries = entries if isinstance(entries, list) else []
+        named = [name for entry in entries if (name := _function_name(entry, flat)) is not None]
+        if named and len(named) == len(entries):
+            return allowed.get("mode", "auto"), dict.fromkeys(named)
+    raise InvalidRequest(
+        f"tool_choice is {shown(choice)}; it must be auto, none, required, a named function or "
+        "allowed_tools with a mode and functions.",
+        param="tool_choice",
+    )
+
+
+def _function(entry: Any, flat: bool) -> Mapping[str, Any] | None:
+    function = entry.get("function") if isinstance(entry, Mapping) and not flat else entry
+    return function if isinstance(function, Mapping) else None
+
+
+def _function_name(entry: Any, flat: bool) -> str | None:
+    name = (_function(entry, flat) or {}).get("name")
+    return name if isinstance(name, str) else None
+
+
+def _nested(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a flat tool in the form of chat templates."""
+    kept = {key: tool[key] for key in _FLAT_KEYS if tool.get(key) is not None}
+    return {"type": "function", "function": kept}
+
+
+_NAMES = {**attribute_names("openai"), "prompt_ids": "prompt", "guide": "response_format"}
+"""Names of a request's attributes in both APIs, where they differ."""
+
+
+def generation_arguments(
+    fields: SharedFields,
+    *,
+    max_tokens: int | None,
+    max_tokens_given: bool,
+    names: Mapping[str, str],
+    text_format: Guide | None = None,
+) -> dict[str, Any]:
+    """Return the arguments of a `GenerationRequest` that do not depend on the API.
+
+    Args:
+        fields: the fields, with defaults.
+        max_tokens: the limit; None for the rest of the context.
+        max_tokens_given: whether the caller chose it.
+        names: this API's own names of a request's attributes.
+        text_format: the guide of `text.format`, which Responses has for `response_format`.
+
+    Raises:
+        InvalidRequest: fields contradict each other.
+    """
+    arguments = request_arguments(fields, "openai")
+    _check_agreement(fields.n, arguments, max_tokens)
+    guide_field, guide = read_guide(fields, text_format)
+    options = stream_options(fields)
+    return {
+        **arguments,
+        "max_tokens": REST_OF_CONTEXT if max_tokens is None else max_tokens,
+        "max_tokens_given": max_tokens_given,
+        "n": fields.n,
+        "logit_bias": _by_token_id(fields.logit_bias),
+        "guide": guide,
+        "model": fields.model,
+        "running_usage": options.include_usage and options.continuous_usage_stats,
+        "names": {**_NAMES, **names, **({} if guide is None else {"guide": guide_field})},
+    }
+
+
+def alternatives_of_engine(
+    fields: SharedFields, alternatives: int | None, *, top_is_chosen: bool
+) -> int | None:
+    """Return the number of alternatives per token that the engine must report.
+
+    Most engines report the chosen token only. In greedy decoding it is the likeliest one, too.
+
+    Args:
+        fields: the fields, with defaults.
+        alternatives: the requested number; None for no log probabilities.
+        top_is_chosen: LMI's meaning of 1, which is the chosen token.
+    """
+    if alternatives == 1 and (top_is_chosen or _takes_likeliest(fields)):
+        return 0
+    return alternatives
+
+
+def _takes_likeliest(fields: SharedFields) -> bool:
+    arguments = request_arguments(fields, "openai")
+    greedy = 0 in (fields.temperature, fields.top_p) or arguments["sampling"].top_k == 1
+    return greedy and bool(arguments["beam_width"] == 1)
+
+
+def stream_options(fields: SharedFields) -> StreamOptions:
+    """Return the options of the stream.
+
+    Raises:
+        InvalidRequest: `stream_options` without a stream, or with an unsupported option.
+    """
+    options = fields.stream_options
+    if options is None:
+        return StreamOptions()
+    if not fields.stream:
+        raise InvalidRequest(
+            "stream_options are given, but stream is false; leave them out, or stream.",
+            param="stream_options",
+        )
+    if options.include_obfuscation:
+        raise InvalidRequest(
+            "stream_options.include_obfuscation is true; events are not padded. Leave it out.",
+            param="stream_options",
+        )
+    return options
+
+
+def _check_agreement(n: int, arguments: Mapping[str, Any], max_tokens: int | None) -> None:
+    if 1 < arguments["beam_width"] < n:
+        raise InvalidRequest(
+            f"n is {n}; it must be at most beam_width, {arguments['beam_width']}.", param="n"
+        )
+    if max_tokens is not None:
+        check_min_tokens(arguments["sampling"].min_tokens, max_tokens, "the tokens to generate")
+
+
+def _by_token_id(logit_bias: dict[str, float]) -> dict[int, float]:
+    for name in logit_bias:
+        if not (name.isascii() and name.isdigit() and len(name) <= 10):
+            raise InvalidRequest(
+                f"logit_bias has the key {shown(name)}; keys must be token ids.",
+                param="logit_bias",
+            )
+    return {int(name): bias for name, bias in logit_bias.items()}

@@ -15,18 +15,25 @@ from pydantic import Field
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.base import json_bytes
 from trtllm_truss.protocols.fields import Unsupported, check_length
-from trtllm_truss.protocols.limits import MAX_MESSAGES, MAX_TOOLS
-from trtllm_truss.protocols.openai.chat import ChatExtensions, chat_format
+from trtllm_truss.protocols.json_body import MAX_MESSAGES, MAX_TOOLS
+from trtllm_truss.protocols.openai.body import (
+    ChatExtensions,
+    arguments_budget,
+    chat_format,
+    join_parts,
+    read_arguments,
+)
 from trtllm_truss.protocols.openai.fields import (
+    FLAT_PATH,
     REFUSED_EXTENSIONS,
     UNUSED_EXTENSIONS,
     StreamOptions,
+    alternatives_of_engine,
+    generation_arguments,
     read_body,
+    read_response_format,
+    read_tool_use,
 )
-from trtllm_truss.protocols.openai.generation import alternatives_of_engine, generation_arguments
-from trtllm_truss.protocols.openai.guides import FLAT_PATH, read_response_format
-from trtllm_truss.protocols.openai.messages import arguments_budget, join_parts, read_arguments
-from trtllm_truss.protocols.openai.tools import read_tool_use
 from trtllm_truss.protocols.tool_use import ANY_FORMATS, ModelFormats, NewParser
 from trtllm_truss.request_fields import INT32_MAX
 from trtllm_truss.requests import GenerationRequest
