@@ -11,8 +11,8 @@ from pathlib import Path
 import gguf
 
 from trtllm_truss.engines.gguf import read_metadata
-from trtllm_truss.text.gguf_tokenizer import read_gguf_tokenizer
 from trtllm_truss.text.tokenizer import TextTokenizer, load_tokenizer
+from trtllm_truss.text.tokenizer_files import read_gguf_tokenizer
 
 
 @cache

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from tests.text.strategies import id_lists, texts
 from tests.text.tokenizer_zoo import KINDS, tokenizer_of
 
-from trtllm_truss.text.stop_words import StopWordIds, StopWords
-from trtllm_truss.text.text_stream import TextStream
+from trtllm_truss.text.text_stream import StopWordIds, StopWords, TextStream
 
 words = st.one_of(
     texts.filter(bool), st.sampled_from(["\n", " the", "the", "a", "é", "🤖", "\ufffd"])

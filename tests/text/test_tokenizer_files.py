@@ -13,8 +13,7 @@ from tokenizers import Tokenizer
 from trtllm_truss.errors import ArtifactError, InvalidRequest
 from trtllm_truss.serving.rendering import write_tokenizer_info
 from trtllm_truss.text.tokenizer import load_tokenizer
-from trtllm_truss.text.tokenizer_files import growth
-from trtllm_truss.text.tokenizer_parts import LibraryPanic
+from trtllm_truss.text.tokenizer_files import LibraryPanic, growth
 
 
 @pytest.fixture

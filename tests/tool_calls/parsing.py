@@ -18,8 +18,7 @@ from trtllm_truss.tool_calls.events import (
     TextDelta,
     Tool,
 )
-from trtllm_truss.tool_calls.parser import OutputParser
-from trtllm_truss.tool_calls.registry import REASONING_FORMATS, TOOL_FORMATS
+from trtllm_truss.tool_calls.parser import REASONING_FORMATS, TOOL_FORMATS, OutputParser
 
 FORMATS = sorted(
     path.stem

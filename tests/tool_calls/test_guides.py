@@ -8,8 +8,8 @@ from tests.tool_calls.outputs.notation import TOOLS, Call
 from tests.tool_calls.parsing import FORMATS, parse, parts
 
 from trtllm_truss.tool_calls.events import Tool
-from trtllm_truss.tool_calls.guides import call_schema
-from trtllm_truss.tool_calls.registry import TOOL_FORMATS
+from trtllm_truss.tool_calls.parser import TOOL_FORMATS
+from trtllm_truss.tool_calls.tool_format import call_schema
 
 WITHOUT_JSON = {"pythonic", "qwen3_coder"}
 WEATHER = [TOOLS[0]]

@@ -12,10 +12,8 @@ import pytest
 from tests.tool_calls.outputs.notation import TOOLS, Call, Cut
 from tests.tool_calls.parsing import FORMATS, parse, parts
 
-from trtllm_truss.tool_calls.events import ArgumentsDelta, CallStarted, TextDelta, Tool
-from trtllm_truss.tool_calls.parser import OutputParser
-from trtllm_truss.tool_calls.registry import REASONING_FORMATS, TOOL_FORMATS
-from trtllm_truss.tool_calls.source import MAX_HELD
+from trtllm_truss.tool_calls.events import MAX_HELD, ArgumentsDelta, CallStarted, TextDelta, Tool
+from trtllm_truss.tool_calls.parser import REASONING_FORMATS, TOOL_FORMATS, OutputParser
 from trtllm_truss.tool_calls.values import MAX_DEPTH
 
 MAX_UNREAD = 2048

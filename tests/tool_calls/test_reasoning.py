@@ -8,8 +8,7 @@ from tests.tool_calls.parsing import Part, parse, parts
 from tests.tool_calls.test_cuts import cut_at_random
 
 from trtllm_truss.tool_calls.events import ReasoningDelta, TextDelta
-from trtllm_truss.tool_calls.parser import OutputParser
-from trtllm_truss.tool_calls.registry import REASONING_FORMATS, TOOL_FORMATS
+from trtllm_truss.tool_calls.parser import REASONING_FORMATS, TOOL_FORMATS, OutputParser
 
 CALL = '<tool_call>{"name": "get_time", "arguments": {}}</tool_call>'
 OUTPUTS: list[tuple[str, str, list[Part]]] = [

@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from trtllm_truss.settings.model import ReasoningParser, ToolParser
-from trtllm_truss.tool_calls.registry import (
+from trtllm_truss.tool_calls.parser import (
     REASONING_FORMATS,
     TOOL_FORMATS,
     detect_reasoning_format,

@@ -6,8 +6,7 @@ import pytest
 from tests.tool_calls.outputs.notation import TOOLS
 
 from trtllm_truss.tool_calls.events import ArgumentsDelta, CallEnded, CallStarted, Event, TextDelta
-from trtllm_truss.tool_calls.parser import OutputParser
-from trtllm_truss.tool_calls.registry import TOOL_FORMATS
+from trtllm_truss.tool_calls.parser import TOOL_FORMATS, OutputParser
 
 Steps = list[tuple[str, list[Event]]]
 STEPS: dict[str, Steps] = {

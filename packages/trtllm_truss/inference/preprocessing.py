@@ -16,8 +16,7 @@ from trtllm_truss.inference.tokenization import EncodedPrompt, encode_prompt, pr
 from trtllm_truss.releases.contract import CacheReport
 from trtllm_truss.request_fields import Sampling
 from trtllm_truss.requests import GenerationRequest
-from trtllm_truss.text.stop_words import StopWordIds, StopWords
-from trtllm_truss.text.text_stream import NO_STOP_WORDS
+from trtllm_truss.text.text_stream import NO_STOP_WORDS, StopWordIds, StopWords
 from trtllm_truss.text.tokenizer import TextTokenizer
 from trtllm_truss.triton.client.request import EngineRequest
 

@@ -20,16 +20,15 @@ from trtllm_truss.protocols.fields import check_size, schema_text
 from trtllm_truss.requests import ChatFormat, GenerationRequest, Guide
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.tool_calls.events import Tool
-from trtllm_truss.tool_calls.guides import CallGuide, write_call
-from trtllm_truss.tool_calls.parser import OutputParser
-from trtllm_truss.tool_calls.reasoning import ReasoningFormat
-from trtllm_truss.tool_calls.registry import (
+from trtllm_truss.tool_calls.parser import (
     REASONING_FORMATS,
     TOOL_FORMATS,
+    OutputParser,
+    ReasoningFormat,
     detect_reasoning_format,
     detect_tool_format,
 )
-from trtllm_truss.tool_calls.tool_format import ToolFormat
+from trtllm_truss.tool_calls.tool_format import CallGuide, ToolFormat, write_call
 
 Message = dict[str, Any]
 NewParser = Callable[[], OutputParser]

@@ -5,13 +5,22 @@ The `transformers` library defines what a template may use
 functions `raise_exception` and `strftime_now`, a `tojson` that leaves non-ASCII text alone, loop
 controls, and `{% generation %}` blocks, which mark the assistant's words for training and render
 their content here. Templates are downloaded, so they run in Jinja's sandbox.
+
+Special tokens in messages are kept from acting as control tokens: a user who writes `<|im_end|>`
+could otherwise end their turn and begin the system's. Each occurrence is masked before the template
+runs. Afterwards the prompt is cut within each restored token, so that the tokenizer encodes no part
+of it as a special token.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+import secrets
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import cache
+from os.path import commonprefix
 from typing import Any, NoReturn
 
 from jinja2 import TemplateError, TemplateSyntaxError, nodes
@@ -20,6 +29,163 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from trtllm_truss.errors import InvalidRequest
+
+_PARSED = (
+    r"(['\"])(?P<text>(?:(?!\1).)+)\1\s*(?:not\s+)?in\b|split\(\s*(['\"])(?P<cut>(?:(?!\3).)+)\3"
+)
+"""Text that a template looks for in a message, such as `'</think>' in content`."""
+
+
+_SLICE_CHARACTERS = 1 << 15
+"""Text per search: a search holds the interpreter's lock, and takes up to 3 ms."""
+
+_LEVELS = 32
+_NEVER = r"(?!)"
+
+
+class ControlTokens:
+    """The special tokens of one tokenizer and chat template.
+
+    Args:
+        contents: the text of each special token.
+        template: the template's source. Special tokens that it searches for in messages stay
+            unmasked in the assistant's: templates find reasoning by them.
+    """
+
+    def __init__(self, contents: Collection[str], template: str) -> None:
+        self._contents = sorted({*filter(None, contents)})
+        parsed = {
+            text for match in re.finditer(_PARSED, template) for text in match.group("text", "cut")
+        }
+        self._longest = max(map(len, self._contents), default=1)
+        self._any = _one_of(self._contents)
+        unparsed = [text for text in self._contents if text not in parsed]
+        self._unparsed = _one_of(unparsed) if len(unparsed) < len(self._contents) else self._any
+        # Letters and digits pass through every filter of a template; the nonce is unguessable.
+        nonce = secrets.token_hex(8)
+        self._marks = {text: f"x{nonce}n{n}x" for n, text in enumerate(self._contents)}
+        self._cut = cache(self._find_cut)
+        self._mark_start = f"x{nonce}n"
+        self._mark = re.compile(rf"{self._mark_start}(\d+)x")
+
+    def mask(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Mask the special tokens in all texts of a message, or of a tool's description."""
+        is_assistant = message.get("role") == "assistant"
+        masked = self.mask_value(message, self._unparsed if is_assistant else None)
+        assert isinstance(masked, Mapping)
+        return masked
+
+    def split(self, prompt: str) -> Iterator[str]:
+        """Restore masked tokens and cut the prompt within each of them.
+
+        Yields:
+            The prompt in parts. Encoded one by one, they hold only the special tokens that the
+            template wrote.
+
+        Raises:
+            InvalidRequest: a message holds a special token of one character, which cannot be cut.
+        """
+        begin, end = "", 0
+        for match in self._mark.finditer(prompt):
+            head, tail = self._halves(match)
+            yield begin + prompt[end : match.start()] + head
+            begin, end = tail, match.end()
+        yield begin + prompt[end:]
+
+    def split_from_end(self, prompt: str) -> Iterator[str]:
+        """Yield the parts of `split`, the last one first; what is not asked for costs nothing."""
+        begin, end, last = len(prompt), len(prompt), ""
+        while (begin := prompt.rfind(self._mark_start, 0, begin)) >= 0:
+            match = self._mark.match(prompt, begin, end)
+            if match is not None:
+                head, tail = self._halves(match)
+                yield tail + prompt[match.end() : end] + last
+                end, last = begin, head
+        yield prompt[:end] + last
+
+    def _halves(self, mark: re.Match[str]) -> tuple[str, str]:
+        token = self._contents[int(mark.group(1))]
+        cut = self._cut(token)
+        if cut is None:
+            raise InvalidRequest(
+                f"messages hold the control token {token!r}, which cannot be sent as text; "
+                "remove it, or set serving.control_tokens_in_messages.",
+                param="messages",
+            )
+        return token[:cut], token[cut:]
+
+    def _find_cut(self, token: str) -> int | None:
+        """Find a cut of a token such that neither half holds a special token."""
+        for cut in range(1, len(token)):
+            if not any(self._any.search(half) for half in (token[:cut], token[cut:])):
+                return cut
+        return None
+
+    def mask_value(self, value: Any, tokens: re.Pattern[str] | None = None) -> Any:
+        """Mask the special tokens in all texts of a JSON value, names included.
+
+        Args:
+            value: the value, which stays unchanged.
+            tokens: the tokens; all by default.
+        """
+        tokens = tokens or self._any
+        if isinstance(value, str):
+            return self._masked(value, tokens)
+        if isinstance(value, Mapping):
+            return {
+                self.mask_value(name, tokens): self.mask_value(item, tokens)
+                for name, item in value.items()
+            }
+        if isinstance(value, list | tuple):
+            return [self.mask_value(item, tokens) for item in value]
+        return value
+
+    def _masked(self, text: str, tokens: re.Pattern[str]) -> str:
+        masked: list[str] = []
+        begin = 0
+        while begin < len(text):
+            # A token may begin in this slice and end in the next.
+            window = text[begin : begin + _SLICE_CHARACTERS + self._longest - 1]
+            parts, end = tokens.split(window), len(window)  # text, token, text …
+            while len(parts) > 1 and end - len(parts[-1]) - len(parts[-2]) >= _SLICE_CHARACTERS:
+                end -= len(parts.pop()) + len(parts.pop())
+            last = end - len(parts[-1])
+            end = max(last, min(end, _SLICE_CHARACTERS))
+            parts[-1] = parts[-1][: end - last]
+            parts[1::2] = map(self._marks.__getitem__, parts[1::2])
+            masked.append("".join(parts))  # many parts in one call would hold the lock
+            begin += end
+        return "".join(masked)
+
+
+def _one_of(texts: Collection[str]) -> re.Pattern[str]:
+    return re.compile(f"({_alternatives(texts, _LEVELS) if texts else _NEVER})")
+
+
+def _alternatives(texts: Collection[str], levels: int) -> str:
+    """Return an expression for the longest of texts that begins at a place.
+
+    Texts with a common beginning share it, so that the cost of a search does not grow with their
+    number.
+
+    Args:
+        texts: distinct, and none of them empty.
+        levels: nesting of shared beginnings, which Python's compiler limits.
+    """
+    if not levels:
+        return f"(?:{'|'.join(map(re.escape, sorted(texts, key=len, reverse=True)))})"
+    groups: dict[str, list[str]] = {}
+    for text in texts:
+        groups.setdefault(text[0], []).append(text)
+    branches = []
+    for group in groups.values():
+        shared = commonprefix(group)  # noqa: RUF071 - of characters, not of folders
+        rests = [text[len(shared) :] for text in group if len(text) > len(shared)]
+        rest = _alternatives(rests, levels - 1) if rests else ""
+        may_end = "?" if rests and len(rests) < len(group) else ""
+        branches.append(re.escape(shared) + rest + may_end)
+    return f"(?:{'|'.join(branches)})"
+
 
 _END_MARK = "\ue000end of the last message\ue000 "
 """Private characters, which no message holds; a template that trims removes the last space."""

@@ -27,7 +27,7 @@ from typing import Any, Protocol
 from tokenizers import Tokenizer
 
 from trtllm_truss.literals import token_bytes
-from trtllm_truss.text.tokenizer_parts import panics_as_errors
+from trtllm_truss.text.tokenizer_files import panics_as_errors
 
 
 class TokenKind(Enum):

@@ -11,12 +11,15 @@ from jinja2 import TemplateError
 
 from trtllm_truss.engines.gguf import GGUF_SUFFIX
 from trtllm_truss.errors import ArtifactError, InvalidRequest
-from trtllm_truss.text.chat_template import ChatTemplate
-from trtllm_truss.text.control_tokens import ControlTokens
+from trtllm_truss.text.chat_template import ChatTemplate, ControlTokens
 from trtllm_truss.text.decoding import Decoding, choose_decoding
-from trtllm_truss.text.gguf_tokenizer import read_gguf_tokenizer
-from trtllm_truss.text.tokenizer_files import read_tokenizer_folder
-from trtllm_truss.text.tokenizer_parts import LibraryPanic, TokenizerParts, panics_as_errors
+from trtllm_truss.text.tokenizer_files import (
+    LibraryPanic,
+    TokenizerParts,
+    panics_as_errors,
+    read_gguf_tokenizer,
+    read_tokenizer_folder,
+)
 from trtllm_truss.text.tokenizer_selection import select_tokenizer
 
 _TEMPLATES = ("default", "tool_use")

@@ -1,4 +1,4 @@
-"""Reader of tokenizers stored in Hugging Face's layout: `tokenizer.json` and optional files.
+"""Readers of stored tokenizers: Hugging Face's layout, and the metadata of a GGUF file.
 
 `tokenizer.json` is the tokenizer; if it is missing, it is built from the other files.
 `tokenizer_config.json` and `special_tokens_map.json` name the special tokens,
@@ -8,6 +8,11 @@ further ones in `additional_chat_templates/`.
 
 `transformers`, which NVIDIA's image contains, builds a tokenizer that has no `tokenizer.json`. It
 is imported for such tokenizers only: the import alone takes seconds.
+
+Converters to GGUF store a byte-level BPE tokenizer as model `gpt2`: its tokens, their types and
+merges, and in `tokenizer.ggml.pre` the *name* of its pre-tokenizer, whose rules are built into the
+readers of the format (https://github.com/ggml-org/llama.cpp, `src/llama-vocab.cpp`). The names
+known here are those of the models that OpenVINO GenAI reads from GGUF.
 """
 
 from __future__ import annotations
@@ -16,16 +21,208 @@ import base64
 import json
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import ContextDecorator
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
 from typing import Annotated, Any, Protocol
 
 from pydantic import BeforeValidator, Field, ValidationError
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
 
+from trtllm_truss.engines.gguf import read_metadata
 from trtllm_truss.engines.json_files import INT32_MAX, JsonObject
 from trtllm_truss.errors import ArtifactError
-from trtllm_truss.text.tokenizer_parts import TokenizerParts
 from trtllm_truss.validation import broken_rule, dotted_path, shown, shown_name
+
+_PYO3 = "pyo3_runtime"  # its PanicException cannot be imported
+
+
+@dataclass(frozen=True)
+class TokenizerParts:
+    """A tokenizer as stored on disk.
+
+    Attributes:
+        backend: the tokenizer of the `tokenizers` library, its special tokens marked.
+        eos_ids: every id that ends a text, the tokenizer's own first.
+        bos_id: the id that begins a text, if any.
+        pad_id: the id that fills up a batch, if any.
+        named_tokens: contents by role (`bos_token`, `eos_token` …), for chat templates.
+        chat_templates: Jinja sources by name; the usual one is called `default`.
+        sampling: the authors' sampling defaults, by the names of `transformers` (`temperature`,
+            `top_p` …); values unchecked.
+    """
+
+    backend: Tokenizer
+    eos_ids: tuple[int, ...] = ()
+    bos_id: int | None = None
+    pad_id: int | None = None
+    named_tokens: Mapping[str, str] = field(default_factory=dict)
+    chat_templates: Mapping[str, str] = field(default_factory=dict)
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+
+
+class LibraryPanic(RuntimeError):
+    """A panic in a Rust library: a defect of the library, or unexpected data."""
+
+
+class panics_as_errors(ContextDecorator):  # used like a function
+    """Raise `LibraryPanic` for a panic in the block or the decorated function.
+
+    PyO3 derives its exception from `BaseException`.
+    """
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if type(error).__module__ == _PYO3 and not isinstance(error, Exception):
+            raise LibraryPanic(f"a library panicked: {error}") from None
+
+
+_CONTROL = 3  # token_type of a special token
+_USER_DEFINED = 4  # token_type of a token that is matched before BPE, but is ordinary text
+_GGUF_REMEDY = "put the model's tokenizer.json into its folder, or name a tokenizer_repository"
+
+_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|%s"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+@dataclass(frozen=True)
+class _PreTokenizer:
+    """Rules that cut text into words before BPE.
+
+    Attributes:
+        digits: make every digit a word, before words are found.
+        words: the expression that finds words; None is GPT-2's.
+        whole_words: skip the merges for a word that is a token, and add BOS by default.
+    """
+
+    digits: bool = False
+    words: str | None = None
+    nfc: bool = False
+    whole_words: bool = False
+
+    def build(self) -> pre_tokenizers.PreTokenizer:
+        steps: list[pre_tokenizers.PreTokenizer] = []
+        if self.digits:
+            steps.append(pre_tokenizers.Digits(individual_digits=True))
+        if self.words is not None:
+            steps.append(pre_tokenizers.Split(Regex(self.words), "isolated"))
+        steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=self.words is None))
+        return pre_tokenizers.Sequence(steps)
+
+
+_PRE_TOKENIZERS = {
+    "gpt-2": _PreTokenizer(),
+    "smollm": _PreTokenizer(digits=True),
+    "llama-bpe": _PreTokenizer(words=_WORDS % r"\p{N}{1,3}", whole_words=True),
+    "qwen2": _PreTokenizer(words=_WORDS % r"\p{N}", nfc=True),
+}
+
+
+def read_gguf_tokenizer(path: Path) -> TokenizerParts:
+    """Rebuild the tokenizer that a GGUF file describes.
+
+    Raises:
+        ArtifactError: the file cannot be read, or holds no tokenizer of a supported kind; the
+            message names it and the remedy.
+    """
+    metadata = read_metadata(path)
+    try:
+        return _rebuild(path, metadata)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise ArtifactError(
+            f"{path} does not describe its tokenizer completely ({error!r}); {_GGUF_REMEDY}."
+        ) from error
+
+
+def _rebuild(path: Path, metadata: dict[str, Any]) -> TokenizerParts:
+    model = metadata.get("tokenizer.ggml.model")
+    kind = metadata.get("tokenizer.ggml.pre", "gpt-2")
+    if model != "gpt2" or kind not in _PRE_TOKENIZERS:
+        raise ArtifactError(
+            f"{path} has a tokenizer of model {model!r} and pre-tokenizer {kind!r}, which is not "
+            f"read from GGUF; {_GGUF_REMEDY}."
+        )
+    rules = _PRE_TOKENIZERS[kind]
+    tokens: list[str] = metadata["tokenizer.ggml.tokens"]
+
+    def id_of(role: str) -> int | None:
+        key = f"tokenizer.ggml.{role}_token_id"
+        token_id = metadata.get(key)
+        if token_id is not None and (
+            not isinstance(token_id, int) or not 0 <= token_id < len(tokens)
+        ):
+            raise ValueError(f"{key} is {token_id!r}; the ids end at {len(tokens) - 1}")
+        return token_id
+
+    def text_of(role: str) -> str | None:
+        token_id = id_of(role)
+        return None if token_id is None else tokens[token_id]
+
+    backend = _byte_level_bpe(metadata, rules)
+    bos, bos_id = text_of("bos"), id_of("bos")
+    if bos is not None and metadata.get("tokenizer.ggml.add_bos_token", rules.whole_words):
+        backend.post_processor = processors.TemplateProcessing(
+            single=[bos, "$A"], pair=[bos, "$A", "$B"], special_tokens=[(bos, bos_id)]
+        )
+    roles = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
+    template = metadata.get("tokenizer.chat_template")
+    if not isinstance(template, str | None):
+        raise TypeError("tokenizer.chat_template is not a string")
+    ends = [id_of("eos"), id_of("eot")]
+    return TokenizerParts(
+        backend=backend,
+        eos_ids=tuple(dict.fromkeys(end for end in ends if end is not None)),
+        bos_id=bos_id,
+        pad_id=id_of("padding"),
+        named_tokens={name: text for name, role in roles.items() if (text := text_of(role))},
+        chat_templates={} if template is None else {"default": template},
+    )
+
+
+def _byte_level_bpe(metadata: dict[str, Any], rules: _PreTokenizer) -> Tokenizer:
+    tokens: list[str] = metadata["tokenizer.ggml.tokens"]
+    types: list[int] = metadata["tokenizer.ggml.token_type"]
+    merges = [tuple(merge.split(" ", 1)) for merge in metadata["tokenizer.ggml.merges"]]
+    vocabulary = {token: token_id for token_id, token in enumerate(tokens)}
+    try:
+        model = models.BPE(vocabulary, merges, ignore_merges=rules.whole_words)
+    except Exception as error:  # the library raises nothing more precise
+        raise ValueError(str(error)) from error
+    backend = Tokenizer(model)
+    backend.pre_tokenizer = rules.build()
+    backend.decoder = decoders.ByteLevel()
+    if rules.nfc:
+        backend.normalizer = normalizers.NFC()
+
+    def of_type(wanted: int) -> list[AddedToken]:
+        return [
+            AddedToken(token, normalized=False, special=wanted == _CONTROL)
+            for token, kind in zip(tokens, types, strict=True)
+            if kind == wanted
+        ]
+
+    backend.add_special_tokens(of_type(_CONTROL))
+    backend.add_tokens(of_type(_USER_DEFINED))
+    return backend
+
 
 ROLES = (
     "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token",

@@ -7,7 +7,7 @@ import re
 import sys
 from typing import ClassVar
 
-from trtllm_truss.tool_calls.source import SPACE, Emit, Malformed, Parse, Source, run
+from trtllm_truss.tool_calls.events import SPACE, Emit, Malformed, Parse, Source, run
 
 MAX_DEPTH = 64
 MAX_ATOM = 1024

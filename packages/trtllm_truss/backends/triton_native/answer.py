@@ -7,8 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from trtllm_truss.text.stop_words import StopWords
-from trtllm_truss.text.text_stream import TextStream
+from trtllm_truss.text.text_stream import StopWords, TextStream
 from trtllm_truss.text.tokenizer import TextTokenizer
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_truss.text.stop_words import encode_word, implies_word
+from trtllm_truss.text.text_stream import encode_word, implies_word
 from trtllm_truss.text.tokenizer import TextTokenizer
 from trtllm_truss.triton.client.tensors import pack_words
 
