@@ -13,9 +13,8 @@ from pathlib import Path
 
 from benchmarks.paths import ROOT
 from benchmarks.servers.target import Target
-from trtllm_truss.machine.triton import find_installation
+from trtllm_truss.machine.triton import assemble_backends, find_installation
 from trtllm_truss.triton.server.command import Launch, server_environment
-from trtllm_truss.triton.server.installation import assemble_backends
 from trtllm_truss.triton.server.process import ServerProcess
 
 _START_LIMIT_S = 60.0

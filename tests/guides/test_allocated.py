@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trtllm_truss.guides.allocated import allocated_bytes
+from trtllm_truss.guides.compiler_worker import allocated_bytes
 
 
 def test_allocated_and_freed_memory_counts() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtllm_truss.guides.endless import find_endless
+from trtllm_truss.guides.guide import find_endless
 from trtllm_truss.requests import Guide, Language
 
 TREE = {

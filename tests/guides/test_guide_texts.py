@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtllm_truss.guides.size import find_excess
-from trtllm_truss.guides.xgrammar_workaround import _BRACKETS, find_misread_pair, find_nul
+from trtllm_truss.guides.guide import _BRACKETS, find_excess, find_misread_pair, find_nul
 from trtllm_truss.requests import Guide, Language
 
 # The former pattern, quadratic in unclosed brackets.

@@ -21,7 +21,7 @@ from tests.support.waiting import until
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest, QueueFull
 from trtllm_truss.guides import validator as validator_module
-from trtllm_truss.guides.kept import KeptGuides
+from trtllm_truss.guides.guide import KeptGuides
 from trtllm_truss.guides.validator import GuideValidator
 from trtllm_truss.inference.capabilities import Capabilities
 from trtllm_truss.inference.guide_gate import GuideGate, guide_check_for, kept_guides_for

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from tests.machine.images import lay_out
 
-from trtllm_truss.machine.cuda import CompatibilityMode
-from trtllm_truss.machine.describe import container_sentences, describe
-from trtllm_truss.machine.limits import read_limits
-from trtllm_truss.machine.mpi import mpi_version
+from trtllm_truss.machine.describe import container_sentences, describe, read_limits
+from trtllm_truss.machine.gpus import CompatibilityMode
+from trtllm_truss.machine.runtime import mpi_version
 
 
 def test_this_machine_is_described() -> None:

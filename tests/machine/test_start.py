@@ -27,16 +27,18 @@ from tokenizers import Tokenizer, models
 from trtllm_truss.builder.run.build_engine import step_environment
 from trtllm_truss.errors import SettingsError, TritonError
 from trtllm_truss.machine.runtime import find_runtime
-from trtllm_truss.machine.triton import find_installation
+from trtllm_truss.machine.triton import assemble_backends, find_installation
 from trtllm_truss.releases.contract import CACHED_TOKENS, LLM_API_INPUTS, LLM_API_OUTPUTS
 from trtllm_truss.serving.service import Service
 from trtllm_truss.settings.loading import Environment, parse_settings
 from trtllm_truss.triton.client.client import TritonClient
-from trtllm_truss.triton.client.request import EngineRequest
-from trtllm_truss.triton.model_repository.native_models import InstanceCounts, render_native_models
-from trtllm_truss.triton.model_repository.repository import render_repository
+from trtllm_truss.triton.client.tensors import EngineRequest
+from trtllm_truss.triton.model_repository import (
+    InstanceCounts,
+    render_native_models,
+    render_repository,
+)
 from trtllm_truss.triton.server.command import launcher, server_environment
-from trtllm_truss.triton.server.installation import assemble_backends
 from trtllm_truss.triton.server.process import ServerProcess
 from trtllm_workbench.cli.main import main
 

@@ -13,8 +13,7 @@ from tests.support.smollm2 import smollm2_tokenizer, write_smollm2_tokenizer
 from tests.support.waiting import PATIENCE_S
 
 from trtllm_truss.builder.gguf_conversion import convert
-from trtllm_truss.machine.triton import EXECUTABLE_VARIABLE
-from trtllm_truss.triton.server.installation import BACKENDS_VARIABLE
+from trtllm_truss.machine.triton import BACKENDS_VARIABLE, EXECUTABLE_VARIABLE
 from trtllm_workbench.cli.main import main
 from trtllm_workbench.selftest.checkpoint import write_checkpoint, write_tokenizer
 from trtllm_workbench.selftest.checks import failure, load

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from trtllm_truss.engines.gpus import Gpu
-from trtllm_truss.machine.cuda import CompatibilityMode
 from trtllm_truss.machine.describe import Machine, describe
-from trtllm_truss.machine.gpus import Gpus
+from trtllm_truss.machine.gpus import CompatibilityMode, Gpus
 from trtllm_truss.machine.runtime import Runtime
 from trtllm_workbench.selftest.bench.results import Verdict, run_check
 from trtllm_workbench.selftest.checks.machine import machine_checks

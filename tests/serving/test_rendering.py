@@ -21,7 +21,7 @@ from trtllm_truss.serving.rendering import render_engine
 from trtllm_truss.settings.loading import parse_settings
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.runtime import RuntimeOptions
-from trtllm_truss.triton.model_repository.repository import read_config
+from trtllm_truss.triton.model_repository import read_config
 
 DATA = ROOT / "data"
 GUIDED = {"guided_decoding_backend": "xgrammar"}

@@ -17,7 +17,7 @@ from trtllm_truss.status import Change, ServiceStatus
 from trtllm_truss.status import State as ServiceState
 from trtllm_truss.triton.server.process import ServerProcess, State
 
-WARM_UP = "trtllm_truss.triton.client.warm_up.warm_up"
+WARM_UP = "trtllm_truss.triton.client.client.warm_up"
 
 
 class Run:

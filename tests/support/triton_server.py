@@ -19,13 +19,12 @@ from tests.support.paths import TEMPLATES
 from tests.support.waiting import PATIENCE_S
 
 from trtllm_truss.engines.versions import PINNED_VERSION
-from trtllm_truss.machine.triton import find_installation
+from trtllm_truss.machine.triton import assemble_backends, find_installation
 from trtllm_truss.processes.process_guard import _all_pids, _env_makers, marked_processes
 from trtllm_truss.triton.client.client import TritonClient
-from trtllm_truss.triton.client.request import EngineChunk, EngineRequest
-from trtllm_truss.triton.model_repository.repository import render_repository
+from trtllm_truss.triton.client.tensors import EngineChunk, EngineRequest
+from trtllm_truss.triton.model_repository import render_repository
 from trtllm_truss.triton.server.command import Launch, launcher, server_environment
-from trtllm_truss.triton.server.installation import assemble_backends
 from trtllm_truss.triton.server.process import ServerProcess
 
 _FINALIZING = (sys.executable, str(Path(__file__).with_name("mpi_rank.py")))

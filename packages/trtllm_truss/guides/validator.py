@@ -10,8 +10,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from trtllm_truss.guides.compiler_worker import Verdict
-from trtllm_truss.guides.guide import MAX_CHARACTERS, CheckFailed, GuideFault, TooManyGuides
-from trtllm_truss.guides.size import estimate_work
+from trtllm_truss.guides.guide import (
+    MAX_CHARACTERS,
+    CheckFailed,
+    GuideFault,
+    TooManyGuides,
+    estimate_work,
+)
 from trtllm_truss.guides.worker_process import WorkerProcess
 from trtllm_truss.requests import Guide
 

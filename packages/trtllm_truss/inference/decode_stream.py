@@ -25,8 +25,8 @@ from trtllm_truss.requests import (
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.text_stream import TextStream, TokenStream, TokenText
 from trtllm_truss.text.tokenizer import TextTokenizer
-from trtllm_truss.triton.client.request import EngineChunk
 from trtllm_truss.triton.client.response_stream import ResponseStream
+from trtllm_truss.triton.client.tensors import EngineChunk
 
 _MIN_LOG_PROB = -9999.0
 """Replaces minus infinity, which JSON cannot represent; OpenAI's API uses the same value."""

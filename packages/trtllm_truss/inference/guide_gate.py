@@ -10,8 +10,7 @@ from pathlib import Path
 
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.errors import InvalidRequest, QueueFull
-from trtllm_truss.guides.guide import CheckFailed, GuideFault, TooManyGuides
-from trtllm_truss.guides.kept import KeptGuides
+from trtllm_truss.guides.guide import CheckFailed, GuideFault, KeptGuides, TooManyGuides
 from trtllm_truss.guides.validator import GuideValidator
 from trtllm_truss.releases.facts import holds
 from trtllm_truss.requests import GenerationRequest, Guide

@@ -18,7 +18,7 @@ from trtllm_truss.request_fields import Sampling
 from trtllm_truss.requests import GenerationRequest
 from trtllm_truss.text.text_stream import NO_STOP_WORDS, StopWordIds, StopWords
 from trtllm_truss.text.tokenizer import TextTokenizer
-from trtllm_truss.triton.client.request import EngineRequest
+from trtllm_truss.triton.client.tensors import EngineRequest
 
 _SEEDS = 2**64
 _draw = random.Random().getrandbits  # noqa: S311 - seeds are no secrets

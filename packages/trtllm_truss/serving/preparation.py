@@ -10,13 +10,12 @@ from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.errors import TritonError
 from trtllm_truss.machine.describe import Machine, describe
-from trtllm_truss.machine.triton import TritonInstallation
+from trtllm_truss.machine.triton import TritonInstallation, assemble_backends
 from trtllm_truss.serving.preflight import ResolvedEngine, host_info, log_machine, resolve_engine
 from trtllm_truss.serving.rendering import render_engine
 from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.triton.server.command import server_environment
-from trtllm_truss.triton.server.installation import assemble_backends
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,11 @@ from pathlib import Path
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.releases.contract import MODEL_NAME
 from trtllm_truss.settings.model import Settings
-from trtllm_truss.triton.model_repository.native_models import InstanceCounts, render_native_models
-from trtllm_truss.triton.model_repository.repository import render_repository
+from trtllm_truss.triton.model_repository import (
+    InstanceCounts,
+    render_native_models,
+    render_repository,
+)
 
 _TEMPLATE = "triton_model_repository"
 _INFO_FILE = "xgrammar_tokenizer_info.json"

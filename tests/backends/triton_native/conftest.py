@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.backends.triton_native.native_triton import NativeTriton
 
-from trtllm_truss.triton.model_repository.native_models import InstanceCounts
+from trtllm_truss.triton.model_repository import InstanceCounts
 
 TEXT = "It is  only a 日本語 test 🤖, with two  words? Größe. "
 

@@ -16,12 +16,14 @@ from tests.support.paths import TEMPLATES
 from tokenizers import Tokenizer, decoders, models, normalizers, processors
 
 from trtllm_truss.engines.versions import PINNED_VERSION
-from trtllm_truss.machine.triton import find_installation
+from trtllm_truss.machine.triton import assemble_backends, find_installation
 from trtllm_truss.releases.contract import CACHED_TOKENS
-from trtllm_truss.triton.model_repository.native_models import InstanceCounts, render_native_models
-from trtllm_truss.triton.model_repository.repository import render_repository
+from trtllm_truss.triton.model_repository import (
+    InstanceCounts,
+    render_native_models,
+    render_repository,
+)
 from trtllm_truss.triton.server.command import launcher, server_environment
-from trtllm_truss.triton.server.installation import assemble_backends
 from trtllm_truss.triton.server.process import ServerProcess
 
 TEXT_MODELS = ("ensemble", "tensorrt_llm_bls")

@@ -14,10 +14,9 @@ from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.releases.contract import CacheReport
 from trtllm_truss.request_fields import Sampling
 from trtllm_truss.triton.client import client as client_module
-from trtllm_truss.triton.client.client import TritonClient
+from trtllm_truss.triton.client.client import TritonClient, warm_up
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
-from trtllm_truss.triton.client.request import EngineChunk, EngineRequest
-from trtllm_truss.triton.client.warm_up import warm_up
+from trtllm_truss.triton.client.tensors import EngineChunk, EngineRequest
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ from trtllm_truss.releases.contract import INPUTS, CacheReport
 from trtllm_truss.releases.tables import rows_for
 from trtllm_truss.request_fields import SAMPLING, Sampling
 from trtllm_truss.requests import Guide
-from trtllm_truss.triton.client.request import EngineChunk, EngineRequest
 from trtllm_truss.triton.client.tensors import (
+    EngineChunk,
+    EngineRequest,
     decode_response,
     encode_request,
     encode_stop,

@@ -12,8 +12,7 @@ from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.serving.rendering import render_engine
 from trtllm_truss.settings.loading import parse_settings
-from trtllm_truss.triton.model_repository.native_models import InstanceCounts, render_native_models
-from trtllm_truss.triton.model_repository.repository import read_config
+from trtllm_truss.triton.model_repository import InstanceCounts, read_config, render_native_models
 
 FOUR = ["ensemble", "postprocessing", "preprocessing", "tensorrt_llm_bls"]
 VERSIONS = ["0.9.0", "0.12.0", "0.18.2", "1.0.0", None]

@@ -19,7 +19,7 @@ from trtllm_truss.releases.contract import (
 )
 from trtllm_truss.releases.tables import rows_for
 from trtllm_truss.settings.runtime_parameters import PARAMETERS
-from trtllm_truss.triton.model_repository.repository import (
+from trtllm_truss.triton.model_repository import (
     read_config,
     render_repository,
     write_config,

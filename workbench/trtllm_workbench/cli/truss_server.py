@@ -21,12 +21,11 @@ from typing import Any
 
 from trtllm_truss.cli.common import signals_deferred
 from trtllm_truss.errors import SettingsError, StartupError
-from trtllm_truss.machine.triton import EXECUTABLE_VARIABLE
+from trtllm_truss.machine.triton import BACKENDS_VARIABLE, EXECUTABLE_VARIABLE
 from trtllm_truss.processes import process_guard
 from trtllm_truss.processes.leftovers import FOLDER_PREFIX, lock_folder, sweep
 from trtllm_truss.processes.spawning import spawn_guarded
 from trtllm_truss.status import START_FAILED, STATUS_VARIABLE, State, Status, StatusReader
-from trtllm_truss.triton.server.installation import BACKENDS_VARIABLE
 from trtllm_truss.triton.server.ports import LOOPBACK
 from trtllm_workbench.cli import local_main
 from trtllm_workbench.cli.layout import lay_out

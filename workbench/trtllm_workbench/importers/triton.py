@@ -15,7 +15,7 @@ from typing import Any
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.releases.tables import describe_releases, rows_for
 from trtllm_truss.settings.runtime_parameters import PARAMETERS
-from trtllm_truss.triton.model_repository.repository import read_config
+from trtllm_truss.triton.model_repository import read_config
 from trtllm_workbench.importers.rules import (
     ConversionResult,
     Given,

@@ -14,7 +14,7 @@ from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.machine.describe import describe
 from trtllm_truss.releases.contract import MODEL_NAME
 from trtllm_truss.serving.preflight import host_info
-from trtllm_truss.triton.model_repository.repository import (
+from trtllm_truss.triton.model_repository import (
     CONFIG_FILE,
     read_config,
     render_repository,

@@ -1,5 +1,5 @@
 """Requests to Triton over gRPC, and their streams of tokens.
 
-`client` opens a `response_stream` for a `request`. `tensors` converts both ways, `grpc_connection`
-transports messages, `failures` translates errors, `warm_up` sends the first request.
+`client` opens a `response_stream` for a request, the first one included. `tensors` converts both
+ways, `grpc_connection` transports messages, `failures` translates errors.
 """

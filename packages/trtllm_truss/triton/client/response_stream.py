@@ -17,8 +17,7 @@ from trtllm_truss.triton.client.failures import (
     from_stream_text,
     unavailable,
 )
-from trtllm_truss.triton.client.request import EngineChunk
-from trtllm_truss.triton.client.tensors import decode_response, pack_ids, unread_bytes
+from trtllm_truss.triton.client.tensors import EngineChunk, decode_response, pack_ids, unread_bytes
 from trtllm_truss.triton.protobuf import service_pb2
 
 _parse = service_pb2.ModelStreamInferResponse.FromString

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtllm_truss.errors import TritonError
-from trtllm_truss.machine.limits import usable_cpus
-from trtllm_truss.machine.mpi import find_llm_api_launcher, find_mpirun
+from trtllm_truss.machine.describe import usable_cpus
+from trtllm_truss.machine.runtime import find_llm_api_launcher, find_mpirun
 from trtllm_truss.machine.triton import TritonInstallation
 from trtllm_truss.processes.leftovers import RUN_PREFIX
 from trtllm_truss.releases.contract import MODEL_NAME

@@ -28,7 +28,7 @@ from trtllm_truss.engines.cpu.openvino_genai.engine import Engine
 from trtllm_truss.engines.cpu.openvino_genai.model_files import find_model
 from trtllm_truss.engines.cpu.openvino_genai.parameters import EngineSettings
 from trtllm_truss.engines.cpu.openvino_genai.scheduler import Scheduler
-from trtllm_truss.guides.kept import KeptGuides
+from trtllm_truss.guides.guide import KeptGuides
 from trtllm_truss.requests import Guide
 
 PERSON = {

@@ -17,15 +17,14 @@ from trtllm_truss.engines.cpu.openvino_genai.engine import Engine
 from trtllm_truss.engines.cpu.openvino_genai.model_files import find_model
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.machine.triton import find_installation
+from trtllm_truss.machine.triton import assemble_backends, find_installation
 from trtllm_truss.releases.contract import CACHED_TOKENS
 from trtllm_truss.request_fields import Sampling
 from trtllm_truss.requests import Guide
 from trtllm_truss.triton.client.client import TritonClient
-from trtllm_truss.triton.client.request import EngineChunk, EngineRequest
-from trtllm_truss.triton.model_repository.repository import render_repository
+from trtllm_truss.triton.client.tensors import EngineChunk, EngineRequest
+from trtllm_truss.triton.model_repository import render_repository
 from trtllm_truss.triton.server.command import launcher, server_environment
-from trtllm_truss.triton.server.installation import assemble_backends
 from trtllm_truss.triton.server.process import ServerProcess
 
 

@@ -13,9 +13,13 @@ from trtllm_truss.releases.tables import rows_for
 from trtllm_truss.request_fields import Sampling
 from trtllm_truss.triton.client.client import STREAM_INFER, TritonClient
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
-from trtllm_truss.triton.client.request import EngineRequest, random_number
 from trtllm_truss.triton.client.response_stream import ResponseStream
-from trtllm_truss.triton.client.tensors import encode_request, encode_stop
+from trtllm_truss.triton.client.tensors import (
+    EngineRequest,
+    encode_request,
+    encode_stop,
+    random_number,
+)
 from trtllm_truss.triton.protobuf import service_pb2
 
 GREEDY = Sampling(top_k=1)

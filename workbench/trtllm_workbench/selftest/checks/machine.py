@@ -11,9 +11,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from trtllm_truss.machine.cuda import CompatibilityMode
 from trtllm_truss.machine.describe import Machine
-from trtllm_truss.machine.mpi import mpi_version
+from trtllm_truss.machine.gpus import CompatibilityMode
+from trtllm_truss.machine.runtime import mpi_version
 from trtllm_truss.processes.leftovers import SHARED_MEMORY
 from trtllm_workbench.selftest.bench.results import CannotRun, FellShort, Held
 

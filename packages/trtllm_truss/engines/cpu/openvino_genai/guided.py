@@ -13,8 +13,7 @@ from trtllm_truss.backends.token_model.request import GUIDE_TEXT, GenerationRequ
 from trtllm_truss.backends.token_model.responses import ResponseSender, send_empty
 from trtllm_truss.engines.cpu.openvino_genai.engine import Engine
 from trtllm_truss.guides.compiler_worker import brief
-from trtllm_truss.guides.guide import GuideFault
-from trtllm_truss.guides.kept import KeptGuides
+from trtllm_truss.guides.guide import GuideFault, KeptGuides
 from trtllm_truss.guides.validator import GuideValidator
 from trtllm_truss.requests import Guide
 
