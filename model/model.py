@@ -17,8 +17,7 @@ from starlette.responses import Response
 from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.errors import ArtifactError, StartupError
-from trtllm_truss.guard.truss_application import guard_application
-from trtllm_truss.guard.truss_watcher import replace_watcher
+from trtllm_truss.guard import guard_application, replace_watcher
 from trtllm_truss.serving.log_lines import batch_log_lines, escape_log_lines
 from trtllm_truss.serving.service import Service
 from trtllm_truss.settings.loading import read_environment
@@ -81,7 +80,7 @@ class Model:
         self._service = service
         self._routes = _import_routes().build_routes(service, defaults)
         if self._is_in_process():
-            from trtllm_truss.endpoints.in_process import InProcessPredict
+            from trtllm_truss.endpoints.routes import InProcessPredict
 
             self.predict = InProcessPredict(service, defaults)  # type: ignore
         else:

@@ -20,7 +20,7 @@ from tests.support.paths import EXAMPLE, ROOT
 from tests.support.smollm2 import write_small_smollm2
 from tests.support.truss_process import alive
 
-from trtllm_truss.endpoints.in_process import InProcessPredict
+from trtllm_truss.endpoints.routes import InProcessPredict
 from trtllm_truss.errors import EngineUnavailable
 from trtllm_truss.requests import AnswerItem, GenerationRequest, TextDelta
 from trtllm_truss.serving.service import Service

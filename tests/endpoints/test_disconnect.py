@@ -8,7 +8,7 @@ import pytest
 from starlette.types import Message
 from tests.support.virtual_time import virtually
 
-from trtllm_truss.endpoints.disconnect import Client, ClientGone
+from trtllm_truss.endpoints.endpoint import Client, ClientGone
 
 
 def leaves_after(seconds: float) -> Client:

@@ -10,8 +10,7 @@ from starlette.requests import Request
 from starlette.types import Message
 from tests.support.virtual_time import virtually
 
-from trtllm_truss.endpoints.disconnect import Client, ClientGone
-from trtllm_truss.endpoints.endpoint import EncodedAnswer
+from trtllm_truss.endpoints.endpoint import Client, ClientGone, EncodedAnswer
 from trtllm_truss.errors import QueueFull
 from trtllm_truss.protocols.predict import Events, PlainText
 from trtllm_truss.requests import AnswerItem, FinishReason, GenerationEnd, TextDelta, Usage

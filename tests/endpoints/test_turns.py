@@ -8,8 +8,7 @@ import pytest
 from starlette.types import Message
 from tests.support.virtual_time import virtually
 
-from trtllm_truss.endpoints.disconnect import ClientGone
-from trtllm_truss.endpoints.turns import LARGE_BYTES, Turns
+from trtllm_truss.endpoints.endpoint import LARGE_BYTES, ClientGone, Turns
 
 READING_S = 5.0
 

@@ -10,7 +10,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from trtllm_truss.errors import DeadlineExceeded, InvalidRequest, QueueFull
-from trtllm_truss.metrics.collector import Metrics, exposed
+from trtllm_truss.metrics import Metrics, exposed
 from trtllm_truss.requests import FinishReason
 
 PREFIX = "trtllm_truss_"

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from trtllm_truss.metrics.collector import Metrics
+from trtllm_truss.metrics import Metrics
 from trtllm_truss.requests import FinishReason
 
 

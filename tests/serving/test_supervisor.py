@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from trtllm_truss.errors import TritonError
-from trtllm_truss.inference.heartbeat import EngineHeartbeat
+from trtllm_truss.inference.admission import EngineHeartbeat
 from trtllm_truss.serving.supervisor import Supervisor
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.status import Change, ServiceStatus

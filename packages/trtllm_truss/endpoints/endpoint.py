@@ -1,24 +1,30 @@
-"""Handle one HTTP request in any protocol."""
+"""Handle one HTTP request in any protocol.
+
+A client that disconnects cancels its work, before and during the response. Before a response
+Starlette does not read the connection's events; during one it does, at the cost of a task group.
+Here one task listens for both and cancels the working one. Large bodies take turns, between which
+the event loop serves other clients.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
 import logging
 import math
 import secrets
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
-from typing import Any
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from trtllm_truss.endpoints.disconnect import Client, ClientGone
-from trtllm_truss.endpoints.turns import Turns
 from trtllm_truss.errors import InternalError, TrussError, drop_tracebacks
-from trtllm_truss.guard.bodies import REFUSAL
-from trtllm_truss.guard.cancellation import SelfCancel
+from trtllm_truss.guard import REFUSAL, SelfCancel
 from trtllm_truss.protocols.base import (
     JSON_MEDIA_TYPE,
     SSE_MEDIA_TYPE,
@@ -30,6 +36,143 @@ from trtllm_truss.protocols.base import (
 from trtllm_truss.protocols.json_body import parse_json_object
 from trtllm_truss.requests import AnswerItem, GenerationEnd
 from trtllm_truss.serving.service import Service
+
+Result = TypeVar("Result")
+
+_LISTEN_AFTER_S = 0.1
+"""Most short requests end before, and need no task that listens."""
+
+
+class ClientGone(Exception):
+    """The client closed the connection."""
+
+
+class Client:
+    """The connection of one client, whose disconnect cancels the work for it.
+
+    One task listens for all works, from a tenth of a second after the first one began to
+    `stop_listening`.
+
+    Args:
+        receive: ASGI's `receive`. The request's body must have been read.
+    """
+
+    __slots__ = ("_cancel", "_is_gone", "_listening", "_receive", "_timer")
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._timer: asyncio.TimerHandle | None = None
+        self._listening: asyncio.Task[None] | None = None
+        self._cancel: Callable[[], None] | None = None
+        self._is_gone = False
+
+    async def while_connected(self, work: Awaitable[Result]) -> Result:
+        """Await `work` in the calling task; cancel it when the client disconnects, or has before.
+
+        Raises:
+            ClientGone: the client disconnected first; `work` was cancelled and has ended.
+        """
+        cancellation = SelfCancel()
+        loop = asyncio.get_running_loop()
+        late: asyncio.Handle | None = None
+        if self._is_gone:  # cancel at the first suspension; without one the work is done
+            late = loop.call_soon(cancellation.request)
+        elif self._timer is None:
+            self._timer = loop.call_later(_LISTEN_AFTER_S, self._start_listening)
+        self._cancel = cancellation.request
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if cancellation.consume():
+                raise ClientGone from None
+            raise
+        finally:
+            self._cancel = None
+            if late is not None:
+                late.cancel()
+
+    def stop_listening(self) -> None:
+        """End the task, after the last work."""
+        if self._timer is not None:
+            self._timer.cancel()
+        listening, self._listening = self._listening, None  # else a cycle through its traceback
+        if listening is not None:
+            listening.cancel()
+
+    def _start_listening(self) -> None:
+        self._listening = asyncio.get_running_loop().create_task(self._listen())
+
+    async def _listen(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._is_gone = True
+        if self._cancel is not None:
+            self._cancel()
+
+
+LARGE_BYTES = 1 << 16
+"""Size from which bodies take turns. Smaller ones take 20 ms at most."""
+
+
+class Turns:
+    """Lets one large body be read at a time, the shortest first.
+
+    After each one as much time passes as its reading took: large bodies take half of the event
+    loop at most. A thread would not help, because the parser of JSON holds Python's lock.
+
+    Args:
+        clock: measures the reading, in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._numbers = itertools.count()
+        self._is_taken = False
+
+    @asynccontextmanager
+    async def turn(self, size_bytes: int, receive: Receive) -> AsyncIterator[None]:
+        """Wait for the turn of a body, and end it; a small one does not wait.
+
+        Args:
+            size_bytes: size of the body.
+            receive: ASGI's `receive`.
+
+        Raises:
+            ClientGone: the client disconnected first.
+        """
+        if size_bytes < LARGE_BYTES:
+            yield
+            return
+        if self._is_taken:
+            await self._wait(size_bytes, Client(receive))
+        self._is_taken = True
+        start_s = self._clock()
+        try:
+            yield
+        finally:
+            asyncio.get_running_loop().call_later(self._clock() - start_s, self._pass_on)
+
+    async def _wait(self, size_bytes: int, client: Client) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (size_bytes, next(self._numbers), turn))
+        try:
+            await client.while_connected(turn)
+        except BaseException:
+            if turn.done() and not turn.cancelled():
+                self._pass_on()
+            raise
+        finally:
+            client.stop_listening()
+
+    def _pass_on(self) -> None:
+        while self._waiting:
+            *_, turn = heapq.heappop(self._waiting)
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._is_taken = False
+
 
 KEEP_ALIVE_COMMENT = b": keep-alive\n\n"
 """A comment of server-sent events, which clients ignore."""

@@ -1,4 +1,4 @@
-"""Admission control: run, queue or reject (429)."""
+"""Admission control: run, queue or reject (429); signs of life while requests wait."""
 
 from __future__ import annotations
 
@@ -8,12 +8,92 @@ import math
 import time
 from bisect import bisect_left, insort
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from types import TracebackType
 
 from trtllm_truss.engines.capacity import Capacity
 from trtllm_truss.engines.engine import Engine
-from trtllm_truss.errors import QueueFull, TrussError
+from trtllm_truss.errors import EngineBroken, EngineUnavailable, QueueFull, TrussError
 from trtllm_truss.settings.model import Serving, Settings
+
+_FAILURES = 3
+"""Consecutive failures that count as silence."""
+
+
+class EngineHeartbeat:
+    """Tracks the requests that wait for the engine, and its last sign of life.
+
+    A request with a slow reader or an unchecked guide does not wait for the engine.
+    Written by the event loop, read by the supervisor's thread.
+
+    Attributes:
+        answered: number of complete answers.
+        broken: why the engine fails all requests from now on; None while it may answer.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.answered = 0
+        self.broken: str | None = None
+        self._clock = clock
+        self._waiting = 0
+        self._last_sign = 0.0
+        self._failures = 0
+        self._first_failure = self._last_failure = 0.0
+
+    def waiting(self) -> AbstractContextManager[object]:
+        """Mark one request as waiting; a token or a rejection is a sign of life."""
+        return self
+
+    def __enter__(self) -> None:
+        if self._waiting == 0:
+            self._last_sign = self._clock()
+        self._waiting += 1
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._waiting -= 1
+        if error is None or (
+            isinstance(error, TrussError) and not isinstance(error, EngineUnavailable)
+        ):
+            self.sign_of_life()
+
+    def sign_of_life(self) -> None:
+        """Record that the engine works."""
+        self._last_sign = self._clock()
+        self._failures = 0
+
+    def restarted(self) -> None:
+        """Forget the failures of an earlier run."""
+        self.broken = None
+        self.sign_of_life()
+
+    def request_failed(self, error: EngineUnavailable) -> None:
+        """Record that a request could not reach the engine or lost it."""
+        if isinstance(error, EngineBroken):
+            self.broken = error.message
+        self._last_failure = self._clock()
+        if self._failures == 0:
+            self._first_failure = self._last_failure
+        self._failures += 1
+
+    def request_answered(self) -> None:
+        """Record a complete answer."""
+        self.answered += 1
+
+    @property
+    def silent_for_s(self) -> float:
+        """Seconds since the last sign of life while requests wait, or of consecutive failures."""
+        failing_for_s = self._last_failure - self._first_failure
+        return max(
+            self._clock() - self._last_sign if self._waiting else 0.0,
+            failing_for_s if self._failures >= _FAILURES else 0.0,
+        )
+
 
 _TOKENS_PER_S = 2000
 """Delays the virtual deadline of a request by its tokens at this rate: short ones go first."""

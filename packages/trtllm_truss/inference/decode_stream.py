@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from trtllm_truss.errors import DeadlineExceeded
-from trtllm_truss.inference.heartbeat import EngineHeartbeat
+from trtllm_truss.inference.admission import EngineHeartbeat
 from trtllm_truss.inference.preprocessing import PreparedRequest
 from trtllm_truss.inference.reasoning import ReasoningReader, State, second_request
-from trtllm_truss.metrics.collector import RequestMetrics
+from trtllm_truss.metrics import RequestMetrics
 from trtllm_truss.requests import (
     Alternative,
     AnswerItem,

@@ -11,7 +11,7 @@ from itertools import chain, count
 from typing import TypeVar
 
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest
-from trtllm_truss.inference.admission import Admission
+from trtllm_truss.inference.admission import Admission, EngineHeartbeat
 from trtllm_truss.inference.capabilities import with_callers_field
 from trtllm_truss.inference.decode_stream import (
     AnswerReader,
@@ -19,10 +19,9 @@ from trtllm_truss.inference.decode_stream import (
     EngineReader,
     TokenReader,
 )
-from trtllm_truss.inference.heartbeat import EngineHeartbeat
 from trtllm_truss.inference.preprocessing import PreparedRequest, Preprocessor
 from trtllm_truss.inference.tokenization import prompt_field
-from trtllm_truss.metrics.collector import Metrics, RequestMetrics
+from trtllm_truss.metrics import Metrics, RequestMetrics
 from trtllm_truss.requests import (
     AnswerItem,
     FinishReason,

@@ -7,13 +7,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from trtllm_truss.inference.admission import Admission
+from trtllm_truss.inference.admission import Admission, EngineHeartbeat
 from trtllm_truss.inference.capabilities import Capabilities
 from trtllm_truss.inference.generation import Generator
-from trtllm_truss.inference.guide_gate import GuideGate, guide_check_for, kept_guides_for
-from trtllm_truss.inference.heartbeat import EngineHeartbeat
-from trtllm_truss.inference.preprocessing import Preprocessor
-from trtllm_truss.metrics.collector import Metrics
+from trtllm_truss.inference.preprocessing import (
+    GuideGate,
+    Preprocessor,
+    guide_check_for,
+    kept_guides_for,
+)
+from trtllm_truss.metrics import Metrics
 from trtllm_truss.serving.preflight import ResolvedEngine
 from trtllm_truss.serving.rendering import tokenizer_info_file
 from trtllm_truss.settings.child_environment import child_environment

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trtllm_truss.errors import EngineUnavailable, TritonError
-from trtllm_truss.inference.heartbeat import EngineHeartbeat
-from trtllm_truss.metrics.collector import Metrics, exposed
+from trtllm_truss.inference.admission import EngineHeartbeat
+from trtllm_truss.metrics import Metrics, exposed
 from trtllm_truss.processes.leftovers import sweep, temporary_folder
 from trtllm_truss.serving.memory import settle_memory
 from trtllm_truss.serving.mounted_files import MountedFiles

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from trtllm_truss.errors import TritonError
-from trtllm_truss.inference.heartbeat import EngineHeartbeat
+from trtllm_truss.inference.admission import EngineHeartbeat
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.status import ServiceStatus
 from trtllm_truss.triton.client.failures import unavailable

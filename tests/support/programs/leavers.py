@@ -30,8 +30,7 @@ from tests.support.paths import ROOT
 from tests.support.smollm2 import smollm2_tokenizer
 
 from trtllm_truss.endpoints.routes import build_routes
-from trtllm_truss.guard.truss_application import guard_application
-from trtllm_truss.guard.truss_watcher import replace_watcher
+from trtllm_truss.guard import guard_application, replace_watcher
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.tokenizer import TextTokenizer
 

@@ -10,7 +10,7 @@ from types import TracebackType
 import uvicorn
 
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.guard.bodies import BodyGuard
+from trtllm_truss.guard import BodyGuard
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.triton.server.ports import LOOPBACK
 from trtllm_workbench.cli.local_main import Guard

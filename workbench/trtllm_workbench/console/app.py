@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import httpx
 
 from trtllm_truss.errors import EngineUnavailable
-from trtllm_truss.guard.bodies import REFUSAL
+from trtllm_truss.guard import REFUSAL
 from trtllm_workbench.console.pulse import Pulse
 
 if TYPE_CHECKING:

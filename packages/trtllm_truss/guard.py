@@ -1,22 +1,62 @@
 """Bound the bodies that requests hold: each one, all together, and the time in which one arrives.
 
-Truss's server reads a whole body before it calls the model. The guard reads it first, within the
-limits, and hands the application a body that is complete. The application gets a refused one as
-empty, with the error in its scope, and answers in the format of its route.
+Truss's server reads a whole body before it calls the model. The guard, put in front of the running
+server's application, reads it first, within the limits, and hands the application a body that is
+complete. The application gets a refused one as empty, with the error in its scope, and answers in
+the format of its route.
+
+Truss's watcher for disconnects is replaced, because it keeps each request alive:
+`_install_disconnect_watcher` of Truss's `truss_server.py` (0.18.35) stores a closure over the
+request in the request's own state. Without a garbage collection this cycle keeps the body of a
+client that leaves before Truss calls the model.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import sys
+import threading
+import weakref
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trtllm_truss.errors import BodyTimeout, BodyTooLarge, InvalidRequest, Overloaded, TrussError
-from trtllm_truss.guard.cancellation import SelfCancel
 from trtllm_truss.settings.model import Serving
+
+
+class SelfCancel:
+    """Cancels the task that created it, and distinguishes that from other cancellations.
+
+    Call `consume` on a CancelledError. Costs a tenth of anyio's cancel scope per response.
+    """
+
+    __slots__ = ("_requested", "_task")
+
+    def __init__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._requested = False
+
+    def request(self) -> None:
+        """Cancel the task, from another task or callback of the same event loop."""
+        if not self._requested:
+            self._requested = True
+            self._task.cancel()
+
+    def consume(self) -> bool:
+        """Uncancel; return True if no other cancellation is pending."""
+        if not self._requested:
+            return False
+        uncancel = getattr(self._task, "uncancel", None)  # they are counted from Python 3.11 on
+        return uncancel is None or uncancel() == 0
+
 
 REFUSAL = "trtllm_truss.refusal"
 """The key in ASGI's scope of the error of a refused body."""
@@ -205,3 +245,83 @@ def _closing(send: Send) -> Send:
         await send(message)
 
     return closing_send
+
+
+_MODULE = "truss_server"
+_CLASS = "FastAPI"
+_GUARDED = "unguarded_call"
+
+logger = logging.getLogger(__name__)
+
+
+def guard_application(limits: Serving) -> None:
+    """Guard the requests of Truss's server from now on; a second call replaces the limits.
+
+    uvicorn calls the application's class, which is the only way to it from the model: Truss's
+    `truss_server.py` (0.18.35) builds one FastAPI object and keeps it in a local variable.
+    """
+    application = getattr(sys.modules.get(_MODULE), _CLASS, None)
+    if application is None:
+        logger.warning(
+            "Truss's server has no %s: serving.max_bodies_bytes and body_timeout_s do not hold",
+            _CLASS,
+        )
+        return
+    unguarded = getattr(application.__call__, _GUARDED, application.__call__)
+    guard = BodyGuard(limits)
+
+    async def call(self: object, scope: Scope, receive: Receive, send: Send) -> None:
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            await unguarded(self, scope, receive, send)
+
+        await guard.run(app, scope, receive, send)
+
+    setattr(call, _GUARDED, unguarded)
+    application.__call__ = call
+
+
+_FUNCTION = "_install_disconnect_watcher"
+_POLL_S = 1.0
+
+
+def replace_watcher() -> None:
+    """Replace the function of the running Truss server, if it has one."""
+    server = sys.modules.get(_MODULE)
+    if hasattr(server, _FUNCTION):
+        setattr(server, _FUNCTION, _install)
+
+
+def _install(request: Request) -> None:
+    request.state.watch_disconnect = _Watcher(request)
+
+
+class _Watcher:
+    """`with request.state.watch_disconnect() as gone:` sets the event when the client leaves.
+
+    Usable in any thread.
+    """
+
+    __slots__ = ("_loop", "_request")
+
+    def __init__(self, request: Request) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._request = weakref.ref(request)
+
+    @contextmanager
+    def __call__(self) -> Iterator[threading.Event]:
+        gone = threading.Event()
+        watching = asyncio.run_coroutine_threadsafe(_watch(self._request, gone), self._loop)
+        try:
+            yield gone
+        finally:
+            watching.cancel()
+
+
+async def _watch(reference: weakref.ref[Request], gone: threading.Event) -> None:
+    try:
+        while (request := reference()) is not None and not await request.is_disconnected():
+            del request
+            await asyncio.sleep(_POLL_S)
+        gone.set()
+    except Exception:
+        logger.exception("cannot watch for the client's disconnect")

@@ -1,1 +1,0 @@
-"""Metrics: `counters` over all requests; the `collector` shows them and feeds them per request."""
