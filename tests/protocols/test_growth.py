@@ -10,7 +10,7 @@ import pytest
 
 from trtllm_truss.protocols.messages.body import parse_messages
 from trtllm_truss.protocols.openai.body import parse_chat
-from trtllm_truss.protocols.openai.fields import read_tool_use
+from trtllm_truss.protocols.openai.tools import read_flat_tool_use, read_tool_use
 from trtllm_truss.protocols.responses.body import parse_response
 from trtllm_truss.protocols.tool_use import ModelFormats
 
@@ -72,9 +72,11 @@ def test_allowed_tools_are_looked_up_by_name() -> None:
     names = [Name(f"f{number}") for number in range(count)]
     tools = [{"type": "function", "name": name} for name in names]
     allowed = [{"type": "function", "name": Name(name)} for name in names]
+    choice = {"type": "allowed_tools", "tools": allowed}
     Name.comparisons = 0
-    use = read_tool_use(
-        tools, {"type": "allowed_tools", "tools": allowed}, parallel=True, flat=True
-    )
+    use, _ = read_flat_tool_use(tools, choice, parallel=True)
     assert [tool.name for tool in use.offered] == names
-    assert Name.comparisons < 10 * count
+    nested = [{"type": "function", "function": tool} for tool in tools]
+    choice = {"type": "allowed_tools", "allowed_tools": {"tools": nested}}
+    assert read_tool_use(nested, choice, parallel=True).offered == use.offered
+    assert Name.comparisons < 20 * count

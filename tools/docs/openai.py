@@ -154,12 +154,15 @@ print(response.output_text)
 - Nothing is stored: each request has the whole conversation. Append `response.output` and the
   results of functions to `input`, as agents do without a store; fields that refer to stored answers
   are refused by name.
-- Items are of type `message`, `function_call`, `function_call_output` and `reasoning`, with text.
-  Adjacent items of the assistant become one message for the chat template, and `instructions` joins
-  a system message at the beginning. Keys of items that clients echo are ignored: {echoed}.
+- Items are of type `message` and `reasoning`, and calls of functions and custom tools with their
+  outputs; content is text. Adjacent items of the assistant become one message for the chat
+  template, and `instructions` joins a system message at the beginning. Keys of items
+  that clients echo are ignored: {echoed}.
 - The answer has an item of reasoning if the model reasons, then text and calls in the order of
-  writing. Tools, forced calls and reasoning are those of `/v1/chat/completions` above; built-in and
-  custom tools are refused.
+  writing. Tools, forced calls and reasoning are those of `/v1/chat/completions` above. The model
+  knows a function in a `namespace` as `<namespace>__<name>`, and a `custom` tool as a function with
+  the text `input`; answers have the caller's names. Built-in tools, such as `web_search`, and
+  grammars of custom tools are refused by name.
 - `status` is `incomplete` where `max_output_tokens` cut the answer. A call that was cut off is
   text; in a stream, where its item has begun, the item and the response end as `incomplete`.
 - A stream has OpenAI's named events with `sequence_number`, from `response.created` to

@@ -33,7 +33,8 @@ from trtllm_truss.protocols.fields import (
 )
 from trtllm_truss.protocols.json_body import MAX_MESSAGES, MAX_TOOLS
 from trtllm_truss.protocols.openai.body import read_messages
-from trtllm_truss.protocols.openai.fields import read_response_format, read_tool_use
+from trtllm_truss.protocols.openai.fields import read_response_format
+from trtllm_truss.protocols.openai.tools import read_tool_use
 from trtllm_truss.protocols.tool_use import ANY_FORMATS, ModelFormats, ToolUse
 from trtllm_truss.request_fields import INT32_MAX, LEAST, SAMPLING
 from trtllm_truss.requests import AnswerItem, GenerationEnd, GenerationRequest, TextDelta

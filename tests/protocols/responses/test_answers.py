@@ -172,6 +172,43 @@ def test_reasoning_text_and_calls_in_events() -> None:
     assert last["output"][2]["call_id"].startswith("call_")
 
 
+def _call(name: str, arguments: Json) -> str:
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [({"input": 'a "b"\n'}, 'a "b"\n'), ({"patch": "x"}, '{"patch": "x"}')],
+    ids=["input", "another shape"],
+)
+def test_calls_of_custom_tools_and_of_namespaces(arguments: Json, text: str) -> None:
+    tools: list[Json] = [
+        {"type": "custom", "name": "patch", "format": {"type": "text"}},
+        {"type": "namespace", "name": "mail", "description": "", "tools": SENT},
+    ]
+    written = _call("patch", arguments) + _call("mail__get_weather", {"city": "Oslo"})
+    events = streamed([written[at : at + 7] for at in range(0, len(written), 7)], tools=tools)
+    assert kinds(events)[2:7] == [
+        *("output_item.added", "custom_tool_call_input.delta", "custom_tool_call_input.done"),
+        *("output_item.done", "output_item.added"),
+    ]
+    assert "".join(e["delta"] for e in events if "custom" in e["type"] and "delta" in e) == text
+    for response in (events[-1]["response"], whole(written, tools=tools)):
+        custom, namespaced = response["output"]
+        assert (custom["type"], custom["name"], custom["input"]) == (
+            *("custom_tool_call", "patch"),
+            text,
+        )
+        assert "namespace" not in custom
+        assert custom["call_id"] != namespaced["call_id"]
+        assert (namespaced["namespace"], namespaced["name"], namespaced["arguments"]) == (
+            *("mail", "get_weather"),
+            '{"city": "Oslo"}',
+        )
+        again = writer_of(input=[{"role": "user", "content": "Hi"}, *response["output"]])
+        assert again is not None
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_response_holds_what_the_model_wrote(name: str) -> None:
     for written in cases(name):

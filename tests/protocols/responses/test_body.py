@@ -117,6 +117,46 @@ def test_tools_are_nested_for_templates() -> None:
     assert call.new_parser is not None
 
 
+SPACE = {"type": "namespace", "name": "mail", "description": "Of Codex."}
+PATCH = {"type": "custom", "name": "patch", "description": "Patch.", "format": {"type": "text"}}
+
+
+def test_namespaces_and_custom_tools_are_functions_for_the_model() -> None:
+    """Source: `NamespaceTool` and `CustomTool` of OpenAI's client; Codex 0.169 sends both."""
+    space = {**SPACE, "tools": [WEATHER, TIME, PATCH]}
+    call = parsed(tools=[WEATHER, space, PATCH], client_metadata={"x-codex-window-id": "1"})
+    assert call.request.chat.tools is not None
+    functions = [tool["function"] for tool in call.request.chat.tools]
+    assert [function["name"] for function in functions] == [
+        *("weather", "mail__weather", "mail__time", "mail__patch", "patch"),
+    ]
+    assert functions[1]["description"] == "mail__*: Of Codex."
+    assert functions[2]["description"] == "Get the time."
+    assert functions[3]["parameters"] == functions[4]["parameters"]
+    assert functions[4]["parameters"]["properties"] == {"input": {"type": "string"}}
+    assert call.origins["mail__patch"] == ("patch", "mail", True)
+    assert call.echo["tools"][1:] == [space, PATCH]
+
+
+@pytest.mark.parametrize(
+    ("choice", "name"),
+    [
+        ({"type": "function", "name": "time"}, "mail__time"),
+        ({"type": "function", "name": "mail__time"}, "mail__time"),
+        ({"type": "function", "name": "weather"}, "weather"),
+        ({"type": "function", "name": "weather", "namespace": "mail"}, "mail__weather"),
+        ({"type": "custom", "name": "patch"}, "patch"),
+    ],
+)
+def test_a_choice_finds_a_tool_by_its_own_name(choice: Any, name: str) -> None:
+    space = {**SPACE, "tools": [WEATHER, TIME]}
+    for chosen in (choice, {"type": "allowed_tools", "mode": "required", "tools": [choice]}):
+        call = parsed(tools=[WEATHER, space, PATCH], tool_choice=chosen)
+        assert call.request.guide is not None
+        offered = call.request.guide.text + call.request.chat.answer_prefix
+        assert f'"{name}"' in offered
+
+
 @pytest.mark.parametrize(
     "choice",
     [NAMED, "required", {"type": "allowed_tools", "mode": "required", "tools": [NAMED]}],
@@ -166,6 +206,14 @@ def test_every_field_of_the_clients_type_is_known() -> None:
         ({"text": {"format": {"type": "xml"}}}, "text.format", 'text.format.type is "xml"'),
         ({"metadata": {"a": 1}}, "metadata", "metadata.a is 1; it must be a string"),
         ({"tools": [{"type": "web_search"}]}, "tools", 'tools.0. is {"type": "web_search"}'),
+        ({"tools": [{"type": "web_search"}]}, "tools", 'Codex does with web_search = "disabled"'),
+        ({"tools": [{"type": "mcp"}]}, "tools", "must be of type function"),
+        ({"tools": [{**PATCH, "format": {"type": "grammar"}}]}, "tools", r"0\].format is .*free"),
+        ({"tools": [{**SPACE, "tools": 5}]}, "tools", r"tools\[0\].tools is 5; it must be a list"),
+        ({"tools": [{**SPACE, "tools": [5]}]}, "tools", r"tools\[0\].tools\[0\] is 5; it must be"),
+        ({"tools": [{**SPACE, "name": ""}]}, "tools", r'tools\[0\].name is ""'),
+        ({"tools": [{**SPACE, "tools": [TIME] * 2000}] * 3}, "tools", "tools has 6000 functions"),
+        ({"tools": [PATCH, {**TIME, "name": "patch"}]}, "tools", r"tools\[1\].name is .* no other"),
         ({"tools": [{**TIME, "name": "a b"}]}, "tools", r"tools\[0\].name must be"),
         ({"tools": [TIME], "tool_choice": {"type": "mcp"}}, "tool_choice", "must be auto, none"),
         ({"tools": [TIME], "tool_choice": {**NAMED, "name": "x"}}, "tool_choice", 'not "x"'),

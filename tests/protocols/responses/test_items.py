@@ -8,6 +8,8 @@ import pytest
 from openai.types.responses import (
     EasyInputMessage,
     ParsedResponseFunctionToolCall,
+    ResponseCustomToolCallItem,
+    ResponseCustomToolCallOutput,
     ResponseFunctionToolCall,
     ResponseOutputMessage,
     ResponseReasoningItem,
@@ -90,6 +92,18 @@ def test_the_items_of_one_turn_are_one_message() -> None:
     ]
 
 
+def test_calls_keep_the_names_that_the_model_knows() -> None:
+    custom = {"type": "custom_tool_call", "call_id": "call_2", "name": "patch", "input": 'a "b"'}
+    output = {"type": "custom_tool_call_output", "call_id": "call_2", "output": "Done."}
+    items = [{"role": "user", "content": "Hi"}, {**CALL, "namespace": "mail"}, custom, output]
+    _, turn, result = read_items(items, None)
+    assert [call["function"] for call in turn["tool_calls"]] == [
+        {"name": "mail__f", "arguments": {"a": 1}},
+        {"name": "patch", "arguments": {"input": 'a "b"'}},
+    ]
+    assert result == {"role": "tool", "tool_call_id": "call_2", "content": "Done."}
+
+
 def test_reasoning_without_text_is_ignored() -> None:
     items = [{"role": "user", "content": "Hi"}, {**REASONING, "content": None}, TEXT]
     assert read_items(items, None)[1] == {"role": "assistant", "content": "Wait."}
@@ -101,6 +115,8 @@ def test_reasoning_without_text_is_ignored() -> None:
         ("message", [EasyInputMessage, Message, ResponseOutputMessage]),
         ("function_call", [ResponseFunctionToolCall, ParsedResponseFunctionToolCall]),
         ("function_call_output", [FunctionCallOutput]),
+        ("custom_tool_call", [ResponseCustomToolCallItem]),
+        ("custom_tool_call_output", [ResponseCustomToolCallOutput]),
         ("reasoning", [ResponseReasoningItem]),
     ],
 )
@@ -116,7 +132,7 @@ def test_every_key_of_the_clients_types_is_known(kind: str, types: list[Any]) ->
         ([], r"input is \[\]; it must be a text"),
         ([5], r"input\[0\] is 5; it must be an item"),
         ([{"id": "msg_1"}], r"input\[0\] refers to an item, but answers are not stored; send the"),
-        ([{"type": "item_reference", "id": "msg_1"}], "refers to an item"),
+        ([{"type": "item_reference", "id": "msg_1"}], "AI SDK does with .*store: false"),
         (
             [{"type": "web_search_call", "id": "ws_1"}],
             r'input\[0\].type is "web_search_call"; it must be one of message, function_call, ',

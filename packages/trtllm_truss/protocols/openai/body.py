@@ -35,9 +35,9 @@ from trtllm_truss.protocols.openai.fields import (
     alternatives_of_engine,
     generation_arguments,
     read_body,
-    read_tool_use,
     stream_options,
 )
+from trtllm_truss.protocols.openai.tools import read_tool_use
 from trtllm_truss.protocols.tool_use import ANY_FORMATS, ModelFormats
 from trtllm_truss.request_fields import INT32_MAX
 from trtllm_truss.requests import ChatFormat, GenerationRequest

@@ -21,6 +21,7 @@ from trtllm_truss.protocols.base import (
     sse_event,
 )
 from trtllm_truss.protocols.openai.answers import ChatShape, error_body
+from trtllm_truss.protocols.openai.tools import Origin, Origins, custom_input
 from trtllm_truss.protocols.responses.body import ResponsesCall, parse_response
 from trtllm_truss.protocols.tool_use import ModelFormats
 from trtllm_truss.requests import AnswerItem, FinishReason, GenerationEnd, Token, Usage
@@ -40,6 +41,7 @@ _CHANNELS = {
     "message": ("msg", "output_text"),
     "reasoning": ("rs", "reasoning_text"),
     "function_call": ("fc", "function_call_arguments"),
+    "custom_tool_call": ("ctc", "custom_tool_call_input"),
 }
 """The prefix of the id of an item, and the name of the events of its text, by its type."""
 
@@ -51,6 +53,7 @@ class OutputItems:
 
     Args:
         answer_id: makes the ids of items and calls unique.
+        origins: the tools behind functions.
 
     Attributes:
         items: the items that have ended.
@@ -58,11 +61,12 @@ class OutputItems:
         has_cut_call: whether a call ended without whole arguments.
     """
 
-    def __init__(self, answer_id: str) -> None:
+    def __init__(self, answer_id: str, origins: Origins) -> None:
         self.items: list[Json] = []
         self.has_reasoned = False
         self.has_cut_call = False
         self._answer_id = answer_id
+        self._origins = origins
         self._item: Json | None = None
         self._place: Json = {}
         self._texts: list[str] = []
@@ -81,9 +85,11 @@ class OutputItems:
             self.has_reasoned = True
             return [*self._continue("reasoning"), self._delta(event.text)]
         if isinstance(event, CallStarted):
-            return [*self._end(), *self._begin("function_call", event.name)]
+            return [*self._end(), *self._begin_call(event.name)]
         if isinstance(event, ArgumentsDelta):
-            return [self._delta(event.json)]
+            delta = self._delta(event.json)
+            # The input of a custom tool is a string within these arguments.
+            return [] if self._is_custom() else [delta]
         self.has_cut_call |= not event.complete
         return self._end(is_whole=event.complete)
 
@@ -100,15 +106,27 @@ class OutputItems:
             return []
         return [*self._end(), *self._begin(kind)]
 
-    def _begin(self, kind: str, name: str = "") -> list[Json]:
+    def _is_custom(self) -> bool:
+        return self._item is not None and self._item["type"] == "custom_tool_call"
+
+    def _begin_call(self, function: str) -> list[Json]:
+        origin = self._origins.get(function, Origin(function))
+        call = {"name": origin.name}
+        if origin.namespace is not None:
+            call["namespace"] = origin.namespace
+        if origin.is_custom:
+            return self._begin("custom_tool_call", {**call, "input": ""})
+        return self._begin("function_call", {**call, "arguments": ""})
+
+    def _begin(self, kind: str, call: Json | None = None) -> list[Json]:
         index = len(self.items)
         id_ = f"{self._answer_id}_{index}"
         item: Json = {"id": f"{_CHANNELS[kind][0]}_{id_}", "type": kind, "status": "in_progress"}
         self._item, self._texts, self._log_probs = item, [], []
         self._place = {"item_id": item["id"], "output_index": index}
         added: Json = {"type": "response.output_item.added", "output_index": index, "item": item}
-        if kind == "function_call":
-            item |= {"call_id": f"call_{id_}", "name": name, "arguments": ""}
+        if call is not None:
+            item |= {"call_id": f"call_{id_}", **call}
             return [added]
         if kind == "message":
             item["role"] = "assistant"
@@ -139,6 +157,11 @@ class OutputItems:
             item["arguments"] = text
             if is_whole:
                 events.append(self._event(done, arguments=text))
+        elif kind == "custom_tool_call":
+            item["input"] = text = custom_input(text)
+            if is_whole:
+                delta = f"response.{_CHANNELS[kind][1]}.delta"
+                events += [self._event(delta, delta=text), self._event(done, input=text)]
         else:
             part = self._part(kind, text)
             item["content"] = [part]
@@ -206,7 +229,7 @@ class Answer:
     """
 
     def __init__(self, call: ResponsesCall, answer_id: str, created_s: int) -> None:
-        self.output = OutputItems(answer_id)
+        self.output = OutputItems(answer_id, call.origins)
         self._call = call
         self._parser = None if call.new_parser is None else call.new_parser()
         self._fields: Json = {

@@ -32,7 +32,12 @@ from trtllm_truss.protocols.openai.fields import (
     generation_arguments,
     read_body,
     read_response_format,
-    read_tool_use,
+)
+from trtllm_truss.protocols.openai.tools import (
+    Origins,
+    custom_arguments,
+    flat_name,
+    read_flat_tool_use,
 )
 from trtllm_truss.protocols.tool_use import ANY_FORMATS, ModelFormats, NewParser
 from trtllm_truss.request_fields import INT32_MAX
@@ -99,7 +104,8 @@ def _read_item(item: Any, path: str, messages: list[Message]) -> None:
     kind = item.get("type") or ("message" if "role" in item else "item_reference")
     if kind == "item_reference":
         raise InvalidRequest(
-            f"{path} refers to an item, but answers are not stored; send the item itself.",
+            f"{path} refers to an item, but answers are not stored; send the item itself. "
+            "The AI SDK does with providerOptions: {openai: {store: false}}.",
             param="input",
         )
     if not isinstance(kind, str) or kind not in _READERS:
@@ -131,7 +137,18 @@ def _read_call(item: Item, path: str, messages: list[Message]) -> None:
         _check_unicode(arguments, f"{path}.arguments")
     elif arguments is not None and not isinstance(arguments, dict):
         raise _wrong(f"{path}.arguments", arguments, "a text that holds a JSON object")
-    function = {"name": _string(item, "name", path), "arguments": arguments}
+    _add_call(item, path, arguments, messages)
+
+
+def _read_custom_call(item: Item, path: str, messages: list[Message]) -> None:
+    _add_call(item, path, custom_arguments(_content(item, "input", path)), messages)
+
+
+def _add_call(item: Item, path: str, arguments: Any, messages: list[Message]) -> None:
+    name, namespace = _string(item, "name", path), item.get("namespace")
+    if namespace is not None:
+        namespace = _string(item, "namespace", path)
+    function = {"name": flat_name(name, namespace), "arguments": arguments}
     call = {"id": _string(item, "call_id", path), "type": "function", "function": function}
     _assistant(messages).setdefault("tool_calls", []).append(call)
 
@@ -151,8 +168,10 @@ def _read_reasoning(item: Item, path: str, messages: list[Message]) -> None:
 
 _READERS: dict[str, tuple[Callable[[Item, str, list[Message]], None], set[str]]] = {
     "message": (_read_message, {"role", "content"}),
-    "function_call": (_read_call, {"call_id", "name", "arguments"}),
+    "function_call": (_read_call, {"call_id", "name", "namespace", "arguments"}),
     "function_call_output": (_read_result, {"call_id", "name", "output"}),
+    "custom_tool_call": (_read_custom_call, {"call_id", "name", "namespace", "input"}),
+    "custom_tool_call_output": (_read_result, {"call_id", "name", "output"}),
     "reasoning": (_read_reasoning, {"content"}),
 }
 """The reader of each type of item, and the keys that it reads."""
@@ -228,8 +247,9 @@ class ResponsesFields(ChatExtensions):
     """Fields of `/v1/responses`."""
 
     input: Any = Field(
-        description="A text, or items of type `message`, `function_call`, `function_call_output` "
-        "and `reasoning`; content is text, or parts of it. `developer` means `system`."
+        description="A text, or items of type `message`, `function_call`, `function_call_output`, "
+        "`custom_tool_call`, `custom_tool_call_output` and `reasoning`; content is text, or parts "
+        "of it. `developer` means `system`."
     )
     instructions: str | None = Field(None, description="The system message before the input.")
     max_output_tokens: int | None = Field(
@@ -274,11 +294,14 @@ class ResponsesFields(ChatExtensions):
         "or in greedy decoding 1, needs a checkpoint as engine.",
     )
     tools: list[Any] | None = Field(
-        None, max_length=MAX_TOOLS, description="Functions that the model may call."
+        None,
+        max_length=MAX_TOOLS,
+        description="What the model may call: `function`; `custom`, with free text as input; and "
+        "`namespace`, whose tools the model knows as `<namespace>__<name>`.",
     )
     tool_choice: Any = Field(
         None,
-        description="`auto`, `none`, `required`, a named function, or `allowed_tools`; default: "
+        description="`auto`, `none`, `required`, a named tool, or `allowed_tools`; default: "
         "`auto`.",
     )
     parallel_tool_calls: bool = Field(
@@ -340,6 +363,7 @@ class ResponsesCall:
         log_probs: whether log probabilities are requested; not together with `new_parser`.
         chosen_is_top: report the chosen token as the likeliest one.
         new_parser: makes the parser of reasoning and tool calls; None for text.
+        origins: the tools behind the functions that the model calls.
     """
 
     request: GenerationRequest
@@ -348,6 +372,7 @@ class ResponsesCall:
     log_probs: bool
     chosen_is_top: bool
     new_parser: NewParser | None
+    origins: Origins
 
 
 def parse_response(
@@ -367,8 +392,8 @@ def parse_response(
     """
     fields = read_body(ResponsesFields, body, defaults, refused=_ALL_REFUSED, unused=_ALL_UNUSED)
     messages = read_items(fields.input, fields.instructions)
-    use = read_tool_use(
-        fields.tools, fields.tool_choice, parallel=fields.parallel_tool_calls, flat=True
+    use, origins = read_flat_tool_use(
+        fields.tools, fields.tool_choice, parallel=fields.parallel_tool_calls
     )
     alternatives = _alternatives(fields)
     log_probs = alternatives_of_engine(fields, alternatives, top_is_chosen=False)
@@ -404,6 +429,7 @@ def parse_response(
         log_probs=log_probs is not None,
         chosen_is_top=alternatives != log_probs,
         new_parser=new_parser,
+        origins=origins,
     )
 
 
@@ -436,7 +462,10 @@ def _echo(fields: ResponsesFields) -> dict[str, Any]:
         "temperature": fields.temperature,
         "top_logprobs": fields.top_logprobs or 0,
         "top_p": fields.top_p,
-        "tools": [{**_FUNCTION, **tool} for tool in fields.tools or ()],
+        "tools": [
+            {**_FUNCTION, **tool} if tool["type"] == "function" else tool
+            for tool in fields.tools or ()
+        ],
         "tool_choice": fields.tool_choice or "auto",
         "text": {
             "format": text.format or {"type": "text"},

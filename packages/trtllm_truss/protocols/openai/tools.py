@@ -1,0 +1,258 @@
+"""`tools` and `tool_choice` to a `ToolUse`.
+
+Models know functions only. A function in a namespace of Responses is offered to them as
+`<namespace>__<name>`, and a custom tool, whose input is free text, as a function with one string.
+`Origins` gives both back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.protocols.fields import check_length
+from trtllm_truss.protocols.json_body import MAX_TOOLS
+from trtllm_truss.protocols.tool_use import ToolUse, read_tool
+from trtllm_truss.validation import shown
+
+_MODES = ("auto", "required")
+_FLAT_KEYS = ("name", "description", "parameters", "strict")
+_INPUT = "input"
+"""The argument of the function that stands for a custom tool."""
+
+_INPUT_SCHEMA = {
+    "type": "object",
+    "properties": {_INPUT: {"type": "string"}},
+    "required": [_INPUT],
+    "additionalProperties": False,
+}
+
+
+class Origin(NamedTuple):
+    """The caller's tool behind a function.
+
+    Attributes:
+        name: its name, within the namespace.
+        namespace: the namespace; None for none.
+        is_custom: whether its input is free text.
+    """
+
+    name: str
+    namespace: str | None = None
+    is_custom: bool = False
+
+
+Origins = Mapping[str, Origin]
+"""The tools behind functions, by the names of these."""
+
+
+def flat_name(name: str, namespace: str | None) -> str:
+    """Return the name under which the model knows a function."""
+    return name if namespace is None else f"{namespace}__{name}"
+
+
+def custom_arguments(text: str) -> dict[str, str]:
+    """Return the arguments of the function that stands for a custom tool."""
+    return {_INPUT: text}
+
+
+def custom_input(arguments: str) -> str:
+    """Return the input of a custom tool; arguments of another shape stay as they are."""
+    try:
+        value = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+    text = value.get(_INPUT) if isinstance(value, dict) else None
+    return text if isinstance(text, str) else arguments
+
+
+def read_tool_use(tools: Sequence[Any] | None, choice: Any, *, parallel: bool) -> ToolUse:
+    """Read the functions of a chat or of predict.
+
+    Args:
+        tools: the field `tools`.
+        choice: the field `tool_choice`; None for `auto`.
+        parallel: the field `parallel_tool_calls`.
+
+    Raises:
+        InvalidRequest: a tool is not a function, or the choice is unknown or names another
+            function.
+    """
+    placed = []
+    for place, tool in enumerate(tools or ()):
+        function = tool.get("function") if isinstance(tool, Mapping) else None
+        if not isinstance(function, Mapping) or tool.get("type") != "function":
+            raise _no_function(f"tools[{place}]", tool)
+        placed.append((f"tools[{place}].function", function))
+    return _tool_use(placed, list(tools or ()), choice, "function", parallel=parallel)
+
+
+def read_flat_tool_use(
+    tools: Sequence[Any] | None, choice: Any, *, parallel: bool
+) -> tuple[ToolUse, Origins]:
+    """Read the tools of Responses, whose keys are not under `function`.
+
+    Raises:
+        InvalidRequest: as of `read_tool_use`, or two tools have one name for the model.
+    """
+    placed: list[tuple[str, Mapping[str, Any]]] = []
+    origins: dict[str, Origin] = {}
+    for path, tool, space in _placed(tools or ()):
+        kind = tool.get("type") if isinstance(tool, Mapping) else None
+        if kind not in ("function", "custom"):
+            raise _no_function(path, tool)
+        name, namespace = tool.get("name"), None if space is None else space["name"]
+        function = {key: tool[key] for key in _FLAT_KEYS if tool.get(key) is not None}
+        if kind == "custom":
+            _check_format(tool.get("format"), f"{path}.format")
+            function["parameters"] = _INPUT_SCHEMA
+        if isinstance(name, str):
+            function["name"] = flat_name(name, namespace)
+            if space is not None and tool is space["tools"][0]:
+                _describe_namespace(function, space)
+            origin = Origin(name, namespace, kind == "custom")
+            if origins.setdefault(function["name"], origin) != origin:
+                raise _wrong(f"{path}.name", name, "a name that no other tool has")
+        placed.append((path, function))
+    check_length("tools", placed, MAX_TOOLS, param="tools", unit="functions")
+    described = [{"type": "function", "function": function} for _, function in placed]
+    return _tool_use(placed, described, choice, None, origins, parallel=parallel), origins
+
+
+def _placed(tools: Sequence[Any]) -> Iterator[tuple[str, Any, Mapping[str, Any] | None]]:
+    """Yield each tool with its path and its namespace."""
+    for place, tool in enumerate(tools):
+        path = f"tools[{place}]"
+        if not isinstance(tool, Mapping) or tool.get("type") != "namespace":
+            yield path, tool, None
+            continue
+        name, members = tool.get("name"), tool.get("tools")
+        if not isinstance(name, str) or not name:
+            raise _wrong(f"{path}.name", name, "a text that is not empty")
+        if not isinstance(members, list):
+            raise _wrong(f"{path}.tools", members, "a list of functions")
+        for inner, member in enumerate(members):
+            yield f"{path}.tools[{inner}]", member, tool
+
+
+def _describe_namespace(function: dict[str, Any], space: Mapping[str, Any]) -> None:
+    """Put the description of a namespace into that of its first function."""
+    if text := space.get("description"):
+        own = function.get("description")
+        head = f"{flat_name('*', space['name'])}: {text}"
+        function["description"] = f"{head}\n\n{own}" if own else head
+
+
+def _check_format(form: Any, path: str) -> None:
+    """Refuse the format of a custom tool that the answer would not keep to."""
+    kind = form.get("type") if isinstance(form, Mapping) else form
+    if kind not in (None, "text"):
+        raise InvalidRequest(
+            f"{path} is {shown(form)}; the input of a custom tool is free text here. Leave the "
+            "format out, or describe it in the description.",
+            param="tools",
+        )
+
+
+def _tool_use(
+    placed: Sequence[tuple[str, Mapping[str, Any]]],
+    described: Sequence[Mapping[str, Any]],
+    choice: Any,
+    holder: str | None,
+    origins: Origins | None = None,
+    *,
+    parallel: bool,
+) -> ToolUse:
+    """Check functions and choose from them.
+
+    Args:
+        placed: the functions with their paths.
+        described: the functions in the form of chat templates.
+        choice: the field `tool_choice`.
+        holder: the key of a function's keys in a choice; None if it has them itself.
+        origins: the tools behind the functions.
+        parallel: the field `parallel_tool_calls`.
+    """
+    offered = {
+        function.get("name"): read_tool(function.get("name"), function.get("parameters"), path)
+        for path, function in placed
+    }
+    mode, names = _read_choice(choice, holder, origins or {})
+    unknown = [name for name in names or () if name not in offered]
+    if unknown or (mode == "required" and not offered):
+        wanted = f"name a function of tools, not {shown(unknown[0])}" if unknown else "send tools"
+        raise InvalidRequest(f"tool_choice is {shown(choice)}; {wanted}.", param="tool_choice")
+    if mode == "none" or not offered:
+        return ToolUse()
+    return ToolUse(
+        tools=described,
+        offered=tuple(t for name, t in offered.items() if names is None or name in names),
+        is_forced=mode == "required",
+        parallel=parallel,
+    )
+
+
+def _read_choice(
+    choice: Any, holder: str | None, origins: Origins
+) -> tuple[str, Collection[str] | None]:
+    """Return the mode and the names of the functions to choose from, in order; None for all."""
+    if choice is None or choice in ("auto", "none", "required"):
+        return choice or "auto", None
+    kind = choice.get("type") if isinstance(choice, Mapping) else None
+    if kind == "function" or (kind == "custom" and holder is None):
+        named = _named([choice], holder, origins)
+        if named:
+            return "required", named
+    allowed = None
+    if kind == "allowed_tools":
+        allowed = choice if holder is None else choice.get("allowed_tools")
+    if isinstance(allowed, Mapping) and allowed.get("mode", "auto") in _MODES:
+        entries = allowed.get("tools")
+        entries = entries if isinstance(entries, list) else []
+        named = _named(entries, holder, origins)
+        if named and len(named) == len(entries):
+            return allowed.get("mode", "auto"), dict.fromkeys(named)
+    raise InvalidRequest(
+        f"tool_choice is {shown(choice)}; it must be auto, none, required, a named function or "
+        "allowed_tools with a mode and functions.",
+        param="tool_choice",
+    )
+
+
+def _named(entries: Iterable[Any], holder: str | None, origins: Origins) -> list[str]:
+    """Return the names of the functions of choices, as the model knows them."""
+    flat_names: defaultdict[tuple[str, Any], set[str]] = defaultdict(set)
+    for flat, (name, namespace, _) in origins.items():
+        for key in ((name, namespace), (name, None), (flat, None)):
+            flat_names[key].add(flat)
+    names = []
+    for entry in entries:
+        function = entry.get(holder) if isinstance(entry, Mapping) and holder else entry
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            continue
+        namespace = function.get("namespace")
+        key = (function["name"], namespace if isinstance(namespace, str) else None)
+        fitting = flat_names.get(key, ())
+        names.append(next(iter(fitting)) if len(fitting) == 1 else function["name"])
+    return names
+
+
+def _no_function(path: str, tool: Any) -> InvalidRequest:
+    kind = tool.get("type") if isinstance(tool, Mapping) else None
+    if isinstance(kind, str) and kind.startswith("web_search"):
+        return InvalidRequest(
+            f"{path} is {shown(tool)}; this server searches nothing. Leave it out: Codex does with "
+            'web_search = "disabled".',
+            param="tools",
+        )
+    return InvalidRequest(
+        f"{path} is {shown(tool)}; it must be of type function, with the function's name.",
+        param="tools",
+    )
+
+
+def _wrong(path: str, value: Any, wanted: str) -> InvalidRequest:
+    return InvalidRequest(f"{path} is {shown(value)}; it must be {wanted}.", param="tools")
