@@ -13,6 +13,14 @@ from tests.support.paths import ROOT
 
 from trtllm_truss.builder.commands import BuildFlag, FixedFlag
 from trtllm_truss.builder.families import FAMILIES, Family
+from trtllm_truss.engines.checkpoint.architectures import Architecture, Unserved
+from trtllm_truss.engines.checkpoint.weight_format import Method, UnreadMethod
+from trtllm_truss.engines.number_formats import (
+    MINIMUM_CAPABILITY,
+    QUANTIZATIONS,
+    Format,
+    KnownQuantization,
+)
 from trtllm_truss.engines.versions import IMAGES, Image, MinimumDriver
 from trtllm_truss.releases.contract import Tensor
 from trtllm_truss.releases.facts import Fact, holds
@@ -22,6 +30,15 @@ from trtllm_truss.settings.llm_args import LLM_ARGUMENTS, Argument
 from trtllm_truss.settings.llm_runtime_keys import RuntimeKey
 from trtllm_truss.settings.runtime_parameters import Parameter
 
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WithoutImage:
+    """A release that facts are known of."""
+
+    name: str
+    source: str
+
+
 TABLES: dict[str, Callable[..., Any]] = {
     "contract.inputs": Tensor,
     "contract.outputs": Tensor,
@@ -30,6 +47,18 @@ TABLES: dict[str, Callable[..., Any]] = {
     "contract.own_outputs": Tensor,
     "images.images": Image,
     "images.drivers": MinimumDriver,
+    "images.without_image": WithoutImage,
+    "images.gpus": Fact,
+    "architectures.architectures": Architecture,
+    "architectures.unserved": Unserved,
+    "architectures.without_chunks": Fact,
+    "architectures.without_reuse": Fact,
+    "architectures.chunked_latents": Fact,
+    "number_formats.formats": Format,
+    "number_formats.quantizations": KnownQuantization,
+    "number_formats.weight_formats": Method,
+    "number_formats.unread_weights": UnreadMethod,
+    "llm_arguments.decoding_types": Argument,
     "parameters.model_fields": Parameter,
     "parameters.parameters": Parameter,
     "parameters.parameters_left_out": Parameter,
@@ -45,9 +74,9 @@ TABLES: dict[str, Callable[..., Any]] = {
 """The type of the rows of every section."""
 KEYS = {"images.images": "tag", "images.drivers": "cuda", "builds.flags": "setting"}
 """The column of the names, where it is not `name`."""
-UNPUBLISHED = {(1, 3), (1, 4)}
-"""Releases without an image that facts are known of."""
-PUBLISHED = {release(image.tensorrt_llm)[:2] for image in IMAGES} | {(0, 6)}
+KNOWN = {release(image.tensorrt_llm)[:2] for image in IMAGES} | {
+    release(name) for name in read_file("images")["without_image"]
+}
 
 each_table = pytest.mark.parametrize("table", TABLES)
 
@@ -82,7 +111,7 @@ def test_ranges_are_of_known_releases_and_do_not_overlap(table: str) -> None:
         columns = {field.name: getattr(row, field.name) for field in dataclasses.fields(row)}
         for name, value in columns.items():
             if name.endswith(("since", "until")) and value:
-                assert value[:2] in PUBLISHED | UNPUBLISHED, row
+                assert value[:2] in KNOWN, row
         if "since" in columns:
             name = columns[KEYS.get(table, "name")]
             by_name.setdefault(name, []).append((row.since, columns.get("until")))
@@ -119,8 +148,17 @@ def test_facts_hold_in_their_releases(
     assert not holds(name, None, unknown=False)
 
 
+def test_quantizations_have_known_formats() -> None:
+    named = {row.format for row in QUANTIZATIONS.values() if row.format}
+    assert named == MINIMUM_CAPABILITY.keys()
+    algorithms = {row.algorithm for row in rows_of("number_formats.weight_formats")}
+    assert algorithms - {None} <= QUANTIZATIONS.keys()
+
+
 def test_every_fact_is_asked_for() -> None:
     code = "".join(
-        path.read_text(encoding="utf-8") for path in (ROOT / "packages/trtllm_truss").rglob("*.py")
+        path.read_text(encoding="utf-8")
+        for folder in ("packages", "workbench")
+        for path in (ROOT / folder).rglob("*.py")
     )
     assert [name for name in read_file("facts")["facts"] if f'"{name}"' not in code] == []

@@ -85,6 +85,11 @@ def test_null_is_not_set() -> None:
             "speculative_config.decoding_type",
             'is "Medusa"; it must be one of MTP, Eagle3',
         ),
+        (
+            {"speculative_config": {"decoding_type": ["MTP"]}},
+            "speculative_config.decoding_type",
+            '["MTP"]; it must be one of',
+        ),
         ({"speculative_config": {"max_draft_len": 3}}, "speculative_config.decoding_type", "null"),
         (
             {"speculative_config": {"decoding_type": "Eagle3", "speculative_model": "org/draft"}},
@@ -122,6 +127,12 @@ def test_refused_values(values: Any, param: str, words: str) -> None:
         ("max_stats_len", 9, "1.1.0", "1.2 and later"),
         ("custom_tokenizer", "x", "1.1.0", "1.2 and later"),
         ("fail_fast_on_attention_window_too_large", True, "1.3.0", "before 1.3"),
+        (
+            "speculative_config",
+            {"decoding_type": "PARD"},
+            "1.2.1",
+            "decoding_type is PARD, a kind of TensorRT-LLM 1.3 and later, not of 1.2.1",
+        ),
     ],
 )
 def test_arguments_of_other_releases(name: str, value: Any, version: str, words: str) -> None:

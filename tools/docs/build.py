@@ -6,9 +6,10 @@ from collections.abc import Collection
 
 from tools.docs.lmi_options import LMI_OPTIONS
 
-from trtllm_truss.builder.commands import BUILD_FLAGS, NEWEST, OLDEST, BuildFlag
+from trtllm_truss.builder.commands import BUILD_FLAGS, BuildFlag
 from trtllm_truss.builder.families import FAMILIES, Family
 from trtllm_truss.engines.versions import PINNED_VERSION
+from trtllm_truss.releases.facts import FACTS
 from trtllm_truss.releases.versions import Release, release
 
 
@@ -43,8 +44,9 @@ def _flags() -> str:
 
 
 def _versions(row: BuildFlag) -> str:
-    since = "" if row.since == OLDEST else f"from {_dotted(row.since)} "
-    until = "" if row.until == NEWEST else f"before {_dotted(row.until)}"
+    builds = FACTS["builds_engines"]
+    since = "" if row.since == builds.since else f"from {_dotted(row.since)} "
+    until = "" if row.until == builds.until else f"before {_dotted(row.until)}"
     then = f"; then {row.afterwards}" if row.afterwards else ""
     return (since + until).strip() + then or "all"
 

@@ -6,8 +6,9 @@ from collections import defaultdict
 
 from tools.docs.tables import table
 
-from trtllm_truss.engines.checkpoint.architectures import ARCHITECTURES, OTHER_BACKENDS
-from trtllm_truss.releases.versions import Release
+from trtllm_truss.engines.checkpoint.architectures import ARCHITECTURES, UNSERVED
+from trtllm_truss.releases.facts import FACTS
+from trtllm_truss.releases.versions import dotted
 from trtllm_truss.settings.llm_args import LLM_ARGUMENTS, Argument
 from trtllm_truss.settings.llm_runtime_keys import RUNTIME_KEYS, RuntimeKey
 
@@ -52,9 +53,9 @@ def _arguments() -> str:
 
 
 def _name(row: Argument) -> str:
-    if row.since > (1, 0):
-        return f"`{row.name}` (from {_dotted(row.since)})"
-    return f"`{row.name}`" if row.until is None else f"`{row.name}` (before {_dotted(row.until)})"
+    if row.since > FACTS["serves_checkpoints"].since:
+        return f"`{row.name}` (from {dotted(row.since)})"
+    return f"`{row.name}`" if row.until is None else f"`{row.name}` (before {dotted(row.until)})"
 
 
 def _refused_arguments() -> str:
@@ -74,12 +75,8 @@ def _architectures() -> str:
     names: dict[str, list[str]] = defaultdict(list)
     for name, row in ARCHITECTURES.items():
         blackwell = " (Blackwell)" if row.minimum_capability else ""
-        names[f"{_dotted(row.since)} on"].append(f"`{name}`{blackwell}")
-    for name, reason in OTHER_BACKENDS.items():
+        names[f"{dotted(row.since)} on"].append(f"`{name}`{blackwell}")
+    for name, reason in UNSERVED.items():
         names[f"not: {reason}"].append(f"`{name}`")
     rows = [[since, ", ".join(listed)] for since, listed in names.items()]
     return table(["TensorRT-LLM", "first of `architectures`"], rows)
-
-
-def _dotted(release: Release) -> str:
-    return ".".join(map(str, release))

@@ -8,8 +8,6 @@ from trtllm_truss.builder.commands import (
     BUILD_FLAGS,
     CPU_ARCHITECTURES,
     CPU_BLOCK,
-    NEWEST,
-    OLDEST,
     PAGED_CONTEXT_USERS,
     cpu_quantizations,
     wants_paged_context,
@@ -18,8 +16,10 @@ from trtllm_truss.builder.families import FAMILIES, Family, Target, find_family
 from trtllm_truss.engines.gpus import ComputeCapability
 from trtllm_truss.engines.model_config import Checkpoint
 from trtllm_truss.engines.number_formats import MINIMUM_CAPABILITY
+from trtllm_truss.engines.versions import IMAGES
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.releases.facts import holds
+from trtllm_truss.releases.facts import FACTS, holds
+from trtllm_truss.releases.versions import dotted
 from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.quantization import Awq
@@ -176,10 +176,12 @@ def validate_gpu_build(
     Raises:
         SettingsError: the build is invalid; the message lists every problem.
     """
-    if not OLDEST <= target.release < NEWEST:
+    if not holds("builds_engines", target.version):
+        tags = [image.tag for image in IMAGES if holds("builds_engines", image.tensorrt_llm)]
         raise SettingsError(
-            f"TensorRT-LLM {target.version} cannot build engines: images before 24.04 have no "
-            "builder, and 1.3 removed it. Use an image from 24.04 to 26.07."
+            f"TensorRT-LLM {target.version} cannot build engines: images before {tags[0]} have no "
+            f"builder, and {dotted(FACTS['builds_engines'].until or ())} removed it. Use an image "
+            f"from {tags[0]} to {tags[-1]}."
         )
     family = find_family(checkpoint.architecture)
     if family is None:

@@ -115,13 +115,6 @@ def cpu_quantizations() -> tuple[str, ...]:
     return tuple(method for method in _WEIGHTS if method)
 
 
-OLDEST: Release = (0, 9)
-"""Earlier images lack TensorRT-LLM's Python package: they serve engines but cannot build."""
-
-NEWEST: Release = (1, 3)
-"""The first release without ``trtllm-build``."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildFlag:
     """One flag of ``trtllm-build``; `releases/builds.toml` explains the columns."""

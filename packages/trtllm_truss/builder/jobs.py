@@ -20,7 +20,6 @@ from trtllm_truss.builder.commands import (
 from trtllm_truss.builder.families import Family, Target, find_family
 from trtllm_truss.builder.plan import Plan, plan_build
 from trtllm_truss.builder.sources import CheckpointSource, Workspace, builds_folder, find_checkpoint
-from trtllm_truss.engines.capacity import BITS as CACHE_BITS
 from trtllm_truss.engines.capacity import (
     CacheKnobs,
     CacheShape,
@@ -30,12 +29,12 @@ from trtllm_truss.engines.capacity import (
 )
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.model_config import Checkpoint
+from trtllm_truss.engines.number_formats import bits, cache_bits
 from trtllm_truss.errors import BuildError, SettingsError
 from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.quantization import Awq
 
-_BITS = {"float32": 32.0, "float16": 16.0, "bfloat16": 16.0}
 _QUANTIZED_BITS = {
     **dict.fromkeys(("smoothquant", "fp8", "int8_weight_only"), 8.0),
     **dict.fromkeys(("awq", "int4_weight_only"), 4.0),
@@ -92,13 +91,13 @@ def estimate_build(
     """Estimate a build that `plan_build` accepts, to within a few percent."""
     ranks = settings.world_size
     tables, matrices = _parameters(checkpoint, family)
-    dtype_bits = _BITS[resolved_dtype(build, checkpoint)]
+    dtype_bits = bits(resolved_dtype(build, checkpoint))
     engine = math.ceil((tables * dtype_bits + matrices * _matrix_bits(build, dtype_bits)) / 8)
     rank = math.ceil(engine / ranks)
     free = None if target.memory_bytes is None else max(0, target.memory_bytes - rank)
     knobs = CacheKnobs.from_runtime(settings.runtime)
     return Estimate(
-        checkpoint_bytes=math.ceil((tables + matrices) * _BITS.get(checkpoint.dtype, 16.0) / 8),
+        checkpoint_bytes=math.ceil((tables + matrices) * bits(checkpoint.dtype) / 8),
         engine_bytes=engine,
         rank_bytes=rank,
         gpu_bytes=target.memory_bytes,
@@ -113,9 +112,11 @@ def estimate_cpu_build(build: Build, checkpoint: Checkpoint, family: Family) -> 
     tables, matrices = _parameters(checkpoint, family)
     method = build.quantization.method if build.quantization else None
     scale = _SCALE_BITS / CPU_BLOCK
-    bits = 16 if method is None else _QUANTIZED_BITS[method] + scale
-    engine = math.ceil((tables * (16 if method is None else 8 + scale) + matrices * bits) / 8)
-    download = math.ceil((tables + matrices) * _BITS.get(checkpoint.dtype, 16.0) / 8)
+    matrix_bits = 16 if method is None else _QUANTIZED_BITS[method] + scale
+    engine = math.ceil(
+        (tables * (16 if method is None else 8 + scale) + matrices * matrix_bits) / 8
+    )
+    download = math.ceil((tables + matrices) * bits(checkpoint.dtype) / 8)
     return Estimate(download, engine, engine, None, None)
 
 
@@ -134,7 +135,7 @@ def expected_cache(
     return CacheShape(
         numbers=keys_and_values(kv_heads, settings.tensor_parallelism, checkpoint.head_size),
         pipeline=settings.pipeline_parallelism,
-        bits=CACHE_BITS.get(cache) or CACHE_BITS.get(resolved_dtype(build, checkpoint), 16),
+        bits=cache_bits(cache, resolved_dtype(build, checkpoint)),
         block_tokens=int(str(values.get(_BLOCK) or row.default(target.release))),
         sequence_tokens=build.sequence_tokens or checkpoint.positions or _UNKNOWN_CONTEXT,
     )

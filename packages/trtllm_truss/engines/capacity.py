@@ -22,10 +22,6 @@ DEFAULT_FREE_FRACTION = 0.9
 _FRACTION = "kv_cache_free_gpu_mem_fraction"
 _TOKENS = "max_tokens_in_paged_kv_cache"
 _GB = 10**9
-BITS = {
-    **{"float32": 32, "float16": 16, "bfloat16": 16, "INT8": 8, "FP8": 8},
-    "NVFP4": 4.5,  # one scale of 8 bits for 16 numbers
-}
 _WASTEFUL = 0.5  # warn about a limit below this share of the possible tokens
 
 

@@ -19,8 +19,8 @@ from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.gpus import ComputeCapability, Gpu
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.number_formats import (
-    KNOWN_QUANTIZATIONS,
     MINIMUM_CAPABILITY,
+    QUANTIZATIONS,
     Quantization,
     number_formats,
 )
@@ -254,7 +254,7 @@ def _unknown_quantization(quantization: Quantization) -> Iterator[Diagnostic]:
     unknown = [
         name
         for name in (quantization.algorithm, quantization.kv_cache)
-        if name is not None and name not in KNOWN_QUANTIZATIONS
+        if name is not None and name not in QUANTIZATIONS
     ]
     if unknown:
         yield warning(

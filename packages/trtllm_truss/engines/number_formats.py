@@ -1,40 +1,41 @@
-"""Number formats of weights, activations and KV cache, and the GPUs that have them.
-
-Sources: ``tensorrt_llm/quantization/mode.py`` (names) and the hardware support matrix in the
-documentation of NVIDIA/TensorRT-LLM.
-"""
+"""Number formats of weights, activations and KV cache, and the GPUs that have them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from trtllm_truss.engines.gpus import ComputeCapability
+from trtllm_truss.releases.tables import read_table
 
-MINIMUM_CAPABILITY: dict[str, ComputeCapability] = {
-    "BF16": (8, 0),
-    "FP8": (8, 9),
-    "block-scaled FP8": (9, 0),
-    "MXFP4": (9, 0),
-    "MXFP8": (10, 0),
-    "FP4": (10, 0),
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """A format that not all GPUs have; `releases/number_formats.toml` explains the columns."""
+
+    name: str
+    minimum_capability: ComputeCapability
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownQuantization:
+    """A type or quantization by TensorRT-LLM's name; the same file explains the columns."""
+
+    name: str
+    format: str = ""
+    cache_bits: float = 0
+    source: str
+
+
+MINIMUM_CAPABILITY = {
+    row.name: row.minimum_capability for row in read_table("number_formats", "formats", Format)
 }
 """The first compute capability with a format; formats of all GPUs are left out."""
 
-_FORMATS = {
-    "bfloat16": "BF16",
-    **dict.fromkeys(("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "W4A8_AWQ"), "FP8"),
-    "FP8_BLOCK_SCALES": "block-scaled FP8",
-    **{"W4A16_MXFP4": "MXFP4", "MXFP8": "MXFP8"},
-    **dict.fromkeys(("NVFP4", "W4A8_NVFP4_FP8", "W4A8_MXFP4_FP8", "W4A8_MXFP4_MXFP8"), "FP4"),
+QUANTIZATIONS = {
+    row.name: row for row in read_table("number_formats", "quantizations", KnownQuantization)
 }
-
-KNOWN_QUANTIZATIONS = frozenset(_FORMATS) | {
-    *("INT8", "INT4", "W8A16", "W4A16", "W4A16_AWQ", "W8A16_GPTQ", "W4A16_GPTQ"),
-    *("W8A8_SQ_PER_CHANNEL", "W8A8_SQ_PER_TENSOR_PLUGIN", "W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN"),
-    *("W8A8_SQ_PER_CHANNEL_PER_TENSOR_PLUGIN", "W8A8_SQ_PER_TENSOR_PER_TOKEN_PLUGIN"),
-    *("W4A8_QSERVE_PER_GROUP", "W4A8_QSERVE_PER_CHANNEL", "MIXED_PRECISION"),
-}
-"""Names of weight and KV-cache quantizations."""
+_UNKNOWN_BITS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,4 +57,17 @@ class Quantization:
 def number_formats(quantization: Quantization) -> tuple[str, ...]:
     """Return the keys of `MINIMUM_CAPABILITY` for an engine, each once."""
     names = (quantization.dtype, quantization.algorithm or "", quantization.kv_cache or "")
-    return tuple(dict.fromkeys(_FORMATS[name] for name in names if name in _FORMATS))
+    formats = (QUANTIZATIONS[name].format for name in names if name in QUANTIZATIONS)
+    return tuple(dict.fromkeys(filter(None, formats)))
+
+
+def bits(dtype: str) -> float:
+    """Return the bits of a number of a type; 16 for an unknown one."""
+    known = QUANTIZATIONS.get(dtype)
+    return known.cache_bits if known is not None and known.cache_bits else _UNKNOWN_BITS
+
+
+def cache_bits(kv_cache: str | None, dtype: str) -> float:
+    """Return the bits of a number in a KV cache, which is of `dtype` unless it is quantized."""
+    known = QUANTIZATIONS.get(kv_cache or "")
+    return known.cache_bits if known is not None and known.cache_bits else bits(dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from trtllm_truss.releases.facts import holds
 from trtllm_truss.releases.tables import read_table
 from trtllm_truss.releases.versions import Release, release
 
@@ -54,6 +55,10 @@ class Image:
         `machine.runtime` finds the environment for the processes that need TensorRT-LLM.
         """
         return SYSTEM_PYTHON
+
+    @property
+    def loads_engines(self) -> bool:
+        return holds("serves_engines", self.tensorrt_llm) and not self.foreign_tensorrt
 
     @property
     def documented(self) -> bool:
@@ -107,7 +112,7 @@ def minimum_driver(cuda: str) -> Release | None:
 
 
 def image_for(version: str) -> ImageChoice:
-    """Choose the newest image with exactly this TensorRT-LLM version, or else the nearest.
+    """Choose the newest image with exactly an engine's TensorRT-LLM version, or else the nearest.
 
     Of the images of one release, only those with its own TensorRT count.
 
@@ -115,7 +120,7 @@ def image_for(version: str) -> ImageChoice:
     newest one below, then the oldest of all.
     """
     wanted = release(version)
-    images = [image for image in IMAGES if not image.foreign_tensorrt]
+    images = [image for image in IMAGES if image.loads_engines]
     exact = [image for image in images if image.tensorrt_llm == version]
     same = [image for image in images if release(image.tensorrt_llm) == wanted]
     below = [image for image in images if release(image.tensorrt_llm) < wanted]

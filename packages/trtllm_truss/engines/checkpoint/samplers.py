@@ -8,13 +8,9 @@ NVIDIA/TensorRT-LLM:
   ``enable_trtllm_sampler``; else ``TorchSampler._process_requests`` of
   ``tensorrt_llm/_torch/pyexecutor/sampler.py`` takes the likeliest token, unless
   ``enable_mixed_sampler`` is set (pull request 6451).
-- 1.1 and 1.2: the release notes of 1.1 and ``SamplerType`` in ``llmapi/llm_args.py`` of 1.2.1:
-  ``auto`` is the C++ sampler in 1.1, and in 1.2 only with beams.
 - With speculation: ``docs/source/features/feature-combination-matrix.md`` of 1.2.1: modes of one
   model bring a sampler of their own; NGram and DraftTarget need the PyTorch one.
-- 1.3: pull requests 16485 (penalties, July 2026), 16052 (bad words, July 2026), 17172 (seeds,
-  August 2026); 18232 (August 2026) removes the C++ sampler. The pre-release is concluded from these
-  dates.
+- The other releases: the facts about samplers in ``releases/facts.toml``.
 """
 
 from __future__ import annotations
@@ -23,13 +19,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from trtllm_truss.releases.facts import holds
-from trtllm_truss.releases.versions import Release, exact_release
 
 CPP_SAMPLER = "TRTLLMSampler"
 
-_NAMED: Release = (1, 1)
-_AUTO_IS_CPP_UNTIL: Release = (1, 2)
-_AUTO_IS_CPP_WITH_BEAMS_UNTIL: Release = (1, 3)
 _SPECULATION = "speculative_config"
 _NAME = "sampler_type"
 _CPP_OF_1_0, _MIXED_OF_1_0 = "enable_trtllm_sampler", "enable_mixed_sampler"
@@ -43,7 +35,7 @@ def sampler_arguments(version: str | None, arguments: Mapping[str, Any]) -> dict
     if version is None:
         return {}
     speculates = bool(arguments.get(_SPECULATION))
-    if exact_release(version) < _NAMED:
+    if not holds("samplers_have_names", version):
         return {_MIXED_OF_1_0 if speculates else _CPP_OF_1_0: True}
     if not holds("torch_sampler_has_penalties", version) and not speculates:
         return {_NAME: CPP_SAMPLER}
@@ -57,14 +49,13 @@ def is_cpp_sampler(arguments: Mapping[str, Any], version: str | None = None) -> 
     if version is None or arguments.get(_NAME, "auto") != "auto" or arguments.get(_SPECULATION):
         return False
     beams = (arguments.get("max_beam_width") or 1) > 1
-    until = _AUTO_IS_CPP_WITH_BEAMS_UNTIL if beams else _AUTO_IS_CPP_UNTIL
-    return _NAMED <= exact_release(version) < until
+    return holds("auto_sampler_of_beams_is_cpp" if beams else "auto_sampler_is_cpp", version)
 
 
 def samples(version: str, arguments: Mapping[str, Any]) -> bool:
     """Return False if every request gets the likeliest token, whatever it asks for."""
     chosen = arguments.get(_CPP_OF_1_0) or arguments.get(_MIXED_OF_1_0)
-    return exact_release(version) >= _NAMED or bool(chosen)
+    return holds("samplers_have_names", version) or bool(chosen)
 
 
 def honours_penalties(version: str, arguments: Mapping[str, Any]) -> bool:

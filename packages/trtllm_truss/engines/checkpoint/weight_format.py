@@ -1,9 +1,4 @@
-"""The number format of a checkpoint's weights, by ``config.json`` and ``hf_quant_config.json``.
-
-Source: ``tensorrt_llm/_torch/model_config.py`` in NVIDIA/TensorRT-LLM. A method without a branch
-there is loaded as if the weights were not quantized: the start fails at a tensor's shape, or the
-answers are noise.
-"""
+"""The number format of a checkpoint's weights, by ``config.json`` and ``hf_quant_config.json``."""
 
 from __future__ import annotations
 
@@ -13,17 +8,40 @@ from typing import Any
 
 from trtllm_truss.engines.model_config import Checkpoint
 from trtllm_truss.engines.number_formats import Quantization
+from trtllm_truss.releases.facts import FACTS
+from trtllm_truss.releases.tables import read_table
 from trtllm_truss.releases.versions import Release
 
 QUANTIZATION_FILE = "hf_quant_config.json"
 """ModelOpt's description of quantized weights, beside a checkpoint's ``config.json``."""
 
-_FIRST: Release = (1, 0)
-_LATE: Release = (1, 3)
-_FP8_BLOCK = [128, 128]
-_MODELOPT = "ModelOpt"
 _MAX_NAME = 128
-_NAMES = {"awq": "AutoAWQ", "gptq": "AutoGPTQ", "bitsandbytes": "bitsandbytes"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """A method that TensorRT-LLM reads; `releases/number_formats.toml` explains the columns."""
+
+    name: str
+    title: str
+    algorithm: str | None = None
+    described: bool = False
+    block: tuple[int, ...] = ()
+    since: Release
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadMethod:
+    """A method that it does not read."""
+
+    name: str
+    title: str
+    source: str
+
+
+_METHODS = {row.name: row for row in read_table("number_formats", "weight_formats", Method)}
+_UNREAD = {row.name: row for row in read_table("number_formats", "unread_weights", UnreadMethod)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +56,7 @@ class WeightFormat:
 
     quantization: Quantization
     name: str = ""
-    since: Release | None = _FIRST
+    since: Release | None = FACTS["serves_checkpoints"].since
 
 
 def weight_format(checkpoint: Checkpoint, described: object = None) -> WeightFormat:
@@ -49,44 +67,34 @@ def weight_format(checkpoint: Checkpoint, described: object = None) -> WeightFor
         described: the parsed `QUANTIZATION_FILE`, if there is one; it wins.
     """
     section = checkpoint.quantization
-    method = (_text(section.get("quant_method")) or "").lower()
     if isinstance(described, Mapping):
         inner = described.get("quantization")
-        return _modelopt(checkpoint, inner if isinstance(inner, Mapping) else described, _FIRST)
+        section = inner if isinstance(inner, Mapping) else described
+        return _known(checkpoint, section, _METHODS[QUANTIZATION_FILE])
     if not section:
         return WeightFormat(Quantization(checkpoint.dtype))
-    if method == "modelopt":
-        return _modelopt(checkpoint, section, _LATE)
-    if method == "fp8":
-        if section.get("weight_block_size") == _FP8_BLOCK:
-            return _known(checkpoint, "FP8_BLOCK_SCALES", "FP8 in blocks of 128×128", _FIRST)
-        return _unknown(checkpoint, "FP8 without blocks of 128×128 (quant_method fp8)")
-    if method == "mxfp4":
-        return _known(checkpoint, "W4A16_MXFP4", "MXFP4", (1, 1))
-    if method in ("mxfp8", "nvfp4"):
-        return _known(checkpoint, method.upper(), method.upper(), _LATE)
-    if method == "compressed-tensors":
-        return _known(checkpoint, None, method, _LATE)
-    name = _NAMES.get(method, f"quant_method {method or 'unnamed'}")
-    return _unknown(checkpoint, name if method not in _NAMES else f"{name} (quant_method {method})")
-
-
-def _modelopt(checkpoint: Checkpoint, section: Mapping[str, Any], since: Release) -> WeightFormat:
-    algorithm = _text(section.get("quant_algo"))
-    cache = _text(section.get("kv_cache_quant_algo"))
-    return WeightFormat(
-        Quantization(checkpoint.dtype, algorithm, cache), f"{_MODELOPT} {algorithm or ''}", since
-    )
-
-
-def _known(
-    checkpoint: Checkpoint, algorithm: str | None, name: str, since: Release
-) -> WeightFormat:
-    return WeightFormat(Quantization(checkpoint.dtype, algorithm), name, since)
-
-
-def _unknown(checkpoint: Checkpoint, name: str) -> WeightFormat:
+    method = (_text(section.get("quant_method")) or "").lower()
+    known = _METHODS.get(method)
+    if known is not None and _is_read(section, known):
+        return _known(checkpoint, section, known)
+    name = f"quant_method {method or 'unnamed'}"
+    if unread := _UNREAD.get(method):
+        name = f"{unread.title} ({name})"
     return WeightFormat(Quantization(checkpoint.dtype), name, None)
+
+
+def _is_read(section: Mapping[str, Any], method: Method) -> bool:
+    return not method.block or section.get("weight_block_size") == list(method.block)
+
+
+def _known(checkpoint: Checkpoint, section: Mapping[str, Any], method: Method) -> WeightFormat:
+    quantization, name = Quantization(checkpoint.dtype, method.algorithm), method.title
+    if method.described:
+        algorithm = _text(section.get("quant_algo"))
+        cache = _text(section.get("kv_cache_quant_algo"))
+        quantization = Quantization(checkpoint.dtype, algorithm, cache)
+        name = f"{method.title} {algorithm or ''}"
+    return WeightFormat(quantization, name, method.since)
 
 
 def _text(value: object) -> str | None:

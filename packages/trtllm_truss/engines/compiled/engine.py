@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from trtllm_truss.engines.accelerators import find_capability, parse_accelerator
 from trtllm_truss.engines.adapter import Adapter
 from trtllm_truss.engines.base_image import BaseImage, given_image, known_image
-from trtllm_truss.engines.capacity import BITS, CacheShape, keys_and_values
+from trtllm_truss.engines.capacity import CacheShape, keys_and_values
 from trtllm_truss.engines.compiled.checks import check_compiled
 from trtllm_truss.engines.compiled.config_schemas import parse_config
 from trtllm_truss.engines.compiled.rank_files import (
@@ -37,7 +37,7 @@ from trtllm_truss.engines.json_files import (
     refuse_empty,
 )
 from trtllm_truss.engines.manifest import MANIFEST_FILE, Manifest
-from trtllm_truss.engines.number_formats import Quantization
+from trtllm_truss.engines.number_formats import Quantization, cache_bits
 from trtllm_truss.engines.versions import image_for
 from trtllm_truss.errors import ArtifactError, SettingsError
 from trtllm_truss.releases.contract import REUSED_BLOCKS, CacheReport
@@ -326,7 +326,7 @@ def cache_shape(config: EngineConfig) -> CacheShape:
             config.shape.kv_heads, split.tensor * split.context, config.shape.head_size
         ),
         pipeline=split.pipeline,
-        bits=BITS.get(quantization.kv_cache or "") or BITS.get(quantization.dtype, 16),
+        bits=cache_bits(quantization.kv_cache, quantization.dtype),
         block_tokens=config.plugins.tokens_per_block,
         sequence_tokens=config.limits.max_sequence_tokens,
         shorten="build the engine with a shorter max_seq_len or a quantized KV cache",

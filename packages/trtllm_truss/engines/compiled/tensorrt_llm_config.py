@@ -16,9 +16,8 @@ from pydantic import Field, model_validator
 
 from trtllm_truss.engines.json_files import INT32_MAX, JsonObject, PluginFlag, Size
 from trtllm_truss.engines.number_formats import Quantization
-from trtllm_truss.releases.versions import release
+from trtllm_truss.releases.facts import holds
 
-_PACKED_PROMPTS_SINCE = (0, 11)
 _OLD_TOKENS_PER_BLOCK = 64
 
 
@@ -169,7 +168,7 @@ class EngineConfig:
     @property
     def _one_step_prompts(self) -> bool:
         return (
-            release(self.assumed_version) >= _PACKED_PROMPTS_SINCE
+            holds("packed_prompts", self.assumed_version)
             and self.plugins.packed_input
             and self.plugins.context_fmha
         )

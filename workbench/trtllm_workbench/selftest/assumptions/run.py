@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from trtllm_truss.machine.runtime import Runtime
-from trtllm_truss.releases.versions import release
+from trtllm_truss.releases.facts import holds
 from trtllm_truss.settings.child_environment import child_environment
 from trtllm_workbench.selftest.assumptions.checkpoints import CHECKPOINTS
 from trtllm_workbench.selftest.assumptions.engines import ENGINES
@@ -35,7 +35,6 @@ TABLES: tuple[tuple[Served, tuple[Assumption, ...]], ...] = (
     ("checkpoint", CHECKPOINTS),
 )
 NOT_INSTALLED = "TensorRT-LLM is not installed"
-_ENGINES_UNTIL, _CHECKPOINTS_SINCE = (1, 3), (1, 0)
 _IMPORT_LIMIT_S = 120.0
 _NO_USAGE_STATISTICS = {"TRTLLM_NO_USAGE_STATS": "1", "TELEMETRY_DISABLED": "true"}
 _LAST_CHARACTERS = 300
@@ -177,9 +176,6 @@ def _rows() -> Iterator[tuple[Served, Assumption]]:
 
 def _not_about(about: Served, row: Assumption, version: str) -> str:
     """Return why a row is not about a release; empty if it is."""
-    numbers = release(version)
-    if about == "engine" and numbers >= _ENGINES_UNTIL:
-        return "this release serves no engines"
-    if about == "checkpoint" and numbers < _CHECKPOINTS_SINCE:
-        return "this release serves no checkpoints"
+    if not holds("serves_engines" if about == "engine" else "serves_checkpoints", version):
+        return f"this release serves no {about}s"
     return "" if row.is_about(version) else f"it is about other releases: {row.releases}"
