@@ -69,6 +69,10 @@ def test_a_message_and_its_stream(client: anthropic.Anthropic) -> None:
     assert "".join(texts) == text_of(streamed)
     assert streamed.stop_reason in ("end_turn", "max_tokens")
     assert prompt_tokens(streamed) == prompt_tokens(message)
+    with client.messages.create(**asked, stream=True) as events:
+        start = next(iter(events))
+    assert start.type == "message_start"
+    assert prompt_tokens(start.message) == prompt_tokens(message)
 
 
 def test_a_stop_sequence_ends_a_prefilled_message(client: anthropic.Anthropic) -> None:

@@ -32,6 +32,7 @@ Json = dict[str, Any]
 SENT = [{"name": tool.name, "input_schema": dict(tool.parameters)} for tool in TOOLS]
 HERMES = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
 STOP = FinishReason.STOP
+SO_FAR = Usage(5, 1, cached_tokens=3)
 
 
 def answer(
@@ -52,7 +53,7 @@ def answer(
         **fields,
     }
     writer = MessagesAdapter({}, formats).read(body, "", "x").writer
-    raw = b"".join(writer.push(TextDelta(piece)) for piece in pieces)
+    raw = b"".join(writer.push(TextDelta(piece, usage=SO_FAR)) for piece in pieces)
     raw += writer.push(end or GenerationEnd(STOP, Usage(5, 2))) + writer.end()
     if fields.get("stream"):
         return joined(read_events(raw))
@@ -67,6 +68,8 @@ def joined(events: list[Json]) -> Json:
     message = first["message"]
     assert first["type"] == "message_start"
     assert message["content"] == []
+    assert message["usage"]["input_tokens"] in (2, 5), "the prompt's, without the cached ones"
+    assert message["usage"]["output_tokens"] == 0
     assert delta["type"] == "message_delta"
     assert last == {"type": "message_stop"}
     blocks = message["content"]
@@ -102,6 +105,17 @@ def joined(events: list[Json]) -> Json:
 
 def of_type(message: Json, kind: str) -> list[Json]:
     return [block for block in message["content"] if block["type"] == kind]
+
+
+def test_an_unsupported_thread_is_named_as_anthropics_runner_reads_it() -> None:
+    from anthropic import BadRequestError
+    from anthropic.lib.threads._thread_state import _unsupported_features
+
+    with pytest.raises(InvalidRequest, match=r"thread is .* send all messages") as raised:
+        answer([], thread={"type": "create"})
+    body = error_body(raised.value)
+    response = httpx2.Response(400, request=httpx2.Request("POST", "http://server"))
+    assert _unsupported_features(BadRequestError("", response=response, body=body)) == ["threads"]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -234,7 +248,7 @@ def test_arguments_that_json_cannot_hold(arguments: str, found: Any) -> None:
 def test_a_failed_stream_ends_with_an_error() -> None:
     body = {"max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}], "stream": True}
     writer = MessagesAdapter({}, ModelFormats()).read(body, "", "x").writer
-    raw = writer.push(TextDelta("Hi")) + writer.error(EngineUnavailable("gone."))
+    raw = writer.push(TextDelta("Hi", usage=SO_FAR)) + writer.error(EngineUnavailable("gone."))
     assert read_events(raw)[-1] == {
         "type": "error",
         "error": {"type": "overloaded_error", "message": "gone."},
@@ -247,7 +261,7 @@ def test_the_client_reads_a_stream_with_comments_and_its_error() -> None:
 
     body = {"max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}], "stream": True}
     writer = MessagesAdapter({}, ModelFormats()).read(body, "", "x").writer
-    chunks = [writer.push(TextDelta("Hi")), writer.error(EngineUnavailable("gone."))]
+    chunks = [writer.push(TextDelta("Hi", usage=SO_FAR)), writer.error(EngineUnavailable("gone."))]
     raw = KEEP_ALIVE_COMMENT + KEEP_ALIVE_COMMENT.join(chunks)
     transport = httpx2.MockTransport(
         lambda _: httpx2.Response(200, content=raw, headers={"content-type": "text/event-stream"})

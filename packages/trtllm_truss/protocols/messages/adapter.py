@@ -205,6 +205,9 @@ _TYPES: tuple[tuple[type[TrussError], str], ...] = (
 )
 """Anthropic's types of errors; the first match counts."""
 
+_NO_THREADS = {"error_code": "thread_unsupported_request", "unsupported": ["threads"]}
+"""Has Anthropic's clients go on without threads: lib/threads/_thread_state.py of anthropic 2.12."""
+
 
 class WholeMessage(WholeWriter):
     """Collects one answer into one message.
@@ -250,8 +253,9 @@ class MessageEvents:
         events: list[Json] = []
         if not self._has_begun:
             self._has_begun = True
-            # The tokens of the prompt are known at the end.
-            start = {**_message(self._call, self._id), "usage": _usage(Usage(0, 0))}
+            assert item.usage is not None, "streams have the usage so far"
+            of_prompt = Usage(item.usage.prompt_tokens, 0, cached_tokens=item.usage.cached_tokens)
+            start = {**_message(self._call, self._id), "usage": _usage(of_prompt)}
             events.append({"type": "message_start", "message": start})
         if not isinstance(item, GenerationEnd):
             return _encode([*events, *self._reader.feed(item.text)])
@@ -278,7 +282,8 @@ def error_body(error: TrussError) -> Json:
     if isinstance(error, ContextLengthExceeded):  # words that Claude Code and litellm look for
         message = f"prompt is too long: {message}"
     kind = next(name for cause, name in _TYPES if isinstance(error, cause))
-    return {"type": "error", "error": {"type": kind, "message": message}}
+    details = {"details": _NO_THREADS} if error.param == "thread" else {}
+    return {"type": "error", "error": {"type": kind, "message": message, **details}}
 
 
 def _message(call: MessagesCall, answer_id: str) -> Json:

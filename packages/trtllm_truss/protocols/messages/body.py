@@ -98,6 +98,7 @@ REFUSED = {
     "mcp_servers": Unsupported("tools are called by the client", ([],)),
     "service_tier": Unsupported("the server has one tier", ("auto", "standard_only")),
     "speed": Unsupported("the server has one speed", ("standard",)),
+    "thread": Unsupported("answers are not stored; send all messages"),
 }
 
 UNUSED = {
@@ -562,6 +563,7 @@ def parse_messages(
         max_tokens_given=False,  # Anthropic's limit may exceed the context
         guide=guide,
         model=fields.model,
+        running_usage=fields.stream,  # the first event has the tokens of the prompt
         names={**_NAMES, "guide": guide_name},
         **arguments,
     )
