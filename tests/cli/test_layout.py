@@ -12,7 +12,7 @@ import yaml
 from tests.machine.images import NVIDIA_FOLDERS
 from tests.support.paths import ROOT
 
-from trtllm_workbench.cli.layout import lay_out
+from trtllm_workbench.cli.truss_server import lay_out
 
 IMPORT = re.compile(r"^ *(?:from|import) (\w+)", re.MULTILINE)
 

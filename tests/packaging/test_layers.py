@@ -35,7 +35,7 @@ LAYERS = [
 ]
 WORKBENCH_LAYERS = [
     *("importers", "scaffold", "console"),
-    *("selftest.bench", "selftest.checks", "selftest.probes", "selftest.probing"),
+    *("selftest.calls", "selftest.bench", "selftest.answer_checks", "selftest.probes"),
     *("selftest.spawning", "selftest.assumptions", "selftest", "cli"),
 ]
 OFFERED = {

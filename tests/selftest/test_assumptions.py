@@ -26,8 +26,8 @@ from trtllm_truss.machine.describe import describe
 from trtllm_truss.machine.runtime import Runtime
 from trtllm_workbench.cli.main import main
 from trtllm_workbench.selftest.assumptions.installed import Installed
-from trtllm_workbench.selftest.assumptions.model import Assumption, OfLibrary, Unchecked
 from trtllm_workbench.selftest.assumptions.run import TABLES, Outcome, Rows, find_installed
+from trtllm_workbench.selftest.assumptions.served import Assumption, OfLibrary, Unchecked
 
 ROWS = {row.id: row for _, table in TABLES for row in table}
 OF_PROBE = {

@@ -16,9 +16,13 @@ from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.inspection import inspect_engine
 from trtllm_truss.engines.kinds import completed
 from trtllm_truss.text.tokenizer import load_tokenizer
-from trtllm_workbench.selftest.bench.results import CannotRun
-from trtllm_workbench.selftest.checkpoint import write_checkpoint, write_converted_checkpoint
-from trtllm_workbench.selftest.subjects import Kind, tiny_subject
+from trtllm_workbench.selftest.bench import CannotRun
+from trtllm_workbench.selftest.subjects import (
+    Kind,
+    tiny_subject,
+    write_checkpoint,
+    write_converted_checkpoint,
+)
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,11 @@ from tests.support.serving import serving
 from tests.support.smollm2 import smollm2_tokenizer
 
 from trtllm_truss.settings.model import Settings
-from trtllm_workbench.selftest.bench.bench import PROMPTS, Answer, Bench
-from trtllm_workbench.selftest.bench.calls import Api
-from trtllm_workbench.selftest.bench.direct import DirectEngine
-from trtllm_workbench.selftest.bench.results import (
+from trtllm_workbench.selftest import answer_checks, engine_checks
+from trtllm_workbench.selftest.bench import (
+    PROMPTS,
+    Answer,
+    Bench,
     CannotRun,
     FellShort,
     Held,
@@ -26,7 +27,7 @@ from trtllm_workbench.selftest.bench.results import (
     Verdict,
     run_check,
 )
-from trtllm_workbench.selftest.checks import bodies, load, options, protocols, text
+from trtllm_workbench.selftest.calls import Api, DirectEngine
 
 Reply = tuple[int, Mapping[str, str], bytes]
 Respond = Callable[[str, bytes], Reply]
@@ -73,7 +74,7 @@ def shortfall(respond: Respond, check: Callable[[Bench], Held]) -> str:
 
 
 def test_an_accepted_bad_body_is_named() -> None:
-    found = shortfall(lambda *_: reply(200, {"text": "fine"}), bodies.bad_bodies)
+    found = shortfall(lambda *_: reply(200, {"text": "fine"}), answer_checks.bad_bodies)
     assert found.startswith("/v1/models/model:predict answered b'{\"prompt\": '")
     assert found.endswith("expected 4xx and 'JSON'")
 
@@ -83,16 +84,18 @@ def test_an_error_must_name_the_field() -> None:
         known = body in (b'{"prompt": ', b"[1, 2]")
         return reply(400, {"error": {"message": "JSON object" if known else "wrong"}})
 
-    assert "HTTP 400: wrong; expected 4xx and 'prompt'" in shortfall(respond, bodies.bad_bodies)
+    assert "HTTP 400: wrong; expected 4xx and 'prompt'" in shortfall(
+        respond, answer_checks.bad_bodies
+    )
 
 
 def test_a_refusal_needs_retry_after() -> None:
-    found = shortfall(lambda *_: reply(429, {}), load.overload)
+    found = shortfall(lambda *_: reply(429, {}), engine_checks.overload)
     assert found == "HTTP 429 came without Retry-After"
 
 
 def test_everything_accepted_is_no_overload_protection() -> None:
-    found = shortfall(lambda *_: reply(200, {}), load.overload)
+    found = shortfall(lambda *_: reply(200, {}), engine_checks.overload)
     assert found.startswith("0 of 7 requests at once were refused")
 
 
@@ -104,12 +107,12 @@ def test_a_stream_must_equal_the_whole_answer() -> None:
         return 200, {}, b'data: {"choices": [{"text": "one"}]}\n\ndata: [DONE]\n\n'
 
     assert "answered 'one two' at once and streamed 'one'" in shortfall(
-        respond, protocols.completions
+        respond, answer_checks.completions
     )
 
 
 def test_another_shape_is_named() -> None:
-    found = shortfall(lambda *_: reply(200, {"answer": "one"}), protocols.messages)
+    found = shortfall(lambda *_: reply(200, {"answer": "one"}), answer_checks.messages)
     assert found.startswith("/v1/messages does not have the API's shape (KeyError: 'content')")
 
 
@@ -121,7 +124,7 @@ def test_a_missing_template_and_missing_guides_are_reasons() -> None:
         return reply(400, {"error": {"message": reason}})
 
     with bench(respond) as served:
-        for check in (protocols.chat_completions, options.guided_decoding):
+        for check in (answer_checks.chat_completions, answer_checks.guided_decoding):
             with pytest.raises(CannotRun):
                 check(served)
 
@@ -137,7 +140,7 @@ def test_log_probabilities_are_counted_and_bounded(log_probs: list[float], part:
         "usage": {"completion_tokens": 2},
     }
     with bench(lambda *_: reply(200, answer)) as served, pytest.raises(FellShort, match=part):
-        options.log_probabilities(served)
+        answer_checks.log_probabilities(served)
 
 
 def answered(written: str, said: str | None = None, *, cut_short: bool = True) -> Bench:
@@ -151,9 +154,9 @@ def answered(written: str, said: str | None = None, *, cut_short: bool = True) -
 
 
 def test_text_that_is_not_the_decoding_is_named() -> None:
-    assert text.exact_text(answered("naïve 😀")).figures["tokens"] > 2
+    assert answer_checks.exact_text(answered("naïve 😀")).figures["tokens"] > 2
     with pytest.raises(FellShort, match="differ from the tokenizer's decoding, 'naïve 😀'"):
-        text.exact_text(answered("naïve 😀", "naïve 😀 "))
+        answer_checks.exact_text(answered("naïve 😀", "naïve 😀 "))
 
 
 @pytest.mark.parametrize(
@@ -164,7 +167,10 @@ def test_half_a_character_is_allowed_where_the_limit_cut_it(
     said: str, cut_short: bool, held: bool
 ) -> None:
     result = run_check(
-        "", "text", "", lambda: text.whole_characters(answered("ab", said, cut_short=cut_short))
+        "",
+        "text",
+        "",
+        lambda: answer_checks.whole_characters(answered("ab", said, cut_short=cut_short)),
     )
     assert (result.verdict is Verdict.HELD) is held
 

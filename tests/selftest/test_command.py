@@ -15,8 +15,8 @@ from tests.support.waiting import PATIENCE_S
 from trtllm_truss.builder.gguf_conversion import convert
 from trtllm_truss.machine.triton import BACKENDS_VARIABLE, EXECUTABLE_VARIABLE
 from trtllm_workbench.cli.main import main
-from trtllm_workbench.selftest.checkpoint import write_checkpoint, write_tokenizer
-from trtllm_workbench.selftest.checks import failure, load
+from trtllm_workbench.selftest import engine_checks
+from trtllm_workbench.selftest.subjects import write_checkpoint, write_tokenizer
 
 SECRET = "hf_s3cr3t"
 HALF_CHARACTER_TOKENS = 400
@@ -49,8 +49,8 @@ def test_the_cpu_engine_keeps_every_promise(
 
     The limits in seconds are those of an idle machine.
     """
-    monkeypatch.setattr(load, "LIMIT_S", PATIENCE_S)
-    monkeypatch.setattr(failure, "UNHEALTHY_LIMIT_S", PATIENCE_S)
+    monkeypatch.setattr(engine_checks, "LIMIT_S", PATIENCE_S)
+    monkeypatch.setattr(engine_checks, "UNHEALTHY_LIMIT_S", PATIENCE_S)
     monkeypatch.setenv("TRUSS_SECRET_hf_access_token", SECRET)
     engine = tmp_path / "engine"
     engine.mkdir()

@@ -11,8 +11,8 @@ from trtllm_truss.engines.gpus import Gpu
 from trtllm_truss.machine.describe import Machine, describe
 from trtllm_truss.machine.gpus import CompatibilityMode, Gpus
 from trtllm_truss.machine.runtime import Runtime
-from trtllm_workbench.selftest.bench.results import Verdict, run_check
-from trtllm_workbench.selftest.checks.machine import machine_checks
+from trtllm_workbench.selftest.bench import Verdict, run_check
+from trtllm_workbench.selftest.engine_checks import machine_checks
 
 GIB = 1 << 30
 H100 = Gpu("NVIDIA H100 80GB HBM3", 80 * GIB, 70 * GIB, (9, 0), "575.57.08")

@@ -20,11 +20,10 @@ from trtllm_truss.machine.describe import describe
 from trtllm_truss.machine.gpus import Gpus
 from trtllm_truss.machine.runtime import Runtime
 from trtllm_workbench.cli.main import main
-from trtllm_workbench.selftest.assumptions import library
+from trtllm_workbench.selftest.assumptions import installed
 from trtllm_workbench.selftest.assumptions.installed import Installed
-from trtllm_workbench.selftest.bench.results import FellShort
-from trtllm_workbench.selftest.probing import probe
-from trtllm_workbench.selftest.spawning import Spawned, kill_a_worker, spawn
+from trtllm_workbench.selftest.bench import FellShort
+from trtllm_workbench.selftest.spawning import Spawned, kill_a_worker, probe, spawn
 from trtllm_workbench.selftest.stranger import PUBLIC_VERSION, VOCABULARY, scrubbed
 
 NAME = "zebedee"
@@ -111,7 +110,7 @@ def test_it_needs_no_extra() -> None:
 
 def test_the_death_of_a_worker_is_seen(tmp_path: Path) -> None:
     facts = kill_a_worker(Runtime(), tmp_path)
-    row = library.death_of_a_worker
+    row = installed.death_of_a_worker
     assert row(Installed("1.2.1", facts=facts)).detail.startswith("with Open MPI ")
     assert processes_in(tmp_path) == []
     for version, parent in (("4.1.8", "is ended"), ("5.0.11", "waits"), ("5.0.11", "is told")):

@@ -10,7 +10,7 @@ from tests.support.paths import TEMPLATES
 
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.triton.model_repository import read_config, render_repository
-from trtllm_workbench.selftest.template import PLACES, differences, find_template, read_template
+from trtllm_workbench.selftest.runner import PLACES, differences, find_template, read_template
 
 OURS = TEMPLATES / "tensorrt_llm/config.pbtxt"
 PLACEHOLDERS = {

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from tools.docs.tables import table
 
 from trtllm_workbench.selftest.assumptions.checkpoints import CHECKPOINTS
-from trtllm_workbench.selftest.assumptions.engines import ENGINES
-from trtllm_workbench.selftest.assumptions.model import Assumption, Unchecked
+from trtllm_workbench.selftest.assumptions.run import ENGINES
+from trtllm_workbench.selftest.assumptions.served import Assumption, Unchecked
 
 _COLUMNS = (
     "row",

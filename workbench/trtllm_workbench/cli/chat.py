@@ -13,9 +13,7 @@ from trtllm_truss.cli.common import add_truss_options
 from trtllm_truss.cli.output import echo, write
 from trtllm_truss.errors import InvalidRequest, SettingsError
 from trtllm_truss.triton.server.ports import unused_ports
-from trtllm_workbench.cli.answers import REQUEST_LINES
-from trtllm_workbench.cli.conversation import Conversation
-from trtllm_workbench.cli.http_client import DEFAULT_URL, URL_HELP
+from trtllm_workbench.cli.conversation import DEFAULT_URL, REQUEST_LINES, URL_HELP, Conversation
 from trtllm_workbench.cli.truss_server import TrussServer
 
 _MAX_TOKENS = 512

@@ -19,8 +19,7 @@ from prompt_toolkit.patch_stdout import patch_stdout
 
 from trtllm_truss.errors import TrussError
 from trtllm_truss.printable import one_line, printable
-from trtllm_workbench.cli.answers import AnswerSummary
-from trtllm_workbench.cli.conversation import Conversation, Write
+from trtllm_workbench.cli.conversation import AnswerSummary, Conversation, Write
 
 _HELP = """\
   Enter sends; Alt-Enter, or \\ before Enter, begins a new line; arrow keys recall messages.

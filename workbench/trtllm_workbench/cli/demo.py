@@ -8,7 +8,7 @@ from trtllm_truss.cli.common import add_truss_options
 from trtllm_truss.cli.output import echo, write
 from trtllm_truss.printable import one_line
 from trtllm_truss.triton.server.ports import unused_ports
-from trtllm_workbench.cli.answers import REQUEST_LINES, stream_answer
+from trtllm_workbench.cli.conversation import REQUEST_LINES, stream_answer
 from trtllm_workbench.cli.truss_server import TrussServer
 
 _MAX_TOKENS = 128

@@ -17,8 +17,8 @@ from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.errors import SettingsError
 from trtllm_workbench.importers.reading import IMPORTERS, read_sources
 from trtllm_workbench.importers.rules import ConversionResult, Outcome, Row
-from trtllm_workbench.scaffold.consent import consent_text
 from trtllm_workbench.scaffold.documents import comment, merged
+from trtllm_workbench.scaffold.folder import consent_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

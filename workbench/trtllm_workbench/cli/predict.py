@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from trtllm_truss.cli.output import write
-from trtllm_workbench.cli.http_client import DEFAULT_URL, URL_HELP, post
+from trtllm_workbench.cli.conversation import DEFAULT_URL, URL_HELP, post
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -11,7 +11,7 @@ from trtllm_truss.configuration import read_config
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.machine.describe import describe
 from trtllm_truss.processes.leftovers import sweep, temporary_folder
-from trtllm_workbench.selftest.bench.results import Result
+from trtllm_workbench.selftest.bench import Result
 from trtllm_workbench.selftest.runner import STEPS, Order, Runner
 from trtllm_workbench.selftest.stranger import examine
 from trtllm_workbench.selftest.subjects import KINDS

@@ -15,8 +15,8 @@ from trtllm_truss import __version__
 from trtllm_truss.baseten import ConcurrencyTarget, predict_concurrency
 from trtllm_truss.engines.base_image import BaseImage
 from trtllm_truss.settings.loading import ACCESS_TOKEN_SECRET
+from trtllm_workbench.scaffold.folder import build_commands
 from trtllm_workbench.scaffold.placing import Place
-from trtllm_workbench.scaffold.wheels import build_commands
 
 _WIDTH = 98
 _WHOLE_WORDS: Mapping[str, Any] = {"break_on_hyphens": False, "break_long_words": False}

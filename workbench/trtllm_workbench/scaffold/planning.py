@@ -42,14 +42,25 @@ from trtllm_truss.settings.loading import Environment, parse_settings
 from trtllm_truss.settings.model import PLATFORM_KEYS, Settings
 from trtllm_truss.text.tokenizer_selection import select_tokenizer
 from trtllm_workbench.importers.reading import source_label
-from trtllm_workbench.scaffold.consent import consent_text
-from trtllm_workbench.scaffold.delivery import S3_SECRET, deliver, known_truss
 from trtllm_workbench.scaffold.documents import Plan
-from trtllm_workbench.scaffold.folder import model_name
+from trtllm_workbench.scaffold.folder import (
+    consent_text,
+    extra_requirements,
+    model_name,
+    unlocked,
+    wheels,
+)
 from trtllm_workbench.scaffold.origin import Origin, is_folder, locate
-from trtllm_workbench.scaffold.placing import DEGREES, Demand, Place, Verdict, place
-from trtllm_workbench.scaffold.runtime import extra_requirements
-from trtllm_workbench.scaffold.wheels import unlocked, wheels
+from trtllm_workbench.scaffold.placing import (
+    DEGREES,
+    S3_SECRET,
+    Demand,
+    Place,
+    Verdict,
+    deliver,
+    known_truss,
+    place,
+)
 
 _TENSOR, _PIPELINE = "tensor_parallelism", "pipeline_parallelism"
 _MAX_TOKENIZER_CONFIG_BYTES = 4 << 20

@@ -1,7 +1,13 @@
-"""Run the steps in order and collect their results."""
+"""Run the steps in order and collect their results.
+
+One step compares our `tensorrt_llm` model with the template that the image ships, field by field.
+The templates are `config.pbtxt` files with placeholders such as ``${triton_max_batch_size}`` in
+place of numbers, booleans and data types; such values are not compared.
+"""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -10,16 +16,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from google.protobuf import text_format
+
 from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.errors import SettingsError
 from trtllm_truss.machine.describe import describe
 from trtllm_truss.releases.contract import MODEL_NAME
 from trtllm_truss.serving.preflight import host_info
+from trtllm_truss.settings.runtime_parameters import PARAMETERS
 from trtllm_truss.triton.model_repository import (
     CONFIG_FILE,
     read_config,
     render_repository,
 )
+from trtllm_truss.triton.protobuf import model_config_pb2
 from trtllm_truss.triton.server.ports import unused_ports
+from trtllm_workbench.selftest import answer_checks, engine_checks
 from trtllm_workbench.selftest.assumptions.run import (
     NOT_INSTALLED,
     STEP,
@@ -28,9 +40,10 @@ from trtllm_workbench.selftest.assumptions.run import (
     Rows,
     find_installed,
 )
-from trtllm_workbench.selftest.bench.bench import Bench
-from trtllm_workbench.selftest.bench.results import (
+from trtllm_workbench.selftest.bench import (
+    Bench,
     CannotRun,
+    ChildServer,
     FellShort,
     Held,
     Report,
@@ -38,9 +51,7 @@ from trtllm_workbench.selftest.bench.results import (
     Verdict,
     run_check,
 )
-from trtllm_workbench.selftest.bench.server import ChildServer
-from trtllm_workbench.selftest.checks import bodies, failure, load, options, protocols, speed, text
-from trtllm_workbench.selftest.checks.machine import facts, machine_checks
+from trtllm_workbench.selftest.engine_checks import facts, machine_checks
 from trtllm_workbench.selftest.subjects import (
     Kind,
     Subject,
@@ -52,41 +63,121 @@ from trtllm_workbench.selftest.subjects import (
     tiny_subject,
     write_truss,
 )
-from trtllm_workbench.selftest.template import (
-    differences,
-    find_template,
-    read_template,
-    unknown_keys,
+
+PLACES = tuple(
+    f"{folder}/inflight_batcher_llm/{MODEL_NAME}/config.pbtxt"
+    for folder in (
+        "app/all_models",
+        "app/tensorrt_llm/triton_backend/all_models",
+        "app/triton_backend/all_models",
+        "app/tensorrtllm_backend/all_models",
+        "opt/tritonserver/all_models",
+    )
 )
+"""Paths of the template in images, relative to ``/``."""
+
+_OPEN_TYPE = re.compile(r"(data_type\s*:\s*)\$\{\w+\}")
+_OPEN_FLAG = re.compile(r"(decoupled\s*:\s*)\$\{\w+\}")
+_OPEN_NUMBER = re.compile(r'(?<!")\$\{\w+\}(?!")')
+_OMITTED = frozenset(row.name for row in PARAMETERS if row.default is None)
+"""Keys left out on purpose: the backend acts on their blank values."""
+
+_COMMENT = re.compile(r"^\s*#.*$", re.MULTILINE)
+
+
+def find_template(root: Path = Path("/")) -> Path | None:
+    """Return the template of this machine's image, if it has one."""
+    return next((root / place for place in PLACES if (root / place).is_file()), None)
+
+
+def read_template(path: Path) -> model_config_pb2.ModelConfig:
+    """Parse a template; data types that are placeholders become ``TYPE_INVALID``.
+
+    Raises:
+        SettingsError: the file is missing or invalid.
+    """
+    try:
+        text = _COMMENT.sub("", path.read_text(encoding="utf-8"))
+        text = _OPEN_TYPE.sub(r"\1TYPE_INVALID", text)
+        text = _OPEN_NUMBER.sub("1", _OPEN_FLAG.sub(r"\1true", text))
+        return text_format.Parse(text, model_config_pb2.ModelConfig(), allow_unknown_field=True)
+    except (OSError, UnicodeDecodeError, text_format.ParseError) as error:
+        raise SettingsError(f"{path} is not a readable Triton model config: {error}.") from error
+
+
+def differences(
+    ours: model_config_pb2.ModelConfig, template: model_config_pb2.ModelConfig
+) -> list[str]:
+    """Name every tensor in which our configuration differs, and every key that it lacks."""
+    found = [*_tensors("input", ours.input, template.input)]
+    found += _tensors("output", ours.output, template.output)
+    left_out = template.parameters.keys() - ours.parameters.keys() - _OMITTED
+    return found + [f"parameter {key}: missing in ours" for key in sorted(left_out)]
+
+
+def unknown_keys(
+    ours: model_config_pb2.ModelConfig, template: model_config_pb2.ModelConfig
+) -> list[str]:
+    """Return the parameters that the template lacks; its backend ignores them."""
+    return sorted(ours.parameters.keys() - template.parameters.keys())
+
+
+def _tensors(kind: str, ours: Iterable[Any], theirs: Iterable[Any]) -> list[str]:
+    mine, yours = ({tensor.name: tensor for tensor in side} for side in (ours, theirs))
+    found = [f"{kind} {name}: missing in ours" for name in yours.keys() - mine.keys()]
+    found += [f"{kind} {name}: not in the template" for name in mine.keys() - yours.keys()]
+    for name in mine.keys() & yours.keys():
+        one, other = _fields(mine[name]), _fields(yours[name])
+        if yours[name].data_type == model_config_pb2.TYPE_INVALID:
+            del one["data_type"], other["data_type"]
+        found += [
+            f"{kind} {name}: {field} is {one[field]}, the template's {other[field]}"
+            for field in one
+            if one[field] != other[field]
+        ]
+    return sorted(found)
+
+
+def _fields(tensor: Any) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "data_type": model_config_pb2.DataType.Name(tensor.data_type),
+        "dims": list(tensor.dims),
+        "reshape": list(tensor.reshape.shape) if tensor.HasField("reshape") else "none",
+    }
+    if isinstance(tensor, model_config_pb2.ModelInput):
+        fields["optional"] = tensor.optional
+        fields["allow_ragged_batch"] = tensor.allow_ragged_batch
+    return fields
+
 
 Check = Callable[[Bench], Held]
 
 _CHECKS: tuple[tuple[str, str, Check], ...] = (
-    ("text", "exact text", text.exact_text),
-    ("text", "whole characters", text.whole_characters),
-    ("text", "one text in all forms", text.forms_agree),
-    ("stop", "stop words", text.stop_words),
-    ("stop", "stop words in the engine", text.engine_stop_words),
-    ("seeds", "seeds", text.seeds),
-    ("logprobs", "log probabilities", options.log_probabilities),
-    ("guides", "guided decoding", options.guided_decoding),
-    ("protocols", "predict", protocols.predict),
-    ("protocols", "completions", protocols.completions),
-    ("protocols", "chat completions", protocols.chat_completions),
-    ("protocols", "responses", protocols.responses),
-    ("protocols", "messages", protocols.messages),
-    ("protocols", "invocations (LMI)", protocols.invocations),
-    ("protocols", "Triton gRPC", protocols.triton_grpc),
-    ("protocols", "Triton HTTP", protocols.triton_http),
-    ("bodies", "bad bodies", bodies.bad_bodies),
-    ("cancellation", "cancellation", load.cancellation),
-    ("cancellation", "cancellation in the engine", load.engine_cancellation),
-    ("overload", "overload", load.overload),
+    ("text", "exact text", answer_checks.exact_text),
+    ("text", "whole characters", answer_checks.whole_characters),
+    ("text", "one text in all forms", answer_checks.forms_agree),
+    ("stop", "stop words", answer_checks.stop_words),
+    ("stop", "stop words in the engine", answer_checks.engine_stop_words),
+    ("seeds", "seeds", answer_checks.seeds),
+    ("logprobs", "log probabilities", answer_checks.log_probabilities),
+    ("guides", "guided decoding", answer_checks.guided_decoding),
+    ("protocols", "predict", answer_checks.predict),
+    ("protocols", "completions", answer_checks.completions),
+    ("protocols", "chat completions", answer_checks.chat_completions),
+    ("protocols", "responses", answer_checks.responses),
+    ("protocols", "messages", answer_checks.messages),
+    ("protocols", "invocations (LMI)", answer_checks.invocations),
+    ("protocols", "Triton gRPC", answer_checks.triton_grpc),
+    ("protocols", "Triton HTTP", answer_checks.triton_http),
+    ("bodies", "bad bodies", answer_checks.bad_bodies),
+    ("cancellation", "cancellation", engine_checks.cancellation),
+    ("cancellation", "cancellation in the engine", engine_checks.engine_cancellation),
+    ("overload", "overload", engine_checks.overload),
 )
 _AFTER_SPEED: tuple[tuple[str, str, Check], ...] = (
-    ("restart", "killed rank", failure.killed_rank),
-    ("restart", "restart", failure.restart),
-    ("end", "nothing left over", failure.nothing_left),
+    ("restart", "killed rank", engine_checks.killed_rank),
+    ("restart", "restart", engine_checks.restart),
+    ("end", "nothing left over", engine_checks.nothing_left),
 )
 SERVED_STEPS = tuple(
     dict.fromkeys((*(row[0] for row in _CHECKS), "speed", *(row[0] for row in _AFTER_SPEED)))
@@ -276,7 +367,7 @@ class Runner:
 
 def _checks_of(bench: Bench) -> Iterator[tuple[str, str, Check]]:
     yield from _CHECKS
-    for streams in sorted({1, speed.most_streams(bench)}):
+    for streams in sorted({1, engine_checks.most_streams(bench)}):
         name = f"speed, {streams} stream{'s' if streams > 1 else ''}"
-        yield "speed", name, partial(speed.speed, streams=streams)
+        yield "speed", name, partial(engine_checks.speed, streams=streams)
     yield from _AFTER_SPEED

@@ -34,7 +34,7 @@ from trtllm_workbench.selftest.assumptions.run import (
     Rows,
     find_installed,
 )
-from trtllm_workbench.selftest.bench.results import (
+from trtllm_workbench.selftest.bench import (
     CannotRun,
     FellShort,
     Held,

@@ -1,0 +1,432 @@
+"""Checks of answers: functions of a `Bench`.
+
+They return `Held`, or raise `FellShort` or `CannotRun`. They check exact text, whole characters,
+stop words and seeds; each API's whole answer and stream of the same text, in its shapes; guided
+decoding and log probabilities; and bodies that must be refused, each with the name of the field at
+fault.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trtllm_truss.releases.contract import MODEL_NAME
+from trtllm_workbench.selftest.bench import (
+    INVOCATIONS,
+    PROMPTS,
+    Bench,
+    CannotRun,
+    FellShort,
+    Held,
+    expect,
+    greedy_body,
+)
+from trtllm_workbench.selftest.calls import EVENTS, PREDICT, Api, Reply
+
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+_WORD_CHARACTERS = 4
+_LEAST_TEXT = 2 * _WORD_CHARACTERS
+_ENGINE_TOKENS = 12
+
+
+def exact_text(bench: Bench) -> Held:
+    """Compare streamed text with the tokenizer's decoding of the same answer's ids."""
+    for answer in bench.answers:
+        decoded = bench.decode(answer.ids)
+        for name, text in (("the text", answer.text), ("the joined pieces", answer.joined)):
+            if text != decoded:
+                raise FellShort(
+                    f"{name} {text!r} of the ids {answer.ids} differ from the tokenizer's "
+                    f"decoding, {decoded!r}"
+                )
+    tokens = sum(len(answer.ids) for answer in bench.answers)
+    return Held(
+        f"{len(bench.answers)} answers of {tokens} tokens equal the decoding of all ids",
+        {"tokens": tokens},
+    )
+
+
+def whole_characters(bench: Bench) -> Held:
+    """Look for U+FFFD anywhere but at the end of an answer that `max_tokens` cut."""
+    for answer in bench.answers:
+        text = answer.text.rstrip(_REPLACEMENT) if answer.cut_short else answer.text
+        if (place := text.find(_REPLACEMENT)) >= 0:
+            raise FellShort(
+                f"the engine emits half characters: character {place} of its answer is U+FFFD "
+                f"(ids {answer.ids[:16]}); check that engine and tokenizer belong together"
+            )
+    return Held("no U+FFFD inside an answer")
+
+
+def forms_agree(bench: Bench) -> Held:
+    """Compare the forms of predict with each other: pieces, events, one body."""
+    for answer in bench.answers:
+        streamed = bench.greedy(answer.prompt)
+        events = expect(bench.api.post(PREDICT, greedy_body(answer.prompt), EVENTS)).events()
+        last = events[-1]
+        if "finish_reason" not in last:
+            raise FellShort(f"the last event of the stream is {last}; it must end the answer")
+        texts = {
+            "streamed": streamed.text,
+            "events": "".join(event.get("text", "") for event in events),
+            "whole": bench.greedy(answer.prompt, stream=False).json()["text"],
+            "/invocations": answer.text,
+        }
+        if len(set(texts.values())) > 1:
+            raise FellShort(f"greedy answers to one prompt differ: {texts}")
+    return Held("streamed, as events, whole and by /invocations: the same text")
+
+
+def stop_words(bench: Bench) -> Held:
+    """Let a word from the middle of an answer stop it."""
+    whole = bench.greedy(stream=False).json()["text"]
+    if len(whole) < _LEAST_TEXT:
+        raise CannotRun(f"the answer, {whole!r}, is too short to be stopped")
+    middle = len(whole) // 2
+    word = whole[middle : middle + _WORD_CHARACTERS]
+    expected = whole.partition(word)[0]
+    for stream in (True, False):
+        reply = bench.greedy(stop_words=[word], stream=stream)
+        text = reply.text if stream else reply.json()["text"]
+        if word in text:
+            raise FellShort(f"stop_words {[word]} did not stop the answer {text!r}")
+        if text != expected:
+            raise FellShort(f"stop_words {[word]} left {text!r} instead of {expected!r}")
+        if not stream and (reason := reply.json()["finish_reason"]) != "stop":
+            raise FellShort(f"finish_reason is {reason!r} after a stop word; it must be 'stop'")
+    return Held(f"the word {word!r} ends the answer just before it")
+
+
+def engine_stop_words(bench: Bench) -> Held:
+    """Give the engine itself a stop word and an end id."""
+    ids = bench.direct.generate(bench.prompt_ids, _ENGINE_TOKENS).ids
+    if len(ids) < _ENGINE_TOKENS:
+        raise FellShort(
+            f"the engine generated {len(ids)} of {_ENGINE_TOKENS} tokens although nothing ends it"
+        )
+    word = ids[_ENGINE_TOKENS // 2]
+    place = ids.index(word)
+    stopped = bench.direct.generate(bench.prompt_ids, _ENGINE_TOKENS, stop_words=[[word]]).ids
+    if word not in stopped and len(stopped) == _ENGINE_TOKENS:
+        raise CannotRun(f"the engine's greedy answers differ: {ids} and {stopped}")
+    if word in stopped[:-1] or len(stopped) > place + 1:
+        raise FellShort(
+            f"the engine ignores stop_words_list: it generated {len(stopped)} tokens although id "
+            f"{word} at place {place + 1} is a stop word; compare the tensor with the template"
+        )
+    ended = bench.direct.generate(bench.prompt_ids, _ENGINE_TOKENS, end_id=word).ids
+    if word in ended or len(ended) > place:
+        raise FellShort(
+            f"the engine ignores end_id: it generated {len(ended)} tokens although id {word} at "
+            f"place {place + 1} ends the answer"
+        )
+    return Held(f"ended after {len(stopped)} of {_ENGINE_TOKENS} tokens; by end_id, {len(ended)}")
+
+
+def seeds(bench: Bench) -> Held:
+    """Draw answers with equal and with different seeds."""
+
+    def draw(seed: int) -> str:
+        body = {"prompt": PROMPTS[0], "max_tokens": 12, "seed": seed, "temperature": 1.0}
+        return expect(bench.api.post(PREDICT, {**body, "top_p": 1.0})).text
+
+    drawn = [draw(seed) for seed in (1, 2, 3)]
+    for seed, text in enumerate(drawn, 1):
+        if (again := draw(seed)) != text:
+            raise FellShort(f"seed {seed} gave {text!r} and then {again!r}")
+    different = len(set(drawn))
+    note = "" if different > 1 else "; the engine draws nothing"
+    return Held(f"equal seeds, equal texts; 3 seeds, {different} texts{note}")
+
+
+_TOKENS = 12
+_CHAT_PATH, _COMPLETIONS_PATH = "/v1/chat/completions", "/v1/completions"
+_RESPONSES_PATH, _MESSAGES_PATH = "/v1/responses", "/v1/messages"
+_MESSAGES = [{"role": "user", "content": "Name a colour."}]
+_NO_TEMPLATE = "chat template"
+
+Body = dict[str, Any]
+Text = Callable[[Reply], str]
+
+
+def predict(bench: Bench) -> Held:
+    """`/v1/models/model:predict`."""
+    body = {"prompt": PROMPTS[0], "max_tokens": _TOKENS, "top_k": 1}
+    return _compare(
+        bench.api,
+        PREDICT,
+        {**body, "stream": False},
+        lambda reply: reply.json()["text"],
+        body,
+        lambda reply: "".join(event.get("text", "") for event in reply.events()),
+        EVENTS,
+    )
+
+
+def completions(bench: Bench) -> Held:
+    """`/v1/completions`."""
+    body = {"prompt": PROMPTS[0], "max_tokens": _TOKENS, "temperature": 0}
+    return _compare(
+        bench.api,
+        "/v1/completions",
+        body,
+        lambda reply: reply.json()["choices"][0]["text"],
+        {**body, "stream": True},
+        lambda reply: "".join(event["choices"][0]["text"] for event in reply.events()),
+    )
+
+
+def invocations(bench: Bench) -> Held:
+    """`/invocations` with LMI's body."""
+    body = {"inputs": PROMPTS[0], "parameters": {"max_new_tokens": _TOKENS, "do_sample": False}}
+    return _compare(
+        bench.api,
+        INVOCATIONS,
+        body,
+        lambda reply: reply.json()["generated_text"],
+        {**body, "stream": True},
+        lambda reply: "".join(line["token"]["text"] for line in reply.lines()),
+    )
+
+
+def chat_completions(bench: Bench) -> Held:
+    """`/v1/chat/completions`."""
+    body = {"messages": _MESSAGES, "max_tokens": _TOKENS, "temperature": 0}
+    return _compare(
+        bench.api,
+        "/v1/chat/completions",
+        body,
+        lambda reply: _content(reply.json()["choices"][0]["message"]),
+        {**body, "stream": True},
+        lambda reply: "".join(
+            _content(event["choices"][0]["delta"]) for event in reply.events() if event["choices"]
+        ),
+    )
+
+
+def responses(bench: Bench) -> Held:
+    """`/v1/responses`."""
+    body = {"input": _MESSAGES, "max_output_tokens": _TOKENS, "temperature": 0, "store": False}
+    return _compare(
+        bench.api,
+        "/v1/responses",
+        body,
+        lambda reply: "".join(
+            part.get("text", "")
+            for item in reply.json()["output"]
+            for part in item.get("content") or ()
+            if part["type"] == "output_text"
+        ),
+        {**body, "stream": True},
+        lambda reply: "".join(
+            event["delta"]
+            for event in reply.events()
+            if event["type"] == "response.output_text.delta"
+        ),
+    )
+
+
+def messages(bench: Bench) -> Held:
+    """`/v1/messages`."""
+    body = {"model": "any", "messages": _MESSAGES, "max_tokens": _TOKENS, "temperature": 0}
+    return _compare(
+        bench.api,
+        "/v1/messages",
+        body,
+        lambda reply: "".join(block.get("text", "") for block in reply.json()["content"]),
+        {**body, "stream": True},
+        lambda reply: "".join(
+            event["delta"].get("text", "")
+            for event in reply.events()
+            if event["type"] == "content_block_delta"
+        ),
+    )
+
+
+def triton_grpc(bench: Bench) -> Held:
+    """Triton's gRPC endpoint, with token ids."""
+    ids = bench.direct.generate(bench.prompt_ids, _TOKENS).ids
+    text = bench.decode(ids)
+    expected = bench.greedy(max_tokens=_TOKENS, ignore_eos=True).text
+    if text != expected:
+        raise FellShort(f"the ids {ids} decode to {text!r}, predict returned {expected!r}")
+    return Held(f"{len(ids)} tokens, the text of predict")
+
+
+def triton_http(bench: Bench) -> Held:
+    """Triton's HTTP endpoint, with token ids."""
+    if bench.http_port is None:
+        raise CannotRun("the endpoint is closed (serving.triton_http_port)")
+    body = {
+        "input_ids": bench.prompt_ids,
+        "input_lengths": len(bench.prompt_ids),
+        "request_output_len": _TOKENS,
+        "runtime_top_k": 1,
+        "streaming": True,
+    }
+    api = Api(bench.http_port)
+    events = expect(api.post(f"/v2/models/{MODEL_NAME}/generate_stream", body)).events()
+    ids: list[int] = []
+    for event in events:
+        if "error" in event:
+            raise FellShort(f"the stream has the error {event['error']!r}")
+        new = event["output_ids"]
+        ids += new if isinstance(new, list) else [new]
+    direct = bench.direct.generate(bench.prompt_ids, _TOKENS).ids
+    if ids != direct:
+        raise FellShort(f"it generated {ids}, by gRPC the engine generated {direct}")
+    return Held(f"{len(ids)} tokens, those of gRPC")
+
+
+def _compare(
+    api: Api,
+    path: str,
+    body: Body,
+    text: Text,
+    streamed_body: Body,
+    streamed_text: Text,
+    headers: Mapping[str, str] | None = None,
+) -> Held:
+    reply = api.post(path, body)
+    if reply.status == 400 and _NO_TEMPLATE in reply.text:
+        raise CannotRun("the tokenizer has no chat template")
+    streamed = expect(api.post(path, streamed_body, headers))
+    try:
+        whole, joined = text(expect(reply)), streamed_text(streamed)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise FellShort(
+            f"{path} does not have the API's shape ({type(error).__name__}: {error}): "
+            f"{streamed.text[-300:]}"
+        ) from error
+    if whole != joined:
+        raise FellShort(f"{path} answered {whole!r} at once and streamed {joined!r}")
+    if not whole:
+        raise FellShort(f"{path} answered with an empty text")
+    return Held(f"whole and streamed: the same {len(whole)} characters")
+
+
+def _content(message: Body) -> str:
+    return (message.get("reasoning_content") or "") + (message.get("content") or "")
+
+
+_ROUNDING = 1e-3
+_LITERAL = "naïve 漢字 😀"
+"""Characters of one to four bytes, which most tokenizers split."""
+
+_SCHEMA = {
+    "type": "object",
+    "properties": {"colour": {"enum": ["red", "green"]}},
+    "required": ["colour"],
+    "additionalProperties": False,
+}
+
+
+def log_probabilities(bench: Bench) -> Held:
+    """Compare tokens and log probabilities with the answer."""
+    body = {"prompt": PROMPTS[0], "max_tokens": 8, "temperature": 0, "logprobs": 0}
+    answer = expect(bench.api.post(_COMPLETIONS_PATH, body)).json()
+    choice, count = answer["choices"][0], answer["usage"]["completion_tokens"]
+    found = choice["logprobs"]
+    values = found["token_logprobs"]
+    if len(values) != count or len(found["tokens"]) != count:
+        raise FellShort(
+            f"{len(values)} log probabilities of {len(found['tokens'])} tokens came with an "
+            f"answer of {count} tokens"
+        )
+    if wrong := [v for v in values if v is None or not math.isfinite(v) or v > _ROUNDING]:
+        raise FellShort(f"log probabilities must be at most 0; found {wrong}")
+    if (joined := "".join(found["tokens"])) != choice["text"]:
+        raise FellShort(f"the tokens join to {joined!r}, the text is {choice['text']!r}")
+    mean = sum(values) / max(1, len(values))
+    return Held(f"one for each of {count} tokens, {mean:.2f} on average", {"mean": round(mean, 3)})
+
+
+def guided_decoding(bench: Bench) -> Held:
+    """Constrain answers by a regular expression and by a schema."""
+    chosen, reason = _guided(bench, {"type": "regex", "regex": "(yes|no)"})
+    if chosen not in ("yes", "no"):
+        raise FellShort(f"the regular expression (yes|no) gave {chosen!r} ({reason})")
+    literal, reason = _guided(bench, {"type": "regex", "regex": _LITERAL})
+    if literal != _LITERAL:
+        raise FellShort(f"the regular expression {_LITERAL} gave {literal!r} ({reason})")
+    schema = {"type": "json_schema", "json_schema": {"name": "colour", "schema": _SCHEMA}}
+    text, reason = _guided(bench, schema)
+    try:
+        value = json.loads(text)
+        if reason == "stop" and value.get("colour") not in ("red", "green"):
+            raise FellShort(f"a schema gave {text!r}, which does not match it")
+    except ValueError:
+        if reason == "stop":
+            raise FellShort(f"a schema gave {text!r}, which is not JSON") from None
+    return Held(f"{chosen!r} by a regular expression, {text!r} by a schema")
+
+
+def _guided(bench: Bench, guide: Mapping[str, object]) -> tuple[str, str]:
+    """Return the text of a guided answer and its finish reason."""
+    body = {"prompt": PROMPTS[0], "max_tokens": 48, "temperature": 0, "response_format": guide}
+    reply = bench.api.post(_COMPLETIONS_PATH, body)
+    if reply.status == 400 and "runtime.guided_decoding_backend" in reply.text:
+        raise CannotRun("guided decoding is off (runtime.guided_decoding_backend)")
+    choice = expect(reply).json()["choices"][0]
+    return choice["text"], choice["finish_reason"]
+
+
+_PROMPT = {"prompt": PROMPTS[0]}
+_USER = [{"role": "user", "content": "Hi"}]
+_LARGEST_BYTES = 32 << 20
+
+BAD_BODIES: tuple[tuple[str, Any, str], ...] = (
+    (PREDICT, b'{"prompt": ', "JSON"),
+    (PREDICT, b"[1, 2]", "object"),
+    (PREDICT, {}, "prompt"),
+    (PREDICT, {**_PROMPT, "max_tokens": -1}, "max_tokens"),
+    (PREDICT, {**_PROMPT, "max_token": 5}, "max_token"),
+    (PREDICT, {**_PROMPT, "temperature": "hot"}, "temperature"),
+    (PREDICT, {**_PROMPT, "top_p": 3}, "top_p"),
+    (PREDICT, {**_PROMPT, "stop_words": 7}, "stop_words"),
+    (PREDICT, {**_PROMPT, "seed": -1}, "seed"),
+    (PREDICT, {**_PROMPT, "min_tokens": 9, "max_tokens": 4}, "min_tokens"),
+    (_COMPLETIONS_PATH, {**_PROMPT, "n": 0}, "n"),
+    (_COMPLETIONS_PATH, {"prompt": {"a": 1}}, "prompt"),
+    (_CHAT_PATH, {}, "messages"),
+    (_CHAT_PATH, {"messages": "Hi"}, "messages"),
+    (_CHAT_PATH, {"messages": [{"content": "Hi"}]}, "role"),
+    (_CHAT_PATH, {"messages": _USER, "max_tokens": 0}, "max_tokens"),
+    (_CHAT_PATH, {"messages": _USER, "response_format": {"type": "poem"}}, "response_format"),
+    (_RESPONSES_PATH, {}, "input"),
+    (_RESPONSES_PATH, {"input": "Hi", "max_output_tokens": 0}, "max_output_tokens"),
+    (_MESSAGES_PATH, {"model": "any", "messages": _USER}, "max_tokens"),
+    (_MESSAGES_PATH, {"model": "any", "messages": [], "max_tokens": 4}, "messages"),
+    (INVOCATIONS, {"inputs": "Hi", "parameters": {"max_new_tokens": 0}}, "max_new_tokens"),
+    (INVOCATIONS, {"inputs": "Hi", "parameters": {"topk": 1}}, "topk"),
+)
+"""Route, body, and a word that the message must hold."""
+
+
+def bad_bodies(bench: Bench) -> Held:
+    """Send all of them, one that is too long and one that is too large."""
+    cases = [*BAD_BODIES, (PREDICT, _too_long(bench), "context")]
+    for path, body, word in cases:
+        reply = bench.api.post(path, body)
+        if not 400 <= reply.status < 500 or word not in reply.complaint:
+            shown = str(body)[:80]
+            raise FellShort(
+                f"{path} answered {shown} with {reply.complaint}; expected 4xx and {word!r}"
+            )
+    refused = len(cases)
+    limit = bench.settings.serving.max_body_bytes
+    if limit < _LARGEST_BYTES:
+        reply = bench.api.post(PREDICT, b" " * (limit + 1))
+        if reply.status != 413:
+            raise FellShort(f"a body of {limit + 1} bytes got {reply.complaint}; expected HTTP 413")
+        refused += 1
+    bench.greedy(max_tokens=2)
+    return Held(f"{refused} bodies refused by field, the next request answered")
+
+
+def _too_long(bench: Bench) -> dict[str, Any]:
+    text = " ".join([PROMPTS[0]] * (bench.context_tokens // len(bench.prompt_ids) + 2))
+    return {"prompt": text, "max_tokens": 4}

@@ -1,0 +1,524 @@
+"""One served model as a child process, what all its checks share, and their results and report."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import enum
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import trtllm_truss
+import trtllm_workbench
+from trtllm_truss import __version__
+from trtllm_truss.errors import StartupError, TrussError
+from trtllm_truss.processes.leftovers import RUN_PREFIX, SHARED_MEMORY
+from trtllm_truss.processes.process_guard import descendants
+from trtllm_truss.settings.model import Settings
+from trtllm_truss.status import STATUS_VARIABLE, State, StatusReader
+from trtllm_truss.text.tokenizer import TextTokenizer
+from trtllm_truss.triton.server.mpi import listening_sockets, open_files
+from trtllm_truss.triton.server.ports import LOOPBACK
+from trtllm_workbench.selftest.calls import PREDICT, Api, DirectEngine, Reply
+
+Figures = Mapping[str, Any]
+
+
+class Verdict(str, enum.Enum):
+    """The outcome of a check; values are those of the report."""
+
+    HELD = "held"
+    FELL_SHORT = "fell short"
+    COULD_NOT_RUN = "could not run"
+
+
+_DECIDING = {Verdict.HELD.value, Verdict.FELL_SHORT.value}
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The return value of a check whose promise held.
+
+    Attributes:
+        detail: what was seen, in one line.
+        figures: measured values by name, with their units.
+    """
+
+    detail: str
+    figures: Figures = field(default_factory=dict)
+
+
+class FellShort(Exception):
+    """A promise did not hold; the message names the promise, the value seen and the remedy."""
+
+
+class CannotRun(Exception):
+    """A check does not apply here; the message is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The result of one check.
+
+    Attributes:
+        subject: what was checked, such as "2 ranks"; empty for the machine.
+        step: the word of `--only` and `--skip`.
+        check: its name in the table.
+        verdict: the outcome.
+        detail: one line.
+        figures: measured values by name.
+        seconds: duration of the check.
+    """
+
+    subject: str
+    step: str
+    check: str
+    verdict: Verdict
+    detail: str
+    figures: Figures
+    seconds: float
+
+    def row(self) -> str:
+        """Return the line of the table."""
+        return f"{self.verdict.value:14}{self.check:28}{self.detail}"
+
+
+def run_check(subject: str, step: str, check: str, function: Callable[[], Held]) -> Result:
+    """Run one check; an exception that it does not foresee falls short as well."""
+    started = time.monotonic()
+    figures: Figures = {}
+    try:
+        held = function()
+        verdict, detail, figures = Verdict.HELD, held.detail, held.figures
+    except FellShort as problem:
+        verdict, detail = Verdict.FELL_SHORT, str(problem)
+    except CannotRun as reason:
+        verdict, detail = Verdict.COULD_NOT_RUN, str(reason)
+    except TrussError as problem:
+        verdict, detail = Verdict.FELL_SHORT, problem.message
+    except Exception as problem:  # noqa: BLE001 - one broken check must not hide the others
+        verdict, detail = Verdict.FELL_SHORT, f"unexpected {type(problem).__name__}: {problem}"
+    seconds = round(time.monotonic() - started, 3)
+    return Result(subject, step, check, verdict, " ".join(detail.split()), figures, seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All results of one run.
+
+    Attributes:
+        machine: properties of this machine; no secrets.
+        results: in the order of the run.
+        seconds: duration of the run.
+        assumptions: results of the rows of the table of assumptions.
+    """
+
+    machine: Mapping[str, Any]
+    results: Sequence[Result]
+    seconds: float
+    assumptions: Sequence[Any] = ()
+
+    @property
+    def status(self) -> int:
+        """The exit status: 1 when a check or a row fell short, or none ran, else 0."""
+        verdicts = {result.verdict for result in self.results}
+        verdicts |= {Verdict(row.outcome) for row in self.assumptions if row.outcome in _DECIDING}
+        return int(Verdict.FELL_SHORT in verdicts or Verdict.HELD not in verdicts)
+
+    def summary(self) -> str:
+        """Return the last line of the table."""
+        counts = [
+            f"{sum(result.verdict is verdict for result in self.results)} {verdict.value}"
+            for verdict in Verdict
+        ]
+        return f"{', '.join(counts)} ({self.seconds:.0f} s)"
+
+    def to_json(self) -> str:
+        """Return the report to attach to a bug report."""
+        content = {
+            "trtllm_truss": __version__,
+            "status": self.status,
+            "seconds": round(self.seconds, 1),
+            "machine": self.machine,
+            "checks": [asdict(result) for result in self.results],
+            "assumptions": [asdict(row) for row in self.assumptions],
+        }
+        return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+_PR_SET_PDEATHSIG = 1
+_PATHS = [
+    str(Path(package.__path__[0]).resolve().parent) for package in (trtllm_truss, trtllm_workbench)
+]
+_TAIL_LINES = 30
+_TICK_S = 0.02
+_END_LIMIT_S = 60.0
+
+
+class ChildServer:
+    """One run of `trtllm-truss serve`; a context manager that ends it.
+
+    Args:
+        truss: the Truss's folder.
+        config: its configuration.
+        port: HTTP port.
+        temporary: folder for temporary files, created; its path should be short.
+        show: receives each line of the server's log.
+        environment: changes to this process's environment.
+
+    Attributes:
+        api: its routes.
+        seconds: duration of the start.
+    """
+
+    def __init__(
+        self,
+        truss: Path,
+        config: Path,
+        port: int,
+        temporary: Path,
+        show: Callable[[str], None],
+    ) -> None:
+        self.api = Api(port)
+        self.seconds = 0.0
+        self._command = [
+            *(sys.executable, "-m", "trtllm_truss", "serve", "--truss", str(truss)),
+            *("--config", str(config), "--port", str(port)),
+        ]
+        self._show = show
+        self._temporary = temporary
+        self._status_file = temporary.with_suffix(".status")
+        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._child: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
+        self._seen: set[int] = set()
+
+    def __enter__(self) -> ChildServer:
+        started = time.monotonic()
+        paths = [*_PATHS, *filter(None, [os.environ.get("PYTHONPATH")])]
+        self._temporary.mkdir()
+        self._status = StatusReader(self._status_file)
+        try:
+            self._child = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join(paths),
+                    "TMPDIR": str(self._temporary),
+                    STATUS_VARIABLE: str(self._status_file),
+                },
+                preexec_fn=_end_with_parent,
+            )
+            self._reader = threading.Thread(target=self._read, daemon=True)
+            self._reader.start()
+            self._wait_until_ready()
+        except BaseException:
+            self.close()
+            raise
+        self.seconds = time.monotonic() - started
+        self.remember()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kill what still runs, and remove the temporary files."""
+        if self._child is not None:
+            if self._child.poll() is None:
+                self.remember()
+                self._child.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._child.wait(_END_LIMIT_S)
+            for pid in self.left_processes():
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            self._child.kill()
+            self._child.wait()
+        if self._reader is not None:
+            self._reader.join()
+            assert self._child is not None
+            assert self._child.stderr is not None
+            self._child.stderr.close()
+        self._status.close()
+        self._status_file.unlink(missing_ok=True)
+        shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def end(self) -> int:
+        """Send SIGTERM and return the exit status.
+
+        Raises:
+            subprocess.TimeoutExpired: the server still runs after a minute.
+        """
+        assert self._child is not None
+        self.remember()
+        self._child.terminate()
+        return self._child.wait(_END_LIMIT_S)
+
+    def remember(self) -> None:
+        """Note the processes that run now; all of them must be gone at the end."""
+        assert self._child is not None
+        self._seen |= descendants(self._child.pid)
+
+    def named(self, name: str) -> list[int]:
+        """Return the processes below the server with a name, in the order of their ids."""
+        assert self._child is not None
+        self.remember()
+        return sorted(pid for pid in descendants(self._child.pid) if _name(pid) == name)
+
+    def command_lines(self) -> dict[int, list[str]]:
+        """Return the arguments of the processes below the server."""
+        assert self._child is not None
+        self.remember()
+        found = {}
+        for pid in sorted(descendants(self._child.pid)):
+            with contextlib.suppress(OSError):
+                line = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                found[pid] = [part.decode(errors="replace") for part in line[:-1]]
+        return found
+
+    def public_ports(self) -> set[int]:
+        """Return the ports on which processes below the server listen for other machines.
+
+        Truss's server itself listens on its HTTP port, as its platform wants it.
+        """
+        assert self._child is not None
+        public = {
+            link: port
+            for link, (address, port) in listening_sockets().items()
+            if set(address) == {"0"} and port != self.api.port  # any address, of either family
+        }
+        pids = descendants(self._child.pid)
+        return {public[link] for pid in pids for link in public.keys() & open_files(pid)}
+
+    def left_processes(self) -> list[int]:
+        """Return those of the remembered processes that still run."""
+        return sorted(pid for pid in self._seen if _is_alive(pid))
+
+    def left_files(self) -> list[str]:
+        """Return shared-memory segments and temporary files of the run."""
+        prefixes = tuple(f"{RUN_PREFIX}{pid}_" for pid in self._seen)
+        segments = (str(path) for path in _entries(SHARED_MEMORY) if path.name.startswith(prefixes))
+        return [*segments, *map(str, _entries(self._temporary))]
+
+    def _wait_until_ready(self) -> None:
+        assert self._child is not None
+        while (status := self._status.read()) is None or status.state is not State.READY:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._child.wait(_TICK_S)
+                assert self._reader is not None
+                self._reader.join()
+                raise StartupError(self._cause())
+
+    def _cause(self) -> str:
+        assert self._child is not None
+        status = self._status.read()
+        last = status.reason if status is not None else " ".join(list(self._tail)[-1:])
+        return last or f"`trtllm-truss serve` exited with status {self._child.returncode}"
+
+    def _read(self) -> None:
+        assert self._child is not None
+        assert self._child.stderr is not None
+        for line in self._child.stderr:
+            self._tail.append(line.rstrip())
+            self._show(line.rstrip())
+
+
+def is_listening(port: int) -> bool:
+    """Return whether anything accepts connections on a loopback port."""
+    with contextlib.suppress(OSError), socket.create_connection((LOOPBACK, port), timeout=1):
+        return True
+    return False
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    with contextlib.suppress(OSError):
+        yield from sorted(folder.iterdir())
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").rstrip()
+    except OSError:
+        return ""
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
+PROMPTS = ("Once upon a time there was a little", "Café, naïve, Ærø, 漢字, 😀👍🏽: once more, café")
+"""Shorter than a block of any KV cache, so that no answer depends on an earlier one."""
+
+INVOCATIONS = "/invocations"
+_ANSWER_TOKENS = 24
+_MARGIN_TOKENS = 64
+
+
+@dataclass(slots=True)
+class Answer:
+    """One greedy answer with its token ids, streamed in LMI's format.
+
+    Attributes:
+        prompt: the prompt.
+        ids: tokens of the answer.
+        text: `generated_text`.
+        joined: the texts of the tokens, joined.
+        cut_short: the limit of tokens ended the answer.
+    """
+
+    prompt: str
+    ids: list[int]
+    text: str
+    joined: str
+    cut_short: bool
+
+
+@dataclass
+class Bench:
+    """One served model.
+
+    Attributes:
+        server: the child.
+        direct: its engine.
+        tokenizer: its tokenizer.
+        settings: its settings.
+        batch: requests that the engine runs at once, over all instances.
+        context_tokens: limit of prompt and answer together.
+        cache_tokens: tokens that the KV cache holds.
+        http_port: Triton's HTTP port.
+        quick: measure less.
+        kind: what is served.
+        prompt_tokens: of the longest prompt.
+        beam_width: the engine's `max_beam_width`.
+        honours_seeds: equal seeds give equal answers.
+    """
+
+    server: ChildServer
+    direct: DirectEngine
+    tokenizer: TextTokenizer
+    settings: Settings
+    batch: int
+    context_tokens: int
+    cache_tokens: int
+    http_port: int | None = None
+    quick: bool = False
+    kind: Literal["engine", "checkpoint", "cpu"] = "engine"
+    prompt_tokens: int = 0
+    beam_width: int = 1
+    honours_seeds: bool = True
+
+    @property
+    def adapters(self) -> int:
+        """The number of LoRA adapters; their ids count from 1."""
+        return len(self.settings.lora_adapters)
+
+    @property
+    def api(self) -> Api:
+        return self.server.api
+
+    @cached_property
+    def prompt_ids(self) -> list[int]:
+        """The first prompt, encoded."""
+        return self.tokenizer.encode(PROMPTS[0])
+
+    @property
+    def long(self) -> dict[str, Any]:
+        """A body of predict whose answer is as long as context and KV cache allow."""
+        return {"prompt": PROMPTS[0], "max_tokens": self.longest_answer, "ignore_eos": True}
+
+    @property
+    def longest_answer(self) -> int:
+        """Tokens that each of a whole batch of answers to the first prompt may have."""
+        tokens = min(self.context_tokens, self.cache_tokens // self.batch)
+        return max(1, tokens - len(self.prompt_ids) - _MARGIN_TOKENS)
+
+    @cached_property
+    def answers(self) -> list[Answer]:
+        """A greedy answer to each of the prompts.
+
+        Raises:
+            FellShort: an answer is an error or incomplete.
+        """
+        return [self._ask(prompt) for prompt in PROMPTS]
+
+    def greedy(self, prompt: str = PROMPTS[0], **fields: Any) -> Reply:
+        """Ask predict for a greedy answer."""
+        return expect(self.api.post(PREDICT, greedy_body(prompt, **fields)))
+
+    def _ask(self, prompt: str) -> Answer:
+        parameters = {"max_new_tokens": _ANSWER_TOKENS, "details": True, "do_sample": False}
+        body = {"inputs": prompt, "parameters": parameters, "stream": True}
+        lines = expect(self.api.post(INVOCATIONS, body)).lines()
+        last = lines[-1]
+        if message := last["token"].get("error_msg"):
+            raise FellShort(f"the stream of {INVOCATIONS} ended with the error: {message}")
+        tokens = [line["token"] for line in lines if line["token"]["id"] >= 0]
+        return Answer(
+            prompt,
+            [token["id"] for token in tokens],
+            last["generated_text"],
+            "".join(token["text"] for token in tokens),
+            last["details"]["finish_reason"] == "length",
+        )
+
+    def decode(self, ids: list[int]) -> str:
+        """Decode all ids at once with the model's tokenizer.
+
+        Raises:
+            FellShort: the tokenizer fails on them.
+        """
+        try:
+            return self.tokenizer.decode(ids)
+        except TrussError as error:
+            raise FellShort(f"the tokenizer does not decode the engine's ids: {error}") from error
+
+
+def greedy_body(prompt: str, **fields: Any) -> dict[str, Any]:
+    """Return predict's body for a greedy answer."""
+    return {"prompt": prompt, "max_tokens": _ANSWER_TOKENS, "top_k": 1, **fields}
+
+
+def expect(reply: Reply, status: int = 200) -> Reply:
+    """Return a reply with the status and a complete body.
+
+    Raises:
+        FellShort: the status is another one, or the connection was cut.
+    """
+    if reply.status != status:
+        raise FellShort(f"expected HTTP {status}, received {reply.complaint}")
+    if reply.is_cut:
+        raise FellShort(f"the response was cut off after {len(reply.body)} bytes")
+    return reply

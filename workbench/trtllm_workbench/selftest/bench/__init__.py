@@ -1,1 +1,0 @@
-"""One served model, how to call it, and the results of its checks."""
