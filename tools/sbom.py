@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-LOCKS = ("requirements-dev.txt", "requirements-wheels.txt", "requirements-clients.txt",
-         "requirements-bench.txt")  # fmt: skip
+LOCKS = tuple(
+    f"requirements-{name}.txt"
+    for name in ("dev", "wheels", "clients", "dynamo", "frontend", "bench")
+)
 _PIN = re.compile(r"([a-z0-9-]+)(?:\[[a-z0-9,-]+\])?==([^ ]+)(?: ; (.*?))? \\")
 _HASH = re.compile(r" +--hash=sha256:([0-9a-f]{64})(?: \\)?")
 _PROJECT = "trtllm-truss"

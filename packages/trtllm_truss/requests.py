@@ -258,12 +258,14 @@ class TokenDelta:
 
     Attributes:
         ids: empty only together with `end`.
+        index: number of the answer in its call.
         log_probs: one per id, if requested.
         alternatives: pairs of id and log probability for each id in descending order, if requested.
         end: the end of the answer, in its last delta.
     """
 
     ids: tuple[int, ...]
+    index: int = 0
     log_probs: tuple[float, ...] = ()
     alternatives: tuple[tuple[tuple[int, float], ...], ...] = ()
     end: GenerationEnd | None = None

@@ -296,7 +296,8 @@ async def test_consecutive_failures_count_as_silence(tokenizer: TextTokenizer) -
 
 
 async def tokens_of(engine: FakeEngine, **fields: Any) -> list[TokenDelta]:
-    return [delta async for delta in engine.generator.tokens(asked(**fields), "dynamo", "call")]
+    answers = engine.generator.tokens(asked(**fields), "dynamo", "call")
+    return [delta async for together in answers for delta in together]
 
 
 @virtually
@@ -310,6 +311,13 @@ async def test_tokens_come_undecoded_with_their_end(tokenizer: TextTokenizer) ->
     assert (last.reason, last.usage.completion_tokens) == (FinishReason.STOP, 3)
     assert engine.ended == ["call"]
     assert engine.counted("requests_finished") == 1
+
+
+@virtually
+async def test_tokens_of_several_answers_have_their_number(tokenizer: TextTokenizer) -> None:
+    engine = FakeEngine(lambda request: [[5 + len(request.request_id)]], tokenizer)
+    deltas = await tokens_of(engine, n=2)
+    assert {delta.index: delta.ids for delta in deltas} == {0: (9,), 1: (11,)}
 
 
 @virtually
@@ -333,7 +341,8 @@ async def test_tokens_up_to_the_limit_end_by_length(tokenizer: TextTokenizer) ->
 async def test_leaving_a_stream_of_tokens_frees_its_place(tokenizer: TextTokenizer) -> None:
     engine = FakeEngine(lambda _: [[5], 1000.0, [6]], tokenizer)
     async with aclosing(engine.generator.tokens(asked(), "dynamo", "call")) as deltas:
-        assert (await anext(deltas)).ids == (5,)
+        (delta,) = await anext(deltas)
+        assert delta.ids == (5,)
         assert engine.admission.running == 1
     assert engine.admission.running == 0
     assert engine.ended == ["call"]

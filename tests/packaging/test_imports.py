@@ -16,6 +16,7 @@ PACKAGE, WORKBENCH = ROOT / "packages/trtllm_truss", ROOT / "workbench/trtllm_wo
 OWN = {"trtllm_truss", "trtllm_workbench", "tests", "tools", "benchmarks"}
 NAME = re.compile(r"[A-Za-z0-9._-]+")
 DISTRIBUTIONS = {
+    "dynamo": "ai-dynamo-runtime",
     "agents": "openai-agents",
     "botocore": "boto3",  # of the same release
     "cloudcoil": "cloudcoil-models-kubernetes",
@@ -30,6 +31,7 @@ DISTRIBUTIONS = {
 }
 EXTRAS = {
     "artifacts/s3.py": "s3",
+    "dynamo": "dynamo",
     "engines/cpu/openvino_genai": "serve",
     "builder/gguf_conversion.py": "build-cpu",
     "builder/publishing.py": "s3",

@@ -31,7 +31,7 @@ LAYERS = [
     *("protocols", "protocols.openai", "protocols.predict", "protocols.lmi"),
     "protocols.responses",
     "protocols.messages",
-    *("baseten", "configuration", "endpoints", "cli"),
+    *("baseten", "configuration", "endpoints", "dynamo", "cli"),
 ]
 WORKBENCH_LAYERS = [
     *("importers", "scaffold", "console"),

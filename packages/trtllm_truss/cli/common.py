@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from trtllm_truss.errors import SettingsError
+from trtllm_truss.serving.log_lines import escape_log_lines
 
 
 def add_truss_options(parser: argparse.ArgumentParser, *, config: bool = True) -> None:
@@ -32,6 +35,18 @@ def require_empty(output: Path) -> None:
     """
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise SettingsError(f"--output {output} is not empty; name a new folder.")
+
+
+def log_to_stderr() -> None:
+    """Log to standard error, with the time of each line."""
+    logging.basicConfig(
+        level=logging.INFO,
+        stream=sys.stderr,
+        format="%(asctime)s %(message)s",
+        datefmt="%H:%M:%S",
+        force=True,
+    )
+    escape_log_lines()
 
 
 @contextmanager

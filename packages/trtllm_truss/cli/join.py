@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import logging
-import sys
 
-from trtllm_truss.cli.common import add_truss_options
+from trtllm_truss.cli.common import add_truss_options, log_to_stderr
 from trtllm_truss.configuration import load_configuration, read_config
 from trtllm_truss.serving.group import join
-from trtllm_truss.serving.log_lines import escape_log_lines
 from trtllm_truss.settings.loading import read_environment
 
 
@@ -29,14 +26,7 @@ def run(options: argparse.Namespace) -> int:
         SettingsError: the settings or the key are wrong, or this host is not in the group.
         StartupError: the engine is unusable here, or the leader refused this host.
     """
-    logging.basicConfig(
-        level=logging.INFO,
-        stream=sys.stderr,
-        format="%(asctime)s %(message)s",
-        datefmt="%H:%M:%S",
-        force=True,
-    )
-    escape_log_lines()
+    log_to_stderr()
     content = read_config(options.truss, options.config)
     settings, _ = load_configuration(content)
     data_dir = options.truss / content.get("data_dir", "data")

@@ -24,6 +24,7 @@ Commands = Mapping[str, Mapping[str, str]]
 SERVER_COMMANDS: Commands = {
     __package__: {
         "join": "run the ranks of a further host of an engine that spans several",
+        "dynamo": "serve as a worker of NVIDIA Dynamo",
         "check": "verify everything that can be verified without a start",
         "render": "write the Triton model repository",
         "build": "build the engine from a checkpoint",

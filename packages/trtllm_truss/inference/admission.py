@@ -240,6 +240,7 @@ class Admission:
         clock: seconds, monotonic.
 
     Attributes:
+        max_requests: maximum number of requests in the engine.
         running: number of requests that hold a slot.
         reserved_tokens: KV cache tokens reserved by them.
     """
@@ -252,7 +253,7 @@ class Admission:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._max_requests = max_requests
+        self.max_requests = max_requests
         self._max_tokens = math.inf if max_tokens is None else max_tokens
         self._limits = limits
         self._clock = clock
@@ -286,7 +287,7 @@ class Admission:
     @property
     def capacity(self) -> int:
         """Maximum number of running and waiting requests together."""
-        return self._max_requests + self._limits.queue_limit
+        return self.max_requests + self._limits.queue_limit
 
     @property
     def kv_cache_tokens(self) -> int:
@@ -329,7 +330,7 @@ class Admission:
     def _has_room(self, tokens: int) -> bool:
         if self.reserved_tokens + tokens > self._max_tokens:
             return self.running == 0
-        return self.running < self._max_requests
+        return self.running < self.max_requests
 
     def _grant(self, tokens: int) -> Slot:
         self.running += 1
@@ -391,7 +392,7 @@ class Admission:
         if service_time.request_s is None or service_time.token_s is None:
             return 0.0
         ahead = queue.ahead_of(waiter)
-        requests = ahead + 1 + self.running - self._max_requests
+        requests = ahead + 1 + self.running - self.max_requests
         wait_s = requests * service_time.request_s / self.running
         if self._max_tokens < math.inf:
             tokens_ahead = ahead * queue.tokens / max(1, len(queue))

@@ -154,6 +154,7 @@ class TokenReader(EngineReader[TokenDelta]):
             self._items.append(
                 TokenDelta(
                     ids,
+                    self._prepared.index,
                     tuple(chunk.log_probs[before : self._generated]),
                     tuple(chunk.alternatives[before : self._generated]),
                     end,

@@ -7,6 +7,7 @@ import secrets
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import ExitStack, aclosing
+from functools import partial
 from itertools import chain, count
 from typing import TypeVar
 
@@ -82,7 +83,7 @@ class Generator:
             self._loop.call_soon_threadsafe(self._admission.fail_waiting, error)
             self._loop.call_soon_threadsafe(self._preprocessor.engine_is_gone)
 
-    async def generate(
+    def generate(
         self,
         requests: Sequence[GenerationRequest],
         protocol: str = "predict",
@@ -106,6 +107,32 @@ class Generator:
             DeadlineExceeded: a deadline of an answer passed.
             TrussError: the engine rejected a request, failed or exited.
         """
+        return self._generate(self._text, requests, protocol, call_id)
+
+    def tokens(
+        self, request: GenerationRequest, protocol: str, call_id: str
+    ) -> AsyncGenerator[list[TokenDelta], None]:
+        """Stream the answers to a request as tokens, for a caller that decodes them.
+
+        Like `generate`, but the last delta of an answer has its end.
+
+        Args:
+            request: with at least one token to generate, without stop words, reasoning or echo.
+            protocol: name of the protocol, for metrics and log.
+            call_id: the engine's request id of the first answer.
+
+        Raises:
+            RequestError, QueueFull, DeadlineExceeded, TrussError: as `generate`.
+        """
+        return self._generate(partial(self._answer, TokenReader), [request], protocol, call_id)
+
+    async def _generate(
+        self,
+        begin: Callable[[PreparedRequest, float, RequestMetrics], AsyncGenerator[list[Item], None]],
+        requests: Sequence[GenerationRequest],
+        protocol: str,
+        call_id: str | None,
+    ) -> AsyncGenerator[list[Item], None]:
         self._loop = asyncio.get_running_loop()
         arrived = self._loop.time()
         call_id = call_id or secrets.token_hex(16)
@@ -113,39 +140,14 @@ class Generator:
         with self._metrics.request_started(protocol, call_id) as record, ExitStack() as records:
             await self._throttle.turn()
             first, *others = await self._prepare(requests, call_id)
-            answers = [self._text(first, arrived, record)]
+            answers = [begin(first, arrived, record)]
             for prepared in others:
                 request_id = prepared.engine_request.request_id
                 record = records.enter_context(self._metrics.request_started(protocol, request_id))
-                answers.append(self._text(prepared, arrived, record))
+                answers.append(begin(prepared, arrived, record))
             async with aclosing(merge_streams(answers)) as items:
                 async for together in items:
                     yield together
-
-    async def tokens(
-        self, request: GenerationRequest, protocol: str, call_id: str
-    ) -> AsyncGenerator[TokenDelta, None]:
-        """Stream the tokens of the only answer to a request, for a caller that decodes them.
-
-        Deltas are collected, and the answer is cancelled, as by `generate`.
-
-        Args:
-            request: with `n` of 1, at least one token, and no stop words, reasoning or echo.
-            protocol: name of the protocol, for metrics and log.
-            call_id: the engine's request id.
-
-        Raises:
-            RequestError, QueueFull, DeadlineExceeded, TrussError: as `generate`.
-        """
-        self._loop = asyncio.get_running_loop()
-        arrived = self._loop.time()
-        with self._metrics.request_started(protocol, call_id) as record:
-            await self._throttle.turn()
-            (prepared,) = await self._prepare([request], call_id)
-            async with aclosing(self._answer(TokenReader, prepared, arrived, record)) as answer:
-                async for deltas in answer:
-                    for delta in deltas:
-                        yield delta
 
     async def _prepare(
         self, requests: Sequence[GenerationRequest], call_id: str

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+from trtllm_truss.engines.engine import Engine
 from trtllm_truss.inference.admission import Admission, EngineHeartbeat
 from trtllm_truss.inference.capabilities import Capabilities
 from trtllm_truss.inference.generation import Generator
@@ -27,13 +28,17 @@ from trtllm_truss.triton.client.client import TritonClient
 
 
 class RequestPath(NamedTuple):
-    """Admission and generator of a running engine.
+    """What answers requests with a running engine.
 
     Attributes:
+        engine: the engine.
+        tokenizer: its tokenizer.
         admission: limits concurrent requests.
         generator: answers them.
     """
 
+    engine: Engine
+    tokenizer: TextTokenizer
     admission: Admission
     generator: Generator
 
@@ -91,4 +96,4 @@ def build_request_path(
         heartbeat=heartbeat,
         metrics=metrics,
     )
-    return RequestPath(admission, generator)
+    return RequestPath(engine, tokenizer, admission, generator)

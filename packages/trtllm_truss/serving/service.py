@@ -87,8 +87,6 @@ class _Running:
     supervisor: Supervisor
     path: RequestPath
     mounted: MountedFiles
-    sampling: Mapping[str, Any]
-    chat_template: str
 
 
 class Service:
@@ -135,13 +133,29 @@ class Service:
         return self._settings.serving
 
     @property
+    def adapter_names(self) -> tuple[str, ...]:
+        """Names of the LoRA adapters that a request may choose as its model."""
+        return tuple(self._settings.lora_adapters)
+
+    @property
+    def path(self) -> RequestPath:
+        """What answers requests with the running engine.
+
+        Raises:
+            EngineUnavailable: the engine was not started.
+        """
+        if self._running is None:
+            raise EngineUnavailable("the engine was not started.")
+        return self._running.path
+
+    @property
     def generator(self) -> Generator:
         """The generator of the running engine.
 
         Raises:
             EngineUnavailable: the engine was not started.
         """
-        return self._started().path.generator
+        return self.path.generator
 
     @property
     def sampling(self) -> Mapping[str, Any]:
@@ -150,16 +164,16 @@ class Service:
         Raises:
             EngineUnavailable: the engine was not started.
         """
-        return self._started().sampling
+        return self.path.tokenizer.sampling
 
     @property
     def chat_template(self) -> str:
         """The source of the model's chat template; empty without one.
 
         Raises:
-            EngineUnavailable: nothing was started.
+            EngineUnavailable: the engine was not started.
         """
-        return self._started().chat_template
+        return self.path.tokenizer.chat_template
 
     def is_healthy(self) -> bool:
         """Return True if the engine answers and no mounted file of it was found to differ."""
@@ -253,9 +267,7 @@ class Service:
         )
         self._resources.enter_context(exposed(self.metrics, lambda: supervisor.metrics_port))
         mounted = self._resources.enter_context(MountedFiles(resolved.unchecked).checking())
-        self._running = _Running(
-            supervisor, path, mounted, tokenizer.sampling, tokenizer.chat_template
-        )
+        self._running = _Running(supervisor, path, mounted)
         self._resources.callback(
             settle_memory(lambda: not (path.admission.running or path.admission.waiting))
         )
@@ -293,11 +305,6 @@ class Service:
     def _stop(self) -> None:
         self._running = None
         self._resources.close()
-
-    def _started(self) -> _Running:
-        if self._running is None:
-            raise EngineUnavailable("the engine was not started.")
-        return self._running
 
     def _engine_restarts(self) -> None:
         if self._running is not None:

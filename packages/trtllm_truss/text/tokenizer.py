@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -77,12 +78,42 @@ class TextTokenizer:
         self.chat_template = "\n".join(
             parts.chat_templates[name] for name in _TEMPLATES if name in parts.chat_templates
         )
+        self._template_sources = parts.chat_templates
         self._chat_templates = {
             name: (ChatTemplate(source), ControlTokens(special.values(), source))
             for name, source in parts.chat_templates.items()
         }
         self._decodings = {(True, _NONE_SHOWN): choose_decoding(self._backend)}
         self._token_texts: dict[int, str] = {}
+
+    def save(self, folder: Path, context_tokens: int) -> None:
+        """Write the tokenizer in Hugging Face's layout, for a program that encodes prompts itself.
+
+        Args:
+            folder: is created.
+            context_tokens: the engine's limit of prompt and answer.
+        """
+        ids = {"bos_token_id": self.bos_id, "eos_token_id": list(self.eos_ids)}
+        template = self._template_sources.get("default")
+        files: dict[str, Mapping[str, Any]] = {
+            "tokenizer_config.json": {
+                "tokenizer_class": "PreTrainedTokenizerFast",
+                **self._named_tokens,
+                **({} if template is None else {"chat_template": template}),
+            },
+            "generation_config.json": ids,
+            "config.json": {
+                **ids,
+                "architectures": ["LlamaForCausalLM"],
+                "model_type": "llama",
+                "max_position_embeddings": context_tokens,
+                "vocab_size": self.vocab_size,
+            },
+        }
+        folder.mkdir(parents=True)
+        self._backend.save(str(folder / "tokenizer.json"))
+        for name, content in files.items():
+            (folder / name).write_text(json.dumps(content), encoding="utf-8")
 
     def encode(
         self,

@@ -1,0 +1,264 @@
+"""The engine of a `Service`, as the worker of NVIDIA Dynamo drives it.
+
+Sources, all of ai-dynamo-runtime 1.6.1: `dynamo/_core.pyi` (class `backend`, `Context`,
+`register_model`); the engine's methods are those of `dynamo/common/backend/engine.py` in ai-dynamo
+1.6.1, which `backend.Worker` calls by name, so the engine needs no base class of that package.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dynamo._core import ModelInput, ModelType, WorkerType, backend, register_model
+from dynamo.llm.exceptions import (
+    CannotConnect,
+    ConnectionTimeout,
+    EngineShutdown,
+    InvalidArgument,
+    Unknown,
+)
+from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
+
+from trtllm_truss.dynamo.requests import read_request, to_chunk
+from trtllm_truss.errors import (
+    DeadlineExceeded,
+    EngineUnavailable,
+    QueueFull,
+    RequestError,
+    TrussError,
+)
+from trtllm_truss.processes.leftovers import temporary_folder
+from trtllm_truss.protocols.base import Defaults
+from trtllm_truss.protocols.openai.adapter import usable_defaults
+from trtllm_truss.serving.service import Service
+
+if TYPE_CHECKING:
+    from dynamo._core import Context, Endpoint
+
+logger = logging.getLogger(__name__)
+
+PROTOCOL = "dynamo"
+"""Name of the protocol in metrics and log."""
+
+_KV_BLOCK_TOKENS = 32
+"""TensorRT-LLM's default; the router predicts hits in blocks of this size."""
+
+_METRICS = ("trtllm_truss_", "nv_")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """The place of a worker in a Dynamo deployment.
+
+    Attributes:
+        name: the model's name in the frontend.
+        namespace: Dynamo's namespace.
+        component: the name that the workers of one model share.
+        tool_call_parser: the frontend's parser of tool calls, by Dynamo's name.
+        reasoning_parser: the frontend's parser of reasoning, by Dynamo's name.
+    """
+
+    name: str
+    namespace: str = "dynamo"
+    component: str = "backend"
+    tool_call_parser: str | None = None
+    reasoning_parser: str | None = None
+
+
+class TrussEngine:
+    """The engine of one `Service`, as Dynamo's `Worker` drives it.
+
+    Args:
+        service: not started.
+        defaults: `model_metadata.generation`, validated.
+        options: its place in the deployment.
+        folder: receives the files of the model that the frontend reads.
+    """
+
+    def __init__(
+        self, service: Service, defaults: Defaults, options: WorkerOptions, folder: Path
+    ) -> None:
+        self._service = service
+        self._defaults = defaults
+        self._options = options
+        self._folder = folder
+        self._adapters = service.adapter_names
+        self._answers: dict[str, asyncio.Task[Any]] = {}
+
+    async def start(self, worker_id: int) -> backend.EngineConfig:
+        """Start the engine and describe it; `worker_id` is not needed."""
+        await asyncio.to_thread(self._service.start)
+        path = self._service.path
+        self._defaults = {**usable_defaults(self._service.sampling), **self._defaults}
+        await asyncio.to_thread(path.tokenizer.save, self._folder, path.engine.max_sequence_tokens)
+        tokens = path.admission.kv_cache_tokens
+        return backend.EngineConfig(
+            model=str(self._folder),
+            served_model_name=self._options.name,
+            llm=backend.LlmRegistration(
+                context_length=path.engine.max_sequence_tokens,
+                kv_cache_block_size=_KV_BLOCK_TOKENS,
+                total_kv_blocks=tokens // _KV_BLOCK_TOKENS or None,
+                max_num_seqs=path.admission.max_requests,
+            ),
+        )
+
+    async def on_endpoint_ready(self, endpoint: Endpoint) -> None:
+        """List each adapter as a model of its own."""
+        for name in self._adapters:
+            await register_model(
+                ModelInput.Tokens,
+                ModelType.Chat | ModelType.Completions,
+                endpoint,
+                str(self._folder),
+                name,
+                worker_type=WorkerType.Aggregated,
+                kv_cache_block_size=_KV_BLOCK_TOKENS,
+                lora_name=name,
+                base_model_path=str(self._folder),
+            )
+
+    async def generate(
+        self, request: Mapping[str, Any], context: Context
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield the chunks of an answer, or raise the error by which the frontend decides.
+
+        `InvalidArgument` ends in status 400. After `CannotConnect`, `ConnectionTimeout` and
+        `EngineShutdown` the frontend goes on with another worker, the last one after having taken
+        this one out of the routing for seconds. Measured with two workers of 1.6.1.
+        """
+        chunks: asyncio.Queue[dict[str, Any] | Exception | None] = asyncio.Queue()
+        answer = asyncio.create_task(self._answer(request, context.id(), chunks))
+        self._answers[context.id()] = answer
+        try:
+            while (chunk := await chunks.get()) is not None:
+                if isinstance(chunk, Exception):
+                    raise chunk
+                yield chunk
+        finally:
+            self._end(context)
+
+    async def _answer(
+        self,
+        request: Mapping[str, Any],
+        call_id: str,
+        chunks: asyncio.Queue[dict[str, Any] | Exception | None],
+    ) -> None:
+        """Queue the chunks of an answer, then None or its error.
+
+        A task of its own, because Dynamo neither resumes nor closes the generator of a client that
+        has left.
+        """
+        try:
+            wanted = read_request(request, self._defaults, self._adapters)
+            tokens = self._service.path.generator.tokens(wanted, PROTOCOL, call_id)
+            async with aclosing(tokens) as deltas:
+                async for together in deltas:
+                    for delta in together:
+                        chunks.put_nowait(to_chunk(delta))
+        except asyncio.CancelledError:
+            chunks.put_nowait({"token_ids": [], "index": 0, "finish_reason": "cancelled"})
+            raise
+        except TrussError as error:
+            chunks.put_nowait(_dynamo_error(error))
+        except Exception as error:
+            logger.exception("unhandled exception")
+            chunks.put_nowait(Unknown(f"unhandled {type(error).__name__}"))
+        finally:
+            chunks.put_nowait(None)
+
+    async def abort(self, context: Context) -> None:
+        """End the answer of a client that has left."""
+        self._end(context)
+
+    def _end(self, context: Context) -> None:
+        if (answer := self._answers.pop(context.id(), None)) is not None:
+            answer.cancel()
+
+    async def cleanup(self) -> None:
+        """Stop the engine; idempotent."""
+        await asyncio.to_thread(self._service.stop)
+
+    async def is_quiescent(self) -> None:
+        """Answer that no KV blocks are transferred."""
+
+    async def register_prometheus(self, metrics: backend.EngineMetrics) -> None:
+        """Add our metrics and Triton's to those of the worker."""
+        registry = CollectorRegistry()
+        registry.register(_EngineMetrics())
+        metrics.register_prometheus_expfmt_callback(lambda: generate_latest(registry).decode())
+
+    async def health_check_payload(self) -> dict[str, Any]:
+        """Return the request that Dynamo sends to an idle worker."""
+        tokenizer = self._service.path.tokenizer
+        first = tokenizer.bos_id if tokenizer.bos_id is not None else 0
+        return {
+            "token_ids": [first],
+            "stop_conditions": {"max_tokens": 1, "ignore_eos": True},
+            "sampling_options": {"temperature": 0.0},
+            backend.HEALTH_CHECK_KEY: True,
+        }
+
+    async def kv_event_sources(self) -> list[Any]:
+        """Report no events: neither Triton's backends nor the CPU engine have any."""
+        return []
+
+    async def logits_processor_spec(self) -> None: ...
+
+    def component_metrics_dp_ranks(self) -> list[int]:
+        return []
+
+    def attach_snapshot_publisher(self, publisher: object) -> None: ...
+
+    def supported_controls(self) -> set[str]:
+        return set()
+
+    def supported_updates(self) -> set[str]:
+        return set()
+
+
+class _EngineMetrics:
+    def collect(self) -> Any:
+        return (each for each in REGISTRY.collect() if each.name.startswith(_METRICS))
+
+
+_ERRORS: tuple[tuple[type[TrussError], type[Exception]], ...] = (
+    (RequestError, InvalidArgument),
+    (QueueFull, CannotConnect),
+    (DeadlineExceeded, ConnectionTimeout),
+    (EngineUnavailable, EngineShutdown),
+)
+
+
+def _dynamo_error(error: TrussError) -> Exception:
+    kind = next((dynamos for ours, dynamos in _ERRORS if isinstance(error, ours)), Unknown)
+    return kind(error.message)
+
+
+async def serve_worker(service: Service, defaults: Defaults, options: WorkerOptions) -> None:
+    """Serve as a worker until SIGTERM or SIGINT; running answers end first.
+
+    Discovery and transport are Dynamo's, by its own variables (`DYN_DISCOVERY_BACKEND`, …).
+
+    Raises:
+        StartupError: the engine cannot start.
+    """
+    with temporary_folder() as folder:
+        engine = TrussEngine(service, defaults, options, folder / "model")
+        config = backend.WorkerConfig(
+            namespace=options.namespace,
+            component=options.component,
+            model_name=str(folder / "model"),
+            served_model_name=options.name,
+            tool_call_parser=options.tool_call_parser,
+            reasoning_parser=options.reasoning_parser,
+            enable_kv_routing=False,  # without events it would only listen on every address
+            runtime=backend.RuntimeConfig(),
+        )
+        await backend.Worker(engine, config, asyncio.get_running_loop()).run()

@@ -1,0 +1,125 @@
+"""Requests of Dynamo's frontend, as 1.6.1 sends them, to ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trtllm_truss.dynamo.requests import read_request, to_chunk
+from trtllm_truss.errors import RequestError
+from trtllm_truss.requests import (
+    REST_OF_CONTEXT,
+    FinishReason,
+    GenerationEnd,
+    GenerationRequest,
+    Guide,
+    TokenDelta,
+    Usage,
+)
+
+SENT = {
+    "token_ids": [1, 2, 3],
+    "model": "model",
+    "sampling_options": {"n": 1, "temperature": 0.5, "top_k": None, "seed": 7},
+    "stop_conditions": {"max_tokens": 9, "stop": ["x"], "stop_token_ids_hidden": [2]},
+    "output_options": {"logprobs": None, "skip_special_tokens": True},
+}
+
+
+def read(defaults: dict[str, Any] | None = None, **groups: dict[str, Any]) -> GenerationRequest:
+    sent = {name: {**SENT[name], **value} for name, value in groups.items()}  # type: ignore[dict-item]
+    return read_request({**SENT, **sent}, defaults or {}, ("poet",))
+
+
+def test_a_plain_request() -> None:
+    request = read()
+    assert request.prompt_ids == (1, 2, 3)
+    assert (request.max_tokens, request.max_tokens_given) == (9, True)
+    assert (request.sampling.temperature, request.sampling.seed) == (0.5, 7)
+    assert request.stop_token_ids == (2,)
+    assert request.stop_words == ()
+    assert request.log_probs is None
+
+
+def test_without_a_limit_the_context_limits() -> None:
+    request = read(stop_conditions={"max_tokens": None})
+    assert (request.max_tokens, request.max_tokens_given) == (REST_OF_CONTEXT, False)
+
+
+def test_the_operators_defaults_apply_to_omitted_fields() -> None:
+    request = read(
+        {"max_tokens": 5, "top_p": 0.9, "temperature": 0.1}, stop_conditions={"max_tokens": None}
+    )
+    assert (request.max_tokens, request.max_tokens_given) == (5, False)
+    assert (request.sampling.top_p, request.sampling.temperature) == (0.9, 0.5)
+
+
+def test_the_name_of_an_adapter_chooses_it() -> None:
+    assert read_request({**SENT, "model": "poet"}, {}, ("poet",)).model == "poet"
+    assert read().model != "poet"
+
+
+@pytest.mark.parametrize(
+    ("guide", "expected"),
+    [
+        ({"regex": "a+", "json": None, "backend": "xgrammar"}, Guide("regex", "a+")),
+        ({"grammar": 'root ::= "a"'}, Guide("ebnf_grammar", 'root ::= "a"')),
+        ({"choice": ["a", "b"]}, Guide("ebnf_grammar", 'root ::= "a" | "b"')),
+    ],
+)
+def test_guides(guide: dict[str, Any], expected: Guide) -> None:
+    assert read(sampling_options={"guided_decoding": guide}).guide == expected
+
+
+@pytest.mark.parametrize(("asked", "given"), [(0, 0), (1, 0), (3, 3)])
+def test_one_log_probability_is_that_of_the_token(asked: int, given: int) -> None:
+    assert read(output_options={"logprobs": asked}).log_probs == given
+
+
+@pytest.mark.parametrize(
+    ("group", "options", "named"),
+    [
+        ("sampling_options", {"min_p": 0.5}, "min_p"),
+        ("sampling_options", {"n": 2}, "n is 2"),
+        ("sampling_options", {"temperature": -1}, "temperature"),
+        ("sampling_options", {"guided_decoding": {"structural_tag": "{}"}}, "structural_tag"),
+        (
+            "sampling_options",
+            {"guided_decoding": {"json": {}, "whitespace_pattern": " "}},
+            "whitespace_pattern",
+        ),
+        ("stop_conditions", {"max_thinking_tokens": 5}, "max_thinking_tokens"),
+        ("output_options", {"prompt_logprobs": 1}, "prompt_logprobs"),
+    ],
+)
+def test_what_the_worker_cannot_honour_is_named(
+    group: str, options: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(RequestError, match=named):
+        read(**{group: options})
+
+
+def test_the_last_chunk_has_reason_and_usage() -> None:
+    end = GenerationEnd(FinishReason.LENGTH, Usage(3, 2, cached_tokens=1))
+    assert to_chunk(TokenDelta((7,), log_probs=(-0.5,), end=end)) == {
+        "token_ids": [7],
+        "index": 0,
+        "log_probs": [-0.5],
+        "top_logprobs": [[{"rank": 1, "token_id": 7, "token": None, "logprob": -0.5}]],
+        "finish_reason": "length",
+        "completion_usage": {
+            "prompt_tokens": 3,
+            "completion_tokens": 2,
+            "total_tokens": 5,
+            "prompt_tokens_details": {"cached_tokens": 1},
+        },
+    }
+
+
+def test_alternatives_are_ranked() -> None:
+    chunk = to_chunk(TokenDelta((7,), log_probs=(-0.5,), alternatives=(((7, -0.5), (8, -1.0)),)))
+    assert [(each["rank"], each["token_id"]) for each in chunk["top_logprobs"][0]] == [
+        (1, 7),
+        (2, 8),
+    ]

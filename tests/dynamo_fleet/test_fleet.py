@@ -1,0 +1,210 @@
+"""NVIDIA Dynamo's frontend, its own, before two workers of ours with real models."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.dynamo_fleet.conftest import MODEL, Fleet
+from tests.support.waiting import settles
+
+HELLO = [{"role": "user", "content": "What is the capital of France?"}]
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 9}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+TOOL = {"type": "function", "function": {"name": "add_person", "parameters": PERSON}}
+
+
+def chat(fleet: Fleet, **fields: Any) -> Any:
+    body = {"model": MODEL, "messages": HELLO, "max_tokens": 60, **fields}
+    answer = fleet.client.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def streamed(fleet: Fleet, **fields: Any) -> tuple[str, Any]:
+    """Return the text and the last finish reason of a stream; fail for an error in it."""
+    body = {"model": MODEL, "messages": HELLO, "stream": True, **fields}
+    text, reason = "", None
+    with fleet.client.stream("POST", "/v1/chat/completions", json=body) as answer:
+        assert answer.status_code == 200, answer.read()
+        for line in answer.iter_lines():
+            assert not line.startswith("event: error"), line
+            if line.startswith("data: {"):
+                event = json.loads(line.removeprefix("data: "))
+                assert "error" not in event, event
+                for choice in event["choices"]:
+                    text += choice["delta"].get("content") or ""
+                    reason = choice["finish_reason"] or reason
+    return text, reason
+
+
+def test_chat(fleet: Fleet) -> None:
+    answer = chat(fleet)
+    assert "Paris" in answer["choices"][0]["message"]["content"]
+    assert answer["choices"][0]["finish_reason"] == "stop"
+    usage = answer["usage"]
+    assert usage["completion_tokens"] < 60
+    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+
+
+def test_stream(fleet: Fleet) -> None:
+    text, reason = streamed(fleet, max_tokens=5)
+    assert text
+    assert reason == "length"
+
+
+def test_a_second_turn_uses_the_cache(fleet: Fleet) -> None:
+    long = [{"role": "user", "content": "Count the words: " + "one two three " * 100}]
+    chat(fleet, messages=long, max_tokens=4)
+    again = chat(fleet, messages=long, max_tokens=4)["usage"]
+    assert again["prompt_tokens_details"]["cached_tokens"] > 200
+
+
+def test_a_schema(fleet: Fleet) -> None:
+    schema = {"name": "person", "schema": PERSON}
+    answer = chat(fleet, response_format={"type": "json_schema", "json_schema": schema})
+    person = json.loads(answer["choices"][0]["message"]["content"])
+    assert set(person) == {"name", "age"}
+
+
+def test_a_named_tool(fleet: Fleet) -> None:
+    choice = {"type": "function", "function": {"name": "add_person"}}
+    answer = chat(fleet, tools=[TOOL], tool_choice=choice)
+    (call,) = answer["choices"][0]["message"]["tool_calls"]
+    assert call["function"]["name"] == "add_person"
+    assert set(json.loads(call["function"]["arguments"])) == {"name", "age"}
+
+
+def test_responses_and_messages(fleet: Fleet) -> None:
+    body = {"model": MODEL, "input": "What is the capital of France?", "max_output_tokens": 60}
+    answer = fleet.client.post("/v1/responses", json=body)
+    assert answer.status_code == 200, answer.text
+    assert "Paris" in answer.text
+    body = {"model": MODEL, "messages": HELLO, "max_tokens": 60}
+    answer = fleet.client.post("/v1/messages", json=body)
+    assert answer.status_code == 200, answer.text
+    assert "Paris" in answer.text
+
+
+def test_log_probabilities_are_those_of_the_tokens(fleet: Fleet) -> None:
+    answer = chat(fleet, logprobs=True, max_tokens=5)["choices"][0]
+    content = answer["logprobs"]["content"]
+    assert "".join(each["token"] for each in content) == answer["message"]["content"]
+    assert all(each["logprob"] <= 0 for each in content)
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"min_p": 0.5}, "min_p is 0.5"),
+        ({"n": 2, "temperature": 1.0}, "n is 2"),
+        ({"max_tokens": 9000}, "maximum context length is 8192"),
+    ],
+)
+def test_a_refusal_has_our_words(fleet: Fleet, fields: dict[str, Any], named: str) -> None:
+    body = {"model": MODEL, "messages": HELLO, "max_tokens": 5, **fields}
+    answer = fleet.client.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 400
+    assert named in answer.json()["message"]
+
+
+def test_leaving_ends_the_answer_in_the_engine(fleet: Fleet) -> None:
+    before = fleet.log.count("status=cancelled")
+    body = {"model": MODEL, "messages": HELLO, "stream": True, "max_tokens": 6000}
+    body["ignore_eos"] = True
+    with fleet.client.stream("POST", "/v1/chat/completions", json=body) as answer:
+        next(line for line in answer.iter_lines() if "content" in line)
+    assert settles(lambda: fleet.log.count("status=cancelled") == before + 1)
+
+
+def test_overload_is_no_error_while_one_worker_has_room(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, {"max_batch_size": 1}, {"queue_limit": 0})
+    try:
+        fleet.add_worker()
+        fleet.add_worker()
+        fleet.wait_for(2)
+        results = run_streams(fleet, 2, max_tokens=64, ignore_eos=True)
+        assert [reason for _, reason in results] == ["length"] * 2
+        # The batch has a spare place; more than all places wait for none.
+        body = {"model": MODEL, "messages": HELLO, "max_tokens": 100, "ignore_eos": True}
+        statuses: list[int] = []
+
+        def ask() -> None:
+            statuses.append(fleet.client.post("/v1/chat/completions", json=body).status_code)
+
+        threads = [threading.Thread(target=ask) for _ in range(12)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert set(statuses) == {200, 503}
+        chat(fleet)
+    finally:
+        fleet.close()
+
+
+def run_streams(fleet: Fleet, count: int, **fields: Any) -> list[tuple[str, Any]]:
+    """Run streams at once; raise the error of any."""
+    results: list[tuple[str, Any]] = []
+    errors: list[BaseException] = []
+
+    def run(number: int) -> None:
+        asked = [{"role": "user", "content": f"Count from {number} on."}]
+        try:
+            results.append(streamed(fleet, messages=asked, **fields))
+        except BaseException as error:  # noqa: BLE001 - reraised
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return results
+
+
+@pytest.mark.parametrize("victim", ["worker", "triton"])
+def test_kill_9_is_invisible_to_plain_streams(
+    fleet: Fleet, victim: str, pytestconfig: pytest.Config
+) -> None:
+    for number in range(max(1, pytestconfig.getoption("--rounds"))):
+        fleet.wait_for(2)
+        alive = [worker for worker in fleet.workers if worker.poll() is None]
+        worker = alive[number % 2]
+        pid = worker.pid if victim == "worker" else fleet.triton_of(worker)
+        before = fleet.log.count("ttft_ms")
+        killer = threading.Timer(0.7, subprocess.run, [["kill", "-9", str(pid)]])
+        killer.start()
+        results = run_streams(fleet, 4, max_tokens=160, ignore_eos=True)
+        killer.join()
+        assert [reason for _, reason in results] == ["length"] * 4, f"round {number}, {before}"
+        if victim == "worker":
+            assert worker.wait(30) == -signal.SIGKILL
+            fleet.add_worker()
+        else:
+            ready = fleet.log_of(worker).count("restarted")
+            assert settles(lambda w=worker, n=ready: fleet.log_of(w).count("restarted") >= n)  # type: ignore[misc]
+
+
+def test_sigterm_lets_streams_end(fleet: Fleet) -> None:
+    fleet.wait_for(2)
+    worker = fleet.add_worker()
+    fleet.wait_for(3)
+    stop = threading.Timer(0.7, worker.send_signal, [signal.SIGTERM])
+    stop.start()
+    results = run_streams(fleet, 6, max_tokens=160, ignore_eos=True)
+    stop.join()
+    assert [reason for _, reason in results] == ["length"] * 6
+    assert worker.wait(60) == 0
+    fleet.wait_for(2)
