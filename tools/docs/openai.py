@@ -100,7 +100,9 @@ The formats of calls and reasoning are recognized in the model's chat template, 
 - `allowed_tools` restricts the functions that count as calls; the prompt holds all of them.
 - `parallel_tool_calls: false` returns the first call only.
 - `response_format` beside tools constrains the whole content, so that the model cannot call unless
-  a call is forced; a forced call ignores it.
+  a call is forced; a forced call ignores it. Agents that send both, such as those of the OpenAI
+  Agents SDK with `output_type`, need their tool mode: the type as one more tool.
+- `finish_reason` is `tool_calls`, but `stop` after the call of a named function, as OpenAI's.
 - Names of functions have letters, digits and `. _ -`.
 - If the chat template has no tools, as SmolLM2's, the functions and the form of a call are
   described in the system message, or in the first message where the template refuses that role;

@@ -65,12 +65,14 @@ class ToolUse:
         tools: OpenAI's descriptions, for the chat template; None for none.
         offered: the functions that may be called.
         is_forced: whether the answer must be a call.
+        is_named: whether the caller named the function of that call.
         parallel: whether it may have several.
     """
 
     tools: Sequence[Mapping[str, Any]] | None = None
     offered: tuple[Tool, ...] = ()
     is_forced: bool = False
+    is_named: bool = False
     parallel: bool = True
 
 

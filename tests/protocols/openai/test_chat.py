@@ -139,6 +139,7 @@ def test_fields_reach_the_sampling(sent: dict[str, Any], name: str, value: objec
             Guide("json_schema", '{"type": "object", "additionalProperties": true}'),
         ),
         ({"type": "json_object", "value": {"a": 1}}, Guide("json_schema", '{"a": 1}')),
+        ({"type": "json", "value": {"a": 1}}, Guide("json_schema", '{"a": 1}')),
         ({"type": "json_object", "schema": {"a": 1}}, Guide("json_schema", '{"a": 1}')),
         (
             {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}},

@@ -36,7 +36,6 @@ from trtllm_truss.tool_calls.events import (
     TextDelta,
     call_as_text,
 )
-from trtllm_truss.tool_calls.parser import OutputParser
 
 TOOL_CALLS = "tool_calls"
 Json = dict[str, Any]
@@ -46,15 +45,17 @@ class MessageParser:
     """Text of one answer to OpenAI's deltas.
 
     Args:
-        parser: the parser of this answer.
+        call: the call, which has a parser.
 
     Attributes:
         complete: the indexes of the calls that have ended with whole arguments.
         has_reasoned: whether there was reasoning.
     """
 
-    def __init__(self, parser: OutputParser) -> None:
-        self._parser = parser
+    def __init__(self, call: OpenAICall) -> None:
+        assert call.new_parser is not None
+        self._call = call
+        self._parser = call.new_parser()
         self.complete: set[int] = set()
         self.has_reasoned = False
 
@@ -67,8 +68,11 @@ class MessageParser:
         return self._deltas(self._parser.finish())
 
     def finish_reason(self, reason: FinishReason) -> str:
-        """Return the message's finish reason, once it is finished."""
-        if reason is FinishReason.STOP and self.complete:
+        """Return the message's finish reason, once it is finished.
+
+        As in OpenAI's API, the call of a function that the caller named ends with `stop`.
+        """
+        if reason is FinishReason.STOP and self.complete and not self._call.names_function:
             return TOOL_CALLS
         return reason.value
 
@@ -80,7 +84,7 @@ class MessageParser:
             return {"content": event.text}
         if isinstance(event, ReasoningDelta):
             self.has_reasoned = True
-            return {"reasoning_content": event.text}
+            return {"reasoning_content": event.text} if self._call.include_reasoning else None
         if isinstance(event, CallStarted):
             call = {
                 "index": event.index,
@@ -111,9 +115,9 @@ class MessageStream(EventStream):
         index, events = item.index, b""
         message = self._messages.get(index)
         if message is None:
-            message = self._messages[index] = new_message(self.call)
+            message = self._messages[index] = MessageParser(self.call)
             self._tokens[index] = []
-            self.usage.add(item)
+            self.usage.begin(item)
             events = self.event([chunk_choice(index, {"role": "assistant", "content": None})])
         if isinstance(item, GenerationEnd):
             deltas = message.finish()
@@ -146,7 +150,7 @@ class WholeMessage(WholeAnswer):
 
     def choice(self, answer: CollectedAnswer, end: GenerationEnd, usage: UsageCount) -> Json:
         assert isinstance(self.call.shape, ChatShape)
-        message = new_message(self.call)
+        message = MessageParser(self.call)
         fields = join_deltas([*message.feed(answer.text), *message.finish()], message.complete)
         usage.add(end, has_reasoned=message.has_reasoned)
         return {
@@ -155,12 +159,6 @@ class WholeMessage(WholeAnswer):
             "logprobs": self.call.shape.log_probs_of(answer.tokens),
             "finish_reason": message.finish_reason(end.reason),
         }
-
-
-def new_message(call: OpenAICall) -> MessageParser:
-    """Begin the message of one answer."""
-    assert call.new_parser is not None
-    return MessageParser(call.new_parser())
 
 
 def join_deltas(deltas: Iterable[Json], complete: Collection[int]) -> Json:

@@ -58,6 +58,8 @@ class OpenAICall:
         include_usage: whether a stream ends with the usage.
         shape: the choices of the API.
         new_parser: makes a parser of reasoning and tool calls for each answer; None for text.
+        names_function: whether `tool_choice` names the function to call.
+        include_reasoning: whether the answers hold the reasoning.
     """
 
     requests: tuple[GenerationRequest, ...]
@@ -66,6 +68,8 @@ class OpenAICall:
     include_usage: bool
     shape: Shape
     new_parser: Callable[[], OutputParser] | None = None
+    names_function: bool = False
+    include_reasoning: bool = True
 
     @property
     def n(self) -> int:
@@ -216,6 +220,12 @@ class UsageCount:
         self._usages: dict[int, Usage] = {}
         self._reasoned: set[int] = set()
 
+    def begin(self, item: AnswerItem) -> None:
+        """Count the prompt of an answer, before its first text."""
+        if item.usage is not None:
+            of_prompt = Usage(item.usage.prompt_tokens, 0, cached_tokens=item.usage.cached_tokens)
+            self._usages[item.index] = of_prompt
+
     def add(self, item: AnswerItem, *, has_reasoned: bool = False) -> None:
         """Count an answer, or replace its earlier count."""
         if item.usage is not None:
@@ -301,13 +311,14 @@ class EventStream:
 
     def push(self, item: AnswerItem) -> bytes:
         shape, index = self.call.shape, item.index
-        if item.usage is not None:
-            self.usage.add(item)
         events = b""
         if index not in self._lengths:
             self._lengths[index] = 0
+            self.usage.begin(item)
             opening = shape.opening(index)
             events = b"" if opening is None else self.event([opening])
+        if item.usage is not None:
+            self.usage.add(item)
         if isinstance(item, GenerationEnd):
             return events + self.event([shape.ending(index, item.reason)])
         offset = self._lengths[index]

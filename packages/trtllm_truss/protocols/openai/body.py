@@ -52,10 +52,10 @@ _OBJECT = re.compile(r"[ \t\n\r]*\{")
 ECHOED = frozenset(
     {
         *("annotations", "audio", "cache_control", "id", "parsed", "provider_specific_fields"),
-        *("reasoning_details", "thinking_blocks"),
+        *("reasoning_details", "thinking_blocks", "timestamp"),
     }
 )
-"""Keys of answers that clients echo. They cannot change an answer, so they are ignored."""
+"""Keys that clients echo or note in messages. They cannot change an answer, so they are ignored."""
 
 
 class FunctionCall(Strict):
@@ -284,6 +284,9 @@ class ChatFields(ChatExtensions):
     reasoning_effort: NonEmpty | None = Field(
         None, description="Given to the chat template under this name."
     )
+    include_reasoning: bool = Field(
+        True, description="Return the reasoning; false leaves it out, and counts it all the same."
+    )
 
 
 CHAT_REFUSED = {
@@ -295,7 +298,6 @@ CHAT_REFUSED = {
     "echo": Unsupported("messages are not repeated", (False,)),
     "function_call": Unsupported("tools and tool_choice have replaced it", ("auto", "none")),
     "functions": Unsupported("tools have replaced it", ([],)),
-    "include_reasoning": Unsupported("reasoning is always returned", (True,)),
     "moderation": Unsupported("moderation is not available"),
     "web_search_options": Unsupported("web search is not available"),
 }
@@ -367,6 +369,8 @@ def parse_chat(
             log_probs=alternatives is not None, chosen_is_top=alternatives != log_probs
         ),
         new_parser=new_parser,
+        names_function=use.is_named,
+        include_reasoning=fields.include_reasoning,
     )
 
 

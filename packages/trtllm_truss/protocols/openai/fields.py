@@ -5,8 +5,9 @@ The guide of a body is OpenAI's `response_format`, or vLLM's fields
 `json_object` and `json_schema` are OpenAI's
 (https://platform.openai.com/docs/guides/structured-outputs), and so is `grammar`, which its client
 knows as a type; `regex` is the form of TensorRT-LLM's own server. A `json_object` may hold a
-schema: as `value` in TGI's form, which huggingface_hub makes of a `json_schema`
-(https://huggingface.co/docs/text-generation-inference/conceptual/guidance), or as `schema`.
+schema: as `value` in TGI's form, where its type is `json` too and which huggingface_hub makes of a
+`json_schema` (https://huggingface.co/docs/text-generation-inference/conceptual/guidance), or as
+`schema`.
 """
 
 from __future__ import annotations
@@ -200,7 +201,8 @@ FLAT_PATH = "text.format"
 _PATH = "response_format"
 _TEXTS: dict[str, Language] = {"regex": "regex", "grammar": "ebnf_grammar"}
 _OBJECT_SCHEMAS = ("value", "schema")
-_TYPES = ("text", "json_object", "json_schema", *_TEXTS)
+_OBJECT_TYPES = ("json_object", "json")
+_TYPES = ("text", *_OBJECT_TYPES, "json_schema", *_TEXTS)
 _KINDS = ("json", "json_object", "regex", "choice", "grammar")
 _OLDER = ("json", "regex", "choice", "grammar")
 
@@ -285,7 +287,7 @@ def read_response_format(
     path, kind = FLAT_PATH if flat else _PATH, response_format.get("type")
     if kind == "text":
         return None
-    if kind == "json_object":
+    if kind in _OBJECT_TYPES:
         for key in _OBJECT_SCHEMAS:
             if (schema := response_format.get(key)) is not None:
                 return schema_guide(schema, f"{path}.{key}", path)

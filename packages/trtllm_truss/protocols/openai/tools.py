@@ -191,6 +191,7 @@ def _tool_use(
         tools=described,
         offered=tuple(t for name, t in offered.items() if names is None or name in names),
         is_forced=mode == "required",
+        is_named=isinstance(choice, Mapping) and choice.get("type") != "allowed_tools",
         parallel=parallel,
     )
 
