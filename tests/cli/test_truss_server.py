@@ -19,21 +19,21 @@ from trtllm_workbench.cli import truss_server
 from trtllm_truss.cli.common import unwinding
 
 truss, config, port, number = sys.argv[1:]
-spawn_guarded = truss_server.spawn_guarded
 started = []
 
-def spawn(*arguments, **options):
-    started.append(spawn_guarded(*arguments, **options))
-    signal.raise_signal(int(number))
-    return started[0]
+class Interrupted(truss_server.GuardedChild):
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        started.append(self)
+        signal.raise_signal(int(number))
 
-truss_server.spawn_guarded = spawn
+truss_server.GuardedChild = Interrupted
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 try:
     with unwinding(), truss_server.TrussServer(Path(truss), Path(config), int(port), print):
         print("the signal was lost")
 except (SystemExit, KeyboardInterrupt) as error:
-    print(type(error).__name__, "alive" if started[0].poll() is None else "ended")
+    print(type(error).__name__, "alive" if started[0].status is None else "ended")
 """
 """Run in a process of its own: a worker's signal stack may be gone.
 

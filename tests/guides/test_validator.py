@@ -190,9 +190,9 @@ def test_unwanted_guides_are_not_checked(guides: GuideValidator, tmp_path: Path)
 
 def test_a_dead_worker_is_replaced(guides: GuideValidator, tmp_path: Path) -> None:
     running = guides.check(order(f"wait {tmp_path / 'gate'}"))
-    assert settles(lambda: bool(guides._running and guides._process))
-    assert guides._process is not None
-    os.killpg(guides._process.pid, signal.SIGKILL)
+    assert settles(lambda: bool(guides._running and guides._worker))
+    assert guides._worker is not None
+    os.killpg(guides._worker.pid, signal.SIGKILL)
     assert isinstance(running.exception(PATIENCE_S), CheckFailed)
     assert outcome(guides.check(order("follow"))) is None
 
@@ -228,9 +228,9 @@ def test_checks_have_a_low_priority_and_end_with_their_owner(
 ) -> None:
     running = [guides.check(order(f"wait {tmp_path / 'gate'} {number}")) for number in range(2)]
     waiting = guides.check(order("follow " + "x" * 1000))  # larger than those: it comes last
-    assert settles(lambda: len(guides._running) == 2 and guides._process is not None)
-    assert guides._process is not None
-    group = guides._process.pid
+    assert settles(lambda: len(guides._running) == 2 and guides._worker is not None)
+    assert guides._worker is not None
+    group = guides._worker.pid
     assert settles(lambda: len(processes(group)) == 5)  # the worker, and two for each guide
     lower = min(19, os.getpriority(os.PRIO_PROCESS, 0) + 10)
     assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in processes(group)} == {lower}
@@ -255,7 +255,7 @@ def test_the_program_ends_with_a_process_that_is_killed(tmp_path: Path) -> None:
         "guides = GuideValidator([sys.argv[1]])\n"
         "guides.check(Guide('regex', 'follow')).result()\n"
         "guides.check(Guide('regex', 'wait ' + sys.argv[2]))\n"
-        "print(guides._process.pid, flush=True)\n"
+        "print(guides._worker.pid, flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
     )
     done = subprocess.run(

@@ -61,8 +61,8 @@ class Run:
     def poll(self) -> int | None:
         return self.status
 
-    def wait(self) -> None:
-        """Return at once: `stop` has ended it."""
+    def end(self) -> None:
+        self.stop()
 
 
 class EndedMember(Member):

@@ -1,13 +1,19 @@
-"""Queue of guides for the compiler worker."""
+"""Queue of guides for the compiler worker, and the worker as a child process."""
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import subprocess
+import sys
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from trtllm_truss.guides.compiler_worker import Verdict
 from trtllm_truss.guides.guide import (
@@ -17,7 +23,7 @@ from trtllm_truss.guides.guide import (
     TooManyGuides,
     estimate_work,
 )
-from trtllm_truss.guides.worker_process import WorkerProcess
+from trtllm_truss.processes.child import Child
 from trtllm_truss.requests import Guide
 
 MAX_WAITING = 32
@@ -30,6 +36,70 @@ _FIRST_LIMIT_S = 0.4
 _AT_ONCE, _SLOW_AT_ONCE = 2, 1
 _REMEMBERED_GUIDES = 256
 _CLOSED = "Guides are no longer checked."
+_SMALL_STACK = 'ulimit -s 4096; exec "$@"'  # KiB; threads of the engine have 8192
+_ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}  # each arena reserves 64 MiB of address space
+
+
+class _Worker(Child):
+    """A child that runs `compiler_worker.serve` in its own session.
+
+    Args:
+        program: Python's arguments.
+        environment: variables; PYTHONPATH is set to this process's search path.
+        on_verdict: receives each line of the worker after the first one, "ready".
+        on_exit: receives its exit status.
+    """
+
+    def __init__(
+        self,
+        program: Sequence[str],
+        environment: Mapping[str, str],
+        on_verdict: Callable[[list[Any]], None],
+        on_exit: Callable[[int], None],
+    ) -> None:
+        self._on_verdict, self._on_end = on_verdict, on_exit
+        self._ready = threading.Event()
+        process = subprocess.Popen(
+            ["sh", "-c", _SMALL_STACK, "guide-trial", sys.executable, *program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # libraries repeat parts of guides
+            env={
+                **environment,
+                **_ONE_ARENA,
+                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            },
+            cwd=os.sep,
+            start_new_session=True,
+        )
+        super().__init__(process, on_line=self._take, on_exit=self._end, name="guides")
+
+    def wait_until_ready(self) -> None:
+        """Wait until its vocabulary is loaded, or until it has ended."""
+        self._ready.wait()
+
+    def send(self, question: Sequence[Any]) -> None:
+        """Send a line; does nothing once the worker has ended."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError, ValueError):
+            self._process.stdin.write(json.dumps(question).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def _take(self, line: str) -> None:
+        if self._ready.is_set():
+            self._on_verdict(json.loads(line))
+        self._ready.set()
+
+    def _end(self, status: int) -> None:
+        self._on_end(status)
+        self._ready.set()
+
+    def _send(self, number: int) -> None:
+        """Send a signal to the worker and its forks, which are one process group."""
+        os.killpg(self.pid, number)
+
+    def _remove_remains(self) -> None:
+        self._send(signal.SIGKILL)
 
 
 @dataclass(eq=False)
@@ -83,9 +153,8 @@ class GuideValidator:
         self._running: dict[int, _Job] = {}
         self._jobs: dict[bytes, _Job] = {}
         self._known: OrderedDict[bytes, int | str] = OrderedDict()  # memory, or the fault
-        self._process: WorkerProcess | None = None
+        self._worker: _Worker | None = None
         self._sender: threading.Thread | None = None
-        self._reader: threading.Thread | None = None
         self._last_number = 0
         self._closed = False
 
@@ -124,14 +193,14 @@ class GuideValidator:
             self._slow.clear()
             self._jobs.clear()
             self._changed.notify_all()
-            if self._process is not None:
-                self._process.kill()
+            worker = self._worker
         for waiter in (waiter for job in waiting for waiter in job.waiters):
             waiter.cancel()
+        if worker is not None:
+            worker.kill()
+            worker.wait()
         if self._sender is not None:
             self._sender.join()
-        if self._reader is not None:
-            self._reader.join()
 
     def _enqueue(self, job: _Job) -> None:
         """Queue a job; if the queue is full, refuse the one with the most work."""
@@ -159,14 +228,15 @@ class GuideValidator:
         """Send guides to the program and start it as needed; runs in a thread."""
         while (number := self._next()) is not None:
             try:
-                process = self._process or self._start()
-            except (CheckFailed, OSError) as error:
+                worker = self._worker or self._start()
+            except (OSError, RuntimeError) as error:  # the last: no thread
                 self._finish(number, Verdict.FAILED, str(error))
                 continue
+            worker.wait_until_ready()
             job = self._running.get(number)
             if job is not None:  # None: the program has ended meanwhile
                 limit_s = self._limit_s if job.is_slow else _FIRST_LIMIT_S
-                process.send([number, limit_s, *job.guide])
+                worker.send([number, limit_s, *job.guide])
 
     def _next(self) -> int | None:
         """Wait for a free place and number the next guide; None once closed."""
@@ -196,30 +266,26 @@ class GuideValidator:
         self._quick.remove(job)
         return job
 
-    def _start(self) -> WorkerProcess:
+    def _start(self) -> _Worker:
         with self._changed:
             if self._closed:
                 raise CheckFailed(_CLOSED)
-            process = self._process = WorkerProcess(self._program, self._environment)
-        try:
-            process.wait_until_ready()
-        except CheckFailed:
-            self._process = None
-            raise
-        self._reader = threading.Thread(target=self._read, args=(process,), daemon=True)
-        self._reader.start()
-        return process
+            self._worker = _Worker(
+                self._program, self._environment, self._take, self._worker_has_ended
+            )
+            return self._worker
 
-    def _read(self, process: WorkerProcess) -> None:
-        """Read the program's answers until it ends; runs in a thread."""
-        for number, verdict, reason, kept_bytes in process.answers():
-            self._finish(number, Verdict(verdict), reason, kept_bytes)
-        error = process.ended()
+    def _take(self, line: list[Any]) -> None:
+        number, verdict, reason, kept_bytes = line
+        self._finish(number, Verdict(verdict), reason, kept_bytes)
+
+    def _worker_has_ended(self, status: int) -> None:
         with self._changed:
-            self._process = None
+            self._worker = None
             running = [*self._running]
+        reason = f"Guides cannot be checked: the compiler worker ended ({status})."
         for number in running:
-            self._finish(number, Verdict.FAILED, str(error))
+            self._finish(number, Verdict.FAILED, reason)
 
     def _finish(
         self, number: int, verdict: Verdict, reason: str | None, kept_bytes: int = 0

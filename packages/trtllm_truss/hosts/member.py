@@ -158,8 +158,7 @@ class Member:
         """Stop this host's ranks and wait until nothing of them is left."""
         run, self._run = self._run, None
         if run is not None:
-            run.stop()
-            run.wait()
+            run.end()
 
     def _say(self, what: str) -> None:
         """Log a state once, and again while it lasts."""

@@ -5,28 +5,23 @@ from __future__ import annotations
 import logging
 import os
 import shlex
-import subprocess
-import threading
-import time
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from trtllm_truss.hosts.daemon import daemon_command
-from trtllm_truss.processes import process_guard
-from trtllm_truss.processes.spawning import kill_guard, spawn_guarded
+from trtllm_truss.processes.child import GuardedChild
 from trtllm_truss.triton.server.command import Launch, launch_environment, new_launch
 from trtllm_truss.triton.server.mpi import (
     RANKS_VARIABLE,
     close_daemon_ports,
     mpi_prefix,
 )
-from trtllm_truss.triton.server.output import Output
-from trtllm_truss.triton.server.process import UMASK, remove_traces
+from trtllm_truss.triton.server.process import UMASK
 
 logger = logging.getLogger(__name__)
 
-_GUARD_LIMIT_S = 15.0
 _PORT_CLOSED = "limit on number of network connections"
 _ORPHAN_GRACE_S = 0.0
 """A daemon without its leader has nothing to finish."""
@@ -44,6 +39,7 @@ class HostRun:
 
     Raises:
         OSError: no process, file or port can be had.
+        RuntimeError: no thread can be started.
     """
 
     def __init__(
@@ -55,17 +51,13 @@ class HostRun:
         command: Callable[[Launch, int], Sequence[str]],
         environment: Mapping[str, str],
     ) -> None:
-        self._started_s = time.time()
-        self._output = Output(_log_line)
-        self._ended = threading.Event()
-        self._status = 0
         with ExitStack() as undo:
             launch = self._launch = new_launch()
-            undo.callback(remove_traces, launch, self._started_s)
+            undo.callback(shutil.rmtree, launch.folder, ignore_errors=True)
             own = launch_environment(environment, launch, of_daemon=True)
             for rank in ranks:
                 _write_script(launch.folder, rank, command(launch, rank), own)
-            child = self._child = spawn_guarded(
+            self._child = GuardedChild(
                 daemon_command(mpirun, values, as_root=os.geteuid() == 0),
                 {
                     **own,
@@ -77,19 +69,16 @@ class HostRun:
                 shm_prefix=launch.shm_prefix,
                 folder=launch.folder,
                 umask=UMASK,
+                on_line=_log_line,
+                on_exit=_log_end,
+                name="daemon",
             )
-            undo.callback(kill_guard, child)
-            assert child.stdout is not None
-            self._output.drain(child.stdout)
-            threading.Thread(target=self._watch, args=(child,), name="daemon", daemon=True).start()
             undo.pop_all()
         logger.info("ranks %d to %d start", ranks[0], ranks[-1])
 
     def stop(self) -> None:
         """End daemon and ranks at once; return before they have ended."""
-        if not self._ended.is_set():
-            assert self._child.stdin is not None
-            process_guard.request_stop(self._child.stdin, 0)
+        self._child.stop(0)
 
     def ready(self) -> None:
         """Close the daemon's ports, which no host needs once all ranks run."""
@@ -98,24 +87,15 @@ class HostRun:
 
     def poll(self) -> int | None:
         """Return the daemon's exit status once nothing of the run is left; None before."""
-        return self._status if self._ended.is_set() else None
+        return self._child.status
 
-    def wait(self) -> None:
-        """Return when nothing of the run is left; kill a guard that does not end."""
-        if not self._ended.wait(_GUARD_LIMIT_S):
-            self._child.kill()
-            self._ended.wait()
+    def end(self) -> None:
+        """End daemon and ranks, and return when nothing of them is left."""
+        self._child.end(0)
 
-    def _watch(self, child: subprocess.Popen[bytes]) -> None:
-        self._status = child.wait()
-        try:
-            remove_traces(self._launch, self._started_s)  # nothing, unless the guard was killed
-        except OSError:
-            logger.exception("cannot remove what the ranks left")
-        assert child.stdin is not None
-        child.stdin.close()
-        logger.info("the ranks of this host have ended (%d)", self._status)
-        self._ended.set()
+
+def _log_end(status: int) -> None:
+    logger.info("the ranks of this host have ended (%d)", status)
 
 
 def _log_line(line: str) -> None:

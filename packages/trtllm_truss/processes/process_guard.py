@@ -51,6 +51,8 @@ _TICK_S = 0.25
 _SHORT_TICK_S = 0.02
 _KILL_LIMIT_S = 3.0
 _NESTED_LIMIT_S = 3.5
+SWEEP_LIMIT_S = _NESTED_LIMIT_S + _KILL_LIMIT_S
+"""Time that a guard takes at most once its command has ended."""
 
 
 def request_stop(stdin: IO[bytes], patience_s: float) -> None:

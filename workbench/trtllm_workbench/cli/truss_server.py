@@ -12,10 +12,8 @@ import os
 import secrets
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -28,9 +26,8 @@ from trtllm_truss.cli.common import signals_deferred
 from trtllm_truss.configuration import read_config
 from trtllm_truss.errors import SettingsError, StartupError
 from trtllm_truss.machine.triton import BACKENDS_VARIABLE, EXECUTABLE_VARIABLE
-from trtllm_truss.processes import process_guard
+from trtllm_truss.processes.child import GuardedChild
 from trtllm_truss.processes.leftovers import FOLDER_PREFIX, lock_folder, sweep
-from trtllm_truss.processes.spawning import spawn_guarded
 from trtllm_truss.status import START_FAILED, STATUS_VARIABLE, State, Status, StatusReader
 from trtllm_truss.triton.server.ports import LOOPBACK
 from trtllm_workbench.cli import local_main
@@ -175,8 +172,7 @@ class TrussServer:
         self._run_id = f"serve_{os.getpid()}_{secrets.token_hex(8)}"
         self._root = Path(tempfile.gettempdir(), f"{FOLDER_PREFIX}{self._run_id}").absolute()
         self._laid_out = self._root / "laid_out"
-        self._child: subprocess.Popen[bytes] | None = None
-        self._reader: threading.Thread | None = None
+        self._child: GuardedChild | None = None
 
     def __enter__(self) -> TrussServer:
         _require_free(self.host, self.port)
@@ -191,8 +187,7 @@ class TrussServer:
             self._laid_out.touch()
         except BaseException:
             if self._child is not None:
-                self.stop(0)
-                self._child.wait()
+                self._child.end(0)
             self._close_status()
             shutil.rmtree(self._root, ignore_errors=True)
             raise
@@ -246,7 +241,8 @@ class TrussServer:
         Raises:
             StartupError: the server exited first; the message is the cause that it reported.
         """
-        while not self._ended(_TICK_S):
+        assert self._child is not None
+        while self._child.wait(_TICK_S) is None:
             if self._is_ready():
                 return
         raise StartupError(self._cause())
@@ -255,8 +251,8 @@ class TrussServer:
         """Wait until the server and all its children are gone; return its exit status."""
         assert self._child is not None
         status = self._child.wait()
-        if self._reader is not None:
-            self._reader.join()
+        assert status is not None
+        self._child.wait_for_output()
         shutil.rmtree(self._root, ignore_errors=True)
         sweep()  # the server and Triton's guard may have been killed at once
         return status
@@ -267,8 +263,7 @@ class TrussServer:
         After `patience_s` everything is killed. A later call can only shorten it.
         """
         assert self._child is not None
-        assert self._child.stdin is not None
-        process_guard.request_stop(self._child.stdin, patience_s)
+        self._child.stop(patience_s)
 
     def _start(self) -> None:
         """Start the server's process, which imports libraries until everything is laid out."""
@@ -290,7 +285,7 @@ class TrussServer:
             if os.sep in environment.get(name, ""):
                 environment[name] = str(Path(environment[name]).absolute())
         with signals_deferred():  # an exception in between would lose the child
-            self._child = spawn_guarded(
+            self._child = GuardedChild(
                 [
                     *(sys.executable, local_main.__file__, self.host),
                     *("main.py", str(self._laid_out)),
@@ -300,31 +295,20 @@ class TrussServer:
                 orphan_grace_s=_ORPHAN_GRACE_S,
                 folder=self._root,
                 cwd=app,
+                on_line=self._take,
+                name="truss",
             )
-        reader = threading.Thread(target=self._read, args=(self._child,), daemon=True)
-        reader.start()
-        self._reader = reader
 
-    def _read(self, child: subprocess.Popen[bytes]) -> None:
-        assert child.stdout is not None
-        for raw in child.stdout:
-            level, lines, record = _readable(raw.decode(errors="replace").rstrip())
-            line = lines[0]
-            self._on_record(record)
-            self._has_failed |= bool(record.get(START_FAILED))
-            if not self._has_failed and _PROBE not in line:
-                if level in ("ERROR", "CRITICAL"):  # later ones follow from the first
-                    self._first_error = self._first_error or line
-                for each in lines:
-                    self._show(each)
-
-    def _ended(self, within_s: float) -> bool:
-        assert self._child is not None
-        try:
-            self._child.wait(within_s)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
+    def _take(self, raw: str) -> None:
+        level, lines, record = _readable(raw)
+        line = lines[0]
+        self._on_record(record)
+        self._has_failed |= bool(record.get(START_FAILED))
+        if not self._has_failed and _PROBE not in line:
+            if level in ("ERROR", "CRITICAL"):  # later ones follow from the first
+                self._first_error = self._first_error or line
+            for each in lines:
+                self._show(each)
 
     def _is_ready(self) -> bool:
         """Probe a route without side effects: others make a failing Truss kill itself."""

@@ -12,9 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -26,6 +24,7 @@ import trtllm_truss
 import trtllm_workbench
 from trtllm_truss import __version__
 from trtllm_truss.errors import StartupError, TrussError
+from trtllm_truss.processes.child import Child
 from trtllm_truss.processes.leftovers import RUN_PREFIX, SHARED_MEMORY
 from trtllm_truss.processes.process_guard import descendants
 from trtllm_truss.settings.model import Settings
@@ -164,7 +163,6 @@ _PR_SET_PDEATHSIG = 1
 _PATHS = [
     str(Path(package.__path__[0]).resolve().parent) for package in (trtllm_truss, trtllm_workbench)
 ]
-_TAIL_LINES = 30
 _TICK_S = 0.02
 _END_LIMIT_S = 60.0
 
@@ -178,7 +176,6 @@ class ChildServer:
         port: HTTP port.
         temporary: folder for temporary files, created; its path should be short.
         show: receives each line of the server's log.
-        environment: changes to this process's environment.
 
     Attributes:
         api: its routes.
@@ -202,9 +199,7 @@ class ChildServer:
         self._show = show
         self._temporary = temporary
         self._status_file = temporary.with_suffix(".status")
-        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
-        self._child: subprocess.Popen[str] | None = None
-        self._reader: threading.Thread | None = None
+        self._child: Child | None = None
         self._seen: set[int] = set()
 
     def __enter__(self) -> ChildServer:
@@ -213,13 +208,11 @@ class ChildServer:
         self._temporary.mkdir()
         self._status = StatusReader(self._status_file)
         try:
-            self._child = subprocess.Popen(
+            process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                text=True,
-                errors="replace",
                 env={
                     **os.environ,
                     "PYTHONPATH": os.pathsep.join(paths),
@@ -228,8 +221,7 @@ class ChildServer:
                 },
                 preexec_fn=_end_with_parent,
             )
-            self._reader = threading.Thread(target=self._read, daemon=True)
-            self._reader.start()
+            self._child = Child(process, on_line=self._show, name="serve")
             self._wait_until_ready()
         except BaseException:
             self.close()
@@ -249,31 +241,18 @@ class ChildServer:
     def close(self) -> None:
         """Kill what still runs, and remove the temporary files."""
         if self._child is not None:
-            if self._child.poll() is None:
-                self.remember()
-                self._child.terminate()
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._child.wait(_END_LIMIT_S)
+            self.end()
             for pid in self.left_processes():
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
             self._child.kill()
             self._child.wait()
-        if self._reader is not None:
-            self._reader.join()
-            assert self._child is not None
-            assert self._child.stderr is not None
-            self._child.stderr.close()
         self._status.close()
         self._status_file.unlink(missing_ok=True)
         shutil.rmtree(self._temporary, ignore_errors=True)
 
-    def end(self) -> int:
-        """Send SIGTERM and return the exit status.
-
-        Raises:
-            subprocess.TimeoutExpired: the server still runs after a minute.
-        """
+    def end(self) -> int | None:
+        """Send SIGTERM and return the exit status; None if the server still runs a minute later."""
         assert self._child is not None
         self.remember()
         self._child.terminate()
@@ -328,24 +307,14 @@ class ChildServer:
     def _wait_until_ready(self) -> None:
         assert self._child is not None
         while (status := self._status.read()) is None or status.state is not State.READY:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._child.wait(_TICK_S)
-                assert self._reader is not None
-                self._reader.join()
-                raise StartupError(self._cause())
+            if (exit_status := self._child.wait(_TICK_S)) is not None:
+                raise StartupError(self._cause(exit_status))
 
-    def _cause(self) -> str:
+    def _cause(self, exit_status: int) -> str:
         assert self._child is not None
         status = self._status.read()
-        last = status.reason if status is not None else " ".join(list(self._tail)[-1:])
-        return last or f"`trtllm-truss serve` exited with status {self._child.returncode}"
-
-    def _read(self) -> None:
-        assert self._child is not None
-        assert self._child.stderr is not None
-        for line in self._child.stderr:
-            self._tail.append(line.rstrip())
-            self._show(line.rstrip())
+        last = status.reason if status is not None else " ".join(self._child.tail[-1:])
+        return last or f"`trtllm-truss serve` exited with status {exit_status}"
 
 
 def is_listening(port: int) -> bool:

@@ -10,9 +10,7 @@ import os
 import re
 import secrets
 import shutil
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -21,19 +19,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trtllm_truss.machine.runtime import Runtime
-from trtllm_truss.processes.process_guard import kill_marked, request_stop
-from trtllm_truss.processes.spawning import kill_guard, spawn_guarded
+from trtllm_truss.processes.child import GuardedChild
 from trtllm_truss.settings.child_environment import child_environment
 from trtllm_truss.triton.server.mpi import mpi_environment, spawning_environment
 from trtllm_truss.triton.server.ports import unused_ports
 
 _GRACE_S = 0.5
-_END_LIMIT_S = 8.0
 
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """What a program did.
+    """The end of a program.
 
     Attributes:
         status: its exit status; None if its time was over.
@@ -57,41 +53,22 @@ class Probed:
 def probe(
     command: Sequence[str], environment: Mapping[str, str], folder: Path, limit_s: float
 ) -> Probed:
-    """Run a program behind a guard; end it and all that it started when its time is over.
-
-    Args:
-        command: the argument vector.
-        environment: of the program.
-        folder: where it runs.
-        limit_s: its time.
-    """
-    run_id = f"truss-probe-{secrets.token_hex(8)}"
-    child = spawn_guarded(command, environment, run_id=run_id, orphan_grace_s=_GRACE_S, cwd=folder)
-    assert child.stdin is not None
-    assert child.stdout is not None
-    pieces: list[bytes] = []
-    reader = threading.Thread(target=pieces.extend, args=(child.stdout,), daemon=True)
-    reader.start()
+    """Run a program in a folder behind a guard; end it and all that it started after `limit_s`."""
+    lines: list[str] = []
+    child = GuardedChild(
+        command,
+        environment,
+        run_id=f"truss-probe-{secrets.token_hex(8)}",
+        orphan_grace_s=_GRACE_S,
+        cwd=folder,
+        on_line=lines.append,
+        name="probe",
+    )
     try:
-        status = _wait(child, limit_s)
-        if status is None:
-            request_stop(child.stdin, 0.0)
-            if _wait(child, _END_LIMIT_S) is None:
-                kill_guard(child)
+        status = child.wait(limit_s)
     finally:
-        child.stdin.close()
-        child.wait()
-        kill_marked(run_id)
-        reader.join(_END_LIMIT_S)
-        child.stdout.close()
-    return Probed(status, b"".join(pieces).decode(errors="replace"))
-
-
-def _wait(child: subprocess.Popen[bytes], limit_s: float) -> int | None:
-    try:
-        return child.wait(limit_s)
-    except subprocess.TimeoutExpired:
-        return None
+        child.end(0)
+    return Probed(status, "\n".join(lines))
 
 
 LIMIT_S = 20.0

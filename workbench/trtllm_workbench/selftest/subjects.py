@@ -24,8 +24,7 @@ import yaml
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from trtllm_truss.builder.jobs import prepare_build
-from trtllm_truss.builder.run.build_engine import ensure_engine, step_environment
-from trtllm_truss.builder.run.runner import run_command
+from trtllm_truss.builder.run.build_engine import ensure_engine, run_command, step_environment
 from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.releases.facts import FACTS, holds

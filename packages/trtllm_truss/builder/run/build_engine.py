@@ -5,16 +5,18 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import secrets
 import shutil
 import sys
-from collections.abc import Callable, Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from trtllm_truss.builder.families import Target
 from trtllm_truss.builder.jobs import Job, prepare_build, shell_variables, validate_disk_space
 from trtllm_truss.builder.plan import Step
 from trtllm_truss.builder.publishing import find_published, publish
-from trtllm_truss.builder.run.runner import run_command
+from trtllm_truss.builder.run.failures import describe_failure
 from trtllm_truss.builder.sources import Workspace, changed_copy
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.inspection import inspect_engine
@@ -28,6 +30,7 @@ from trtllm_truss.engines.manifest import (
 from trtllm_truss.engines.versions import image_for
 from trtllm_truss.errors import BuildError
 from trtllm_truss.machine.gpus import find_cuda, find_gpus
+from trtllm_truss.processes.child import GuardedChild
 from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.child_environment import child_environment
 from trtllm_truss.settings.loading import Environment
@@ -37,6 +40,9 @@ from trtllm_truss.text.tokenizer_selection import tokenizer_files
 EXAMPLES_VARIABLE = "TENSORRT_LLM_EXAMPLES"
 _EXAMPLES = (Path("/app/tensorrt_llm/examples"), Path("/app/examples"))
 _MARK = "quantization/quantize.py"
+_PROGRESS_S = 10.0
+_STOP_S = 5.0
+_LINE_CHARACTERS = 120
 
 
 def find_tools(build: Build, target: Target, variables: Mapping[str, str]) -> dict[str, str]:
@@ -190,6 +196,51 @@ def _run_step(
     )
     workspace.mark_done(step)
     report(f"{label}: done")
+
+
+def run_command(
+    name: str,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    log: Path,
+    report: Callable[[str], None],
+) -> None:
+    """Run a command and append its output to a log.
+
+    `report` receives an output line about every ten seconds.
+
+    Raises:
+        BuildError: the command failed; the message explains it by the last lines.
+    """
+    reported = time.monotonic()
+
+    def copy(line: str) -> None:
+        nonlocal reported
+        file.write(f"{line}\n")
+        file.flush()
+        if line.strip() and time.monotonic() - reported >= _PROGRESS_S:
+            reported = time.monotonic()
+            report(line.strip()[:_LINE_CHARACTERS])
+
+    with log.open("a", encoding="utf-8") as file:
+        child = GuardedChild(
+            command,
+            {**environment, "PYTHONUNBUFFERED": "1"},
+            run_id=f"truss-build-{secrets.token_hex(8)}",
+            orphan_grace_s=_STOP_S,
+            cwd=log.parent,  # Python imports modules from there, so never from the user's folder
+            on_line=copy,
+            name=name,
+            newline=None,  # a bar of progress ends its lines with a carriage return
+        )
+        try:
+            status = child.wait()
+            child.wait_for_output()
+        finally:
+            child.end(_STOP_S)
+    if status:
+        tail = [line.strip() for line in child.tail if line.strip()]
+        raise BuildError(describe_failure(name, status, tail, log))
 
 
 def _substituted(word: str, values: Mapping[str, str]) -> str:

@@ -9,22 +9,20 @@ from __future__ import annotations
 
 import enum
 import logging
+import re
 import shutil
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 
 from trtllm_truss.errors import TritonError
-from trtllm_truss.processes import process_guard
+from trtllm_truss.processes.child import GuardedChild
 from trtllm_truss.processes.leftovers import SHARED_MEMORY
-from trtllm_truss.processes.spawning import kill_guard, spawn_guarded
 from trtllm_truss.releases.contract import MODEL_NAME
 from trtllm_truss.triton.server.command import Launch, launch_environment, new_launch
 from trtllm_truss.triton.server.diagnosis import describe_exit, explain_exit, is_port_conflict
 from trtllm_truss.triton.server.mpi import close_control_port
-from trtllm_truss.triton.server.output import Output
 
 logger = logging.getLogger(__name__)
 
@@ -40,9 +38,12 @@ others that wait for it in a collective: the job never ends by itself (measured 
 and 5.0.11).
 """
 _STARTS = 3
-_READER_LIMIT_S = 1.0
 _ORPHAN_GRACE_S = 2.0  # to end, once this process has died
-_GUARD_MARGIN_S = 5.0  # what the guard needs to sweep after its patience has ended
+# ``src/model_lifecycle.cc`` of triton-inference-server/core, and ``src/main.cc`` of .../server; the
+# same from r23.10 to r26.07. A server that cannot load a model exits.
+_LOAD_FAILED = re.compile(
+    r"failed to load '[^']+' version \d+: |^error: creating server: .*failed to load all models"
+)
 
 
 class State(enum.Enum):
@@ -88,9 +89,10 @@ class ServerProcess:
         self._starts = 0
         self._was_ready = False
         self._stopping = False
-        self._child: subprocess.Popen[bytes] | None = None
-        self._ended = threading.Event()
-        self._output = Output(on_line)
+        self._child: GuardedChild | None = None
+        self._on_line = on_line
+        self._load_failed_s: float | None = None
+        self._exit_status = 0
         self._callbacks: list[Callable[[TritonError], None]] = []
 
     def __repr__(self) -> str:
@@ -107,7 +109,7 @@ class ServerProcess:
 
     @property
     def tail(self) -> tuple[str, ...]:
-        return self._output.tail
+        return self._child.tail if self._child else ()
 
     @property
     def grpc_address(self) -> str:
@@ -152,8 +154,9 @@ class ServerProcess:
                 ``deadline_s``; or this process is ending.
         """
         deadline = time.monotonic() + deadline_s
+        assert self._child is not None, "the server was not started"
         while True:
-            if self._ended.wait(_TICK_S):
+            if self._child.wait(_TICK_S) is not None:
                 if not self._start_on_other_ports():
                     raise self._death()
             elif self._is_ready():
@@ -175,26 +178,19 @@ class ServerProcess:
         """
         with self._lock:
             self._stopping = True
-            if self._child is None:
+            child = self._child
+            if child is None:
                 self._state = State.STOPPED
                 return
-            child = self._child
-            if not self._ended.is_set():
-                assert child.stdin is not None
-                process_guard.request_stop(child.stdin, timeout_s)
-        if not self._ended.wait(timeout_s + _GUARD_MARGIN_S):
-            logger.warning("Triton's process guard did not end in time; killing it")
-            child.kill()
-            self._ended.wait(_GUARD_MARGIN_S)
+        child.end(timeout_s)
 
     def _spawn(self) -> None:
-        """Start the guard and the threads that watch it, all of them or none."""
-        started_s = time.time()
         with ExitStack() as undo:
             try:
                 launch = new_launch(self._http_port, self._grpc_port)
-                undo.callback(remove_traces, launch, started_s)
-                child = spawn_guarded(
+                undo.callback(shutil.rmtree, launch.folder, ignore_errors=True)
+                self._load_failed_s = None
+                child = GuardedChild(
                     self._command(launch),
                     launch_environment(self._environment, launch),
                     run_id=launch.run_id,
@@ -202,38 +198,26 @@ class ServerProcess:
                     shm_prefix=launch.shm_prefix,
                     folder=launch.folder,
                     umask=UMASK,
+                    on_line=self._on_output,
+                    on_exit=self._has_ended,
+                    name="triton",
                 )
-                undo.callback(kill_guard, child)
-                assert child.stdout is not None
-                watched = (child, launch, started_s, self._output.drain(child.stdout))
-                threading.Thread(
-                    target=self._watch, args=watched, name="triton-watch", daemon=True
-                ).start()
             except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
                 raise TritonError(f"Triton could not be started: {error}.") from error
             undo.pop_all()
         self._starts += 1
         self.launch, self._child = launch, child
-        self._ended.clear()
 
-    def _watch(
-        self,
-        child: subprocess.Popen[bytes],
-        launch: Launch,
-        started_s: float,
-        reader: threading.Thread,
-    ) -> None:
-        child.wait()
-        try:
-            remove_traces(launch, started_s)  # nothing is left, unless the guard was killed
-        except OSError:
-            logger.exception("cannot remove Triton's leftovers")
-        reader.join(_READER_LIMIT_S)
-        assert child.stdin is not None
+    def _on_output(self, line: str) -> None:
+        if self._load_failed_s is None and _LOAD_FAILED.search(line):
+            self._load_failed_s = time.monotonic()
+        if self._on_line is not None:
+            self._on_line(line)
+
+    def _has_ended(self, status: int) -> None:
         with self._lock:
-            child.stdin.close()
+            self._exit_status = status
             self._state = State.STOPPED if self._stopping else State.DEAD
-            self._ended.set()
         if self._was_ready and not self._stopping:
             error = self._death()
             for callback in self._callbacks:
@@ -256,7 +240,7 @@ class ServerProcess:
             return self._state is State.READY
 
     def _fails_to_exit(self) -> bool:
-        failed_s = self._output.load_failed_s
+        failed_s = self._load_failed_s
         return failed_s is not None and time.monotonic() > failed_s + _EXIT_LIMIT_S
 
     def _start_on_other_ports(self) -> bool:
@@ -273,24 +257,8 @@ class ServerProcess:
     def _death(self) -> TritonError:
         if self._state is State.STOPPED:
             return TritonError("Triton was stopped.")
-        status = self._child.returncode if self._child else 0
+        status = self._exit_status
         return TritonError(f"Triton {describe_exit(status)}. {explain_exit(self.tail, status)}")
-
-
-def remove_traces(launch: Launch, started_s: float) -> None:
-    """Remove processes, shared memory and files of one start.
-
-    Args:
-        launch: its names.
-        started_s: its time, in seconds since the epoch.
-
-    Raises:
-        OSError: /proc or the folders of temporary files cannot be read.
-    """
-    process_guard.kill_marked(launch.run_id)
-    process_guard.remove_segments(launch.shm_prefix)
-    process_guard.remove_env_folders(started_s)
-    shutil.rmtree(launch.folder, ignore_errors=True)
 
 
 def _make_private(shm_prefix: str) -> None:

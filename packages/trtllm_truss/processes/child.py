@@ -1,0 +1,272 @@
+"""Child processes: start a program, read its output, notice its end, stop it.
+
+A `GuardedChild` runs behind a `process_guard`, which ends it when this process is gone.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from trtllm_truss.processes import process_guard
+from trtllm_truss.processes.leftovers import lock_folder, lock_segments
+
+logger = logging.getLogger(__name__)
+
+_TAIL_LINES = 200
+_LINE_CHARACTERS = 1 << 16
+_READER_LIMIT_S = 1.0
+_GUARD_MARGIN_S = 1.5
+
+
+class Child:
+    """A running program, with one thread that reads its output and one that waits for its end.
+
+    All methods may be called from any thread and from signal handlers.
+
+    Args:
+        process: has a pipe as standard output or standard error; this object reads, reaps and
+            closes it.
+        on_line: receives each line without its end, from a thread; it must be quick, because the
+            program blocks while its pipe is full.
+        on_exit: receives the exit status when nothing of the program is left, from a thread and
+            before `wait` returns.
+        name: of the threads and in the log.
+        newline: the end of a line, as `io.TextIOWrapper` takes it. Lines of more than 65,536
+            characters come in pieces.
+
+    Raises:
+        RuntimeError: no thread can be started; the program is killed.
+    """
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        *,
+        on_line: Callable[[str], None] | None = None,
+        on_exit: Callable[[int], None] | None = None,
+        name: str = "child",
+        newline: str | None = "\n",
+    ) -> None:
+        self._process = process
+        self._on_line, self._on_exit, self._name = on_line, on_exit, name
+        self._lines: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._lock = threading.RLock()  # the process is not reaped while it is held
+        self._ended = threading.Event()
+        pipe = process.stdout or process.stderr
+        assert pipe is not None
+        output = io.TextIOWrapper(pipe, encoding="utf-8", errors="replace", newline=newline)
+        self._reader = threading.Thread(target=self._read, args=(output,), name=f"{name}-output")
+        watcher = threading.Thread(target=self._watch, name=f"{name}-watch")
+        self._reader.daemon = watcher.daemon = True
+        try:
+            self._reader.start()
+            watcher.start()
+        except RuntimeError:
+            self.kill()
+            self._reap()
+            if not self._reader.is_alive():
+                output.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def tail(self) -> tuple[str, ...]:
+        """The last lines of the output."""
+        return tuple(self._lines.copy())
+
+    @property
+    def status(self) -> int | None:
+        """The exit status when nothing of the program is left; None before."""
+        return self._process.returncode if self._ended.is_set() else None
+
+    def wait(self, limit_s: float | None = None) -> int | None:
+        """Wait until nothing of the program is left; return `status`."""
+        self._ended.wait(limit_s)
+        return self.status
+
+    def wait_for_output(self) -> None:
+        """Wait until every line was passed on; `wait` allows a slow `on_line` a second."""
+        self._reader.join()
+
+    def terminate(self) -> None:
+        """Send SIGTERM; return at once."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill the program; return at once."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        with self._lock:
+            if self._process.returncode is None:  # `Popen.send_signal` would reap it
+                self._send(number)
+
+    def _send(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def _remove_remains(self) -> None:
+        """Remove what an ended program left, before its process id is free again."""
+
+    def _read(self, output: io.TextIOWrapper) -> None:
+        has_failed = False
+        with output:
+            while line := output.readline(_LINE_CHARACTERS):
+                line = line.rstrip()
+                self._lines.append(line)
+                try:
+                    if self._on_line is not None:
+                        self._on_line(line)
+                except Exception:
+                    if not has_failed:
+                        logger.exception("cannot forward the output of %s", self._name)
+                    has_failed = True
+
+    def _watch(self) -> None:
+        try:
+            status = self._reap()
+            self._reader.join(_READER_LIMIT_S)
+            if self._on_exit is not None:
+                self._on_exit(status)
+        finally:
+            self._ended.set()
+
+    def _reap(self) -> int:
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        self._clean_up()
+        with self._lock:
+            status = self._process.wait()
+            if self._process.stdin is not None:
+                with suppress(OSError):  # a line that was never read
+                    self._process.stdin.close()
+        return status
+
+    def _clean_up(self) -> None:
+        try:
+            self._remove_remains()
+        except OSError:
+            logger.exception("cannot remove what %s left", self._name)
+
+
+class GuardedChild(Child):
+    """A command behind a process guard, which ends the command when this process is gone.
+
+    When the command has ended, guard and child remove every process that it left, its shared-memory
+    segments and its folder.
+
+    Args:
+        command: the argument vector.
+        environment: of the command; the mark of the run is added.
+        run_id: marks every process of the run in its environment.
+        orphan_grace_s: time to end that the command gets once this process has died.
+        shm_prefix: of the names of the run's shared-memory segments.
+        folder: the run's folder.
+        cwd: of the command.
+        umask: of the command; -1 for ours.
+        on_line: see `Child`; the output includes standard error.
+        on_exit: see `Child`.
+        name: see `Child`.
+        newline: see `Child`.
+
+    Raises:
+        OSError: no process can be started.
+        RuntimeError: no thread can be started.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        run_id: str,
+        orphan_grace_s: float,
+        shm_prefix: str = "",
+        folder: Path | None = None,
+        cwd: Path | None = None,
+        umask: int = -1,
+        on_line: Callable[[str], None] | None = None,
+        on_exit: Callable[[int], None] | None = None,
+        name: str = "child",
+        newline: str | None = "\n",
+    ) -> None:
+        self._name, self._started_s = name, time.time()
+        self._run_id, self._shm_prefix, self._folder = run_id, shm_prefix, folder
+        try:
+            process = self._start_guard(command, environment, orphan_grace_s, cwd, umask)
+        except BaseException:
+            self._clean_up()
+            raise
+        super().__init__(process, on_line=on_line, on_exit=on_exit, name=name, newline=newline)
+
+    def _start_guard(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        orphan_grace_s: float,
+        cwd: Path | None,
+        umask: int,
+    ) -> subprocess.Popen[bytes]:
+        run_id, shm_prefix, folder = self._run_id, self._shm_prefix, self._folder
+        guard = (sys.executable, "-I", "-S", process_guard.__file__, str(os.getpid()))
+        names = (run_id, shm_prefix, str(folder or ""), str(orphan_grace_s))
+        held = (
+            lock_folder(folder, run_id) if folder else None,
+            lock_segments(shm_prefix, run_id) if shm_prefix else None,
+        )
+        locks = [lock for lock in held if lock is not None]
+        try:
+            return subprocess.Popen(
+                [*guard, *names, *command],
+                env={**environment, process_guard.RUN_MARKER: run_id},
+                cwd=cwd,
+                umask=umask,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=locks,
+            )
+        finally:
+            for lock in locks:  # the guard holds them now
+                os.close(lock)
+
+    def stop(self, patience_s: float) -> None:
+        """Ask the command to end; return at once.
+
+        It is killed after `patience_s`. A later call can only shorten it.
+        """
+        with self._lock:
+            if self._process.returncode is None:
+                assert self._process.stdin is not None
+                process_guard.request_stop(self._process.stdin, patience_s)
+
+    def end(self, patience_s: float) -> None:
+        """Stop the command and wait until nothing of it is left; kill a guard that hangs."""
+        self.stop(patience_s)
+        limit_s = patience_s + process_guard.SWEEP_LIMIT_S + _GUARD_MARGIN_S
+        if self.wait(limit_s) is None:
+            logger.warning("the process guard of %s did not end in time; killing it", self._name)
+            self.kill()
+            self.wait(limit_s)
+
+    def _remove_remains(self) -> None:
+        """Do the guard's work again: something is left only if the guard was killed."""
+        process_guard.kill_marked(self._run_id)
+        process_guard.remove_segments(self._shm_prefix)
+        process_guard.remove_env_folders(self._started_s)
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
