@@ -8,9 +8,9 @@ import random
 import signal
 from collections import Counter
 from contextlib import suppress
-from pathlib import Path
 
 from benchmarks.servers.usage import descendants, truss_server
+from trtllm_truss.processes.process_guard import name_of, read_proc
 
 _SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)
 _RESUMED_SHARE = 0.5
@@ -92,11 +92,7 @@ class Killer:
 
 def _name(pid: int) -> str:
     """Return the name in `ps` and the MPI rank, if any; empty for an ended process."""
-    with suppress(OSError):
-        folder = Path(f"/proc/{pid}")
-        name = (folder / "comm").read_text().strip()
-        for variable in (folder / "environ").read_bytes().split(b"\0"):
-            if variable.startswith(b"OMPI_COMM_WORLD_RANK="):
-                return f"{name} of rank {variable.partition(b'=')[2].decode()}"
-        return name
-    return ""
+    for variable in read_proc(pid, "environ").split(b"\0"):
+        if variable.startswith(b"OMPI_COMM_WORLD_RANK="):
+            return f"{name_of(pid)} of rank {variable.partition(b'=')[2].decode()}"
+    return name_of(pid)

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from trtllm_truss.processes import process_guard
+from trtllm_truss.processes.process_guard import name_of
+
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _SAMPLE_EVERY_S = 0.1
@@ -77,23 +80,7 @@ def truss_server(root: int) -> int:
 
 def descendants(root: int) -> dict[int, str]:
     """Return the names of the living processes below one, by process id."""
-    parents: dict[int, int] = {}
-    names: dict[int, str] = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            pid = int(folder.name)
-            with contextlib.suppress(OSError, ValueError):
-                front, _, fields = (folder / "stat").read_text().rpartition(")")
-                state, parent = fields.split(maxsplit=2)[:2]
-                names[pid] = front.partition("(")[2]
-                if state != "Z":
-                    parents[pid] = int(parent)
-    found: set[int] = set()
-    frontier = {root}
-    while frontier:
-        frontier = {pid for pid, parent in parents.items() if parent in frontier} - found
-        found |= frontier
-    return {pid: names[pid] for pid in found}
+    return {pid: name_of(pid) for pid in process_guard.descendants(root)}
 
 
 class PeakMemory:

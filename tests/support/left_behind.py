@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tests.support.waiting import settles
 
-from trtllm_truss.processes.process_guard import _all_pids, _env_makers, descendants
+from trtllm_truss.processes.process_guard import _env_makers, all_pids, descendants
 
 _TICK_S = 0.2
 _PATIENCE_S = 15.0  # guards may still be cleaning up
@@ -103,7 +103,7 @@ class LeftBehind:
         return False
 
     def _processes(self) -> set[int]:
-        below = {pid for pid in _all_pids() if self._has(pid)}
+        below = {pid for pid in all_pids() if self._has(pid)}
         return (below | descendants(os.getpid())) - {os.getpid()}
 
     def _has(self, pid: int | str) -> bool:
@@ -118,7 +118,7 @@ def _paths(folder: str) -> set[str]:
 
 def _makers() -> dict[int, tuple[float, float]]:
     """Look at processes with Triton's names only: the maps of all others take 100 ms to read."""
-    tritons = [pid for pid in _all_pids() if _text(pid, "comm").startswith("triton")]
+    tritons = [pid for pid in all_pids() if _text(pid, "comm").startswith("triton")]
     return _env_makers(tritons)
 
 

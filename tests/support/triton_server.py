@@ -20,7 +20,7 @@ from tests.support.waiting import PATIENCE_S
 
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.machine.triton import assemble_backends, find_installation
-from trtllm_truss.processes.process_guard import _all_pids, _env_makers, marked_processes
+from trtllm_truss.processes.process_guard import _env_makers, all_pids, marked_processes
 from trtllm_truss.triton.client.client import TritonClient
 from trtllm_truss.triton.client.tensors import EngineChunk, EngineRequest
 from trtllm_truss.triton.model_repository import render_repository
@@ -176,7 +176,7 @@ def left_alone(folders: Iterable[Path]) -> list[Path]:
     Folders are skipped if a living Triton of another test or user started in the same second.
     """
     there = {folder: folder.lstat().st_ctime for folder in folders if folder.exists()}
-    makers = _env_makers(_all_pids()).values() if there else []
+    makers = _env_makers(all_pids()).values() if there else []
     return [
         folder
         for folder, made_s in there.items()

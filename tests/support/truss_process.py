@@ -25,6 +25,7 @@ from tests.support.paths import EXAMPLE, ROOT
 from tests.support.waiting import PATIENCE_S
 from tests.support.warm_python import WarmProcess
 
+from trtllm_truss.processes.process_guard import is_alive
 from trtllm_truss.status import STATUS_VARIABLE, State, StatusReader
 
 START_LIMIT_S = 120
@@ -168,13 +169,7 @@ def _clean_up(folder: str, status: StatusReader) -> None:
 
 def alive(pids: dict[int, str]) -> dict[int, str]:
     """Return the processes that still run, without zombies."""
-    running = {}
-    for pid, name in pids.items():
-        with contextlib.suppress(OSError, IndexError):
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-            if state != "Z":
-                running[pid] = name
-    return running
+    return {pid: name for pid, name in pids.items() if is_alive(pid)}
 
 
 def listening_addresses(pid: int) -> list[tuple[str, int]]:

@@ -15,6 +15,8 @@ descent (the guard is a subreaper, so orphans are reparented to it) and by the m
 they have segments to remove. The exit status is the command's, or 128 + the number of the signal
 that ended it, as in a shell.
 
+Others import the functions that look into ``/proc`` and clean up.
+
 If the guard itself is killed, the kernel kills the command (PDEATHSIG: it is bound to the thread
 that forks, and the guard has a single thread), and the parent removes the rest with the same
 functions.
@@ -39,14 +41,14 @@ RUN_MARKER = "TRTLLM_TRUSS_RUN"
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
-_NAME = b"truss-guard"
+_NAME = "truss-guard"
 _SHM_FOLDER = "/dev/shm"  # noqa: S108 - where Linux keeps POSIX shared memory
 _ENV_FOLDER = "/tmp"  # noqa: S108 - written into Triton's Python backend
 _ENV_PREFIX = "python_env_"
 _ENV_MARGIN_S = 1.0  # clocks may differ so much
 _BACKEND = b"/libtriton_python.so"
-_SERVER = b"tritonserver"
-_STUB = b"triton_python_b"
+_SERVER = "tritonserver"
+_STUB = "triton_python_b"
 _TICK_S = 0.25
 _SHORT_TICK_S = 0.02
 _KILL_LIMIT_S = 3.0
@@ -141,7 +143,7 @@ def remove_env_folders(since_s: float) -> None:
         if entry.name.startswith(_ENV_PREFIX)
         and (made_s := _made_by_this_user_s(entry.path)) > since_s - _ENV_MARGIN_S
     }
-    makers = _env_makers(_all_pids()) if folders else {}
+    makers = _env_makers(all_pids()) if folders else {}
     for path, made_s in folders.items():
         if not any(begin_s < made_s < end_s for begin_s, end_s in makers.values()):
             try:
@@ -169,7 +171,7 @@ def _env_makers(pids: list[int]) -> dict[int, tuple[float, float]]:
             continue
         state, parent, ticks = stat
         begin_s = booted_s + ticks * tick_s
-        name, maps = _read(pid, "comm").rstrip(), _read(pid, "maps")
+        name, maps = name_of(pid), read_proc(pid, "maps")
         if name == _STUB:
             stubs_s[parent] = max(begin_s, stubs_s.get(parent, 0.0))
         elif _BACKEND in maps or (not maps and name == _SERVER and state not in b"ZX"):
@@ -183,14 +185,25 @@ def _env_makers(pids: list[int]) -> dict[int, tuple[float, float]]:
 def marked_processes(run_id: str) -> set[int]:
     """Return the living processes, other than this one, that were started with the run's mark."""
     mark = f"{RUN_MARKER}={run_id}".encode()
-    found = {pid for pid in _all_pids() if mark in _read(pid, "environ").split(b"\0")}
+    found = {pid for pid in all_pids() if mark in read_proc(pid, "environ").split(b"\0")}
     return found - {os.getpid()}
+
+
+def living_processes() -> dict[int, tuple[int, int]]:
+    """Return parent and start, in ticks since boot, of every process that is not a zombie."""
+    stats = ((pid, _stat(pid)) for pid in all_pids())
+    return {pid: stat[1:] for pid, stat in stats if stat is not None and stat[0] not in b"ZX"}
+
+
+def is_alive(pid: int, started: int | None = None) -> bool:
+    """Return False for a zombie, and for another process than the one with this start."""
+    stat = _stat(pid)
+    return stat is not None and stat[0] not in b"ZX" and started in (None, stat[2])
 
 
 def descendants(root: int) -> set[int]:
     """Return the living processes below one."""
-    stats = {pid: stat for pid in _all_pids() if (stat := _stat(pid))}
-    parents = {pid: parent for pid, (state, parent, _) in stats.items() if state not in b"ZX"}
+    parents = {pid: parent for pid, (parent, _) in living_processes().items()}
     found: set[int] = set()
     frontier = {root}
     while frontier:
@@ -199,11 +212,40 @@ def descendants(root: int) -> set[int]:
     return found
 
 
-def _all_pids() -> list[int]:
+def listening_sockets() -> dict[str, tuple[str, int]]:
+    """Return address in hex and port of listening TCP sockets, by the links of `open_files`."""
+    found = {}
+    for table in ("net/tcp", "net/tcp6"):
+        for line in read_proc("self", table).decode().splitlines()[1:]:
+            _, place, _, state, *_, inode = line.split()[:10]
+            if state == "0A":
+                address, _, port = place.rpartition(":")
+                found[f"socket:[{inode}]"] = address, int(port, 16)
+    return found
+
+
+def open_files(pid: int) -> set[str]:
+    """Return the links in /proc/PID/fd; none if the process has ended."""
+    found = set()
+    try:
+        for file in os.scandir(f"/proc/{pid}/fd"):
+            found.add(os.readlink(file.path))  # noqa: PTH115
+    except OSError:
+        pass
+    return found
+
+
+def all_pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208
 
 
-def _read(pid: int, name: str) -> bytes:
+def name_of(pid: int) -> str:
+    """Return the first 15 characters of a process's name; empty if it has ended."""
+    return read_proc(pid, "comm").decode(errors="replace").rstrip("\n")
+
+
+def read_proc(pid: int | str, name: str) -> bytes:
+    """Return a file of /proc/PID; empty if the process has ended or is another user's."""
     try:
         with open(f"/proc/{pid}/{name}", "rb") as file:  # noqa: PTH123
             return file.read()
@@ -216,12 +258,12 @@ def _stat(pid: int) -> tuple[bytes, int, int] | None:
 
     In /proc/PID/stat they follow the name, which may contain any character.
     """
-    fields = _read(pid, "stat").rpartition(b")")[2].split()
+    fields = read_proc(pid, "stat").rpartition(b")")[2].split()
     return (fields[0], int(fields[1]), int(fields[19])) if fields else None
 
 
 def _is_guard(pid: int) -> bool:
-    return _read(pid, "comm").rstrip() == _NAME
+    return name_of(pid) == _NAME
 
 
 def _signal(pid: int, number: int) -> None:
@@ -325,7 +367,7 @@ class _Guard:
 def main(arguments: list[str]) -> int:
     started_s = time.time()
     parent, run_id, shm_prefix, folder, orphan_grace_s, *command = arguments
-    _prctl(_PR_SET_NAME, _NAME)
+    _prctl(_PR_SET_NAME, _NAME.encode())
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     status = _Guard(int(parent), float(orphan_grace_s), command).run()
     stop_nested_guards()

@@ -26,11 +26,17 @@ from trtllm_truss import __version__
 from trtllm_truss.errors import StartupError, TrussError
 from trtllm_truss.processes.child import Child
 from trtllm_truss.processes.leftovers import RUN_PREFIX, SHARED_MEMORY
-from trtllm_truss.processes.process_guard import descendants
+from trtllm_truss.processes.process_guard import (
+    descendants,
+    is_alive,
+    listening_sockets,
+    name_of,
+    open_files,
+    read_proc,
+)
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.status import STATUS_VARIABLE, State, StatusReader
 from trtllm_truss.text.tokenizer import TextTokenizer
-from trtllm_truss.triton.server.mpi import listening_sockets, open_files
 from trtllm_truss.triton.server.ports import LOOPBACK
 from trtllm_workbench.selftest.calls import PREDICT, Api, DirectEngine, Reply
 
@@ -267,7 +273,7 @@ class ChildServer:
         """Return the processes below the server with a name, in the order of their ids."""
         assert self._child is not None
         self.remember()
-        return sorted(pid for pid in descendants(self._child.pid) if _name(pid) == name)
+        return sorted(pid for pid in descendants(self._child.pid) if name_of(pid) == name)
 
     def command_lines(self) -> dict[int, list[str]]:
         """Return the arguments of the processes below the server."""
@@ -275,9 +281,8 @@ class ChildServer:
         self.remember()
         found = {}
         for pid in sorted(descendants(self._child.pid)):
-            with contextlib.suppress(OSError):
-                line = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                found[pid] = [part.decode(errors="replace") for part in line[:-1]]
+            line = read_proc(pid, "cmdline").decode(errors="replace").split("\0")
+            found[pid] = line[:-1]
         return found
 
     def public_ports(self) -> set[int]:
@@ -296,7 +301,7 @@ class ChildServer:
 
     def left_processes(self) -> list[int]:
         """Return those of the remembered processes that still run."""
-        return sorted(pid for pid in self._seen if _is_alive(pid))
+        return sorted(pid for pid in self._seen if is_alive(pid))
 
     def left_files(self) -> list[str]:
         """Return shared-memory segments and temporary files of the run."""
@@ -331,21 +336,6 @@ def _end_with_parent() -> None:
 def _entries(folder: Path) -> Iterator[Path]:
     with contextlib.suppress(OSError):
         yield from sorted(folder.iterdir())
-
-
-def _name(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").rstrip()
-    except OSError:
-        return ""
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
 PROMPTS = ("Once upon a time there was a little", "Café, naïve, Ærø, 漢字, 😀👍🏽: once more, café")

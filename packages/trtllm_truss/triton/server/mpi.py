@@ -19,7 +19,12 @@ from itertools import count
 from pathlib import Path
 
 from trtllm_truss.errors import TritonError
-from trtllm_truss.processes.process_guard import marked_processes
+from trtllm_truss.processes.process_guard import (
+    listening_sockets,
+    marked_processes,
+    name_of,
+    open_files,
+)
 from trtllm_truss.triton.server.ports import LOOPBACK
 
 _SESSION_VARIABLES = ("PRTE_MCA_prte_tmpdir_base", "OMPI_MCA_orte_tmpdir_base")
@@ -307,31 +312,5 @@ def _daemon_ports(run_id: str) -> Iterator[tuple[int, int]]:
         if set(address) == {"0"}  # any address, of either family
     }
     for pid in marked_processes(run_id):
-        with suppress(OSError):  # it has ended
-            if Path(f"/proc/{pid}/comm").read_text(encoding="ascii").strip() in DAEMONS:
-                yield from ((pid, public[link]) for link in public.keys() & open_files(pid))
-
-
-def listening_sockets() -> dict[str, tuple[str, int]]:
-    """Return address in hex and port of listening TCP sockets, from proc(5) net/tcp.
-
-    The keys are the links in /proc/PID/fd.
-    """
-    found = {}
-    for table in ("tcp", "tcp6"):
-        with suppress(OSError):
-            for line in Path(f"/proc/net/{table}").read_text(encoding="ascii").splitlines()[1:]:
-                _, place, _, state, *_, inode = line.split()[:10]
-                if state == "0A":
-                    address, _, port = place.rpartition(":")
-                    found[f"socket:[{inode}]"] = address, int(port, 16)
-    return found
-
-
-def open_files(pid: int) -> set[str]:
-    """Return the links in /proc/PID/fd; none if the process has ended."""
-    found = set()
-    with suppress(OSError):  # it has ended
-        for file in Path(f"/proc/{pid}/fd").iterdir():
-            found.add(str(file.readlink()))
-    return found
+        if name_of(pid) in DAEMONS:
+            yield from ((pid, public[link]) for link in public.keys() & open_files(pid))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import json
 import os
 import signal
@@ -22,6 +21,7 @@ from tests.support.fake_llm_api import COUNTING, copy_checkpoint
 from tests.support.waiting import settles
 
 from trtllm_truss.engines.checkpoint.llm_api.engine import EngineFailed, LlmEngine
+from trtllm_truss.processes.process_guard import is_alive
 
 STREAMS = 32
 
@@ -62,13 +62,7 @@ def start(
         pids = engine._workers.pids
         if not engine.close():
             atexit.unregister(engine._llm.shutdown)  # it would never return
-        assert settles(lambda: not any(is_running(pid) for pid in pids))  # noqa: B023
-
-
-def is_running(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
+        assert settles(lambda: not any(is_alive(pid) for pid in pids))  # noqa: B023
 
 
 def streams(engine: LlmEngine) -> list[Caller]:
