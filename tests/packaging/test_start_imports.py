@@ -14,7 +14,7 @@ sys.path[:0] = ["model"]
 import model
 first = [*sys.modules]
 import trtllm_truss.serving.request_path, trtllm_truss.endpoints.routes
-import trtllm_truss.text.tokenizer, trtllm_truss.triton.server.readiness
+import trtllm_truss.text.tokenizer, trtllm_truss.triton.client.client
 print(json.dumps([first, [*sys.modules]]))
 """
 NEVER = {

@@ -145,10 +145,8 @@ class Supervisor:
             if self._stopping.is_set():
                 raise TritonError("Triton was stopped.")
             run.start()
-            from trtllm_truss.triton.client.client import (
-                TritonClient,  # while Triton starts
-                warm_up,
-            )
+            # While Triton starts.
+            from trtllm_truss.triton.client.client import TritonClient, warm_up
 
             run.wait_until_ready(self._limits.start_timeout_s)
             if self._leader is not None:

@@ -10,15 +10,15 @@ import asyncio
 import http.client
 import json
 import time
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from trtllm_truss.releases.contract import INPUTS, MODEL_NAME
 from trtllm_truss.releases.tables import rows_for
 from trtllm_truss.request_fields import Sampling
-from trtllm_truss.triton.client.client import STREAM_INFER, TritonClient
+from trtllm_truss.triton.client.client import STREAM_INFER, TritonClient, block_on, call
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
 from trtllm_truss.triton.client.response_stream import ResponseStream
 from trtllm_truss.triton.client.tensors import (
@@ -212,11 +212,9 @@ def _send(
 
 GREEDY = Sampling(top_k=1)
 _LIMIT_S = 120.0
-_STATISTICS = "/inference.GRPCInferenceService/ModelStatistics"
 _TICK_S = 0.01
 _COUNT_S = 0.1
 """For the end of the order to be counted."""
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +281,7 @@ class DirectEngine:
             finally:
                 await client.close()
 
-        return _run(run())
+        return block_on(run)
 
     def stop(self, prompt: Sequence[int], max_tokens: int, within_s: float) -> Stopped:
         """Stop a running request with the tensor `stop`, else by cancelling its call.
@@ -293,7 +291,8 @@ class DirectEngine:
             max_tokens: so many that the request runs on meanwhile.
             within_s: seconds that each of the two may take.
         """
-        return _run(self._stop(self._request(prompt, max_tokens, {}), within_s))
+        request = self._request(prompt, max_tokens, {})
+        return block_on(lambda: self._stop(request, within_s))
 
     def _request(
         self, prompt: Sequence[int], max_tokens: int, fields: dict[str, Any]
@@ -307,7 +306,7 @@ class DirectEngine:
         connection = await GrpcConnection.connect(self.address, STREAM_INFER)
         try:
             answer = ResponseStream(request_id=request.request_id)
-            call = connection.exchange(message, answer)
+            exchange = connection.exchange(message, answer)
             tokens = len((await answer.next(deadline=_deadline())).token_ids)
             if answer.over:
                 return Stopped(tokens, was_over=True)
@@ -320,7 +319,7 @@ class DirectEngine:
             await asyncio.sleep(_COUNT_S)
             ended_before = await _ended_requests(connection)
             started = time.perf_counter()
-            connection.cancel(call, answer)
+            connection.cancel(exchange, answer)
             while time.perf_counter() < started + within_s:
                 if await _ended_requests(connection) > ended_before:
                     return Stopped(tokens, by_cancel_s=time.perf_counter() - started)
@@ -330,32 +329,14 @@ class DirectEngine:
             connection.close()
 
 
-class _Statistics:
-    """Receives the response of one call."""
-
-    def __init__(self) -> None:
-        self.payload: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-
-    def message(self, payload: bytes) -> bool:
-        if not self.payload.done():
-            self.payload.set_result(payload)
-        return False
-
-    def ended(self, status: object, details: str) -> None:
-        if not self.payload.done():
-            self.payload.set_exception(ConnectionError(f"{status}: {details}"))
-
-
 async def _ended_requests(connection: GrpcConnection) -> int:
     """Return the requests that Triton's statistics count as ended."""
-    receiver = _Statistics()
     request = service_pb2.ModelStatisticsRequest(name=MODEL_NAME)
-    connection.call(_STATISTICS, request.SerializeToString(), receiver)
-    payload = await asyncio.wait_for(receiver.payload, _LIMIT_S)
-    answer = service_pb2.ModelStatisticsResponse.FromString(payload)
+    response = service_pb2.ModelStatisticsResponse()
+    await asyncio.wait_for(call(connection, "ModelStatistics", request, response), _LIMIT_S)
     return sum(
         model.inference_stats.success.count + model.inference_stats.fail.count
-        for model in answer.model_stats
+        for model in response.model_stats
     )
 
 
@@ -375,7 +356,3 @@ async def _read(client: TritonClient, request: EngineRequest) -> Generated:
 
 def _deadline() -> float:
     return asyncio.get_running_loop().time() + _LIMIT_S
-
-
-def _run(work: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(work)

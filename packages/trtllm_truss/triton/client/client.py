@@ -2,20 +2,25 @@
 
 One call serves several requests, one after another: the next one starts after the final response
 of the last one. A request that ends in any other way ends its call.
+
+Threads without an event loop ask by `block_on`: is the server ready, does its engine generate?
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, closing
 from dataclasses import replace
+from typing import Any, TypeVar
+
+from google.protobuf.message import DecodeError, Message
 
 from trtllm_truss.errors import TritonError, TrussError
 from trtllm_truss.releases.contract import INPUTS, LLM_API_INPUTS, MODEL_NAME
 from trtllm_truss.releases.tables import rows_for
-from trtllm_truss.triton.client.failures import unavailable
+from trtllm_truss.triton.client.failures import StatusCode, unavailable
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
 from trtllm_truss.triton.client.response_stream import ResponseReader, ResponseStream
 from trtllm_truss.triton.client.tensors import (
@@ -25,8 +30,10 @@ from trtllm_truss.triton.client.tensors import (
     random_number,
     takes_numbers_only,
 )
+from trtllm_truss.triton.protobuf import service_pb2
 
-STREAM_INFER = "/inference.GRPCInferenceService/ModelStreamInfer"
+SERVICE = "/inference.GRPCInferenceService"
+STREAM_INFER = f"{SERVICE}/ModelStreamInfer"
 _ORDER_LIMIT_S = 0.3
 """For the response to `stop`; with the time to notice a disconnect, below half a second."""
 _STOP_LIMIT_S = 2.0
@@ -38,6 +45,9 @@ The executor stops a request only once it is active. Source: ``terminateCancelle
 ``cpp/tensorrt_llm/executor/executorImpl.cpp`` in NVIDIA/TensorRT-LLM, near 1.1.
 """
 _END_LIMIT_S = 1.0
+_READY_LIMIT_S = 0.5
+T = TypeVar("T")
+Response = TypeVar("Response", bound=Message)
 
 
 class TritonClient:
@@ -199,10 +209,32 @@ class _Exchange:
             )
 
 
+def block_on(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine and return its result, even where an event loop runs, as in a notebook.
+
+    Raises:
+        RuntimeError: no thread can be started.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: asyncio.run(work())).result()
+
+
+def is_ready(address: str, model_name: str, *, server_id: str) -> bool:
+    """Return True if server and model are ready; any connection error counts as not ready."""
+
+    async def question() -> bool:
+        return await asyncio.wait_for(_is_ready(address, model_name, server_id), _READY_LIMIT_S)
+
+    try:
+        return block_on(question)
+    except (OSError, asyncio.TimeoutError, DecodeError, RuntimeError):  # the last: no thread
+        return False
+
+
 def warm_up(
     address: str, token_id: int, timeout_s: float, version: str, beam_width: int = 1
 ) -> None:
-    """Generate one token; block, even where an event loop runs, as in a notebook.
+    """Generate one token.
 
     Args:
         address: ``host:port`` of Triton's gRPC endpoint.
@@ -223,14 +255,39 @@ def warm_up(
         streaming=beam_width == 1,
     )
     try:
-        with ThreadPoolExecutor(1) as thread:
-            thread.submit(asyncio.run, _generate(client, request, timeout_s)).result()
+        block_on(lambda: _generate(client, request, timeout_s))
     except TrussError as failure:
         raise TritonError(f"the engine failed its first request: {failure.message}") from failure
     except TimeoutError:
         raise TritonError(
             f"the engine did not answer its first request within {timeout_s:.0f} s."
         ) from None
+
+
+async def call(
+    connection: GrpcConnection, method: str, request: Message, response: Response
+) -> Response:
+    """Fill the response of a unary call of Triton's service.
+
+    Raises:
+        ConnectionError: the call failed.
+    """
+    reply = _Reply()
+    connection.call(f"{SERVICE}/{method}", request.SerializeToString(), reply)
+    response.ParseFromString(await reply.payload)
+    return response
+
+
+async def _is_ready(address: str, model_name: str, server_id: str) -> bool:
+    """Check the server's name last: another server may have taken the port, and would be ready."""
+    with closing(await GrpcConnection.connect(address)) as connection:
+        server, model = service_pb2.ServerReadyResponse(), service_pb2.ModelReadyResponse()
+        metadata = service_pb2.ServerMetadataResponse()
+        model_request = service_pb2.ModelReadyRequest(name=model_name)
+        await call(connection, "ServerReady", service_pb2.ServerReadyRequest(), server)
+        await call(connection, "ModelReady", model_request, model)
+        await call(connection, "ServerMetadata", service_pb2.ServerMetadataRequest(), metadata)
+        return bool(server.ready and model.ready and metadata.name == server_id)
 
 
 async def _generate(client: TritonClient, request: EngineRequest, timeout_s: float) -> None:
@@ -241,3 +298,23 @@ async def _generate(client: TritonClient, request: EngineRequest, timeout_s: flo
                 pass
     finally:
         await client.close()
+
+
+class _Reply:
+    """Receives the response of one call."""
+
+    def __init__(self) -> None:
+        self.payload: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._message = b""
+
+    def message(self, payload: bytes) -> bool:
+        self._message = payload
+        return False
+
+    def ended(self, status: StatusCode, details: str) -> None:
+        if self.payload.done():
+            return
+        if status is StatusCode.OK:
+            self.payload.set_result(self._message)
+        else:
+            self.payload.set_exception(ConnectionError(f"{status}: {details}"))

@@ -11,6 +11,7 @@ import enum
 import logging
 import re
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,7 @@ from trtllm_truss.releases.contract import MODEL_NAME
 from trtllm_truss.triton.server.command import Launch, launch_environment, new_launch
 from trtllm_truss.triton.server.diagnosis import describe_exit, explain_exit, is_port_conflict
 from trtllm_truss.triton.server.mpi import close_control_port
+from trtllm_truss.triton.server.ports import LOOPBACK
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +32,7 @@ UMASK = 0o077
 """Files of Triton are private."""
 
 _TICK_S = 0.05
+_CONNECT_LIMIT_S = 0.5
 _EXIT_LIMIT_S = 5.0
 """Time to exit for a server that failed to load a model.
 
@@ -114,7 +117,7 @@ class ServerProcess:
     @property
     def grpc_address(self) -> str:
         assert self.launch is not None, "the server was not started"
-        return f"127.0.0.1:{self.launch.ports.grpc}"
+        return f"{LOOPBACK}:{self.launch.ports.grpc}"
 
     @property
     def cause(self) -> str:
@@ -227,9 +230,12 @@ class ServerProcess:
         launch = self.launch
         assert launch is not None
         _make_private(launch.shm_prefix)  # early and often: an open segment stays readable
-        from trtllm_truss.triton.server.readiness import is_ready  # while Triton starts
+        # Triton opens its metrics port last.
+        if not all(map(_is_open, filter(None, (launch.ports.metrics, launch.ports.http)))):
+            return False
+        from trtllm_truss.triton.client.client import is_ready  # while Triton starts
 
-        if not is_ready(launch.ports, MODEL_NAME, server_id=launch.run_id):
+        if not is_ready(self.grpc_address, MODEL_NAME, server_id=launch.run_id):
             return False
         if not close_control_port(launch.run_id, launch.ports.mpi):
             logger.warning("mpirun still listens on every address; see docs/deploy.md")
@@ -259,6 +265,14 @@ class ServerProcess:
             return TritonError("Triton was stopped.")
         status = self._exit_status
         return TritonError(f"Triton {describe_exit(status)}. {explain_exit(self.tail, status)}")
+
+
+def _is_open(port: int) -> bool:
+    try:
+        socket.create_connection((LOOPBACK, port), _CONNECT_LIMIT_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def _make_private(shm_prefix: str) -> None:
