@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.engines.kinds import check_settings
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.machine.runtime import find_runtime
 from trtllm_truss.settings.loading import parse_settings
@@ -55,8 +56,7 @@ def load_configuration(
         defaults = parse_defaults(settings.generation)
     here = HostInfo(runtime_version=find_runtime().installed_version)
     version = tensorrt_llm_version or HostInfo.from_config(config, here).known_version
-    if version is not None:
-        settings.runtime.check_version(version)
+    check_settings(settings, version)
     return Configuration(settings, defaults)
 
 

@@ -40,7 +40,7 @@ WORKBENCH_LAYERS = [
 OFFERED = {
     "importers": {
         *("errors", "literals", "releases", "settings", "validation"),
-        "triton.model_repository",
+        *("engines.checkpoint", "triton.model_repository"),
     },
     "scaffold": {
         *("errors", "releases", "settings", "artifacts", "text", "builder", "serving", "baseten"),

@@ -14,6 +14,7 @@ from tests.support.paths import ROOT
 from trtllm_truss.builder.commands import BuildFlag, FixedFlag
 from trtllm_truss.builder.families import FAMILIES, Family
 from trtllm_truss.engines.checkpoint.architectures import Architecture, Unserved
+from trtllm_truss.engines.checkpoint.llm_args import LLM_ARGUMENTS, Argument, RuntimeKey
 from trtllm_truss.engines.checkpoint.weight_format import Method, UnreadMethod
 from trtllm_truss.engines.number_formats import (
     MINIMUM_CAPABILITY,
@@ -26,8 +27,6 @@ from trtllm_truss.releases.contract import Tensor
 from trtllm_truss.releases.facts import Fact, holds
 from trtllm_truss.releases.tables import COMMON, FOLDER, read_file, read_table
 from trtllm_truss.releases.versions import Release, release
-from trtllm_truss.settings.llm_args import LLM_ARGUMENTS, Argument
-from trtllm_truss.settings.llm_runtime_keys import RuntimeKey
 from trtllm_truss.settings.runtime_parameters import Parameter
 
 

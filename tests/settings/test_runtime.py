@@ -4,6 +4,7 @@ import pytest
 
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import SettingsError
+from trtllm_truss.settings.loading import parse_settings
 from trtllm_truss.settings.runtime import RuntimeOptions
 from trtllm_truss.settings.runtime_parameters import PARAMETERS
 
@@ -65,11 +66,15 @@ def test_values(name, value, parsed):
         ("exclude_input_in_output", False, "true: an answer never repeats its prompt"),
         ("speculative_decoding_fast_logits", True, "false: it needs orchestrator mode"),
         ("num_nodes", 2, "1: `model_metadata.nodes` sets it"),
+        ("max_beam_width", [2], "a whole number, at least 1"),
+        ("eagle_choices", {"a": [1]}, "a string"),
+        ("eagle_choices", [1], "a string"),
     ],
 )
 def test_refused_values(name, value, wanted):
+    metadata = {"engine_repository": "org/model", "runtime": {name: value}}
     with pytest.raises(SettingsError) as failure:
-        RuntimeOptions.parse({name: value})
+        parse_settings({"model_metadata": metadata})
     assert failure.value.message.startswith(
         f"config.yaml: model_metadata.runtime.{name} is {value!r}; it must be {wanted}"
     )
@@ -89,6 +94,7 @@ def test_fields_of_the_model_are_not_parameters():
     ("name", "message"),
     [
         ("kv_cache_free_gpu_memory_fraction", "mean kv_cache_free_gpu_mem_fraction?"),
+        ("llm_arg", "mean llm_args?"),
         ("zzz", "zzz is not a parameter of the tensorrt_llm model."),
         ("gpt_model_path", "cannot be set"),
     ],

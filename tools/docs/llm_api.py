@@ -7,10 +7,14 @@ from collections import defaultdict
 from tools.docs.tables import table
 
 from trtllm_truss.engines.checkpoint.architectures import ARCHITECTURES, UNSERVED
+from trtllm_truss.engines.checkpoint.llm_args import (
+    LLM_ARGUMENTS,
+    RUNTIME_KEYS,
+    Argument,
+    RuntimeKey,
+)
 from trtllm_truss.releases.facts import FACTS
 from trtllm_truss.releases.versions import dotted
-from trtllm_truss.settings.llm_args import LLM_ARGUMENTS, Argument
-from trtllm_truss.settings.llm_runtime_keys import RUNTIME_KEYS, RuntimeKey
 
 
 def llm_api_tables() -> dict[str, str]:

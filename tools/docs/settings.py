@@ -7,6 +7,7 @@ import json
 from pydantic import BaseModel
 from tools.docs.tables import field_rows, table
 
+from trtllm_truss.engines.kinds import KINDS
 from trtllm_truss.settings.build import Build, RotaryScaling
 from trtllm_truss.settings.model import PLATFORM_KEYS, Serving, Settings
 from trtllm_truss.settings.quantization import METHOD_SECTIONS
@@ -39,7 +40,15 @@ def settings_page() -> str:
 
 
 def settings_schema() -> str:
-    return json.dumps(Settings.model_json_schema(), indent=2, ensure_ascii=False) + "\n"
+    schema = Settings.model_json_schema()
+    for kind in KINDS:
+        for path, own in kind.settings_schema().items():
+            *sections, name = path.split(".")
+            place = schema["properties"]
+            for section in sections:
+                place = place[section]["properties"]
+            place[name] = own
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
 def _table(title: str, section: type[BaseModel]) -> str:

@@ -11,7 +11,7 @@ from trtllm_truss.configuration import load_configuration, read_config
 from trtllm_truss.engines.adapter import adapters_of
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.inspection import inspect_engine
-from trtllm_truss.engines.kinds import completed, open_adapters
+from trtllm_truss.engines.kinds import check_settings, completed, open_adapters
 from trtllm_truss.machine.describe import describe
 from trtllm_truss.serving.preflight import (
     host_info,
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     data_dir = options.truss / content.get("data_dir", "data")
     folders = {adapter.name: adapter.fetch() for adapter in adapters}
     version = here.version_for(engine.built_version)
-    settings.runtime.check_version(version)
+    check_settings(settings, version)
     output = options.output
     render_engine(settings, engine, data_dir, output, version, tokenizer_dir, folders)
     echo(f"wrote the model repository for {folder} to {options.output}")

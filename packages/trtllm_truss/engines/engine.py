@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from trtllm_truss.engines.adapter import Adapter, AdapterRepository
 from trtllm_truss.engines.base_image import BaseImage
@@ -210,6 +210,24 @@ class Engine(ABC):
     def is_described(self) -> bool:
         """False if its limits are unknown until its weights are here."""
         return True
+
+    @classmethod
+    def check_settings(cls, settings: Settings, version: str | None) -> None:
+        """Check the values of `own_settings`.
+
+        Args:
+            settings: the operator's settings.
+            version: TensorRT-LLM's; None if unknown.
+
+        Raises:
+            SettingsError: a value is wrong, or of another version; its ``param`` names it.
+        """
+        return
+
+    @classmethod
+    def settings_schema(cls) -> Mapping[str, Any]:
+        """Return the JSON schemas of those of `own_settings` that `Settings` leaves open."""
+        return {}
 
     def completed(
         self,

@@ -70,6 +70,22 @@ def find_engine(sizes: Mapping[str, int]) -> tuple[type[Engine], Placement]:
     )
 
 
+def check_settings(settings: Settings, version: str | None) -> None:
+    """Check what only kinds of engines know of the settings.
+
+    Args:
+        settings: the operator's settings.
+        version: the TensorRT-LLM that must know the keys of `runtime`; None if unknown.
+
+    Raises:
+        SettingsError: a value is wrong, or of another version; its ``param`` names it.
+    """
+    for kind in KINDS:
+        kind.check_settings(settings, version)
+    if version is not None:
+        settings.runtime.check_version(version)
+
+
 def completed(
     engine: Engine,
     settings: Settings,

@@ -14,17 +14,13 @@ from pydantic_core import CoreSchema, core_schema
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.literals import BOOLEANS
 from trtllm_truss.releases.tables import describe_releases, rows_for
-from trtllm_truss.settings.llm_args import (
-    SECTION,
-    check_llm_args,
-    llm_args_schema,
-    parse_llm_args,
-)
 from trtllm_truss.settings.runtime_parameters import MODEL_FIELDS, PARAMETERS, Parameter
-from trtllm_truss.validation import did_you_mean
+from trtllm_truss.validation import did_you_mean, shown
 
 RuntimeValue = bool | int | float | str | None
 ParameterValue = bool | int | float | str | tuple[int, ...]
+
+SECTION = "llm_args"
 
 _ROWS = {row.name: row for row in (*MODEL_FIELDS, *PARAMETERS)}
 _SCALARS = TypeAdapter(dict[str, RuntimeValue])
@@ -50,7 +46,7 @@ class RuntimeOptions:
         parameters: of config.pbtxt, by name.
         max_batch_size: a field of config.pbtxt.
         instance_count: likewise, of its instance group.
-        llm_args: arguments of ``tensorrt_llm.LLM``, for a checkpoint.
+        llm_args: arguments of ``tensorrt_llm.LLM``, unread: `engines.checkpoint` has their rules.
     """
 
     parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
@@ -69,7 +65,7 @@ class RuntimeOptions:
     llm_args: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, values: Mapping[str, RuntimeValue | Mapping[str, Any]]) -> RuntimeOptions:
+    def parse(cls, values: Mapping[str, Any]) -> RuntimeOptions:
         """Parse the section.
 
         The backend ignores a value of the wrong type, warns amid its log and uses its default;
@@ -95,12 +91,10 @@ class RuntimeOptions:
         parameters = {
             name: value for name, value in parsed.items() if _ROWS[name] not in MODEL_FIELDS
         }
-        llm_args = values.get(SECTION)
-        return cls(
-            parameters=parameters,
-            llm_args={} if llm_args is None else parse_llm_args(llm_args),
-            **named,
-        )
+        llm_args = {} if (given := values.get(SECTION)) is None else given
+        if not isinstance(llm_args, Mapping) or not all(isinstance(name, str) for name in llm_args):
+            raise _error(SECTION, f"is {shown(llm_args)}; it must be a mapping of arguments.")
+        return cls(parameters=parameters, llm_args=llm_args, **named)
 
     def check_version(self, tensorrt_llm_version: str) -> None:
         """Refuse parameters that a TensorRT-LLM version does not know.
@@ -108,7 +102,6 @@ class RuntimeOptions:
         Raises:
             SettingsError: a parameter is of another version; its ``param`` names it.
         """
-        check_llm_args(self.llm_args, tensorrt_llm_version)
         known = {row.name for row in rows_for(PARAMETERS, tensorrt_llm_version)}
         for name in self.parameters:
             if name not in known:
@@ -125,7 +118,7 @@ class RuntimeOptions:
         cls, _source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
         return core_schema.no_info_after_validator_function(
-            cls.parse, handler.generate_schema(dict[str, RuntimeValue | dict[str, Any]])
+            cls.parse, handler.generate_schema(dict[str, Any])
         )
 
     @classmethod
@@ -133,15 +126,15 @@ class RuntimeOptions:
         cls, _core: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         schema = handler(_SCALARS.core_schema)
-        return {**schema, "properties": {SECTION: llm_args_schema()}}
+        return {**schema, "properties": {SECTION: {"type": "object"}}}
 
 
-def _parse(name: str, value: RuntimeValue | Mapping[str, Any]) -> ParameterValue:
+def _parse(name: str, value: Any) -> ParameterValue:
     if name in _OWNED:
         raise _error(name, f"cannot be set: {_OWNED[name]}.")
     row = _ROWS.get(name)
     if row is None:
-        close = did_you_mean(name, _ROWS)
+        close = did_you_mean(name, [*_ROWS, SECTION])
         hint = f" Did you mean {close}?" if close else ""
         raise _error(name, f"is not a parameter of the tensorrt_llm model.{hint}")
     parsed = _typed(row, value)
@@ -153,12 +146,12 @@ def _parse(name: str, value: RuntimeValue | Mapping[str, Any]) -> ParameterValue
     return parsed
 
 
-def _typed(row: Parameter, value: RuntimeValue | Mapping[str, Any]) -> ParameterValue | None:
+def _typed(row: Parameter, value: Any) -> ParameterValue | None:
     """Convert a value as the backend would; None if it is of the wrong type or out of range."""
     text = str(value).strip()
     if row.kind == "bool":
         return BOOLEANS.get(text.lower())
-    if isinstance(value, (bool, Mapping)):
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     if row.kind == "int":
         return _whole(row, text)

@@ -12,6 +12,7 @@ from tests.engines.engine_configs import new_config
 from tests.support.fake_tensorrtllm import write_engine
 from tests.support.inspection import inspect_config
 
+from trtllm_truss.engines.checkpoint.llm_args import LLM_ARGUMENTS, RUNTIME_KEYS
 from trtllm_truss.engines.compatibility import check_compatibility
 from trtllm_truss.engines.cpu.engine import CpuEngine
 from trtllm_truss.engines.host import HostInfo
@@ -19,8 +20,6 @@ from trtllm_truss.engines.inspection import inspect_engine
 from trtllm_truss.engines.kinds import completed
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.releases.tables import rows_for
-from trtllm_truss.settings.llm_args import LLM_ARGUMENTS
-from trtllm_truss.settings.llm_runtime_keys import RUNTIME_KEYS
 from trtllm_truss.settings.runtime_parameters import PARAMETERS
 
 DEFAULTS = {

@@ -382,6 +382,7 @@ class Bench:
         kind: what is served.
         prompt_tokens: of the longest prompt.
         beam_width: the engine's `max_beam_width`.
+        first_beam_width: 1, or `beam_width` where every request must have as many.
         honours_seeds: equal seeds give equal answers.
     """
 
@@ -397,6 +398,7 @@ class Bench:
     kind: Literal["engine", "checkpoint", "cpu"] = "engine"
     prompt_tokens: int = 0
     beam_width: int = 1
+    first_beam_width: int = 1
     honours_seeds: bool = True
 
     @property

@@ -396,6 +396,7 @@ def make_bench(
         kind=_KINDS[engine.backend],
         prompt_tokens=engine.max_input_tokens,
         beam_width=engine.beam_limit(settings),
+        first_beam_width=engine.first_beam_width(settings),
         honours_seeds=engine.honours_seeds(in_config.known_version or _UNKNOWN_VERSION),
     )
 

@@ -8,15 +8,14 @@ from typing import Any
 from trtllm_truss.engines.adapter import Adapter
 from trtllm_truss.engines.checkpoint.adapters import lora_config
 from trtllm_truss.engines.checkpoint.combinations import CHUNKED, chunks, combine, reuses
+from trtllm_truss.engines.checkpoint.llm_args import RUNTIME_KEYS, parse_llm_args
 from trtllm_truss.engines.checkpoint.samplers import sampler_arguments, samples
 from trtllm_truss.engines.diagnostics import Diagnostic, warning
 from trtllm_truss.engines.gpus import ComputeCapability
 from trtllm_truss.engines.model_config import Checkpoint
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.settings.llm_args import SECTION
-from trtllm_truss.settings.llm_runtime_keys import RUNTIME_KEYS
 from trtllm_truss.settings.model import Settings
-from trtllm_truss.settings.runtime import ParameterValue, RuntimeOptions
+from trtllm_truss.settings.runtime import SECTION, ParameterValue, RuntimeOptions
 
 DEFAULT_MAX_SEQ_LEN = 32_768
 """Limit of the default context; the whole context of a long model needs `max_seq_len`."""
@@ -62,7 +61,7 @@ def complete_arguments(
         if key.argument:
             _put(given, key.argument, key.convert(value))
     _merge(arguments, given)
-    _merge(arguments, settings.runtime.llm_args, given)
+    _merge(arguments, parse_llm_args(settings.runtime.llm_args), given)
     _choose_sampler(arguments, version)
     combine(arguments, checkpoint, version, gpu)
     for argument, setting in _DEGREES.items():

@@ -27,7 +27,7 @@ from trtllm_truss.engines.model_config import Checkpoint
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.releases.facts import FACTS, holds
 from trtllm_truss.releases.versions import dotted
-from trtllm_truss.settings.llm_args import SECTION
+from trtllm_truss.settings.runtime import SECTION
 
 CHUNKED = "enable_chunked_prefill"
 _GRAPHS, _OVERLAP_OFF = "cuda_graph_config", "disable_overlap_scheduler"

@@ -20,6 +20,12 @@ from trtllm_truss.engines.checkpoint.adapters import open_adapters
 from trtllm_truss.engines.checkpoint.architectures import ARCHITECTURES
 from trtllm_truss.engines.checkpoint.arguments import complete_arguments
 from trtllm_truss.engines.checkpoint.checks import check_checkpoint, loadable_since
+from trtllm_truss.engines.checkpoint.llm_args import (
+    KEPT_KEYS,
+    check_llm_args,
+    llm_args_schema,
+    parse_llm_args,
+)
 from trtllm_truss.engines.checkpoint.samplers import honours_seeds, is_cpp_sampler
 from trtllm_truss.engines.checkpoint.weight_files import INDEX_FILE, WeightFiles, find_weights
 from trtllm_truss.engines.checkpoint.weight_format import (
@@ -38,7 +44,6 @@ from trtllm_truss.engines.model_config import Checkpoint, parse_checkpoint
 from trtllm_truss.engines.number_formats import Quantization, bits, cache_bits
 from trtllm_truss.engines.without_code import ADAPTER_CONFIG, TEXTS, without_code
 from trtllm_truss.releases.contract import CACHED_TOKENS, LLM_API_INPUTS, LLM_API_OUTPUTS
-from trtllm_truss.settings.llm_runtime_keys import KEPT_KEYS
 from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.runtime import RuntimeOptions
@@ -112,6 +117,16 @@ class CheckpointEngine(GpuEngine):
             weights=weights,
             weight_format=weight_format(checkpoint, contents.get(QUANTIZATION_FILE)),
         )
+
+    @classmethod
+    def check_settings(cls, settings: Settings, version: str | None) -> None:
+        arguments = parse_llm_args(settings.runtime.llm_args)
+        if version is not None:
+            check_llm_args(arguments, version)
+
+    @classmethod
+    def settings_schema(cls) -> Mapping[str, Any]:
+        return {"runtime.llm_args": llm_args_schema()}
 
     def completed(
         self,

@@ -324,8 +324,8 @@ def _direct(bench: Bench) -> DirectEngine:
     Raises:
         CannotRun: every request must have more.
     """
-    if bench.kind == "checkpoint" and bench.beam_width > 1:
-        raise CannotRun(f"every request must have {bench.beam_width} beams here")
+    if bench.first_beam_width > 1:
+        raise CannotRun(f"every request must have {bench.first_beam_width} beams here")
     return bench.direct
 
 

@@ -1,12 +1,13 @@
-"""`runtime.llm_args`: checked by name, type and range before anything starts.
+"""`runtime` for a checkpoint: `llm_args`, and the arguments that its other keys become.
 
-TensorRT-LLM refuses an unknown argument or field itself, but only in the container.
+Arguments are checked by name, type and range before anything starts: TensorRT-LLM refuses an
+unknown one itself, but only in the container.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,9 +15,9 @@ from trtllm_truss.errors import SettingsError
 from trtllm_truss.releases.facts import holds
 from trtllm_truss.releases.tables import describe_releases, read_table, rows_for
 from trtllm_truss.releases.versions import Release
+from trtllm_truss.settings.runtime import SECTION, ParameterValue
 from trtllm_truss.validation import did_you_mean, shown
 
-SECTION = "llm_args"
 Kind = Literal["bool", "int", "number", "text", "ints", "mapping", "any"]
 
 
@@ -58,7 +59,46 @@ _FIELDS = {
 }
 
 
-def parse_llm_args(values: object) -> dict[str, Any]:
+_CONVERSIONS: dict[str, tuple[str, Callable[[ParameterValue], Any]]] = {
+    "": ("", lambda value: value),
+    "list": ("a list", lambda value: list(value) if isinstance(value, tuple) else value),
+    "upper": ("in upper case", lambda value: str(value).upper()),
+    "inverted": ("inverted", lambda value: not value),
+    "object": (
+        "`false` is `null`, which turns graphs off; `true` is the default",
+        lambda value: {} if value else None,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeKey:
+    """The fate of one key of `runtime`; `releases/checkpoint_keys.toml` explains the columns."""
+
+    name: str
+    argument: str = ""
+    kept: str = ""
+    unused: str = ""
+    refused: str = ""
+    conversion: Literal["", "list", "upper", "inverted", "object"] = ""
+    source: str
+
+    @property
+    def note(self) -> str:
+        """How the value is converted; empty if it passes unchanged."""
+        return _CONVERSIONS[self.conversion][0]
+
+    def convert(self, value: ParameterValue) -> Any:
+        return _CONVERSIONS[self.conversion][1](value)
+
+
+RUNTIME_KEYS = {row.name: row for row in read_table("checkpoint_keys", "keys", RuntimeKey)}
+"""Every key that a release with the LLM API's PyTorch backend knows."""
+
+KEPT_KEYS = frozenset(name for name, key in RUNTIME_KEYS.items() if key.kept)
+
+
+def parse_llm_args(values: Mapping[str, Any]) -> dict[str, Any]:
     """Check the values of all known arguments; unknown names pass until the version is known.
 
     Args:
@@ -69,10 +109,8 @@ def parse_llm_args(values: object) -> dict[str, Any]:
         SettingsError: an argument is of the wrong type, out of range, or not to be set; its
             ``param`` names it.
     """
-    if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
-        raise _error("", f"is {shown(values)}; it must be a mapping of arguments.")
     try:
-        json.dumps(values, allow_nan=False)
+        values = json.loads(json.dumps(values, allow_nan=False))  # all names are strings
     except (TypeError, ValueError) as error:
         raise _error("", f"holds a value that JSON cannot express ({error}).") from None
     parsed = _parse(values, LLM_ARGUMENTS, "")
@@ -106,19 +144,23 @@ def llm_args_schema() -> dict[str, Any]:
 
 def _schema(rows: Sequence[Argument]) -> dict[str, Any]:
     properties = {row.name: _value_schema(row) for row in rows if not row.refused}
-    return {"type": "object", "properties": properties}
+    return {"properties": properties, "type": "object"}
 
 
 def _value_schema(row: Argument) -> dict[str, Any]:
-    limits = {"minimum": row.minimum, "maximum": row.maximum}
+    limits = {"maximum": row.maximum, "minimum": row.minimum}
     number = {name: limit for name, limit in limits.items() if limit is not None}
     text = {"enum": [*row.choices, None]} if row.choices else {"type": ["string", "null"]}
     schemas: dict[Kind, dict[str, Any]] = {
         "bool": {"type": ["boolean", "null"]},
-        "int": {"type": ["integer", "null"], **number},
-        "number": {"type": ["number", "null"], **number},
+        "int": {**number, "type": ["integer", "null"]},
+        "number": {**number, "type": ["number", "null"]},
         "text": text,
-        "ints": {"type": ["array", "null"], "items": {"type": "integer", **number}, "minItems": 1},
+        "ints": {
+            "items": {**number, "type": "integer"},
+            "minItems": 1,
+            "type": ["array", "null"],
+        },
         "mapping": {**(_schema(row.fields) if row.fields else {}), "type": ["object", "null"]},
         "any": {},
     }

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
+from trtllm_truss.configuration import load_configuration
+from trtllm_truss.engines.checkpoint.llm_args import parse_llm_args
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.settings.loading import parse_settings
-from trtllm_truss.settings.runtime import RuntimeOptions
 
 
 def parse(llm_args: Any, version: str = "1.2.1") -> dict[str, Any]:
-    options = RuntimeOptions.parse({"llm_args": llm_args})
-    options.check_version(version)
-    return dict(options.llm_args)
+    metadata = {"engine_repository": "org/model", "runtime": {"llm_args": llm_args}}
+    settings = load_configuration({"model_metadata": metadata}, version).settings
+    return parse_llm_args(settings.runtime.llm_args)
 
 
 def refusal(llm_args: Any, version: str = "1.2.1") -> SettingsError:
@@ -45,7 +45,7 @@ def test_values(values: dict[str, Any]) -> None:
 def test_null_is_not_set() -> None:
     assert parse({"max_seq_len": None}) == {}
     assert parse({"kv_cache_config": {"max_tokens": None}}) == {"kv_cache_config": {}}
-    assert RuntimeOptions.parse({"llm_args": None}) == RuntimeOptions()
+    assert parse(None) == {}
 
 
 @pytest.mark.parametrize(
@@ -96,6 +96,7 @@ def test_null_is_not_set() -> None:
             "speculative_config.speculative_model",
             "it must be a folder in the container",
         ),
+        ({"kv_cache_config": {1: 2}}, "kv_cache_config.1", "is not a field of kv_cache_config"),
         ({"model": "/m"}, "model", "cannot be set. It is the folder"),
         ({"tokenizer": "/t"}, "tokenizer", "cannot be set"),
         ({"backend": "pytorch"}, "backend", "PyTorch backend"),
@@ -156,11 +157,3 @@ def test_names_outside_the_table_pass_in_later_releases() -> None:
     unknown = {"new_argument": 1, "kv_cache_config": {"new_field": 2}}
     assert parse(unknown, "1.3.0rc29") == unknown
     assert "is not an argument of LLM(…) in TensorRT-LLM 1.2.1." in refusal(unknown).message
-
-
-def test_config_yaml() -> None:
-    metadata = {"engine_repository": "org/model", "runtime": {"llm_args": {"max_seq_len": 9}}}
-    assert parse_settings({"model_metadata": metadata}).runtime.llm_args == {"max_seq_len": 9}
-    metadata["runtime"] = {"max_beam_width": {"a": 1}}
-    with pytest.raises(SettingsError, match="it must be a whole number, at least 1"):
-        parse_settings({"model_metadata": metadata})
