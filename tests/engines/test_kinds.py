@@ -29,8 +29,8 @@ for module in pkgutil.walk_packages(trtllm_truss.__path__, "trtllm_truss."):
         try:
             importlib.import_module(module.name)
         except ModuleNotFoundError as error:
-            if error.name != "triton_python_backend_utils":  # Triton's alone
-                raise
+            if error.name is None or error.name.startswith("trtllm_truss"):
+                raise  # another is of a process that provides it
 assert not [name for name in sys.modules if name.startswith(f"trtllm_truss.engines.{deleted}")]
 
 from trtllm_truss.engines.compatibility import check_compatibility
@@ -57,6 +57,21 @@ for name in folders:
     print(folder.name)
 """
 
+ANSWER = """
+import sys
+from pathlib import Path
+
+import trtllm_truss
+from model.model import Model
+
+assert Path(trtllm_truss.__file__).is_relative_to(Path.cwd())
+model = Model({"model_metadata": {"engine_repository": sys.argv[1]}}, {}, Path("data"))
+model.load()
+print(model.predict({"prompt": "The sky is", "max_tokens": 4, "stream": False}))
+loaded = [name for name in sys.modules if name.startswith("trtllm_truss.engines.")]
+assert not [name for name in loaded if name.split(".")[2] in ("compiled", "checkpoint")]
+"""
+
 
 def write_engines(folder: Path) -> list[Path]:
     """Write the folders of an engine of each kind, without weights."""
@@ -75,28 +90,44 @@ def write_engines(folder: Path) -> list[Path]:
     return [folder / kind for kind in files]
 
 
-@pytest.mark.parametrize("deleted", KINDS)
-def test_a_kind_is_deleted_by_its_folder_and_its_line(deleted: str, tmp_path: Path) -> None:
-    """The others are recognized, checked and rendered, and all modules import."""
-    package = tmp_path / "trtllm_truss"
+def delete_kinds(folder: Path, *deleted: str) -> None:
+    """Copy what an image holds into a folder, without some kinds."""
+    package = folder / "trtllm_truss"
     left_out = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "packages/trtllm_truss", package, ignore=left_out)
-    shutil.copytree(ROOT / "data", tmp_path / "data")
-    shutil.rmtree(package / "engines" / deleted)
+    for name in ("data", "model"):
+        shutil.copytree(ROOT / name, folder / name, ignore=left_out)
     kinds = package / "engines/kinds.py"
     lines = kinds.read_text(encoding="utf-8").splitlines(keepends=True)
-    kept = [line for line in lines if line != f'    "{deleted}",\n']
-    assert len(kept) == len(lines) - 1
-    kinds.write_text("".join(kept), encoding="utf-8")
-    engines = write_engines(tmp_path / "engines")
+    for kind in deleted:
+        shutil.rmtree(package / "engines" / kind)
+        lines.remove(f'    "{kind}",\n')
+    kinds.write_text("".join(lines), encoding="utf-8")
+
+
+def run(folder: Path, script: str, *arguments: str) -> str:
+    """Run a script with the package of a folder; return its output."""
     ended = subprocess.run(
-        [sys.executable, "-c", WITHOUT, deleted, *map(str, engines)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"},
+        [sys.executable, "-c", script, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
-    rendered = ended.stdout.split()
+    return ended.stdout
+
+
+@pytest.mark.parametrize("deleted", KINDS)
+def test_a_kind_is_deleted_by_its_folder_and_its_line(deleted: str, tmp_path: Path) -> None:
+    """The others are recognized, checked and rendered, and all modules import."""
+    delete_kinds(tmp_path, deleted)
+    engines = write_engines(tmp_path / "engines")
+    rendered = run(tmp_path, WITHOUT, deleted, *map(str, engines)).split()
     assert rendered == [engine.name for engine in engines if engine.name != deleted]
+
+
+def test_the_cpu_engine_answers_without_the_other_kinds(tmp_path: Path, model_folder: Path) -> None:
+    delete_kinds(tmp_path, "compiled", "checkpoint")
+    assert run(tmp_path, ANSWER, str(model_folder)).strip()
