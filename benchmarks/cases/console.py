@@ -45,7 +45,7 @@ processes of the server without requests; “pulse” is how long the page waite
 
 def run(options: Options) -> CaseResult:
     """Measure both engines with the page closed and open."""
-    title = "What an open console page costs the server"
+    title = "Cost of an open console page"
     result = CaseResult("console", title, _TEXT, _COLUMNS).begin()
     streams = options.streams[0] if options.streams else _STREAMS
     bench = set_up(options, "console")

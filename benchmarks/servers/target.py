@@ -29,6 +29,6 @@ class Target:
 
     @property
     def status(self) -> Status:
-        """What `serve` reports."""
+        """Return the status that `serve` reports."""
         assert self.status_file is not None
         return self.status_file.read() or Status()

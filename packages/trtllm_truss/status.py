@@ -37,7 +37,7 @@ class State(str, enum.Enum):
 
 
 class Change(str, enum.Enum):
-    """What happened to an engine that had been ready."""
+    """An event in the life of an engine after its first readiness."""
 
     EXITED = "exited"
     RESTART = "restart"

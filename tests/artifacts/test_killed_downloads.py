@@ -39,7 +39,7 @@ def start(hub: HubServer, home: Path, range_bytes: int) -> subprocess.Popen[str]
 
 
 def read(output: str) -> dict[str, str]:
-    """What a process has said of the files that it used."""
+    """Return the files that a process printed, by name."""
     return dict(line.split() for line in output.splitlines() if len(line.split()) == 2)
 
 

@@ -244,7 +244,7 @@ def test_reasoning_ends_at_its_limit(slow_thinker: Served, guide: str, stream: b
 def test_the_second_request_reuses_the_cache(
     slow_thinker: Served, tokenizer: TextTokenizer
 ) -> None:
-    """It finds the prompt and the reasoning, except for the last token."""
+    """The cache holds the prompt and the reasoning, except for the last token."""
     chat(slow_thinker, messages=LONG, max_tokens=100, **GUIDES["regex"])
     prompt = len(prompt_ids(tokenizer, LONG, "the template opens it"))
     reused = re.findall(r"reused id=\w+-answer tokens=(\d+) of=(\d+)", slow_thinker.log)

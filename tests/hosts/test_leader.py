@@ -45,7 +45,7 @@ OF_MEMBER = {**IDENTITY, "hostname": "member"}
 
 
 class Run:
-    """This host's part of a run, which the test ends."""
+    """A member's part of a run, which the test ends."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self.values = values

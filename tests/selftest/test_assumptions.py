@@ -90,7 +90,7 @@ class SamplingParams:
             self.end_id = tokenizer.eos_token_id
 """,
 }
-"""What the checks look for, in functions of the places and names of 1.2.1."""
+"""The code that the checks search for, in functions with the paths and names of 1.2.1."""
 
 _DECIDING = re.compile(
     r"enable_block_reuse|virtual_memory|check_token_id_range|trust_remote_code|is_shutdown"

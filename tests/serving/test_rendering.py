@@ -207,7 +207,7 @@ def test_the_scheduling_follows_the_engine(
 def test_old_releases_have_one_beam_unless_set(
     tmp_path: Path, version: str, runtime: dict[str, Any], width: int, first: int
 ) -> None:
-    """They refuse requests of another width, the first one among them."""
+    """Such a release refuses requests of another width, the warm-up included."""
     limits = {"max_beam_width": 4}
     folder = write_engine(tmp_path / "engine", limits=limits, version=version)
     _, parameters, _ = render(folder, runtime, version)

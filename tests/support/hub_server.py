@@ -28,7 +28,7 @@ SIGNATURE = "0a1b2c3d4e5f"
 
 @dataclass
 class Fault:
-    """Something that goes wrong with requests whose path matches.
+    """A fault of requests whose path matches.
 
     Attributes:
         path: a pattern for the path below the server.
@@ -110,7 +110,7 @@ class HubServer:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a client in a process of its own needs."""
+        """Return the variables that point a client's process at this server."""
         return {"HF_ENDPOINT": self.url}
 
     def add(

@@ -1,4 +1,4 @@
-"""What is given out with which piece."""
+"""The events that each piece of an output completes."""
 
 from __future__ import annotations
 

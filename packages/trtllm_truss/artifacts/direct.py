@@ -94,8 +94,8 @@ class DirectClient:
         """Request a part of `count` bytes; the header `Range` is the caller's.
 
         Yields:
-            The response's headers and its body, whose chunks are valid until the next one; or None,
-            where huggingface_hub's client must try.
+            The response's headers and its body, whose chunks are valid until the next one; or None
+            if the caller must fall back to huggingface_hub.
         """
         opened = self._open(url, headers)
         if opened is None:

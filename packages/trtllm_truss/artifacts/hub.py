@@ -353,7 +353,7 @@ class _Hub:
     def _open_found(
         self, opened: ExitStack, place: tuple[str, str], wanted: dict[str, str], count: int
     ) -> _Answer | None:
-        """Request a range where the file was found before, if `DirectClient` can."""
+        """Request a range from the URL of an earlier response; None if `DirectClient` cannot."""
         from huggingface_hub import constants
         from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 

@@ -102,7 +102,7 @@ class Part:
             os.close(descriptor)
 
     def write(self, descriptor: int, number: int, chunk: bytes | memoryview) -> None:
-        """Append to a range, and hash what is in order unless other threads do."""
+        """Append to a range; hash contiguous data unless another thread is doing so."""
         place = self.wanted(number)[0]
         with self._writing:
             _write(descriptor, chunk, place)
@@ -115,9 +115,9 @@ class Part:
                 return
 
     def catch_up(self, descriptor: int, number: int) -> None:
-        """Hash what is in order until a range is at most eight ahead, still in the page cache.
+        """Hash contiguous data until a range is at most eight ahead, still in the page cache.
 
-        What an earlier process left is hashed beside the download, and not waited for.
+        Data of an earlier process is hashed beside the download, and not waited for.
         """
         if self.hashed_bytes < self._left_bytes:
             return
@@ -133,7 +133,7 @@ class Part:
         self._restart_hash()
 
     def finish(self) -> bool:
-        """Hash the rest, and cut the footer off.
+        """Finish the hash and truncate the footer.
 
         Returns:
             Whether every byte is there and hashes to what the repository lists.
@@ -152,7 +152,7 @@ class Part:
             return is_right and self.arrived_bytes == self._file.size
 
     def shorten(self, count: int) -> None:
-        """Give bytes back to a full disk: those out of order, and `count` in all if there are."""
+        """Free disk space: drop non-contiguous data, and the tail until `count` bytes are freed."""
         kept = max(0, min(self.arrived_bytes - count, _in_order(self._counts, self._range_bytes)))
         with contextlib.suppress(OSError):
             os.truncate(self._path, kept)
@@ -228,7 +228,7 @@ class Part:
 
 
 def _state(path: Path, size: int) -> tuple[int, list[int]]:
-    """Read the size of a range, and how much of each has arrived; anything odd is nothing."""
+    """Read the size of a range and the progress of each; treat a malformed footer as none."""
     usual = min(RANGE_BYTES, max(_LEAST_RANGE_BYTES, size // _USUAL_RANGES))
     usual = max(usual, -(-size // _MOST_RANGES))
     nothing = usual, _divided(0, size, usual)

@@ -141,7 +141,7 @@ class Remote(Protocol):
 
 
 class _Download:
-    """The fetching of one content.
+    """The download of one blob.
 
     Attributes:
         files: those that have it.

@@ -11,7 +11,7 @@ from trtllm_truss.printable import one_line, printable
 def echo(*lines: str) -> None:
     """Write whole lines to standard error, from any thread; drop them once it is closed.
 
-    print() writes a line and its end apart, so another thread's line can come between them.
+    print() writes the text and the newline separately, so that threads interleave.
     """
     for line in lines:
         with suppress(OSError):

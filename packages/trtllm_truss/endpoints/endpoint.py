@@ -67,7 +67,7 @@ class Client:
         self._is_gone = False
 
     async def while_connected(self, work: Awaitable[Result]) -> Result:
-        """Await `work` in the calling task; cancel it when the client disconnects, or has before.
+        """Await `work` in the calling task; cancel it if the client disconnects or already has.
 
         Raises:
             ClientGone: the client disconnected first; `work` was cancelled and has ended.

@@ -94,7 +94,7 @@ class AcceleratorRequest:
 
 
 def accelerator_of(instance_type: str) -> str | None:
-    """Return the GPUs of ``resources.instance_type`` as an accelerator; None for one of the CPU.
+    """Return the GPUs of ``resources.instance_type`` as an accelerator; None for a CPU instance.
 
     ``L4:4x16`` has one GPU, 4 cores and 16 GiB; ``A100:4x48x576`` has four; so has ``H100:4``.
 

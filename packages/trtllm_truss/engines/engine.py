@@ -127,13 +127,13 @@ class Engine(ABC):
     wanted: ClassVar[str]
     """The files of its repository's top folder, for people."""
     wanted_deep: ClassVar[str] = ""
-    """Those of another layout, if it has one."""
+    """The files of its other layout, if any."""
     suffixes: ClassVar[tuple[str, ...]] = ()
     """Ends of the names of files that only engines of this kind have."""
     own_settings: ClassVar[tuple[str, ...]] = ()
     """Keys of `model_metadata` that only engines of this kind have, with dots between sections."""
     own_repository: ClassVar[str] = ""
-    """What to name in `engine_repository` to use `own_settings`."""
+    """The `engine_repository` that `own_settings` need, in an error about them."""
     uses_gpus: ClassVar[bool] = False
     fixed_split: ClassVar[bool] = False
     """True if its parallelism is its own and not the settings'."""
@@ -317,7 +317,7 @@ class Engine(ABC):
 
     @property
     def world_size(self) -> int:
-        """Ranks, one GPU each; 1 for an engine of the CPU."""
+        """Ranks, one GPU each; 1 for a CPU engine."""
         return self.tensor_parallelism * self.pipeline_parallelism
 
     @property

@@ -39,7 +39,7 @@ class HostInfo:
 
     @property
     def known_version(self) -> str | None:
-        """The TensorRT-LLM version here; None if neither runtime nor image tells."""
+        """The TensorRT-LLM version here; None if neither the runtime nor the image reveals it."""
         return self.runtime_version or (version_in(self.image) if self.image else None)
 
     @property

@@ -108,8 +108,8 @@ class Manifest(JsonObject):
     """The record of a build; None and empty are "not recorded".
 
     Attributes:
-        tensorrt_llm_version: of the builder; None for an engine of the CPU.
-        gpu: the GPU it was built on; None for an engine of the CPU.
+        tensorrt_llm_version: of the builder; None for a CPU engine.
+        gpu: the GPU it was built on; None for a CPU engine.
         world_size: ranks, one engine file each.
         build_key: hash of everything that went into the build; equal keys, equal engines.
         build_options: the options as the build resolved them.

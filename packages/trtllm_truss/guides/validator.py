@@ -27,10 +27,10 @@ from trtllm_truss.processes.child import Child
 from trtllm_truss.requests import Guide
 
 MAX_WAITING = 32
-"""Unchecked guides in the queue; further ones are refused."""
+"""Capacity of the queue of unchecked guides."""
 
 MAX_SLOW = 8
-"""Guides in the queue of those that exceeded `_FIRST_LIMIT_S`; further ones are refused."""
+"""Capacity of the queue of slow guides, which exceeded `_FIRST_LIMIT_S`."""
 
 _FIRST_LIMIT_S = 0.4
 _AT_ONCE, _SLOW_AT_ONCE = 2, 1

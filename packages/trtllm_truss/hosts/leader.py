@@ -159,7 +159,7 @@ class Leader:
 
     @property
     def loss(self) -> str | None:
-        """Why the run in progress cannot go on; None while all its hosts are there."""
+        """The reason why the run cannot go on; None while all its hosts are connected."""
         return self._loss
 
     def open(self, identity: Mapping[str, Any]) -> None:
@@ -214,7 +214,7 @@ class Leader:
                 if is_stopping() or self._closed:
                     raise TritonError("Triton was stopped.")
                 if limit_s is not None and now - started > limit_s:
-                    raise TritonError(f"the group is not whole after {limit_s:g} s: {missing}")
+                    raise TritonError(f"hosts are still missing after {limit_s:g} s: {missing}")
                 if now - reported > _REPORT_S:
                     logger.warning("waiting for the group: %s", missing)
                     reported = now

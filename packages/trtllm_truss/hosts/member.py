@@ -37,7 +37,7 @@ _REPORT_S = 30.0
 
 
 class Member:
-    """This host's side of a group.
+    """A member of a group: connects to the leader and runs this host's ranks.
 
     Args:
         group: the group.

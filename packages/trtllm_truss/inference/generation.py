@@ -89,7 +89,7 @@ class Generator:
         protocol: str = "predict",
         call_id: str | None = None,
     ) -> AsyncGenerator[list[AnswerItem], None]:
-        """Stream all answers to all requests concurrently; yield the items that came together.
+        """Stream all answers to all requests concurrently; yield items in batches as they arrive.
 
         The last item of an answer is a `GenerationEnd`. The first delta is sent at once, later ones
         are collected for `serving.chunk_interval_ms`. Answers queue, run and count separately; if

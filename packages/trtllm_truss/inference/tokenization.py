@@ -41,7 +41,7 @@ _Call = tuple[Callable[[Checkpoint], Any], "asyncio.Future[Any]"]
 
 
 class Abandoned(Exception):
-    """Nobody waits for the work any more."""
+    """Work whose last waiter was cancelled."""
 
 
 class _Work:
@@ -191,7 +191,7 @@ class EncodedPrompt:
 
     Attributes:
         ids: at least one.
-        text: the text with which answers begin: the prompt for `echo`, or the end of a chat's.
+        text: the text that every answer starts with: the prompt for `echo`, or the end of a chat's.
         tokens: the tokens for `prompt_details`, else empty.
         reasoning: whether answers begin inside of reasoning, or after it, or may begin with it.
     """

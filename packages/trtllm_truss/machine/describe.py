@@ -1,4 +1,4 @@
-"""Everything that is known of this machine, in one object: its limits too, and warnings about it.
+"""Describe this machine, its limits included, and warn about settings that harm a server.
 
 Limits are shared memory, rlimits, CPUs and memory of the processes here. NVIDIA's entrypoint, which
 Truss replaces, prints the same warnings.
@@ -235,7 +235,7 @@ def check_machine(cuda: Cuda, limits: Limits, ranks: int) -> Iterator[Diagnostic
     Args:
         cuda: from `find_cuda`.
         limits: from `read_limits`.
-        ranks: of the engine, one GPU each; 0 for an engine of the CPU.
+        ranks: of the engine, one GPU each; 0 for a CPU engine.
     """
     if ranks and cuda.version is not None and cuda.mode is CompatibilityMode.NO_DRIVER:
         yield warning(

@@ -24,8 +24,8 @@ from trtllm_truss.machine.runtime import read_text
 
 EXECUTABLE_VARIABLE = "TRITON_SERVER_EXECUTABLE"
 WHEEL = "nvidia-pytriton==0.7.0"
-"""That of requirements-wheels.txt, as an archive: its dependencies have no solution with
-tritonclient on Python 3.13 (numpy<2), and bring gevent elsewhere."""
+"""The pin of requirements-wheels.txt. It is unpacked, not installed: its dependencies conflict with
+tritonclient's on Python 3.13 (numpy<2), and include gevent."""
 
 _IMAGE_EXECUTABLE = Path("/opt/tritonserver/bin/tritonserver")
 _OWN_PACKAGE = Path(__file__).resolve().parents[1]

@@ -172,7 +172,7 @@ class GuardedChild(Child):
         command: the argument vector.
         environment: of the command; the mark of the run is added.
         run_id: marks every process of the run in its environment.
-        orphan_grace_s: time to end that the command gets once this process has died.
+        orphan_grace_s: grace period of the command once this process has died.
         shm_prefix: of the names of the run's shared-memory segments.
         folder: the run's folder.
         cwd: of the command.

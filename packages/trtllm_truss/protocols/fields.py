@@ -272,7 +272,7 @@ def named_once(
 
 
 def listed(value: Any) -> Any:
-    """Return the list of a single string, which is empty for an empty one; else the value."""
+    """Wrap a string in a list (an empty one: an empty list); return other values unchanged."""
     return [value] * bool(value) if isinstance(value, str) else value
 
 

@@ -147,7 +147,7 @@ class Parameters(Strict):
         "top_p", description="Probability to draw from; 0 sets no limit."
     )
     grammar: Grammar | None = Field(
-        None, description="What the answer must match: type `json`, `json_schema` or `regex`."
+        None, description="The form of the answer: type `json`, `json_schema` or `regex`."
     )
     details: bool | None = Field(None, description="Return the tokens and the finish reason.")
     decoder_input_details: bool = Field(
@@ -155,9 +155,7 @@ class Parameters(Strict):
         description="Return the input's tokens as `prefill`, without log probabilities; needs "
         "details, and no stream.",
     )
-    return_full_text: bool = Field(
-        False, description="Whether `generated_text` begins with the input."
-    )
+    return_full_text: bool = Field(False, description="Begin `generated_text` with the input.")
     output_formatter: LmiForm | None = Field(
         None, strict=False, description="`json`, `jsonlines` or `sse`; default: as `stream` says."
     )
@@ -455,7 +453,6 @@ class LmiStream:
         return lines
 
     def end(self) -> bytes:
-        """Nothing."""
         return b""
 
     def error(self, error: TrussError) -> bytes:

@@ -92,7 +92,7 @@ class PredictBody(Strict):
     parallel_tool_calls: bool = Field(True, description="False limits a forced call to one.")
     response_format: dict[str, Any] | None = Field(
         None,
-        description="What the answer must match, as in chat completions; with `messages` and a "
+        description="The form of the answer, as in chat completions; with `messages` and a "
         "model that reasons, the text is the reasoning with its end marker, then "
         "[what must match](openai.md#structured-output-of-models-that-reason).",
     )
@@ -263,7 +263,6 @@ class PlainText:
         return item.text.encode() if isinstance(item, TextDelta) else b""
 
     def end(self) -> bytes:
-        """Nothing."""
         return b""
 
     def error(self, error: TrussError) -> bytes:
@@ -278,7 +277,6 @@ class Events:
         return sse_text(item.text) if isinstance(item, TextDelta) else sse_event(_end_fields(item))
 
     def end(self) -> bytes:
-        """Nothing."""
         return b""
 
     def error(self, error: TrussError) -> bytes:

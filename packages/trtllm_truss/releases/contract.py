@@ -29,7 +29,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class CacheReport:
-    """How an engine tells which part of a prompt it found in its KV cache.
+    """The output tensor that reports a prompt's cached tokens.
 
     Attributes:
         output: name of the tensor.
@@ -44,7 +44,7 @@ INPUTS = read_table("contract", "inputs", Tensor)
 OUTPUTS = read_table("contract", "outputs", Tensor)
 LLM_API_INPUTS = read_table("contract", "llm_api_inputs", Tensor)
 LLM_API_OUTPUTS = read_table("contract", "llm_api_outputs", Tensor)
-"""Those of the backend `llm_api` beyond those of every version."""
+"""The further outputs of the backend `llm_api`."""
 
 (CACHED_TOKENS,) = read_table("contract", "own_outputs", Tensor)
 """An output of this project's backends: prompt tokens that the KV cache had; in one response."""

@@ -28,7 +28,7 @@ from trtllm_truss.triton.client.client import TritonClient
 
 
 class RequestPath(NamedTuple):
-    """What answers requests with a running engine.
+    """The objects that answer requests with a running engine.
 
     Attributes:
         engine: the engine.

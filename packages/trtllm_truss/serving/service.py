@@ -139,7 +139,7 @@ class Service:
 
     @property
     def path(self) -> RequestPath:
-        """What answers requests with the running engine.
+        """Return the objects that answer requests with the running engine.
 
         Raises:
             EngineUnavailable: the engine was not started.

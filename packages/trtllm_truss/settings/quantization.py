@@ -52,7 +52,7 @@ class Fp8(Strict):
 
 
 class WeightOnly(Strict):
-    """INT8 or INT4 weights by rounding, without calibration; also for engines of the CPU."""
+    """INT8 or INT4 weights by rounding, without calibration; also for CPU engines."""
 
     method: Literal["int8_weight_only", "int4_weight_only"]
 

@@ -1,7 +1,7 @@
 """Text of one answer: ids in, visible text out, up to a stop word.
 
 All stop words are followed at once (Aho and Corasick, "Efficient string matching", CACM 18(6),
-1975): a state of the automaton is the longest end of the text that can still become a stop word,
+1975): a state of the automaton is the longest suffix of the text that is a prefix of a stop word,
 which is exactly the text to hold back. The work is linear in the text, for any number of words.
 
 The engine gets the ids of a stop word as a hint, and may stop before the text is searched. An id
@@ -124,7 +124,7 @@ class StopWords:
         return len(self._children) > 1
 
     def step(self, node: int, character: str) -> int:
-        """Return the node for the longest end of the text after adding a character."""
+        """Return the node of the longest such suffix after adding a character."""
         children = self._children[node]
         while node and character not in children:
             node = self._fallback[node]
@@ -169,7 +169,7 @@ def encode_word(tokenizer: TextTokenizer, word: str) -> list[int]:
 
 
 def implies_word(tokenizer: TextTokenizer, ids: Sequence[int], word: str) -> bool:
-    """Return True if any text with these ids holds the word."""
+    """Return True if every text that contains these ids contains the word."""
     if _REPLACEMENT in word:  # could come from bytes that an earlier token would complete
         return False
     # Twice: a token at the beginning of a text can differ from the same one further on.

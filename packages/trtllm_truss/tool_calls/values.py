@@ -13,7 +13,7 @@ MAX_DEPTH = 64
 MAX_ATOM = 1024
 """Characters of a number; Python reads no integer of more than 4,300 digits."""
 
-# What may come next, as a set of kinds: punctuation, `"` a string, `a` any other atom.
+# The kinds of tokens that may come next: punctuation, `"` a string, `a` any other atom.
 _VALUE = '{["a'
 _FIRST_ITEM = '{["a]'
 _FIRST_KEY = '"}'

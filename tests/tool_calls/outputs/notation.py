@@ -1,4 +1,4 @@
-"""How the written outputs in this folder say what they hold.
+"""Notation of the outputs in this folder.
 
 A module has `CASES`, a list of `case(output, *parts)`. A part is a text, a `Call`, a `Cut` call
 with the arguments that came before the fault, or a `Think`.

@@ -318,7 +318,7 @@ async def test_two_turns_are_told_of_the_blocks_that_they_reuse(make_triton, ver
 
 @pytest.mark.parametrize("version", ["0.7.1", "0.9.0"])
 async def test_old_releases_get_a_number_for_each_request(make_triton, version):
-    """They read the digits that an id begins with; these ids would share one, or have none."""
+    """Such a release reads the leading digits of an id; these ids share them, or have none."""
     server = make_triton(version=version, step_ms=20)
     names = ("7f", "7e", "7e-1", "warm-up", "beef", "")
     client = TritonClient(server.grpc_address, tensorrt_llm_version=version)

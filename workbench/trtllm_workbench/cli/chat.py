@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Converse with a local, a deployed or an own server.
+    """Chat with a local or deployed server, or start one.
 
     Raises:
         InvalidRequest: standard input is empty.

@@ -74,7 +74,7 @@ class ChatTerminal:
         self._note(f"{greeting}\n/help lists the commands. Ctrl-C stops an answer, Ctrl-D ends.")
         while not self._ended:
             try:
-                with patch_stdout(raw=True):  # the log of an own server goes above the prompt
+                with patch_stdout(raw=True):  # a log line goes above the prompt
                     text = self._read().strip()
                 if text:
                     self._handle(text)

@@ -49,7 +49,7 @@ class Answer:
                 yield decoder.decode(chunk)
         except (http.client.HTTPException, OSError) as error:
             raise EngineUnavailable(CUT_OFF) from error
-        if self._response.length:  # bytes missing of a body with a length; a chunked one has raised
+        if self._response.length:  # short of Content-Length; a truncated chunk raises above
             raise EngineUnavailable(CUT_OFF)
 
     def events(self) -> Iterator[dict[str, Any]]:

@@ -71,7 +71,7 @@ _OF_LMI = ("option.", "OPTION_", "SERVING_")
 
 @dataclass(slots=True)
 class _Parts:
-    """What sources hold, before their kind is known."""
+    """The contents of the sources, before their kind is known."""
 
     commands: list[Command] = field(default_factory=list)
     mappings: dict[str, dict[str, Any]] = field(default_factory=dict)

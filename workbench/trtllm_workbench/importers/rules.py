@@ -32,7 +32,7 @@ _SECRET_INSIDE = re.compile(
 _VARIABLE = re.compile(r"[^\s$]*\$\{?[A-Za-z_]\S*")
 
 Kind = Literal["build", "engine", "checkpoint"]
-"""What the new Truss serves: an engine that it builds, a prebuilt one, or a checkpoint."""
+"""The kind of the new Truss: it builds an engine, or serves a prebuilt one or a checkpoint."""
 
 
 class Outcome(str, enum.Enum):

@@ -225,7 +225,7 @@ _PIN = re.compile(r"truss\s*==\s*([0-9][0-9a-z.]*)\s*;")
 
 
 class Delivery(NamedTuple):
-    """What the platform mounts.
+    """The repositories that the platform mounts, and those that are left to the start.
 
     Attributes:
         weights: the section of config.yaml.

@@ -41,7 +41,7 @@ from trtllm_workbench.selftest.bench import (
 from trtllm_workbench.selftest.calls import EVENTS, PREDICT, Stream
 
 LIMIT_S = 0.5
-"""For the engine to stop after a client has left."""
+"""Time for the engine to stop after a disconnect."""
 
 _RUNNING = "trtllm_truss_requests_running"
 _WASTED = "trtllm_truss_tokens_after_disconnect_total"

@@ -1,4 +1,4 @@
-"""Whether MPI can spawn workers here, as TensorRT-LLM's LLM API does.
+"""Spawn workers by MPI, as TensorRT-LLM's LLM API does, and report the outcome.
 
 A program runs with a time limit and leaves none of its processes behind.
 """
@@ -81,7 +81,7 @@ Outcome = Literal["works", "fails", "hangs", "not run"]
 
 @dataclass(frozen=True, slots=True)
 class Spawned:
-    """What a spawn came to.
+    """The outcome of a spawn.
 
     Attributes:
         outcome: "not run" without mpi4py.

@@ -15,7 +15,7 @@ from trtllm_truss.backends.triton_native.values import Value, to_array
 from trtllm_truss.errors import TrussError
 
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-_CANCELLATION_CHECK_S = 0.1  # as often as the engine looks
+_CANCELLATION_CHECK_S = 0.1  # the interval of the engine's own check
 
 
 class Reply:

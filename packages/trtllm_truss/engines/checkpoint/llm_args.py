@@ -73,7 +73,7 @@ _CONVERSIONS: dict[str, tuple[str, Callable[[ParameterValue], Any]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeKey:
-    """The fate of one key of `runtime`; `releases/checkpoint_keys.toml` explains the columns."""
+    """A key of `runtime` for a checkpoint; `releases/checkpoint_keys.toml` explains the columns."""
 
     name: str
     argument: str = ""
@@ -85,7 +85,7 @@ class RuntimeKey:
 
     @property
     def note(self) -> str:
-        """How the value is converted; empty if it passes unchanged."""
+        """Describe the conversion of the value; empty if there is none."""
         return _CONVERSIONS[self.conversion][0]
 
     def convert(self, value: ParameterValue) -> Any:

@@ -74,7 +74,7 @@ def _listed(sizes: Mapping[str, int]) -> list[str]:
     names = [name for name in here if not name.startswith(_OTHER_FORMAT)]
     if not names:
         raise ArtifactError(
-            f"{shortlist(here)} has the names of another format's tensors; name the repository of "
+            f"{shortlist(here)} uses the tensor names of another format; name the repository of "
             f"the checkpoint in Hugging Face's format (model{WEIGHTS_SUFFIX})."
         )
     _require_all_shards(names)

@@ -181,7 +181,7 @@ def arguments_budget(param: str) -> Budget:
 
 
 def read_arguments(arguments: str | dict[str, Any] | None, budget: Budget) -> Any:
-    """Return the object, or the text that is none: a model's broken call ends no conversation.
+    """Parse a call's arguments; return malformed ones as text, so that the request goes on.
 
     Raises:
         InvalidRequest: the objects are too large together.

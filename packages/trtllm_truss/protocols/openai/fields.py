@@ -90,7 +90,7 @@ class OpenAIExtensions(Strict):
 
     structured_outputs: dict[str, Any] | None = Field(
         None,
-        description="What the answer must match: one of `json` (a schema), `json_object` (true), "
+        description="The form of the answer: one of `json` (a schema), `json_object` (true), "
         "`regex`, `choice` (a list of texts) and `grammar` (EBNF).",
     )
     guided_json: dict[str, Any] | str | None = Field(

@@ -296,7 +296,7 @@ class ResponsesFields(ChatExtensions):
     tools: list[Any] | None = Field(
         None,
         max_length=MAX_TOOLS,
-        description="What the model may call: `function`; `custom`, with free text as input; and "
+        description="Tools of the model: `function`; `custom`, with free text as input; and "
         "`namespace`, whose tools the model knows as `<namespace>__<name>`.",
     )
     tool_choice: Any = Field(

@@ -93,7 +93,7 @@ _BROKEN = re.compile(
     r"|driver shutting down|unknown error)",
     re.I,
 )
-# What the layers between the engine and us put in front of a message.
+# Prefixes that the layers between engine and client put in front of a message.
 _PREFIXES = re.compile(
     r"^(\[request id: [^\]]*\] |in ensemble '[^']*', "
     r"|(executor failed process requestid|encountered error for requestid) \S+"

@@ -26,7 +26,7 @@ _ID_BYTES = _ID.size
 _FINAL_CHUNK = EngineChunk((), final=True)
 _NEVER = float("inf")
 _MOST_KINDS = 8
-"""Numbers of tokens in a message that a reader recognises."""
+"""Sizes of messages, in tokens, that a reader caches."""
 
 
 def _nothing() -> None: ...
@@ -230,7 +230,7 @@ class ResponseReader:
         # Bytes before and after the tokens, and the number of further ones; by the size in bytes.
         self._around: dict[int, tuple[bytes, bytes, int]] = {}
         self._own: set[int] = set()  # sizes of those that another request must parse
-        self._last = b"", b""  # around the token of a last message
+        self._last = b"", b""  # bytes before and after the token of a final message
         self._final: bytes | None = None
         if like is not None and request_id and like._request_id:
             ids = like._request_id.encode(), request_id.encode()

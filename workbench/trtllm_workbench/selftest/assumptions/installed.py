@@ -116,17 +116,6 @@ def source_has(file: str, name: str, *texts: str) -> Check:
     return run
 
 
-def source_lacks(file: str, name: str, text: str) -> Check:
-    """Check that a function of the installed package does not have a text."""
-
-    def run(installed: Installed) -> Held:
-        if text in installed.source(file, name):
-            raise FellShort(f"{name} of {file} has {text!r}")
-        return Held(f"{name} of {file} does not have {text!r}")
-
-    return run
-
-
 def is_true(name: str, sentence: str) -> Check:
     """Check a fact that is true or false."""
 

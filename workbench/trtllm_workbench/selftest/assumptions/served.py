@@ -31,7 +31,7 @@ from trtllm_workbench.selftest.bench import (
 from trtllm_workbench.selftest.calls import PREDICT, DirectEngine
 
 Served = Literal["engine", "checkpoint"]
-"""What the assumption is about."""
+"""The kind of engine that an assumption concerns."""
 
 
 @dataclass(frozen=True, slots=True)

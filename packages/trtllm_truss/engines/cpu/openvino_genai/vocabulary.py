@@ -81,7 +81,7 @@ def _decoder(tokens: list[bytes]) -> openvino.Model:
     return openvino.Model([texts], [ids], "detokenizer")
 
 
-@cache  # it must outlive its nodes, whose code it unloads
+@cache  # keep alive: destroying it unloads the code of nodes in use
 def _operators() -> NodeFactory:
     """Return OpenVINO's operators, with those for text."""
     package = importlib.util.find_spec("openvino_tokenizers")
