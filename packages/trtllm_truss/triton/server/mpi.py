@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import resource
-import shlex
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -60,9 +59,6 @@ _SHARING_CORES = ("--map-by", ":OVERSUBSCRIBE", "--mca", "mpi_yield_when_idle", 
 A rank above 0 waits in a busy loop: on a core that another program wants, it took 0.55 s of 5 with
 Open MPI 5.0.11 and 0.77 s with 4.1.8, and with this 0.13 and 0.07 s (measured).
 """
-_PID_FILE = "$TMPDIR/mpirun"
-_NOTING_ITS_ID = ("/bin/sh", "-c", f'echo $$ >"{_PID_FILE}" && exec "$@"', "sh")
-_LLM_API_PROGRAM = "serve"
 _TCP_INTERFACE = "OMPI_MCA_btl_tcp_if_include"
 _SPAWNING = {
     # A spawned worker is another MPI job, and Open MPI shares memory within a job only
@@ -112,41 +108,6 @@ def mpi_command(
         place = ["--host", f"{hosts[rank // each]}:{each}"] if hosts else []
         command += [*([":"] if rank else []), "-n", "1", *place, *segment]
     return command
-
-
-def llm_api_rank(launcher: Path, segment: Sequence[str], rank: int, folder: Path) -> list[str]:
-    """Return the command of one rank of a checkpoint, run by TensorRT-LLM's launcher.
-
-    On rank 0 it runs the server, on the others workers in its place. It drops the server's exit
-    status and goes on without it, so the server's end is made to end the job. Up to 1.2 it splits
-    its arguments at blanks (``task_with_command`` of tensorrt_llm/llmapi/trtllm-llmapi-launch), so
-    they go into a file.
-
-    Args:
-        launcher: TensorRT-LLM's.
-        segment: the server's command line.
-        rank: of the job.
-        folder: of this start.
-
-    Raises:
-        TritonError: the folder's path has blanks.
-    """
-    if rank > 0:
-        return [str(launcher)]
-    program = folder / _LLM_API_PROGRAM
-    if len(str(program).split()) != 1:
-        raise TritonError(
-            f"{folder} has blanks in its path, at which TensorRT-LLM's launcher splits it; set "
-            "TMPDIR to a folder without blanks."
-        )
-    lines = (shlex.join(segment), f'kill -TERM "$(cat "{_PID_FILE}")"')
-    program.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return [str(launcher), "/bin/sh", str(program)]
-
-
-def llm_api_job(command: Sequence[str]) -> list[str]:
-    """Return the command of a job whose rank 0 can end it (`llm_api_rank`)."""
-    return [*_NOTING_ITS_ID, *command]
 
 
 def needs_oversubscription(ranks: int, cpus: int) -> bool:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from tests.support.fake_llm_api import PROGRAMS
 
+from trtllm_truss.engines.checkpoint.mpi_launcher import LlmApiLauncher
 from trtllm_truss.errors import TritonError
-from trtllm_truss.triton.server.mpi import llm_api_rank
 
-LAUNCHER = PROGRAMS / "trtllm-llmapi-launch"
+LAUNCHER = LlmApiLauncher(PROGRAMS / "trtllm-llmapi-launch")
 
 
 def test_the_server_gets_its_arguments_whole_and_its_end_ends_the_job(tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ def test_the_server_gets_its_arguments_whole_and_its_end_ends_the_job(tmp_path: 
     with subprocess.Popen(["sleep", "infinity"]) as job:
         (tmp_path / "mpirun").write_text(str(job.pid))
         with subprocess.Popen(
-            llm_api_rank(LAUNCHER, segment, 0, tmp_path),
+            LAUNCHER.rank(segment, 0, tmp_path),
             env={**environment, "OMPI_COMM_WORLD_RANK": "0"},
         ) as launcher:
             assert job.wait() == -signal.SIGTERM
@@ -34,10 +34,10 @@ def test_the_server_gets_its_arguments_whole_and_its_end_ends_the_job(tmp_path: 
 
 
 def test_other_ranks_run_workers_only(tmp_path: Path) -> None:
-    assert llm_api_rank(LAUNCHER, ["tritonserver", "--x"], 1, tmp_path) == [str(LAUNCHER)]
+    assert LAUNCHER.rank(["tritonserver", "--x"], 1, tmp_path) == [str(LAUNCHER.program)]
     assert not [*tmp_path.iterdir()]
 
 
 def test_a_folder_with_blanks_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TritonError, match="set TMPDIR to a folder without blanks"):
-        llm_api_rank(LAUNCHER, ["tritonserver"], 0, tmp_path / "a folder")
+        LAUNCHER.rank(["tritonserver"], 0, tmp_path / "a folder")
