@@ -21,8 +21,7 @@ from trtllm_truss.engines.diagnostics import Diagnostic, error, shortlist, warni
 from trtllm_truss.engines.engine import SLOW_BYTES_PER_S, Engine
 from trtllm_truss.serving.preflight import supervised_limits
 from trtllm_truss.serving.repositories import EngineRepository, TokenizerRepository
-from trtllm_truss.settings.model import Settings
-from trtllm_truss.settings.mounts import Mount
+from trtllm_truss.settings.model import Mount, Settings
 from trtllm_truss.text.tokenizer_selection import select_tokenizer
 
 _STARTUP_S = 1800

@@ -24,7 +24,7 @@ from trtllm_truss.errors import ArtifactError, StartupError
 from trtllm_truss.serving.mounted_files import MountedFiles
 from trtllm_truss.serving.preflight import resolve_engine
 from trtllm_truss.settings.loading import Environment, parse_settings
-from trtllm_truss.settings.mounts import Mount
+from trtllm_truss.settings.model import Mount
 
 
 @pytest.fixture

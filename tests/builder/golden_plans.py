@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.builder.checkpoints import CONFIGS, H100, checkpoint, settings
 
-from trtllm_truss.builder.families import FAMILIES
+from trtllm_truss.builder.commands import FAMILIES
 from trtllm_truss.builder.plan import Plan, plan_build
 
 GOLDEN = Path(__file__).parent / "golden/plans.txt"

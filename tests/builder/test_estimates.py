@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.builder.checkpoints import A100, checkpoint, settings
 
-from trtllm_truss.builder.families import Target, find_family
+from trtllm_truss.builder.commands import Target, find_family
 from trtllm_truss.builder.jobs import estimate_build, estimate_cpu_build
 
 

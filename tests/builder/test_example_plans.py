@@ -8,7 +8,7 @@ from tests.builder.checkpoints import CONFIGS, LLAMA_3_8B
 from tests.builder.test_plan import options
 from tests.support.paths import ROOT
 
-from trtllm_truss.builder.families import Target
+from trtllm_truss.builder.commands import Target
 from trtllm_truss.builder.plan import Plan, plan_build
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.model_config import parse_checkpoint

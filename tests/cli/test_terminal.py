@@ -8,7 +8,7 @@ import sys
 
 PROGRAM = """
 import threading
-from trtllm_truss.cli.output import echo
+from trtllm_truss.cli.common import echo
 
 def talk(name):
     for _ in range(2000):
@@ -32,7 +32,7 @@ def test_lines_stay_whole() -> None:
 
 
 def test_a_closed_standard_error_drops_lines() -> None:
-    program = "from trtllm_truss.cli.output import echo\nfor _ in range(3): echo('x')\nprint('on')"
+    program = "from trtllm_truss.cli.common import echo\nfor _ in range(3): echo('x')\nprint('on')"
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "wb") as closed:

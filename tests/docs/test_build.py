@@ -9,9 +9,8 @@ from tools.docs.lmi_options import LMI_OPTIONS
 from tools.docs.tables import fill
 
 from trtllm_truss.builder.commands import BUILD_FLAGS
-from trtllm_truss.settings.build import Build, RotaryScaling
+from trtllm_truss.settings.build import METHOD_SECTIONS, Build, RotaryScaling
 from trtllm_truss.settings.model import Settings
-from trtllm_truss.settings.quantization import METHOD_SECTIONS
 
 PAGE = ROOT / "docs/build.md"
 

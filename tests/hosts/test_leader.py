@@ -22,7 +22,7 @@ from trtllm_truss.hosts.channel import Channel, ConnectionLost, connect
 from trtllm_truss.hosts.leader import Leader
 from trtllm_truss.hosts.member import Member
 from trtllm_truss.processes.process_guard import remove_segments
-from trtllm_truss.settings.groups import Group
+from trtllm_truss.settings.loading import Group
 from trtllm_truss.triton.server.command import Launch, new_launch
 
 KEY = b"k" * 32

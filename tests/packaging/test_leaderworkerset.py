@@ -8,9 +8,8 @@ import pytest
 import yaml
 from tests.support.paths import ROOT
 
-from trtllm_truss.settings.groups import LWS_INDEX, LWS_LEADER, LWS_SIZE
 from trtllm_truss.settings.loading import _FILE as TOKEN_FILE
-from trtllm_truss.settings.loading import GROUP_KEY_SECRET
+from trtllm_truss.settings.loading import GROUP_KEY_SECRET, LWS_INDEX, LWS_LEADER, LWS_SIZE
 
 MANIFEST = ROOT / "examples/kubernetes/leaderworkerset.yaml"
 COUNT = "count"

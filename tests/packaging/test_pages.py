@@ -17,7 +17,7 @@ from tools.docs.tables import fill
 from tools.docs.troubleshooting import BUILD_LINES, troubleshooting_tables
 
 from trtllm_truss import errors
-from trtllm_truss.builder.run import failures
+from trtllm_truss.builder import run
 from trtllm_truss.protocols.predict import ALIASES, PredictBody
 from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.model import Serving
@@ -211,6 +211,6 @@ def test_the_messages_of_troubleshooting_are_in_the_code() -> None:
 def test_the_tables_of_troubleshooting_are_generated_and_complete() -> None:
     text = page("docs/troubleshooting.md")
     assert fill(text, troubleshooting_tables()) == text, "run make docs"
-    explained = [failures.describe_failure("STEP", 1, [line], ROOT) for line in BUILD_LINES]
-    for _, sentence in failures._CAUSES:
+    explained = [run.describe_failure("STEP", 1, [line], ROOT) for line in BUILD_LINES]
+    for _, sentence in run._CAUSES:
         assert any(sentence in message for message in explained), sentence

@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 
 from trtllm_truss.engines.versions import PINNED_VERSION
-from trtllm_truss.releases.contract import INPUTS, OUTPUTS
-from trtllm_truss.releases.tables import rows_for
-from trtllm_truss.settings.runtime_parameters import PARAMETERS
+from trtllm_truss.releases.tables import INPUTS, OUTPUTS, rows_for
+from trtllm_truss.settings.runtime import PARAMETERS
 
 
 def names(rows):

@@ -11,8 +11,7 @@ import pytest
 from pydantic import TypeAdapter
 from tests.support.paths import ROOT
 
-from trtllm_truss.builder.commands import BuildFlag, FixedFlag
-from trtllm_truss.builder.families import FAMILIES, Family
+from trtllm_truss.builder.commands import FAMILIES, BuildFlag, Family, FixedFlag
 from trtllm_truss.engines.checkpoint.architectures import Architecture, Unserved
 from trtllm_truss.engines.checkpoint.llm_args import LLM_ARGUMENTS, Argument, RuntimeKey
 from trtllm_truss.engines.checkpoint.weight_format import Method, UnreadMethod
@@ -23,11 +22,18 @@ from trtllm_truss.engines.number_formats import (
     KnownQuantization,
 )
 from trtllm_truss.engines.versions import IMAGES, Image, MinimumDriver
-from trtllm_truss.releases.contract import Tensor
-from trtllm_truss.releases.facts import Fact, holds
-from trtllm_truss.releases.tables import COMMON, FOLDER, read_file, read_table
-from trtllm_truss.releases.versions import Release, release
-from trtllm_truss.settings.runtime_parameters import Parameter
+from trtllm_truss.releases.tables import (
+    COMMON,
+    FOLDER,
+    Fact,
+    Release,
+    Tensor,
+    holds,
+    read_file,
+    read_table,
+    release,
+)
+from trtllm_truss.settings.runtime import Parameter
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ from trtllm_truss.engines.accelerators import accelerator_of
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.serving.preflight import resolve_engine
 from trtllm_truss.settings.loading import Environment, parse_settings
-from trtllm_truss.settings.mounts import read_mounts
+from trtllm_truss.settings.model import read_mounts
 from trtllm_workbench.scaffold.placing import deliver, known_truss
 
 Refused = Callable[..., str]

@@ -9,8 +9,13 @@ import pytest
 
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings import loading
-from trtllm_truss.settings.groups import Group, read_group, require_key
-from trtllm_truss.settings.loading import parse_settings, read_environment
+from trtllm_truss.settings.loading import (
+    Group,
+    parse_settings,
+    read_environment,
+    read_group,
+    require_key,
+)
 
 LWS = {"LWS_LEADER_ADDRESS": "x-0.x.ns", "LWS_GROUP_SIZE": "2", "LWS_WORKER_INDEX": "1"}
 KEY = "k" * 32

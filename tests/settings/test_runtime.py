@@ -5,8 +5,7 @@ import pytest
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.loading import parse_settings
-from trtllm_truss.settings.runtime import RuntimeOptions
-from trtllm_truss.settings.runtime_parameters import PARAMETERS
+from trtllm_truss.settings.runtime import PARAMETERS, RuntimeOptions
 
 CHOICE = "batch_scheduler_policy"
 

@@ -6,11 +6,9 @@ from collections.abc import Collection
 
 from tools.docs.lmi_options import LMI_OPTIONS
 
-from trtllm_truss.builder.commands import BUILD_FLAGS, BuildFlag
-from trtllm_truss.builder.families import FAMILIES, Family
+from trtllm_truss.builder.commands import BUILD_FLAGS, FAMILIES, BuildFlag, Family
 from trtllm_truss.engines.versions import PINNED_VERSION
-from trtllm_truss.releases.facts import FACTS
-from trtllm_truss.releases.versions import Release, release
+from trtllm_truss.releases.tables import FACTS, Release, release
 
 
 def build_tables() -> dict[str, str]:

@@ -13,8 +13,7 @@ from trtllm_truss.engines.checkpoint.llm_args import (
     Argument,
     RuntimeKey,
 )
-from trtllm_truss.releases.facts import FACTS
-from trtllm_truss.releases.versions import dotted
+from trtllm_truss.releases.tables import FACTS, dotted
 
 
 def llm_api_tables() -> dict[str, str]:

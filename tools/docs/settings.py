@@ -8,9 +8,8 @@ from pydantic import BaseModel
 from tools.docs.tables import field_rows, table
 
 from trtllm_truss.engines.kinds import KINDS
-from trtllm_truss.settings.build import Build, RotaryScaling
+from trtllm_truss.settings.build import METHOD_SECTIONS, Build, RotaryScaling
 from trtllm_truss.settings.model import PLATFORM_KEYS, Serving, Settings
-from trtllm_truss.settings.quantization import METHOD_SECTIONS
 
 _INTRODUCTION = """\
 # Settings

@@ -17,7 +17,7 @@ from trtllm_truss.artifacts.local import (
 )
 from trtllm_truss.artifacts.s3 import S3, open_on_s3
 from trtllm_truss.errors import ArtifactError, SettingsError
-from trtllm_truss.settings.mounts import MOUNT_ONLY, VOLUME, Mount
+from trtllm_truss.settings.model import MOUNT_ONLY, VOLUME, Mount
 
 logger = logging.getLogger(__name__)
 

@@ -14,10 +14,12 @@ from trtllm_truss.artifacts.transfer import free_bytes
 from trtllm_truss.builder.commands import (
     BUILD_FLAGS,
     CPU_BLOCK,
+    Family,
+    Target,
+    find_family,
     resolved_dtype,
     resolved_values,
 )
-from trtllm_truss.builder.families import Family, Target, find_family
 from trtllm_truss.builder.plan import Plan, plan_build
 from trtllm_truss.builder.sources import CheckpointSource, Workspace, builds_folder, find_checkpoint
 from trtllm_truss.engines.capacity import (
@@ -31,9 +33,8 @@ from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.model_config import Checkpoint
 from trtllm_truss.engines.number_formats import bits, cache_bits
 from trtllm_truss.errors import BuildError, SettingsError
-from trtllm_truss.settings.build import Build
+from trtllm_truss.settings.build import Awq, Build
 from trtllm_truss.settings.model import Settings
-from trtllm_truss.settings.quantization import Awq
 
 _QUANTIZED_BITS = {
     **dict.fromkeys(("smoothquant", "fp8", "int8_weight_only"), 8.0),

@@ -7,9 +7,8 @@ import shutil
 from pathlib import Path
 
 from trtllm_truss.builder.jobs import Job, prepare_build
-from trtllm_truss.builder.run.build_engine import build_engine
-from trtllm_truss.cli.common import add_truss_options, require_empty
-from trtllm_truss.cli.output import echo, write
+from trtllm_truss.builder.run import build_engine
+from trtllm_truss.cli.common import add_truss_options, echo, require_empty, write
 from trtllm_truss.configuration import load_configuration, read_config
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.machine.describe import describe

@@ -17,8 +17,7 @@ from trtllm_truss.baseten import (
     needs_of_build,
 )
 from trtllm_truss.builder.jobs import prepare_build
-from trtllm_truss.cli.common import add_truss_options
-from trtllm_truss.cli.output import report, write
+from trtllm_truss.cli.common import add_truss_options, report, write
 from trtllm_truss.configuration import load_configuration, read_config
 from trtllm_truss.engines.adapter import adapters_of
 from trtllm_truss.engines.compatibility import check_compatibility
@@ -35,8 +34,7 @@ from trtllm_truss.serving.preflight import (
     open_engine,
     open_tokenizer,
 )
-from trtllm_truss.settings.groups import known_nodes
-from trtllm_truss.settings.loading import Environment, read_environment
+from trtllm_truss.settings.loading import Environment, known_nodes, read_environment
 from trtllm_truss.settings.model import Settings
 
 WRONG_SETTINGS_STATUS = 2

@@ -1,4 +1,4 @@
-"""Options and signals that the commands share."""
+"""Options, signals and output that the commands share; foreign text cannot act on a terminal."""
 
 from __future__ import annotations
 
@@ -8,12 +8,37 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
 from trtllm_truss.errors import SettingsError
+from trtllm_truss.printable import one_line, printable
 from trtllm_truss.serving.log_lines import escape_log_lines
+
+
+def echo(*lines: str) -> None:
+    """Write whole lines to standard error, from any thread; drop them once it is closed.
+
+    print() writes the text and the newline separately, so that threads interleave.
+    """
+    for line in lines:
+        with suppress(OSError):
+            sys.stderr.write(f"{one_line(line)}\n")
+            sys.stderr.flush()
+
+
+def report(*lines: str) -> None:
+    """Write whole lines to standard output."""
+    for line in lines:
+        sys.stdout.write(f"{one_line(line)}\n")
+    sys.stdout.flush()
+
+
+def write(text: str) -> None:
+    """Write a text to standard output: exactly, unless it goes to a terminal."""
+    sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
+    sys.stdout.flush()
 
 
 def add_truss_options(parser: argparse.ArgumentParser, *, config: bool = True) -> None:

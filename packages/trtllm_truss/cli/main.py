@@ -11,8 +11,7 @@ from keyword import iskeyword
 from typing import NoReturn
 
 from trtllm_truss import __version__
-from trtllm_truss.cli.common import unwinding
-from trtllm_truss.cli.output import echo
+from trtllm_truss.cli.common import echo, unwinding
 from trtllm_truss.errors import SettingsError, TrussError
 from trtllm_truss.printable import one_line
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from trtllm_truss.cli.common import add_truss_options, require_empty
-from trtllm_truss.cli.output import echo
+from trtllm_truss.cli.common import add_truss_options, echo, require_empty
 from trtllm_truss.configuration import load_configuration, read_config
 from trtllm_truss.engines.adapter import adapters_of
 from trtllm_truss.engines.host import HostInfo
@@ -20,8 +19,7 @@ from trtllm_truss.serving.preflight import (
     own_tokenizer_paths,
 )
 from trtllm_truss.serving.rendering import render_engine
-from trtllm_truss.settings.groups import known_nodes
-from trtllm_truss.settings.loading import read_environment
+from trtllm_truss.settings.loading import known_nodes, read_environment
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

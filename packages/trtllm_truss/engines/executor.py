@@ -12,8 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trtllm_truss.releases.tables import rows_for
-from trtllm_truss.settings.runtime import ParameterValue, RuntimeOptions
-from trtllm_truss.settings.runtime_parameters import PARAMETERS
+from trtllm_truss.settings.runtime import PARAMETERS, ParameterValue, RuntimeOptions
 
 MAX_UTILIZATION, NO_EVICTION = "max_utilization", "guaranteed_no_evict"
 

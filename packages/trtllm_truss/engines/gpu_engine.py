@@ -25,8 +25,7 @@ from trtllm_truss.engines.number_formats import (
     number_formats,
 )
 from trtllm_truss.engines.versions import IMAGE_ENVIRONMENT, Image, find_image, minimum_driver
-from trtllm_truss.releases.facts import FACTS, holds
-from trtllm_truss.releases.versions import Release, dotted, release
+from trtllm_truss.releases.tables import FACTS, Release, dotted, holds, release
 from trtllm_truss.settings.model import Settings
 
 

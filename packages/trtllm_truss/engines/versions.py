@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from trtllm_truss.releases.facts import holds
-from trtllm_truss.releases.tables import read_table
-from trtllm_truss.releases.versions import Release, release
+from trtllm_truss.releases.tables import Release, holds, read_table, release
 
 _IMAGE = "nvcr.io/nvidia/tritonserver:{tag}-trtllm-python-py3"
 _IMAGE_NAME = re.compile(r"(?:^|/)tritonserver:([0-9]{2}\.[0-9]{2})-trtllm-python-py3(?:@|$)")

@@ -32,7 +32,7 @@ from typing import Any
 from trtllm_truss.engines.gpus import Gpu
 from trtllm_truss.engines.versions import minimum_driver
 from trtllm_truss.machine.runtime import ROOT, read_text, under
-from trtllm_truss.releases.versions import release
+from trtllm_truss.releases.tables import release
 from trtllm_truss.settings.child_environment import child_environment
 
 logger = logging.getLogger(__name__)

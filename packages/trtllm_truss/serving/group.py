@@ -14,17 +14,14 @@ from typing import Any
 
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.hosts import launch_agent
-from trtllm_truss.hosts.identity import identity_of
 from trtllm_truss.hosts.leader import Leader
-from trtllm_truss.hosts.member import Member
-from trtllm_truss.hosts.network import address_towards, interface_of, resolve
-from trtllm_truss.hosts.ranks import HostRun
+from trtllm_truss.hosts.member import HostRun, Member
+from trtllm_truss.hosts.network import address_towards, identity_of, interface_of, resolve
 from trtllm_truss.machine.runtime import Mpi, find_mpi
 from trtllm_truss.processes.leftovers import sweep, temporary_folder
 from trtllm_truss.serving.mounted_files import MountedFiles
 from trtllm_truss.serving.preparation import PreparedEngine, prepare
-from trtllm_truss.settings.groups import Group, require_key, settle_nodes
-from trtllm_truss.settings.loading import Environment
+from trtllm_truss.settings.loading import Environment, Group, require_key, settle_nodes
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.triton.server.command import Launch, server_command
 from trtllm_truss.triton.server.mpi import (

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trtllm_truss.engines.engine import Engine
-from trtllm_truss.releases.contract import MODEL_NAME
+from trtllm_truss.releases.tables import MODEL_NAME
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.triton.model_repository import (
     InstanceCounts,

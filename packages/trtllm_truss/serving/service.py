@@ -27,8 +27,7 @@ from trtllm_truss.serving.mounted_files import MountedFiles
 from trtllm_truss.serving.preflight import supervised_limits
 from trtllm_truss.serving.preparation import PreparedEngine, prepare
 from trtllm_truss.serving.supervisor import Supervisor
-from trtllm_truss.settings.groups import settle_nodes
-from trtllm_truss.settings.loading import Environment
+from trtllm_truss.settings.loading import Environment, settle_nodes
 from trtllm_truss.settings.model import Serving, Settings
 from trtllm_truss.status import Phase, ServiceStatus
 from trtllm_truss.triton.server.command import launcher

@@ -1,11 +1,14 @@
-"""`model_metadata.runtime`, parsed once: typed values in place of YAML's or ``config.pbtxt``'s."""
+"""`model_metadata.runtime`, parsed once: typed values in place of YAML's or ``config.pbtxt``'s.
+
+Its keys are parameters of Triton's ``tensorrt_llm`` model by release.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
 from pydantic.json_schema import JsonSchemaValue
@@ -13,9 +16,32 @@ from pydantic_core import CoreSchema, core_schema
 
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.literals import BOOLEANS
-from trtllm_truss.releases.tables import describe_releases, rows_for
-from trtllm_truss.settings.runtime_parameters import MODEL_FIELDS, PARAMETERS, Parameter
+from trtllm_truss.releases.tables import Release, describe_releases, read_table, rows_for
 from trtllm_truss.validation import did_you_mean, shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One key of the model's ``parameters``; `releases/parameters.toml` explains the columns."""
+
+    name: str
+    kind: Literal["bool", "int", "ints", "float", "text", "path"]
+    default: str | None = None
+    choices: tuple[str, ...] = ()
+    minimum: int | None = None
+    since: Release
+    until: Release | None = None
+    instead: str = ""
+    source: str
+
+
+MODEL_FIELDS = read_table("parameters", "model_fields", Parameter)
+"""Keys of `runtime` that are fields of config.pbtxt, not parameters."""
+
+PARAMETERS = (
+    *read_table("parameters", "parameters", Parameter),
+    *read_table("parameters", "parameters_left_out", Parameter),
+)
 
 RuntimeValue = bool | int | float | str | None
 ParameterValue = bool | int | float | str | tuple[int, ...]

@@ -21,18 +21,17 @@ from typing import Any
 from google.protobuf import text_format
 
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.releases.contract import (
+from trtllm_truss.releases.tables import (
     INPUTS,
     MODEL_NAME,
     OUTPUTS,
     Tensor,
+    holds,
     inputs_of,
+    rows_for,
 )
-from trtllm_truss.releases.facts import holds
-from trtllm_truss.releases.tables import rows_for
 from trtllm_truss.request_fields import SAMPLING
-from trtllm_truss.settings.runtime import ParameterValue
-from trtllm_truss.settings.runtime_parameters import PARAMETERS
+from trtllm_truss.settings.runtime import PARAMETERS, ParameterValue
 from trtllm_truss.triton.protobuf import model_config_pb2
 
 CONFIG_FILE = "config.pbtxt"

@@ -24,7 +24,7 @@ from tests.support.truss_process import Served
 
 from trtllm_truss.builder.jobs import prepare_build
 from trtllm_truss.builder.publishing import publish
-from trtllm_truss.builder.run.build_engine import ensure_engine
+from trtllm_truss.builder.run import ensure_engine
 from trtllm_truss.builder.sources import builds_folder
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.inspection import inspect_engine

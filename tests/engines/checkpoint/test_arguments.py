@@ -20,7 +20,7 @@ from trtllm_truss.engines.inspection import inspect_engine
 from trtllm_truss.engines.kinds import completed
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.releases.tables import rows_for
-from trtllm_truss.settings.runtime_parameters import PARAMETERS
+from trtllm_truss.settings.runtime import PARAMETERS
 
 DEFAULTS = {
     "tensor_parallel_size": 1,

@@ -9,16 +9,16 @@ from tritonclient.grpc import model_config_pb2
 
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.releases.contract import (
+from trtllm_truss.releases.tables import (
     CACHED_TOKENS,
     INPUTS,
     LLM_API_INPUTS,
     LLM_API_OUTPUTS,
     OUTPUTS,
     inputs_of,
+    rows_for,
 )
-from trtllm_truss.releases.tables import rows_for
-from trtllm_truss.settings.runtime_parameters import PARAMETERS
+from trtllm_truss.settings.runtime import PARAMETERS
 from trtllm_truss.triton.model_repository import (
     read_config,
     render_repository,

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trtllm_truss.cli.common import add_truss_options
-from trtllm_truss.cli.output import echo, write
+from trtllm_truss.cli.common import add_truss_options, echo, write
 from trtllm_truss.errors import InvalidRequest, SettingsError
 from trtllm_truss.triton.server.ports import unused_ports
 from trtllm_workbench.cli.conversation import DEFAULT_URL, REQUEST_LINES, URL_HELP, Conversation

@@ -9,8 +9,7 @@ from typing import Any
 
 import yaml
 
-from trtllm_truss.cli.common import add_truss_options
-from trtllm_truss.cli.output import echo, write
+from trtllm_truss.cli.common import add_truss_options, echo, write
 from trtllm_truss.configuration import load_configuration, read_config
 from trtllm_truss.engines.base_image import newest_image
 from trtllm_truss.engines.host import HostInfo

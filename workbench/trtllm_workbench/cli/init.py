@@ -6,8 +6,7 @@ import argparse
 import shlex
 from pathlib import Path
 
-from trtllm_truss.cli.common import require_empty
-from trtllm_truss.cli.output import echo, report
+from trtllm_truss.cli.common import echo, report, require_empty
 from trtllm_truss.settings.loading import read_environment
 from trtllm_workbench.cli.import_ import report_options
 from trtllm_workbench.scaffold.documents import config_text, readme_text

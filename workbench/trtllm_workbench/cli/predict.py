@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from trtllm_truss.cli.output import write
+from trtllm_truss.cli.common import write
 from trtllm_workbench.cli.conversation import DEFAULT_URL, URL_HELP, post
 
 

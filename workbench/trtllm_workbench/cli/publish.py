@@ -7,8 +7,7 @@ from pathlib import Path
 
 from trtllm_truss.builder.publishing import publish, settings_block
 from trtllm_truss.cli.build import find_job
-from trtllm_truss.cli.common import add_truss_options
-from trtllm_truss.cli.output import echo, write
+from trtllm_truss.cli.common import add_truss_options, echo, write
 from trtllm_truss.configuration import read_config
 from trtllm_truss.engines.manifest import read_manifest
 from trtllm_truss.errors import BuildError, SettingsError

@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from trtllm_truss.cli.output import echo, report
+from trtllm_truss.cli.common import echo, report
 from trtllm_truss.configuration import read_config
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.machine.describe import describe

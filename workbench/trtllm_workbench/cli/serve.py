@@ -25,8 +25,7 @@ from itertools import combinations
 from types import FrameType, TracebackType
 from typing import Any
 
-from trtllm_truss.cli.common import add_truss_options
-from trtllm_truss.cli.output import echo
+from trtllm_truss.cli.common import add_truss_options, echo
 from trtllm_truss.configuration import read_config
 from trtllm_truss.errors import SettingsError, StartupError, TrussError
 from trtllm_truss.settings.loading import parse_settings

@@ -18,7 +18,7 @@ from trtllm_truss.engines.diagnostics import Diagnostic, Severity, shortlist
 from trtllm_truss.engines.gpus import ComputeCapability
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.releases.facts import read_facts
+from trtllm_truss.releases.tables import read_facts
 from trtllm_truss.settings.loading import ACCESS_TOKEN_SECRET
 from trtllm_truss.settings.model import Settings
 

@@ -24,15 +24,13 @@ import yaml
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from trtllm_truss.builder.jobs import prepare_build
-from trtllm_truss.builder.run.build_engine import ensure_engine, run_command, step_environment
+from trtllm_truss.builder.run import ensure_engine, run_command, step_environment
 from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.host import HostInfo
-from trtllm_truss.releases.facts import FACTS, holds
-from trtllm_truss.releases.tables import rows_for
-from trtllm_truss.releases.versions import dotted
+from trtllm_truss.releases.tables import FACTS, dotted, holds, rows_for
 from trtllm_truss.serving.preflight import open_engine, resolve_engine
 from trtllm_truss.settings.loading import parse_settings, read_environment
-from trtllm_truss.settings.runtime_parameters import PARAMETERS
+from trtllm_truss.settings.runtime import PARAMETERS
 from trtllm_truss.text.tokenizer import load_tokenizer
 from trtllm_truss.triton.server.ports import LOOPBACK, unused_ports
 from trtllm_workbench.scaffold.folder import write_folder

@@ -27,7 +27,7 @@ from trtllm_truss.backends.triton_native.query import Query, read_query
 from trtllm_truss.backends.triton_native.reply import Reply
 from trtllm_truss.backends.triton_native.values import Value, flag, from_array, to_array
 from trtllm_truss.errors import InternalError, InvalidRequest, TrussError
-from trtllm_truss.releases.contract import MODEL_NAME
+from trtllm_truss.releases.tables import MODEL_NAME
 from trtllm_truss.triton.client.tensors import random_number
 from trtllm_truss.triton.server.ports import GRPC_ADDRESS_VARIABLE
 

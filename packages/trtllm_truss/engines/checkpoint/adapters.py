@@ -15,8 +15,7 @@ from trtllm_truss.engines.adapter import Adapter, AdapterRepository
 from trtllm_truss.engines.json_files import parse_json
 from trtllm_truss.errors import ArtifactError
 from trtllm_truss.settings.loading import Environment
-from trtllm_truss.settings.model import Settings
-from trtllm_truss.settings.mounts import Mount
+from trtllm_truss.settings.model import Mount, Settings
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 """The files of an adapter; pickled weights are not loaded."""

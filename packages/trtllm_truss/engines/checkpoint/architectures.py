@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trtllm_truss.engines.gpus import ComputeCapability
-from trtllm_truss.releases.facts import Fact, read_facts
-from trtllm_truss.releases.tables import read_table
-from trtllm_truss.releases.versions import Release
+from trtllm_truss.releases.tables import Fact, Release, read_facts, read_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,8 +25,7 @@ from trtllm_truss.engines.checkpoint.architectures import (
 from trtllm_truss.engines.gpus import ComputeCapability
 from trtllm_truss.engines.model_config import Checkpoint
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.releases.facts import FACTS, holds
-from trtllm_truss.releases.versions import dotted
+from trtllm_truss.releases.tables import FACTS, dotted, holds
 from trtllm_truss.settings.runtime import SECTION
 
 CHUNKED = "enable_chunked_prefill"

@@ -44,7 +44,7 @@ from trtllm_truss.engines.json_files import CONFIG_FILE, WEIGHTS_SUFFIX
 from trtllm_truss.engines.model_config import Checkpoint, parse_checkpoint
 from trtllm_truss.engines.number_formats import Quantization, bits, cache_bits
 from trtllm_truss.engines.without_code import ADAPTER_CONFIG, TEXTS, without_code
-from trtllm_truss.releases.contract import CACHED_TOKENS, LLM_API_INPUTS, LLM_API_OUTPUTS
+from trtllm_truss.releases.tables import CACHED_TOKENS, LLM_API_INPUTS, LLM_API_OUTPUTS
 from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.runtime import RuntimeOptions

@@ -8,9 +8,7 @@ from typing import Any
 
 from trtllm_truss.engines.model_config import Checkpoint
 from trtllm_truss.engines.number_formats import Quantization
-from trtllm_truss.releases.facts import FACTS
-from trtllm_truss.releases.tables import read_table
-from trtllm_truss.releases.versions import Release
+from trtllm_truss.releases.tables import FACTS, Release, read_table
 
 QUANTIZATION_FILE = "hf_quant_config.json"
 """ModelOpt's description of quantized weights, beside a checkpoint's ``config.json``."""

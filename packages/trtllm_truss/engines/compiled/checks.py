@@ -16,7 +16,7 @@ from trtllm_truss.engines.diagnostics import Diagnostic, error, shortlist, warni
 from trtllm_truss.engines.executor import MAX_UTILIZATION, NO_EVICTION, has_encoder
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.versions import find_image, image_for
-from trtllm_truss.releases.versions import release
+from trtllm_truss.releases.tables import release
 from trtllm_truss.settings.runtime import RuntimeOptions
 
 if TYPE_CHECKING:

@@ -40,9 +40,7 @@ from trtllm_truss.engines.manifest import MANIFEST_FILE, Manifest
 from trtllm_truss.engines.number_formats import Quantization, cache_bits
 from trtllm_truss.engines.versions import image_for
 from trtllm_truss.errors import ArtifactError, SettingsError
-from trtllm_truss.releases.contract import REUSED_BLOCKS, CacheReport
-from trtllm_truss.releases.facts import holds
-from trtllm_truss.releases.tables import rows_for
+from trtllm_truss.releases.tables import REUSED_BLOCKS, CacheReport, holds, rows_for
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.runtime import RuntimeOptions
 

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from trtllm_truss.engines.json_files import INT32_MAX, JsonObject, PluginFlag, Size
 from trtllm_truss.engines.number_formats import Quantization
-from trtllm_truss.releases.facts import holds
+from trtllm_truss.releases.tables import holds
 
 _OLD_TOKENS_PER_BLOCK = 64
 

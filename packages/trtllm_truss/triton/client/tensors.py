@@ -22,15 +22,15 @@ from functools import lru_cache
 from operator import attrgetter
 
 from trtllm_truss.guides.guide import GUIDE_BYTES
-from trtllm_truss.releases.contract import (
+from trtllm_truss.releases.tables import (
     CACHED_TOKENS,
     INPUTS,
     LLM_API_INPUTS,
     LLM_API_OUTPUTS,
     REUSED_BLOCKS,
     CacheReport,
+    holds,
 )
-from trtllm_truss.releases.facts import holds
 from trtllm_truss.request_fields import SAMPLING, Sampling
 from trtllm_truss.requests import Guide
 from trtllm_truss.triton.protobuf import service_pb2

@@ -20,7 +20,7 @@ from trtllm_truss.machine.describe import usable_cpus
 from trtllm_truss.machine.runtime import find_mpirun
 from trtllm_truss.machine.triton import TritonInstallation
 from trtllm_truss.processes.leftovers import RUN_PREFIX
-from trtllm_truss.releases.contract import MODEL_NAME
+from trtllm_truss.releases.tables import MODEL_NAME
 from trtllm_truss.settings.child_environment import child_environment
 from trtllm_truss.triton.server.mpi import (
     END_DEFAULTS,

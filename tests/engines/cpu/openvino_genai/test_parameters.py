@@ -13,7 +13,7 @@ from trtllm_truss.engines.cpu.openvino_genai.parameters import (
     ParameterError,
     read_settings,
 )
-from trtllm_truss.settings.runtime_parameters import PARAMETERS
+from trtllm_truss.settings.runtime import PARAMETERS
 
 
 def config(**parameters: str) -> dict[str, Any]:

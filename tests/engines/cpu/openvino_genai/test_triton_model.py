@@ -18,7 +18,7 @@ from trtllm_truss.engines.cpu.openvino_genai.model_files import find_model
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.machine.triton import assemble_backends, find_installation
-from trtllm_truss.releases.contract import CACHED_TOKENS
+from trtllm_truss.releases.tables import CACHED_TOKENS
 from trtllm_truss.request_fields import Sampling
 from trtllm_truss.requests import Guide
 from trtllm_truss.triton.client.client import TritonClient

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_truss.engines.checkpoint.architectures import ARCHITECTURES
-from trtllm_truss.releases.versions import Release, release
+from trtllm_truss.releases.tables import Release, release
 from trtllm_workbench.selftest.bench import CannotRun, FellShort, Held
 
 _SHOWN_NAMES = 8

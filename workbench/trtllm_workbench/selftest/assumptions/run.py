@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from trtllm_truss.machine.runtime import Runtime
-from trtllm_truss.releases.facts import holds
+from trtllm_truss.releases.tables import holds
 from trtllm_truss.settings.child_environment import child_environment
 from trtllm_workbench.selftest.assumptions import served
 from trtllm_workbench.selftest.assumptions.checkpoints import CHECKPOINTS

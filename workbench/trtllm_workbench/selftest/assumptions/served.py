@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from trtllm_truss.errors import TrussError
-from trtllm_truss.releases.versions import Release, release
+from trtllm_truss.releases.tables import Release, release
 from trtllm_truss.request_fields import Sampling
 from trtllm_workbench.selftest import answer_checks
 from trtllm_workbench.selftest.assumptions.installed import Installed

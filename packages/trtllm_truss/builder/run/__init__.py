@@ -1,1 +1,0 @@
-"""Run a planned build behind the process guard; `ensure_engine` is the entry point of serving."""
