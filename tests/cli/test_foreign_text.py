@@ -129,7 +129,7 @@ def run_replaced(program: str, *arguments: str) -> tuple[int, list[str]]:
 
 def test_the_log_of_join() -> None:
     """The leader's reasons come over the network."""
-    program = f"join.join = lambda *_: join.logging.warning('refused: %s', {FORGED!r})"
+    program = f"import logging; join.join = lambda *_: logging.warning('refused: %s', {FORGED!r})"
     status, (line,) = run_replaced(program, "join")
     assert status == 0
     assert line.endswith(f" refused: {ONE_LINE}")
