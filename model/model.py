@@ -63,7 +63,14 @@ class Model:
             environment = read_environment(self._secrets)
             self._wait_for_model_cache()
             image = HostInfo.from_config(self._config).image
-            service = Service(settings, environment, self._data_dir, image, self._status)
+            service = Service(
+                settings,
+                environment,
+                self._data_dir,
+                image,
+                self._status,
+                is_traced=bool((self._config.get("runtime") or {}).get("enable_tracing_data")),
+            )
             service.start(_import_routes)
         except StartupError as error:
             self._report_failure(error.message)

@@ -21,6 +21,7 @@ MEASURED = (
     "cold-start",
     "llm-api",
     "console",
+    "tracing",
 )
 ALL = (*MEASURED, "chaos", "soak")
 

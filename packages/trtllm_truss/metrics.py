@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Siz
 from contextlib import ExitStack, contextmanager
 from itertools import accumulate
 from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client import REGISTRY
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -20,6 +20,9 @@ from prometheus_client.registry import Collector
 from trtllm_truss.errors import InternalError, StartupError, TrussError
 from trtllm_truss.requests import FinishReason
 from trtllm_truss.triton.server.metrics import TritonMetrics
+
+if TYPE_CHECKING:
+    from trtllm_truss.tracing import CallTrace
 
 PREFIX = "trtllm_truss_"
 
@@ -224,14 +227,17 @@ class Metrics(Collector):
         self._clock = clock
         self._counters = Counters()
 
-    def request_started(self, protocol: str, request_id: str) -> RequestMetrics:
+    def request_started(
+        self, protocol: str, request_id: str, trace: CallTrace | None = None
+    ) -> RequestMetrics:
         """Record the arrival of a request; the caller must report its end.
 
         Args:
             protocol: name of the protocol.
             request_id: the engine's request id, generated here and never a caller's.
+            trace: of the request's call; None without.
         """
-        return RequestMetrics(self._counters, self._clock, protocol, request_id)
+        return RequestMetrics(self._counters, self._clock, protocol, request_id, trace)
 
     def refused(self, protocol: str, code: str) -> None:
         """Record a request with an invalid body.
@@ -305,9 +311,11 @@ class RequestMetrics:
         clock: seconds, monotonic.
         protocol: name of the protocol.
         request_id: the engine's request id.
+        trace: of the request's call; None without.
     """
 
     __slots__ = (
+        "_admitted_s",
         "_cached_tokens",
         "_clock",
         "_counters",
@@ -320,17 +328,25 @@ class RequestMetrics:
         "_queue_s",
         "_request_id",
         "_started_s",
+        "_trace",
         "_ttft_s",
     )
 
     def __init__(
-        self, counters: Counters, clock: Callable[[], float], protocol: str, request_id: str
+        self,
+        counters: Counters,
+        clock: Callable[[], float],
+        protocol: str,
+        request_id: str,
+        trace: CallTrace | None = None,
     ) -> None:
         self._counters = counters
         self._clock = clock
         self._protocol = protocol
         self._request_id = request_id
+        self._trace = trace
         self._started_s = clock()
+        self._admitted_s: float | None = None
         self._queue_s: float | None = None
         self._ttft_s: float | None = None
         self._last_token_s = 0.0
@@ -348,7 +364,7 @@ class RequestMetrics:
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
-        trace: TracebackType | None,
+        traceback: TracebackType | None,
     ) -> None:
         if error is None or isinstance(error, GeneratorExit | asyncio.CancelledError):
             self.cancelled()
@@ -358,6 +374,7 @@ class RequestMetrics:
     def queued(self, wait_s: float) -> None:
         """Record the admission after a wait, possibly 0."""
         self._queue_s = wait_s
+        self._admitted_s = self._clock()
         self._counters.queue_time.observe(wait_s)
 
     def sent(self, prompt_tokens: int) -> None:
@@ -423,7 +440,22 @@ class RequestMetrics:
         """End the request and return the seconds since its arrival."""
         self._ended = True
         self._counters.in_flight -= 1
-        total_s = self._clock() - self._started_s
+        ended_s = self._clock()
+        total_s = ended_s - self._started_s
+        if self._trace is not None:
+            ttft_s = self._ttft_s
+            first_s = None if ttft_s is None else self._started_s + ttft_s
+            is_finished = status == "finished"
+            self._trace.answered(
+                self._request_id,
+                (self._started_s, self._admitted_s, first_s),
+                ended_s,
+                reason=reason if is_finished else None,
+                error=None if is_finished else reason or status,
+                input_tokens=self._prompt_tokens,
+                cached_tokens=self._cached_tokens,
+                output_tokens=self._generation_tokens,
+            )
         _log(
             engine_request_id=self._request_id,
             protocol=self._protocol,

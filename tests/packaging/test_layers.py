@@ -26,7 +26,7 @@ LAYERS = [
     *("hosts", "text", "tool_calls"),
     "builder",
     "builder.run",
-    *("metrics", "inference", "serving"),
+    *("tracing", "metrics", "inference", "serving"),
     *("protocols", "protocols.openai", "protocols.predict", "protocols.lmi"),
     "protocols.responses",
     "protocols.messages",

@@ -18,6 +18,7 @@ from trtllm_truss.metrics import Metrics
 from trtllm_truss.releases.tables import CacheReport
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.tokenizer import TextTokenizer
+from trtllm_truss.tracing import Tracing
 from trtllm_truss.triton.client.tensors import EngineChunk, EngineRequest
 
 Step = str | list[int] | float | TrussError
@@ -68,6 +69,7 @@ class FakeEngine:
         self.limits = limits or Serving(chunk_interval_ms=0)
         self.admission = Admission(places, None, self.limits)
         self.metrics = Metrics(waiting=lambda: 0, running=lambda: 0, engine_up=lambda: True)
+        self.tracing: Tracing | None = None
         self.sampling: dict[str, object] = {}
         self.chat_template = tokenizer.chat_template
         self.heartbeat = EngineHeartbeat()

@@ -17,7 +17,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -36,6 +36,9 @@ from trtllm_truss.protocols.base import (
 from trtllm_truss.protocols.json_body import parse_json_object
 from trtllm_truss.requests import AnswerItem, GenerationEnd
 from trtllm_truss.serving.service import Service
+
+if TYPE_CHECKING:
+    from trtllm_truss.tracing import CallTrace
 
 Result = TypeVar("Result")
 
@@ -287,6 +290,7 @@ class AnswerStream(StreamingResponse):
         keep_alive_s: silence after which an event stream sends a comment; None disables it.
         reader_timeout_s: maximum time for the client to read one chunk.
         client: the client, if a task listens for its disconnect already.
+        trace: of the call, which ends with the response.
     """
 
     def __init__(
@@ -298,10 +302,12 @@ class AnswerStream(StreamingResponse):
         client: Client | None = None,
         keep_alive_s: float | None = None,
         reader_timeout_s: float = math.inf,
+        trace: CallTrace | None = None,
     ) -> None:
         super().__init__(body, media_type=media_type, headers=headers)
         self._body = body
         self._client = client
+        self._trace = trace
         self._keep_alive_s = math.inf if keep_alive_s is None else keep_alive_s
         self._reader_timeout_s = reader_timeout_s
 
@@ -311,9 +317,12 @@ class AnswerStream(StreamingResponse):
         try:
             await client.while_connected(self.stream_response(send))
         except ClientGone:
-            pass
+            if self._trace is not None:
+                self._trace.client_left()
         finally:
             client.stop_listening()
+            if self._trace is not None:
+                self._trace.end()
 
     async def stream_response(self, send: Send) -> None:
         """Send the headers, then each chunk."""
@@ -465,6 +474,10 @@ class Endpoint:
         """Return the response; errors become responses too."""
         call_id = secrets.token_hex(16)
         adapter = self._default
+        tracing, error_code = self._service.tracing, None
+        path = request.scope["path"]
+        trace = tracing.begin(request.headers, path, call_id) if tracing is not None else None
+        response: Response | None = None
         try:
             async with self._turns.turn(len(await request.body()), request.receive):
                 body, problem = self._parse(request, await request.body())
@@ -477,15 +490,25 @@ class Endpoint:
                 except TrussError as error:
                     self._service.metrics.refused(adapter.name, error.code)
                     raise
-            response = await self._respond(request, call, adapter.name, call_id)
+            if trace is not None:
+                trace.describe(call.requests, is_streamed=call.media_type != JSON_MEDIA_TYPE)
+            response = await self._respond(request, call, adapter.name, call_id, trace)
         except TrussError as error:
+            error_code = error.code
             response = _error_response(error, adapter)
             drop_tracebacks(error)
         except ClientGone:  # the status appears in the access log only
+            error_code = "cancelled"
             response = Response(status_code=CLIENT_GONE_STATUS)
         except Exception:
             logger.exception("unhandled exception")
+            error_code = InternalError.code
             response = _error_response(internal_error(), adapter)
+        finally:
+            if trace is not None:
+                trace.responds(response.status_code if response else None, error_code)
+                if not isinstance(response, AnswerStream):
+                    trace.end()
         response.raw_headers += [(name, call_id.encode()) for name in self._id_headers]
         return response
 
@@ -498,9 +521,16 @@ class Endpoint:
         except TrussError as error:
             return {}, error
 
-    async def _respond(self, request: Request, call: Call, protocol: str, call_id: str) -> Response:
+    async def _respond(
+        self,
+        request: Request,
+        call: Call,
+        protocol: str,
+        call_id: str,
+        trace: CallTrace | None,
+    ) -> Response:
         limits = self._service.limits
-        items = self._service.generator.generate(call.requests, protocol, call_id)
+        items = self._service.generator.generate(call.requests, protocol, call_id, trace)
         answers = sum(request.n for request in call.requests)
         answer = EncodedAnswer(items, call.writer, answers)
         # Only event streams have comments, which can fill silence.
@@ -518,6 +548,7 @@ class Endpoint:
             client=client,
             keep_alive_s=keep_alive_s,
             reader_timeout_s=limits.reader_timeout_s,
+            trace=trace,
         )
 
 

@@ -483,6 +483,11 @@ class Engine(ABC):
         """True if its sampler returns alternatives of a token."""
         return False
 
+    @property
+    def takes_trace_headers(self) -> bool:
+        """True if it exports spans of its own below the caller's `traceparent`."""
+        return False
+
     def honours_seeds(self, version: str) -> bool:
         """Return True if equal seeds give equal answers in a TensorRT-LLM release."""
         return True

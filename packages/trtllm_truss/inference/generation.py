@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import ExitStack, aclosing
 from functools import partial
 from itertools import chain, count
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest
 from trtllm_truss.inference.admission import Admission, EngineHeartbeat
@@ -36,6 +36,9 @@ from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.tokenizer import TextTokenizer
 from trtllm_truss.triton.client.client import TritonClient
 from trtllm_truss.triton.client.failures import unavailable
+
+if TYPE_CHECKING:
+    from trtllm_truss.tracing import CallTrace
 
 STARTS_PER_ROUND = 8
 
@@ -88,6 +91,7 @@ class Generator:
         requests: Sequence[GenerationRequest],
         protocol: str = "predict",
         call_id: str | None = None,
+        trace: CallTrace | None = None,
     ) -> AsyncGenerator[list[AnswerItem], None]:
         """Stream all answers to all requests concurrently; yield items in batches as they arrive.
 
@@ -100,6 +104,7 @@ class Generator:
             requests: at least one.
             protocol: name of the protocol, for metrics and log.
             call_id: the engine's request id of the first answer; others append their number.
+            trace: receives the phases of each answer.
 
         Raises:
             RequestError: the engine does not support a request; nothing was sent.
@@ -107,7 +112,7 @@ class Generator:
             DeadlineExceeded: a deadline of an answer passed.
             TrussError: the engine rejected a request, failed or exited.
         """
-        return self._generate(self._text, requests, protocol, call_id)
+        return self._generate(self._text, requests, protocol, call_id, trace)
 
     def tokens(
         self, request: GenerationRequest, protocol: str, call_id: str
@@ -132,25 +137,27 @@ class Generator:
         requests: Sequence[GenerationRequest],
         protocol: str,
         call_id: str | None,
+        trace: CallTrace | None = None,
     ) -> AsyncGenerator[list[Item], None]:
         self._loop = asyncio.get_running_loop()
         arrived = self._loop.time()
         call_id = call_id or secrets.token_hex(16)
         # Counted as one request until all are prepared.
-        with self._metrics.request_started(protocol, call_id) as record, ExitStack() as records:
+        started = partial(self._metrics.request_started, protocol, trace=trace)
+        with started(call_id) as record, ExitStack() as records:
             await self._throttle.turn()
-            first, *others = await self._prepare(requests, call_id)
+            first, *others = await self._prepare(requests, call_id, trace)
             answers = [begin(first, arrived, record)]
             for prepared in others:
                 request_id = prepared.engine_request.request_id
-                record = records.enter_context(self._metrics.request_started(protocol, request_id))
+                record = records.enter_context(started(request_id))
                 answers.append(begin(prepared, arrived, record))
             async with aclosing(merge_streams(answers)) as items:
                 async for together in items:
                     yield together
 
     async def _prepare(
-        self, requests: Sequence[GenerationRequest], call_id: str
+        self, requests: Sequence[GenerationRequest], call_id: str, trace: CallTrace | None
     ) -> list[PreparedRequest]:
         """Prepare every answer of the call, in the order of the requests."""
         wanted = sum(request.n for request in requests)
@@ -165,7 +172,7 @@ class Generator:
         for request in requests:
             if prepared:
                 await asyncio.sleep(0)  # let running streams continue between two prompts
-            prepared += await self._preprocessor.prepare(request, request_ids, len(prepared))
+            prepared += await self._preprocessor.prepare(request, request_ids, len(prepared), trace)
         return prepared
 
     def _text(

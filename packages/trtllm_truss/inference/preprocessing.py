@@ -12,6 +12,7 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.errors import ContextLengthExceeded, InvalidRequest, QueueFull
@@ -33,6 +34,9 @@ from trtllm_truss.text.text_stream import NO_STOP_WORDS, StopWordIds, StopWords
 from trtllm_truss.text.tokenizer import TextTokenizer
 from trtllm_truss.triton.client.failures import RETRY_AFTER_S, unavailable
 from trtllm_truss.triton.client.tensors import EngineRequest
+
+if TYPE_CHECKING:
+    from trtllm_truss.tracing import CallTrace
 
 logger = logging.getLogger(__name__)
 
@@ -234,7 +238,11 @@ class Preprocessor:
             self._guides.engine_is_gone()
 
     async def prepare(
-        self, request: GenerationRequest, request_ids: Iterator[str], index: int = 0
+        self,
+        request: GenerationRequest,
+        request_ids: Iterator[str],
+        index: int = 0,
+        trace: CallTrace | None = None,
     ) -> list[PreparedRequest]:
         """Prepare each answer of a request.
 
@@ -242,6 +250,7 @@ class Preprocessor:
             request: the request.
             request_ids: the engine's request ids.
             index: number of the first answer in its call.
+            trace: of the call; an engine with spans of its own puts them below.
 
         Raises:
             RequestError: the engine does not support the request.
@@ -272,6 +281,8 @@ class Preprocessor:
                 param=name,
             )
         engine_request = self._engine_request(request, prompt, end_ids, next(request_ids))
+        if trace is not None and self._engine.takes_trace_headers:
+            engine_request.trace_headers = trace.headers()
         reasoning = self._plan_reasoning(request, prompt, engine_request.max_tokens)
         if self._guides is not None and request.guide is not None:
             guide_bytes = await self._guides.admit(request, request.guide)

@@ -18,7 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtllm_truss.errors import EngineUnavailable, TritonError
+from trtllm_truss.errors import EngineUnavailable, SettingsError, TritonError
 from trtllm_truss.inference.admission import EngineHeartbeat
 from trtllm_truss.metrics import Metrics, exposed
 from trtllm_truss.processes.leftovers import sweep, temporary_folder
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from trtllm_truss.serving.group import GroupLead
     from trtllm_truss.serving.request_path import RequestPath
     from trtllm_truss.text.tokenizer import TextTokenizer
+    from trtllm_truss.tracing import Tracing
 
 logger = logging.getLogger(__name__)
 _triton_log = logging.getLogger("triton")
@@ -97,9 +98,11 @@ class Service:
         data_dir: the Truss's data folder, which contains the model repository's template.
         image: `base_image.image` of config.yaml.
         status: receives the service's state.
+        is_traced: export spans of calls (`runtime.enable_tracing_data` of config.yaml).
 
     Attributes:
         metrics: metrics over all starts.
+        tracing: begins the traces of calls; None without.
     """
 
     def __init__(
@@ -109,6 +112,8 @@ class Service:
         data_dir: Path,
         image: str | None = None,
         status: ServiceStatus | None = None,
+        *,
+        is_traced: bool = False,
     ) -> None:
         self._status = status or ServiceStatus()
         self._settings, self._group = settle_nodes(settings, environment)
@@ -126,6 +131,7 @@ class Service:
             mounted=lambda: self._running.mounted if self._running else None,
             restarts=lambda: self._status.current.restarts,
         )
+        self.tracing = _open_tracing(environment) if is_traced else None
 
     @property
     def limits(self) -> Serving:
@@ -337,6 +343,21 @@ class Service:
         """Log Triton's output at INFO once it is healthy; its long startup log at DEBUG."""
         level = logging.INFO if self.is_healthy() else logging.DEBUG
         _triton_log.log(level, "triton: %s", line)
+
+
+def _open_tracing(environment: Environment) -> Tracing | None:
+    try:
+        from trtllm_truss.tracing import open_tracing
+    except ImportError as error:
+        raise SettingsError(
+            f"runtime.enable_tracing_data is true, but OpenTelemetry is not installed ({error}). "
+            "Add opentelemetry-sdk and opentelemetry-exporter-otlp-proto-http to the image's "
+            "requirements, or remove the key."
+        ) from None
+    tracing = open_tracing(environment.honeycomb_api_key)
+    if tracing is not None:
+        tracing.close_after_server()
+    return tracing
 
 
 def _stop_on_failure(supervisor: Supervisor, loading: Future[TextTokenizer]) -> None:

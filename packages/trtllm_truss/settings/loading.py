@@ -22,6 +22,7 @@ from trtllm_truss.validation import broken_rule, did_you_mean, dotted_path
 
 ACCESS_TOKEN_SECRET = "hf_access_token"  # noqa: S105 - the secret's name, not its value
 GROUP_KEY_SECRET = "group_key"  # noqa: S105
+HONEYCOMB_SECRET = "HONEYCOMB_API_KEY"  # noqa: S105
 _PREFIX = "TRUSS_SECRET_"
 _VARIABLE = f"{_PREFIX}{ACCESS_TOKEN_SECRET}"
 _FILE = Path("/secrets") / ACCESS_TOKEN_SECRET  # read by Truss's server too
@@ -42,11 +43,13 @@ class Environment:
             value; excluded from every repr.
         variables: the process environment at start.
         group_key: the key of a group of several hosts, empty if not set; excluded likewise.
+        honeycomb_api_key: where Truss's server exports spans, likewise.
     """
 
     hf_access_token: str | None
     variables: Mapping[str, str]
     group_key: str = ""
+    honeycomb_api_key: str = ""
 
     def __repr__(self) -> str:
         return f"Environment(hf_access_token={'set' if self.hf_access_token else None})"
@@ -94,20 +97,21 @@ def read_environment(secrets: Mapping[str, str] | None = None) -> Environment:
             "that tokens cannot have; set it to the token alone."
         )
     variables = dict(os.environ)
-    return Environment(token, variables, group_key=_group_key(secrets))
+    keys = (_secret(name, secrets) for name in (GROUP_KEY_SECRET, HONEYCOMB_SECRET))
+    return Environment(token, variables, *keys)
 
 
-def _group_key(secrets: Mapping[str, str] | None) -> str:
-    """Return the secret from Truss, the environment or Truss's folder, in this order."""
+def _secret(name: str, secrets: Mapping[str, str] | None) -> str:
+    """Return a secret from Truss, the environment or Truss's folder, in this order."""
     key = None
     if secrets is not None:
         with suppress(Exception):
-            key = secrets[GROUP_KEY_SECRET]
+            key = secrets[name]
     if not key:
-        key = os.environ.get(f"{_PREFIX}{GROUP_KEY_SECRET}")
+        key = os.environ.get(f"{_PREFIX}{name}")
     if not key:
         with suppress(OSError, UnicodeDecodeError):
-            key = _FILE.with_name(GROUP_KEY_SECRET).read_text(encoding="utf-8")
+            key = _FILE.with_name(name).read_text(encoding="utf-8")
     return (key or "").strip()
 
 

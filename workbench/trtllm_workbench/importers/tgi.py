@@ -143,7 +143,10 @@ _SERVER = (
     *unsupported("the platform is in front of the server", "cors_allow_origin"),
     *switches(unsupported("the platform is in front of the server", "ngrok")),
     *unsupported("the platform is in front of the server", "ngrok_authtoken", "ngrok_edge"),
-    *not_needed("docs/metrics.md", "otlp_endpoint", "otlp_service_name"),
+    *not_needed(
+        "runtime.enable_tracing_data exports spans: docs/metrics.md",
+        *("otlp_endpoint", "otlp_service_name"),
+    ),
     *not_needed("the container's cache is below HF_HOME", "weights_cache_override"),
     *not_needed("prompts are encoded on threads of the server", "validation_workers"),
     *switches(

@@ -289,7 +289,10 @@ _SERVER = (
     *switches(not_needed("docs/metrics.md", "enable_server_load_tracking")),
     *switches(not_needed("docs/metrics.md", "disable_frontend_multiprocessing")),
     *switches(not_needed("every error has its reason", "disable_fastapi_docs")),
-    *not_needed("docs/metrics.md", "otlp_traces_endpoint", "collect_detailed_traces"),
+    *not_needed(
+        "runtime.enable_tracing_data exports spans: docs/metrics.md",
+        *("otlp_traces_endpoint", "collect_detailed_traces"),
+    ),
     *unsupported("Python of other servers cannot be added", "logits_processors"),
     *unsupported("Python of other servers cannot be added", "logits_processor_pattern"),
     *unsupported("Python of other servers cannot be added", "worker_cls", "worker_extension_cls"),

@@ -293,6 +293,15 @@ class CheckpointEngine(GpuEngine):
     def reports_top_log_probs(self) -> bool:
         return bool(self.llm_args) and not is_cpp_sampler(self.llm_args)
 
+    @property
+    def takes_trace_headers(self) -> bool:
+        """Return True with ``otlp_traces_endpoint``: both came in pull request 5897, before 1.2.1.
+
+        Source: ``BaseLLM.__init__`` and ``generate_async`` of ``tensorrt_llm/llmapi/llm.py`` in
+        NVIDIA/TensorRT-LLM at 3b904c6a.
+        """
+        return bool(self.llm_args.get("otlp_traces_endpoint"))
+
     def honours_seeds(self, version: str) -> bool:
         return honours_seeds(version, self.llm_args)
 

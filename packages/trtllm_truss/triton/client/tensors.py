@@ -71,6 +71,7 @@ class EngineRequest:
         logit_bias: logit offsets by token id.
         vocab_size: of the engine, for `logit_bias`.
         cache_report: ask for it; None if the engine has none.
+        trace_headers: W3C headers of the trace that the engine's own spans belong to.
     """
 
     request_id: str
@@ -91,6 +92,7 @@ class EngineRequest:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     vocab_size: int = 0
     cache_report: CacheReport | None = None
+    trace_headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +190,8 @@ def encode_request(request: EngineRequest, *, model_name: str, declared: frozens
     _add_guide(message, request)
     if request.top_log_probs:
         _add(message, _TOP, [1, 1], _pack_scalar(_TOP, request.top_log_probs))
+    for name, value in request.trace_headers.items():
+        message.parameters[name].string_param = value
     return shared + _encode_ids_head(length) + _serialize(message)
 
 

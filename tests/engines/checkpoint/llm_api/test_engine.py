@@ -297,3 +297,26 @@ def test_requests_from_many_threads(engine: LlmEngine, greedy: list[int]) -> Non
         thread.join()
 
     assert answers == [greedy] * 8
+
+
+def test_the_callers_trace_reaches_a_library_that_traces(start_engine: StartEngine) -> None:
+    headers = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "tracestate": "vendor=x"}
+    parameters = json.dumps({**headers, "priority": 0})
+    for llm_args in ({}, {"otlp_traces_endpoint": "http://127.0.0.1:1"}):
+        traced = start_engine(llm_args=llm_args)
+        given: list[dict[str, Any]] = []
+        generate = traced._llm.generate_async
+
+        def spy(*args: Any, generate: Any = generate, given: Any = given, **named: Any) -> Any:
+            given.append(named)
+            return generate(*args, **named)
+
+        traced._llm.generate_async = spy
+        inputs = tensors(PROMPT, 2, streaming=True)
+        request = read_llm_request(
+            "r", inputs, OUTPUTS, traced._limits, traced._settings, parameters
+        )
+        caller = Caller()
+        traced.submit(request, caller)
+        assert caller.wait().error is None
+        assert [named.get("trace_headers") for named in given] == [headers if llm_args else None]

@@ -269,6 +269,8 @@ class LlmEngine:
             sampling_params=sampling_params(self._library, request),
             lora_request=lora,
             streaming=generation.sampling.beam_width == 1,
+            # An argument of the releases that have otlp_traces_endpoint, without which none come.
+            **({"trace_headers": request.trace_headers} if request.trace_headers else {}),
         )
 
     @property

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from trtllm_truss.request_fields import SAMPLING
 _SERVED = frozenset({"lora_task_id", "embedding_bias"})
 _BAD_WORDS, _ALTERNATIVES = "bad_words_list", "num_top_logprobs"
 
+_TRACE_HEADERS = ("traceparent", "tracestate")
 _LOG_PROBS = ("output_log_probs", "cum_log_probs", "top_logprob_ids", "top_logprobs")
 
 
@@ -39,6 +41,7 @@ class LlmRequest:
         bad_words: id sequences of one id each that are never generated.
         embedding_bias: added to the logits, FP32 [vocabulary]; None for none.
         adapter: the LoRA adapter with its id; None for none.
+        trace_headers: of the trace that the LLM's spans belong to.
     """
 
     generation: GenerationRequest
@@ -46,6 +49,7 @@ class LlmRequest:
     bad_words: tuple[Word, ...] = ()
     embedding_bias: NDArray[np.float32] | None = None
     adapter: tuple[int, Adapter] | None = None
+    trace_headers: Mapping[str, str] = field(default_factory=dict)
 
 
 def served_inputs(version: str, arguments: Mapping[str, Any]) -> frozenset[str]:
@@ -63,8 +67,17 @@ def read_llm_request(
     requested_outputs: Collection[str],
     limits: Limits,
     settings: LlmSettings,
+    parameters: str = "{}",
 ) -> LlmRequest:
     """Read and validate one request, by the names of TensorRT-LLM's `tensorrt_llm` model.
+
+    Args:
+        request_id: shown in the log.
+        tensors: of the request.
+        requested_outputs: names of outputs.
+        limits: of the loaded model.
+        settings: from config.pbtxt.
+        parameters: the request's parameters that are no tensors, a JSON object.
 
     Raises:
         InvalidRequest: it cannot be served; the caller is at fault.
@@ -85,6 +98,7 @@ def read_llm_request(
         bad_words=_read_bad_words(tensors),
         embedding_bias=_read_embedding_bias(tensors, limits),
         adapter=_read_adapter(tensors, settings),
+        trace_headers=_read_trace_headers(parameters, settings),
     )
 
 
@@ -143,6 +157,13 @@ def _read_embedding_bias(tensors: Tensors, limits: Limits) -> NDArray[np.float32
             f"{limits.vocab_size} tokens."
         )
     return bias.reshape(-1).astype(np.float32)
+
+
+def _read_trace_headers(parameters: str, settings: LlmSettings) -> dict[str, str]:
+    if not settings.llm_args.get("otlp_traces_endpoint"):  # the LLM traces nothing
+        return {}
+    given = json.loads(parameters)
+    return {name: str(given[name]) for name in _TRACE_HEADERS if name in given}
 
 
 def _read_adapter(tensors: Tensors, settings: LlmSettings) -> tuple[int, Adapter] | None:

@@ -73,5 +73,6 @@ class TritonPythonModel(TokenModel):
             request.requested_output_names(),
             self._limits,
             self._settings,
+            request.parameters(),
         )
         self._engine.submit(read, sender)

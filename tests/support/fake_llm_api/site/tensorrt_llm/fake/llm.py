@@ -17,7 +17,7 @@ from tensorrt_llm.fake.llm_args import check_arguments
 from tensorrt_llm.fake.mpi_session import new_session
 from tensorrt_llm.fake.result import AsyncQueue, RequestOutput, Response
 from tensorrt_llm.fake.sampling import SamplingParams
-from tensorrt_llm.fake.versions import IS_1_3
+from tensorrt_llm.fake.versions import IS_1_3, RELEASE
 from tensorrt_llm.fake.worker import worker_main
 
 _SHUTDOWN_OF_DEAD_S = 5
@@ -55,7 +55,8 @@ class LLM:
         **later,
     ):
         allowed = {"scheduling_params", "cache_salt", "_postproc_params"}
-        allowed |= {"trace_headers", "priority"} if IS_1_3 else set()
+        allowed |= {"priority"} if IS_1_3 else set()
+        allowed |= {"trace_headers"} if RELEASE >= (1, 2) else set()
         if later.keys() - allowed:
             raise TypeError(f"generate_async() got unexpected {sorted(later.keys() - allowed)}")
         if lora_request is not None and not isinstance(lora_request, LoRARequest):

@@ -25,7 +25,10 @@ checkpoint_format orchestrator_type kv_cache_config backend
 _LLM_1_2 = "fail_fast_on_attention_window_too_large iter_stats_max_iterations"
 _LLM_1_3 = "custom_tokenizer max_stats_len env_overrides telemetry_config generation_config"
 _SAMPLERS = "sampler_type" if RELEASE >= (1, 1) else "enable_trtllm_sampler enable_mixed_sampler"
-LLM_ARGUMENTS = frozenset((_LLM + (_LLM_1_3 if IS_1_3 else _LLM_1_2)).split() + _SAMPLERS.split())
+_TRACES = "otlp_traces_endpoint" if RELEASE >= (1, 2) else ""
+LLM_ARGUMENTS = frozenset(
+    f"{_LLM} {_LLM_1_3 if IS_1_3 else _LLM_1_2} {_SAMPLERS} {_TRACES}".split()
+)
 ENGINE_ONLY = frozenset(("batching_type", "normalize_log_probs", "enable_tqdm", "fast_build"))
 
 _KV_CACHE = """
