@@ -84,6 +84,10 @@ class Fleet:
             assert time.monotonic() < deadline, self.log
             time.sleep(0.2)
 
+    @property
+    def alive(self) -> list[subprocess.Popen[bytes]]:
+        return [worker for worker in self.workers if worker.poll() is None]
+
     def instances(self) -> list[Any]:
         with contextlib.suppress(httpx.HTTPError):
             found: list[Any] = self.client.get("/health").json().get("instances", [])

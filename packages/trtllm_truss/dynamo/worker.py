@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -250,11 +251,13 @@ async def serve_worker(service: Service, defaults: Defaults, options: WorkerOpti
         StartupError: the engine cannot start.
     """
     with temporary_folder() as folder:
-        engine = TrussEngine(service, defaults, options, folder / "model")
+        # The frontend compares the paths of its workers as they are given: a relative one agrees.
+        os.chdir(folder)
+        engine = TrussEngine(service, defaults, options, Path("model"))
         config = backend.WorkerConfig(
             namespace=options.namespace,
             component=options.component,
-            model_name=str(folder / "model"),
+            model_name="model",
             served_model_name=options.name,
             tool_call_parser=options.tool_call_parser,
             reasoning_parser=options.reasoning_parser,
