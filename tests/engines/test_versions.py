@@ -14,7 +14,7 @@ from trtllm_truss.engines.versions import (
     image_for,
     version_in,
 )
-from trtllm_truss.releases.tables import release
+from trtllm_truss.releases.tables import holds, release
 
 
 def test_the_pinned_image_is_the_one_in_config_yaml() -> None:
@@ -32,7 +32,8 @@ def test_the_table_is_in_order_and_finds_itself() -> None:
     assert versions == sorted(versions)
     for image in IMAGES:
         assert find_image(image.name) == image
-        assert image_for(image.tensorrt_llm).exact
+        version = image.tensorrt_llm
+        assert image_for(version).exact == holds("serves_engines", version)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from tests.scaffold.conftest import TOKENIZER, Initialize
 from tests.support.hub_server import HubServer
 from tests.support.paths import ROOT
 
+from trtllm_truss.engines.versions import IMAGES
 from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.model import PLATFORM_KEYS, Serving, Settings
 from trtllm_workbench.cli.main import main
@@ -306,7 +307,7 @@ def test_the_model_can_be_named_beside_a_yaml(run_import: Import, tmp_path: Path
     status, _, config = run_import(file, "--engine", "org/model")
     assert status == 0
     assert config["model_metadata"]["engine_repository"] == "org/model"
-    assert config["base_image"]["image"].endswith("26.07-trtllm-python-py3")
+    assert config["base_image"]["image"] == IMAGES[-1].name
 
 
 def test_init_writes_a_truss_from_a_command(hub: HubServer, initialize: Initialize) -> None:

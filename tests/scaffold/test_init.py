@@ -27,6 +27,7 @@ from tests.support.paths import ROOT
 from tests.support.s3_server import S3Server
 from tests.support.smollm2 import write_small_smollm2
 
+from trtllm_truss.engines.versions import IMAGES
 from trtllm_workbench.cli.main import main
 
 Refused = Callable[..., str]
@@ -175,7 +176,7 @@ def test_checkpoints(
     written = initialize(str(folder), "--tokenizer", tokenizer, *options)
     assert written.config["resources"]["accelerator"] == accelerator
     assert written.metadata["tensor_parallelism"] == ranks
-    assert written.tag == "26.07"
+    assert written.tag == IMAGES[-1].tag
     executable = written.config["base_image"]["python_executable_path"]
     assert executable == "/usr/bin/python3"
 
