@@ -1,20 +1,238 @@
-"""Input tensors of `tensorrt_llm` -> one validated request."""
+"""Input tensors of `tensorrt_llm` -> one validated request.
+
+Of inputs that an engine lacks, neutral values pass and others are refused. Word lists are
+TensorRT-LLM's; stop words are searched for in generated tokens.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, NoReturn, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trtllm_truss.backends.tensors import Tensors
-from trtllm_truss.backends.token_model.sampling import Sampling, read_sampling
-from trtllm_truss.backends.token_model.unsupported import validate_capabilities
-from trtllm_truss.backends.token_model.words import Word, read_words
 from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.request_fields import SAMPLING, RequestField, SamplingFields
 from trtllm_truss.requests import Guide, Language
+
+Word = tuple[int, ...]
+"""The token ids of one word."""
+
+
+def read_words(name: str, array: NDArray[Any] | None) -> tuple[Word, ...]:
+    """Read a word list.
+
+    Args:
+        name: the tensor's name, for messages.
+        array: INT32 [1, 2, n] or [2, n]. Row 0 holds the token ids of all words one after
+            another, padded with 0. Row 1 holds the end of each word, counted from the start,
+            padded with -1: ``[[5, 7, 3, 9, 2], [3, 5, -1, -1, -1]]`` is {5, 7, 3} and {9, 2}.
+            The format and the wording of its errors are those of TensorRT-LLM's C++ backend.
+
+    Raises:
+        InvalidRequest: the list is malformed.
+    """
+    if array is None or array.size == 0:
+        return ()
+    if array.size % 2:
+        raise InvalidRequest(
+            f"{name}: Sparse list must not have odd length: {array.size} values came."
+        )
+    if array.shape[-2:-1] != (2,) or array.size != 2 * array.shape[-1]:
+        raise InvalidRequest(f"{name} has shape {list(np.shape(array))}; send [1, 2, n].")
+    tokens, ends = (row.tolist() for row in array.reshape(2, -1))
+    while ends and ends[-1] == -1:
+        ends.pop()
+    return tuple(_cut(name, tokens, ends))
+
+
+def _cut(name: str, tokens: list[int], ends: list[int]) -> list[Word]:
+    words = []
+    start = 0
+    for end in ends:
+        if end == -1:
+            raise InvalidRequest(
+                f"{name}: Sparse list must not have additional -1s between offsets."
+            )
+        if not 0 <= end <= len(tokens):
+            raise InvalidRequest(
+                f"{name}: Sparse list must not have out-of-bound offsets: {end} of {len(tokens)}."
+            )
+        if end <= start:
+            raise InvalidRequest(
+                f"{name}: Sparse list must not have non-increasing offsets: {end}."
+            )
+        words.append(tuple(tokens[start:end]))
+        start = end
+    return words
+
+
+class StopWords:
+    """Finds the generated token that completes one of some words.
+
+    A word may begin in the prompt, as in TensorRT-LLM, but ends with a generated token.
+    """
+
+    def __init__(self, words: Sequence[Word], prompt: Sequence[int]) -> None:
+        self._by_last_token: dict[int, list[list[int]]] = defaultdict(list)
+        for word in words:
+            self._by_last_token[word[-1]].append(list(word))
+        self._longest = max(map(len, words), default=0)
+        self._tail = list(prompt[-self._longest :]) if words else []
+
+    def complete(self, token: int) -> bool:
+        """Add the next generated token; return True if a word ends with it."""
+        if not self._by_last_token:
+            return False
+        self._tail.append(token)
+        del self._tail[: -self._longest]
+        words = self._by_last_token.get(token, ())
+        return any(self._tail[-len(word) :] == word for word in words)
+
+
+ENGINE_DEFAULTS: dict[str, Any] = {row.attribute: row.engine_default for row in SAMPLING}
+"""The defaults of TensorRT-LLM's C++ backend, by attributes of `Sampling`."""
+
+_LIMITS = [row for row in SAMPLING if row.effect == "limit"]
+
+
+@dataclass(slots=True)
+class Sampling(SamplingFields[NoReturn]):
+    """Sampling inputs, each with a value.
+
+    Attributes:
+        early_stopping: beam search ends as soon as `beam_width` beams have.
+    """
+
+    beam_width: int = 1
+    early_stopping: bool = True
+
+    @property
+    def greedy(self) -> bool:
+        """Return True for greedy decoding, TensorRT-LLM's choice without top_k and top_p too."""
+        unlimited = not any(row.changes(getattr(self, row.attribute)) for row in _LIMITS)
+        return unlimited or self.top_k == 1 or self.temperature == 0
+
+    def chosen(self) -> dict[str, float]:
+        """Return the values for one beam that change the choice of tokens.
+
+        The libraries of the LLM API and of the CPU engine have the same names for them.
+        """
+        effects = {"penalty"} if self.greedy else {"penalty", "temperature", "limit"}
+        return {
+            row.attribute: value
+            for row in SAMPLING
+            if row.effect in effects and row.changes(value := getattr(self, row.attribute))
+        }
+
+
+def read_sampling(tensors: Tensors, max_beam_width: int, engine: str) -> Sampling:
+    """Read the sampling inputs, by their newest names or older ones.
+
+    Raises:
+        InvalidRequest: a value is out of range, or beam search cannot honour it.
+    """
+    values = {row.attribute: _read(row, tensors) for row in SAMPLING}
+    values["top_p"] = max(0.0, values["top_p"])
+    for row in SAMPLING:
+        accepted, value = row.tensor_range or row.range, values[row.attribute]
+        if not accepted.holds(value):
+            raise InvalidRequest(f"{row.tensors[0]} is {value}; send a value {accepted.rule}.")
+    sampling = Sampling(
+        **values,
+        beam_width=tensors.integer("beam_width", 1),
+        early_stopping=tensors.flag("early_stopping", True),
+    )
+    _check_beams(sampling, max_beam_width, engine)
+    return sampling
+
+
+def _read(row: RequestField, tensors: Tensors) -> Any:
+    read: Any = tensors.integer if row.kind is int else tensors.number
+    value = row.engine_default
+    for name in reversed(row.tensors):
+        value = read(name, value)
+    return value
+
+
+def _check_beams(sampling: Sampling, max_beam_width: int, engine: str) -> None:
+    if not 1 <= sampling.beam_width <= max_beam_width:
+        raise InvalidRequest(
+            f"Requested beam width {sampling.beam_width} is incorrect: beam_width must be from 1 "
+            f"to max_beam_width, which is {max_beam_width}."
+        )
+    if sampling.beam_width == 1:
+        return
+    for row in SAMPLING:
+        value = getattr(sampling, row.attribute)
+        if not row.with_beams and row.changes(value):
+            raise InvalidRequest(
+                f"{row.name} {value} is not supported with beam_width {sampling.beam_width} by "
+                f"{engine}; leave one of them out."
+            )
+
+
+_NEUTRAL: dict[str, tuple[float, ...]] = {
+    "draft_acceptance_threshold": (0,),
+    "num_return_sequences": (0, 1),
+    "runtime_top_p_min": (0, 1e-6),
+    "runtime_top_p_decay": (0, 1),
+    "runtime_top_p_reset_ids": (-1,),
+    "beam_search_diversity_rate": (0,),
+    "return_context_logits": (0,),
+    "return_generation_logits": (0,),
+    "return_kv_cache_reuse_stats": (0,),
+    "return_perf_metrics": (0,),
+    "prompt_vocab_size": (0,),
+    "lora_task_id": (0,),
+    "num_top_logprobs": (0,),
+    "embedding_bias": (0,),
+}
+"""Inputs and their values that change nothing."""
+
+_EMPTY = frozenset((
+    "encoder_input_features", "encoder_output_lengths", "decoder_input_ids",
+    "decoder_input_lengths", "draft_input_ids", "draft_logits", "prompt_embedding_table",
+    "prompt_table_extra_ids", "cross_attention_mask", "skip_cross_attn_blocks",
+    "mrope_rotary_cos_sin", "mrope_position_deltas", "lora_weights", "lora_config",
+    "context_phase_params", "retention_token_range_starts", "retention_token_range_ends",
+    "retention_token_range_priorities", "retention_token_range_durations_ms",
+    "retention_decode_priority", "retention_decode_duration_ms", "lookahead_window_size",
+    "lookahead_ngram_size", "lookahead_verification_set_size",
+))  # fmt: skip
+"""Inputs that change nothing only while empty, or an empty string."""
+
+
+def validate_capabilities(tensors: Tensors, engine: str, served: Set[str]) -> None:
+    """Refuse inputs that the engine lacks, by name.
+
+    Args:
+        tensors: the inputs.
+        engine: its name in messages.
+        served: inputs of the tables above that it serves.
+
+    Raises:
+        InvalidRequest: such an input has a value that would have an effect.
+    """
+    for name, array in tensors:
+        if array.size and name not in served and _asks_for_something(name, array):
+            raise InvalidRequest(f"{name} is not supported by {engine}; leave it out.")
+
+
+def _asks_for_something(name: str, array: NDArray[Any]) -> bool:
+    if name == "bad_words_list":
+        return bool(read_words(name, array))
+    if name in _EMPTY:
+        return bool(array.dtype != object or array.any())
+    neutral = _NEUTRAL.get(name)
+    return neutral is not None and not all(
+        any(abs(value - allowed) < 1e-9 for allowed in neutral) for value in array.ravel().tolist()
+    )
+
 
 MAX_TOP_LOG_PROBS = 20
 """TensorRT-LLM's limit in the 1.3 pre-releases."""

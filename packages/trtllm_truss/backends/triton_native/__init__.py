@@ -11,7 +11,6 @@ neither: it receives the tokens of one response, in any of its processes, and ne
 response is the last. `bls` owns its request from the first token to the last, so its text is exact
 for any number of instances.
 
-`query` reads a request of `bls`, `calls` calls other models, `answer` decodes the engine's
-responses and `reply` sends the text; `words` builds token lists of words, `config` reads
-parameters, and `tensors` and `values` convert texts and numbers to tensors and back.
+`calls` calls other models; `tensors` reads parameters, converts texts and numbers to tensors and
+back, and decodes the engine's responses.
 """

@@ -1,7 +1,8 @@
 """The model `tensorrt_llm_bls`: text in, text out.
 
 Names, types and shapes are those of NVIDIA's model of this name. One event loop in one thread
-serves all requests of a process, so that they run in the engine concurrently.
+serves all requests of a process, so that they run in the engine concurrently. A response is one
+text, or one for each part of it.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ import asyncio
 import json
 import os
 import threading
+import time
 import traceback
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,16 +24,177 @@ import triton_python_backend_utils as pb_utils
 
 from trtllm_truss.backends.kill_parent_on_death import KillParentOnDeath
 from trtllm_truss.backends.tensors import Tensors
-from trtllm_truss.backends.triton_native.answer import TextAnswer, beams
-from trtllm_truss.backends.triton_native.calls import ENGINE_OUTPUTS, Models
-from trtllm_truss.backends.triton_native.config import read_parameters, tokenizer
-from trtllm_truss.backends.triton_native.query import Query, read_query
-from trtllm_truss.backends.triton_native.reply import Reply
-from trtllm_truss.backends.triton_native.values import Value, flag, from_array, to_array
+from trtllm_truss.backends.triton_native.calls import (
+    ENGINE_OUTPUTS,
+    Models,
+    Value,
+    flag,
+    from_array,
+    to_array,
+)
+from trtllm_truss.backends.triton_native.tensors import (
+    TextAnswer,
+    beams,
+    from_numpy,
+    from_texts,
+    prompt,
+    read_parameters,
+    tokenizer,
+    words,
+)
 from trtllm_truss.errors import InternalError, InvalidRequest, TrussError
 from trtllm_truss.releases.tables import MODEL_NAME
+from trtllm_truss.request_fields import SAMPLING
 from trtllm_truss.triton.client.tensors import random_number
 from trtllm_truss.triton.server.ports import GRPC_ADDRESS_VARIABLE
+
+_PREPROCESSED = {
+    "text_input": "QUERY",
+    "max_tokens": "REQUEST_OUTPUT_LEN",
+    "bad_words": "BAD_WORDS_DICT",
+    "stop_words": "STOP_WORDS_DICT",
+    "end_id": "END_ID",
+    "pad_id": "PAD_ID",
+}
+_OURS = {*_PREPROCESSED, "stream", "exclude_input_in_output"}
+_RENAMED = {row.name: row.tensors[0] for row in SAMPLING}
+_OUR_OUTPUT = "text_output"
+
+
+@dataclass(frozen=True)
+class Query:
+    """A validated request.
+
+    Attributes:
+        prepared: inputs of `preprocessing` by name.
+        forwarded: inputs of the engine by name.
+        stop_words: words that end the answer and are not part of it.
+        end_id: the id that ends the answer; None for the tokenizer's.
+        stream: send text as it arrives.
+        one_beam: True for a single beam, which can be streamed.
+        log_probs: return log probabilities.
+        outputs: requested outputs other than the text.
+    """
+
+    prepared: dict[str, Value]
+    forwarded: dict[str, Value]
+    stop_words: tuple[str, ...]
+    end_id: int | None
+    stream: bool
+    one_beam: bool
+    log_probs: bool
+    outputs: tuple[str, ...]
+
+
+def read_query(inputs: Tensors, requested_outputs: Collection[str], *, decoupled: bool) -> Query:
+    """Read and validate a request.
+
+    Args:
+        inputs: its tensors.
+        requested_outputs: names.
+        decoupled: whether the model may send several responses.
+
+    Raises:
+        InvalidRequest: it cannot be served.
+    """
+    prompt(inputs, "text_input")
+    if not inputs.flag("exclude_input_in_output", True):
+        raise InvalidRequest(
+            "exclude_input_in_output is false, but an answer never repeats its prompt; leave it "
+            "out.",
+            param="exclude_input_in_output",
+        )
+    stream = inputs.flag("stream", False)
+    if stream and not decoupled:
+        raise InvalidRequest(
+            "stream is true, but serving.triton_decoupled_mode is false, so a request has one "
+            "response; leave stream out, or remove the setting.",
+            param="stream",
+        )
+    one_beam = inputs.integer("beam_width", 1) in (0, 1)
+    if stream and not one_beam:
+        raise InvalidRequest(
+            "stream is true with a beam_width above 1; beams are compared only at the end, so "
+            "leave one of them out.",
+            param="stream",
+        )
+    values = {name: from_array(array) for name, array in inputs}
+    return Query(
+        prepared={theirs: values[ours] for ours, theirs in _PREPROCESSED.items() if ours in values},
+        forwarded={_RENAMED.get(name, name): values[name] for name in values if name not in _OURS},
+        stop_words=tuple(words(inputs, "stop_words")),
+        end_id=inputs.integer("end_id", None),
+        stream=stream,
+        one_beam=one_beam,
+        log_probs=inputs.flag("return_log_probs", False),
+        outputs=tuple(name for name in requested_outputs if name != _OUR_OUTPUT),
+    )
+
+
+_FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+_CANCELLATION_CHECK_S = 0.1  # the interval of the engine's own check
+
+
+class Reply:
+    """The responses to one request.
+
+    Args:
+        sender: Triton's response sender.
+        stub: lock held during calls of Triton; its stub can crash when two threads make them.
+    """
+
+    def __init__(self, sender: Any, stub: threading.Lock) -> None:
+        self._sender = sender
+        self._stub = stub
+        self._texts: list[str] = []
+        self._extras: dict[str, Value] = {}
+        self._checked_s = 0.0
+
+    def add(self, texts: Sequence[str], extras: Mapping[str, Value]) -> None:
+        """Add values from the engine.
+
+        Args:
+            texts: the next text of each beam.
+            extras: further output tensors; later ones replace earlier ones of their name.
+        """
+        self._texts = [old + new for old, new in zip_longest(self._texts, texts, fillvalue="")]
+        self._extras.update(extras)
+
+    def flush(self) -> None:
+        """Send the collected values, if there is text."""
+        if any(self._texts):
+            self._send(0)
+
+    def end(self) -> None:
+        """Send the rest as the last response, even without text.
+
+        Triton shows a flag without a response only to clients that ask for it.
+        """
+        self._send(_FINAL)
+
+    def fail(self, error: TrussError) -> None:
+        kinds = {400: pb_utils.TritonError.INVALID_ARG, 503: pb_utils.TritonError.UNAVAILABLE}
+        kind = kinds.get(error.status, pb_utils.TritonError.INTERNAL)
+        with self._stub:
+            failure = pb_utils.TritonError(error.message, kind)
+            self._sender.send(pb_utils.InferenceResponse(error=failure), _FINAL)
+
+    def is_cancelled(self) -> bool:
+        """Return True if the client has left; asks Triton ten times a second at most."""
+        now_s = time.monotonic()
+        if now_s - self._checked_s < _CANCELLATION_CHECK_S:
+            return False
+        self._checked_s = now_s
+        with self._stub:
+            return bool(self._sender.is_cancelled())
+
+    def _send(self, flags: int) -> None:
+        with self._stub:
+            tensors = [from_texts("text_output", [self._texts or [""]])]
+            tensors += [from_numpy(name, to_array(value)) for name, value in self._extras.items()]
+            self._sender.send(pb_utils.InferenceResponse(tensors), flags)
+        self._texts, self._extras = [], {}
+
 
 _Result = TypeVar("_Result")
 

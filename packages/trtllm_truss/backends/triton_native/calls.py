@@ -2,19 +2,60 @@
 
 They use the server's gRPC port and not `pb_utils.InferenceRequest`: with several of those at once
 the stub of Triton 24.10 corrupts its memory within minutes, and one at a time would serialize
-requests.
+requests. Their tensors are independent of Triton's stub, as its protocol carries them.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import grpc
+import numpy as np
+from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.utils import np_to_triton_dtype, triton_to_np_dtype
 
-from trtllm_truss.backends.triton_native.values import Value, flag, integer
 from trtllm_truss.errors import InvalidRequest, TrussError
 from trtllm_truss.triton.client.failures import from_stream_text
+from trtllm_truss.triton.client.tensors import pack_texts
+
+
+class Value(NamedTuple):
+    """One tensor without its name.
+
+    Attributes:
+        datatype: as in Triton's protocol, such as INT32.
+        shape: the batch dimension included.
+        data: little-endian bytes of the values, strings each after their length.
+    """
+
+    datatype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+def from_array(array: NDArray[Any]) -> Value:
+    """Convert an array; objects are bytes and become strings."""
+    is_text = array.dtype == np.object_
+    data = pack_texts(array.ravel().tolist()) if is_text else array.tobytes()
+    return Value(np_to_triton_dtype(array.dtype), array.shape, data)
+
+
+def to_array(value: Value) -> NDArray[Any]:
+    """Convert a value other than text."""
+    return np.frombuffer(value.data, triton_to_np_dtype(value.datatype)).reshape(value.shape)
+
+
+def integer(number: int) -> Value:
+    """Return INT32 [1, 1]."""
+    return from_array(np.array([[number]], np.int32))
+
+
+def flag(truth: bool) -> Value:
+    """Return BOOL [1, 1]."""
+    return from_array(np.array([[truth]], np.bool_))
+
 
 ENGINE_OUTPUTS = ("output_ids", "sequence_length")
 """`tensorrt_llm` requires these to be requested."""

@@ -12,9 +12,12 @@ import triton_python_backend_utils as pb_utils
 
 from trtllm_truss.backends.kill_parent_on_death import KillParentOnDeath
 from trtllm_truss.backends.tensors import Tensors
-from trtllm_truss.backends.triton_native.answer import beams
-from trtllm_truss.backends.triton_native.config import read_parameters, tokenizer
-from trtllm_truss.backends.triton_native.tensors import from_texts
+from trtllm_truss.backends.triton_native.tensors import (
+    beams,
+    from_texts,
+    read_parameters,
+    tokenizer,
+)
 
 
 class TritonPythonModel:

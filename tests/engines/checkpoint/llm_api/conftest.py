@@ -17,8 +17,7 @@ from tests.support.paths import TEMPLATES
 
 from trtllm_truss.engines.checkpoint.llm_api.engine import LlmEngine
 from trtllm_truss.engines.checkpoint.llm_api.library import Library, import_library
-from trtllm_truss.engines.checkpoint.llm_api.parameters import Adapter, LlmSettings
-from trtllm_truss.engines.checkpoint.llm_api.request import served_inputs
+from trtllm_truss.engines.checkpoint.llm_api.request import Adapter, LlmSettings, served_inputs
 from trtllm_truss.engines.checkpoint.samplers import sampler_arguments
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.machine.triton import assemble_backends, find_installation

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from tests.backends.token_model.backend_requests import StartScheduler
 
-from trtllm_truss.engines.cpu.openvino_genai.engine import Engine
-from trtllm_truss.engines.cpu.openvino_genai.parameters import EngineSettings
+from trtllm_truss.engines.cpu.openvino_genai.engine import Engine, EngineSettings
 from trtllm_truss.engines.cpu.openvino_genai.scheduler import Scheduler
 
 

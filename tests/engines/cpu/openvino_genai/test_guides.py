@@ -24,9 +24,8 @@ from tests.support.waiting import PATIENCE_S
 
 from trtllm_truss.artifacts.local import open_package
 from trtllm_truss.engines.cpu.openvino_genai import scheduler as scheduler_module
-from trtllm_truss.engines.cpu.openvino_genai.engine import Engine
+from trtllm_truss.engines.cpu.openvino_genai.engine import Engine, EngineSettings
 from trtllm_truss.engines.cpu.openvino_genai.model_files import find_model
-from trtllm_truss.engines.cpu.openvino_genai.parameters import EngineSettings
 from trtllm_truss.engines.cpu.openvino_genai.scheduler import Scheduler
 from trtllm_truss.guides.guide import KeptGuides
 from trtllm_truss.requests import Guide

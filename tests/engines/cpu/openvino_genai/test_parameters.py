@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trtllm_truss.engines.cpu.engine import PARAMETERS as CPU_KEYS
-from trtllm_truss.engines.cpu.openvino_genai.parameters import (
+from trtllm_truss.engines.cpu.openvino_genai.engine import (
     EngineSettings,
     ParameterError,
     read_settings,

@@ -10,8 +10,7 @@ import pytest
 from tests.backends.token_model.backend_requests import OUTPUTS, Caller, StartScheduler, request
 from tests.support.waiting import settles
 
-from trtllm_truss.engines.cpu.openvino_genai.engine import PREFILL_TOKENS, Engine
-from trtllm_truss.engines.cpu.openvino_genai.parameters import EngineSettings
+from trtllm_truss.engines.cpu.openvino_genai.engine import PREFILL_TOKENS, Engine, EngineSettings
 from trtllm_truss.engines.cpu.openvino_genai.scheduler import Scheduler
 
 REPORTED = (*OUTPUTS, "cached_tokens")

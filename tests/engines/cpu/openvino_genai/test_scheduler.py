@@ -20,8 +20,7 @@ from tests.backends.token_model.backend_requests import (
 )
 
 from trtllm_truss.engines.cpu.openvino_genai import scheduler as scheduling
-from trtllm_truss.engines.cpu.openvino_genai.engine import Engine
-from trtllm_truss.engines.cpu.openvino_genai.parameters import EngineSettings
+from trtllm_truss.engines.cpu.openvino_genai.engine import Engine, EngineSettings
 from trtllm_truss.engines.cpu.openvino_genai.scheduler import Scheduler
 
 LOG_PROBS = (*OUTPUTS, "cum_log_probs", "output_log_probs")

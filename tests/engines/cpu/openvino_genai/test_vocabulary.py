@@ -13,10 +13,8 @@ from tests.engines.cpu.openvino_genai.test_guides import submit
 from tokenizers import Tokenizer, decoders, models
 
 from trtllm_truss.builder.gguf_conversion import main
-from trtllm_truss.engines.cpu.openvino_genai.engine import Engine
-from trtllm_truss.engines.cpu.openvino_genai.model_files import find_model
-from trtllm_truss.engines.cpu.openvino_genai.parameters import EngineSettings
-from trtllm_truss.engines.cpu.openvino_genai.vocabulary import load_vocabulary
+from trtllm_truss.engines.cpu.openvino_genai.engine import Engine, EngineSettings
+from trtllm_truss.engines.cpu.openvino_genai.model_files import find_model, load_vocabulary
 
 
 def test_tokens_of_a_gguf_file(model_folder: Path) -> None:

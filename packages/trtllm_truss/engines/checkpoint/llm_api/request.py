@@ -1,28 +1,143 @@
-"""Input tensors of `tensorrt_llm` -> one validated request to the LLM."""
+"""Input tensors of `tensorrt_llm` -> one validated request, as TensorRT-LLM's `SamplingParams`.
+
+The settings of the LLM come from `parameters` of config.pbtxt. One request, the canary, asks
+whether the engine still generates.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_truss.backends.tensors import Tensors
+from trtllm_truss.backends.tensors import (
+    ParameterError,
+    Parameters,
+    Tensors,
+    boolean,
+    positive,
+)
 from trtllm_truss.backends.token_model.request import (
+    ENGINE_DEFAULTS,
     GUIDE_TYPE,
     GenerationRequest,
     Limits,
+    Sampling,
+    Word,
     read_request,
+    read_words,
 )
-from trtllm_truss.backends.token_model.sampling import Sampling
-from trtllm_truss.backends.token_model.words import Word, read_words
-from trtllm_truss.engines.checkpoint.llm_api.parameters import Adapter, LlmSettings
+from trtllm_truss.engines.checkpoint.llm_api.library import Library
 from trtllm_truss.engines.checkpoint.samplers import honours_penalties, is_cpp_sampler
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.request_fields import SAMPLING
+from trtllm_truss.requests import Language
+
+_ANY_ID = 2**31
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A LoRA adapter: its name for the LLM API, and its folder."""
+
+    name: str
+    path: str
+
+
+@dataclass(frozen=True)
+class LlmSettings:
+    """Settings from config.pbtxt.
+
+    Attributes:
+        model_folder: the checkpoint.
+        tokenizer_folder: the tokenizer.
+        llm_args: keyword arguments of `tensorrt_llm.LLM`, without `model` and `tokenizer`.
+        vocab_size: number of token ids.
+        adapters: LoRA adapters by `lora_task_id`.
+        exclude_input_in_output: default of the request's flag of that name.
+        cancellation_check_s: interval of checks for cancelled requests, with few requests.
+        hang_timeout_s: time without any response after which a busy LLM counts as hung.
+        canary_interval_s: time without any response after which an idle LLM gets a request.
+    """
+
+    model_folder: Path
+    tokenizer_folder: Path
+    llm_args: Mapping[str, Any]
+    vocab_size: int = _ANY_ID
+    adapters: Mapping[int, Adapter] = field(default_factory=dict)
+    exclude_input_in_output: bool = False
+    normalize_log_probs: bool = True
+    cancellation_check_s: float = 0.1
+    hang_timeout_s: float = 120.0
+    canary_interval_s: float = 30.0
+
+    @property
+    def guides(self) -> bool:
+        """Return True if the LLM follows guides."""
+        return bool(self.llm_args.get("guided_decoding_backend"))
+
+    def limits(self, served: frozenset[str]) -> Limits:
+        """Return the limits of requests.
+
+        Args:
+            served: inputs of `token_model.request` that the library serves.
+        """
+        args = self.llm_args
+        chunked = args.get("enable_chunked_prefill", False)
+        return Limits(
+            context_length=args["max_seq_len"],
+            vocab_size=self.vocab_size,
+            max_beam_width=args.get("max_beam_width") or 1,
+            exclude_input_in_output=self.exclude_input_in_output,
+            max_input_tokens=None if chunked else args["max_num_tokens"],
+            engine="the LLM API",
+            served=served,
+        )
+
+
+def read_settings(config: Mapping[str, Any]) -> LlmSettings:
+    """Read a model's configuration, the JSON that Triton passes to Python backends.
+
+    Raises:
+        ParameterError: a parameter is missing or has an invalid value.
+    """
+    parameters = Parameters(config)
+    folder = parameters.get("gpt_model_path", Path, Path())
+    if folder == Path():
+        raise ParameterError("Parameter gpt_model_path must name the checkpoint's folder.")
+    return LlmSettings(
+        model_folder=folder,
+        tokenizer_folder=parameters.get("tokenizer_dir", Path, folder),
+        llm_args=_llm_args(parameters),
+        vocab_size=parameters.get("vocab_size", positive, _ANY_ID),
+        adapters=parameters.get("lora_adapters", _adapters, {}),
+        exclude_input_in_output=parameters.get("exclude_input_in_output", boolean, False),
+        normalize_log_probs=parameters.get("normalize_log_probs", boolean, True),
+        cancellation_check_s=parameters.get("cancellation_check_period_ms", positive, 100) / 1000,
+        hang_timeout_s=parameters.get("hang_timeout_s", float, 120.0),
+        canary_interval_s=parameters.get("canary_interval_s", float, 30.0),
+    )
+
+
+def _llm_args(parameters: Parameters) -> dict[str, Any]:
+    args: dict[str, Any] = parameters.get("llm_args", json.loads, {})
+    for name in ("max_seq_len", "max_num_tokens"):
+        if not isinstance(args.get(name), int):
+            raise ParameterError(
+                f"Parameter llm_args lacks {name}; the Truss writes it, so do not leave it out."
+            )
+    return args
+
+
+def _adapters(text: str) -> dict[int, Adapter]:
+    return {int(number): Adapter(**adapter) for number, adapter in json.loads(text).items()}
+
 
 _SERVED = frozenset({"lora_task_id", "embedding_bias"})
 _BAD_WORDS, _ALTERNATIVES = "bad_words_list", "num_top_logprobs"
@@ -175,3 +290,97 @@ def _read_adapter(tensors: Tensors, settings: LlmSettings) -> tuple[int, Adapter
         known = ", ".join(map(str, sorted(settings.adapters))) or "none"
         raise InvalidRequest(f"lora_task_id {number} is unknown; known ids: {known}.")
     return number, adapter
+
+
+_LANGUAGES: dict[Language, str] = {
+    "json_schema": "json",
+    "regex": "regex",
+    "ebnf_grammar": "grammar",
+}
+"""Fields of `GuidedDecodingParams`, of which exactly one may be set."""
+
+
+def sampling_params(library: Library, request: LlmRequest) -> Any:
+    """Convert a request; fields that a request leaves open stay unset.
+
+    Stop words of one token end the answer in the engine, longer ones in `generation`: no public
+    field takes them. With an `end_id` the library does not look up the model's own end tokens.
+
+    Raises:
+        ValueError: a value is out of the library's range.
+    """
+    generation = request.generation
+    given: dict[str, Any] = {
+        "max_tokens": generation.max_new_tokens,  # else 32
+        "detokenize": False,
+        "include_stop_str_in_output": True,
+        **_end(request),
+        **_decoding(generation.sampling),
+    }
+    if generation.guide is not None:
+        field = _LANGUAGES[generation.guide.language]
+        given["guided_decoding"] = library.guided_decoding_params(**{field: generation.guide.text})
+    if wants_log_probs(generation):
+        given["logprobs"] = max(1, generation.top_log_probs)  # 0 means none up to 1.2
+    if request.bad_words:
+        given["bad_token_ids"] = [token for word in request.bad_words for token in word]
+    if request.embedding_bias is not None:
+        given["embedding_bias"] = _as_tensor(request.embedding_bias)
+    return library.sampling_params(**given)
+
+
+def _as_tensor(values: NDArray[np.float32]) -> Any:
+    """Return the library's tensor, without a Python number per token of the vocabulary.
+
+    Source: ``SamplingParams.embedding_bias`` of tensorrt_llm/sampling_params.py, 1.2.1.
+    """
+    torch = sys.modules.get("torch")  # which tensorrt_llm imports
+    return values.tolist() if torch is None else torch.from_numpy(values)
+
+
+def _end(request: LlmRequest) -> dict[str, Any]:
+    """Return the fields for the end; `ignore_eos` makes the library drop all stop words."""
+    generation = request.generation
+    if generation.end_id is None:
+        return {"end_id": 0, "pad_id": 0, "ignore_eos": True}
+    end = {"end_id": generation.end_id, "pad_id": request.pad_id, "stop_token_ids": None}
+    if request.pad_id is None:
+        end["pad_id"] = generation.end_id
+    if single := [word[0] for word in generation.stop_words if len(word) == 1]:
+        end["stop_token_ids"] = single  # type: ignore[assignment]
+    if generation.sampling.min_tokens > 1 and generation.guide is None:
+        end["min_tokens"] = min(generation.sampling.min_tokens, generation.max_new_tokens)
+    return end
+
+
+def _decoding(sampling: Sampling) -> dict[str, Any]:
+    if sampling.beam_width > 1:
+        return {
+            "use_beam_search": True,
+            "best_of": sampling.beam_width,
+            "n": sampling.beam_width,
+            "length_penalty": sampling.length_penalty,
+            "early_stopping": int(sampling.early_stopping),
+        }
+    if sampling.greedy:  # the library decodes greedily if nothing is set
+        return {**sampling.chosen()}
+    return {"temperature": sampling.temperature, "seed": sampling.seed, **sampling.chosen()}
+
+
+def canary_request(beam_width: int) -> LlmRequest:
+    """Return a request for one token after one token."""
+    return LlmRequest(
+        GenerationRequest(
+            id="canary",
+            prompt=np.zeros(1, np.int64),
+            max_new_tokens=1,
+            end_id=None,
+            stop_words=(),
+            sampling=Sampling(**ENGINE_DEFAULTS, beam_width=beam_width),
+            guide=None,
+            guide_bytes=None,
+            streaming=True,
+            echo_prompt=False,
+            outputs=frozenset(("output_ids", "sequence_length")),
+        )
+    )

@@ -14,8 +14,11 @@ from trtllm_truss.backends.token_model.responses import ResponseSender
 from trtllm_truss.backends.token_model.triton import TokenModel
 from trtllm_truss.engines.checkpoint.llm_api.engine import LlmEngine
 from trtllm_truss.engines.checkpoint.llm_api.library import import_library
-from trtllm_truss.engines.checkpoint.llm_api.parameters import read_settings
-from trtllm_truss.engines.checkpoint.llm_api.request import read_llm_request, served_inputs
+from trtllm_truss.engines.checkpoint.llm_api.request import (
+    read_llm_request,
+    read_settings,
+    served_inputs,
+)
 from trtllm_truss.engines.checkpoint.samplers import sampler_arguments
 
 logger = logging.getLogger(__package__)

@@ -11,8 +11,7 @@ from trtllm_truss.backends.tensors import Tensors
 from trtllm_truss.backends.token_model.request import read_request
 from trtllm_truss.backends.token_model.responses import ResponseSender
 from trtllm_truss.backends.token_model.triton import TokenModel
-from trtllm_truss.engines.cpu.openvino_genai.engine import Engine
-from trtllm_truss.engines.cpu.openvino_genai.parameters import read_settings
+from trtllm_truss.engines.cpu.openvino_genai.engine import Engine, read_settings
 from trtllm_truss.engines.cpu.openvino_genai.scheduler import Scheduler
 from trtllm_truss.guides.guide import GUIDE_BYTES
 
