@@ -26,6 +26,15 @@ SERVER_FOLDERS = ("end_to_end", "backends/triton_native")
 SERVER_MODULES = "tests.end_to_end"
 LLM_API_MODULES = ("test_predict",)
 """Modules whose tests of the shared server run with the LLM API too, without `--engines all`."""
+OWN_SERVER_MODULES = (
+    "test_guard",
+    "test_predict",
+    "test_openai",
+    "test_messages",
+    "test_responses",
+)
+"""Modules whose tests of the shared server run with our own HTTP server too, without
+`--servers all`."""
 SERVER_FIXTURES = frozenset(
     {
         *("group", "make_triton", "model_folder", "remote_api", "smollm2_checkpoint", "triton"),
@@ -87,6 +96,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "with each kind of engine",
     )
     parser.addoption(
+        "--servers",
+        choices=("some", "all"),
+        default="some",
+        help="all: run all tests of the shared server with Truss's HTTP server and with our own",
+    )
+    parser.addoption(
         "--rounds",
         type=int,
         default=1,
@@ -126,7 +141,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "server" in metafunc.fixturenames and metafunc.module.__name__.startswith(SERVER_MODULES):
         few = metafunc.module.__name__.endswith(LLM_API_MODULES)
         versions = LLM_API_VERSIONS if runs_all else LLM_API_VERSIONS[: int(few)]
-        kinds = ("cpu", *versions)
+        with_own = metafunc.config.getoption(
+            "--servers"
+        ) == "all" or metafunc.module.__name__.endswith(OWN_SERVER_MODULES)
+        kinds = ("cpu", *(("own",) if with_own else ()), *versions)
         metafunc.parametrize("server", kinds, indirect=True, scope="session")
 
 
@@ -258,9 +276,17 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
 
 
 def _has_engine(item: pytest.Function) -> bool:
-    """Return False for a kind of the shared server that the mark `engines` leaves out."""
+    """Return False for a kind of the shared server that the mark `engines` leaves out.
+
+    Our own HTTP server has the kind `cpu` behind it.
+    """
     marker = item.get_closest_marker("engines")
-    return marker is None or item.callspec.params["server"] in marker.args
+    if marker is None:
+        return True
+    kind = item.callspec.params["server"]
+    if kind == "own":
+        return "cpu" in marker.args and marker.kwargs.get("own", True)
+    return kind in marker.args
 
 
 class Scheduler(LoadScopeScheduling):

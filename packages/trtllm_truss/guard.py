@@ -19,9 +19,10 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -119,7 +120,7 @@ class BodyGuard:
             return
         is_ambiguous = _is_ambiguous(scope["headers"])
         if is_ambiguous:  # RFC 9112, 6.1: the rest of the connection cannot be trusted
-            send = _closing(send)
+            send = closing(send)
         if scope["method"] in _BODILESS:  # no route reads their bodies
             await app(scope, receive, send)
             return
@@ -138,7 +139,7 @@ class BodyGuard:
                 return
             if body.refusal is not None:
                 scope = {**scope, REFUSAL: body.refusal}
-                send = send if body.is_whole else _closing(send)
+                send = send if body.is_whole else closing(send)
             await app(scope, _replayed(body.parts, receive), send)
         finally:
             self._drop(body)
@@ -238,7 +239,9 @@ def _is_ambiguous(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     return has_length and has_encoding
 
 
-def _closing(send: Send) -> Send:
+def closing(send: Send) -> Send:
+    """Close the connection after the response."""
+
     async def closing_send(message: Message) -> None:
         if message["type"] == "http.response.start":
             message = {**message, "headers": [*message.get("headers", ()), _CLOSE]}
@@ -254,8 +257,8 @@ _GUARDED = "unguarded_call"
 logger = logging.getLogger(__name__)
 
 
-def guard_application(limits: Serving) -> None:
-    """Guard the requests of Truss's server from now on; a second call replaces the limits.
+def guard_application(guard: Callable[[ASGIApp], ASGIApp]) -> None:
+    """Run `guard(application)` from now on; a second call replaces the first one's.
 
     uvicorn calls the application's class, which is the only way to it from the model: Truss's
     `truss_server.py` (0.18.35) builds one FastAPI object and keeps it in a local variable.
@@ -263,18 +266,19 @@ def guard_application(limits: Serving) -> None:
     application = getattr(sys.modules.get(_MODULE), _CLASS, None)
     if application is None:
         logger.warning(
-            "Truss's server has no %s: serving.max_bodies_bytes and body_timeout_s do not hold",
+            "Truss's server has no %s: serving.max_bodies_bytes and body_timeout_s do not hold, "
+            "and it has its own routes alone",
             _CLASS,
         )
         return
     unguarded = getattr(application.__call__, _GUARDED, application.__call__)
-    guard = BodyGuard(limits)
+    guarded: ASGIApp | None = None
 
     async def call(self: object, scope: Scope, receive: Receive, send: Send) -> None:
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            await unguarded(self, scope, receive, send)
-
-        await guard.run(app, scope, receive, send)
+        nonlocal guarded
+        if guarded is None:
+            guarded = guard(partial(unguarded, self))
+        await guarded(scope, receive, send)
 
     setattr(call, _GUARDED, unguarded)
     application.__call__ = call

@@ -11,7 +11,9 @@ import pytest
 from tests.support.fake_llm_api import serve_checkpoint, write_checkpoint
 from tests.support.fake_tensorrtllm import serve_engine, write_engine
 from tests.support.smollm2 import smollm2_file
-from tests.support.truss_process import Served, free_port
+from tests.support.truss_process import Served, free_port, write_greedy_example
+
+from trtllm_workbench.scaffold.documents import OWN_SERVER
 
 SECRETS = {
     **dict.fromkeys(
@@ -28,12 +30,14 @@ def server(
 ) -> Iterator[Served]:
     """One shared server of each kind of engine, with secrets in its environment.
 
-    All serve the same model. Tests must leave it running. The parameter is `cpu`, or a version of
-    the LLM API's fake.
+    All serve the same model. Tests must leave it running. The parameter is `cpu`, `own` for the
+    same engine behind our own server, or a version of the LLM API's fake.
     """
-    if request.param == "cpu":
-        console = ["--console", str(free_port())]
-        served = Served(environment=SECRETS, arguments=console, python=sys.executable)
+    if request.param in ("cpu", "own"):
+        arguments = ["--console", str(free_port())]
+        shape = {"docker_server": {**OWN_SERVER}} if request.param == "own" else {}
+        config = write_greedy_example(tmp_path_factory.mktemp("config"), **shape)
+        served = Served(config, SECRETS, arguments, sys.executable)
     else:
         folder = write_checkpoint(tmp_path_factory.mktemp("llm") / "model", smollm2_file())
         settings = {"runtime": {"guided_decoding_backend": "xgrammar"}}

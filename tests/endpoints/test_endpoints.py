@@ -17,6 +17,7 @@ from tests.support.fake_engine import FakeEngine, Step
 from tests.support.smollm2 import smollm2_tokenizer
 from tokenizers import Tokenizer, models
 
+from trtllm_truss.endpoints.application import INVOCATIONS, PREDICT
 from trtllm_truss.endpoints.routes import build_routes
 from trtllm_truss.errors import EngineUnavailable
 from trtllm_truss.text.tokenizer import TextTokenizer, load_tokenizer
@@ -37,15 +38,12 @@ def served(
     engine = FakeEngine(lambda _: steps, tokenizer or smollm2_tokenizer())
     engine.sampling = sampling
     routes = build_routes(engine, defaults or {})  # type: ignore[arg-type]
+    paths = {"/predict": PREDICT, "/invocations": INVOCATIONS}
+    paths |= {"/chat": "/v1/chat/completions"}
+    paths |= {f"/{n}": f"/v1/{n}" for n in ("completions", "embeddings", "messages", "responses")}
     app = Starlette(
         routes=[
-            Route("/predict", routes.predict.__call__, methods=["POST"]),
-            Route("/invocations", routes.predict.__call__, methods=["POST"]),
-            Route("/embeddings", routes.embeddings.__call__, methods=["POST"]),
-            Route("/chat", routes.chat_completions.__call__, methods=["POST"]),
-            Route("/completions", routes.completions.__call__, methods=["POST"]),
-            Route("/responses", routes.responses.__call__, methods=["POST"]),
-            Route("/messages", routes.messages.__call__, methods=["POST"]),
+            Route(short, routes[path].__call__, methods=["POST"]) for short, path in paths.items()
         ]
     )
     transport = httpx.ASGITransport(app)

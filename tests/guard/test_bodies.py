@@ -18,6 +18,7 @@ from tests.support.fake_engine import FakeEngine
 from tests.support.smollm2 import smollm2_tokenizer
 from tests.support.virtual_time import virtually
 
+from trtllm_truss.endpoints.application import PREDICT, Application
 from trtllm_truss.endpoints.routes import build_routes
 from trtllm_truss.guard import REFUSAL, SLOWEST_BYTES_PER_S, BodyGuard, guard_application
 from trtllm_truss.settings.model import Serving
@@ -197,11 +198,7 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
     routes = build_routes(engine, {})  # type: ignore[arg-type]
     app = Starlette(
         routes=[
-            Route("/v1/models/model:predict", routes.predict.__call__, methods=["POST"]),
-            Route("/invocations", routes.predict.__call__, methods=["POST"]),
-            Route("/v1/chat/completions", routes.chat_completions.__call__, methods=["POST"]),
-            Route("/v1/responses", routes.responses.__call__, methods=["POST"]),
-            Route("/v1/messages", routes.messages.__call__, methods=["POST"]),
+            Route(path, endpoint.__call__, methods=["POST"]) for path, endpoint in routes.items()
         ]
     )
     guard = BodyGuard(limits)
@@ -242,7 +239,7 @@ async def test_a_refusal_has_the_format_of_its_route(
         assert body["error"].get("type") == kind
 
 
-class Application:
+class Unguarded:
     """Stands in for FastAPI, which uvicorn calls with the same three arguments."""
 
     def __init__(self) -> None:
@@ -255,7 +252,7 @@ class Application:
 
 async def test_a_second_start_replaces_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     module: Any = ModuleType("truss_server")
-    module.FastAPI = type("FastAPI", (Application,), {})
+    module.FastAPI = type("FastAPI", (Unguarded,), {})
     monkeypatch.setitem(sys.modules, "truss_server", module)
     app = module.FastAPI()
 
@@ -264,9 +261,10 @@ async def test_a_second_start_replaces_the_limits(monkeypatch: pytest.MonkeyPatc
 
     async def send(message: Any) -> None: ...
 
-    scope = {"type": "http", "method": "POST", "headers": []}
+    scope = {"type": "http", "method": "POST", "path": PREDICT, "headers": []}
     for max_body_bytes in (1024, 4096):
-        guard_application(Serving(max_body_bytes=max_body_bytes))
+        limits = Serving(max_body_bytes=max_body_bytes)
+        guard_application(Application({}, limits).before)
         await app(scope, receive, send)
     assert app.refusals == ["body_too_large", None]
 
@@ -275,5 +273,5 @@ def test_a_server_without_the_application_is_named(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "truss_server", ModuleType("truss_server"))
-    guard_application(LIMITS)
+    guard_application(Application({}, LIMITS).before)
     assert "serving.max_bodies_bytes" in caplog.text

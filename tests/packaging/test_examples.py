@@ -193,8 +193,8 @@ def test_the_pod_has_what_the_truss_needs() -> None:
     probes = [container[f"{kind}Probe"] for kind in ("startup", "readiness", "liveness")]
     assert [probe["httpGet"]["path"] for probe in probes] == [
         "/v1/models/model/loaded",
-        "/v1/models/model",
-        "/",
+        "/health/ready",
+        "/health/live",
     ]
     start_s = probes[0]["periodSeconds"] * probes[0]["failureThreshold"]
     assert start_s > 2 * Serving().start_timeout_s

@@ -19,7 +19,7 @@ LAYERS = [
         "requests",
         "status",
     ),
-    *("settings", "guard"),
+    *("settings", "guard", "local_requests"),
     *("artifacts", "engines", "engines.compiled", "engines.checkpoint", "engines.cpu"),
     *("processes", "guides", "machine"),
     *("triton.protobuf", "triton.model_repository", "triton.client", "triton.server"),
@@ -55,7 +55,7 @@ OFFERED = {
     },
     "cli": {
         *("errors", "printable", "settings", "guard", "processes", "machine", "triton.server"),
-        *("engines", "builder", "configuration", "cli", "status"),
+        *("engines", "builder", "configuration", "cli", "status", "local_requests"),
     },
 }
 """The parts of the server that each part of the workbench uses.

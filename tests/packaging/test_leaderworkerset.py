@@ -99,7 +99,7 @@ def test_only_the_group_reaches_the_ports_of_mpi(documents: dict[str, Any]) -> N
     assert policy["podSelector"]["matchLabels"] == labels
     inside, outside = policy["ingress"]
     assert inside == {"from": [{"podSelector": {"matchLabels": labels}}]}
-    assert outside["ports"] == [{"port": 8080, "protocol": "TCP"}]
+    assert outside["ports"] == [{"port": "http", "protocol": "TCP"}]
     selected = documents["Service"]["spec"]["selector"]
     assert selected.items() >= labels.items()
     assert selected["leaderworkerset.sigs.k8s.io/worker-index"] == "0"

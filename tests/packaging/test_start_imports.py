@@ -28,7 +28,7 @@ ONLY_BESIDE_TRITON = {
         "jinja2",
         "tokenizers",
         "trtllm_truss.protocols",
-        "trtllm_truss.endpoints",
+        "trtllm_truss.endpoints.endpoint",
         "trtllm_truss.tool_calls",
     ),
     *("trtllm_truss.inference.generation", "trtllm_truss.text.tokenizer"),

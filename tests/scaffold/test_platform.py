@@ -33,6 +33,8 @@ from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.serving.preflight import resolve_engine
 from trtllm_truss.settings.loading import Environment, parse_settings
 from trtllm_truss.settings.model import read_mounts
+from trtllm_workbench.scaffold.documents import OWN_SERVER, SLIM
+from trtllm_workbench.scaffold.folder import SERVER_REQUIREMENTS
 from trtllm_workbench.scaffold.placing import deliver, known_truss
 
 Refused = Callable[..., str]
@@ -356,3 +358,37 @@ def test_truss_reads_what_init_writes(
         assert carried_runtime[key] == runtime[key]
     key = "startup_threshold_seconds"
     assert carried_runtime["health_checks"][key] == runtime["health_checks"][key]
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("slim", ["true", ""], ids=["slim", "behind nginx"])
+def test_truss_reads_the_shape_of_our_own_server(
+    slim: str, tmp_path: Path, hub: HubServer, initialize: Initialize
+) -> None:
+    hub.add("org/engine", {**in_memory(new_config("1.2.1")), **TOKENIZER})
+    written = initialize("org/engine", "--server", "own")
+    context = tmp_path / "context"
+    result = run_warm(
+        *(str(TRUSS), "image", "build-context", "--non-interactive", str(context)),
+        str(written.folder),
+        env={
+            **os.environ,
+            **{"TRUSS_NO_UPDATE_CHECK": "1", "BT_USE_NON_ROOT_USER": "1", SLIM: slim},
+        },
+        cwd=tmp_path,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    carried = yaml.safe_load((context / "config.yaml").read_text())["docker_server"]
+    assert carried.items() >= OWN_SERVER.items()
+    dockerfile = (context / "Dockerfile").read_text()
+    command = OWN_SERVER["start_command"]
+    assert f'ENV SERVER_START_CMD="{command}"' in dockerfile or not slim
+    assert dockerfile.endswith(f'CMD ["{command}"]') == bool(slim)
+    assert "COPY --chown=root:root ./packages /packages" in dockerfile
+    asked = (context / "user_requirements.txt").read_text()
+    assert all(line in asked for line in SERVER_REQUIREMENTS)
+    if not slim:  # Baseten's proxy and supervisor
+        proxy = (context / "proxy.conf").read_text()
+        assert f"proxy_pass http://127.0.0.1:{OWN_SERVER['server_port']};" in proxy
+        assert f"command = {command}" in (context / "supervisord.conf").read_text()

@@ -72,6 +72,7 @@ class FakeEngine:
         self.tracing: Tracing | None = None
         self.sampling: dict[str, object] = {}
         self.chat_template = tokenizer.chat_template
+        self.context_tokens = engine.max_sequence_tokens
         self.heartbeat = EngineHeartbeat()
         capabilities = Capabilities(kv_cache_tokens=kv_cache_tokens, top_log_probs=top_log_probs)
         if engine is not ENGINE:

@@ -47,13 +47,18 @@ def free_port() -> int:
             return port
 
 
-def write_greedy_example(folder: str) -> Path:
-    """Write the example's configuration without sampling, so that equal requests agree."""
+def write_greedy_example(folder: str | Path, **sections: Any) -> Path:
+    """Write the example's configuration without sampling, so that equal requests agree.
+
+    Args:
+        folder: where to write.
+        sections: further ones of config.yaml.
+    """
     config = yaml.safe_load(EXAMPLE.read_text())
     del config["model_metadata"]["generation"]
     config["external_package_dirs"] = [str(ROOT / "packages")]
     file = Path(folder, "config.yaml")
-    file.write_text(yaml.safe_dump(config))
+    file.write_text(yaml.safe_dump({**config, **sections}))
     return file
 
 

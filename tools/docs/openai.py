@@ -70,17 +70,23 @@ for chunk in stream:
 """
 
 _ROUTES = """\
-## Routes that Truss lacks
+## Other routes
 
-Truss's server owns the routes, and a Truss cannot add any.
+Truss's server and [our own](deploy.md#a-server-of-its-own) answer these too:
 
-- `GET /v1/models`, `GET /health` and `GET /health/ready` are answered by `trtllm-truss serve`, not
-  by a deployment. There, tell clients that list models a name, any of which is accepted; switch off
-  a load generator's check of health, or send it to `GET /ping` or `GET /v1/models/model`.
-- `GET /v1/models/NAME` is Truss's check of readiness: 200 with `{}`, not OpenAI's description,
-  which `serve` returns for the name that it lists.
+| route | answer |
+|---|---|
+| `GET /v1/models`, `GET /v1/models/NAME` | `model_name` of config.yaml, and the adapters |
+| `GET /health`, `GET /health/ready` | 200 while the engine answers, else 503 |
+| `GET /health/live` | 200 while the server runs |
+| `GET /metrics` | [metrics](metrics.md) |
+| `POST /tokenize` | as vLLM's: token ids of a `prompt` or of `messages` |
+| `POST /detokenize` | as vLLM's: the text of `tokens` |
+
+- `GET /v1/models/model` is Truss's check of readiness, whatever the model's name is.
 - `POST /v1/embeddings` is refused with 404 and the code `not_served`.
-- `/v1/websocket` is closed with code 1003: Truss allows it only to models without `predict`.
+- `/v1/websocket` is closed: Truss allows it only to models without `predict`.
+- Baseten forwards a path to the container below `…/sync/`.
 """
 
 _TOOLS = """\

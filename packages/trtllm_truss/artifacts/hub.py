@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from huggingface_hub.errors import HfHubHTTPError
 
 
-from trtllm_truss.settings.addresses import is_loopback
+from trtllm_truss.local_requests import is_loopback
 
 _SECRET = "the secret hf_access_token"  # noqa: S105 - its name, not its value
 _WHERE = "set it in Baseten's workspace, or locally as TRUSS_SECRET_hf_access_token"

@@ -22,6 +22,7 @@ Commands = Mapping[str, Mapping[str, str]]
 
 SERVER_COMMANDS: Commands = {
     __package__: {
+        "serve": "run the Truss in a server of its own, as a container does",
         "join": "run the ranks of a further host of an engine that spans several",
         "dynamo": "serve as a worker of NVIDIA Dynamo",
         "check": "verify everything that can be verified without a start",
@@ -82,3 +83,7 @@ def _parser(packages: Commands, words: Sequence[str]) -> argparse.ArgumentParser
                 module.add_arguments(command)
                 command.set_defaults(run=module.run)
     return parser
+
+
+if __name__ == "__main__":  # without the workbench, although it is installed
+    sys.exit(main())

@@ -12,13 +12,14 @@ import weakref
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from concurrent.futures import Future
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
 from starlette.requests import Request
 
+from trtllm_truss.endpoints.application import INVOCATIONS, PREDICT
 from trtllm_truss.endpoints.endpoint import REQUEST_ID_HEADER, Endpoint, Turns
 from trtllm_truss.protocols.base import ApiAdapter, Defaults
 from trtllm_truss.protocols.lmi import LmiAdapter, is_lmi, is_tgi_client
@@ -29,6 +30,7 @@ from trtllm_truss.protocols.openai.adapter import (
     usable_defaults,
 )
 from trtllm_truss.protocols.openai.body import parse_chat, parse_completion
+from trtllm_truss.protocols.openai.tokenize import DetokenizeAdapter, TokenizeAdapter
 from trtllm_truss.protocols.predict import PredictAdapter, parse_predict
 from trtllm_truss.protocols.responses.adapter import ResponsesAdapter
 from trtllm_truss.protocols.tool_use import ModelFormats
@@ -38,34 +40,11 @@ from trtllm_truss.serving.service import Service
 ANTHROPIC_ID_HEADERS = (REQUEST_ID_HEADER, "Request-Id")
 """Anthropic's client reads the second one."""
 
-INVOCATIONS = "/invocations"
-"""SageMaker's route. Truss hands it to the same method as `:predict`."""
 
+def build_routes(service: Service, defaults: Defaults) -> Mapping[str, Endpoint]:
+    """Build the endpoints of a running service, by the paths of their routes.
 
-@dataclass(frozen=True, slots=True)
-class Routes:
-    """The endpoints of one service.
-
-    Attributes:
-        predict: `/v1/models/model:predict` for bodies of predict, LMI or TGI, and `/invocations`
-            for bodies of LMI, TGI or OpenAI.
-        chat_completions: `/v1/chat/completions`.
-        completions: `/v1/completions`.
-        responses: `/v1/responses`.
-        messages: `/v1/messages`.
-        embeddings: `/v1/embeddings`; refuses all bodies.
-    """
-
-    predict: Endpoint
-    chat_completions: Endpoint
-    completions: Endpoint
-    responses: Endpoint
-    messages: Endpoint
-    embeddings: Endpoint
-
-
-def build_routes(service: Service, defaults: Defaults) -> Routes:
-    """Build the endpoints of a running service.
+    `:predict` takes bodies of predict, LMI or TGI, and `/invocations` those of LMI, TGI or OpenAI.
 
     Args:
         service: the running service.
@@ -96,14 +75,21 @@ def build_routes(service: Service, defaults: Defaults) -> Routes:
         return lmi if invokes or body else predict
 
     endpoint = partial(Endpoint, service, Turns())
-    return Routes(
-        predict=endpoint(predict, choose),
-        chat_completions=endpoint(chat),
-        completions=endpoint(completion),
-        responses=endpoint(ResponsesAdapter(recommended, formats)),
-        messages=endpoint(MessagesAdapter(recommended, formats), id_headers=ANTHROPIC_ID_HEADERS),
-        embeddings=endpoint(EmbeddingsAdapter()),
-    )
+    chosen = endpoint(predict, choose)
+    return {
+        PREDICT: chosen,
+        f"{PREDICT}_binary": chosen,
+        INVOCATIONS: chosen,
+        "/v1/chat/completions": endpoint(chat),
+        "/v1/completions": endpoint(completion),
+        "/v1/responses": endpoint(ResponsesAdapter(recommended, formats)),
+        "/v1/messages": endpoint(
+            MessagesAdapter(recommended, formats), id_headers=ANTHROPIC_ID_HEADERS
+        ),
+        "/v1/embeddings": endpoint(EmbeddingsAdapter()),
+        "/tokenize": endpoint(TokenizeAdapter(chat, completion, service.context_tokens)),
+        "/detokenize": endpoint(DetokenizeAdapter(completion)),
+    }
 
 
 _PROTOCOL = "predict"

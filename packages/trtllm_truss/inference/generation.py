@@ -236,7 +236,13 @@ async def _echo(
     record.finished(FinishReason.LENGTH)
     yield [
         TextDelta(prepared.prompt.text, prepared.index, usage=usage),
-        GenerationEnd(FinishReason.LENGTH, usage, prepared.index, seed=prepared.seed),
+        GenerationEnd(
+            FinishReason.LENGTH,
+            usage,
+            prepared.index,
+            seed=prepared.seed,
+            prompt=prepared.prompt.tokens,
+        ),
     ]
 
 

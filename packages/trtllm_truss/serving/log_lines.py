@@ -6,15 +6,24 @@ On a terminal, such as that of a container without JSON logs, foreign characters
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import os
+import sys
 from collections.abc import Iterator
-from contextvars import Context, copy_context
+from contextvars import Context, ContextVar, copy_context
 from copy import copy
-from typing import TextIO
+from typing import Any, TextIO
 
 from trtllm_truss.printable import one_line, printable
 
 _DELAY_S = 0.02
+
+REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
+"""The platform's id of the request that a line is about."""
+
+_STANDARD = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime"})
+_TIME = "%H:%M:%S"
 
 
 class BatchHandler(logging.Handler):
@@ -112,3 +121,33 @@ def escape_log_lines() -> None:
             formatter = handler.formatter or logging.Formatter()
             if type(handler) is logging.StreamHandler and type(formatter) is not PrintableFormatter:
                 handler.setFormatter(PrintableFormatter(formatter))
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats records as lines of JSON with the keys of Truss's server.
+
+    Source: truss/templates/shared/log_config.py, 0.18.35.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "asctime": self.formatTime(record),
+            "levelname": record.levelname,
+            "message": record.getMessage(),
+        }
+        line |= {key: value for key, value in vars(record).items() if key not in _STANDARD}
+        if record.exc_info:
+            line["exc_info"] = self.formatException(record.exc_info)
+        if (request_id := REQUEST_ID.get()) is not None:
+            line["request_id"] = request_id
+        return json.dumps(line, default=str)
+
+
+def set_up_logging() -> None:
+    """Log to standard error, as JSON unless `DISABLE_JSON_LOGGING` is set, which Truss defines."""
+    as_text = bool(os.environ.get("DISABLE_JSON_LOGGING"))
+    formatter = logging.Formatter("%(asctime)s %(levelname)s %(message)s", _TIME)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter if as_text else JsonFormatter())
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    escape_log_lines()

@@ -180,6 +180,15 @@ class Service:
         """
         return self.path.tokenizer.chat_template
 
+    @property
+    def context_tokens(self) -> int:
+        """The engine's limit of prompt and answer together.
+
+        Raises:
+            EngineUnavailable: the engine was not started.
+        """
+        return self.path.engine.max_sequence_tokens
+
     def is_healthy(self) -> bool:
         """Return True if the engine answers and no mounted file of it was found to differ."""
         running = self._running

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import BaseModel, ValidationError
 
@@ -23,6 +23,7 @@ from trtllm_truss.validation import broken_rule, did_you_mean, dotted_path
 ACCESS_TOKEN_SECRET = "hf_access_token"  # noqa: S105 - the secret's name, not its value
 GROUP_KEY_SECRET = "group_key"  # noqa: S105
 HONEYCOMB_SECRET = "HONEYCOMB_API_KEY"  # noqa: S105
+API_KEY_SECRET = "server_api_key"  # noqa: S105
 _PREFIX = "TRUSS_SECRET_"
 _VARIABLE = f"{_PREFIX}{ACCESS_TOKEN_SECRET}"
 _FILE = Path("/secrets") / ACCESS_TOKEN_SECRET  # read by Truss's server too
@@ -32,6 +33,12 @@ _SECTIONS: dict[str, type[BaseModel]] = {
     **{"": Settings, "serving": Serving, "build": Build, "build.rotary_scaling": RotaryScaling},
     **{f"build.quantization.{method}": section for method, section in METHOD_SECTIONS.items()},
 }
+
+
+class Secrets(Protocol):
+    """Truss's secrets, of which only the lookup of one works."""
+
+    def __getitem__(self, name: str, /) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +51,14 @@ class Environment:
         variables: the process environment at start.
         group_key: the key of a group of several hosts, empty if not set; excluded likewise.
         honeycomb_api_key: where Truss's server exports spans, likewise.
+        api_key: the key that callers must send, empty if not set; excluded likewise.
     """
 
     hf_access_token: str | None
     variables: Mapping[str, str]
     group_key: str = ""
     honeycomb_api_key: str = ""
+    api_key: str = ""
 
     def __repr__(self) -> str:
         return f"Environment(hf_access_token={'set' if self.hf_access_token else None})"
@@ -73,7 +82,7 @@ def parse_settings(config: Mapping[str, Any]) -> Settings:
         raise SettingsError(_message(error)) from None
 
 
-def read_environment(secrets: Mapping[str, str] | None = None) -> Environment:
+def read_environment(secrets: Secrets | None = None) -> Environment:
     """Read secrets and environment variables of this process.
 
     Args:
@@ -97,22 +106,72 @@ def read_environment(secrets: Mapping[str, str] | None = None) -> Environment:
             "that tokens cannot have; set it to the token alone."
         )
     variables = dict(os.environ)
-    keys = (_secret(name, secrets) for name in (GROUP_KEY_SECRET, HONEYCOMB_SECRET))
-    return Environment(token, variables, *keys)
+    return Environment(
+        token,
+        variables,
+        group_key=_secret(GROUP_KEY_SECRET, secrets),
+        honeycomb_api_key=_secret(HONEYCOMB_SECRET, secrets),
+        api_key=_secret(API_KEY_SECRET, secrets),
+    )
 
 
-def _secret(name: str, secrets: Mapping[str, str] | None) -> str:
+def require_declared_api_key(config: Mapping[str, Any], environment: Environment) -> None:
+    """Check that a declared key has a value: without one the server would be open.
+
+    Raises:
+        SettingsError: config.yaml declares the secret, and it has no value, or a malformed one.
+    """
+    key = environment.api_key
+    if not key and API_KEY_SECRET in (config.get("secrets") or {}):
+        raise SettingsError(
+            f"config.yaml declares the secret {API_KEY_SECRET}, which has no value; set it, or "
+            "remove the declaration to serve without a key."
+        )
+    if not _TOKEN.fullmatch(key):
+        raise SettingsError(
+            f"the secret {API_KEY_SECRET} contains a space, a line break or another character "
+            "that a header cannot have; set it to the key alone."
+        )
+
+
+class MountedSecrets:
+    """Secrets as Truss's server reads them: a file in `/secrets`, else a variable.
+
+    Source: truss/templates/shared/secrets_resolver.py, 0.18.35.
+
+    Args:
+        config: the parsed config.yaml, which declares their names.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._declared: Mapping[str, str | None] = config.get("secrets") or {}
+
+    def __getitem__(self, name: str) -> str:
+        """Return the value of a declared secret.
+
+        Raises:
+            KeyError: it is not declared, or has no value.
+        """
+        value = os.environ.get(f"{_PREFIX}{name}", self._declared[name])
+        with suppress(FileNotFoundError):
+            value = _FILE.with_name(name).read_text(encoding="utf-8")
+        if not value:
+            raise KeyError(name)
+        return value
+
+
+def _secret(name: str, secrets: Secrets | None) -> str:
     """Return a secret from Truss, the environment or Truss's folder, in this order."""
-    key = None
+    value = None
     if secrets is not None:
         with suppress(Exception):
-            key = secrets[name]
-    if not key:
-        key = os.environ.get(f"{_PREFIX}{name}")
-    if not key:
+            value = secrets[name]
+    if not value:
+        value = os.environ.get(f"{_PREFIX}{name}")
+    if not value:
         with suppress(OSError, UnicodeDecodeError):
-            key = _FILE.with_name(name).read_text(encoding="utf-8")
-    return (key or "").strip()
+            value = _FILE.with_name(name).read_text(encoding="utf-8")
+    return (value or "").strip()
 
 
 def _message(error: ValidationError) -> str:

@@ -162,7 +162,14 @@ class Serving(Strict):
         ge=0,
         le=3600,
         description="Seconds for running requests to finish after SIGTERM, under `serve`. In a "
-        "container Truss allows an hour, and the platform's grace period decides.",
+        "container Truss's server allows an hour, and the platform's grace period decides.",
+    )
+    drain_notice_s: float = Field(
+        0,
+        ge=0,
+        le=3600,
+        description="Seconds after SIGTERM in which our own server still takes requests while its "
+        "health checks fail, so that routers leave it out first; drain_timeout_s follows.",
     )
     max_body_bytes: int = Field(
         8 << 20,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from trtllm_truss.protocols.openai.body import (
     ECHOED,
     ChatFields,
     parse_chat,
+    parse_completion,
 )
 from trtllm_truss.protocols.openai.fields import REFUSED_EXTENSIONS, UNUSED_EXTENSIONS
 from trtllm_truss.request_fields import Sampling
@@ -128,6 +130,22 @@ def test_fields_reach_the_request(sent: dict[str, Any], name: str, value: object
 )
 def test_fields_reach_the_sampling(sent: dict[str, Any], name: str, value: object) -> None:
     assert getattr(call(**sent).requests[0].sampling, name) == value
+
+
+@pytest.mark.parametrize("parse", [parse_chat, parse_completion])
+def test_fields_that_routers_add_change_nothing(parse: Callable[..., Any]) -> None:
+    """As vllm-router 0.1.17 adds them to a chat and a completion; smg 1.13.0 adds `logprobs`."""
+    sent: dict[str, Any] = {"prompt": [1, 2]} if parse is parse_completion else {"messages": HELLO}
+    added: dict[str, Any] = {
+        **dict.fromkeys(("no_stop_trim", "return_hidden_states", "ignore_eos"), False),
+        **dict.fromkeys(("skip_special_tokens",), True),
+    }
+    if parse is parse_chat:
+        added |= {"separate_reasoning": True, "stream_reasoning": True, "include_reasoning": True}
+        added |= {"continue_final_message": False, "logprobs": False}
+    assert parse({**sent, **added}, {}).requests == parse(sent, {}).requests
+    with pytest.raises(InvalidRequest, match="return_hidden_states is True"):
+        parse({**sent, "return_hidden_states": True}, {})
 
 
 @pytest.mark.parametrize(

@@ -343,7 +343,7 @@ async def posted(steps: list[str], guided: Sequence[str] = (), **fields: Any) ->
     big = replace(ENGINE, max_sequence_tokens=4096, max_input_tokens=4095)
     engine = FakeEngine(lambda request: guided if request.guide else steps, tokenizer, engine=big)
     routes = build_routes(engine, {})  # type: ignore[arg-type]
-    route = Route("/chat", routes.chat_completions.__call__, methods=["POST"])
+    route = Route("/chat", routes["/v1/chat/completions"].__call__, methods=["POST"])
     transport = httpx.ASGITransport(Starlette(routes=[route]))
     async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
         response = await client.post("/chat", json={"messages": HELLO, **fields})

@@ -29,6 +29,7 @@ from tests.support.fake_engine import FakeEngine
 from tests.support.paths import ROOT
 from tests.support.smollm2 import smollm2_tokenizer
 
+from trtllm_truss.endpoints.application import Application
 from trtllm_truss.endpoints.routes import build_routes
 from trtllm_truss.guard import guard_application, replace_watcher
 from trtllm_truss.settings.model import Serving
@@ -86,7 +87,7 @@ def truss_application(engine):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     model = module.Model(config, object(), Path())
-    model._routes = build_routes(engine, {})
+    model._endpoints = build_routes(engine, {})
     model._service = SimpleNamespace(is_healthy=lambda: True)
     wrapper = server._model
     wrapper._maybe_model = model
@@ -94,7 +95,7 @@ def truss_application(engine):
     wrapper._status = wrapper.Status.READY
     if "unpatched" not in sys.argv:
         replace_watcher()
-        guard_application(Serving())
+        guard_application(Application(config, Serving()).before)
     return server.create_application()
 
 

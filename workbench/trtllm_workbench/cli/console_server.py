@@ -11,9 +11,9 @@ import uvicorn
 
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.guard import BodyGuard
+from trtllm_truss.local_requests import LocalGuard
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.triton.server.ports import LOOPBACK
-from trtllm_workbench.cli.local_main import Guard
 from trtllm_workbench.cli.truss_server import TrussServer
 from trtllm_workbench.console.app import ConsoleApp, Upstream
 from trtllm_workbench.console.pulse import Pulse
@@ -38,7 +38,7 @@ class ConsoleServer:
         self._port = port
         upstream = Upstream(server.connect_host, server.port)
         app = ConsoleApp(pulse, upstream, model_name, server.root_url)
-        self._app = Guard(partial(BodyGuard(limits).run, app), LOOPBACK, model_name)
+        self._app = LocalGuard(partial(BodyGuard(limits).run, app), LOOPBACK)
 
     @property
     def url(self) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest, TrussError
-from trtllm_truss.settings.addresses import is_loopback
+from trtllm_truss.local_requests import is_loopback
 
 DEFAULT_URL = "http://localhost:8080"
 URL_HELP = (

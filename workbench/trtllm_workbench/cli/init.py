@@ -55,6 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="let the container reach no other host; the platform delivers all files",
     )
+    parser.add_argument(
+        "--server",
+        choices=("truss", "own"),
+        default="truss",
+        help="truss: Truss's server, as Baseten runs it (default); own: a faster one with the "
+        "routes that routers and gateways need, for Docker and Kubernetes",
+    )
     parser.add_argument("--image", metavar="NAME", help="an image of yours (default: NVIDIA's)")
 
 
@@ -76,6 +83,7 @@ def run(options: argparse.Namespace) -> int:
         weights=not options.no_weights,
         egress=not options.no_egress,
         image=options.image,
+        own_server=options.server == "own",
         trust_remote_code=options.trust_remote_code,
     )
     environment = read_environment()

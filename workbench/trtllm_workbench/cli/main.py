@@ -20,5 +20,9 @@ _COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status."""
-    return run_command_line({__package__: _COMMANDS, **SERVER_COMMANDS}, arguments)
+    """Run one command and return its exit status. `serve` is the workbench's."""
+    of_server = {
+        package: {name: text for name, text in commands.items() if name not in _COMMANDS}
+        for package, commands in SERVER_COMMANDS.items()
+    }
+    return run_command_line({__package__: _COMMANDS, **of_server}, arguments)

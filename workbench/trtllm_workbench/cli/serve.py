@@ -28,10 +28,10 @@ from typing import Any
 from trtllm_truss.cli.common import add_truss_options, echo
 from trtllm_truss.configuration import read_config
 from trtllm_truss.errors import SettingsError, StartupError, TrussError
+from trtllm_truss.local_requests import is_private
 from trtllm_truss.settings.loading import parse_settings
 from trtllm_truss.status import STATUS_VARIABLE, ServiceStatus
 from trtllm_truss.triton.server.ports import LOOPBACK
-from trtllm_workbench.cli.local_main import is_private
 from trtllm_workbench.cli.truss_server import TrussServer
 from trtllm_workbench.console.pulse import Pulse
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import yaml
 
+from trtllm_truss import local_requests
 from trtllm_truss.cli.common import signals_deferred
 from trtllm_truss.configuration import read_config
 from trtllm_truss.errors import SettingsError, StartupError
@@ -31,6 +32,7 @@ from trtllm_truss.processes.leftovers import FOLDER_PREFIX, lock_folder, sweep
 from trtllm_truss.status import START_FAILED, STATUS_VARIABLE, State, Status, StatusReader
 from trtllm_truss.triton.server.ports import LOOPBACK
 from trtllm_workbench.cli import local_main
+from trtllm_workbench.scaffold.documents import OWN_COMMAND, SLIM
 
 _BYTECODE = "__pycache__"
 _IGNORED = shutil.ignore_patterns(_BYTECODE, "*.egg-info")
@@ -50,6 +52,7 @@ def lay_out(truss: Path, config: Path | None, root: Path) -> None:
     from truss.contexts.image_builder.serving_image_builder import ServingImageBuilderContext
     from truss.contexts.local_loader.docker_build_emulator import DockerBuildEmulator
 
+    os.environ[SLIM] = "true"  # of `docker_server`: without a proxy and a supervisor of Truss's
     source, context = root / "truss", root / "context"
     placed = _write_source(truss, config, source)
     try:
@@ -167,6 +170,7 @@ class TrussServer:
         self._show = show
         self._on_record = on_record
         self._has_failed = False
+        self._is_own = own_server(truss, config)
         self._status: StatusReader | None = None
         self._first_error: str | None = None
         self._run_id = f"serve_{os.getpid()}_{secrets.token_hex(8)}"
@@ -182,9 +186,13 @@ class TrussServer:
             self._root.mkdir(mode=0o700)
             lock = lock_folder(self._root)
             self._status = StatusReader(self._root / "status")
-            self._start()
-            lay_out(self._truss, self._config, self._root)
-            self._laid_out.touch()
+            if self._is_own:
+                lay_out(self._truss, self._config, self._root)
+                self._start()
+            else:  # it imports libraries until everything is laid out
+                self._start()
+                lay_out(self._truss, self._config, self._root)
+                self._laid_out.touch()
         except BaseException:
             if self._child is not None:
                 self._child.end(0)
@@ -266,10 +274,10 @@ class TrussServer:
         self._child.stop(patience_s)
 
     def _start(self) -> None:
-        """Start the server's process, which imports libraries until everything is laid out."""
+        """Start the server's process."""
         temporary, packages, app = (self._root / name for name in ("tmp", "packages", "app"))
         for folder in (temporary, packages, app):  # removed with the rest
-            folder.mkdir()
+            folder.mkdir(exist_ok=True)
         environment = {
             **os.environ,
             "TMPDIR": str(temporary),
@@ -286,10 +294,7 @@ class TrussServer:
                 environment[name] = str(Path(environment[name]).absolute())
         with signals_deferred():  # an exception in between would lose the child
             self._child = GuardedChild(
-                [
-                    *(sys.executable, local_main.__file__, self.host),
-                    *("main.py", str(self._laid_out)),
-                ],
+                self._command(app),
                 environment,
                 run_id=self._run_id,
                 orphan_grace_s=_ORPHAN_GRACE_S,
@@ -309,6 +314,13 @@ class TrussServer:
                 self._first_error = self._first_error or line
             for each in lines:
                 self._show(each)
+
+    def _command(self, app: Path) -> list[str]:
+        if self._is_own:
+            options = ("--truss", str(app), "--host", self.host, "--port", str(self.port))
+            return [sys.executable, "-m", "trtllm_truss.cli.main", "serve", *options]
+        files = ("main.py", str(self._laid_out), local_requests.__file__)
+        return [sys.executable, local_main.__file__, self.host, *files]
 
     def _is_ready(self) -> bool:
         """Probe a route without side effects: others make a failing Truss kill itself."""
@@ -332,9 +344,27 @@ class TrussServer:
             self._status.close()
 
 
+def own_server(truss: Path, config: Path | None) -> bool:
+    """Return whether config.yaml names our own server.
+
+    Raises:
+        SettingsError: it names another one.
+    """
+    section = read_config(truss, config).get("docker_server")
+    if section is None:
+        return False
+    command = str((section or {}).get("start_command"))
+    if OWN_COMMAND not in command:
+        raise SettingsError(
+            f"docker_server.start_command is {command!r}; `serve` runs Truss's server, or the one "
+            f"of `{OWN_COMMAND}`."
+        )
+    return True
+
+
 def _require_free(host: str, port: int) -> None:
     try:
-        found = local_main.addresses(host, port)
+        found = local_requests.addresses(host, port)
     except (OSError, UnicodeError):
         found = []
     if not found:

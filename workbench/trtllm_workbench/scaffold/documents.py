@@ -32,6 +32,19 @@ _AUTOSCALING = (
 )
 _ALLOW_LISTS = ("ip_allow_list", "fqdn_allow_list")
 
+SLIM = "BT_USE_DOCKER_SERVER_SLIM"
+"""Truss's variable for an image of `docker_server` without a proxy of its own."""
+
+OWN_COMMAND = "python3 -m trtllm_truss serve"
+OWN_SERVER: Mapping[str, Any] = {
+    "start_command": f"env PYTHONPATH=/packages {OWN_COMMAND} --truss /app --host 0.0.0.0",
+    "server_port": 8081,  # Baseten's proxy has 8080
+    "predict_endpoint": "/v1/models/model:predict",
+    "readiness_endpoint": "/v1/models/model",
+    "liveness_endpoint": "/",
+}
+"""`docker_server` of config.yaml: this project's server."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
@@ -50,6 +63,7 @@ class Plan:
         node_count: `resources.node_count`; None is one host.
         egress: whether the container may reach other hosts.
         truss_version: the release of Truss's server to pin; None leaves it to `truss push`.
+        own_server: serve by this project's server in place of Truss's.
         engine_bytes: of a CPU engine; 0 if unknown.
         wheels: installed without dependencies.
         requirements: lines added to requirements.txt.
@@ -72,6 +86,7 @@ class Plan:
     node_count: int | None = None
     egress: bool = True
     truss_version: str | None = None
+    own_server: bool = False
     engine_bytes: int = 0
     wheels: Sequence[str] = ()
     requirements: Sequence[str] = ()
@@ -169,6 +184,12 @@ def config_text(plan: Plan) -> str:
             {"weights": [*plan.weights]},
         )
         if plan.weights
+        else ("", {}),
+        (
+            "This project's server in place of Truss's, on the same routes and more.",
+            {"docker_server": {**OWN_SERVER}},
+        )
+        if plan.own_server
         else ("", {}),
         (plan.runtime_reason, {"runtime": plan.runtime_keys}),
         (

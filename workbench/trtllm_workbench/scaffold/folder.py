@@ -159,10 +159,17 @@ def _wheel_of(package: str) -> str:
 S3_REQUIREMENT = "boto3>=1.36"
 
 
-def extra_requirements(repositories: Sequence[str], of_engine: Sequence[str]) -> list[str]:
+SERVER_REQUIREMENTS = ("uvicorn>=0.24.0,<1", "uvloop>=0.19.0", "httptools>=0.6,<1")
+"""Of our own server. The first two ranges are those of Truss's, whose packages its image lacks."""
+
+
+def extra_requirements(
+    repositories: Sequence[str], of_engine: Sequence[str], *, own_server: bool = False
+) -> list[str]:
     """Return the lines to add to requirements.txt."""
     uses_s3 = any(repository.startswith(S3) for repository in repositories)
-    return [*of_engine, *([S3_REQUIREMENT] if uses_s3 else [])]
+    of_server = SERVER_REQUIREMENTS if own_server else ()
+    return [*of_engine, *([S3_REQUIREMENT] if uses_s3 else []), *of_server]
 
 
 def consent_text(metadata: Mapping[str, Any], given: str) -> str:

@@ -42,7 +42,7 @@ from trtllm_truss.settings.loading import Environment, parse_settings
 from trtllm_truss.settings.model import PLATFORM_KEYS, Settings
 from trtllm_truss.text.tokenizer_selection import select_tokenizer
 from trtllm_workbench.importers.reading import source_label
-from trtllm_workbench.scaffold.documents import Plan
+from trtllm_workbench.scaffold.documents import SLIM, Plan
 from trtllm_workbench.scaffold.folder import (
     consent_text,
     extra_requirements,
@@ -80,6 +80,7 @@ class Wish:
         egress: let the container reach other hosts.
         image: `base_image.image`; None chooses one.
         trust_remote_code: consent to run code of the repositories.
+        own_server: serve by this project's server in place of Truss's.
     """
 
     engine: str
@@ -91,6 +92,7 @@ class Wish:
     trust_remote_code: bool = False
     weights: bool = True
     egress: bool = True
+    own_server: bool = False
 
     @property
     def spec(self) -> str | None:
@@ -273,9 +275,10 @@ def _plan(
         instance_type=wish.instance_type,
         node_count=wish.node_count,
         egress=wish.egress,
-        truss_version=known_truss(),
+        truss_version=None if wish.own_server else known_truss(),
+        own_server=wish.own_server,
         wheels=needed,
-        requirements=extra_requirements(repositories, requirements),
+        requirements=extra_requirements(repositories, requirements, own_server=wish.own_server),
         metadata=_in_order(metadata),
         notes=[
             *notes,
@@ -317,6 +320,11 @@ def _check_egress(settings: Settings, left: Sequence[str]) -> None:
 
 def _about_platform(wish: Wish, weights: Sequence[Mapping[str, Any]]) -> list[str]:
     notes = []
+    if wish.own_server:
+        notes.append(
+            f"docker_server names the server; build its image with {SLIM}=true, else Truss puts "
+            "nginx and a supervisor, which kills after 10 s, in front of it."
+        )
     if any(entry["source"].startswith(S3) for entry in weights):
         notes.append(
             f"weights reads S3 with the secret {S3_SECRET} of the workspace; "

@@ -58,16 +58,21 @@ REFUSED_EXTENSIONS = {
     "logits_processors": Unsupported("the engine runs no code of callers", ([],)),
     "lora_request": Unsupported("lora_task_id chooses the adapter"),
     "mm_processor_kwargs": Unsupported("prompts are text", ({},)),
+    "no_stop_trim": Unsupported("include_stop_str_in_output keeps stop words", (False,)),
     "priority": Unsupported("requests have no priorities", (0,)),
     "prompt_logprobs": Unsupported("the engine has no log probabilities of the prompt"),
     "return_context_logits": Unsupported("answers have no logits", (False,)),
     "return_generation_logits": Unsupported("answers have no logits", (False,)),
+    "return_hidden_states": Unsupported("answers have no hidden states", (False,)),
     "return_token_ids": Unsupported("answers are text", (False,)),
     "return_tokens_as_token_ids": Unsupported("tokens are returned as text", (False,)),
+    "separate_reasoning": Unsupported("serving.reasoning_parser decides", (True,)),
+    "stream_reasoning": Unsupported("a stream has the reasoning as it comes", (True,)),
     "top_p_min": Unsupported("the engine's decay of top_p is not available", (0,)),
     "use_beam_search": Unsupported("beam_width chooses it", (False,)),
 }
-"""Unsupported fields of vLLM and of TensorRT-LLM's server."""
+"""Unsupported fields of vLLM, of SGLang, which routers add to every body, and of TensorRT-LLM's
+server."""
 
 UNUSED_EXTENSIONS = {
     "client_metadata": "it describes the client, such as Codex, to its own server",

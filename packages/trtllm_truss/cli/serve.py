@@ -1,0 +1,236 @@
+"""`serve` in a container: our own HTTP server, in the foreground, until a signal."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import math
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from prometheus_client import (
+    REGISTRY,
+    disable_created_metrics,
+    gc_collector,
+    platform_collector,
+    process_collector,
+)
+from starlette.types import ASGIApp
+
+from trtllm_truss.cli.common import add_truss_options
+from trtllm_truss.configuration import read_config
+from trtllm_truss.endpoints.application import Application, import_routes, start_service
+from trtllm_truss.errors import SettingsError
+from trtllm_truss.local_requests import LocalGuard, addresses
+from trtllm_truss.serving.log_lines import batch_log_lines, set_up_logging
+from trtllm_truss.serving.service import Service
+from trtllm_truss.settings.loading import MountedSecrets, parse_settings, read_environment
+from trtllm_truss.settings.model import Serving
+from trtllm_truss.status import ServiceStatus
+from trtllm_truss.triton.server.ports import LOOPBACK
+
+logger = logging.getLogger("trtllm_truss")
+
+_DEFAULT_PORT = 8080
+_KEEP_ALIVE_S = 75
+"""Longer than proxies keep an unused connection: nginx 60 s, Go's and Node's clients less."""
+
+_BACKLOG = 4096
+_TICKS_PER_LOOK = 10
+"""Ticks of a tenth of a second."""
+
+_INVALID = (
+    "the request is not valid HTTP/1.1, its head has more than 65536 bytes, or it has both "
+    "Content-Length and Transfer-Encoding; send one of them."
+)
+_MAX_HEAD_BYTES = 64 << 10
+"""As h11, the parser of Truss's server, has it."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_truss_options(parser)
+    parser.description = (
+        "Run the Truss in the server of its own, which `docker_server` of config.yaml names, "
+        "until SIGTERM. Running requests then have serving.drain_timeout_s to end."
+    )
+    parser.add_argument(
+        "--host", default=LOOPBACK, help="the address to listen on (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--port",
+        type=int,
+        help=f"HTTP port (default: docker_server.server_port, else {_DEFAULT_PORT})",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until SIGTERM or SIGINT, then drain running requests; a second signal aborts them.
+
+    Raises:
+        SettingsError: the settings, the address or the port are wrong.
+        StartupError: the Truss did not start.
+    """
+    set_up_logging()
+    config = read_config(options.truss, options.config)
+    port = options.port or (config.get("docker_server") or {}).get("server_port", _DEFAULT_PORT)
+    status = ServiceStatus.published(os.environ)
+    data_dir = (options.truss / config.get("data_dir", "data")).resolve()
+    limits = parse_settings(config).serving
+    environment = read_environment(MountedSecrets(config))
+    application = Application(config, limits, environment.api_key).alone()
+    _choose_metrics()
+
+    def start() -> Service:
+        service, defaults = start_service(config, lambda: environment, data_dir, status)
+        application.begin(service, import_routes().build_routes(service, defaults))
+        batch_log_lines()
+        return service
+
+    with contextlib.ExitStack() as stack:
+        sockets = _listen(options.host, port, stack)
+        server = _Server(LocalGuard(application, options.host), application.drain, limits)
+        return server.serve_until_signal(sockets, start)
+
+
+class _Server(uvicorn.Server):
+    """Serves while another thread starts the service, and drains after a signal.
+
+    Args:
+        app: the guarded application.
+        drain: reports that the server is not ready any more.
+        limits: times to drain, and for the head of a request.
+    """
+
+    def __init__(self, app: ASGIApp, drain: Callable[[], None], limits: Serving) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                access_log=False,  # each request of the engine is a line already
+                backlog=_BACKLOG,
+                http=_protocol(),
+                lifespan="off",
+                log_config=None,
+                server_header=False,
+                timeout_graceful_shutdown=math.ceil(limits.drain_timeout_s),
+                timeout_keep_alive=_KEEP_ALIVE_S,
+                ws="none",
+            )
+        )
+        self._drain = drain
+        self._limits = limits
+        self._drains_until_s: float | None = None
+        self._heads: dict[Any, float] = {}
+
+    def serve_until_signal(self, sockets: list[socket.socket], start: Callable[[], Service]) -> int:
+        """Return the exit status."""
+        started: Future[Service] = Future()
+
+        def begin() -> None:
+            try:
+                started.set_result(start())
+            except BaseException as error:  # noqa: BLE001 - the main thread looks at it
+                started.set_exception(error)
+                self.should_exit = True
+
+        threading.Thread(target=begin, name="start", daemon=True).start()
+        self.run(sockets)
+        if not started.done():  # a start cannot be stopped; the process guard ends what it started
+            os._exit(0)
+        if started.exception() is not None:  # it is in the log
+            return 1
+        started.result().stop()
+        return 0
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Drain at the first signal, and abort at the second."""
+        logger.info("%s: draining running requests …", signal.Signals(sig).name)
+        self.force_exit = self._drains_until_s is not None
+        self.should_exit |= self.force_exit
+        self._drains_until_s = time.monotonic() + self._limits.drain_notice_s
+        self._drain()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Return whether to stop listening; close connections whose head takes too long."""
+        if counter % _TICKS_PER_LOOK == 0:
+            self._close_slow_heads()
+        until_s = self._drains_until_s
+        return await super().on_tick(counter) or (
+            until_s is not None and time.monotonic() >= until_s
+        )
+
+    def _close_slow_heads(self) -> None:
+        now_s, heads = time.monotonic(), {}
+        connections: Any = self.server_state.connections
+        for connection in connections:
+            is_idle = connection.cycle is None or connection.cycle.response_complete
+            if is_idle and connection.timeout_keep_alive_task is None:
+                heads[connection] = self._heads.get(connection, now_s)
+        self._heads = heads
+        for connection, since_s in heads.items():
+            if now_s - since_s > self._limits.body_timeout_s:
+                connection.transport.close()
+
+
+def _protocol() -> Any:
+    """Return the parser of HTTP/1.1: httptools takes a fifth of h11's time."""
+    try:
+        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+    except ImportError:
+        return "h11"
+
+    class Connection(HttpToolsProtocol):
+        """Bounds the head of a request, as h11 does, and names what is wrong with one."""
+
+        in_head = False
+        head_bytes = 0
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self.in_head:
+                self.head_bytes += len(data)
+                if self.head_bytes > _MAX_HEAD_BYTES and not self.transport.is_closing():
+                    self.send_400_response("")
+
+        def on_message_begin(self) -> None:
+            self.in_head = True
+            super().on_message_begin()
+
+        def on_headers_complete(self) -> None:
+            self.in_head, self.head_bytes = False, 0
+            super().on_headers_complete()
+
+        def send_400_response(self, msg: str) -> None:
+            super().send_400_response(_INVALID)
+
+    return Connection
+
+
+def _listen(host: str, port: int, stack: contextlib.ExitStack) -> list[socket.socket]:
+    try:
+        return [
+            stack.enter_context(socket.create_server(address, family=family, backlog=_BACKLOG))
+            for family, address in addresses(host, port)
+        ]
+    except (OSError, UnicodeError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise SettingsError(f"cannot listen on {host!r}, port {port}: {reason}.") from None
+
+
+def _choose_metrics() -> None:
+    """Export the families of Truss's server: ours and Triton's."""
+    for collector in (
+        process_collector.PROCESS_COLLECTOR,
+        platform_collector.PLATFORM_COLLECTOR,
+        gc_collector.GC_COLLECTOR,
+    ):
+        REGISTRY.unregister(collector)
+    disable_created_metrics()  # type: ignore[no-untyped-call]

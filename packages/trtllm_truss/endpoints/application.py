@@ -1,0 +1,274 @@
+"""The HTTP application: routes by path, within the limits of bodies, behind an optional key.
+
+It is the whole of our own server. In front of Truss's server it answers the routes that Truss
+lacks, and hands over the others.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import make_asgi_app
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from trtllm_truss.configuration import load_configuration
+from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.errors import StartupError
+from trtllm_truss.guard import BodyGuard, closing
+from trtllm_truss.local_requests import error_body
+from trtllm_truss.serving.service import Service
+from trtllm_truss.settings.loading import Environment, require_declared_api_key
+from trtllm_truss.settings.model import Serving
+from trtllm_truss.status import START_FAILED, ServiceStatus
+
+if TYPE_CHECKING:
+    from trtllm_truss.endpoints.endpoint import Endpoint
+
+import_routes = partial(import_module, "trtllm_truss.endpoints.routes")
+"""The protocols take a third of a second to import, so this is done while the engine loads."""
+
+PREDICT = "/v1/models/model:predict"
+INVOCATIONS = "/invocations"
+"""SageMaker's route."""
+
+TRUSS_PATHS = frozenset(
+    {
+        *(PREDICT, f"{PREDICT}_binary", INVOCATIONS),
+        *(f"/v1/{name}" for name in ("chat/completions", "completions", "embeddings")),
+        *(f"/v1/{name}" for name in ("messages", "responses")),
+    }
+)
+"""The routes of Truss's server, 0.18.35, that take bodies."""
+
+_LIVE, _READY, _LOADED = "/", "/v1/models/model", "/v1/models/model/loaded"
+_MODELS, _METRICS = "/v1/models", "/metrics"
+_READ = ("GET", "HEAD")
+_RETRY_AFTER = {"Retry-After": "5"}
+
+logger = logging.getLogger("trtllm_truss")
+
+
+class Application:
+    """ASGI application of one service, which starts, answers and drains.
+
+    Args:
+        config: the parsed config.yaml, which names the models.
+        limits: the limits of bodies.
+        api_key: what callers must send; empty for nothing.
+    """
+
+    def __init__(self, config: Mapping[str, Any], limits: Serving, api_key: str = "") -> None:
+        self._truss: ASGIApp | None = None
+        self._key = api_key.encode()
+        self._bodies = BodyGuard(limits)
+        self._service: Service | None = None
+        self._endpoints: Mapping[str, Endpoint] = {}
+        self._is_draining = False
+        self._created_s = int(time.time())
+        adapters = (config.get("model_metadata") or {}).get("lora_adapters") or ()
+        self._models = [str(config.get("model_name") or "model"), *adapters]
+        self._probes: dict[str, Callable[[], Response]] = {
+            "/health": self._ready,
+            "/health/ready": self._ready,
+            "/health/live": lambda: JSONResponse(True),
+        }
+        self._lists: dict[str, Callable[[], Response]] = {
+            _MODELS: self._list,
+            **{f"{_MODELS}/{name}": partial(self._model, name) for name in self._models},
+        }
+        self._lists.pop(_READY, None)  # Truss's route, whatever the model's name is
+
+    def alone(self) -> Application:
+        """Answer the probes of Truss's server too; return this application."""
+        self._probes |= {
+            _LIVE: lambda: JSONResponse(True),
+            _READY: self._ready,
+            _LOADED: self._loaded,
+            "/ping": self._loaded,
+            # Asked by `serve`, since it has no side effect in Truss's server.
+            f"{_READY}/schema": lambda: (
+                self._unavailable(f"{_READY}/schema")
+                if self._service is None
+                else _refused(f"{_READY}/schema", 404, "not_found", "the model has no schema.")
+            ),
+        }
+        return self
+
+    def before(self, truss: ASGIApp) -> Application:
+        """Hand the routes of Truss's server over to it; return this application."""
+        self._truss = truss
+        return self
+
+    def begin(self, service: Service, endpoints: Mapping[str, Endpoint]) -> None:
+        """Answer requests from now on."""
+        self._endpoints = endpoints
+        self._service = service
+
+    def drain(self) -> None:
+        """Report that the server is not ready, and close each connection after its answer."""
+        self._is_draining = True
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if self._truss is not None:
+                await self._truss(scope, receive, send)
+            return
+        path, reads = scope["path"], scope["method"] in _READ
+        if self._is_draining:
+            send = closing(send)
+        if reads and (probe := self._probes.get(path)) is not None:
+            await probe()(scope, receive, send)
+        elif path.rstrip("/") == _METRICS:
+            await _metrics(scope, receive, send)
+        elif not self._is_allowed(scope):
+            message = "the key is missing or unknown; send it as Authorization: Bearer KEY."
+            refused = _refused(path, 401, "unauthorized", message, {"WWW-Authenticate": "Bearer"})
+            await refused(scope, receive, send)
+        elif reads and (described := self._lists.get(path)) is not None:
+            await described()(scope, receive, send)
+        else:
+            await self._bodies.run(self._choose(path), scope, receive, send)
+
+    def _choose(self, path: str) -> ASGIApp:
+        if self._truss is None or (path not in TRUSS_PATHS and path in self._endpoints):
+            return self._answer
+        return self._truss
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request whose body is complete."""
+        path, method = scope["path"], scope["method"]
+        endpoint = self._endpoints.get(path)
+        response: Response
+        if method == "POST" and endpoint is not None:
+            response = await endpoint(Request(scope, receive))
+        elif method == "POST" and self._service is None:
+            response = self._unavailable(path)
+        elif endpoint is not None or path in self._probes or path in self._lists:
+            allowed = "GET, HEAD" if endpoint is None else "POST"
+            message = f"{path} takes {allowed}, not {method}."
+            response = _refused(path, 405, "method_not_allowed", message, {"Allow": allowed})
+        else:
+            response = _refused(path, 404, "not_found", "the server has no such route.")
+        await response(scope, receive, send)
+
+    def _is_allowed(self, scope: Scope) -> bool:
+        return not self._key or _has_key(scope["headers"], self._key)
+
+    def _ready(self) -> Response:
+        service = self._service
+        if service is None or self._is_draining or not service.is_healthy():
+            return self._unavailable(_READY)
+        return JSONResponse({})
+
+    def _loaded(self) -> Response:
+        return self._unavailable(_LOADED) if self._service is None else JSONResponse({})
+
+    def _unavailable(self, path: str) -> Response:
+        state = "does not answer; it is restarted"
+        if self._service is None:
+            state = "is starting"
+        elif self._is_draining:
+            state = "ends its last requests"
+        message = f"the engine {state}."
+        return _refused(path, 503, "engine_unavailable", message, _RETRY_AFTER)
+
+    def _list(self) -> Response:
+        models = [self._described(name) for name in self._models]
+        return JSONResponse({"object": "list", "data": models})
+
+    def _model(self, name: str) -> Response:
+        return JSONResponse(self._described(name))
+
+    def _described(self, name: str) -> dict[str, Any]:
+        length = {"max_model_len": self._service.context_tokens} if self._service else {}
+        return {
+            "id": name,
+            "object": "model",
+            "created": self._created_s,
+            "owned_by": "trtllm-truss",
+            **length,
+        }
+
+
+def start_service(
+    config: Mapping[str, Any],
+    environment: Callable[[], Environment],
+    data_dir: Path,
+    status: ServiceStatus,
+    before_start: Callable[[Serving, Environment], object] = lambda limits, environment: None,
+) -> tuple[Service, Mapping[str, Any]]:
+    """Start the service of a config.yaml; return it and its values of missing request fields.
+
+    A failure is reported in the log and in the status.
+
+    Args:
+        config: the parsed file.
+        environment: reads secrets and variables.
+        data_dir: the Truss's data folder.
+        status: receives the service's state.
+        before_start: called with valid settings.
+
+    Raises:
+        StartupError: the service cannot start.
+    """
+    try:
+        settings, defaults = load_configuration(config)
+        known = environment()
+        require_declared_api_key(config, known)
+        before_start(settings.serving, known)
+        image = HostInfo.from_config(config).image
+        service = Service(
+            settings,
+            known,
+            data_dir,
+            image,
+            status,
+            is_traced=bool((config.get("runtime") or {}).get("enable_tracing_data")),
+        )
+        service.start(import_routes)
+    except StartupError as error:
+        _report_failure(status, error.message)
+        raise
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # Truss waits for ever after what is not an Exception
+        logger.exception("unhandled exception")
+        sentence = f"unhandled {type(error).__name__}: {error}; the log above has the traceback."
+        _report_failure(status, sentence)
+        raise StartupError(sentence) from error
+    return service, defaults
+
+
+def _report_failure(status: ServiceStatus, sentence: str) -> None:
+    status.failed(sentence)
+    logger.error("cannot start: %s", sentence, extra={START_FAILED: True})
+
+
+def _refused(
+    path: str, status: int, code: str, message: str, headers: Mapping[str, str] | None = None
+) -> Response:
+    return JSONResponse(error_body(path, status, code, message), status, headers)
+
+
+def _has_key(headers: Sequence[tuple[bytes, bytes]], key: bytes) -> bool:
+    """Compare the keys of a request in a time that does not depend on them."""
+    for name, value in headers:
+        if name == b"authorization":
+            _, _, value = value.partition(b" ")  # Bearer, or Baseten's Api-Key
+        elif name != b"x-api-key":
+            continue
+        if hmac.compare_digest(value.strip(), key):
+            return True
+    return False
+
+
+_metrics: ASGIApp = make_asgi_app()

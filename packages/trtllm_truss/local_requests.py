@@ -1,0 +1,131 @@
+"""Answer only this machine's programs and pages, while a server listens on loopback.
+
+Imports the standard library alone: `serve` loads this file beside a Truss that bundles another
+version of this package.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import socket
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+_RELOAD_PATH = "/hot-reload"
+_OPENAI_PATHS = tuple(f"/v1/{name}" for name in ("chat/completions", "completions", "responses"))
+_MESSAGES = "/v1/messages"
+_MESSAGES_KINDS = {
+    401: "authentication_error",
+    404: "not_found_error",
+    503: "overloaded_error",
+}
+_SERVERS_FAULT = 500
+
+Refusal = tuple[int, str, str]
+"""Status, code and message."""
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a name or address is loopback, without resolving it."""
+    name = host.lower().rstrip(".")
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, Any]]:
+    """Resolve a host to the addresses to listen on.
+
+    Raises:
+        OSError: the name does not resolve.
+    """
+    kind, flags = socket.SOCK_STREAM, socket.AI_PASSIVE
+    found = socket.getaddrinfo(host, port, type=kind, flags=flags)
+    return [(family, address) for family, _, _, _, address in found]
+
+
+def is_private(host: str) -> bool:
+    """Return whether a host resolves to loopback addresses only."""
+    return all(is_loopback(address[0]) for _, address in addresses(host, 0))
+
+
+class LocalGuard:
+    """ASGI middleware that rejects requests a local server should not answer.
+
+    Rejects hot reloads of the model's code. On loopback, also rejects requests with the `Host` of
+    another machine, which a browser sends after DNS rebinding, or with the `Origin` of another
+    machine's page.
+
+    Args:
+        app: the application.
+        host: the listening address or name.
+    """
+
+    def __init__(self, app: ASGIApp, host: str) -> None:
+        self._app = app
+        self._host = host.lower()
+        self._is_private = is_private(host)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = self._refusal(scope) if scope["type"] in ("http", "websocket") else None
+        if refusal is None:
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close"})
+        else:
+            await _send_json(send, refusal[0], error_body(scope["path"], *refusal))
+
+    def _refusal(self, scope: Scope) -> Refusal | None:
+        if scope["path"].rstrip("/") == _RELOAD_PATH:
+            return 404, "not_found", f"{_RELOAD_PATH} is disabled here; restart the server."
+        if not self._is_private:
+            return None
+        for name, value in scope["headers"]:
+            text = value.decode("latin-1")
+            if name == b"host" and not self._is_local(f"//{text}"):
+                return (
+                    *(421, "misdirected_request"),
+                    f"the Host header is {text!r}; this server accepts only localhost. "
+                    "`trtllm-truss serve --host` opens it to other hosts.",
+                )
+            if name == b"origin" and not self._is_local(text):
+                return (
+                    *(403, "forbidden"),
+                    f"the Origin header is {text!r}; this server accepts only pages of this "
+                    "machine.",
+                )
+        return None
+
+    def _is_local(self, url: str) -> bool:
+        try:
+            host = urlsplit(url).hostname or ""
+        except ValueError:
+            return False
+        return is_loopback(host) or host == self._host
+
+
+def error_body(path: str, status: int, code: str, message: str) -> dict[str, Any]:
+    """Build the body of a refusal, which no endpoint has seen, in the format of the route."""
+    if path == "/invocations":
+        return {"code": status, "error": message}
+    if path.startswith(_MESSAGES):
+        kind = _MESSAGES_KINDS.get(status, "invalid_request_error")
+        return {"type": "error", "error": {"type": kind, "message": message}}
+    error = {"code": code, "message": message, "param": None}
+    if path.startswith(_OPENAI_PATHS):
+        error["type"] = "invalid_request_error" if status < _SERVERS_FAULT else "server_error"
+    return {"error": error}
+
+
+async def _send_json(send: Send, status: int, value: dict[str, Any]) -> None:
+    body = json.dumps(value).encode()
+    head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": head})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,190 @@
+"""The routes of our own HTTP server, alone and in front of Truss's, without a network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from tests.support.fake_engine import FakeEngine
+from tests.support.smollm2 import smollm2_tokenizer
+
+from trtllm_truss.endpoints.application import PREDICT, TRUSS_PATHS, Application
+from trtllm_truss.endpoints.routes import build_routes
+from trtllm_truss.settings.model import Serving
+
+CONFIG = {"model_name": "mine", "model_metadata": {"lora_adapters": {"french": "org/french"}}}
+KEY = "sk-0123456789"
+BODIES = {"prompt": "Hi", "max_tokens": 2}
+PROBES = ("/health", "/health/ready", "/v1/models/model")
+
+
+class Engine(FakeEngine):
+    healthy = True
+
+    def is_healthy(self) -> bool:
+        return self.healthy
+
+
+def engine() -> Engine:
+    return Engine(lambda _: ["Yes", "."], smollm2_tokenizer())
+
+
+def begun(application: Application, served: Engine) -> Application:
+    application.begin(served, build_routes(served, {}))  # type: ignore[arg-type]
+    return application
+
+
+def asking(application: Any) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(application)
+    return httpx.AsyncClient(transport=transport, base_url="http://server")
+
+
+def alone(key: str = "") -> Application:
+    return Application(CONFIG, Serving(), key).alone()
+
+
+async def test_the_states_of_a_server() -> None:
+    served, application = engine(), alone()
+    async with asking(application) as client:
+
+        async def statuses() -> list[int]:
+            paths = ("/", "/health/live", *PROBES, "/v1/models/model/loaded", "/ping")
+            return [(await client.get(path)).status_code for path in paths]
+
+        assert await statuses() == [200, 200, 503, 503, 503, 503, 503]
+        early = await client.post("/v1/chat/completions", json={})
+        assert (early.status_code, early.headers["Retry-After"]) == (503, "5")
+        assert early.json()["error"]["type"] == "server_error"
+        begun(application, served)
+        assert await statuses() == [200, 200, 200, 200, 200, 200, 200]
+        served.healthy = False
+        assert await statuses() == [200, 200, 503, 503, 503, 200, 200]
+        served.healthy = True
+        application.drain()
+        assert await statuses() == [200, 200, 503, 503, 503, 200, 200]
+        last = await client.post(PREDICT, json=BODIES)
+        assert (last.status_code, last.headers["Connection"]) == (200, "close")
+
+
+async def test_models_adapters_and_metrics_are_listed() -> None:
+    async with asking(begun(alone(), engine())) as client:
+        models = (await client.get("/v1/models")).json()["data"]
+        assert [model["id"] for model in models] == ["mine", "french"]
+        assert (await client.get("/v1/models/french")).json() == models[1]
+        for path in ("/metrics", "/metrics/"):
+            page = await client.get(path)
+            assert page.status_code == 200
+            assert page.headers["Content-Type"].startswith("text/plain")
+
+
+async def test_tokens_of_a_text_and_of_a_conversation() -> None:
+    served, tokenizer = engine(), smollm2_tokenizer()
+    async with asking(begun(alone(), served)) as client:
+        (model, _) = (await client.get("/v1/models")).json()["data"]
+        text = "Hi, Zoë 🦜"
+        answer = (await client.post("/tokenize", json={"prompt": text})).json()
+        assert answer["tokens"] == tokenizer.encode(text)
+        assert answer["count"] == len(answer["tokens"])
+        assert answer["max_model_len"] == model["max_model_len"] == served.context_tokens
+        assert answer["token_strs"] is None
+        chat = {"messages": [{"role": "user", "content": "Hi"}], "return_token_strs": True}
+        answer = (await client.post("/tokenize", json=chat)).json()
+        assert "".join(answer["token_strs"]) == tokenizer.decode(
+            answer["tokens"], skip_special_tokens=False
+        )
+        back = await client.post("/detokenize", json={"model": "m", "tokens": answer["tokens"]})
+        assert back.json() == {"prompt": "".join(answer["token_strs"])}
+    assert served.requests == []
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "words"),
+    [
+        ("/tokenize", {"prompt": ["a", "b"]}, "prompt holds 2 prompts"),
+        ("/tokenize", {"prompt": "a", "return_token_strs": 1}, "return_token_strs is 1"),
+        ("/tokenize", {"text": "a"}, "prompt is missing"),
+        ("/detokenize", {"tokens": []}, "tokens is empty"),
+        ("/detokenize", {"tokens": [10**6]}, "tokens holds the id 1000000"),
+        ("/detokenize", {"tokens": [1, "a"]}, "tokens holds other values"),
+        ("/detokenize", {"tokens": [-1]}, "-1"),
+        ("/detokenize", {"ids": [1]}, "ids"),
+        ("/detokenize", {}, "send tokens"),
+    ],
+)
+async def test_a_wrong_text_or_id_is_named(path: str, body: Any, words: str) -> None:
+    async with asking(begun(alone(), engine())) as client:
+        answer = await client.post(path, json=body)
+    assert answer.status_code == 400
+    assert words in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "allowed"),
+    [
+        ("GET", "/v1/chat/completions", 405, "POST"),
+        ("POST", "/health", 405, "GET, HEAD"),
+        ("DELETE", "/v1/models", 405, "GET, HEAD"),
+        ("GET", "/v1/models/other", 404, None),
+        ("POST", "/hot-reload", 404, None),
+        ("GET", "/v1/models/model/schema", 404, None),
+    ],
+)
+async def test_other_methods_and_routes_are_named(
+    method: str, path: str, status: int, allowed: str | None
+) -> None:
+    async with asking(begun(alone(), engine())) as client:
+        answer = await client.request(method, path)
+    assert (answer.status_code, answer.headers.get("Allow")) == (status, allowed)
+    assert answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", sorted(TRUSS_PATHS))
+async def test_a_request_without_the_key_reaches_no_endpoint(path: str) -> None:
+    served = engine()
+    async with asking(begun(alone(KEY), served)) as client:
+        for headers in ({}, {"Authorization": f"Bearer {KEY}0"}, {"X-Api-Key": KEY[:-1]}):
+            answer = await client.post(path, json=BODIES, headers=headers)
+            assert answer.status_code == 401
+            assert answer.headers["WWW-Authenticate"] == "Bearer"
+            assert KEY not in answer.text
+        if path == "/v1/messages":
+            assert answer.json()["error"]["type"] == "authentication_error"
+    assert served.requests == []
+
+
+async def test_the_key_opens_the_routes_and_probes_need_none() -> None:
+    async with asking(begun(alone(KEY), engine())) as client:
+        for headers in (
+            {"Authorization": f"Bearer {KEY}"},
+            {"Authorization": f"Api-Key {KEY}"},
+            {"X-Api-Key": KEY},
+        ):
+            assert (await client.post(PREDICT, json=BODIES, headers=headers)).status_code == 200
+            assert (await client.get("/v1/models", headers=headers)).status_code == 200
+        assert (await client.get("/v1/models")).status_code == 401
+        for path in ("/", *PROBES, "/metrics"):
+            assert (await client.get(path)).status_code == 200, path
+
+
+async def test_truss_answers_its_own_routes() -> None:
+    async def answer(request: Any) -> PlainTextResponse:
+        return PlainTextResponse("of Truss")
+
+    truss = Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST"])])
+    application = Application(CONFIG, Serving(), KEY).before(truss)
+    async with asking(begun(application, engine())) as client:
+        client.headers["X-Api-Key"] = KEY
+        for path in ("/", "/v1/models/model", "/v1/models/model/loaded", "/hot-reload"):
+            assert (await client.get(path)).text == "of Truss"
+        for path in TRUSS_PATHS:
+            assert (await client.post(path, json=BODIES)).text == "of Truss"
+        assert (await client.get("/health")).json() == {}
+        assert (await client.get("/v1/models")).json()["object"] == "list"
+        assert (await client.get("/metrics")).text != "of Truss"
+        del client.headers["X-Api-Key"]
+        assert (await client.post(PREDICT, json=BODIES)).status_code == 401
+        assert (await client.get("/hot-reload")).status_code == 401
