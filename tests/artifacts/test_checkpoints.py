@@ -11,7 +11,7 @@ from tests.artifacts.test_config_first import tokenizer_json
 from tests.engines.checkpoint.checkpoints import llama, write_checkpoint
 from tests.support.hub_server import HubServer
 
-from trtllm_truss.cli.check import Report, examine
+from trtllm_truss.cli.check import CheckReport, examine
 from trtllm_truss.engines.gpus import Gpu
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.errors import ArtifactError, SettingsError
@@ -114,7 +114,7 @@ def test_the_start_deadline_grows_with_the_weights() -> None:
     assert supervised_limits(settings.serving, engine).start_timeout_s == 1500 + 700
 
 
-def check(tmp_path: Path, accelerator: str = "H100", **metadata: Any) -> Report:
+def check(tmp_path: Path, accelerator: str = "H100", **metadata: Any) -> CheckReport:
     content = {
         "base_image": {"image": "nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3"},
         "resources": {"accelerator": accelerator},

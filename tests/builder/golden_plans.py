@@ -13,7 +13,7 @@ from typing import Any
 from tests.builder.checkpoints import CONFIGS, H100, checkpoint, settings
 
 from trtllm_truss.builder.commands import FAMILIES
-from trtllm_truss.builder.plan import Plan, plan_build
+from trtllm_truss.builder.plan import BuildPlan, plan_build
 
 GOLDEN = Path(__file__).parent / "golden/plans.txt"
 SPLITS = (1, 2, 4, 8)
@@ -33,7 +33,7 @@ def variants() -> Iterator[tuple[str, int, dict[str, Any]]]:
                 yield family.name, split, OWN.get(family.name, {}) | quantization
 
 
-def plan(family: str, split: int, block: dict[str, Any]) -> Plan:
+def plan(family: str, split: int, block: dict[str, Any]) -> BuildPlan:
     """Return a plan for the pinned version."""
     wanted, build = settings({"max_batch_size": 64, **block}, tensor_parallelism=split)
     return plan_build(wanted, build, checkpoint(family), H100)

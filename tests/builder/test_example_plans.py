@@ -9,7 +9,7 @@ from tests.builder.test_plan import options
 from tests.support.paths import ROOT
 
 from trtllm_truss.builder.commands import Target
-from trtllm_truss.builder.plan import Plan, plan_build
+from trtllm_truss.builder.plan import BuildPlan, plan_build
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.model_config import parse_checkpoint
 from trtllm_truss.settings.loading import parse_settings
@@ -17,7 +17,7 @@ from trtllm_truss.settings.loading import parse_settings
 EXAMPLES = ROOT / "examples"
 
 
-def planned(example: str, model: dict[str, object]) -> tuple[Plan, str]:
+def planned(example: str, model: dict[str, object]) -> tuple[BuildPlan, str]:
     content = yaml.safe_load((EXAMPLES / example / "config.yaml").read_text())
     settings = parse_settings(content)
     target = Target.from_host(HostInfo.from_config(content))

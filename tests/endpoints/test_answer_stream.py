@@ -10,7 +10,7 @@ import pytest
 from starlette.types import Message
 from tests.support.virtual_time import virtually
 
-from trtllm_truss.endpoints.endpoint import AnswerStream
+from trtllm_truss.endpoints.endpoint import StreamedResponse
 from trtllm_truss.errors import EngineUnavailable
 
 COMMENT = b": keep-alive\n\n"
@@ -68,8 +68,8 @@ class Client:
             self.sent.append((asyncio.get_running_loop().time(), message["body"]))
 
 
-def events(answer: Answer, reader_timeout_s: float = 60) -> AnswerStream:
-    return AnswerStream(
+def events(answer: Answer, reader_timeout_s: float = 60) -> StreamedResponse:
+    return StreamedResponse(
         answer, "text/event-stream", keep_alive_s=15, reader_timeout_s=reader_timeout_s
     )
 
@@ -110,7 +110,7 @@ async def test_a_stream_without_first_chunk_starts_with_a_comment() -> None:
 @virtually
 async def test_plain_text_has_no_comments() -> None:
     client = Client()
-    stream = AnswerStream(Answer(100.0, b"a", 100.0), "text/plain", reader_timeout_s=60)
+    stream = StreamedResponse(Answer(100.0, b"a", 100.0), "text/plain", reader_timeout_s=60)
     await stream.stream_response(client.send)
     assert client.sent == [(100, b"a")]
     assert client.whole

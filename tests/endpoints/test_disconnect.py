@@ -8,10 +8,10 @@ import pytest
 from starlette.types import Message
 from tests.support.virtual_time import virtually
 
-from trtllm_truss.endpoints.endpoint import Client, ClientGone
+from trtllm_truss.endpoints.endpoint import ClientConnection, ClientGone
 
 
-def leaves_after(seconds: float) -> Client:
+def leaves_after(seconds: float) -> ClientConnection:
     calls = iter([(seconds / 2, "http.request"), (seconds, "http.disconnect")])
 
     async def receive() -> Message:
@@ -19,7 +19,7 @@ def leaves_after(seconds: float) -> Client:
         await asyncio.sleep(at - asyncio.get_running_loop().time())
         return {"type": kind}
 
-    return Client(receive)
+    return ClientConnection(receive)
 
 
 @virtually

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.types import Message
 from tests.support.virtual_time import virtually
 
-from trtllm_truss.endpoints.endpoint import Client, ClientGone, EncodedAnswer
+from trtllm_truss.endpoints.endpoint import ClientConnection, ClientGone, EncodedBody
 from trtllm_truss.errors import QueueFull
 from trtllm_truss.protocols.predict import Events, PlainText
 from trtllm_truss.requests import AnswerItem, FinishReason, GenerationEnd, TextDelta, Usage
@@ -44,9 +44,9 @@ def request(leaves_after_s: float = 1e6) -> Request:
 
 async def opened(
     request: Request, items: AsyncGenerator[list[AnswerItem], None], limit_s: float | None = None
-) -> EncodedAnswer:
-    answer = EncodedAnswer(items, PlainText(), 1)
-    await answer.open(Client(request.receive), limit_s)
+) -> EncodedBody:
+    answer = EncodedBody(items, PlainText(), 1)
+    await answer.open(ClientConnection(request.receive), limit_s)
     return answer
 
 
@@ -120,8 +120,8 @@ async def test_cancelling_closes_the_answer() -> None:
 @pytest.mark.parametrize("items_read", [0, 1])
 @virtually
 async def test_closing_ends_the_answer_started_or_not(items_read: int) -> None:
-    answer, client = Answer(first_after_s=40), Client(request().receive)
-    opening = EncodedAnswer(answer.items(), PlainText(), 1)
+    answer, client = Answer(first_after_s=40), ClientConnection(request().receive)
+    opening = EncodedBody(answer.items(), PlainText(), 1)
     await opening.open(client, 15)
     for _ in range(items_read):
         await anext(opening)
@@ -158,7 +158,7 @@ async def test_items_that_come_together_share_a_chunk_and_the_last_one_is_known(
         yield [TextDelta("b", 1), GenerationEnd(FinishReason.STOP, Usage(1, 1), 1)]
         yield [TextDelta("c"), GenerationEnd(FinishReason.STOP, Usage(1, 2), 0)]
 
-    answer = EncodedAnswer(items(), Events(), 2)
-    await answer.open(Client(request().receive))
+    answer = EncodedBody(items(), Events(), 2)
+    await answer.open(ClientConnection(request().receive))
     chunks = [(chunk.count(b"data: "), answer.over) async for chunk in answer]
     assert chunks == [(1, False), (2, False), (2, True)]

@@ -9,7 +9,7 @@ from tests.engines.engine_configs import Json, listing, new_config, old_config
 from tests.support.inspection import inspect_config
 
 from trtllm_truss.engines.capacity import (
-    CacheKnobs,
+    CacheSettings,
     Capacity,
     free_after_weights,
     kv_cache_capacity,
@@ -100,14 +100,14 @@ def test_layers_without_attention_take_no_cache() -> None:
     content["pretrained_config"]["layer_types"] = ["recurrent", "recurrent", "attention"]
     assert bytes_per_token(parse_config(content)) == 2 * 8 * 8 * 128 * 2
     content["pretrained_config"]["layer_types"] = ["recurrent"]
-    assert kv_cache_capacity(cache_shape(parse_config(content)), CacheKnobs(), 10 * GB) is None
+    assert kv_cache_capacity(cache_shape(parse_config(content)), CacheSettings(), 10 * GB) is None
 
 
 def capacity(free_bytes: int = 20 * GB, **runtime: bool | int | float | str | None) -> Capacity:
     config = parse_config(new_config())
     measured = kv_cache_capacity(
         cache_shape(config),
-        CacheKnobs.from_runtime(RuntimeOptions.parse(runtime)),
+        CacheSettings.from_runtime(RuntimeOptions.parse(runtime)),
         free_bytes,
     )
     assert measured is not None
@@ -179,7 +179,7 @@ def test_a_cache_below_one_sequence_is_refused_with_what_to_change() -> None:
 
 
 def test_blank_knobs_are_not_set() -> None:
-    assert CacheKnobs.from_runtime(RuntimeOptions()) == CacheKnobs()
+    assert CacheSettings.from_runtime(RuntimeOptions()) == CacheSettings()
 
 
 def test_no_memory_at_all_is_refused() -> None:
@@ -247,7 +247,7 @@ def test_accepted_caches_hold_one_sequence_and_fit(
 ) -> None:
     content = new_config(tp=tp, pp=pp, kv_cache=kv_cache, max_seq_len=max_seq_len, **MODELS[model])
     content["build_config"]["plugin_config"]["tokens_per_block"] = block
-    knobs = CacheKnobs(free_fraction=fraction, max_tokens=max_tokens)
+    knobs = CacheSettings(free_fraction=fraction, max_tokens=max_tokens)
     measured = kv_cache_capacity(cache_shape(parse_config(content)), knobs, free_bytes)
     assert measured is not None
     if any(diagnostic.severity is Severity.ERROR for diagnostic in measured.diagnostics):

@@ -25,7 +25,7 @@ from tests.support.paths import ROOT
 from tools.docs.importing import importing_tables
 from tools.docs.tables import fill
 
-from trtllm_truss.cli.check import Report, examine
+from trtllm_truss.cli.check import CheckReport, examine
 from trtllm_workbench.cli.main import main
 from trtllm_workbench.importers.reading import IMPORTERS, read_sources
 from trtllm_workbench.importers.rules import ConversionResult, Outcome
@@ -205,7 +205,7 @@ def test_check_accepts_what_is_written(
 
 def checked(
     example: Mapping[str, Any], config: dict[str, Any], hub: HubServer, folder: Path
-) -> Report:
+) -> CheckReport:
     """Run `check` with the example's model on the Hub; folders of its machine are here."""
     metadata = config["model_metadata"]
     build = metadata.get("build", {})

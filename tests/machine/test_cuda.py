@@ -8,7 +8,7 @@ import pytest
 from tests.machine.images import lay_out
 from tests.support.shared_library import write_library
 
-from trtllm_truss.machine.describe import Limits, check_machine
+from trtllm_truss.machine.describe import MachineLimits, check_machine
 from trtllm_truss.machine.gpus import CompatibilityMode, find_cuda
 
 NATIVE, FORWARD = CompatibilityMode.NATIVE, CompatibilityMode.FORWARD
@@ -99,5 +99,5 @@ def test_the_warnings_of_nvidias_entrypoint(
 ) -> None:
     tree = lay_out(tmp_path, "1.2.1", in_environment=True)
     cuda = find_cuda(driver, tree.environ, tree.root)
-    limits = Limits(shm_bytes, shm_bytes, None, None, None, None, 8, None, None, None)
+    limits = MachineLimits(shm_bytes, shm_bytes, None, None, None, None, 8, None, None, None)
     assert [finding.code for finding in check_machine(cuda, limits, ranks)] == codes

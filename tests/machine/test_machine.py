@@ -7,13 +7,13 @@ from pathlib import Path
 
 from tests.machine.images import lay_out
 
-from trtllm_truss.machine.describe import container_sentences, describe, read_limits
+from trtllm_truss.machine.describe import container_sentences, inspect_machine, read_limits
 from trtllm_truss.machine.gpus import CompatibilityMode
 from trtllm_truss.machine.runtime import mpi_version
 
 
 def test_this_machine_is_described() -> None:
-    machine = describe()
+    machine = inspect_machine()
     assert machine.triton is not None
     assert (machine.triton.backends / "python").is_dir()
     assert machine.mpirun is not None
@@ -25,7 +25,7 @@ def test_this_machine_is_described() -> None:
 
 def test_an_image_is_described(tmp_path: Path) -> None:
     tree = lay_out(tmp_path, "1.2.1", in_environment=True)
-    machine = describe(tree.environ, None, tree.root)
+    machine = inspect_machine(tree.environ, None, tree.root)
     assert machine.triton is not None
     assert machine.triton.version == "2.61.0"
     assert (machine.triton.backends / "tensorrtllm").is_dir()

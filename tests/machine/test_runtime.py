@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.machine.images import lay_out
 
-from trtllm_truss.machine.runtime import Runtime, find_runtime, package_folders
+from trtllm_truss.machine.runtime import TensorRtLlm, find_runtime, package_folders
 
 IMAGE = "nvcr.io/nvidia/tritonserver:24.08-trtllm-python-py3"
 
@@ -59,7 +59,7 @@ def test_the_name_of_the_image_is_the_last_resort(tmp_path: Path) -> None:
     found = find_runtime({"PATH": ""}, IMAGE, tmp_path)
     assert (found.version, found.installed, found.installed_version) == ("0.12.0", False, None)
     assert IMAGE in found.found_by
-    assert find_runtime({"PATH": ""}, "my/image:1", tmp_path) == Runtime()
+    assert find_runtime({"PATH": ""}, "my/image:1", tmp_path) == TensorRtLlm()
 
 
 def test_packages_of_an_environment_with_the_systems(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ LAYERS = [
 ]
 WORKBENCH_LAYERS = [
     *("importers", "scaffold", "console"),
-    *("selftest.calls", "selftest.bench", "selftest.answer_checks", "selftest.probes"),
+    *("selftest.calls", "selftest.served_model", "selftest.answer_checks", "selftest.probes"),
     *("selftest.spawning", "selftest.assumptions", "selftest", "cli"),
 ]
 OFFERED = {

@@ -22,8 +22,8 @@ from tests.support.fake_tensorrtllm import FAKE_ENGINE, config_for, write_engine
 from tests.support.paths import ROOT
 from tests.support.smollm2 import smollm2_file
 
-from trtllm_truss.machine.describe import describe
-from trtllm_truss.machine.runtime import Runtime
+from trtllm_truss.machine.describe import inspect_machine
+from trtllm_truss.machine.runtime import TensorRtLlm
 from trtllm_workbench.cli.main import main
 from trtllm_workbench.selftest.assumptions.installed import Installed
 from trtllm_workbench.selftest.assumptions.run import TABLES, Outcome, Rows, find_installed
@@ -118,7 +118,7 @@ def outcomes(rows: Rows) -> dict[str, tuple[Outcome, str]]:
 def probed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str = "1.2.1") -> Installed:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(SITE), *sys.path)))
     monkeypatch.setenv("TLLM_FAKE_VERSION", version)
-    found = find_installed(Runtime(version, Path(sys.executable), installed=True), tmp_path)
+    found = find_installed(TensorRtLlm(version, Path(sys.executable), installed=True), tmp_path)
     assert found is not None
     assert found.version == version
     return found
@@ -195,7 +195,9 @@ def test_sources_and_texts_are_read(row: Assumption, installed: Installed, tmp_p
 
 
 def test_an_import_that_fails_is_a_reason(tmp_path: Path) -> None:
-    runtime = Runtime("1.2.1", Path(sys.executable), installed=True)  # which has no tensorrt_llm
+    runtime = TensorRtLlm(
+        "1.2.1", Path(sys.executable), installed=True
+    )  # which has no tensorrt_llm
     found = outcomes(Rows(find_installed(runtime, tmp_path)))
     outcome, detail = found["nested-mappings"]
     assert outcome is Outcome.SKIPPED
@@ -206,9 +208,9 @@ def served_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: Path, version: str
 ) -> dict[str, tuple[str, str]]:
     """Run the rows on a served model as if TensorRT-LLM were installed."""
-    runtime = Runtime(version, Path(sys.executable), installed=True)
-    machine = replace(describe(), runtime=runtime)
-    monkeypatch.setattr("trtllm_workbench.selftest.runner.describe", lambda **_: machine)
+    runtime = TensorRtLlm(version, Path(sys.executable), installed=True)
+    machine = replace(inspect_machine(), runtime=runtime)
+    monkeypatch.setattr("trtllm_workbench.selftest.runner.inspect_machine", lambda **_: machine)
     output = tmp_path / "report.json"
     options = ("--truss", str(ROOT), "--only", "assumptions", "--output", str(output))
     main(["selftest", "--config", str(config), *options])

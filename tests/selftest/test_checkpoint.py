@@ -16,7 +16,7 @@ from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.inspection import inspect_engine
 from trtllm_truss.engines.kinds import completed
 from trtllm_truss.text.tokenizer import load_tokenizer
-from trtllm_workbench.selftest.bench import CannotRun
+from trtllm_workbench.selftest.served_model import CannotRun
 from trtllm_workbench.selftest.subjects import (
     Kind,
     tiny_subject,

@@ -15,19 +15,19 @@ from tests.support.smollm2 import smollm2_tokenizer
 
 from trtllm_truss.settings.model import Settings
 from trtllm_workbench.selftest import answer_checks, engine_checks
-from trtllm_workbench.selftest.bench import (
+from trtllm_workbench.selftest.calls import Api, DirectEngine
+from trtllm_workbench.selftest.served_model import (
     PROMPTS,
-    Answer,
-    Bench,
     CannotRun,
+    CheckVerdict,
     FellShort,
+    GreedyAnswer,
     Held,
     Report,
     Result,
-    Verdict,
+    ServedModel,
     run_check,
 )
-from trtllm_workbench.selftest.calls import Api, DirectEngine
 
 Reply = tuple[int, Mapping[str, str], bytes]
 Respond = Callable[[str, bytes], Reply]
@@ -40,7 +40,7 @@ def reply(status: int, content: object, **headers: str) -> Reply:
 
 
 @contextmanager
-def bench(respond: Respond) -> Iterator[Bench]:
+def model(respond: Respond) -> Iterator[ServedModel]:
     """Yield a bench of a server that answers each request with a function."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -56,7 +56,7 @@ def bench(respond: Respond) -> Iterator[Bench]:
         def log_message(self, *_: object) -> None: ...
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server, serving(server):
-        yield Bench(
+        yield ServedModel(
             server=SimpleNamespace(api=Api(server.server_port)),
             direct=DirectEngine("127.0.0.1:1", "1.0.0"),
             tokenizer=smollm2_tokenizer(),
@@ -67,8 +67,8 @@ def bench(respond: Respond) -> Iterator[Bench]:
         )
 
 
-def shortfall(respond: Respond, check: Callable[[Bench], Held]) -> str:
-    with bench(respond) as served, pytest.raises(FellShort) as raised:
+def shortfall(respond: Respond, check: Callable[[ServedModel], Held]) -> str:
+    with model(respond) as served, pytest.raises(FellShort) as raised:
         check(served)
     return str(raised.value)
 
@@ -123,7 +123,7 @@ def test_a_missing_template_and_missing_guides_are_reasons() -> None:
             reason = "the tokenizer has no chat template"
         return reply(400, {"error": {"message": reason}})
 
-    with bench(respond) as served:
+    with model(respond) as served:
         for check in (answer_checks.chat_completions, answer_checks.guided_decoding):
             with pytest.raises(CannotRun):
                 check(served)
@@ -139,17 +139,17 @@ def test_log_probabilities_are_counted_and_bounded(log_probs: list[float], part:
         "choices": [{"text": " a a", "logprobs": {"tokens": tokens, "token_logprobs": log_probs}}],
         "usage": {"completion_tokens": 2},
     }
-    with bench(lambda *_: reply(200, answer)) as served, pytest.raises(FellShort, match=part):
+    with model(lambda *_: reply(200, answer)) as served, pytest.raises(FellShort, match=part):
         answer_checks.log_probabilities(served)
 
 
-def answered(written: str, said: str | None = None, *, cut_short: bool = True) -> Bench:
+def answered(written: str, said: str | None = None, *, cut_short: bool = True) -> ServedModel:
     """Return a bench with one answer, whose text may differ from its ids."""
     ids = smollm2_tokenizer().encode(written)
     if said is None:
         said = smollm2_tokenizer().decode(ids)
-    with bench(lambda *_: reply(500, {})) as served:
-        served.__dict__["answers"] = [Answer(PROMPTS[0], ids, said, said, cut_short)]
+    with model(lambda *_: reply(500, {})) as served:
+        served.__dict__["answers"] = [GreedyAnswer(PROMPTS[0], ids, said, said, cut_short)]
         return served
 
 
@@ -172,7 +172,7 @@ def test_half_a_character_is_allowed_where_the_limit_cut_it(
         "",
         lambda: answer_checks.whole_characters(answered("ab", said, cut_short=cut_short)),
     )
-    assert (result.verdict is Verdict.HELD) is held
+    assert (result.verdict is CheckVerdict.HELD) is held
 
 
 def fail(error: Exception) -> Held:
@@ -181,19 +181,19 @@ def fail(error: Exception) -> Held:
 
 def test_a_bug_in_a_check_falls_short_and_does_not_end_the_run() -> None:
     result = run_check("", "text", "name", lambda: fail(KeyError("x")))
-    assert (result.verdict, result.detail) == (Verdict.FELL_SHORT, "unexpected KeyError: 'x'")
+    assert (result.verdict, result.detail) == (CheckVerdict.FELL_SHORT, "unexpected KeyError: 'x'")
 
 
 @pytest.mark.parametrize(
     ("verdicts", "status"),
     [
-        ([Verdict.HELD, Verdict.COULD_NOT_RUN], 0),
-        ([Verdict.HELD, Verdict.FELL_SHORT], 1),
-        ([Verdict.COULD_NOT_RUN], 1),
+        ([CheckVerdict.HELD, CheckVerdict.COULD_NOT_RUN], 0),
+        ([CheckVerdict.HELD, CheckVerdict.FELL_SHORT], 1),
+        ([CheckVerdict.COULD_NOT_RUN], 1),
         ([], 1),
     ],
 )
-def test_the_status_follows_from_the_verdicts(verdicts: list[Verdict], status: int) -> None:
+def test_the_status_follows_from_the_verdicts(verdicts: list[CheckVerdict], status: int) -> None:
     results = [Result("", "text", "name", verdict, "", {}, 0.0) for verdict in verdicts]
     report: Any = json.loads(Report({}, results, 1.0).to_json())
     assert report["status"] == status

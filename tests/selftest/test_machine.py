@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from trtllm_truss.engines.gpus import Gpu
-from trtllm_truss.machine.describe import Machine, describe
+from trtllm_truss.machine.describe import Machine, inspect_machine
 from trtllm_truss.machine.gpus import CompatibilityMode, Gpus
-from trtllm_truss.machine.runtime import Runtime
-from trtllm_workbench.selftest.bench import Verdict, run_check
+from trtllm_truss.machine.runtime import TensorRtLlm
 from trtllm_workbench.selftest.engine_checks import machine_checks
+from trtllm_workbench.selftest.served_model import CheckVerdict, run_check
 
 GIB = 1 << 30
 H100 = Gpu("NVIDIA H100 80GB HBM3", 80 * GIB, 70 * GIB, (9, 0), "575.57.08")
@@ -21,11 +21,11 @@ H100 = Gpu("NVIDIA H100 80GB HBM3", 80 * GIB, 70 * GIB, (9, 0), "575.57.08")
 @pytest.fixture(scope="module")
 def here() -> Machine:
     """A container with two GPUs."""
-    machine = describe()
+    machine = inspect_machine()
     return replace(
         machine,
         gpus=Gpus((H100, H100), H100.driver_version, "NVML"),
-        runtime=Runtime("1.0.0", Path("/usr/bin/python3"), None, "/usr/lib", installed=True),
+        runtime=TensorRtLlm("1.0.0", Path("/usr/bin/python3"), None, "/usr/lib", installed=True),
         cuda=replace(
             machine.cuda,
             version="12.9.1",
@@ -36,14 +36,14 @@ def here() -> Machine:
     )
 
 
-def verdict(machine: Machine, ranks: int, name: str) -> tuple[Verdict, str]:
+def verdict(machine: Machine, ranks: int, name: str) -> tuple[CheckVerdict, str]:
     check = dict(machine_checks(machine, ranks))[name]
     result = run_check("", "machine", name, check)
     return result.verdict, result.detail
 
 
 def test_everything_is_there(here: Machine) -> None:
-    assert {verdict(here, 2, name)[0] for name, _ in machine_checks(here, 2)} == {Verdict.HELD}
+    assert {verdict(here, 2, name)[0] for name, _ in machine_checks(here, 2)} == {CheckVerdict.HELD}
     assert verdict(here, 2, "GPUs")[1].startswith("2 × NVIDIA H100 80GB HBM3, 75.2 GB free")
 
 
@@ -60,7 +60,7 @@ def test_what_is_missing_is_named(
     here: Machine, name: str, change: dict[str, object], part: str
 ) -> None:
     found, detail = verdict(replace(here, **change), 2, name)
-    assert found is Verdict.FELL_SHORT
+    assert found is CheckVerdict.FELL_SHORT
     assert part in detail
 
 
@@ -78,14 +78,14 @@ def test_low_limits_are_named(
 ) -> None:
     low = replace(here, limits=replace(here.limits, **limits))
     found, detail = verdict(low, 2, name)
-    assert found is Verdict.FELL_SHORT
+    assert found is CheckVerdict.FELL_SHORT
     assert part in detail
 
 
 def test_an_old_driver_is_named(here: Machine) -> None:
     old = replace(here, cuda=replace(here.cuda, mode=CompatibilityMode.UNSUPPORTED))
     found, detail = verdict(old, 1, "CUDA")
-    assert found is Verdict.FELL_SHORT
+    assert found is CheckVerdict.FELL_SHORT
     assert "update the driver" in detail
 
 
@@ -94,10 +94,10 @@ def test_a_machine_without_a_gpu_needs_neither_gpu_nor_mpi(here: Machine) -> Non
         here,
         gpus=Gpus(),
         mpirun=None,
-        runtime=Runtime(),
+        runtime=TensorRtLlm(),
         limits=replace(here.limits, shm_free_bytes=64 << 20),
     )
-    assert verdict(laptop, 1, "GPUs") == (Verdict.COULD_NOT_RUN, "no GPU and no NVIDIA driver")
-    assert verdict(laptop, 1, "MPI")[0] is Verdict.COULD_NOT_RUN
-    assert verdict(laptop, 1, "TensorRT-LLM")[0] is Verdict.COULD_NOT_RUN
-    assert verdict(laptop, 1, "/dev/shm")[0] is Verdict.HELD
+    assert verdict(laptop, 1, "GPUs") == (CheckVerdict.COULD_NOT_RUN, "no GPU and no NVIDIA driver")
+    assert verdict(laptop, 1, "MPI")[0] is CheckVerdict.COULD_NOT_RUN
+    assert verdict(laptop, 1, "TensorRT-LLM")[0] is CheckVerdict.COULD_NOT_RUN
+    assert verdict(laptop, 1, "/dev/shm")[0] is CheckVerdict.HELD

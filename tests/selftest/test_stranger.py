@@ -16,13 +16,13 @@ import pytest
 from tests.support.fake_llm_api import SITE, open_mpi
 
 from trtllm_truss.engines.gpus import Gpu
-from trtllm_truss.machine.describe import describe
+from trtllm_truss.machine.describe import inspect_machine
 from trtllm_truss.machine.gpus import Gpus
-from trtllm_truss.machine.runtime import Runtime
+from trtllm_truss.machine.runtime import TensorRtLlm
 from trtllm_workbench.cli.main import main
 from trtllm_workbench.selftest.assumptions import installed
 from trtllm_workbench.selftest.assumptions.installed import Installed
-from trtllm_workbench.selftest.bench import FellShort
+from trtllm_workbench.selftest.served_model import FellShort
 from trtllm_workbench.selftest.spawning import Spawned, kill_a_worker, probe, spawn
 from trtllm_workbench.selftest.stranger import PUBLIC_VERSION, VOCABULARY, scrubbed
 
@@ -56,7 +56,7 @@ def processes_in(folder: Path) -> list[int]:
 
 
 def test_mpi_spawns_and_counts_slots(tmp_path: Path) -> None:
-    found = spawn(Runtime(), 2, tmp_path)
+    found = spawn(TensorRtLlm(), 2, tmp_path)
     assert found.outcome == "works"
     assert found.slots is not None
     assert 1 <= found.slots <= (os.cpu_count() or 1)
@@ -70,7 +70,7 @@ def test_mpi_spawns_and_counts_slots(tmp_path: Path) -> None:
 def test_a_spawn_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Shared memory serves one job only, and the worker is another: it cannot reach its parent."""
     monkeypatch.setenv("OMPI_MCA_btl", "^tcp")
-    found = spawn(Runtime(), 1, tmp_path, limit_s=4.0)
+    found = spawn(TensorRtLlm(), 1, tmp_path, limit_s=4.0)
     assert found.outcome == "hangs"
     assert found.sentence.startswith("cannot spawn: 1 worker did not start within 20 s")
     assert processes_in(tmp_path) == []
@@ -89,7 +89,7 @@ def test_a_python_that_cannot_is_named(
     python = tmp_path / "python3"
     python.write_text(f"#!/bin/sh\n{program}\n")
     python.chmod(0o755)
-    found = spawn(Runtime("1.2.1", python, installed=True), 1, tmp_path)
+    found = spawn(TensorRtLlm("1.2.1", python, installed=True), 1, tmp_path)
     assert found.outcome == outcome
     assert found.sentence.startswith(part)
 
@@ -109,7 +109,7 @@ def test_it_needs_no_extra() -> None:
 
 
 def test_the_death_of_a_worker_is_seen(tmp_path: Path) -> None:
-    facts = kill_a_worker(Runtime(), tmp_path)
+    facts = kill_a_worker(TensorRtLlm(), tmp_path)
     row = installed.death_of_a_worker
     assert row(Installed("1.2.1", facts=facts)).detail.startswith("with Open MPI ")
     assert processes_in(tmp_path) == []
@@ -138,12 +138,12 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def run_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: Runtime
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: TensorRtLlm
 ) -> tuple[int, str]:
     """Run the command on a machine whose every name is planted; return status and file."""
     gpu = Gpu(f"NVIDIA {NAME}", 80 << 30, 70 << 30, (9, 0), f"575.57.08+{NAME}")
-    here = replace(describe(), runtime=runtime, gpus=Gpus((gpu,), gpu.driver_version, NAME))
-    monkeypatch.setattr("trtllm_workbench.cli.selftest.describe", lambda: here)
+    here = replace(inspect_machine(), runtime=runtime, gpus=Gpus((gpu,), gpu.driver_version, NAME))
+    monkeypatch.setattr("trtllm_workbench.cli.selftest.inspect_machine", lambda: here)
     for name, value in PLANTED.items():
         monkeypatch.setenv(name, value)
     folder = tmp_path / NAME
@@ -158,7 +158,7 @@ def test_the_file_names_nobody(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(SITE), *sys.path)))
     monkeypatch.setenv("TLLM_FAKE_VERSION", f"1.2.1+{NAME}")
-    runtime = Runtime(f"1.2.1+{NAME}", Path(sys.executable), installed=True, found_by=NAME)
+    runtime = TensorRtLlm(f"1.2.1+{NAME}", Path(sys.executable), installed=True, found_by=NAME)
     status, text = run_machine(tmp_path, monkeypatch, runtime)
     table = capsys.readouterr().out
     assert status == 0, table
@@ -192,7 +192,7 @@ def test_the_file_names_nobody(
 def test_a_machine_without_tensorrt_llm_still_spawns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    status, text = run_machine(tmp_path, monkeypatch, Runtime())
+    status, text = run_machine(tmp_path, monkeypatch, TensorRtLlm())
     report = json.loads(text)
     assert status == 0
     assert report["mpi"]["spawn"] == "works"

@@ -14,8 +14,8 @@ from trtllm_truss.tool_calls.events import (
     CallEnded,
     CallStarted,
     Event,
+    ParsedText,
     ReasoningDelta,
-    TextDelta,
     Tool,
 )
 from trtllm_truss.tool_calls.parser import REASONING_FORMATS, TOOL_FORMATS, OutputParser
@@ -56,8 +56,8 @@ def merge(events: Iterable[Event]) -> list[Event]:
         last = merged[-1] if merged else None
         if isinstance(event, ArgumentsDelta) and isinstance(last, ArgumentsDelta):
             merged[-1] = ArgumentsDelta(last.index, last.json + event.json)
-        elif isinstance(event, TextDelta) and isinstance(last, TextDelta):
-            merged[-1] = TextDelta(last.text + event.text)
+        elif isinstance(event, ParsedText) and isinstance(last, ParsedText):
+            merged[-1] = ParsedText(last.text + event.text)
         elif isinstance(event, ReasoningDelta) and isinstance(last, ReasoningDelta):
             merged[-1] = ReasoningDelta(last.text + event.text)
         else:
@@ -71,7 +71,7 @@ def parts(events: Sequence[Event]) -> list[Part]:
     calls = 0
     rest = iter(events)
     for event in rest:
-        if isinstance(event, TextDelta):
+        if isinstance(event, ParsedText):
             assert event.text
             found.append(event.text)
         elif isinstance(event, ReasoningDelta):

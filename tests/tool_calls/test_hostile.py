@@ -12,7 +12,7 @@ import pytest
 from tests.tool_calls.outputs.notation import TOOLS, Call, Cut
 from tests.tool_calls.parsing import FORMATS, parse, parts
 
-from trtllm_truss.tool_calls.events import MAX_HELD, ArgumentsDelta, CallStarted, TextDelta, Tool
+from trtllm_truss.tool_calls.events import MAX_HELD, ArgumentsDelta, CallStarted, ParsedText, Tool
 from trtllm_truss.tool_calls.parser import REASONING_FORMATS, TOOL_FORMATS, OutputParser
 from trtllm_truss.tool_calls.values import MAX_DEPTH
 
@@ -164,7 +164,7 @@ def test_a_megabyte_that_is_no_call_yet_becomes_text(begin: str) -> None:
     unit = " " * 1000
     peak, kinds = stream("hermes", begin, unit, 1 << 20, "")
     assert peak < 8 * MAX_HELD
-    assert kinds == [TextDelta]
+    assert kinds == [ParsedText]
 
 
 @pytest.mark.parametrize("size", [MAX_HELD - 100, MAX_HELD, MAX_HELD + 100])

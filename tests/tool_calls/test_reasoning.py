@@ -7,7 +7,7 @@ from tests.tool_calls.outputs.notation import Call, Think
 from tests.tool_calls.parsing import Part, parse, parts
 from tests.tool_calls.test_cuts import cut_at_random
 
-from trtllm_truss.tool_calls.events import ReasoningDelta, TextDelta
+from trtllm_truss.tool_calls.events import ParsedText, ReasoningDelta
 from trtllm_truss.tool_calls.parser import REASONING_FORMATS, TOOL_FORMATS, OutputParser
 
 CALL = '<tool_call>{"name": "get_time", "arguments": {}}</tool_call>'
@@ -58,8 +58,8 @@ def test_reasoning_and_text_stream() -> None:
     assert parser.feed("One ") == [ReasoningDelta("One")]
     assert parser.feed("two</") == [ReasoningDelta(" two")]
     assert parser.feed("think>\n") == []
-    assert parser.feed("Three <") == [TextDelta("Three ")]
-    assert parser.feed("b>") == [TextDelta("<b>")]
+    assert parser.feed("Three <") == [ParsedText("Three ")]
+    assert parser.feed("b>") == [ParsedText("<b>")]
     assert parser.finish() == []
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from tests.tool_calls.outputs.notation import TOOLS
 
-from trtllm_truss.tool_calls.events import ArgumentsDelta, CallEnded, CallStarted, Event, TextDelta
+from trtllm_truss.tool_calls.events import ArgumentsDelta, CallEnded, CallStarted, Event, ParsedText
 from trtllm_truss.tool_calls.parser import TOOL_FORMATS, OutputParser
 
 Steps = list[tuple[str, list[Event]]]
 STEPS: dict[str, Steps] = {
     "hermes": [
-        ("Sure. <", [TextDelta("Sure. ")]),
+        ("Sure. <", [ParsedText("Sure. ")]),
         ("tool_call", []),
         (">\n{", []),
         ('"name": "get_weather", "arguments"', []),
@@ -19,7 +19,7 @@ STEPS: dict[str, Steps] = {
         ('ty": "Pa', [ArgumentsDelta(0, 'ty": "Pa')]),
         ('ris"}', [ArgumentsDelta(0, 'ris"}'), CallEnded(0, True)]),
         ("}\n</tool_", []),
-        ("call>\nBye", [TextDelta("\nBye")]),
+        ("call>\nBye", [ParsedText("\nBye")]),
     ],
     "qwen3_coder": [
         ("<function=write_file>\n<parameter=content", []),
@@ -41,8 +41,8 @@ STEPS: dict[str, Steps] = {
     "llama3_json": [
         ("{", []),
         ('"city', []),
-        ('": 1', [TextDelta('{"city": 1')]),
-        ("}", [TextDelta("}")]),
+        ('": 1', [ParsedText('{"city": 1')]),
+        ("}", [ParsedText("}")]),
     ],
     "mistral": [
         ("[TOOL_CALLS]get_ti", []),

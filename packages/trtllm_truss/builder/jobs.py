@@ -20,10 +20,10 @@ from trtllm_truss.builder.commands import (
     resolved_dtype,
     resolved_values,
 )
-from trtllm_truss.builder.plan import Plan, plan_build
+from trtllm_truss.builder.plan import BuildPlan, plan_build
 from trtllm_truss.builder.sources import CheckpointSource, Workspace, builds_folder, find_checkpoint
 from trtllm_truss.engines.capacity import (
-    CacheKnobs,
+    CacheSettings,
     CacheShape,
     Capacity,
     keys_and_values,
@@ -96,7 +96,7 @@ def estimate_build(
     engine = math.ceil((tables * dtype_bits + matrices * _matrix_bits(build, dtype_bits)) / 8)
     rank = math.ceil(engine / ranks)
     free = None if target.memory_bytes is None else max(0, target.memory_bytes - rank)
-    knobs = CacheKnobs.from_runtime(settings.runtime)
+    knobs = CacheSettings.from_runtime(settings.runtime)
     return Estimate(
         checkpoint_bytes=math.ceil((tables + matrices) * bits(checkpoint.dtype) / 8),
         engine_bytes=engine,
@@ -181,7 +181,7 @@ class Job:
     build: Build
     source: CheckpointSource
     target: Target | None
-    plan: Plan
+    plan: BuildPlan
     estimate: Estimate
     key: str
 
@@ -239,7 +239,7 @@ def prepare_build(
     return Job(settings, build, source, known, plan, estimate, key)
 
 
-def build_key(plan: Plan, checkpoint_revision: str, target: Target | None) -> str:
+def build_key(plan: BuildPlan, checkpoint_revision: str, target: Target | None) -> str:
     """Hash everything that makes two engines differ.
 
     The commands contain every option that matters, and none that does not, such as the publishing

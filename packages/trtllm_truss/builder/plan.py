@@ -353,7 +353,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BuildPlan:
     """The steps of a build, in order.
 
     Attributes:
@@ -373,7 +373,9 @@ class Plan:
         return "\n\n".join([*changes, *map(str, self.steps)]) + "\n"
 
 
-def plan_build(settings: Settings, build: Build, checkpoint: Checkpoint, target: Target) -> Plan:
+def plan_build(
+    settings: Settings, build: Build, checkpoint: Checkpoint, target: Target
+) -> BuildPlan:
     """Plan the steps from a checkpoint to an engine.
 
     Raises:
@@ -381,11 +383,11 @@ def plan_build(settings: Settings, build: Build, checkpoint: Checkpoint, target:
     """
     if build.backend == "openvino_genai":
         validate_cpu_build(settings, build, checkpoint)
-        return Plan((Step("convert", cpu_command(build, checkpoint), "$ENGINE"),))
+        return BuildPlan((Step("convert", cpu_command(build, checkpoint), "$ENGINE"),))
     family = validate_gpu_build(settings, build, checkpoint, target)
     conversion = conversion_command(settings, build, checkpoint, family, target.release)
     engine = engine_command(settings, build, checkpoint, target.release)
-    return Plan(
+    return BuildPlan(
         (Step("convert", conversion, "$CONVERTED"), Step("build", engine, "$ENGINE")),
         checkpoint_changes(build),
     )

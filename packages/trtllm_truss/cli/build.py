@@ -11,7 +11,7 @@ from trtllm_truss.builder.run import build_engine
 from trtllm_truss.cli.common import add_truss_options, echo, require_empty, write
 from trtllm_truss.configuration import load_configuration, read_config
 from trtllm_truss.engines.host import HostInfo
-from trtllm_truss.machine.describe import describe
+from trtllm_truss.machine.describe import inspect_machine
 from trtllm_truss.serving.preflight import host_info
 from trtllm_truss.settings.loading import Environment, read_environment
 
@@ -59,7 +59,7 @@ def find_job(truss: Path, config: Path | None, environment: Environment) -> Job:
         StartupError: the configuration has no build, or it cannot be built.
     """
     content = read_config(truss, config)
-    here = host_info(describe(environment.variables))
+    here = host_info(inspect_machine(environment.variables))
     host = HostInfo.from_config(content, here)
     settings = load_configuration(content).settings
     return prepare_build(settings, host, environment.hf_access_token)

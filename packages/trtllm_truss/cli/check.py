@@ -27,7 +27,12 @@ from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.inspection import inspect_engine
 from trtllm_truss.engines.kinds import completed, open_adapters
 from trtllm_truss.errors import ArtifactError, SettingsError, TrussError
-from trtllm_truss.machine.describe import Machine, check_machine, container_sentences, describe
+from trtllm_truss.machine.describe import (
+    Machine,
+    check_machine,
+    container_sentences,
+    inspect_machine,
+)
 from trtllm_truss.serving.preflight import (
     cache_capacity,
     host_info,
@@ -42,7 +47,7 @@ WOULD_NOT_START_STATUS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class CheckReport:
     """The result of `check`.
 
     Attributes:
@@ -81,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
     return found.status
 
 
-def examine(truss: Path, config: Path | None) -> Report:
+def examine(truss: Path, config: Path | None) -> CheckReport:
     """Check the settings, the artifacts and this machine."""
     try:
         content = read_config(truss, config)
@@ -89,22 +94,22 @@ def examine(truss: Path, config: Path | None) -> Report:
         environment = read_environment()
         settings = known_nodes(settings, environment)
         image = HostInfo.from_config(content).image
-        machine = describe(environment.variables, image)
+        machine = inspect_machine(environment.variables, image)
         host = HostInfo.from_config(content, host_info(machine))
     except SettingsError as problem:
-        return Report([], [error("settings", problem.message)], settings_wrong=True)
+        return CheckReport([], [error("settings", problem.message)], settings_wrong=True)
     facts, findings = _machine(machine)
     try:
         if settings.engine_repository is None:
             job = prepare_build(settings, host, environment.hf_access_token)
             source_needs = needs_of_build(settings, job.source, None)
             findings += check_keys(content, settings, None, source_needs, None)
-            return Report([*facts, *job.estimate.sentences], findings)
+            return CheckReport([*facts, *job.estimate.sentences], findings)
         needs: list[Need] = []
         engine = _describe(settings, environment, host, findings, needs)
         if not engine.is_described:
             findings += check_keys(content, settings, None, needs, None)
-            return Report(
+            return CheckReport(
                 [*facts, "engine: a GGUF file, inspected once it is downloaded"], findings
             )
         facts += _engine_facts(engine)
@@ -118,10 +123,10 @@ def examine(truss: Path, config: Path | None) -> Report:
         facts.append(target.sentence)
         findings += check_keys(content, settings, engine, needs, target)
     except SettingsError as problem:
-        return Report(facts, [error("settings", problem.message)], settings_wrong=True)
+        return CheckReport(facts, [error("settings", problem.message)], settings_wrong=True)
     except TrussError as problem:
         findings.append(error("engine", problem.message))
-    return Report(facts, findings)
+    return CheckReport(facts, findings)
 
 
 def _describe(
@@ -183,7 +188,7 @@ def _machine(machine: Machine) -> tuple[list[str], list[Diagnostic]]:
     return facts, findings
 
 
-def _as_json(report: Report) -> dict[str, Any]:
+def _as_json(report: CheckReport) -> dict[str, Any]:
     findings = [
         {"code": found.code, "severity": found.severity.value, "sentence": found.message}
         for found in report.findings

@@ -11,7 +11,7 @@ from trtllm_truss.engines.adapter import adapters_of
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.inspection import inspect_engine
 from trtllm_truss.engines.kinds import check_settings, completed, open_adapters
-from trtllm_truss.machine.describe import describe
+from trtllm_truss.machine.describe import inspect_machine
 from trtllm_truss.serving.preflight import (
     host_info,
     open_engine,
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
         folder = repository.source.fetch([*paths, *own_tokenizer_paths(settings, repository)])
     adapters = open_adapters(settings, environment)
     image = HostInfo.from_config(content).image
-    machine = describe(environment.variables, image)
+    machine = inspect_machine(environment.variables, image)
     here = HostInfo.from_config(content, host_info(machine))
     described = inspect_engine(folder.resolve())
     engine = completed(

@@ -50,7 +50,7 @@ class ClientGone(Exception):
     """The client closed the connection."""
 
 
-class Client:
+class ClientConnection:
     """The connection of one client, whose disconnect cancels the work for it.
 
     One task listens for all works, from a tenth of a second after the first one began to
@@ -148,7 +148,7 @@ class Turns:
             yield
             return
         if self._is_taken:
-            await self._wait(size_bytes, Client(receive))
+            await self._wait(size_bytes, ClientConnection(receive))
         self._is_taken = True
         start_s = self._clock()
         try:
@@ -156,7 +156,7 @@ class Turns:
         finally:
             asyncio.get_running_loop().call_later(self._clock() - start_s, self._pass_on)
 
-    async def _wait(self, size_bytes: int, client: Client) -> None:
+    async def _wait(self, size_bytes: int, client: ClientConnection) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting, (size_bytes, next(self._numbers), turn))
         try:
@@ -181,7 +181,7 @@ KEEP_ALIVE_COMMENT = b": keep-alive\n\n"
 """A comment of server-sent events, which clients ignore."""
 
 
-class EncodedAnswer:
+class EncodedBody:
     """Encodes the answers of one call as chunks, at least one. The first one decides the status.
 
     Open it once, then iterate or close it. A later error becomes the last chunk, if the protocol
@@ -205,7 +205,7 @@ class EncodedAnswer:
         self._first: asyncio.Task[bytes] | None = None
         self.over = False
 
-    async def open(self, client: Client, limit_s: float | None = None) -> None:
+    async def open(self, client: ClientConnection, limit_s: float | None = None) -> None:
         """Wait for the first chunk, at most `limit_s`.
 
         Raises:
@@ -234,7 +234,7 @@ class EncodedAnswer:
             if timer is not None:
                 timer.cancel()
 
-    def __aiter__(self) -> EncodedAnswer:
+    def __aiter__(self) -> EncodedBody:
         return self
 
     async def __anext__(self) -> bytes:
@@ -277,7 +277,7 @@ def internal_error() -> InternalError:
     return InternalError("internal server error; see the server log.")
 
 
-class AnswerStream(StreamingResponse):
+class StreamedResponse(StreamingResponse):
     """A streaming response that aborts visibly.
 
     If `body` raises a `TrussError`, or the client does not read, the server closes the connection
@@ -295,11 +295,11 @@ class AnswerStream(StreamingResponse):
 
     def __init__(
         self,
-        body: EncodedAnswer,
+        body: EncodedBody,
         media_type: str,
         headers: Mapping[str, str] | None = None,
         *,
-        client: Client | None = None,
+        client: ClientConnection | None = None,
         keep_alive_s: float | None = None,
         reader_timeout_s: float = math.inf,
         trace: CallTrace | None = None,
@@ -313,7 +313,7 @@ class AnswerStream(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response until the client disconnects."""
-        client = self._client or Client(receive)
+        client = self._client or ClientConnection(receive)
         try:
             await client.while_connected(self.stream_response(send))
         except ClientGone:
@@ -507,7 +507,7 @@ class Endpoint:
         finally:
             if trace is not None:
                 trace.responds(response.status_code if response else None, error_code)
-                if not isinstance(response, AnswerStream):
+                if not isinstance(response, StreamedResponse):
                     trace.end()
         response.raw_headers += [(name, call_id.encode()) for name in self._id_headers]
         return response
@@ -532,16 +532,16 @@ class Endpoint:
         limits = self._service.limits
         items = self._service.generator.generate(call.requests, protocol, call_id, trace)
         answers = sum(request.n for request in call.requests)
-        answer = EncodedAnswer(items, call.writer, answers)
+        answer = EncodedBody(items, call.writer, answers)
         # Only event streams have comments, which can fill silence.
         keep_alive_s = limits.keep_alive_s if call.media_type == SSE_MEDIA_TYPE else None
-        client = Client(request.receive)
+        client = ClientConnection(request.receive)
         await answer.open(client, keep_alive_s)
         if answer.over and call.media_type != TEXT_MEDIA_TYPE:  # text is chunked in any case
             client.stop_listening()
             headers = None if call.media_type == JSON_MEDIA_TYPE else _UNBUFFERED
             return Response(await anext(answer), 200, headers, call.media_type)
-        return AnswerStream(
+        return StreamedResponse(
             answer,
             call.media_type,
             _UNBUFFERED,

@@ -26,7 +26,7 @@ _WASTEFUL = 0.5  # warn about a limit below this share of the possible tokens
 
 
 @dataclass(frozen=True, slots=True)
-class CacheKnobs:
+class CacheSettings:
     """Settings of the KV cache's size.
 
     Attributes:
@@ -44,7 +44,7 @@ class CacheKnobs:
     max_bytes: int | None = None
 
     @classmethod
-    def from_runtime(cls, runtime: RuntimeOptions) -> CacheKnobs:
+    def from_runtime(cls, runtime: RuntimeOptions) -> CacheSettings:
         return cls(
             free_fraction=runtime.kv_cache_free_gpu_mem_fraction,
             max_tokens=runtime.max_tokens_in_paged_kv_cache,
@@ -98,7 +98,7 @@ class Capacity:
         shorten: the remedy for sequences that do not fit, as a verb phrase.
     """
 
-    knobs: CacheKnobs
+    knobs: CacheSettings
     bytes_per_token: int
     free_bytes: int
     block_tokens: int
@@ -148,7 +148,7 @@ class Capacity:
         )
 
 
-def kv_cache_capacity(shape: CacheShape, knobs: CacheKnobs, free_bytes: int) -> Capacity | None:
+def kv_cache_capacity(shape: CacheShape, knobs: CacheSettings, free_bytes: int) -> Capacity | None:
     """Compute the capacity on GPUs with this much memory.
 
     Args:

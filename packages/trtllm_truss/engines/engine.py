@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from trtllm_truss.engines.adapter import Adapter, AdapterRepository
 from trtllm_truss.engines.base_image import BaseImage
-from trtllm_truss.engines.capacity import CacheKnobs, CacheShape, Capacity
+from trtllm_truss.engines.capacity import CacheSettings, CacheShape, Capacity
 from trtllm_truss.engines.diagnostics import Diagnostic, error
 from trtllm_truss.engines.gpus import ComputeCapability
 from trtllm_truss.engines.host import HostInfo
@@ -397,8 +397,8 @@ class Engine(ABC):
         """The shape of the KV cache; None if it is not on a GPU."""
         return None
 
-    def cache_knobs(self, runtime: RuntimeOptions) -> CacheKnobs:
-        return CacheKnobs.from_runtime(runtime)
+    def cache_knobs(self, runtime: RuntimeOptions) -> CacheSettings:
+        return CacheSettings.from_runtime(runtime)
 
     def kv_cache_tokens(self, settings: Settings, capacity: Capacity | None) -> int | None:
         """Return the tokens that the KV cache of one scheduler holds; None if unknown.

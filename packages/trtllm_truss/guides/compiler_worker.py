@@ -99,7 +99,7 @@ _CRASHES = (
 _COMPILER_FAILED = "Guides cannot be checked: the compiler process failed."
 
 
-class Verdict(str, Enum):
+class GuideVerdict(str, Enum):
     GOOD = "good"
     FAULTY = "faulty"
     SLOW = "slow"  # over `limit_s`
@@ -192,7 +192,13 @@ def _watch(
             signal.alarm(_WAIT_S + math.ceil(_WAIT_TIMES * limit_s))
             signal.setitimer(signal.ITIMER_PROF, limit_s)
             fault, kept_bytes = find_fault(Guide(language, text), lambda: works.write_byte(1))
-            _answer(answers, number, Verdict.FAULTY if fault else Verdict.GOOD, fault, kept_bytes)
+            _answer(
+                answers,
+                number,
+                GuideVerdict.FAULTY if fault else GuideVerdict.GOOD,
+                fault,
+                kept_bytes,
+            )
             os._exit(0)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if status != 0:
@@ -201,21 +207,21 @@ def _watch(
         os._exit(1)
 
 
-def _death(number: int, *, compiler_works: bool) -> tuple[Verdict, str]:
+def _death(number: int, *, compiler_works: bool) -> tuple[GuideVerdict, str]:
     """Map the signal that ended a process; negative is an exit status."""
     if number == signal.SIGPROF:
-        return Verdict.SLOW, "it takes too long to compile; simplify it."
+        return GuideVerdict.SLOW, "it takes too long to compile; simplify it."
     if number == signal.SIGVTALRM:
-        return Verdict.FAULTY, "its tokens take too long to find; make it less ambiguous."
+        return GuideVerdict.FAULTY, "its tokens take too long to find; make it less ambiguous."
     if number == signal.SIGALRM:
-        return Verdict.FAILED, "Guides cannot be checked: there was no result in time."
+        return GuideVerdict.FAILED, "Guides cannot be checked: there was no result in time."
     if number < 0 or not compiler_works:
-        return Verdict.FAILED, _COMPILER_FAILED
-    return Verdict.FAULTY, _CRASHES
+        return GuideVerdict.FAILED, _COMPILER_FAILED
+    return GuideVerdict.FAULTY, _CRASHES
 
 
 def _answer(
-    answers: int, number: int, verdict: Verdict, reason: str | None, kept_bytes: int = 0
+    answers: int, number: int, verdict: GuideVerdict, reason: str | None, kept_bytes: int = 0
 ) -> None:
     line = json.dumps([number, verdict.value, reason, kept_bytes])
     os.write(answers, line.encode() + b"\n")  # < PIPE_BUF

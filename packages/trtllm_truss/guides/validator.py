@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from trtllm_truss.guides.compiler_worker import Verdict
+from trtllm_truss.guides.compiler_worker import GuideVerdict
 from trtllm_truss.guides.guide import (
     MAX_CHARACTERS,
     CheckFailed,
@@ -230,7 +230,7 @@ class GuideValidator:
             try:
                 worker = self._worker or self._start()
             except (OSError, RuntimeError) as error:  # the last: no thread
-                self._finish(number, Verdict.FAILED, str(error))
+                self._finish(number, GuideVerdict.FAILED, str(error))
                 continue
             worker.wait_until_ready()
             job = self._running.get(number)
@@ -277,7 +277,7 @@ class GuideValidator:
 
     def _take(self, line: list[Any]) -> None:
         number, verdict, reason, kept_bytes = line
-        self._finish(number, Verdict(verdict), reason, kept_bytes)
+        self._finish(number, GuideVerdict(verdict), reason, kept_bytes)
 
     def _worker_has_ended(self, status: int) -> None:
         with self._changed:
@@ -285,10 +285,10 @@ class GuideValidator:
             running = [*self._running]
         reason = f"Guides cannot be checked: the compiler worker ended ({status})."
         for number in running:
-            self._finish(number, Verdict.FAILED, reason)
+            self._finish(number, GuideVerdict.FAILED, reason)
 
     def _finish(
-        self, number: int, verdict: Verdict, reason: str | None, kept_bytes: int = 0
+        self, number: int, verdict: GuideVerdict, reason: str | None, kept_bytes: int = 0
     ) -> None:
         with self._changed:
             job = self._running.pop(number, None)
@@ -296,18 +296,18 @@ class GuideValidator:
                 return
             self._changed.notify_all()
             if self._closed:
-                verdict, reason = Verdict.FAILED, _CLOSED
-            if verdict is Verdict.SLOW and not job.is_slow and len(self._slow) < MAX_SLOW:
+                verdict, reason = GuideVerdict.FAILED, _CLOSED
+            if verdict is GuideVerdict.SLOW and not job.is_slow and len(self._slow) < MAX_SLOW:
                 job.is_slow = True
                 self._slow.append(job)
                 return
             self._jobs.pop(job.key, None)
             outcome: int | Exception
-            if verdict is Verdict.FAILED:
+            if verdict is GuideVerdict.FAILED:
                 outcome = CheckFailed(str(reason))
-            elif verdict is Verdict.SLOW and not job.is_slow:
+            elif verdict is GuideVerdict.SLOW and not job.is_slow:
                 outcome = _too_many(MAX_SLOW)
-            elif verdict is Verdict.SLOW:
+            elif verdict is GuideVerdict.SLOW:
                 fault = f"it takes more than {self._limit_s:g} s to compile; simplify it."
                 outcome = self._remember(job.key, fault)
             else:

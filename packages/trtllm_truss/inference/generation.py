@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest
 from trtllm_truss.inference.admission import Admission, EngineHeartbeat
-from trtllm_truss.inference.capabilities import with_callers_field
-from trtllm_truss.inference.decode_stream import (
+from trtllm_truss.inference.answer_reader import (
     AnswerReader,
     Deadlines,
     EngineReader,
     TokenReader,
 )
+from trtllm_truss.inference.capabilities import with_callers_field
 from trtllm_truss.inference.preprocessing import PreparedRequest, Preprocessor
 from trtllm_truss.inference.tokenization import prompt_field
 from trtllm_truss.metrics import Metrics, RequestMetrics

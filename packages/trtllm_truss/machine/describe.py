@@ -18,7 +18,14 @@ from pathlib import Path
 from trtllm_truss.engines.diagnostics import Diagnostic, warning
 from trtllm_truss.errors import TritonError
 from trtllm_truss.machine.gpus import CompatibilityMode, Cuda, Gpus, find_cuda, find_gpus
-from trtllm_truss.machine.runtime import ROOT, Runtime, find_mpirun, find_runtime, read_text, under
+from trtllm_truss.machine.runtime import (
+    ROOT,
+    TensorRtLlm,
+    find_mpirun,
+    find_runtime,
+    read_text,
+    under,
+)
 from trtllm_truss.machine.triton import TritonInstallation, find_installation
 
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Linux keeps POSIX shared memory
@@ -28,7 +35,7 @@ _UNLIMITED_BYTES = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class MachineLimits:
     """Limits of a child process; None is "unlimited", or unknown for memory.
 
     Attributes:
@@ -56,12 +63,12 @@ class Limits:
     memory_free_bytes: int | None
 
 
-def read_limits(root: Path = ROOT) -> Limits:
+def read_limits(root: Path = ROOT) -> MachineLimits:
     """Read the limits of this process, which its children inherit."""
     shm_total, shm_free = _shared_memory(root)
     memory, free = _memory(root)
     processes = [_soft(resource.RLIMIT_NPROC), _group_number(root, "pids.max", "pids/pids.max")]
-    return Limits(
+    return MachineLimits(
         shm_total_bytes=shm_total,
         shm_free_bytes=shm_free,
         memlock_bytes=_soft(resource.RLIMIT_MEMLOCK),
@@ -154,16 +161,16 @@ class Machine:
     """
 
     python: Path
-    runtime: Runtime
+    runtime: TensorRtLlm
     triton: TritonInstallation | None
     triton_problem: str
     mpirun: Path | None
     gpus: Gpus
     cuda: Cuda
-    limits: Limits
+    limits: MachineLimits
 
 
-def describe(
+def inspect_machine(
     environ: Mapping[str, str] | None = None, image: str | None = None, root: Path = ROOT
 ) -> Machine:
     """Describe this machine.
@@ -196,7 +203,7 @@ def describe(
     )
 
 
-def container_sentences(python: Path, runtime: Runtime, cuda: Cuda) -> list[str]:
+def container_sentences(python: Path, runtime: TensorRtLlm, cuda: Cuda) -> list[str]:
     """State Python, driver, CUDA and compatibility mode, one sentence each."""
     return [
         f"Python: {python} ({platform.python_version()}); {_runtime_sentence(runtime)}",
@@ -206,7 +213,7 @@ def container_sentences(python: Path, runtime: Runtime, cuda: Cuda) -> list[str]
     ]
 
 
-def _runtime_sentence(runtime: Runtime) -> str:
+def _runtime_sentence(runtime: TensorRtLlm) -> str:
     if runtime.version is None:
         where = f", only {runtime.library}" if runtime.library else ""
         return f"no TensorRT-LLM found{where}"
@@ -229,7 +236,7 @@ _SHM_BYTES = 1 << 30
 """Of NVIDIA's launch instructions; Docker's default is 64 MiB."""
 
 
-def check_machine(cuda: Cuda, limits: Limits, ranks: int) -> Iterator[Diagnostic]:
+def check_machine(cuda: Cuda, limits: MachineLimits, ranks: int) -> Iterator[Diagnostic]:
     """Yield a warning for a missing driver and for too little shared memory.
 
     Args:

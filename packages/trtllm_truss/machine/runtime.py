@@ -57,7 +57,7 @@ _MINOR = re.compile(r"python(3\.[0-9]+)$")
 
 
 @dataclass(frozen=True, slots=True)
-class Runtime:
+class TensorRtLlm:
     """TensorRT-LLM as found on this machine.
 
     Attributes:
@@ -81,7 +81,7 @@ class Runtime:
 
 def find_runtime(
     environ: Mapping[str, str] | None = None, image: str | None = None, root: Path = ROOT
-) -> Runtime:
+) -> TensorRtLlm:
     """Find TensorRT-LLM.
 
     The order is: ``python3`` on ``PATH``, which runs Triton's Python models; the image's virtual
@@ -100,20 +100,20 @@ def find_runtime(
             if version := _version_in_folder(folder):
                 own_library = folder / _PACKAGE / "libs" / _LIBRARY
                 library = own_library if own_library.is_file() else library
-                return Runtime(version, python, library, str(folder), installed=True)
+                return TensorRtLlm(version, python, library, str(folder), installed=True)
     if library is not None:
         folder = library.parents[2]  # <folder>/tensorrt_llm/libs/libtensorrt_llm.so
         if version := _version_in_folder(folder):
-            return Runtime(version, _python_of(folder), library, str(library), installed=True)
+            return TensorRtLlm(version, _python_of(folder), library, str(library), installed=True)
     tag = environ.get(_RELEASE_VARIABLE, "")
     known = find_tag(tag)
     if known is not None and (library is not None or under(root, _BACKEND_FOLDER).is_dir()):
         found_by = f"{_RELEASE_VARIABLE}={tag}"
-        return Runtime(known.tensorrt_llm, None, library, found_by, installed=True)
+        return TensorRtLlm(known.tensorrt_llm, None, library, found_by, installed=True)
     version = version_in(image) if image else None
     if version is not None:
-        return Runtime(version, None, library, f"the image's name, {image}")
-    return Runtime(library=library)
+        return TensorRtLlm(version, None, library, f"the image's name, {image}")
+    return TensorRtLlm(library=library)
 
 
 def _pythons(environ: Mapping[str, str], root: Path) -> Iterator[tuple[Path, list[Path]]]:

@@ -35,7 +35,7 @@ from trtllm_truss.protocols.json_body import MAX_MESSAGES, MAX_TOOLS
 from trtllm_truss.protocols.openai.body import read_messages
 from trtllm_truss.protocols.openai.fields import read_response_format
 from trtllm_truss.protocols.openai.tools import read_tool_use
-from trtllm_truss.protocols.tool_use import ANY_FORMATS, ModelFormats, ToolUse
+from trtllm_truss.protocols.tool_use import NO_FORMATS, ModelFormats, ToolUse
 from trtllm_truss.request_fields import INT32_MAX, LEAST, SAMPLING
 from trtllm_truss.requests import AnswerItem, GenerationEnd, GenerationRequest, TextDelta
 from trtllm_truss.validation import Strict
@@ -113,7 +113,7 @@ _KNOWN = [*PredictBody.model_fields, *ALIASES, *UNUSED, *REFUSED]
 
 
 def parse_predict(
-    body: Mapping[str, Any], defaults: Mapping[str, Any], formats: ModelFormats = ANY_FORMATS
+    body: Mapping[str, Any], defaults: Mapping[str, Any], formats: ModelFormats = NO_FORMATS
 ) -> tuple[GenerationRequest, bool]:
     """Parse a predict body into a request and its `stream` field; null counts as missing.
 
@@ -239,7 +239,7 @@ class PredictAdapter:
     """
 
     defaults: Defaults
-    formats: ModelFormats = ANY_FORMATS
+    formats: ModelFormats = NO_FORMATS
     name: str = "predict"
 
     def read(self, body: Mapping[str, Any], accept: str, call_id: str) -> Call:

@@ -173,11 +173,11 @@ class ModelFormats:
         adapted = [dict(message) for message in messages]
         if "tool_calls" not in self.template:
             adapted = self._calls_as_text(adapted)
-        elif _shows(_JOINS_ARGUMENTS, self.template):
+        elif _has_trait(_JOINS_ARGUMENTS, self.template):
             _arguments_as_text(adapted)
-        if _shows(_WANTS_SHORT_IDS, self.template):
+        if _has_trait(_WANTS_SHORT_IDS, self.template):
             _shorten_ids(adapted)
-        absent = None if _shows(_TESTS_NONE, self.template) else ""
+        absent = None if _has_trait(_TESTS_NONE, self.template) else ""
         for message in adapted:
             message.setdefault("content", absent)
         if use.tools and "tools" not in self.template:
@@ -188,7 +188,7 @@ class ModelFormats:
         example = self._write_call("FUNCTION", '{"ARGUMENT": VALUE}')
         listed = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
         text = _DESCRIPTION.format(tools=listed, call=example)
-        role = "user" if _shows(_LACKS_SYSTEM_ROLE, self.template) else "system"
+        role = "user" if _has_trait(_LACKS_SYSTEM_ROLE, self.template) else "system"
         if messages[0]["role"] == role:
             begin, end = str(messages[0]["content"]), text
             if role == "user":
@@ -225,7 +225,7 @@ class ModelFormats:
         return write_call(guide, name, arguments)
 
 
-ANY_FORMATS = ModelFormats()
+NO_FORMATS = ModelFormats()
 """Calls and reasoning stay in the text."""
 
 
@@ -252,7 +252,7 @@ def read_tool(name: Any, parameters: Any, path: str) -> Tool:
 
 
 @lru_cache(64)
-def _shows(trait: re.Pattern[str], template: str) -> bool:
+def _has_trait(trait: re.Pattern[str], template: str) -> bool:
     """Return whether a template has a trait; templates are long, and searched once."""
     return trait.search(template) is not None
 

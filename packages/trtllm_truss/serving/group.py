@@ -21,7 +21,7 @@ from trtllm_truss.machine.runtime import Mpi, find_mpi
 from trtllm_truss.processes.leftovers import sweep, temporary_folder
 from trtllm_truss.serving.mounted_files import MountedFiles
 from trtllm_truss.serving.preparation import PreparedEngine, prepare
-from trtllm_truss.settings.loading import Environment, Group, require_key, settle_nodes
+from trtllm_truss.settings.loading import Environment, Group, require_key, resolve_group
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.triton.server.command import Launch, server_command
 from trtllm_truss.triton.server.mpi import (
@@ -94,7 +94,7 @@ def join(settings: Settings, environment: Environment, data_dir: Path, image: st
         SettingsError: this host is not one of the others, or the key is another one.
         StartupError: the engine is unusable here, or the leader refused this host.
     """
-    settings, group = settle_nodes(settings, environment)
+    settings, group = resolve_group(settings, environment)
     if group is None:
         raise SettingsError(
             "this engine has one host; set model_metadata.nodes, or deploy as a LeaderWorkerSet, "

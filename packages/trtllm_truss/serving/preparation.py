@@ -9,7 +9,7 @@ from pathlib import Path
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.errors import TritonError
-from trtllm_truss.machine.describe import Machine, describe
+from trtllm_truss.machine.describe import Machine, inspect_machine
 from trtllm_truss.machine.triton import TritonInstallation, assemble_backends
 from trtllm_truss.serving.preflight import ResolvedEngine, host_info, log_machine, resolve_engine
 from trtllm_truss.serving.rendering import render_engine
@@ -114,7 +114,7 @@ def prepare(
     Raises:
         StartupError: the engine is unusable here.
     """
-    machine = describe(environment.variables, image)
+    machine = inspect_machine(environment.variables, image)
     host = host_info(machine)
     in_image = replace(host, image=image)
     built = None

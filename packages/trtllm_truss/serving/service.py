@@ -27,7 +27,7 @@ from trtllm_truss.serving.mounted_files import MountedFiles
 from trtllm_truss.serving.preflight import supervised_limits
 from trtllm_truss.serving.preparation import PreparedEngine, prepare
 from trtllm_truss.serving.supervisor import Supervisor
-from trtllm_truss.settings.loading import Environment, settle_nodes
+from trtllm_truss.settings.loading import Environment, resolve_group
 from trtllm_truss.settings.model import Serving, Settings
 from trtllm_truss.status import Phase, ServiceStatus
 from trtllm_truss.triton.server.command import launcher
@@ -36,7 +36,7 @@ from trtllm_truss.triton.server.process import ServerProcess
 if TYPE_CHECKING:
     from trtllm_truss.inference.generation import Generator
     from trtllm_truss.serving.group import GroupLead
-    from trtllm_truss.serving.request_path import RequestPath
+    from trtllm_truss.serving.request_pipeline import RequestPipeline
     from trtllm_truss.text.tokenizer import TextTokenizer
     from trtllm_truss.tracing import Tracing
 
@@ -85,7 +85,7 @@ class StartupLog:
 @dataclass(frozen=True, slots=True)
 class _Running:
     supervisor: Supervisor
-    path: RequestPath
+    path: RequestPipeline
     mounted: MountedFiles
 
 
@@ -116,7 +116,7 @@ class Service:
         is_traced: bool = False,
     ) -> None:
         self._status = status or ServiceStatus()
-        self._settings, self._group = settle_nodes(settings, environment)
+        self._settings, self._group = resolve_group(settings, environment)
         self._environment = environment
         self._data_dir = data_dir
         self._image = image
@@ -143,7 +143,7 @@ class Service:
         return tuple(self._settings.lora_adapters)
 
     @property
-    def path(self) -> RequestPath:
+    def path(self) -> RequestPipeline:
         """Return the objects that answer requests with the running engine.
 
         Raises:
@@ -265,9 +265,9 @@ class Service:
             details.append("ready, first token generated")
         tokenizer = loading.result()
         importing.result()
-        from trtllm_truss.serving.request_path import build_request_path
+        from trtllm_truss.serving.request_pipeline import build_request_pipeline
 
-        path = build_request_path(
+        path = build_request_pipeline(
             self._settings,
             self._environment,
             resolved,
@@ -384,7 +384,7 @@ def _raise_file_limit() -> None:
 
 def _import_request_path(then: Callable[[], object]) -> None:
     """Import what answers requests while Triton starts; then go on."""
-    import_module("trtllm_truss.serving.request_path")
+    import_module("trtllm_truss.serving.request_pipeline")
     then()
     gc.collect()
     gc.freeze()

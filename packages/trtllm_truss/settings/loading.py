@@ -224,7 +224,7 @@ class Group:
     hosts: tuple[str, ...] = ()
 
 
-def settle_nodes(settings: Settings, environment: Environment) -> tuple[Settings, Group | None]:
+def resolve_group(settings: Settings, environment: Environment) -> tuple[Settings, Group | None]:
     """Read the group; return settings whose `nodes` is its size, and the group.
 
     Raises:
@@ -240,10 +240,10 @@ def known_nodes(settings: Settings, environment: Environment) -> Settings:
     """Return the settings of a start here, or of one elsewhere if nothing names the hosts here.
 
     Raises:
-        SettingsError: as in `settle_nodes`.
+        SettingsError: as in `resolve_group`.
     """
     if any(environment.variables.get(name) for name in (LWS_LEADER, HOSTS_VARIABLE)):
-        return settle_nodes(settings, environment)[0]
+        return resolve_group(settings, environment)[0]
     _require_one_builder(settings)
     return settings
 

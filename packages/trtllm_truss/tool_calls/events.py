@@ -340,7 +340,7 @@ class Tool:
 
 
 @dataclass(frozen=True, slots=True)
-class TextDelta:
+class ParsedText:
     """More of the answer's text; never empty."""
 
     text: str
@@ -393,12 +393,12 @@ def call_as_text(name: str, arguments: str = "") -> str:
     return f'{{"name": {json.dumps(name)}, "arguments": {arguments}'
 
 
-Event: TypeAlias = TextDelta | ReasoningDelta | CallStarted | ArgumentsDelta | CallEnded
+Event: TypeAlias = ParsedText | ReasoningDelta | CallStarted | ArgumentsDelta | CallEnded
 
 MAX_SPACE = 1024
 """White space that is held until it is known what follows; a longer run counts as text."""
 
-_Delta = type[TextDelta] | type[ReasoningDelta] | type[ArgumentsDelta]
+_Delta = type[ParsedText] | type[ReasoningDelta] | type[ArgumentsDelta]
 
 
 class Emitter:
@@ -454,7 +454,7 @@ class Emitter:
                 return
             self._space, self._before = "", "text"
         self._has_text = self._has_text or bool(text)
-        self._add(TextDelta, text)
+        self._add(ParsedText, text)
 
     def start_text(self) -> None:
         """Begin a block of text; a line break divides it from the block before."""
@@ -525,7 +525,7 @@ class Emitter:
     def finish(self) -> None:
         """End the answer."""
         if self._before == "start":
-            self._add(TextDelta, self._space)
+            self._add(ParsedText, self._space)
         self._space = ""
 
     def drain(self) -> list[Event]:
@@ -550,5 +550,5 @@ class Emitter:
             elif self._delta is ReasoningDelta:
                 self._events.append(ReasoningDelta(text))
             else:
-                self._events.append(TextDelta(text))
+                self._events.append(ParsedText(text))
         self._delta, self._pieces = None, []

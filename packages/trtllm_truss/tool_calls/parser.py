@@ -16,9 +16,9 @@ from trtllm_truss.tool_calls.events import (
     Malformed,
     Markers,
     Parse,
+    ParsedText,
     ReasoningDelta,
     Source,
-    TextDelta,
     Tool,
 )
 from trtllm_truss.tool_calls.formats import (
@@ -277,7 +277,7 @@ class OutputParser:
 
 
 def _is_kept(event: Event) -> bool:
-    return isinstance(event, TextDelta | ReasoningDelta) or event.index == 0
+    return isinstance(event, ParsedText | ReasoningDelta) or event.index == 0
 
 
 _HERMES = JsonFormat(
@@ -369,7 +369,7 @@ def detect_reasoning_format(chat_template: str) -> str | None:
     return _detect(chat_template, _REASONING_TELLTALES)
 
 
-def _shows(*texts: str, without: tuple[str, ...] = ()) -> Callable[[str], bool]:
+def _contains(*texts: str, without: tuple[str, ...] = ()) -> Callable[[str], bool]:
     return lambda template: (
         all(text in template for text in texts) and not any(text in template for text in without)
     )
@@ -377,32 +377,32 @@ def _shows(*texts: str, without: tuple[str, ...] = ()) -> Callable[[str], bool]:
 
 # The first match decides. GLM 4.5, which is not supported, has `<arg_key>` in `<tool_call>`.
 _TOOL_TELLTALES: tuple[tuple[str, Callable[[str], bool]], ...] = (
-    ("harmony", _shows("<|channel|>", "<|message|>")),
-    ("deepseek_v3", _shows("<｜tool▁call▁begin｜>", "```json")),
-    ("deepseek_v31", _shows("<｜tool▁call▁begin｜>")),
-    ("mistral_args", _shows("[TOOL_CALLS]", "[ARGS]")),
-    ("mistral", _shows("[TOOL_CALLS]")),
-    ("qwen3_coder", _shows("<function=", "<parameter=")),
-    ("hermes", _shows("<|start_of_role|>", "<tool_call>\\n{")),
-    ("granite", _shows("<|start_of_role|>", "tool")),
-    ("phi4_mini", _shows("<|/tool_call|>")),
-    ("phi4_mini", _shows("<|tool|>")),
-    ("phi4_mini", _shows("functools[")),
-    ("granite", _shows("<|tool_call|>")),
-    ("hermes", _shows("<tool_call>", without=("<arg_key>",))),
-    ("pythonic", _shows("func_name1(")),
-    ("llama3_json", _shows("ipython", "parameters")),
-    ("llama3_json", _shows("<|python_tag|>")),
+    ("harmony", _contains("<|channel|>", "<|message|>")),
+    ("deepseek_v3", _contains("<｜tool▁call▁begin｜>", "```json")),
+    ("deepseek_v31", _contains("<｜tool▁call▁begin｜>")),
+    ("mistral_args", _contains("[TOOL_CALLS]", "[ARGS]")),
+    ("mistral", _contains("[TOOL_CALLS]")),
+    ("qwen3_coder", _contains("<function=", "<parameter=")),
+    ("hermes", _contains("<|start_of_role|>", "<tool_call>\\n{")),
+    ("granite", _contains("<|start_of_role|>", "tool")),
+    ("phi4_mini", _contains("<|/tool_call|>")),
+    ("phi4_mini", _contains("<|tool|>")),
+    ("phi4_mini", _contains("functools[")),
+    ("granite", _contains("<|tool_call|>")),
+    ("hermes", _contains("<tool_call>", without=("<arg_key>",))),
+    ("pythonic", _contains("func_name1(")),
+    ("llama3_json", _contains("ipython", "parameters")),
+    ("llama3_json", _contains("<|python_tag|>")),
 )
 _REASONING_TELLTALES: tuple[tuple[str, Callable[[str], bool]], ...] = (
-    ("harmony", _shows("<|channel|>", "<|message|>")),
-    ("mistral", _shows("[THINK]")),
-    ("seed_oss", _shows("<seed:think>")),
-    ("granite", _shows("Here is my thought process:")),
-    ("deepseek_r1", _shows("</think>", "<｜Assistant｜>")),
-    ("qwen3", _shows("</think>")),
-    ("qwen3", _shows("<think>")),
-    ("reasoning_tags", _shows("<reasoning>")),
+    ("harmony", _contains("<|channel|>", "<|message|>")),
+    ("mistral", _contains("[THINK]")),
+    ("seed_oss", _contains("<seed:think>")),
+    ("granite", _contains("Here is my thought process:")),
+    ("deepseek_r1", _contains("</think>", "<｜Assistant｜>")),
+    ("qwen3", _contains("</think>")),
+    ("qwen3", _contains("<think>")),
+    ("reasoning_tags", _contains("<reasoning>")),
 )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtllm_truss.backends.tensors import Tensors
-from trtllm_truss.backends.token_model.request import GenerationRequest, Limits, read_request
+from trtllm_truss.backends.token_model.request import ModelLimits, TensorRequest, read_request
 from trtllm_truss.backends.token_model.responses import Outputs
 from trtllm_truss.engines.cpu.openvino_genai.scheduler import Scheduler
 
@@ -18,7 +18,7 @@ StartScheduler = Callable[..., Scheduler]
 
 PROMPT = [504, 3575, 282, 4649, 314]  # "The capital of France is"
 END_ID = 2
-LIMITS = Limits(context_length=8192, vocab_size=49152, max_beam_width=4)
+LIMITS = ModelLimits(context_length=8192, vocab_size=49152, max_beam_width=4)
 OUTPUTS = ("output_ids", "sequence_length")
 
 _DTYPES: dict[type, type] = {bool: np.bool_, int: np.int32, float: np.float32}
@@ -43,9 +43,9 @@ def request(
     *,
     request_id: str = "",
     outputs: tuple[str, ...] = OUTPUTS,
-    limits: Limits = LIMITS,
+    limits: ModelLimits = LIMITS,
     **inputs: Any,
-) -> GenerationRequest:
+) -> TensorRequest:
     return read_request(request_id, tensors(prompt, output_len, **inputs), outputs, limits)
 
 

@@ -16,7 +16,7 @@ from tests.backends.token_model.backend_requests import (
     word_list,
 )
 
-from trtllm_truss.backends.token_model.request import Limits, read_request
+from trtllm_truss.backends.token_model.request import ModelLimits, read_request
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.request_fields import SAMPLING, RequestField
 from trtllm_truss.requests import Guide
@@ -69,7 +69,7 @@ def test_the_prompt_ends_at_input_lengths() -> None:
 
 
 def test_the_answer_is_clipped_to_the_context() -> None:
-    limits = Limits(context_length=10, vocab_size=49152)
+    limits = ModelLimits(context_length=10, vocab_size=49152)
 
     assert request(output_len=1000, limits=limits).max_new_tokens == 10 - len(PROMPT)
 
@@ -88,7 +88,7 @@ def test_the_answer_is_clipped_to_the_context() -> None:
 def test_the_request_overrides_the_setting_for_echoing_the_prompt(
     inputs: dict[str, Any], setting: bool, echoed: bool
 ) -> None:
-    limits = Limits(context_length=100, vocab_size=49152, exclude_input_in_output=setting)
+    limits = ModelLimits(context_length=100, vocab_size=49152, exclude_input_in_output=setting)
 
     assert request(limits=limits, **inputs).echo_prompt is echoed
 
@@ -232,7 +232,9 @@ def test_bad_words_without_a_word_pass() -> None:
 
 
 def test_a_request_larger_than_the_kv_cache_is_refused() -> None:
-    limits = Limits(context_length=8192, vocab_size=49152, kv_cache_tokens=320, max_beam_width=4)
+    limits = ModelLimits(
+        context_length=8192, vocab_size=49152, kv_cache_tokens=320, max_beam_width=4
+    )
     most = 320 - len(PROMPT) + 1
 
     assert request(output_len=most, limits=limits).kv_cache_tokens == 320

@@ -31,7 +31,7 @@ _WITHHELD = f". {_API_KEY_VARIABLE} was not sent: it is sent to remote hosts ove
 CUT_OFF = "the response was cut off; see the server's log."
 
 
-class Answer:
+class ServerResponse:
     """A 200 response; read its body once."""
 
     def __init__(self, response: http.client.HTTPResponse) -> None:
@@ -68,7 +68,7 @@ class Answer:
 
 
 @contextmanager
-def post(url: str, body: Mapping[str, object], accept: str = "*/*") -> Iterator[Answer]:
+def post(url: str, body: Mapping[str, object], accept: str = "*/*") -> Iterator[ServerResponse]:
     """Send a request and yield its response; close the connection at the end.
 
     A URL without a path gets the route of a local server. The variable `BASETEN_API_KEY` goes into
@@ -104,7 +104,7 @@ def post(url: str, body: Mapping[str, object], accept: str = "*/*") -> Iterator[
             withheld = api_key and not key_is_safe and response.status in _UNAUTHORIZED
             raise TrussError(_error_message(response) + (_WITHHELD if withheld else ""))
         with response:  # else it would keep a connection that the server closes after it
-            yield Answer(response)
+            yield ServerResponse(response)
     finally:
         connection.close()
 

@@ -12,7 +12,7 @@ from trtllm_workbench.cli.import_ import report_options
 from trtllm_workbench.scaffold.documents import config_text, readme_text
 from trtllm_workbench.scaffold.folder import write_folder
 from trtllm_workbench.scaffold.origin import read_origin
-from trtllm_workbench.scaffold.planning import Wish, make_plan
+from trtllm_workbench.scaffold.planning import InitOptions, make_plan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
     """
     if options.output is not None:
         require_empty(options.output)
-    wish = Wish(
+    init_options = InitOptions(
         engine=options.engine,
         tokenizer=options.tokenizer,
         accelerator=options.accelerator,
@@ -87,9 +87,9 @@ def run(options: argparse.Namespace) -> int:
         trust_remote_code=options.trust_remote_code,
     )
     environment = read_environment()
-    origin = read_origin(wish.engine, wish.gpus, environment.hf_access_token)
+    origin = read_origin(init_options.engine, init_options.gpus, environment.hf_access_token)
     report_options(origin.rows, origin.ignored)
-    plan = make_plan(wish, origin, environment)
+    plan = make_plan(init_options, origin, environment)
     output: Path = options.output or Path(plan.name)
     require_empty(output)
     texts = {"config.yaml": config_text(plan), "README.md": readme_text(plan)}

@@ -9,10 +9,10 @@ from pathlib import Path
 from trtllm_truss.cli.common import echo, report
 from trtllm_truss.configuration import read_config
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.machine.describe import describe
+from trtllm_truss.machine.describe import inspect_machine
 from trtllm_truss.processes.leftovers import sweep, temporary_folder
-from trtllm_workbench.selftest.bench import Result
 from trtllm_workbench.selftest.runner import STEPS, Order, Runner
+from trtllm_workbench.selftest.served_model import Result
 from trtllm_workbench.selftest.stranger import examine
 from trtllm_workbench.selftest.subjects import KINDS
 
@@ -119,7 +119,7 @@ def run(options: argparse.Namespace) -> int:
 def _examine(output: Path) -> int:
     _write(output, "{}\n")
     with temporary_folder() as work:
-        examined = examine(describe(), work)
+        examined = examine(inspect_machine(), work)
     table = _Table()
     for result in examined.results():
         table.add(result)

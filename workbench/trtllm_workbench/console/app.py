@@ -26,7 +26,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 _CONNECT_TIMEOUT_S = 10.0
 
 
-class Reply:
+class PageReply:
     """A response; read its body once."""
 
     def __init__(self, response: httpx.Response) -> None:
@@ -65,7 +65,7 @@ class Upstream:
     @asynccontextmanager
     async def send(
         self, method: str, path: str, headers: Headers = (), body: bytes = b""
-    ) -> AsyncGenerator[Reply, None]:
+    ) -> AsyncGenerator[PageReply, None]:
         """Send a request and yield its reply; leaving the block closes the connection.
 
         The server takes that for a client that has gone, and stops the engine's request.
@@ -79,7 +79,7 @@ class Upstream:
         with _failures():
             response = await self._client.send(request, stream=True)
         try:
-            yield Reply(response)
+            yield PageReply(response)
         finally:
             await response.aclose()
 
@@ -260,7 +260,7 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-async def _relay_reply(reply: Reply, send: Send) -> None:
+async def _relay_reply(reply: PageReply, send: Send) -> None:
     headers = [(name, value) for name, value in reply.headers if name in _SENT_BACK]
     start: Message = {"type": "http.response.start", "status": reply.status}
     await send({**start, "headers": [*headers, *_SECURITY]})

@@ -47,7 +47,7 @@ OWN_SERVER: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class TrussPlan:
     """The contents of a new Truss.
 
     Attributes:
@@ -139,7 +139,7 @@ class Plan:
         return " ".join(reasons)
 
 
-def config_text(plan: Plan) -> str:
+def config_text(plan: TrussPlan) -> str:
     """Return config.yaml."""
     header = (
         f"Written by `trtllm-truss init {plan.origin}` of trtllm-truss {__version__}: {plan.kind}. "
@@ -218,7 +218,7 @@ def config_text(plan: Plan) -> str:
     return "\n".join(comment(reason) + _yaml(values) for reason, values in sections if values)
 
 
-def readme_text(plan: Plan) -> str:
+def readme_text(plan: TrussPlan) -> str:
     """Return README.md."""
     body = shlex.quote(json.dumps(plan.example))
     reasons = [f"**Image.** {_first_upper(plan.runtime.reason)}"]
@@ -292,7 +292,7 @@ def merged(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
     return result
 
 
-def _about_target(plan: Plan) -> str:
+def _about_target(plan: TrussPlan) -> str:
     number = (
         f"Set it to {plan.target.requests} ({plan.target.reason})"
         if plan.target

@@ -33,7 +33,7 @@ _WORKING_BYTES = 2 * 10**9  # CUDA graphs, NCCL, an engine's activations; see en
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Fit:
     """The result of comparing an engine with GPUs.
 
     Attributes:
@@ -73,12 +73,12 @@ class Place:
 
     accelerator: str
     degree: int
-    verdict: Verdict
+    verdict: Fit
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
+class Requirements:
     """Requirements on the GPUs.
 
     Attributes:
@@ -101,33 +101,33 @@ class Demand:
     nodes: int = 1
     option: str = "--accelerator"
     settings: Callable[[int], Settings]
-    examine: Callable[[Settings, HostInfo], Verdict] = field(repr=False)
+    examine: Callable[[Settings, HostInfo], Fit] = field(repr=False)
 
     def gpus(self, degree: int) -> int:
         """Return the GPUs of each host."""
         return degree * self.others // self.nodes
 
-    def try_out(self, accelerator: str, degree: int) -> Verdict:
+    def try_out(self, accelerator: str, degree: int) -> Fit:
         return self.examine(self.settings(degree), HostInfo(accelerator, self.image))
 
 
-def place(demand: Demand, given: str | None) -> Place:
+def choose_gpus(requirements: Requirements, given: str | None) -> Place:
     """Choose GPUs.
 
     Args:
-        demand: the engine's.
+        requirements: the engine's.
         given: `--accelerator`; without a number, as many as the engine needs.
 
     Raises:
         SettingsError: `given` is unknown, or the engine does not fit.
     """
     if given is not None:
-        return _given_place(demand, given)
+        return _given_place(requirements, given)
     fitting: list[tuple[Place, Accelerator]] = []
     refusals: dict[str, list[str]] = {}
-    for accelerator, degree in _by_memory(demand):
-        spec = _spec(accelerator.name, demand.gpus(degree))
-        verdict = demand.try_out(spec, degree)
+    for accelerator, degree in _by_memory(requirements):
+        spec = _spec(accelerator.name, requirements.gpus(degree))
+        verdict = requirements.try_out(spec, degree)
         if verdict.errors:
             refusals[spec] = verdict.errors
         else:
@@ -136,7 +136,11 @@ def place(demand: Demand, given: str | None) -> Place:
         raise SettingsError(_refusal(refusals))
     roomy = [choice for choice in fitting if choice[0].verdict.is_roomy]
     chosen, accelerator = (roomy or fitting)[0]
-    kind = f"of compute capability {_dotted(demand.capability)}, " if demand.capability else ""
+    kind = (
+        f"of compute capability {_dotted(requirements.capability)}, "
+        if requirements.capability
+        else ""
+    )
     summary = chosen.verdict.capacity.summary if chosen.verdict.capacity else ""
     others = [
         other.accelerator
@@ -166,44 +170,44 @@ def _refusal(refusals: Mapping[str, Sequence[str]]) -> str:
     return f"no accelerator fits; the largest, {largest}: {errors[0]}"
 
 
-def _given_place(demand: Demand, given: str) -> Place:
+def _given_place(requirements: Requirements, given: str) -> Place:
     request = parse_accelerator(given)
     if request is None or request.accelerator is None:
         raise SettingsError(
-            f"{demand.option} is {given!r}; it must be one of {', '.join(ACCELERATORS)}, with a "
-            "colon and a number for several, such as H100:2."
+            f"{requirements.option} is {given!r}; it must be one of {', '.join(ACCELERATORS)}, "
+            "with a colon and a number for several, such as H100:2."
         )
-    degrees = demand.degrees
+    degrees = requirements.degrees
     if ":" in given and len(degrees) > 1:
-        degrees = [request.count * demand.nodes // demand.others or 1]
+        degrees = [request.count * requirements.nodes // requirements.others or 1]
     attempts = []
     for degree in degrees:
-        count = request.count if ":" in given else demand.gpus(degree)
+        count = request.count if ":" in given else requirements.gpus(degree)
         spec = _spec(request.name, count)
-        verdict = demand.try_out(spec, degree)
+        verdict = requirements.try_out(spec, degree)
         attempts.append(verdict)
         if not verdict.errors:
             summary = f": {verdict.capacity.summary}" if verdict.capacity else ""
-            return Place(spec, degree, verdict, f"named by {demand.option}{summary}.")
-    raise SettingsError(f"{demand.option} is {given!r}: {' '.join(attempts[-1].errors)}")
+            return Place(spec, degree, verdict, f"named by {requirements.option}{summary}.")
+    raise SettingsError(f"{requirements.option} is {given!r}: {' '.join(attempts[-1].errors)}")
 
 
-def _by_memory(demand: Demand) -> Iterator[tuple[Accelerator, int]]:
+def _by_memory(requirements: Requirements) -> Iterator[tuple[Accelerator, int]]:
     """Yield the kinds and degrees to try, those with the least memory in all first."""
-    kinds = [row for row in ACCELERATORS.values() if _is_candidate(row, demand)]
-    pairs = [(row, degree) for row in kinds for degree in demand.degrees]
+    kinds = [row for row in ACCELERATORS.values() if _is_candidate(row, requirements)]
+    pairs = [(row, degree) for row in kinds for degree in requirements.degrees]
     pairs.sort(key=lambda pair: (pair[0].memory_bytes * pair[1], pair[1]))
     for accelerator, degree in pairs:
-        if degree * demand.others == 1 or accelerator.name not in _SLICES:
+        if degree * requirements.others == 1 or accelerator.name not in _SLICES:
             yield accelerator, degree
 
 
-def _is_candidate(accelerator: Accelerator, demand: Demand) -> bool:
+def _is_candidate(accelerator: Accelerator, requirements: Requirements) -> bool:
     capability = accelerator.compute_capability
-    if demand.capability is not None:
-        return capability == demand.capability
+    if requirements.capability is not None:
+        return capability == requirements.capability
     chosen = _CHOSEN.get(_dotted(capability))
-    return chosen is not None and chosen.holds(demand.version)
+    return chosen is not None and chosen.holds(requirements.version)
 
 
 def _spec(name: str, count: int) -> str:

@@ -42,7 +42,7 @@ from trtllm_truss.settings.loading import Environment, parse_settings
 from trtllm_truss.settings.model import PLATFORM_KEYS, Settings
 from trtllm_truss.text.tokenizer_selection import select_tokenizer
 from trtllm_workbench.importers.reading import source_label
-from trtllm_workbench.scaffold.documents import SLIM, Plan
+from trtllm_workbench.scaffold.documents import SLIM, TrussPlan
 from trtllm_workbench.scaffold.folder import (
     consent_text,
     extra_requirements,
@@ -54,12 +54,12 @@ from trtllm_workbench.scaffold.origin import Origin, is_folder, locate
 from trtllm_workbench.scaffold.placing import (
     DEGREES,
     S3_SECRET,
-    Demand,
+    Fit,
     Place,
-    Verdict,
+    Requirements,
+    choose_gpus,
     deliver,
     known_truss,
-    place,
 )
 
 _TENSOR, _PIPELINE = "tensor_parallelism", "pipeline_parallelism"
@@ -67,7 +67,7 @@ _MAX_TOKENIZER_CONFIG_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class InitOptions:
     """Options of `init`.
 
     Attributes:
@@ -125,7 +125,7 @@ class Wish:
         return asked.count * self.nodes if asked and ":" in str(self.spec) else None
 
 
-def make_plan(wish: Wish, origin: Origin, environment: Environment) -> Plan:
+def make_plan(options: InitOptions, origin: Origin, environment: Environment) -> TrussPlan:
     """Read the engine's description and choose everything else.
 
     Raises:
@@ -133,27 +133,27 @@ def make_plan(wish: Wish, origin: Origin, environment: Environment) -> Plan:
         ArtifactError: a repository is unreadable, or holds no engine or no tokenizer.
     """
     metadata = dict(origin.metadata)
-    if wish.accelerator is None and wish.instance_type is None:
-        wish = replace(wish, accelerator=origin.accelerator)
+    if options.accelerator is None and options.instance_type is None:
+        options = replace(options, accelerator=origin.accelerator)
     if {"weights", "model_cache"} & origin.config.keys():
-        wish = replace(wish, weights=False)  # the imported sections deliver already
-    if wish.tokenizer is not None:
-        metadata |= _tokenizer(*locate(wish.tokenizer, "--tokenizer"))
-    if wish.trust_remote_code:
+        options = replace(options, weights=False)  # the imported sections deliver already
+    if options.tokenizer is not None:
+        metadata |= _tokenizer(*locate(options.tokenizer, "--tokenizer"))
+    if options.trust_remote_code:
         metadata["trust_remote_code"] = True
-    if wish.nodes > 1:
-        metadata["nodes"] = wish.nodes
+    if options.nodes > 1:
+        metadata["nodes"] = options.nodes
     settings = parse_settings({"model_metadata": metadata})
     planned = _plan_engine if settings.engine_repository is not None else _plan_build
-    plan = planned(wish, metadata, settings, environment)
-    given = "by --trust-remote-code" if wish.trust_remote_code else origin.consent
+    plan = planned(options, metadata, settings, environment)
+    given = "by --trust-remote-code" if options.trust_remote_code else origin.consent
     plan = replace(plan, config=origin.config)
     return replace(plan, consent=consent_text(plan.metadata, given)) if given else plan
 
 
 def _plan_engine(
-    wish: Wish, metadata: dict[str, Any], settings: Settings, environment: Environment
-) -> Plan:
+    options: InitOptions, metadata: dict[str, Any], settings: Settings, environment: Environment
+) -> TrussPlan:
     repository = open_engine(settings, environment)
     engine = repository.describe()
     recorded: dict[str, Any] = {}
@@ -163,14 +163,14 @@ def _plan_engine(
         settings = parse_settings({"model_metadata": metadata})
     takes_messages, notes = _examine_tokenizer(settings, repository, engine, environment)
     notes += [f"{MANIFEST_FILE} of the engine names {key}, {recorded[key]}." for key in recorded]
-    runtime = engine.base_image(wish.image)
+    runtime = engine.base_image(options.image)
     if engine.fixed_split:
         notes += _fix_parallelism(metadata, engine)
     where: Place | None = None
     if not engine.uses_gpus:
-        _check_cpu(wish, metadata, runtime, engine)
+        _check_cpu(options, metadata, runtime, engine)
     else:
-        where = place(_demand(metadata, engine, runtime, wish), wish.spec)
+        where = choose_gpus(_demand(metadata, engine, runtime, options), options.spec)
         metadata = _with_degree(metadata, where.degree)
         notes += engine.notes_about_gpu(where.accelerator)
     needs = needs_of(settings, repository, engine, open_tokenizer(settings, environment))
@@ -178,7 +178,7 @@ def _plan_engine(
     if not engine.uses_gpus and engine.is_described:
         target = ConcurrencyTarget.of(settings, engine, None)
     return _plan(
-        wish,
+        options,
         metadata,
         environment,
         needs,
@@ -196,32 +196,32 @@ def _plan_engine(
 
 
 def _plan_build(
-    wish: Wish, metadata: dict[str, Any], settings: Settings, environment: Environment
-) -> Plan:
+    options: InitOptions, metadata: dict[str, Any], settings: Settings, environment: Environment
+) -> TrussPlan:
     assert settings.build is not None, "the settings name an engine or a build"
     token = environment.hf_access_token
     checkpoint = find_checkpoint(settings, settings.build, token)
-    runtime = builder_image(wish.image)
+    runtime = builder_image(options.image)
 
-    def examine(settings: Settings, host: HostInfo) -> Verdict:
+    def examine(settings: Settings, host: HostInfo) -> Fit:
         try:
             capacity = prepare_build(settings, host, token, checkpoint).estimate.capacity
         except SettingsError as problem:
-            return Verdict([error("settings", problem.message)])
-        return Verdict(capacity.diagnostics if capacity else (), capacity)
+            return Fit([error("settings", problem.message)])
+        return Fit(capacity.diagnostics if capacity else (), capacity)
 
-    if wish.nodes > 1:
+    if options.nodes > 1:
         raise SettingsError("--node-count needs an engine or a checkpoint; a build has one host.")
-    demand = Demand(
+    requirements = Requirements(
         degrees=_degrees(metadata),
         others=settings.pipeline_parallelism,
-        option=wish.option,
+        option=options.option,
         image=runtime.image,
         version=runtime.image and version_in(runtime.image),
         settings=lambda degree: _validated(_with_degree(metadata, degree), runtime),
         examine=examine,
     )
-    where = place(demand, wish.spec)
+    where = choose_gpus(requirements, options.spec)
     source = checkpoint.source
     tokenizer = open_tokenizer(settings, environment)
     names = (
@@ -230,7 +230,7 @@ def _plan_build(
         else select_tokenizer(source.listing().sizes, trust_remote_code=settings.trust_remote_code)
     )
     return _plan(
-        wish,
+        options,
         _with_degree(metadata, where.degree),
         environment,
         needs_of_build(settings, checkpoint, tokenizer),
@@ -246,7 +246,7 @@ def _plan_build(
 
 
 def _plan(
-    wish: Wish,
+    options: InitOptions,
     metadata: dict[str, Any],
     environment: Environment,
     needs: list[Need],
@@ -256,29 +256,29 @@ def _plan(
     image_wheels: Sequence[str] = (),
     requirements: Sequence[str] = (),
     **values: Any,
-) -> Plan:
+) -> TrussPlan:
     """Complete a plan by what follows from its repositories."""
-    delivery = deliver(needs, wanted=wish.weights, with_token=bool(environment.hf_access_token))
+    delivery = deliver(needs, wanted=options.weights, with_token=bool(environment.hf_access_token))
     metadata = _pinned(metadata, delivery.revisions)
     settings = parse_settings({"model_metadata": metadata})
-    if not wish.egress:
+    if not options.egress:
         _check_egress(settings, delivery.left)
     build = metadata.get("build") or {}
     named = metadata.get("engine_repository") or build["checkpoint_repository"]
     repositories = [named, metadata.get("tokenizer_repository") or named]
     needed = wheels(repositories, image_wheels)
-    return Plan(
+    return TrussPlan(
         name=model_name(named.removeprefix("package://")),
-        origin=source_label(wish.engine),
+        origin=source_label(options.engine),
         weights=delivery.weights,
         startup_s=startup_threshold_s(settings, engine, delivery.downloaded_bytes),
-        instance_type=wish.instance_type,
-        node_count=wish.node_count,
-        egress=wish.egress,
-        truss_version=None if wish.own_server else known_truss(),
-        own_server=wish.own_server,
+        instance_type=options.instance_type,
+        node_count=options.node_count,
+        egress=options.egress,
+        truss_version=None if options.own_server else known_truss(),
+        own_server=options.own_server,
         wheels=needed,
-        requirements=extra_requirements(repositories, requirements, own_server=wish.own_server),
+        requirements=extra_requirements(repositories, requirements, own_server=options.own_server),
         metadata=_in_order(metadata),
         notes=[
             *notes,
@@ -292,7 +292,7 @@ def _plan(
                 for finding in (values["place"].verdict.findings if values["place"] else ())
             ),
             *_about_repositories(repositories),
-            *_about_platform(wish, delivery.weights),
+            *_about_platform(options, delivery.weights),
         ],
         **values,
     )
@@ -318,9 +318,9 @@ def _check_egress(settings: Settings, left: Sequence[str]) -> None:
         )
 
 
-def _about_platform(wish: Wish, weights: Sequence[Mapping[str, Any]]) -> list[str]:
+def _about_platform(options: InitOptions, weights: Sequence[Mapping[str, Any]]) -> list[str]:
     notes = []
-    if wish.own_server:
+    if options.own_server:
         notes.append(
             f"docker_server names the server; build its image with {SLIM}=true, else Truss puts "
             "nginx and a supervisor, which kills after 10 s, in front of it."
@@ -330,35 +330,37 @@ def _about_platform(wish: Wish, weights: Sequence[Mapping[str, Any]]) -> list[st
             f"weights reads S3 with the secret {S3_SECRET} of the workspace; "
             "docs.baseten.co/development/model/bdn has its form, and roles (OIDC) in its place."
         )
-    if wish.nodes > 1:
+    if options.nodes > 1:
         notes.append(
-            f"resources.node_count is {wish.nodes}: the hosts find each other as "
+            f"resources.node_count is {options.nodes}: the hosts find each other as "
             "docs/several-hosts.md describes; on Baseten this was not tested."
         )
     return notes
 
 
-def _demand(metadata: Mapping[str, Any], engine: Engine, runtime: BaseImage, wish: Wish) -> Demand:
-    def examine(settings: Settings, host: HostInfo) -> Verdict:
+def _demand(
+    metadata: Mapping[str, Any], engine: Engine, runtime: BaseImage, options: InitOptions
+) -> Requirements:
+    def examine(settings: Settings, host: HostInfo) -> Fit:
         described = completed(engine, settings, host.known_version, gpu=host.capability)
         findings = check_compatibility(settings, described, host)
         capacity = cache_capacity(settings, described, host)
-        return Verdict(
+        return Fit(
             [*findings, *(capacity.diagnostics if capacity else ())],
             capacity,
             ConcurrencyTarget.of(settings, described, capacity),
         )
 
     prebuilt = engine.fixed_split
-    if prebuilt and engine.world_size % wish.nodes:
+    if prebuilt and engine.world_size % options.nodes:
         raise SettingsError(
-            f"--node-count is {wish.nodes}, but the engine has {engine.world_size} ranks; name a "
-            "number that divides them."
+            f"--node-count is {options.nodes}, but the engine has {engine.world_size} ranks; name "
+            "a number that divides them."
         )
-    return Demand(
-        degrees=(engine.tensor_parallelism,) if prebuilt else _degrees(metadata, wish.nodes),
-        nodes=wish.nodes,
-        option=wish.option,
+    return Requirements(
+        degrees=(engine.tensor_parallelism,) if prebuilt else _degrees(metadata, options.nodes),
+        nodes=options.nodes,
+        option=options.option,
         others=engine.world_size // engine.tensor_parallelism
         if prebuilt
         else int(metadata.get(_PIPELINE, 1)),
@@ -370,15 +372,17 @@ def _demand(metadata: Mapping[str, Any], engine: Engine, runtime: BaseImage, wis
     )
 
 
-def _check_cpu(wish: Wish, metadata: Mapping[str, Any], runtime: BaseImage, engine: Engine) -> None:
-    if wish.spec is not None:
+def _check_cpu(
+    options: InitOptions, metadata: Mapping[str, Any], runtime: BaseImage, engine: Engine
+) -> None:
+    if options.spec is not None:
         raise SettingsError(
-            f"{wish.option} is {wish.instance_type or wish.spec!r}, but the engine runs on the "
-            "CPU; remove it."
+            f"{options.option} is {options.instance_type or options.spec!r}, but the engine runs "
+            "on the CPU; remove it."
         )
     settings = _validated(metadata, runtime)
     if engine.is_described:
-        found = Verdict(check_compatibility(settings, engine, HostInfo()))
+        found = Fit(check_compatibility(settings, engine, HostInfo()))
         if found.errors:
             raise SettingsError(" ".join(found.errors))
 

@@ -1,4 +1,4 @@
-"""Checks of answers: functions of a `Bench`.
+"""Checks of answers: functions of a `ServedModel`.
 
 They return `Held`, or raise `FellShort` or `CannotRun`. They check exact text, whole characters,
 stop words and seeds; each API's whole answer and stream of the same text, in its shapes; guided
@@ -14,17 +14,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trtllm_truss.releases.tables import MODEL_NAME
-from trtllm_workbench.selftest.bench import (
+from trtllm_workbench.selftest.calls import EVENTS, PREDICT, Api, HttpReply
+from trtllm_workbench.selftest.served_model import (
     INVOCATIONS,
     PROMPTS,
-    Bench,
     CannotRun,
     FellShort,
     Held,
+    ServedModel,
     expect,
     greedy_body,
 )
-from trtllm_workbench.selftest.calls import EVENTS, PREDICT, Api, Reply
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _WORD_CHARACTERS = 4
@@ -32,26 +32,26 @@ _LEAST_TEXT = 2 * _WORD_CHARACTERS
 _ENGINE_TOKENS = 12
 
 
-def exact_text(bench: Bench) -> Held:
+def exact_text(model: ServedModel) -> Held:
     """Compare streamed text with the tokenizer's decoding of the same answer's ids."""
-    for answer in bench.answers:
-        decoded = bench.decode(answer.ids)
+    for answer in model.answers:
+        decoded = model.decode(answer.ids)
         for name, text in (("the text", answer.text), ("the joined pieces", answer.joined)):
             if text != decoded:
                 raise FellShort(
                     f"{name} {text!r} of the ids {answer.ids} differ from the tokenizer's "
                     f"decoding, {decoded!r}"
                 )
-    tokens = sum(len(answer.ids) for answer in bench.answers)
+    tokens = sum(len(answer.ids) for answer in model.answers)
     return Held(
-        f"{len(bench.answers)} answers of {tokens} tokens equal the decoding of all ids",
+        f"{len(model.answers)} answers of {tokens} tokens equal the decoding of all ids",
         {"tokens": tokens},
     )
 
 
-def whole_characters(bench: Bench) -> Held:
+def whole_characters(model: ServedModel) -> Held:
     """Look for U+FFFD anywhere but at the end of an answer that `max_tokens` cut."""
-    for answer in bench.answers:
+    for answer in model.answers:
         text = answer.text.rstrip(_REPLACEMENT) if answer.cut_short else answer.text
         if (place := text.find(_REPLACEMENT)) >= 0:
             raise FellShort(
@@ -61,18 +61,18 @@ def whole_characters(bench: Bench) -> Held:
     return Held("no U+FFFD inside an answer")
 
 
-def forms_agree(bench: Bench) -> Held:
+def forms_agree(model: ServedModel) -> Held:
     """Compare the forms of predict with each other: pieces, events, one body."""
-    for answer in bench.answers:
-        streamed = bench.greedy(answer.prompt)
-        events = expect(bench.api.post(PREDICT, greedy_body(answer.prompt), EVENTS)).events()
+    for answer in model.answers:
+        streamed = model.greedy(answer.prompt)
+        events = expect(model.api.post(PREDICT, greedy_body(answer.prompt), EVENTS)).events()
         last = events[-1]
         if "finish_reason" not in last:
             raise FellShort(f"the last event of the stream is {last}; it must end the answer")
         texts = {
             "streamed": streamed.text,
             "events": "".join(event.get("text", "") for event in events),
-            "whole": bench.greedy(answer.prompt, stream=False).json()["text"],
+            "whole": model.greedy(answer.prompt, stream=False).json()["text"],
             "/invocations": answer.text,
         }
         if len(set(texts.values())) > 1:
@@ -80,16 +80,16 @@ def forms_agree(bench: Bench) -> Held:
     return Held("streamed, as events, whole and by /invocations: the same text")
 
 
-def stop_words(bench: Bench) -> Held:
+def stop_words(model: ServedModel) -> Held:
     """Let a word from the middle of an answer stop it."""
-    whole = bench.greedy(stream=False).json()["text"]
+    whole = model.greedy(stream=False).json()["text"]
     if len(whole) < _LEAST_TEXT:
         raise CannotRun(f"the answer, {whole!r}, is too short to be stopped")
     middle = len(whole) // 2
     word = whole[middle : middle + _WORD_CHARACTERS]
     expected = whole.partition(word)[0]
     for stream in (True, False):
-        reply = bench.greedy(stop_words=[word], stream=stream)
+        reply = model.greedy(stop_words=[word], stream=stream)
         text = reply.text if stream else reply.json()["text"]
         if word in text:
             raise FellShort(f"stop_words {[word]} did not stop the answer {text!r}")
@@ -100,16 +100,16 @@ def stop_words(bench: Bench) -> Held:
     return Held(f"the word {word!r} ends the answer just before it")
 
 
-def engine_stop_words(bench: Bench) -> Held:
+def engine_stop_words(model: ServedModel) -> Held:
     """Give the engine itself a stop word and an end id."""
-    ids = bench.direct.generate(bench.prompt_ids, _ENGINE_TOKENS).ids
+    ids = model.direct.generate(model.prompt_ids, _ENGINE_TOKENS).ids
     if len(ids) < _ENGINE_TOKENS:
         raise FellShort(
             f"the engine generated {len(ids)} of {_ENGINE_TOKENS} tokens although nothing ends it"
         )
     word = ids[_ENGINE_TOKENS // 2]
     place = ids.index(word)
-    stopped = bench.direct.generate(bench.prompt_ids, _ENGINE_TOKENS, stop_words=[[word]]).ids
+    stopped = model.direct.generate(model.prompt_ids, _ENGINE_TOKENS, stop_words=[[word]]).ids
     if word not in stopped and len(stopped) == _ENGINE_TOKENS:
         raise CannotRun(f"the engine's greedy answers differ: {ids} and {stopped}")
     if word in stopped[:-1] or len(stopped) > place + 1:
@@ -117,7 +117,7 @@ def engine_stop_words(bench: Bench) -> Held:
             f"the engine ignores stop_words_list: it generated {len(stopped)} tokens although id "
             f"{word} at place {place + 1} is a stop word; compare the tensor with the template"
         )
-    ended = bench.direct.generate(bench.prompt_ids, _ENGINE_TOKENS, end_id=word).ids
+    ended = model.direct.generate(model.prompt_ids, _ENGINE_TOKENS, end_id=word).ids
     if word in ended or len(ended) > place:
         raise FellShort(
             f"the engine ignores end_id: it generated {len(ended)} tokens although id {word} at "
@@ -126,12 +126,12 @@ def engine_stop_words(bench: Bench) -> Held:
     return Held(f"ended after {len(stopped)} of {_ENGINE_TOKENS} tokens; by end_id, {len(ended)}")
 
 
-def seeds(bench: Bench) -> Held:
+def seeds(model: ServedModel) -> Held:
     """Draw answers with equal and with different seeds."""
 
     def draw(seed: int) -> str:
         body = {"prompt": PROMPTS[0], "max_tokens": 12, "seed": seed, "temperature": 1.0}
-        return expect(bench.api.post(PREDICT, {**body, "top_p": 1.0})).text
+        return expect(model.api.post(PREDICT, {**body, "top_p": 1.0})).text
 
     drawn = [draw(seed) for seed in (1, 2, 3)]
     for seed, text in enumerate(drawn, 1):
@@ -149,14 +149,14 @@ _MESSAGES = [{"role": "user", "content": "Name a colour."}]
 _NO_TEMPLATE = "chat template"
 
 Body = dict[str, Any]
-Text = Callable[[Reply], str]
+Text = Callable[[HttpReply], str]
 
 
-def predict(bench: Bench) -> Held:
+def predict(model: ServedModel) -> Held:
     """`/v1/models/model:predict`."""
     body = {"prompt": PROMPTS[0], "max_tokens": _TOKENS, "top_k": 1}
     return _compare(
-        bench.api,
+        model.api,
         PREDICT,
         {**body, "stream": False},
         lambda reply: reply.json()["text"],
@@ -166,11 +166,11 @@ def predict(bench: Bench) -> Held:
     )
 
 
-def completions(bench: Bench) -> Held:
+def completions(model: ServedModel) -> Held:
     """`/v1/completions`."""
     body = {"prompt": PROMPTS[0], "max_tokens": _TOKENS, "temperature": 0}
     return _compare(
-        bench.api,
+        model.api,
         "/v1/completions",
         body,
         lambda reply: reply.json()["choices"][0]["text"],
@@ -179,11 +179,11 @@ def completions(bench: Bench) -> Held:
     )
 
 
-def invocations(bench: Bench) -> Held:
+def invocations(model: ServedModel) -> Held:
     """`/invocations` with LMI's body."""
     body = {"inputs": PROMPTS[0], "parameters": {"max_new_tokens": _TOKENS, "do_sample": False}}
     return _compare(
-        bench.api,
+        model.api,
         INVOCATIONS,
         body,
         lambda reply: reply.json()["generated_text"],
@@ -192,11 +192,11 @@ def invocations(bench: Bench) -> Held:
     )
 
 
-def chat_completions(bench: Bench) -> Held:
+def chat_completions(model: ServedModel) -> Held:
     """`/v1/chat/completions`."""
     body = {"messages": _MESSAGES, "max_tokens": _TOKENS, "temperature": 0}
     return _compare(
-        bench.api,
+        model.api,
         "/v1/chat/completions",
         body,
         lambda reply: _content(reply.json()["choices"][0]["message"]),
@@ -207,11 +207,11 @@ def chat_completions(bench: Bench) -> Held:
     )
 
 
-def responses(bench: Bench) -> Held:
+def responses(model: ServedModel) -> Held:
     """`/v1/responses`."""
     body = {"input": _MESSAGES, "max_output_tokens": _TOKENS, "temperature": 0, "store": False}
     return _compare(
-        bench.api,
+        model.api,
         "/v1/responses",
         body,
         lambda reply: "".join(
@@ -229,11 +229,11 @@ def responses(bench: Bench) -> Held:
     )
 
 
-def messages(bench: Bench) -> Held:
+def messages(model: ServedModel) -> Held:
     """`/v1/messages`."""
     body = {"model": "any", "messages": _MESSAGES, "max_tokens": _TOKENS, "temperature": 0}
     return _compare(
-        bench.api,
+        model.api,
         "/v1/messages",
         body,
         lambda reply: "".join(block.get("text", "") for block in reply.json()["content"]),
@@ -246,28 +246,28 @@ def messages(bench: Bench) -> Held:
     )
 
 
-def triton_grpc(bench: Bench) -> Held:
+def triton_grpc(model: ServedModel) -> Held:
     """Triton's gRPC endpoint, with token ids."""
-    ids = bench.direct.generate(bench.prompt_ids, _TOKENS).ids
-    text = bench.decode(ids)
-    expected = bench.greedy(max_tokens=_TOKENS, ignore_eos=True).text
+    ids = model.direct.generate(model.prompt_ids, _TOKENS).ids
+    text = model.decode(ids)
+    expected = model.greedy(max_tokens=_TOKENS, ignore_eos=True).text
     if text != expected:
         raise FellShort(f"the ids {ids} decode to {text!r}, predict returned {expected!r}")
     return Held(f"{len(ids)} tokens, the text of predict")
 
 
-def triton_http(bench: Bench) -> Held:
+def triton_http(model: ServedModel) -> Held:
     """Triton's HTTP endpoint, with token ids."""
-    if bench.http_port is None:
+    if model.http_port is None:
         raise CannotRun("the endpoint is closed (serving.triton_http_port)")
     body = {
-        "input_ids": bench.prompt_ids,
-        "input_lengths": len(bench.prompt_ids),
+        "input_ids": model.prompt_ids,
+        "input_lengths": len(model.prompt_ids),
         "request_output_len": _TOKENS,
         "runtime_top_k": 1,
         "streaming": True,
     }
-    api = Api(bench.http_port)
+    api = Api(model.http_port)
     events = expect(api.post(f"/v2/models/{MODEL_NAME}/generate_stream", body)).events()
     ids: list[int] = []
     for event in events:
@@ -275,7 +275,7 @@ def triton_http(bench: Bench) -> Held:
             raise FellShort(f"the stream has the error {event['error']!r}")
         new = event["output_ids"]
         ids += new if isinstance(new, list) else [new]
-    direct = bench.direct.generate(bench.prompt_ids, _TOKENS).ids
+    direct = model.direct.generate(model.prompt_ids, _TOKENS).ids
     if ids != direct:
         raise FellShort(f"it generated {ids}, by gRPC the engine generated {direct}")
     return Held(f"{len(ids)} tokens, those of gRPC")
@@ -324,10 +324,10 @@ _SCHEMA = {
 }
 
 
-def log_probabilities(bench: Bench) -> Held:
+def log_probabilities(model: ServedModel) -> Held:
     """Compare tokens and log probabilities with the answer."""
     body = {"prompt": PROMPTS[0], "max_tokens": 8, "temperature": 0, "logprobs": 0}
-    answer = expect(bench.api.post(_COMPLETIONS_PATH, body)).json()
+    answer = expect(model.api.post(_COMPLETIONS_PATH, body)).json()
     choice, count = answer["choices"][0], answer["usage"]["completion_tokens"]
     found = choice["logprobs"]
     values = found["token_logprobs"]
@@ -344,16 +344,16 @@ def log_probabilities(bench: Bench) -> Held:
     return Held(f"one for each of {count} tokens, {mean:.2f} on average", {"mean": round(mean, 3)})
 
 
-def guided_decoding(bench: Bench) -> Held:
+def guided_decoding(model: ServedModel) -> Held:
     """Constrain answers by a regular expression and by a schema."""
-    chosen, reason = _guided(bench, {"type": "regex", "regex": "(yes|no)"})
+    chosen, reason = _guided(model, {"type": "regex", "regex": "(yes|no)"})
     if chosen not in ("yes", "no"):
         raise FellShort(f"the regular expression (yes|no) gave {chosen!r} ({reason})")
-    literal, reason = _guided(bench, {"type": "regex", "regex": _LITERAL})
+    literal, reason = _guided(model, {"type": "regex", "regex": _LITERAL})
     if literal != _LITERAL:
         raise FellShort(f"the regular expression {_LITERAL} gave {literal!r} ({reason})")
     schema = {"type": "json_schema", "json_schema": {"name": "colour", "schema": _SCHEMA}}
-    text, reason = _guided(bench, schema)
+    text, reason = _guided(model, schema)
     try:
         value = json.loads(text)
         if reason == "stop" and value.get("colour") not in ("red", "green"):
@@ -364,10 +364,10 @@ def guided_decoding(bench: Bench) -> Held:
     return Held(f"{chosen!r} by a regular expression, {text!r} by a schema")
 
 
-def _guided(bench: Bench, guide: Mapping[str, object]) -> tuple[str, str]:
+def _guided(model: ServedModel, guide: Mapping[str, object]) -> tuple[str, str]:
     """Return the text of a guided answer and its finish reason."""
     body = {"prompt": PROMPTS[0], "max_tokens": 48, "temperature": 0, "response_format": guide}
-    reply = bench.api.post(_COMPLETIONS_PATH, body)
+    reply = model.api.post(_COMPLETIONS_PATH, body)
     if reply.status == 400 and "runtime.guided_decoding_backend" in reply.text:
         raise CannotRun("guided decoding is off (runtime.guided_decoding_backend)")
     choice = expect(reply).json()["choices"][0]
@@ -406,27 +406,27 @@ BAD_BODIES: tuple[tuple[str, Any, str], ...] = (
 """Route, body, and a word that the message must hold."""
 
 
-def bad_bodies(bench: Bench) -> Held:
+def bad_bodies(model: ServedModel) -> Held:
     """Send all of them, one that is too long and one that is too large."""
-    cases = [*BAD_BODIES, (PREDICT, _too_long(bench), "context")]
+    cases = [*BAD_BODIES, (PREDICT, _too_long(model), "context")]
     for path, body, word in cases:
-        reply = bench.api.post(path, body)
+        reply = model.api.post(path, body)
         if not 400 <= reply.status < 500 or word not in reply.complaint:
             shown = str(body)[:80]
             raise FellShort(
                 f"{path} answered {shown} with {reply.complaint}; expected 4xx and {word!r}"
             )
     refused = len(cases)
-    limit = bench.settings.serving.max_body_bytes
+    limit = model.settings.serving.max_body_bytes
     if limit < _LARGEST_BYTES:
-        reply = bench.api.post(PREDICT, b" " * (limit + 1))
+        reply = model.api.post(PREDICT, b" " * (limit + 1))
         if reply.status != 413:
             raise FellShort(f"a body of {limit + 1} bytes got {reply.complaint}; expected HTTP 413")
         refused += 1
-    bench.greedy(max_tokens=2)
+    model.greedy(max_tokens=2)
     return Held(f"{refused} bodies refused by field, the next request answered")
 
 
-def _too_long(bench: Bench) -> dict[str, Any]:
-    text = " ".join([PROMPTS[0]] * (bench.context_tokens // len(bench.prompt_ids) + 2))
+def _too_long(model: ServedModel) -> dict[str, Any]:
+    text = " ".join([PROMPTS[0]] * (model.context_tokens // len(model.prompt_ids) + 2))
     return {"prompt": text, "max_tokens": 4}

@@ -39,7 +39,7 @@ _DONE = "[DONE]"
 
 
 @dataclass(slots=True)
-class Reply:
+class HttpReply:
     """One response, read to its end.
 
     Attributes:
@@ -126,11 +126,11 @@ class Api:
 
     port: int
 
-    def post(self, path: str, body: object, headers: Mapping[str, str] | None = None) -> Reply:
+    def post(self, path: str, body: object, headers: Mapping[str, str] | None = None) -> HttpReply:
         """Send a body, JSON unless it is bytes, and read the whole response."""
         return self._read("POST", path, body, headers)
 
-    def get(self, path: str) -> Reply:
+    def get(self, path: str) -> HttpReply:
         return self._read("GET", path, None, None)
 
     @contextmanager
@@ -176,13 +176,13 @@ class Api:
 
     def _read(
         self, method: str, path: str, body: object, headers: Mapping[str, str] | None
-    ) -> Reply:
+    ) -> HttpReply:
         connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=_TIMEOUT_S)
         started = time.perf_counter()
         try:
             _send(connection, method, path, body, headers)
             stream = Stream(connection)
-            reply = Reply(stream.status, stream.headers)
+            reply = HttpReply(stream.status, stream.headers)
             try:
                 for piece in stream.pieces():
                     if not reply.pieces:

@@ -29,16 +29,16 @@ from trtllm_truss.machine.describe import Machine
 from trtllm_truss.machine.gpus import CompatibilityMode
 from trtllm_truss.machine.runtime import mpi_version
 from trtllm_truss.processes.leftovers import SHARED_MEMORY
-from trtllm_workbench.selftest.bench import (
+from trtllm_workbench.selftest.calls import EVENTS, PREDICT, Stream
+from trtllm_workbench.selftest.served_model import (
     PROMPTS,
-    Bench,
     CannotRun,
     FellShort,
     Held,
+    ServedModel,
     expect,
     is_listening,
 )
-from trtllm_workbench.selftest.calls import EVENTS, PREDICT, Stream
 
 LIMIT_S = 0.5
 """Time for the engine to stop after a disconnect."""
@@ -53,34 +53,34 @@ _MOST_CONNECTIONS = 512
 _SPARE_SHARE = 8
 
 
-def cancellation(bench: Bench) -> Held:
+def cancellation(model: ServedModel) -> Held:
     """Fill the engine with streams and disconnect them all; server and engine must be free in time.
 
     The engine is free when it gives a first token to as many requests as it runs at once.
     """
-    count = bench.batch if bench.batch <= _MOST_STREAMS else _STREAMS
-    usual_s = _first_tokens_s(bench, count)
-    wasted = bench.api.metric(_WASTED)
+    count = model.batch if model.batch <= _MOST_STREAMS else _STREAMS
+    usual_s = _first_tokens_s(model, count)
+    wasted = model.api.metric(_WASTED)
     with ExitStack() as opened:
         for _ in range(count):
-            stream = opened.enter_context(bench.api.stream(PREDICT, bench.long))
+            stream = opened.enter_context(model.api.stream(PREDICT, model.long))
             _first_piece(stream)
-        if (running := bench.api.metric(_RUNNING)) < count:
+        if (running := model.api.metric(_RUNNING)) < count:
             raise CannotRun(
-                f"{count - running:.0f} of {count} answers of {bench.longest_answer} tokens had "
+                f"{count - running:.0f} of {count} answers of {model.longest_answer} tokens had "
                 "ended before they could be cancelled"
             )
     started = time.perf_counter()
-    while bench.api.metric(_RUNNING) > 0 and time.perf_counter() - started < _SETTLE_S:
+    while model.api.metric(_RUNNING) > 0 and time.perf_counter() - started < _SETTLE_S:
         time.sleep(_TICK_S)
     server_s = time.perf_counter() - started
     if server_s > LIMIT_S:
         raise _too_late(f"the server still ran {count} requests", server_s)
-    _first_tokens_s(bench, count)
+    _first_tokens_s(model, count)
     engine_s = max(0.0, time.perf_counter() - started - usual_s)
     if engine_s > LIMIT_S:
         raise _too_late(f"the engine was still busy with {count} requests", engine_s)
-    wasted = bench.api.metric(_WASTED) - wasted
+    wasted = model.api.metric(_WASTED) - wasted
     server_ms, engine_ms = round(server_s * 1000), round(engine_s * 1000)
     return Held(
         f"{count} clients left: server free after {server_ms} ms, engine after {engine_ms} ms and "
@@ -89,10 +89,10 @@ def cancellation(bench: Bench) -> Held:
     )
 
 
-def _first_tokens_s(bench: Bench, count: int) -> float:
+def _first_tokens_s(model: ServedModel, count: int) -> float:
     """Return the seconds that so many answers of one token take."""
     started = time.perf_counter()
-    bench.direct.generate_all([bench.prompt_ids] * count, 1)
+    model.direct.generate_all([model.prompt_ids] * count, 1)
     return time.perf_counter() - started
 
 
@@ -102,12 +102,12 @@ def _too_late(what: str, seconds: float) -> FellShort:
     )
 
 
-def engine_cancellation(bench: Bench) -> Held:
+def engine_cancellation(model: ServedModel) -> Held:
     """Stop a request in the engine itself and wait for its end there."""
-    stopped = bench.direct.stop(bench.prompt_ids, bench.longest_answer, LIMIT_S)
+    stopped = model.direct.stop(model.prompt_ids, model.longest_answer, LIMIT_S)
     if stopped.was_over:
         raise CannotRun(
-            f"the engine ended its answer of {bench.longest_answer} tokens before it could be "
+            f"the engine ended its answer of {model.longest_answer} tokens before it could be "
             "stopped"
         )
     by, seconds = "stop", stopped.by_stop_s
@@ -124,20 +124,20 @@ def engine_cancellation(bench: Bench) -> Held:
     )
 
 
-def overload(bench: Bench) -> Held:
+def overload(model: ServedModel) -> Held:
     """Send more requests than engine and queue take; the surplus must be refused at once."""
-    limit = bench.settings.serving.queue_limit
-    count = bench.batch + bench.batch // _SPARE_SHARE + 1 + limit + _REFUSALS
+    limit = model.settings.serving.queue_limit
+    count = model.batch + model.batch // _SPARE_SHARE + 1 + limit + _REFUSALS
     if count > _MOST_CONNECTIONS:
         raise CannotRun(
-            f"it takes {count} connections (max_batch_size {bench.batch}, queue_limit {limit}); "
+            f"it takes {count} connections (max_batch_size {model.batch}, queue_limit {limit}); "
             f"this client opens {_MOST_CONNECTIONS} at most"
         )
     found: queue.Queue[Stream | Exception] = queue.Queue()
 
     def ask() -> None:
         try:
-            found.put(bench.api.open(PREDICT, bench.long))
+            found.put(model.api.open(PREDICT, model.long))
         except (OSError, http.client.HTTPException) as error:
             found.put(error)
 
@@ -153,13 +153,13 @@ def overload(bench: Bench) -> Held:
     if len(refused) < _REFUSALS:
         raise FellShort(
             f"{len(refused)} of {count} requests at once were refused; the engine runs "
-            f"{bench.batch} and the queue holds {limit}"
+            f"{model.batch} and the queue holds {limit}"
         )
     for stream in refused:
         if "retry-after" not in stream.headers:
             raise FellShort(f"HTTP {stream.status} came without Retry-After")
-    _settle(bench)
-    expect(bench.api.post(PREDICT, {**bench.long, "max_tokens": 2}))
+    _settle(model)
+    expect(model.api.post(PREDICT, {**model.long, "max_tokens": 2}))
     statuses = sorted({stream.status for stream in refused})
     return Held(
         f"{len(refused)} of {count} requests at once got {statuses} with Retry-After, the next "
@@ -198,9 +198,9 @@ def _close_next(found: queue.Queue[Stream | Exception]) -> None:
         stream.close()
 
 
-def _settle(bench: Bench) -> None:
+def _settle(model: ServedModel) -> None:
     deadline = time.monotonic() + _SETTLE_S
-    while bench.api.metric("trtllm_truss_requests_in_flight") > 0:
+    while model.api.metric("trtllm_truss_requests_in_flight") > 0:
         if time.monotonic() > deadline:
             raise FellShort("requests still run after all clients have left")
         time.sleep(_TICK_S)
@@ -220,13 +220,13 @@ Sample = tuple[float, float]
 """Tokens per second, and seconds to the first token."""
 
 
-def speed(bench: Bench, streams: int) -> Held:
+def speed(model: ServedModel, streams: int) -> Held:
     """Measure the served path and the engine alone in turns."""
-    rounds = _QUICK_ROUNDS if bench.quick else _ROUNDS
-    tokens = min(_QUICK_TOKENS if bench.quick else _TOKENS, bench.longest_answer)
-    _served(bench, streams, 2)
+    rounds = _QUICK_ROUNDS if model.quick else _ROUNDS
+    tokens = min(_QUICK_TOKENS if model.quick else _TOKENS, model.longest_answer)
+    _served(model, streams, 2)
     pairs = [
-        (_alone(bench, streams, tokens), _served(bench, streams, tokens)) for _ in range(rounds)
+        (_alone(model, streams, tokens), _served(model, streams, tokens)) for _ in range(rounds)
     ]
     ratios = [served[0] / alone[0] for alone, served in pairs]
     alone_s, served_s = ([pair[side][0] for pair in pairs] for side in (0, 1))
@@ -248,24 +248,24 @@ def speed(bench: Bench, streams: int) -> Held:
     )
 
 
-def most_streams(bench: Bench) -> int:
+def most_streams(model: ServedModel) -> int:
     """Return the streams of the second measurement: the engine's batch, within limits."""
-    return min(bench.batch, 4 if bench.quick else _MOST_MEASURED_STREAMS)
+    return min(model.batch, 4 if model.quick else _MOST_MEASURED_STREAMS)
 
 
-def _alone(bench: Bench, streams: int, tokens: int) -> Sample:
+def _alone(model: ServedModel, streams: int, tokens: int) -> Sample:
     started = time.perf_counter()
-    answers = bench.direct.generate_all([bench.prompt_ids] * streams, tokens)
+    answers = model.direct.generate_all([model.prompt_ids] * streams, tokens)
     seconds = time.perf_counter() - started
     made = sum(len(answer.ids) for answer in answers)
     return made / seconds, statistics.median(answer.first_s for answer in answers)
 
 
-def _served(bench: Bench, streams: int, tokens: int) -> Sample:
+def _served(model: ServedModel, streams: int, tokens: int) -> Sample:
     body = {"prompt": PROMPTS[0], "max_tokens": tokens, "top_k": 1, "ignore_eos": True}
     started = time.perf_counter()
     with ThreadPoolExecutor(streams) as pool:
-        replies = list(pool.map(lambda _: bench.api.post(PREDICT, body, EVENTS), range(streams)))
+        replies = list(pool.map(lambda _: model.api.post(PREDICT, body, EVENTS), range(streams)))
     seconds = time.perf_counter() - started
     made = sum(expect(reply).events()[-1]["usage"]["completion_tokens"] for reply in replies)
     return made / seconds, statistics.median(reply.first_s for reply in replies)
@@ -294,12 +294,12 @@ _WAIT_TICK_S = 0.02
 _ENGINE = "tritonserver"
 
 
-def killed_rank(bench: Bench) -> Held:
+def killed_rank(model: ServedModel) -> Held:
     """Kill a rank under load: streams must end visibly, the health check must fail."""
-    ranks = bench.server.named(_ENGINE)
+    ranks = model.server.named(_ENGINE)
     if not ranks:
         raise CannotRun(f"no process is named {_ENGINE}")
-    streams = [_LongStream(bench) for _ in range(_CUT_STREAMS)]
+    streams = [_LongStream(model) for _ in range(_CUT_STREAMS)]
     for stream in streams:
         stream.start()
     for stream in streams:
@@ -307,7 +307,7 @@ def killed_rank(bench: Bench) -> Held:
             raise FellShort(f"a stream did not begin within {_CUT_LIMIT_S:.0f} s")
     killed_s = time.perf_counter()
     os.kill(ranks[-1], signal.SIGKILL)
-    unhealthy_ms = _await(lambda: not bench.api.is_ready(), UNHEALTHY_LIMIT_S)
+    unhealthy_ms = _await(lambda: not model.api.is_ready(), UNHEALTHY_LIMIT_S)
     for stream in streams:
         stream.join(_CUT_LIMIT_S)
     if any(stream.is_alive() for stream in streams):
@@ -326,17 +326,17 @@ def killed_rank(bench: Bench) -> Held:
     )
 
 
-def restart(bench: Bench) -> Held:
+def restart(model: ServedModel) -> Held:
     """Wait for the engine's restart; it must answer as before."""
-    limit_s = bench.settings.serving.start_timeout_s + _RESTART_MARGIN_S
-    waited_ms = _await(bench.api.is_ready, limit_s)
+    limit_s = model.settings.serving.start_timeout_s + _RESTART_MARGIN_S
+    waited_ms = _await(model.api.is_ready, limit_s)
     if waited_ms is None:
         raise FellShort(f"the engine was not back after {limit_s:.0f} s")
-    bench.server.remember()
-    answer = bench.answers[0]
-    if (text := bench.greedy(answer.prompt).text) != answer.text:
+    model.server.remember()
+    answer = model.answers[0]
+    if (text := model.greedy(answer.prompt).text) != answer.text:
         raise FellShort(f"after the restart the greedy answer is {text!r}, before {answer.text!r}")
-    if bench.api.metric("trtllm_truss_engine_restarts_total") < 1:
+    if model.api.metric("trtllm_truss_engine_restarts_total") < 1:
         raise CannotRun("the engine was not restarted; see the check before")
     return Held(
         f"back by itself after {waited_ms / 1000:.1f} s, with the same answer",
@@ -344,22 +344,22 @@ def restart(bench: Bench) -> Held:
     )
 
 
-def nothing_left(bench: Bench) -> Held:
+def nothing_left(model: ServedModel) -> Held:
     """End the server; processes, ports, shared memory and folders must be gone."""
-    ports = [bench.api.port, int(bench.direct.address.rpartition(":")[2])]
-    ports += [bench.http_port] if bench.http_port else []
+    ports = [model.api.port, int(model.direct.address.rpartition(":")[2])]
+    ports += [model.http_port] if model.http_port else []
     started = time.perf_counter()
-    status = bench.server.end()
+    status = model.server.end()
     seconds = time.perf_counter() - started
     if status is None:
         raise FellShort("`serve` still runs a minute after SIGTERM")
     if status != 0:
         raise FellShort(f"`serve` exited with status {status} after SIGTERM; it must be 0")
-    _await(lambda: not bench.server.left_processes(), _END_LIMIT_S)
+    _await(lambda: not model.server.left_processes(), _END_LIMIT_S)
     left = [
-        *(f"process {pid}" for pid in bench.server.left_processes()),
+        *(f"process {pid}" for pid in model.server.left_processes()),
         *(f"port {port}" for port in ports if is_listening(port)),
-        *bench.server.left_files(),
+        *model.server.left_files(),
     ]
     if left:
         raise FellShort(f"`serve` left {', '.join(left)}")
@@ -372,18 +372,18 @@ def nothing_left(bench: Bench) -> Held:
 class _LongStream(threading.Thread):
     """Reads an answer as long as the context."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, model: ServedModel) -> None:
         super().__init__(daemon=True)
-        self._bench = bench
+        self._model = model
         self.began = threading.Event()
         self.is_whole = False
         self.ended_s = 0.0
 
     def run(self) -> None:
-        bench = self._bench
+        model = self._model
         with (
             contextlib.suppress(OSError, http.client.HTTPException),
-            bench.api.stream(PREDICT, bench.long) as stream,
+            model.api.stream(PREDICT, model.long) as stream,
         ):
             for _ in stream.pieces():
                 self.began.set()

@@ -20,7 +20,7 @@ from google.protobuf import text_format
 
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.machine.describe import describe
+from trtllm_truss.machine.describe import inspect_machine
 from trtllm_truss.releases.tables import MODEL_NAME
 from trtllm_truss.serving.preflight import host_info
 from trtllm_truss.settings.runtime import PARAMETERS
@@ -40,24 +40,24 @@ from trtllm_workbench.selftest.assumptions.run import (
     Rows,
     find_installed,
 )
-from trtllm_workbench.selftest.bench import (
-    Bench,
+from trtllm_workbench.selftest.engine_checks import facts, machine_checks
+from trtllm_workbench.selftest.served_model import (
     CannotRun,
+    CheckVerdict,
     ChildServer,
     FellShort,
     Held,
     Report,
     Result,
-    Verdict,
+    ServedModel,
     run_check,
 )
-from trtllm_workbench.selftest.engine_checks import facts, machine_checks
 from trtllm_workbench.selftest.subjects import (
     Kind,
     Subject,
     engine_subject,
     kinds_here,
-    make_bench,
+    make_served_model,
     own_subject,
     served_config,
     tiny_subject,
@@ -150,7 +150,7 @@ def _fields(tensor: Any) -> dict[str, object]:
     return fields
 
 
-Check = Callable[[Bench], Held]
+Check = Callable[[ServedModel], Held]
 
 _CHECKS: tuple[tuple[str, str, Check], ...] = (
     ("text", "exact text", answer_checks.exact_text),
@@ -185,7 +185,7 @@ SERVED_STEPS = tuple(
 STEPS = ("machine", "template", STEP, *SERVED_STEPS)
 """The words of `--only` and `--skip`."""
 
-_VERDICTS = {Outcome.HELD: Verdict.HELD, Outcome.FELL_SHORT: Verdict.FELL_SHORT}
+_VERDICTS = {Outcome.HELD: CheckVerdict.HELD, Outcome.FELL_SHORT: CheckVerdict.FELL_SHORT}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +238,7 @@ class Runner:
         """Run all steps and return the report."""
         started = time.monotonic()
         config = self.order.config or {}
-        machine = describe(image=HostInfo.from_config(config).image)
+        machine = inspect_machine(image=HostInfo.from_config(config).image)
         host = host_info(machine)
         steps = set(self.order.steps)
         subjects = list(self._subjects(host))
@@ -280,7 +280,7 @@ class Runner:
         ]
         held = any(row.outcome is Outcome.HELD for row in rows)
         reason = f": {NOT_INSTALLED}" if any(row.outcome is Outcome.NOT_RUN for row in rows) else ""
-        verdict = Verdict.HELD if held else Verdict.COULD_NOT_RUN
+        verdict = CheckVerdict.HELD if held else CheckVerdict.COULD_NOT_RUN
         self.report(Result("", STEP, STEP, verdict, f"{', '.join(counts)}{reason}", {}, 0.0))
 
     def _check(self, subject: str, step: str, name: str, check: Callable[[], Held]) -> None:
@@ -349,25 +349,25 @@ class Runner:
             server = opened.enter_context(
                 ChildServer(truss, config, port, self.work / "t", self.log)
             )
-            benches.append(make_bench(config, server, grpc, http, host=host, quick=quick))
+            models.append(make_served_model(config, server, grpc, http, host=host, quick=quick))
             return Held(
                 f"ready after {server.seconds:.1f} s", {"start_s": round(server.seconds, 1)}
             )
 
-        benches: list[Bench] = []
+        models: list[ServedModel] = []
         with opened:
             self._check(subject.name, "start", "start", start)
-            for bench in benches:
+            for model in models:
                 if rows is not None:
-                    self._show(rows.of_server(subject.name, bench))
-                for step, name, check in _checks_of(bench):
+                    self._show(rows.of_server(subject.name, model))
+                for step, name, check in _checks_of(model):
                     if step in steps:
-                        self._check(subject.name, step, name, partial(check, bench))
+                        self._check(subject.name, step, name, partial(check, model))
 
 
-def _checks_of(bench: Bench) -> Iterator[tuple[str, str, Check]]:
+def _checks_of(model: ServedModel) -> Iterator[tuple[str, str, Check]]:
     yield from _CHECKS
-    for streams in sorted({1, engine_checks.most_streams(bench)}):
+    for streams in sorted({1, engine_checks.most_streams(model)}):
         name = f"speed, {streams} stream{'s' if streams > 1 else ''}"
         yield "speed", name, partial(engine_checks.speed, streams=streams)
     yield from _AFTER_SPEED

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from trtllm_truss.machine.runtime import Runtime
+from trtllm_truss.machine.runtime import TensorRtLlm
 from trtllm_truss.processes.child import GuardedChild
 from trtllm_truss.settings.child_environment import child_environment
 from trtllm_truss.triton.server.mpi import mpi_environment, spawning_environment
@@ -117,7 +117,7 @@ class Spawned:
         )
 
 
-def spawn(runtime: Runtime, workers: int, folder: Path, limit_s: float = LIMIT_S) -> Spawned:
+def spawn(runtime: TensorRtLlm, workers: int, folder: Path, limit_s: float = LIMIT_S) -> Spawned:
     """Spawn workers in the environment of a checkpoint's server, and end them.
 
     Args:
@@ -153,7 +153,7 @@ def spawn(runtime: Runtime, workers: int, folder: Path, limit_s: float = LIMIT_S
     return found
 
 
-def kill_a_worker(runtime: Runtime, folder: Path) -> dict[str, str]:
+def kill_a_worker(runtime: TensorRtLlm, folder: Path) -> dict[str, str]:
     """Return Open MPI's version, and what the parent of a killed worker does: facts by name.
 
     They are empty where no worker can be spawned, or by another MPI.
@@ -168,7 +168,7 @@ def kill_a_worker(runtime: Runtime, folder: Path) -> dict[str, str]:
     return {"open_mpi": version[1], "parent_of_a_dead_worker": parent}
 
 
-def _pythons(runtime: Runtime) -> list[str]:
+def _pythons(runtime: TensorRtLlm) -> list[str]:
     if runtime.python is not None:
         return [str(runtime.python)]
     on_path = shutil.which("python3")

@@ -34,12 +34,12 @@ from trtllm_workbench.selftest.assumptions.run import (
     Rows,
     find_installed,
 )
-from trtllm_workbench.selftest.bench import (
+from trtllm_workbench.selftest.served_model import (
     CannotRun,
+    CheckVerdict,
     FellShort,
     Held,
     Result,
-    Verdict,
     run_check,
 )
 from trtllm_workbench.selftest.spawning import Spawned, spawn
@@ -97,7 +97,7 @@ class Examined:
         lines = [run_check("", _STEP, name, check) for name, check in checks]
         short = [row for row in self.rows if row.outcome is Outcome.FELL_SHORT]
         lines += [
-            Result("", _STEP, row.id, Verdict.FELL_SHORT, row.detail, {}, 0.0) for row in short
+            Result("", _STEP, row.id, CheckVerdict.FELL_SHORT, row.detail, {}, 0.0) for row in short
         ]
         return lines
 

@@ -34,8 +34,8 @@ from trtllm_truss.settings.runtime import PARAMETERS
 from trtllm_truss.text.tokenizer import load_tokenizer
 from trtllm_truss.triton.server.ports import LOOPBACK, unused_ports
 from trtllm_workbench.scaffold.folder import write_folder
-from trtllm_workbench.selftest.bench import Bench, CannotRun, ChildServer
 from trtllm_workbench.selftest.calls import DirectEngine
+from trtllm_workbench.selftest.served_model import CannotRun, ChildServer, ServedModel
 
 _LAYERS = 2
 _HEADS = 8
@@ -355,9 +355,9 @@ def served_config(subject: Subject, folder: Path) -> tuple[Path, int, int]:
     return file, serving["triton_grpc_port"], serving["triton_http_port"]
 
 
-def make_bench(
+def make_served_model(
     file: Path, server: ChildServer, grpc: int, http: int, *, host: HostInfo, quick: bool
-) -> Bench:
+) -> ServedModel:
     """Describe a served model for its checks.
 
     Args:
@@ -381,7 +381,7 @@ def make_bench(
     cache_tokens = engine.kv_cache_tokens(settings, resolved.capacity)
     context_tokens = engine.max_sequence_tokens
     version = in_config.version_for(engine.built_version)
-    return Bench(
+    return ServedModel(
         server=server,
         direct=DirectEngine(f"{LOOPBACK}:{grpc}", version),
         tokenizer=load_tokenizer(resolved.tokenizer_folder, trust_remote_code=with_code),

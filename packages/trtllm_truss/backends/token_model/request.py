@@ -247,7 +247,7 @@ _ANY_JSON = '{"anyOf": [{"type": "object"}, {"type": "array"}]}'
 
 
 @dataclass(frozen=True)
-class Limits:
+class ModelLimits:
     """Limits of the loaded model.
 
     Attributes:
@@ -278,7 +278,7 @@ class Limits:
 
 
 @dataclass(frozen=True, eq=False)
-class GenerationRequest:
+class TensorRequest:
     """A request that the engine can serve.
 
     Attributes:
@@ -317,10 +317,10 @@ def read_request(
     request_id: str,
     tensors: Tensors,
     requested_outputs: Collection[str],
-    limits: Limits,
+    limits: ModelLimits,
     *,
     guide_bytes: int | None = None,
-) -> GenerationRequest:
+) -> TensorRequest:
     """Read and validate one request, by the names of TensorRT-LLM's `tensorrt_llm` model.
 
     Raises:
@@ -336,7 +336,7 @@ def read_request(
         )
     end_id = tensors.integer("end_id", -1)
     exclude_prompt = tensors.flag("exclude_input_in_output", limits.exclude_input_in_output)
-    request = GenerationRequest(
+    request = TensorRequest(
         id=request_id,
         prompt=prompt,
         max_new_tokens=_read_output_len(tensors, limits.context_length - len(prompt)),
@@ -356,7 +356,7 @@ def read_request(
     return request
 
 
-def _read_prompt(tensors: Tensors, limits: Limits) -> NDArray[np.int64]:
+def _read_prompt(tensors: Tensors, limits: ModelLimits) -> NDArray[np.int64]:
     ids = tensors.array("input_ids")
     if ids is None:
         raise InvalidRequest("input_ids is not present in the request.")
@@ -436,7 +436,7 @@ def _read_guide(tensors: Tensors) -> Guide | None:
     raise InvalidRequest(f"{GUIDE_TYPE} is {kind[:40]!r}; send {names}.")
 
 
-def _check_guided(request: GenerationRequest, engine: str) -> None:
+def _check_guided(request: TensorRequest, engine: str) -> None:
     """Refuse fields that would leave the guide; all beams share one position in it, for example."""
     for name, value in (
         ("beam_width", request.sampling.beam_width),
@@ -449,7 +449,7 @@ def _check_guided(request: GenerationRequest, engine: str) -> None:
             )
 
 
-def _check_end(request: GenerationRequest, engine: str) -> None:
+def _check_end(request: TensorRequest, engine: str) -> None:
     """Require an end id: beams would end with the model's own, guides with none."""
     beams = request.sampling.beam_width > 1
     if request.end_id is None and (beams or request.guide is not None):
@@ -459,7 +459,7 @@ def _check_end(request: GenerationRequest, engine: str) -> None:
         )
 
 
-def _check_kv_cache(request: GenerationRequest, capacity: int | None) -> None:
+def _check_kv_cache(request: TensorRequest, capacity: int | None) -> None:
     if capacity is not None and request.kv_cache_tokens > capacity:
         raise InvalidRequest(
             f"A prompt of {len(request.prompt)} tokens, request_output_len "

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_truss.backends.token_model.request import CACHED_TOKENS, GenerationRequest, StopWords
+from trtllm_truss.backends.token_model.request import CACHED_TOKENS, StopWords, TensorRequest
 
 Outputs = Mapping[str, NDArray[Any]]
 """Output tensors by name, each with its batch dimension of 1."""
@@ -54,7 +54,7 @@ class Beam:
 
 
 def build_outputs(
-    request: GenerationRequest,
+    request: TensorRequest,
     beams: Sequence[Beam],
     *,
     first_new: int = 0,
@@ -93,14 +93,14 @@ def build_outputs(
     return made
 
 
-def send_empty(request: GenerationRequest, sender: ResponseSender, *, final: bool = True) -> None:
+def send_empty(request: TensorRequest, sender: ResponseSender, *, final: bool = True) -> None:
     """Send a response without tokens; the C++ backend ends a cancelled request with a final one."""
     beams = [Beam() for _ in range(request.sampling.beam_width)]
     sender.send(build_outputs(replace(request, echo_prompt=False), beams), final=final)
 
 
 def _extra(
-    name: str, request: GenerationRequest, beams: Sequence[Beam], normalize: bool
+    name: str, request: TensorRequest, beams: Sequence[Beam], normalize: bool
 ) -> NDArray[Any]:
     if name == "output_log_probs":
         return _rectangle([beam.log_probs for beam in beams], 0.0, np.float32)
@@ -148,7 +148,7 @@ class RunningRequest:
 
     def __init__(
         self,
-        request: GenerationRequest,
+        request: TensorRequest,
         sender: ResponseSender,
         *,
         normalize_log_probs: bool = True,

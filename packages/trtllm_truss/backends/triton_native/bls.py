@@ -135,7 +135,7 @@ _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 _CANCELLATION_CHECK_S = 0.1  # the interval of the engine's own check
 
 
-class Reply:
+class TextReply:
     """The responses to one request.
 
     Args:
@@ -227,7 +227,7 @@ class TritonPythonModel:
 
     def execute(self, requests: list[Any]) -> None:
         for request in requests:
-            reply = Reply(request.get_response_sender(), self._stub)
+            reply = TextReply(request.get_response_sender(), self._stub)
             try:
                 with self._stub:
                     query = read_query(
@@ -249,7 +249,7 @@ class TritonPythonModel:
     def _start(self, work: Coroutine[Any, Any, _Result]) -> Future[_Result]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    async def _serve(self, query: Query, reply: Reply) -> None:
+    async def _serve(self, query: Query, reply: TextReply) -> None:
         try:
             await self._answer(query, reply)
         except TrussError as error:
@@ -258,7 +258,7 @@ class TritonPythonModel:
             pb_utils.Logger.log_error(traceback.format_exc())
             reply.fail(InternalError(f"The request could not be answered: {error}"))
 
-    async def _answer(self, query: Query, reply: Reply) -> None:
+    async def _answer(self, query: Query, reply: TextReply) -> None:
         request_id = random_number()
         end_ids = self._tokenizer.eos_ids if query.end_id is None else ()
         answer = TextAnswer(self._tokenizer, query.stop_words, end_ids)

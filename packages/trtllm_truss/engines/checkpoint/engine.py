@@ -12,7 +12,7 @@ from trtllm_truss.engines.adapter import Adapter, AdapterRepository
 from trtllm_truss.engines.base_image import BaseImage, given_image, newest_image
 from trtllm_truss.engines.capacity import (
     DEFAULT_FREE_FRACTION,
-    CacheKnobs,
+    CacheSettings,
     CacheShape,
     keys_and_values,
 )
@@ -244,10 +244,10 @@ class CheckpointEngine(GpuEngine):
             shorten="set a shorter max_seq_len or kv_cache_config.dtype fp8 in runtime.llm_args",
         )
 
-    def cache_knobs(self, runtime: RuntimeOptions) -> CacheKnobs:
+    def cache_knobs(self, runtime: RuntimeOptions) -> CacheSettings:
         cache = self.llm_args.get("kv_cache_config") or {}
         fraction = cache.get("free_gpu_memory_fraction")
-        return CacheKnobs(
+        return CacheSettings(
             free_fraction=None if fraction == DEFAULT_FREE_FRACTION else fraction,
             max_tokens=cache.get("max_tokens"),
             attention_window=max(cache.get("max_attention_window") or (), default=None),

@@ -17,8 +17,8 @@ from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from trtllm_truss.engines.compiled.tensorrt_llm_config import (
+    BuildLimits,
     EngineConfig,
-    Limits,
     Parallelism,
     Plugins,
     Shape,
@@ -67,7 +67,7 @@ class _Shape(JsonObject):
         return value
 
 
-class _NewBuild(Limits):
+class _NewBuild(BuildLimits):
     plugin_config: Plugins
     kv_cache_type: Text = ""
     auto_parallel_config: Any = None  # a hint: never a reason to refuse the engine
@@ -104,7 +104,7 @@ class _OldPlugins(Plugins):
     context_fmha_type: PluginFlag = False
 
 
-class _OldBuild(Limits, _Shape):
+class _OldBuild(BuildLimits, _Shape):
     name: Text
     precision: Text
     quant_mode: _Count = 0

@@ -40,7 +40,7 @@ class Parallelism:
         return self.tensor * self.pipeline * self.context
 
 
-class Limits(JsonObject):
+class BuildLimits(JsonObject):
     """Sizes that the build fixed.
 
     Attributes:
@@ -141,7 +141,7 @@ class EngineConfig:
     name: str
     recurrent: bool
     parallelism: Parallelism
-    limits: Limits
+    limits: BuildLimits
     shape: Shape
     quantization: Quantization
     plugins: Plugins

@@ -38,8 +38,8 @@ from trtllm_truss.tool_calls.events import (
     CallEnded,
     CallStarted,
     Event,
+    ParsedText,
     ReasoningDelta,
-    TextDelta,
     call_as_text,
 )
 from trtllm_truss.validation import is_unicode
@@ -71,7 +71,7 @@ class BlockReader:
 
     def feed(self, text: str) -> list[Json]:
         """Return the events of more text."""
-        events = self._parser.feed(text) if self._parser else [TextDelta(text)]
+        events = self._parser.feed(text) if self._parser else [ParsedText(text)]
         return self._read(events)
 
     def finish(self) -> list[Json]:
@@ -92,7 +92,7 @@ class BlockReader:
     def _read(self, events: Iterable[Event]) -> list[Json]:
         found: list[Json] = []
         for event in events:
-            if isinstance(event, TextDelta):
+            if isinstance(event, ParsedText):
                 if event.text:
                     self._switch_to(TEXT, found)
                     self._add_delta({"type": "text_delta", "text": event.text}, found)
@@ -209,7 +209,7 @@ _NO_THREADS = {"error_code": "thread_unsupported_request", "unsupported": ["thre
 """Has Anthropic's clients go on without threads: lib/threads/_thread_state.py of anthropic 2.12."""
 
 
-class WholeMessage(WholeWriter):
+class CollectedMessage(WholeWriter):
     """Collects one answer into one message.
 
     Args:
@@ -341,7 +341,7 @@ class MessagesAdapter:
         call = parse_messages(body, self.defaults, self.formats)
         if call.stream:
             return Call([call.request], MessageEvents(call, call_id), SSE_MEDIA_TYPE)
-        return Call([call.request], WholeMessage(call, call_id), JSON_MEDIA_TYPE)
+        return Call([call.request], CollectedMessage(call, call_id), JSON_MEDIA_TYPE)
 
     def error_body(self, error: TrussError) -> Any:
         return error_body(error)

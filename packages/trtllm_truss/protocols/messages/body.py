@@ -34,7 +34,7 @@ from trtllm_truss.protocols.json_body import (
     MAX_MODEL_CHARACTERS,
     MAX_TOOLS,
 )
-from trtllm_truss.protocols.tool_use import ANY_FORMATS, ModelFormats, NewParser, ToolUse, read_tool
+from trtllm_truss.protocols.tool_use import NO_FORMATS, ModelFormats, NewParser, ToolUse, read_tool
 from trtllm_truss.request_fields import INT32_MAX
 from trtllm_truss.requests import ChatFormat, GenerationRequest, Guide
 from trtllm_truss.validation import Strict, shown, shown_name
@@ -530,7 +530,7 @@ class MessagesCall:
 
 
 def parse_messages(
-    body: Mapping[str, Any], defaults: Mapping[str, Any], formats: ModelFormats = ANY_FORMATS
+    body: Mapping[str, Any], defaults: Mapping[str, Any], formats: ModelFormats = NO_FORMATS
 ) -> MessagesCall:
     """Parse a body of `/v1/messages`.
 

@@ -32,8 +32,8 @@ from trtllm_truss.tool_calls.events import (
     ArgumentsDelta,
     CallStarted,
     Event,
+    ParsedText,
     ReasoningDelta,
-    TextDelta,
     call_as_text,
 )
 
@@ -80,7 +80,7 @@ class MessageParser:
         return [delta for event in events if (delta := self._delta(event))]
 
     def _delta(self, event: Event) -> Json | None:
-        if isinstance(event, TextDelta):
+        if isinstance(event, ParsedText):
             return {"content": event.text}
         if isinstance(event, ReasoningDelta):
             self.has_reasoned = True
@@ -145,7 +145,7 @@ class MessageStream(EventStream):
         return self._shape.log_probs_of(tokens) if tokens else None
 
 
-class WholeMessage(WholeAnswer):
+class CollectedChat(WholeAnswer):
     """Collects the answers of one call into one object."""
 
     def choice(self, answer: CollectedAnswer, end: GenerationEnd, usage: UsageCount) -> Json:
@@ -218,7 +218,7 @@ class OpenAIAdapter:
         if call.stream:
             events = EventStream if call.new_parser is None else MessageStream
             return Call(call.requests, events(call, call_id, created_s), SSE_MEDIA_TYPE)
-        whole = WholeAnswer if call.new_parser is None else WholeMessage
+        whole = WholeAnswer if call.new_parser is None else CollectedChat
         return Call(call.requests, whole(call, call_id, created_s), JSON_MEDIA_TYPE)
 
     def error_body(self, error: TrussError) -> Any:

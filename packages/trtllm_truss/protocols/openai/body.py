@@ -38,7 +38,7 @@ from trtllm_truss.protocols.openai.fields import (
     stream_options,
 )
 from trtllm_truss.protocols.openai.tools import read_tool_use
-from trtllm_truss.protocols.tool_use import ANY_FORMATS, ModelFormats
+from trtllm_truss.protocols.tool_use import NO_FORMATS, ModelFormats
 from trtllm_truss.request_fields import INT32_MAX
 from trtllm_truss.requests import ChatFormat, GenerationRequest
 from trtllm_truss.text.tokenizer_files import ROLES
@@ -322,7 +322,7 @@ _ALL_CHAT_UNUSED = {**UNUSED_EXTENSIONS, **CHAT_UNUSED}
 def parse_chat(
     body: Mapping[str, Any],
     defaults: Mapping[str, Any],
-    formats: ModelFormats = ANY_FORMATS,
+    formats: ModelFormats = NO_FORMATS,
     *,
     top_is_chosen: bool = False,
 ) -> OpenAICall:

@@ -30,8 +30,8 @@ from trtllm_truss.tool_calls.events import (
     CallEnded,
     CallStarted,
     Event,
+    ParsedText,
     ReasoningDelta,
-    TextDelta,
     call_as_text,
 )
 
@@ -79,7 +79,7 @@ class OutputItems:
             event: the event.
             log_probs: those of the text's tokens, as in a message's `logprobs`.
         """
-        if isinstance(event, TextDelta):
+        if isinstance(event, ParsedText):
             return [*self._continue("message"), self._delta(event.text, log_probs)]
         if isinstance(event, ReasoningDelta):
             self.has_reasoned = True
@@ -193,12 +193,12 @@ def without_cut_calls(events: Iterable[Event]) -> Iterator[Event]:
     events = list(events)
     cut = {event.index for event in events if isinstance(event, CallEnded) and not event.complete}
     for event in events:
-        if isinstance(event, TextDelta | ReasoningDelta) or event.index not in cut:
+        if isinstance(event, ParsedText | ReasoningDelta) or event.index not in cut:
             yield event
         elif isinstance(event, CallStarted):
-            yield TextDelta(call_as_text(event.name))
+            yield ParsedText(call_as_text(event.name))
         elif isinstance(event, ArgumentsDelta):
-            yield TextDelta(event.json)
+            yield ParsedText(event.json)
 
 
 def _without_bytes(log_probs: Iterable[Json]) -> list[Json]:
@@ -216,7 +216,7 @@ def _without_bytes(log_probs: Iterable[Json]) -> list[Json]:
     ]
 
 
-class Answer:
+class ResponseObject:
     """The answer of one call.
 
     Args:
@@ -252,7 +252,7 @@ class Answer:
 
     def feed(self, text: str) -> Sequence[Event]:
         """Parse more text."""
-        return [TextDelta(text)] if self._parser is None else self._parser.feed(text)
+        return [ParsedText(text)] if self._parser is None else self._parser.feed(text)
 
     def finish(self) -> Sequence[Event]:
         """End the text."""
@@ -296,7 +296,7 @@ class WholeResponse(WholeWriter):
         answer: the answer.
     """
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: ResponseObject) -> None:
         super().__init__()
         self._answer = answer
 
@@ -311,14 +311,14 @@ class WholeResponse(WholeWriter):
         return answer.ended(end)
 
 
-class ResponseStream:
+class ResponseEvents:
     """Turns the answer of one call into server-sent events.
 
     Args:
         answer: the answer.
     """
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: ResponseObject) -> None:
         self._answer = answer
         self._sequence_number = 0
         self._end: GenerationEnd | None = None
@@ -401,9 +401,9 @@ class ResponsesAdapter:
 
     def read(self, body: Mapping[str, Any], accept: str, call_id: str) -> Call:
         call = parse_response(body, self.defaults, self.formats)
-        answer = Answer(call, call_id, int(time.time()))
+        answer = ResponseObject(call, call_id, int(time.time()))
         if call.stream:
-            return Call([call.request], ResponseStream(answer), SSE_MEDIA_TYPE)
+            return Call([call.request], ResponseEvents(answer), SSE_MEDIA_TYPE)
         return Call([call.request], WholeResponse(answer), JSON_MEDIA_TYPE)
 
     def error_body(self, error: TrussError) -> Any:

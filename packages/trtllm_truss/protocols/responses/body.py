@@ -39,7 +39,7 @@ from trtllm_truss.protocols.openai.tools import (
     flat_name,
     read_flat_tool_use,
 )
-from trtllm_truss.protocols.tool_use import ANY_FORMATS, ModelFormats, NewParser
+from trtllm_truss.protocols.tool_use import NO_FORMATS, ModelFormats, NewParser
 from trtllm_truss.request_fields import INT32_MAX
 from trtllm_truss.requests import GenerationRequest
 from trtllm_truss.validation import Strict, is_unicode, shown, shown_name
@@ -376,7 +376,7 @@ class ResponsesCall:
 
 
 def parse_response(
-    body: Mapping[str, Any], defaults: Mapping[str, Any], formats: ModelFormats = ANY_FORMATS
+    body: Mapping[str, Any], defaults: Mapping[str, Any], formats: ModelFormats = NO_FORMATS
 ) -> ResponsesCall:
     """Parse a body of `/v1/responses`.
 

@@ -55,7 +55,7 @@ class Receiver(Protocol):
         """
 
 
-class Call:
+class GrpcCall:
     """An open call.
 
     Args:
@@ -172,7 +172,7 @@ class GrpcConnection(asyncio.Protocol):
         self._h2.local_settings = Settings(initial_values=_SETTINGS)
         self._authority = authority
         self._transport: asyncio.Transport | None = None
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, GrpcCall] = {}
         self._held_up: set[int] = set()  # calls whose message the server's window is too small for
         self._exchange_method = exchange_method
         self._idle: list[tuple[float, int]] = []  # calls of the method, with the time since when
@@ -335,7 +335,7 @@ class GrpcConnection(asyncio.Protocol):
             ("content-type", "application/grpc"),
         ]
         self._h2.send_headers(number, head)
-        self._calls[number] = Call(one_message=one_message)
+        self._calls[number] = GrpcCall(one_message=one_message)
         return number
 
     def _begin(self, number: int, payload: bytes, receiver: Receiver) -> int:
@@ -344,7 +344,7 @@ class GrpcConnection(asyncio.Protocol):
         self._flush()
         return number
 
-    def _keep(self, number: int, call: Call) -> None:
+    def _keep(self, number: int, call: GrpcCall) -> None:
         """Keep a call whose exchange has ended for the next one."""
         if not call.is_clean or call.received_bytes > _MAX_CALL_BYTES:
             self._end_ours(number, call)
@@ -370,7 +370,7 @@ class GrpcConnection(asyncio.Protocol):
             since, _ = self._idle[0]
             self._idle_timer = loop.call_at(since + _IDLE_LIMIT_S, self._end_idle)
 
-    def _end_ours(self, number: int, call: Call) -> None:
+    def _end_ours(self, number: int, call: GrpcCall) -> None:
         if not call.ends and self.is_usable:
             call.ends = True
             if not call.unsent:

@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 from tests.backends.token_model.backend_requests import StartScheduler
 
-from trtllm_truss.engines.cpu.openvino_genai.engine import Engine, EngineSettings
+from trtllm_truss.engines.cpu.openvino_genai.engine import EngineSettings, GenAiEngine
 from trtllm_truss.engines.cpu.openvino_genai.scheduler import Scheduler
 
 
 @pytest.fixture(scope="session")
-def engine(model_folder: Path) -> Engine:
-    return Engine(EngineSettings(model_folder, max_batch_size=8, max_beam_width=4))
+def engine(model_folder: Path) -> GenAiEngine:
+    return GenAiEngine(EngineSettings(model_folder, max_batch_size=8, max_beam_width=4))
 
 
 @pytest.fixture(scope="session")
-def small_engine(model_folder: Path) -> Engine:
+def small_engine(model_folder: Path) -> GenAiEngine:
     """An engine with a KV cache of four blocks of 32 tokens."""
-    return Engine(
+    return GenAiEngine(
         EngineSettings(model_folder, max_batch_size=8, max_beam_width=4, kv_cache_tokens=128)
     )
 
@@ -30,7 +30,7 @@ def start_scheduler(model_folder: Path) -> Iterator[StartScheduler]:
     """Start schedulers for an engine; close them after the test."""
     started: list[Scheduler] = []
 
-    def start(engine: Engine, **settings: object) -> Scheduler:
+    def start(engine: GenAiEngine, **settings: object) -> Scheduler:
         given = {
             "max_batch_size": 8,
             "cancellation_check_s": 0.005,
@@ -52,5 +52,5 @@ def start_scheduler(model_folder: Path) -> Iterator[StartScheduler]:
 
 
 @pytest.fixture
-def scheduler(engine: Engine, start_scheduler: StartScheduler) -> Scheduler:
+def scheduler(engine: GenAiEngine, start_scheduler: StartScheduler) -> Scheduler:
     return start_scheduler(engine)

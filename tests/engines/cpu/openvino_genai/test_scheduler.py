@@ -20,7 +20,7 @@ from tests.backends.token_model.backend_requests import (
 )
 
 from trtllm_truss.engines.cpu.openvino_genai import scheduler as scheduling
-from trtllm_truss.engines.cpu.openvino_genai.engine import Engine, EngineSettings
+from trtllm_truss.engines.cpu.openvino_genai.engine import EngineSettings, GenAiEngine
 from trtllm_truss.engines.cpu.openvino_genai.scheduler import Scheduler
 
 LOG_PROBS = (*OUTPUTS, "cum_log_probs", "output_log_probs")
@@ -45,7 +45,7 @@ def test_a_stream_has_one_response_a_token_and_ends_with_the_last(scheduler: Sch
 
 
 def test_later_tokens_are_collected_for_an_interval(
-    engine: Engine, start_scheduler: StartScheduler
+    engine: GenAiEngine, start_scheduler: StartScheduler
 ) -> None:
     caller = run(start_scheduler(engine, response_interval_s=60.0), PROMPT, 6, streaming=True)
 
@@ -54,7 +54,7 @@ def test_later_tokens_are_collected_for_an_interval(
 
 
 def test_an_idle_engine_gathers_simultaneous_requests(
-    engine: Engine, start_scheduler: StartScheduler, monkeypatch: pytest.MonkeyPatch
+    engine: GenAiEngine, start_scheduler: StartScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scheduling, "_GATHER_S", 1.0)
     monkeypatch.setattr(scheduling, "_GATHER_LIMIT_S", 1.0)
@@ -183,7 +183,7 @@ def test_a_greedy_answer_is_the_same_alone_and_beside_others(
     start_scheduler: StartScheduler, model_folder: Path
 ) -> None:
     """To the last bit, with prompts of different lengths, of which one fills several steps."""
-    engine = Engine(EngineSettings(model_folder, max_batch_size=8, prefix_caching=False))
+    engine = GenAiEngine(EngineSettings(model_folder, max_batch_size=8, prefix_caching=False))
     scheduler = start_scheduler(engine, prefix_caching=False)
     prompts = [[*range(300 + i, 340 + i, 7), *PROMPT * (1 + i)] for i in range(7)]
     prompts.append([*range(900, 1300)])
@@ -201,7 +201,7 @@ def test_a_greedy_answer_is_the_same_alone_and_beside_others(
     assert beside == alone
 
 
-def test_more_requests_than_places(engine: Engine, start_scheduler: StartScheduler) -> None:
+def test_more_requests_than_places(engine: GenAiEngine, start_scheduler: StartScheduler) -> None:
     scheduler = start_scheduler(engine, max_batch_size=2)
     callers = [submit(scheduler, [300 + i, *PROMPT], 8, streaming=True) for i in range(6)]
 
@@ -235,7 +235,7 @@ def test_a_cancelled_request_ends_soon_with_an_empty_response(
 
 
 def test_a_waiting_request_can_be_cancelled(
-    engine: Engine, start_scheduler: StartScheduler, caplog: pytest.LogCaptureFixture
+    engine: GenAiEngine, start_scheduler: StartScheduler, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     scheduler = start_scheduler(engine, max_batch_size=1)
@@ -253,7 +253,7 @@ def test_a_waiting_request_can_be_cancelled(
 
 
 def test_identical_requests_are_distinguished(
-    engine: Engine, start_scheduler: StartScheduler
+    engine: GenAiEngine, start_scheduler: StartScheduler
 ) -> None:
     scheduler = start_scheduler(engine, max_batch_size=1)
     running = submit(scheduler, PROMPT, 4000, streaming=True)
@@ -278,7 +278,7 @@ def test_stop_by_request_id(scheduler: Scheduler) -> None:
 
 @pytest.mark.parametrize("evict", [False, True])
 def test_a_full_kv_cache(
-    small_engine: Engine, start_scheduler: StartScheduler, evict: bool
+    small_engine: GenAiEngine, start_scheduler: StartScheduler, evict: bool
 ) -> None:
     """Serve all requests under both policies, each with more than half the cache."""
     scheduler = start_scheduler(small_engine, evict=evict)
@@ -291,7 +291,7 @@ def test_a_full_kv_cache(
 
 
 def test_a_request_that_fills_the_kv_cache_to_the_last_token(
-    small_engine: Engine, start_scheduler: StartScheduler
+    small_engine: GenAiEngine, start_scheduler: StartScheduler
 ) -> None:
     scheduler = start_scheduler(small_engine)
     most = 128 - len(PROMPT) + 1
@@ -338,7 +338,7 @@ def test_a_long_prompt_can_be_cancelled_while_it_is_read(scheduler: Scheduler) -
     assert len(run(scheduler, PROMPT, 3, streaming=True).tokens) == 3
 
 
-def test_closing_fails_what_still_runs(engine: Engine, model_folder: Path) -> None:
+def test_closing_fails_what_still_runs(engine: GenAiEngine, model_folder: Path) -> None:
     settings = EngineSettings(model_folder, max_batch_size=1)
     scheduler = Scheduler(engine, settings, on_death=lambda: None)
     scheduler.start()
@@ -356,7 +356,7 @@ def test_closing_fails_what_still_runs(engine: Engine, model_folder: Path) -> No
 class BreakingEngine:
     """The real engine, with failing steps."""
 
-    def __init__(self, engine: Engine, failures: int, *, loads: bool = True) -> None:
+    def __init__(self, engine: GenAiEngine, failures: int, *, loads: bool = True) -> None:
         self._engine = engine
         self._failures = failures
         self._loads = loads
@@ -379,7 +379,7 @@ class BreakingEngine:
 
 
 def test_a_failed_step_fails_its_requests_only(
-    engine: Engine, start_scheduler: StartScheduler
+    engine: GenAiEngine, start_scheduler: StartScheduler
 ) -> None:
     scheduler = start_scheduler(BreakingEngine(engine, failures=1))
     failed = run(scheduler, PROMPT, 4)
@@ -390,14 +390,14 @@ def test_a_failed_step_fails_its_requests_only(
 
 
 def test_a_failed_step_fails_the_prompt_that_was_read(
-    engine: Engine, start_scheduler: StartScheduler
+    engine: GenAiEngine, start_scheduler: StartScheduler
 ) -> None:
     scheduler = start_scheduler(BreakingEngine(engine, failures=1))
     assert run(scheduler, LONG_PROMPT[:1000], 4).error == "The engine failed: out of luck"
     assert run(scheduler, LONG_PROMPT[:1000], 4).error is None
 
 
-def test_a_failed_reload_ends_the_scheduler(engine: Engine, model_folder: Path) -> None:
+def test_a_failed_reload_ends_the_scheduler(engine: GenAiEngine, model_folder: Path) -> None:
     deaths: list[bool] = []
     scheduler = Scheduler(
         BreakingEngine(engine, failures=1, loads=False),  # type: ignore[arg-type]
@@ -414,7 +414,7 @@ def test_a_failed_reload_ends_the_scheduler(engine: Engine, model_folder: Path) 
 
 
 def test_a_failed_engine_is_loaded_again(model_folder: Path) -> None:
-    engine = Engine(EngineSettings(model_folder, max_batch_size=1))
+    engine = GenAiEngine(EngineSettings(model_folder, max_batch_size=1))
     lost = engine.add(request(PROMPT, 100))
     engine.step()
     engine.reload()

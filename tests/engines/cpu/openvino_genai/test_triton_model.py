@@ -13,7 +13,7 @@ import pytest
 from tests.backends.token_model.backend_requests import END_ID, PROMPT, request
 from tests.support.paths import TEMPLATES
 
-from trtllm_truss.engines.cpu.openvino_genai.engine import Engine
+from trtllm_truss.engines.cpu.openvino_genai.engine import GenAiEngine
 from trtllm_truss.engines.cpu.openvino_genai.model_files import find_model
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import InvalidRequest
@@ -77,7 +77,7 @@ def ids(got: list[EngineChunk]) -> list[int]:
 
 @pytest.mark.parametrize("streaming", [True, False])
 async def test_log_probabilities_are_those_of_genai(
-    address: str, engine: Engine, streaming: bool
+    address: str, engine: GenAiEngine, streaming: bool
 ) -> None:
     outputs = ("output_ids", "sequence_length", "output_log_probs")
     prompt = [260, *PROMPT]  # unique, as another request's cached values may be rounded differently

@@ -13,7 +13,7 @@ from tests.engines.cpu.openvino_genai.test_guides import submit
 from tokenizers import Tokenizer, decoders, models
 
 from trtllm_truss.builder.gguf_conversion import main
-from trtllm_truss.engines.cpu.openvino_genai.engine import Engine, EngineSettings
+from trtllm_truss.engines.cpu.openvino_genai.engine import EngineSettings, GenAiEngine
 from trtllm_truss.engines.cpu.openvino_genai.model_files import find_model, load_vocabulary
 
 
@@ -53,7 +53,7 @@ def test_a_guide_with_a_tokenizer_of_sentencepiece(
     arguments = ["--checkpoint", str(tmp_path), "--output", str(output), "--weights", "Q8_0"]
     assert main(arguments) == 0
 
-    scheduler = start_scheduler(Engine(EngineSettings(output.parent, max_batch_size=8)))
+    scheduler = start_scheduler(GenAiEngine(EngineSettings(output.parent, max_batch_size=8)))
     caller = submit(scheduler, "regex", guide, prompt=[5, 7], end_id=0).wait()
 
     assert caller.error is None

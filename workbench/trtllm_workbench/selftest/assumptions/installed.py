@@ -14,7 +14,7 @@ from typing import Any
 
 from trtllm_truss.engines.checkpoint.architectures import ARCHITECTURES
 from trtllm_truss.releases.tables import Release, release
-from trtllm_workbench.selftest.bench import CannotRun, FellShort, Held
+from trtllm_workbench.selftest.served_model import CannotRun, FellShort, Held
 
 _SHOWN_NAMES = 8
 

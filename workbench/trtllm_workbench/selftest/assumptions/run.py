@@ -15,7 +15,7 @@ from enum import Enum
 from functools import partial
 from pathlib import Path
 
-from trtllm_truss.machine.runtime import Runtime
+from trtllm_truss.machine.runtime import TensorRtLlm
 from trtllm_truss.releases.tables import holds
 from trtllm_truss.settings.child_environment import child_environment
 from trtllm_workbench.selftest.assumptions import served
@@ -28,8 +28,8 @@ from trtllm_workbench.selftest.assumptions.served import (
     Served,
     Unchecked,
 )
-from trtllm_workbench.selftest.bench import Bench, Figures, Verdict, run_check
 from trtllm_workbench.selftest.probes import library as library_program
+from trtllm_workbench.selftest.served_model import CheckVerdict, Figures, ServedModel, run_check
 from trtllm_workbench.selftest.spawning import kill_a_worker, probe
 
 _EXECUTOR = "TL `cpp/tensorrt_llm/executor/executorImpl.cpp`"
@@ -310,9 +310,9 @@ class Outcome(str, Enum):
 
 
 _OUTCOMES = {
-    Verdict.HELD: Outcome.HELD,
-    Verdict.FELL_SHORT: Outcome.FELL_SHORT,
-    Verdict.COULD_NOT_RUN: Outcome.SKIPPED,
+    CheckVerdict.HELD: Outcome.HELD,
+    CheckVerdict.FELL_SHORT: Outcome.FELL_SHORT,
+    CheckVerdict.COULD_NOT_RUN: Outcome.SKIPPED,
 }
 
 
@@ -338,7 +338,7 @@ class RowResult:
 
 
 def find_installed(
-    runtime: Runtime, folder: Path, limit_s: float = _IMPORT_LIMIT_S
+    runtime: TensorRtLlm, folder: Path, limit_s: float = _IMPORT_LIMIT_S
 ) -> Installed | None:
     """Describe the TensorRT-LLM of this machine; None if none is installed.
 
@@ -393,14 +393,14 @@ class Rows:
             elif isinstance(row.check, OfLibrary):
                 yield self._run(row, about, "", partial(row.check.run, self.installed))
 
-    def of_server(self, subject: str, bench: Bench) -> Iterator[RowResult]:
+    def of_server(self, subject: str, model: ServedModel) -> Iterator[RowResult]:
         """Check the rows about a served model; none without TensorRT-LLM."""
         if self.installed is None:
             return
         for about, row in _rows():
             is_about = not _not_about(about, row, self.installed.version)
-            if about == bench.kind and is_about and isinstance(row.check, OfServer):
-                yield self._run(row, about, subject, partial(row.check.run, bench))
+            if about == model.kind and is_about and isinstance(row.check, OfServer):
+                yield self._run(row, about, subject, partial(row.check.run, model))
 
     def rest(self) -> Iterator[RowResult]:
         """Skip the rows about models that were not served."""

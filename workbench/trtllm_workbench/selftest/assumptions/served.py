@@ -19,16 +19,16 @@ from trtllm_truss.releases.tables import Release, release
 from trtllm_truss.request_fields import Sampling
 from trtllm_workbench.selftest import answer_checks
 from trtllm_workbench.selftest.assumptions.installed import Installed
-from trtllm_workbench.selftest.bench import (
+from trtllm_workbench.selftest.calls import PREDICT, DirectEngine
+from trtllm_workbench.selftest.served_model import (
     PROMPTS,
-    Bench,
     CannotRun,
     FellShort,
     Held,
+    ServedModel,
     expect,
     greedy_body,
 )
-from trtllm_workbench.selftest.calls import PREDICT, DirectEngine
 
 Served = Literal["engine", "checkpoint"]
 """The kind of engine that an assumption concerns."""
@@ -57,7 +57,7 @@ class OfServer:
     """
 
     how: str
-    run: Callable[[Bench], Held]
+    run: Callable[[ServedModel], Held]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,27 +130,27 @@ _SERVER, _STUB = "tritonserver", "triton_python_backend_stub"
 _NO_COMPLETION = "--disable-auto-complete-config"
 
 
-def started(bench: Bench) -> Held:
+def started(model: ServedModel) -> Held:
     """Hold: the model is served."""
-    return Held(f"the server was ready after {bench.server.seconds:.1f} s")
+    return Held(f"the server was ready after {model.server.seconds:.1f} s")
 
 
-def longest_prompt(bench: Bench) -> Held:
+def longest_prompt(model: ServedModel) -> Held:
     """Send the engine the longest prompt, and one that is too long by a token."""
-    longest = bench.prompt_tokens
-    _direct(bench).generate(_prompt(bench, longest), 1)
+    longest = model.prompt_tokens
+    _direct(model).generate(_prompt(model, longest), 1)
     try:
-        _direct(bench).generate(_prompt(bench, longest + 1), 1)
+        _direct(model).generate(_prompt(model, longest + 1), 1)
     except TrussError:
         return Held(f"{longest} tokens were answered, {longest + 1} refused", {"tokens": longest})
     raise FellShort(f"a prompt of {longest + 1} tokens was answered; the limit here is {longest}")
 
 
-def cached_tokens(bench: Bench) -> Held:
+def cached_tokens(model: ServedModel) -> Held:
     """Send a prompt twice; the engine must tell that it had the second one."""
-    prompt = _prompt(bench, min(bench.prompt_tokens, _CACHED_PROMPT_TOKENS))
+    prompt = _prompt(model, min(model.prompt_tokens, _CACHED_PROMPT_TOKENS))
     body = {"model": "any", "prompt": prompt, "max_tokens": 1, "temperature": 0}
-    first, second = (expect(bench.api.post(_COMPLETIONS, body)).json() for _ in range(2))
+    first, second = (expect(model.api.post(_COMPLETIONS, body)).json() for _ in range(2))
     told = [answer["usage"].get("prompt_tokens_details") for answer in (first, second)]
     if None in told:
         raise FellShort("the engine does not tell which tokens of a prompt were cached")
@@ -161,21 +161,21 @@ def cached_tokens(bench: Bench) -> Held:
     return Held(found, {"cached_tokens": cached})
 
 
-def text_id(bench: Bench) -> Held:
+def text_id(model: ServedModel) -> Held:
     """Send the engine a request whose id begins with no digit."""
-    _direct(bench).generate(bench.prompt_ids, 1, request_id=_TEXT_ID)
+    _direct(model).generate(model.prompt_ids, 1, request_id=_TEXT_ID)
     return Held("a request with a text as its id was answered")
 
 
-def mixed_widths(bench: Bench) -> Held:
+def mixed_widths(model: ServedModel) -> Held:
     """Ask for one beam and for two at once."""
-    if bench.beam_width == 1:
+    if model.beam_width == 1:
         raise CannotRun("max_beam_width is 1")
     with ThreadPoolExecutor() as pool:
         answers = [
             pool.submit(
-                bench.direct.generate,
-                bench.prompt_ids,
+                model.direct.generate,
+                model.prompt_ids,
                 _TOKENS,
                 beam_width=width,
                 streaming=width == 1,
@@ -186,72 +186,72 @@ def mixed_widths(bench: Bench) -> Held:
     return Held(f"answers of {counts[0]} and {counts[1]} tokens", {"tokens": counts})
 
 
-def beams(bench: Bench) -> Held:
+def beams(model: ServedModel) -> Held:
     """Ask for as many beams as every request must have."""
-    width = bench.beam_width
+    width = model.beam_width
     if width == 1:
         raise CannotRun("max_beam_width is 1")
-    generated = bench.direct.generate(
-        bench.prompt_ids, _TOKENS, beam_width=width, streaming=False, sampling=Sampling()
+    generated = model.direct.generate(
+        model.prompt_ids, _TOKENS, beam_width=width, streaming=False, sampling=Sampling()
     )
     if not generated.ids:
         raise FellShort(f"{width} beams gave an empty answer")
     return Held(f"{width} beams gave {len(generated.ids)} tokens")
 
 
-def end_token(bench: Bench) -> Held:
+def end_token(model: ServedModel) -> Held:
     """End an answer by a token from its middle."""
-    ids = _direct(bench).generate(bench.prompt_ids, _TOKENS).ids
+    ids = _direct(model).generate(model.prompt_ids, _TOKENS).ids
     token = ids[len(ids) // 2]
-    ended = _direct(bench).generate(bench.prompt_ids, _TOKENS, end_id=token).ids
+    ended = _direct(model).generate(model.prompt_ids, _TOKENS, end_id=token).ids
     if ended != ids[: ids.index(token)]:
         raise FellShort(f"with end_id {token} the answer {ids} became {ended}")
     return Held(f"the answer ended after {len(ended)} of {len(ids)} tokens, without the end token")
 
 
-def logit_bias(bench: Bench) -> Held:
+def logit_bias(model: ServedModel) -> Held:
     """Make one token of the vocabulary the likeliest everywhere."""
-    token = bench.prompt_ids[0]
+    token = model.prompt_ids[0]
     body = {"prompt": PROMPTS[0], "max_tokens": _FEW_TOKENS, "temperature": 0, "ignore_eos": True}
-    reply = bench.api.post(_COMPLETIONS, {**body, "logit_bias": {str(token): _BIAS}})
-    answer, wanted = expect(reply).json()["choices"][0]["text"], bench.decode([token])
+    reply = model.api.post(_COMPLETIONS, {**body, "logit_bias": {str(token): _BIAS}})
+    answer, wanted = expect(reply).json()["choices"][0]["text"], model.decode([token])
     if answer.replace(wanted, "").strip():
         raise FellShort(f"a bias of {_BIAS:g} for {wanted!r} gave {answer!r}")
     return Held(f"a bias of {_BIAS:g} for one token gave an answer of that token")
 
 
-def seeds(bench: Bench) -> Held:
+def seeds(model: ServedModel) -> Held:
     """Draw with equal seeds; the sampler must be the one that is known to honour them."""
-    if not bench.honours_seeds:
+    if not model.honours_seeds:
         raise CannotRun("the sampler of this release ignores seeds")
-    return answer_checks.seeds(bench)
+    return answer_checks.seeds(model)
 
 
-def penalties(bench: Bench) -> Held:
+def penalties(model: ServedModel) -> Held:
     """Compare an answer with one under a penalty for repetition."""
     fields = {"repetition_penalty": _PENALTY}
-    reply = bench.api.post(PREDICT, greedy_body(PROMPTS[0], stream=False, **fields))
+    reply = model.api.post(PREDICT, greedy_body(PROMPTS[0], stream=False, **fields))
     if reply.status == 400 and "repetition_penalty" in reply.text:
         raise CannotRun("penalties are refused with the sampler of this release")
-    plain = bench.greedy(stream=False).json()["text"]
+    plain = model.greedy(stream=False).json()["text"]
     if expect(reply).json()["text"] == plain:
         raise FellShort(f"a repetition_penalty of {_PENALTY:g} left the answer {plain!r} as it was")
     return Held(f"a repetition_penalty of {_PENALTY:g} changed the answer")
 
 
-def adapters(bench: Bench) -> Held:
+def adapters(model: ServedModel) -> Held:
     """Compare the answers of adapters with those of the checkpoint, token by token."""
-    count = bench.adapters
+    count = model.adapters
     if not count:
         raise CannotRun("no lora_adapters are configured")
-    base = _direct(bench).generate(bench.prompt_ids, _TOKENS).ids
+    base = _direct(model).generate(model.prompt_ids, _TOKENS).ids
     places: list[int] = []
     for number in range(1, count + 1):
-        ids = _direct(bench).generate(bench.prompt_ids, _TOKENS, lora_task_id=number).ids
+        ids = _direct(model).generate(model.prompt_ids, _TOKENS, lora_task_id=number).ids
         if ids == base:
             raise FellShort(f"adapter {number} answers like the checkpoint: {base}")
         # As a graph captured without adapters goes on: the checkpoint's own next tokens.
-        after = _direct(bench).generate([*bench.prompt_ids, ids[0]], _TOKENS - 1).ids
+        after = _direct(model).generate([*model.prompt_ids, ids[0]], _TOKENS - 1).ids
         if ids[0] != base[0] and ids[1:] in (base[1:], after):
             raise FellShort(
                 f"adapter {number} changes the first token only: {ids} where the checkpoint "
@@ -264,20 +264,20 @@ def adapters(bench: Bench) -> Held:
     )
 
 
-def workers(bench: Bench) -> Held:
+def workers(model: ServedModel) -> Held:
     """Count the workers that MPI has spawned."""
-    found = sum(_WORKER in line for line in bench.server.command_lines().values())
-    needed = bench.settings.world_size
+    found = sum(_WORKER in line for line in model.server.command_lines().values())
+    needed = model.settings.world_size
     if found < needed:
         raise FellShort(f"{found} of {needed} workers were spawned by mpi4py")
     return Held(f"{found} workers were spawned by mpi4py", {"workers": found})
 
 
-def no_auto_completion(bench: Bench) -> Held:
+def no_auto_completion(model: ServedModel) -> Held:
     """Read the command line of each Triton."""
     lines = [
         line
-        for line in bench.server.command_lines().values()
+        for line in model.server.command_lines().values()
         if line and Path(line[0]).name == _SERVER
     ]
     if not lines or not all(_NO_COMPLETION in line for line in lines):
@@ -285,9 +285,9 @@ def no_auto_completion(bench: Bench) -> Held:
     return Held(f"{_NO_COMPLETION} is on the command line")
 
 
-def no_public_ports(bench: Bench) -> Held:
+def no_public_ports(model: ServedModel) -> Held:
     """Look at what the processes below the server listen on."""
-    ports = bench.server.public_ports()
+    ports = model.server.public_ports()
     if ports:
         raise FellShort(
             f"{len(ports)} ports beside HTTP are open on every address; with UCX set UCX_TLS=^tcp"
@@ -295,7 +295,7 @@ def no_public_ports(bench: Bench) -> Held:
     return Held("no process below the server listens on a public address")
 
 
-def context_of_the_parent(bench: Bench) -> Held:
+def context_of_the_parent(model: ServedModel) -> Held:
     """Ask the driver for the GPU memory of Triton's stub, which starts the workers."""
     program = shutil.which("nvidia-smi")
     if program is None:
@@ -307,7 +307,7 @@ def context_of_the_parent(bench: Bench) -> Held:
     used = {row[0].strip(): row[1].strip() for row in csv.reader(ended.stdout.splitlines())}
     stubs = [
         str(pid)
-        for pid, line in bench.server.command_lines().items()
+        for pid, line in model.server.command_lines().items()
         if line and Path(line[0]).name.startswith(_STUB[:15])
     ]
     found = [int(used[pid]) for pid in stubs if used.get(pid, "").isdigit()]
@@ -318,18 +318,18 @@ def context_of_the_parent(bench: Bench) -> Held:
     return Held(f"Triton's stub uses {max(found)} MiB of a GPU", {"mib": max(found)})
 
 
-def _direct(bench: Bench) -> DirectEngine:
+def _direct(model: ServedModel) -> DirectEngine:
     """Return the engine for requests of one beam.
 
     Raises:
         CannotRun: every request must have more.
     """
-    if bench.first_beam_width > 1:
-        raise CannotRun(f"every request must have {bench.first_beam_width} beams here")
-    return bench.direct
+    if model.first_beam_width > 1:
+        raise CannotRun(f"every request must have {model.first_beam_width} beams here")
+    return model.direct
 
 
-def _prompt(bench: Bench, length: int) -> list[int]:
+def _prompt(model: ServedModel, length: int) -> list[int]:
     """Return so many ids, those of the first prompt repeated."""
-    ids = bench.prompt_ids
+    ids = model.prompt_ids
     return (ids * (length // len(ids) + 1))[:length]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from trtllm_truss.backends.token_model.request import Limits
+from trtllm_truss.backends.token_model.request import ModelLimits
 from trtllm_truss.backends.token_model.responses import (
     Outputs,
     ResponseSender,
@@ -198,7 +198,7 @@ class LlmEngine:
         self,
         library: Library,
         settings: LlmSettings,
-        limits: Limits,
+        limits: ModelLimits,
         on_death: Callable[[], None],
     ) -> None:
         self._library = library

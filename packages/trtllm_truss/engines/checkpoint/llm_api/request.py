@@ -26,9 +26,9 @@ from trtllm_truss.backends.tensors import (
 from trtllm_truss.backends.token_model.request import (
     ENGINE_DEFAULTS,
     GUIDE_TYPE,
-    GenerationRequest,
-    Limits,
+    ModelLimits,
     Sampling,
+    TensorRequest,
     Word,
     read_request,
     read_words,
@@ -82,7 +82,7 @@ class LlmSettings:
         """Return True if the LLM follows guides."""
         return bool(self.llm_args.get("guided_decoding_backend"))
 
-    def limits(self, served: frozenset[str]) -> Limits:
+    def limits(self, served: frozenset[str]) -> ModelLimits:
         """Return the limits of requests.
 
         Args:
@@ -90,7 +90,7 @@ class LlmSettings:
         """
         args = self.llm_args
         chunked = args.get("enable_chunked_prefill", False)
-        return Limits(
+        return ModelLimits(
             context_length=args["max_seq_len"],
             vocab_size=self.vocab_size,
             max_beam_width=args.get("max_beam_width") or 1,
@@ -159,7 +159,7 @@ class LlmRequest:
         trace_headers: of the trace that the LLM's spans belong to.
     """
 
-    generation: GenerationRequest
+    generation: TensorRequest
     pad_id: int | None = None
     bad_words: tuple[Word, ...] = ()
     embedding_bias: NDArray[np.float32] | None = None
@@ -180,7 +180,7 @@ def read_llm_request(
     request_id: str,
     tensors: Tensors,
     requested_outputs: Collection[str],
-    limits: Limits,
+    limits: ModelLimits,
     settings: LlmSettings,
     parameters: str = "{}",
 ) -> LlmRequest:
@@ -217,12 +217,12 @@ def read_llm_request(
     )
 
 
-def wants_log_probs(request: GenerationRequest) -> bool:
+def wants_log_probs(request: TensorRequest) -> bool:
     """Return True if the response has log probabilities."""
     return not request.outputs.isdisjoint(_LOG_PROBS)
 
 
-def _check_beams(request: GenerationRequest, limits: Limits, settings: LlmSettings) -> None:
+def _check_beams(request: TensorRequest, limits: ModelLimits, settings: LlmSettings) -> None:
     """Refuse what fails the whole batch up to 1.2: another beam width, or log probabilities.
 
     Source: ``TRTLLMSampler`` of tensorrt_llm/_torch/pyexecutor/sampler.py, near 1.2.1; it raises a
@@ -262,7 +262,7 @@ def _read_bad_words(tensors: Tensors) -> tuple[Word, ...]:
     return words
 
 
-def _read_embedding_bias(tensors: Tensors, limits: Limits) -> NDArray[np.float32] | None:
+def _read_embedding_bias(tensors: Tensors, limits: ModelLimits) -> NDArray[np.float32] | None:
     bias = tensors.array("embedding_bias")
     if bias is None or not bias.any():
         return None
@@ -370,7 +370,7 @@ def _decoding(sampling: Sampling) -> dict[str, Any]:
 def canary_request(beam_width: int) -> LlmRequest:
     """Return a request for one token after one token."""
     return LlmRequest(
-        GenerationRequest(
+        TensorRequest(
             id="canary",
             prompt=np.zeros(1, np.int64),
             max_new_tokens=1,

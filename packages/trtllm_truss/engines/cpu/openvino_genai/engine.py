@@ -27,7 +27,7 @@ from trtllm_truss.backends.tensors import (
     boolean,
     positive,
 )
-from trtllm_truss.backends.token_model.request import GenerationRequest, Limits
+from trtllm_truss.backends.token_model.request import ModelLimits, TensorRequest
 from trtllm_truss.engines.cpu.openvino_genai.guide_compiler import GuideCompiler, generation_config
 from trtllm_truss.engines.cpu.openvino_genai.model_files import (
     find_model,
@@ -134,7 +134,7 @@ def plugin_properties() -> dict[str, str]:
     return PLUGIN_PROPERTIES | limit
 
 
-class Engine:
+class GenAiEngine:
     """A loaded model. All methods except `compile_guide` belong to the scheduler's thread.
 
     With quantized weights OpenVINO 2026.4 multiplies one row by another kernel than two or more,
@@ -159,7 +159,7 @@ class Engine:
         self._files = find_model(settings.model_folder)
         self._ids = itertools.count()
         blocks = _kv_blocks(settings.kv_cache_tokens)
-        self.limits = Limits(
+        self.limits = ModelLimits(
             context_length=self._files.context_length,
             vocab_size=self._files.vocab_size,
             kv_cache_tokens=blocks * KV_BLOCK_TOKENS or None,
@@ -171,7 +171,7 @@ class Engine:
         self.keeps_prompts = settings.prefix_caching and settings.chunked_context
         self._load()
 
-    def add(self, request: GenerationRequest) -> openvino_genai.GenerationHandle:
+    def add(self, request: TensorRequest) -> openvino_genai.GenerationHandle:
         """Add a request to the next step.
 
         The pipeline's id is a counter: two live requests of one id would break the pipeline.
@@ -281,7 +281,7 @@ class Engine:
         del other, compile_guide
         _return_free_memory()
 
-    def kv_blocks(self, request: GenerationRequest) -> int:
+    def kv_blocks(self, request: TensorRequest) -> int:
         """Return the maximum of KV cache blocks that a request can hold."""
         beams = request.sampling.beam_width
         return beams * _kv_blocks(request.kv_cache_tokens // beams)

@@ -15,7 +15,7 @@ import openvino_genai
 from numpy.typing import NDArray
 from openvino import opset13
 
-from trtllm_truss.backends.token_model.request import GenerationRequest, Sampling
+from trtllm_truss.backends.token_model.request import Sampling, TensorRequest
 from trtllm_truss.guides.compiler_worker import NOTHING_ALLOWED
 from trtllm_truss.requests import Guide, Language
 
@@ -27,7 +27,7 @@ _LANGUAGES: dict[Language, str] = {
 """OpenVINO GenAI's names of guide languages."""
 
 
-def generation_config(request: GenerationRequest) -> openvino_genai.GenerationConfig:
+def generation_config(request: TensorRequest) -> openvino_genai.GenerationConfig:
     """Convert a request; absent fields keep GenAI's neutral defaults.
 
     Log probabilities are those of the model before temperature and top_k or top_p. A seed repeats

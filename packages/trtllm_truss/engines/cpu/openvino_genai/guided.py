@@ -18,9 +18,13 @@ from typing import NamedTuple
 
 import openvino_genai
 
-from trtllm_truss.backends.token_model.request import GUIDE_TEXT, GenerationRequest
+from trtllm_truss.backends.token_model.request import GUIDE_TEXT, TensorRequest
 from trtllm_truss.backends.token_model.responses import ResponseSender, send_empty
-from trtllm_truss.engines.cpu.openvino_genai.engine import KV_BLOCK_TOKENS, PREFILL_TOKENS, Engine
+from trtllm_truss.engines.cpu.openvino_genai.engine import (
+    KV_BLOCK_TOKENS,
+    PREFILL_TOKENS,
+    GenAiEngine,
+)
 from trtllm_truss.guides.compiler_worker import brief
 from trtllm_truss.guides.guide import GuideFault, KeptGuides
 from trtllm_truss.guides.validator import GuideValidator
@@ -40,7 +44,7 @@ class Arrival(NamedTuple):
         cached_tokens: tokens of its prompt that the KV cache had; None while not measured.
     """
 
-    request: GenerationRequest
+    request: TensorRequest
     sender: ResponseSender
     cached_tokens: int | None = None
 
@@ -54,7 +58,9 @@ class GuidedRequests:
     ends.
     """
 
-    def __init__(self, engine: Engine, check: GuideValidator, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, engine: GenAiEngine, check: GuideValidator, wake: Callable[[], None]
+    ) -> None:
         self._engine = engine
         self._check = check
         self._wake = wake
@@ -190,7 +196,7 @@ _MIN_PART_TOKENS, _MAX_PART_TOKENS = 2 * KV_BLOCK_TOKENS, 2 * PREFILL_TOKENS
 class LongPrompts:
     """Queue of requests with unread prompts, first come, first served; for one thread."""
 
-    def __init__(self, engine: Engine, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, engine: GenAiEngine, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine
         self._clock = clock
         self._arrivals: deque[Arrival] = deque()
@@ -200,7 +206,7 @@ class LongPrompts:
         self._rests_until = 0.0
         self._read_tokens = 0
 
-    def takes(self, request: GenerationRequest) -> bool:
+    def takes(self, request: TensorRequest) -> bool:
         """Return True for a prompt that one step cannot read, if the engine keeps what it read."""
         return self._engine.keeps_prompts and len(request.prompt) > PREFILL_TOKENS
 
@@ -216,14 +222,14 @@ class LongPrompts:
         return self._part is not None
 
     @property
-    def current(self) -> GenerationRequest | None:
+    def current(self) -> TensorRequest | None:
         return self._arrivals[0].request if self.is_reading else None
 
     def advance(
         self,
         *,
         others_run: bool,
-        fits: Callable[[GenerationRequest], bool],
+        fits: Callable[[TensorRequest], bool],
         measured: Callable[[Arrival], Arrival],
     ) -> Arrival | None:
         """Start the next part if the last one has ended; call it before each step.

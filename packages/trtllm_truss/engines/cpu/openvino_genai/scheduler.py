@@ -16,9 +16,13 @@ from typing import NamedTuple, TypeAlias
 
 import openvino_genai
 
-from trtllm_truss.backends.token_model.request import CACHED_TOKENS, GenerationRequest
+from trtllm_truss.backends.token_model.request import CACHED_TOKENS, TensorRequest
 from trtllm_truss.backends.token_model.responses import ResponseSender, RunningRequest, send_empty
-from trtllm_truss.engines.cpu.openvino_genai.engine import KV_BLOCK_TOKENS, Engine, EngineSettings
+from trtllm_truss.engines.cpu.openvino_genai.engine import (
+    KV_BLOCK_TOKENS,
+    EngineSettings,
+    GenAiEngine,
+)
 from trtllm_truss.engines.cpu.openvino_genai.guided import (
     HEARTBEAT_INTERVAL_S,
     Arrival,
@@ -34,7 +38,7 @@ _STATUS = openvino_genai.GenerationStatus
 class Generation(RunningRequest):
     def __init__(
         self,
-        request: GenerationRequest,
+        request: TensorRequest,
         sender: ResponseSender,
         handle: openvino_genai.GenerationHandle,
         *,
@@ -147,7 +151,7 @@ class Scheduler:
     """
 
     def __init__(
-        self, engine: Engine, settings: EngineSettings, on_death: Callable[[], None]
+        self, engine: GenAiEngine, settings: EngineSettings, on_death: Callable[[], None]
     ) -> None:
         self._engine = engine
         self._settings = settings
@@ -165,7 +169,7 @@ class Scheduler:
     def start(self) -> None:
         self._thread.start()
 
-    def submit(self, request: GenerationRequest, sender: ResponseSender) -> None:
+    def submit(self, request: TensorRequest, sender: ResponseSender) -> None:
         """Queue a request and return at once; responses go to `sender`."""
         self._inbox.put(Arrival(request, sender))
 
@@ -315,7 +319,7 @@ class Scheduler:
             )
         )
 
-    def _fits(self, request: GenerationRequest) -> bool:
+    def _fits(self, request: TensorRequest) -> bool:
         capacity = self._engine.limits.kv_cache_tokens
         held_by = [generation.request for generation in self._running]
         if self._long_prompts.current is not None:
@@ -359,7 +363,7 @@ class Scheduler:
         self._waiting.clear()
 
 
-def _log_cancelled(request: GenerationRequest, generated: int) -> None:
+def _log_cancelled(request: TensorRequest, generated: int) -> None:
     logger.info("cancelled id=%s after=%d", request.id, generated)
 
 

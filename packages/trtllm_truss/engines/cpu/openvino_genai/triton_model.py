@@ -11,7 +11,7 @@ from trtllm_truss.backends.tensors import Tensors
 from trtllm_truss.backends.token_model.request import read_request
 from trtllm_truss.backends.token_model.responses import ResponseSender
 from trtllm_truss.backends.token_model.triton import TokenModel
-from trtllm_truss.engines.cpu.openvino_genai.engine import Engine, read_settings
+from trtllm_truss.engines.cpu.openvino_genai.engine import GenAiEngine, read_settings
 from trtllm_truss.engines.cpu.openvino_genai.scheduler import Scheduler
 from trtllm_truss.guides.guide import GUIDE_BYTES
 
@@ -34,7 +34,7 @@ class TritonPythonModel(TokenModel):
         settings = read_settings(self.read_config(args, "openvino_genai"))
         if settings.ignored:
             logger.info("ignoring GPU-only parameters: %s", ", ".join(settings.ignored))
-        engine = Engine(settings)
+        engine = GenAiEngine(settings)
         self._limits = engine.limits
         self._kill_on_death = KillParentOnDeath()
         self._scheduler = Scheduler(engine, settings, on_death=self._kill_on_death.end_parent)

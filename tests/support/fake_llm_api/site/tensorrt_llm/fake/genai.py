@@ -7,7 +7,7 @@ import numpy as np
 import openvino_genai
 
 from tensorrt_llm.fake.compute import Progress
-from trtllm_truss.engines.cpu.openvino_genai.engine import Engine, EngineSettings
+from trtllm_truss.engines.cpu.openvino_genai.engine import EngineSettings, GenAiEngine
 
 _RUNNING = openvino_genai.GenerationFinishReason.NONE
 _ENDED = openvino_genai.GenerationStatus.RUNNING
@@ -24,7 +24,7 @@ class GenaiCompute:
             kv_cache_tokens=cache.get("max_tokens"),
             prefix_caching=cache.get("enable_block_reuse", True),
         )
-        self._engine = Engine(settings)
+        self._engine = GenAiEngine(settings)
         self._handles = {}
         self.vocab_size = self._engine.limits.vocab_size
 

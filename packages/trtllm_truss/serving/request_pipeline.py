@@ -27,7 +27,7 @@ from trtllm_truss.text.tokenizer import TextTokenizer
 from trtllm_truss.triton.client.client import TritonClient
 
 
-class RequestPath(NamedTuple):
+class RequestPipeline(NamedTuple):
     """The objects that answer requests with a running engine.
 
     Attributes:
@@ -43,7 +43,7 @@ class RequestPath(NamedTuple):
     generator: Generator
 
 
-def build_request_path(
+def build_request_pipeline(
     settings: Settings,
     environment: Environment,
     resolved: ResolvedEngine,
@@ -54,7 +54,7 @@ def build_request_path(
     heartbeat: EngineHeartbeat,
     metrics: Metrics,
     resources: ExitStack,
-) -> RequestPath:
+) -> RequestPipeline:
     """Build admission and generator of an engine.
 
     Args:
@@ -96,4 +96,4 @@ def build_request_path(
         heartbeat=heartbeat,
         metrics=metrics,
     )
-    return RequestPath(engine, tokenizer, admission, generator)
+    return RequestPipeline(engine, tokenizer, admission, generator)

@@ -38,12 +38,12 @@ from trtllm_truss.settings.model import Settings
 from trtllm_truss.status import STATUS_VARIABLE, State, StatusReader
 from trtllm_truss.text.tokenizer import TextTokenizer
 from trtllm_truss.triton.server.ports import LOOPBACK
-from trtllm_workbench.selftest.calls import PREDICT, Api, DirectEngine, Reply
+from trtllm_workbench.selftest.calls import PREDICT, Api, DirectEngine, HttpReply
 
 Figures = Mapping[str, Any]
 
 
-class Verdict(str, enum.Enum):
+class CheckVerdict(str, enum.Enum):
     """The outcome of a check; values are those of the report."""
 
     HELD = "held"
@@ -51,7 +51,7 @@ class Verdict(str, enum.Enum):
     COULD_NOT_RUN = "could not run"
 
 
-_DECIDING = {Verdict.HELD.value, Verdict.FELL_SHORT.value}
+_DECIDING = {CheckVerdict.HELD.value, CheckVerdict.FELL_SHORT.value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Result:
     subject: str
     step: str
     check: str
-    verdict: Verdict
+    verdict: CheckVerdict
     detail: str
     figures: Figures
     seconds: float
@@ -108,15 +108,15 @@ def run_check(subject: str, step: str, check: str, function: Callable[[], Held])
     figures: Figures = {}
     try:
         held = function()
-        verdict, detail, figures = Verdict.HELD, held.detail, held.figures
+        verdict, detail, figures = CheckVerdict.HELD, held.detail, held.figures
     except FellShort as problem:
-        verdict, detail = Verdict.FELL_SHORT, str(problem)
+        verdict, detail = CheckVerdict.FELL_SHORT, str(problem)
     except CannotRun as reason:
-        verdict, detail = Verdict.COULD_NOT_RUN, str(reason)
+        verdict, detail = CheckVerdict.COULD_NOT_RUN, str(reason)
     except TrussError as problem:
-        verdict, detail = Verdict.FELL_SHORT, problem.message
+        verdict, detail = CheckVerdict.FELL_SHORT, problem.message
     except Exception as problem:  # noqa: BLE001 - one broken check must not hide the others
-        verdict, detail = Verdict.FELL_SHORT, f"unexpected {type(problem).__name__}: {problem}"
+        verdict, detail = CheckVerdict.FELL_SHORT, f"unexpected {type(problem).__name__}: {problem}"
     seconds = round(time.monotonic() - started, 3)
     return Result(subject, step, check, verdict, " ".join(detail.split()), figures, seconds)
 
@@ -141,14 +141,16 @@ class Report:
     def status(self) -> int:
         """The exit status: 1 when a check or a row fell short, or none ran, else 0."""
         verdicts = {result.verdict for result in self.results}
-        verdicts |= {Verdict(row.outcome) for row in self.assumptions if row.outcome in _DECIDING}
-        return int(Verdict.FELL_SHORT in verdicts or Verdict.HELD not in verdicts)
+        verdicts |= {
+            CheckVerdict(row.outcome) for row in self.assumptions if row.outcome in _DECIDING
+        }
+        return int(CheckVerdict.FELL_SHORT in verdicts or CheckVerdict.HELD not in verdicts)
 
     def summary(self) -> str:
         """Return the last line of the table."""
         counts = [
             f"{sum(result.verdict is verdict for result in self.results)} {verdict.value}"
-            for verdict in Verdict
+            for verdict in CheckVerdict
         ]
         return f"{', '.join(counts)} ({self.seconds:.0f} s)"
 
@@ -347,7 +349,7 @@ _MARGIN_TOKENS = 64
 
 
 @dataclass(slots=True)
-class Answer:
+class GreedyAnswer:
     """One greedy answer with its token ids, streamed in LMI's format.
 
     Attributes:
@@ -366,7 +368,7 @@ class Answer:
 
 
 @dataclass
-class Bench:
+class ServedModel:
     """One served model.
 
     Attributes:
@@ -427,7 +429,7 @@ class Bench:
         return max(1, tokens - len(self.prompt_ids) - _MARGIN_TOKENS)
 
     @cached_property
-    def answers(self) -> list[Answer]:
+    def answers(self) -> list[GreedyAnswer]:
         """A greedy answer to each of the prompts.
 
         Raises:
@@ -435,11 +437,11 @@ class Bench:
         """
         return [self._ask(prompt) for prompt in PROMPTS]
 
-    def greedy(self, prompt: str = PROMPTS[0], **fields: Any) -> Reply:
+    def greedy(self, prompt: str = PROMPTS[0], **fields: Any) -> HttpReply:
         """Ask predict for a greedy answer."""
         return expect(self.api.post(PREDICT, greedy_body(prompt, **fields)))
 
-    def _ask(self, prompt: str) -> Answer:
+    def _ask(self, prompt: str) -> GreedyAnswer:
         parameters = {"max_new_tokens": _ANSWER_TOKENS, "details": True, "do_sample": False}
         body = {"inputs": prompt, "parameters": parameters, "stream": True}
         lines = expect(self.api.post(INVOCATIONS, body)).lines()
@@ -447,7 +449,7 @@ class Bench:
         if message := last["token"].get("error_msg"):
             raise FellShort(f"the stream of {INVOCATIONS} ended with the error: {message}")
         tokens = [line["token"] for line in lines if line["token"]["id"] >= 0]
-        return Answer(
+        return GreedyAnswer(
             prompt,
             [token["id"] for token in tokens],
             last["generated_text"],
@@ -472,7 +474,7 @@ def greedy_body(prompt: str, **fields: Any) -> dict[str, Any]:
     return {"prompt": prompt, "max_tokens": _ANSWER_TOKENS, "top_k": 1, **fields}
 
 
-def expect(reply: Reply, status: int = 200) -> Reply:
+def expect(reply: HttpReply, status: int = 200) -> HttpReply:
     """Return a reply with the status and a complete body.
 
     Raises:
