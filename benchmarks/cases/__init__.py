@@ -19,6 +19,7 @@ MEASURED = (
     "leavers",
     "download",
     "cold-start",
+    "weights",
     "llm-api",
     "console",
     "tracing",

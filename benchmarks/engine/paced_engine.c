@@ -6,7 +6,8 @@
  *
  *     FAKE
  *     step_ms=10        time of one iteration of the whole batch; 0 or absent: none
- *     load_s=1          time of the load; 0 or absent: none
+ *     load_s=1          time before the load; 0 or absent: none
+ *     WEIGHTS           the rest of the file is read by one thread, as TensorRT-LLM reads an engine
  *
  * Inputs read: input_ids, request_output_len, end_id, streaming, stop. Outputs: output_ids and
  * sequence_length. A request ends after request_output_len ids, before end_id, or, with an empty
@@ -299,19 +300,19 @@ static const char *after(const char *text, const char *mark) {
 }
 
 static Status load(Engine *engine, const char *folder, int length) {
+    static char weights[1 << 23];
     char path[4096], line[64], problem[4200];
     double step_ms = 0, load_s = 0;
     snprintf(path, sizeof path, "%.*s/rank0.engine", length, folder);
     FILE *file = fopen(path, "r");
     bool good = file && fgets(line, sizeof line, file) && !strcmp(line, "FAKE\n");
-    while (good && fgets(line, sizeof line, file))
+    while (good && fgets(line, sizeof line, file) && strcmp(line, "WEIGHTS\n"))
         good = sscanf(line, "step_ms=%lf", &step_ms) + sscanf(line, "load_s=%lf", &load_s) == 1;
+    if (good) usleep((useconds_t)(load_s * 1e6));
+    while (good && read(fileno(file), weights, sizeof weights) > 0);
     if (file) fclose(file);
     engine->step_ns = (uint64_t)(step_ms * 1e6);
-    if (good) {
-        usleep((useconds_t)(load_s * 1e6));
-        return NULL;
-    }
+    if (good) return NULL;
     snprintf(problem, sizeof problem, "%s is not an engine file of this backend", path);
     return TRITONSERVER_ErrorNew(INTERNAL_ERROR, problem);
 }

@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 from benchmarks.paths import ROOT
 
-_COMMIT = "c" * 40
+COMMIT = "c" * 40
 _SENT_BYTES = 1 << 24
 
 
@@ -45,7 +45,7 @@ class _Handler(BaseHTTPRequestHandler):
         if match := re.fullmatch(r"/api/models/bench/([^/]+)/tree/[^/]+", path):
             self._answer(self._files(match[1]))
         elif match := re.fullmatch(r"/api/models/bench/([^/]+)(/revision/[^/]+)?", path):
-            known = {"id": f"bench/{match[1]}", "sha": _COMMIT, "private": False}
+            known = {"id": f"bench/{match[1]}", "sha": COMMIT, "private": False}
             self._answer({**known, "siblings": self._files(match[1])})
         elif match := re.fullmatch(r"/bench/([^/]+)/resolve/[^/]+/([^/]+)", path):
             self._send(self.folder / match[1] / match[2])
@@ -72,7 +72,7 @@ class _Handler(BaseHTTPRequestHandler):
         asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
         start = int(asked[1]) if asked else 0
         end = min(int(asked[2]) + 1, size) if asked and asked[2] else size
-        headers = {"ETag": f'"{self.digests[path]}"', "X-Repo-Commit": _COMMIT}
+        headers = {"ETag": f'"{self.digests[path]}"', "X-Repo-Commit": COMMIT}
         headers |= {"Content-Range": f"bytes {start}-{end - 1}/{size}"} if asked else {}
         self._head(206 if asked else 200, end - start, headers)
         if self.command == "HEAD":

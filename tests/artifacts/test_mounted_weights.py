@@ -113,6 +113,28 @@ def resolved(mount: Path, source: str = f"hf://org/engine@{'a' * 40}", **more: A
     return resolve_engine(settings, Environment(None, {}), HostInfo())
 
 
+def read_ahead(metadata: dict[str, Any], **more: Any) -> list[str]:
+    """Resolve an engine and return the names of the files that are read ahead."""
+    found: list[Path] = []
+    settings = parse_settings({"model_metadata": {**metadata, "tensor_parallelism": 2}, **more})
+    resolve_engine(settings, Environment(None, {}), HostInfo(), read_ahead=found.extend)
+    assert all(file.is_file() for file in found)
+    return sorted(file.name for file in found)
+
+
+def test_served_files_are_read_ahead_where_they_are_here_already(
+    tmp_path: Path, hub: HubServer
+) -> None:
+    hub.add("org/engine", {**ENGINE, "notes.txt": b"not served"})
+    downloaded = {"engine_repository": "org/engine"}
+    assert read_ahead(downloaded) == ["config.json"]  # the rest has just been written
+    assert read_ahead(downloaded) == sorted(ENGINE)
+    mount = fill(tmp_path / "mount", {**ENGINE, "notes.txt": b"not served"}, with_manifest=False)
+    assert read_ahead({"engine_repository": str(mount)}) == sorted(ENGINE)
+    weights = [{"source": f"hf://org/other@{'a' * 40}", "mount_location": str(mount)}]
+    assert read_ahead({"engine_repository": "org/other"}, weights=weights) == sorted(ENGINE)
+
+
 def test_a_mounted_engine_is_neither_fetched_nor_hashed(
     tmp_path: Path, hub: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

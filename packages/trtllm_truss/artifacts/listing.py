@@ -40,6 +40,9 @@ class Source(Protocol):
     def check_room(self, paths: Collection[str]) -> None:
         """Raise if the disk is too small for the files that are still to be fetched."""
 
+    def present(self, paths: Collection[str]) -> list[Path]:
+        """Return the places of those files that `fetch` would not have to fetch."""
+
     def fetch(self, paths: Collection[str]) -> Path:
         """Fetch and verify files.
 

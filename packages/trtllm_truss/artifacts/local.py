@@ -82,6 +82,9 @@ class LocalSource:
     def check_room(self, paths: Collection[str]) -> None:
         """Do nothing: the files are local."""
 
+    def present(self, paths: Collection[str]) -> list[Path]:
+        return [self._folder / path for path in paths]
+
     def fetch(self, paths: Collection[str]) -> Path:
         return self._folder
 

@@ -62,6 +62,13 @@ class RemoteSource:
         with named(self._name):
             self._transfer(listing).check_room(self._store.missing(listing, paths))
 
+    def present(self, paths: Collection[str]) -> list[Path]:
+        listing = self.listing()
+        missing = {file.path for file in self._store.missing(listing, paths)}
+        return [
+            self._store.snapshot(listing.commit) / path for path in paths if path not in missing
+        ]
+
     def fetch(self, paths: Collection[str]) -> Path:
         listing, store = self.listing(), self._store
         with named(self._name):

@@ -21,6 +21,7 @@ from trtllm_truss.machine.runtime import Mpi, find_mpi
 from trtllm_truss.processes.leftovers import sweep, temporary_folder
 from trtllm_truss.serving.mounted_files import MountedFiles
 from trtllm_truss.serving.preparation import PreparedEngine, prepare
+from trtllm_truss.serving.read_ahead import ReadAhead
 from trtllm_truss.settings.loading import Environment, Group, require_key, resolve_group
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.triton.server.command import Launch, server_command
@@ -103,7 +104,8 @@ def join(settings: Settings, environment: Environment, data_dir: Path, image: st
     key = require_key(environment.group_key)
     index = _own_index(group)
     sweep()
-    prepared = prepare(settings, environment, image, index)
+    ahead = ReadAhead()
+    prepared = prepare(settings, environment, image, index, read_ahead=ahead.begin)
     engine = prepared.engine
     each = engine.world_size // group.size
     ranks = range(index * each, (index + 1) * each)

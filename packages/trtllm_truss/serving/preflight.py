@@ -7,7 +7,7 @@ tokenizer is downloaded.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,6 +68,7 @@ def resolve_engine(
     built: Path | None = None,
     version: str | None = None,
     index: int = 0,
+    read_ahead: Callable[[Collection[Path]], None] = lambda files: None,
 ) -> ResolvedEngine:
     """Validate the engine against this host and the settings; download it with the tokenizer.
 
@@ -80,6 +81,7 @@ def resolve_engine(
         built: folder of the engine from `build`, if the settings name none.
         version: TensorRT-LLM's, if it is known: the host's, or that of config.yaml's image.
         index: the place of this host among several.
+        read_ahead: receives the files that are here already, as soon as the engine fits.
 
     Raises:
         ArtifactError: engine or tokenizer is missing or unreadable.
@@ -100,6 +102,7 @@ def resolve_engine(
         *repository.engine_paths(described, with_code=settings.trust_remote_code, ranks=ranks),
         *(own_tokenizer_paths(settings, repository) if has_tokenizer else ()),
     ]
+    read_ahead(repository.source.present(paths))
     repository.source.check_room(paths)
     tokenizer = open_tokenizer(settings, environment) if has_tokenizer else None
     findings = tokenizer.examine(described) if tokenizer else []

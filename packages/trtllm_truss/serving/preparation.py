@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -101,7 +102,12 @@ class PreparedEngine:
 
 
 def prepare(
-    settings: Settings, environment: Environment, image: str | None, index: int = 0
+    settings: Settings,
+    environment: Environment,
+    image: str | None,
+    index: int = 0,
+    *,
+    read_ahead: Callable[[Collection[Path]], None],
 ) -> PreparedEngine:
     """Validate and download the engine; build it first if the settings name no repository.
 
@@ -110,6 +116,7 @@ def prepare(
         environment: secrets and variables.
         image: `base_image.image` of config.yaml.
         index: the place of this host among several; only the first builds.
+        read_ahead: receives files of the engine (`resolve_engine`).
 
     Raises:
         StartupError: the engine is unusable here.
@@ -123,7 +130,7 @@ def prepare(
 
         built = ensure_engine(settings, environment, host)
     known = in_image.known_version
-    resolved = resolve_engine(settings, environment, host, built, known, index)
+    resolved = resolve_engine(settings, environment, host, built, known, index, read_ahead)
     if resolved.capacity is not None:
         logger.info("%s", resolved.capacity.summary)
     for finding in resolved.findings:

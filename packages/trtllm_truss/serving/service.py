@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -26,6 +26,7 @@ from trtllm_truss.serving.memory import settle_memory
 from trtllm_truss.serving.mounted_files import MountedFiles
 from trtllm_truss.serving.preflight import supervised_limits
 from trtllm_truss.serving.preparation import PreparedEngine, prepare
+from trtllm_truss.serving.read_ahead import ReadAhead
 from trtllm_truss.serving.supervisor import Supervisor
 from trtllm_truss.settings.loading import Environment, resolve_group
 from trtllm_truss.settings.model import Serving, Settings
@@ -222,8 +223,11 @@ class Service:
         sweep()
         lead = self._prepare_lead()
         log = StartupLog(5 if lead else 4, self._status)
+        ahead = self._resources.enter_context(closing(ReadAhead()))
         with log.phase("engine") as details:
-            prepared = prepare(self._settings, self._environment, self._image)
+            prepared = prepare(
+                self._settings, self._environment, self._image, read_ahead=ahead.begin
+            )
             resolved, engine = prepared.resolved, prepared.engine
             details.append(f"{engine.backend}, context of {engine.max_sequence_tokens} tokens")
         with log.phase("triton model repository") as details:
@@ -263,6 +267,7 @@ class Service:
                 loading.result()  # raises the cause, if the tokenizer is it
                 raise
             details.append("ready, first token generated")
+        ahead.close()
         tokenizer = loading.result()
         importing.result()
         from trtllm_truss.serving.request_pipeline import build_request_pipeline
