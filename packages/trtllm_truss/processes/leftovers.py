@@ -29,9 +29,16 @@ _RUN_ID_BYTES = 256
 
 
 @contextmanager
-def temporary_folder() -> Iterator[Path]:
-    """Create a folder for this user alone, and remove it on exit."""
-    folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
+def temporary_folder(wanted: Path | None = None) -> Iterator[Path]:
+    """Create a folder for this user alone, and remove it on exit.
+
+    Args:
+        wanted: its path, for contents that name it; used unless another process has it, or it
+            cannot be created. What a killed run left there is removed.
+    """
+    folder = wanted and _created(wanted)
+    if folder is None:
+        folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
     lock = lock_folder(folder)
     try:
         yield folder
@@ -39,6 +46,19 @@ def temporary_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
         if lock is not None:
             os.close(lock)
+
+
+def _created(folder: Path) -> Path | None:
+    taken = _taken_over(folder / _LOCK)
+    if taken is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(taken)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700)
+    except OSError:
+        return None
+    return folder
 
 
 def lock_folder(folder: Path, run_id: str = "") -> int | None:

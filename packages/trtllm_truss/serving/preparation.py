@@ -12,6 +12,7 @@ from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.errors import TritonError
 from trtllm_truss.machine.describe import Machine, inspect_machine
 from trtllm_truss.machine.triton import TritonInstallation, assemble_backends
+from trtllm_truss.serving.kernel_cache import key_of
 from trtllm_truss.serving.preflight import ResolvedEngine, host_info, log_machine, resolve_engine
 from trtllm_truss.serving.rendering import render_engine
 from trtllm_truss.settings.loading import Environment
@@ -71,6 +72,16 @@ class PreparedEngine:
             self.resolved.tokenizer_folder,
             self.resolved.adapters,
         )
+
+    @property
+    def kernels(self) -> str:
+        """The key of what the engine's kernels and tactics depend on."""
+        host, resolved, settings = self.host, self.resolved, self.settings
+        gpus = [(gpu.name, gpu.compute_capability) for gpu in host.gpus or ()]
+        versions = self.version, host.image, host.runtime_version, host.driver_version
+        files = [(file.path, file.size, file.blob_name) for file in resolved.listing.files]
+        split = settings.tensor_parallelism, settings.pipeline_parallelism
+        return key_of([versions, gpus, resolved.listing.commit, files, split, settings.runtime])
 
     def server(self, run_folder: Path, *, in_group: bool) -> PreparedServer:
         """Find Triton and assemble its backends and its environment.
@@ -138,4 +149,4 @@ def prepare(
     if resolved.engine.uses_gpus:
         log_machine(machine, resolved.engine)
     version = in_image.version_for(resolved.engine.built_version)
-    return PreparedEngine(settings, environment, machine, host, resolved, version)
+    return PreparedEngine(settings, environment, machine, in_image, resolved, version)

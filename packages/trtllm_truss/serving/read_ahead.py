@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from trtllm_truss.machine.limits import read_limits
+from trtllm_truss.machine.describe import read_limits
 
 logger = logging.getLogger(__name__)
 

@@ -22,6 +22,7 @@ from trtllm_truss.errors import EngineUnavailable, SettingsError, TritonError
 from trtllm_truss.inference.admission import EngineHeartbeat
 from trtllm_truss.metrics import Metrics, exposed
 from trtllm_truss.processes.leftovers import sweep, temporary_folder
+from trtllm_truss.serving.kernel_cache import KernelCache
 from trtllm_truss.serving.memory import settle_memory
 from trtllm_truss.serving.mounted_files import MountedFiles
 from trtllm_truss.serving.preflight import supervised_limits
@@ -245,10 +246,11 @@ class Service:
                 lead.open(prepared)
                 lead.leader.wait_until_whole(lambda: False, self._settings.serving.start_timeout_s)
                 details.append(f"{lead.group.size} hosts")
+        kernels = self._open_kernels(prepared) if lead is None else None
         with log.phase("triton") as details:
             heartbeat = EngineHeartbeat()
             supervisor = Supervisor(
-                self._new_run(prepared, repository, run_folder, lead),
+                self._new_run(prepared, repository, run_folder, lead, kernels),
                 supervised_limits(self._settings.serving, engine),
                 heartbeat,
                 self._status,
@@ -265,6 +267,8 @@ class Service:
                 supervisor.start()
             except TritonError:
                 loading.result()  # raises the cause, if the tokenizer is it
+                if kernels is not None:
+                    kernels.distrust()
                 raise
             details.append("ready, first token generated")
         ahead.close()
@@ -291,6 +295,8 @@ class Service:
             settle_memory(lambda: not (path.admission.running or path.admission.waiting))
         )
         self._status.ready()
+        if kernels is not None:
+            kernels.keep()
         logger.info("ready after %.1f s", log.elapsed_s)
 
     def _is_idle(self) -> bool:
@@ -330,7 +336,12 @@ class Service:
             self._running.path.generator.engine_is_gone()
 
     def _new_run(
-        self, prepared: PreparedEngine, repository: Path, run_folder: Path, lead: GroupLead | None
+        self,
+        prepared: PreparedEngine,
+        repository: Path,
+        run_folder: Path,
+        lead: GroupLead | None,
+        kernels: KernelCache | None,
     ) -> Callable[[], ServerProcess]:
         """Return a factory of Triton processes for a rendered repository."""
         engine = prepared.engine
@@ -344,13 +355,37 @@ class Service:
             hosts=lead.leader.begin if lead else None,
             ranks=engine.rank_launcher(self._environment.variables) if lead else None,
         )
-        environment = {**server.variables, **(lead.mpi_variables if lead else {})}
-        return lambda: ServerProcess(
-            command,
-            environment,
-            on_line=self._show_triton_line,
-            http_port=self._settings.serving.http_port,
-            grpc_port=self._settings.serving.triton_grpc_port,
+        environment = {
+            **server.variables,
+            **(lead.mpi_variables if lead else {}),
+            **(kernels.variables if kernels else {}),
+        }
+
+        def new_run() -> ServerProcess:
+            if kernels is not None:
+                kernels.check()
+            return ServerProcess(
+                command,
+                environment,
+                on_line=self._show_triton_line,
+                http_port=self._settings.serving.http_port,
+                grpc_port=self._settings.serving.triton_grpc_port,
+            )
+
+        return new_run
+
+    def _open_kernels(self, prepared: PreparedEngine) -> KernelCache | None:
+        """Return the kernels of an engine that compiles or tunes them while it loads."""
+        engine, serving = prepared.engine, self._settings.serving
+        if not (engine.in_python_of_runtime and serving.keep_kernels):
+            return None
+        return self._resources.enter_context(
+            KernelCache(
+                prepared.kernels,
+                engine.world_size,
+                self._environment.variables,
+                wait_s=serving.start_timeout_s / 2,
+            )
         )
 
     def _show_triton_line(self, line: str) -> None:

@@ -21,6 +21,7 @@ _PREFIXES = (
     # GPUs and their libraries
     *("CUDA_", "CUDNN_", "CUBLAS_", "NVIDIA_", "NVTX_", "NSYS_", "NVSHMEM_", "NCCL_"),
     *("TRT_", "TENSORRT_", "TRTLLM_", "TLLM_", "TRITON_", "MODELOPT_", "FLASHINFER_"),
+    *("DG_JIT_", "CUTE_DSL_"),
     *("TORCH", "PYTORCH_", "HF_", "TRANSFORMERS_"),
     # communication between processes
     *("MPI_", "OMPI_", "ORTE_", "PMIX_", "PRTE_", "HWLOC_", "HCOLL_"),

@@ -157,6 +157,11 @@ class Serving(Strict):
         description="Seconds before the second restart in a row; the delay doubles for each "
         "further one. The first is immediate.",
     )
+    keep_kernels: bool = Field(
+        True,
+        description="Keep what TensorRT-LLM tunes and compiles while it loads a checkpoint, for "
+        "later starts and other replicas: in `/cache/model` on Baseten, else in `HF_HOME`.",
+    )
     drain_timeout_s: float = Field(
         30,
         ge=0,

@@ -168,12 +168,13 @@ def serve_checkpoint(
     return Served(file, {**fake_library(version), **environment})
 
 
-def config_for_checkpoint(folder: Path, **metadata: object) -> Path:
+def config_for_checkpoint(folder: Path, **metadata: Any) -> Path:
     """Write a configuration that serves a checkpoint."""
     config = yaml.safe_load(EXAMPLE.read_text())
     has_torch = importlib.util.find_spec("torch") is not None
     config["external_package_dirs"] = [] if has_torch else [str(SUPPORT / "torch_stub")]
-    config["model_metadata"] = {"engine_repository": str(folder), **metadata}
+    serving = {"keep_kernels": False, **metadata.pop("serving", {})}  # of no other test
+    config["model_metadata"] = {"engine_repository": str(folder), "serving": serving, **metadata}
     file = folder / "served.yaml"
     file.write_text(yaml.safe_dump(config))
     return file

@@ -34,8 +34,15 @@ class Steps:
 
     def follow(self):
         """Take part in steps until the first rank ends them."""
-        while self._receive(0):
+        while self.take_part():
+            pass
+
+    def take_part(self):
+        """Take part in one step; return False if there is none any more."""
+        goes_on = self._receive(0)
+        if goes_on:
             self._communicator.send(True, 0)
+        return goes_on
 
     def _receive(self, rank):
         while not self._communicator.Iprobe(source=rank):

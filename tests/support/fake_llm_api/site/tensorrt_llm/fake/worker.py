@@ -2,6 +2,7 @@
 
 `fake.json` in the checkpoint's folder sets the misbehaviour:
 
+    log             file that gets a line for each kernel that is tuned or compiled
     weights         folder of the GGUF file for `genai`
     step_ms         least time of a step
     load_exit       end with this status while loading
@@ -30,6 +31,7 @@ from tensorrt_llm.fake.otherwise import OTHERWISE
 from tensorrt_llm.fake.result import Response
 from tensorrt_llm.fake.sampler import effective
 from tensorrt_llm.fake.steps import Steps
+from tensorrt_llm.fake.tuning import compute
 from tensorrt_llm.fake.versions import RELEASE
 
 _OTHERWISE_LONGEST = 1024
@@ -45,6 +47,7 @@ def worker_main(address, key, args):
     ranks = sys.modules["mpi4py.MPI"].COMM_WORLD if "mpi4py.MPI" in sys.modules else None
     steps = Steps(ranks) if ranks is not None else None
     if ranks is not None and ranks.Get_rank() > 0:
+        compute(args, _behaviour(args), ranks.Get_rank(), steps.take_part)
         steps.follow()
         return
     try:
@@ -56,9 +59,9 @@ def worker_main(address, key, args):
 
 def _lead(wire, args, steps):
     try:
-        file = Path(args["model"]) / "fake.json"
-        behaviour = json.loads(file.read_text()) if file.exists() else {}
+        behaviour = _behaviour(args)
         _load(behaviour)
+        compute(args, behaviour, 0, steps.lead if steps else lambda: None)
         worker = Worker(wire, args, behaviour, steps)
     except Exception as error:  # noqa: BLE001 - raised by the parent
         wire.send(error)
@@ -68,6 +71,11 @@ def _lead(wire, args, steps):
         worker.run()
     except EOFError:  # the parent is gone: orphans of a killed parent stay
         time.sleep(3600)
+
+
+def _behaviour(args):
+    file = Path(args["model"]) / "fake.json"
+    return json.loads(file.read_text()) if file.exists() else {}
 
 
 def _load(behaviour):
