@@ -15,7 +15,7 @@ from benchmarks.options import Options
 from benchmarks.result import CaseResult, Column
 from benchmarks.servers.target import Target
 from benchmarks.servers.truss import serve
-from benchmarks.servers.usage import total, usage_by_role
+from benchmarks.servers.usage import PeakMemory, total, usage_by_role
 
 _ROUTE = "/v1/chat/completions"
 _LEAVERS = 20_000
@@ -54,41 +54,17 @@ def run(options: Options) -> CaseResult:
         time.sleep(0 if options.quick else _SETTLE_S)
         before = _rss_mib(truss)
         plans = [chance.random() for _ in range(count)]
-        with _Peak(truss) as peak:
+        with PeakMemory(truss.pid) as peak:
             ways, sent = _leave(truss, plans)
-        kept = _report(result, options, truss, "leave", count, sent, peak.mib, before)
+        kept = _report(result, options, truss, "leave", count, sent, peak, before)
         result.find(", ".join(f"{ways[way]} left {way}" for way in _WAYS) + ".")
         if kept > _MOST_GROWTH_MIB and not options.quick:
             result.fault(f"the server keeps {kept:.0f} MiB; at most {_MOST_GROWTH_MIB:.0f} may be")
-        with _Peak(truss) as peak:
+        with PeakMemory(truss.pid) as peak:
             sent = _hold_unfinished(truss, 4 if options.quick else _UNFINISHED)
         unfinished = 4 if options.quick else _UNFINISHED
-        _report(result, options, truss, "hold", unfinished, sent, peak.mib, before)
+        _report(result, options, truss, "hold", unfinished, sent, peak, before)
     return result
-
-
-class _Peak:
-    """Samples the memory of a server during a block."""
-
-    def __init__(self, truss: Target) -> None:
-        self.mib = 0.0
-        self._truss = truss
-        self._pool = ThreadPoolExecutor(1)
-        self._over = False
-
-    def __enter__(self) -> _Peak:
-        self._sampling = self._pool.submit(self._sample)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over = True
-        self._sampling.result()
-        self._pool.shutdown()
-
-    def _sample(self) -> None:
-        while not self._over:
-            self.mib = max(self.mib, _rss_mib(self._truss))
-            time.sleep(0.2)
 
 
 def _report(
@@ -98,7 +74,7 @@ def _report(
     phase: str,
     count: int,
     sent_bytes: int,
-    peak: float,
+    peak: PeakMemory,
     before: float,
 ) -> float:
     """Add a row; return the memory that the server keeps, in MiB."""
@@ -108,7 +84,7 @@ def _report(
         phase=phase,
         count=float(count),
         sent_mib=sent_bytes / 2**20,
-        peak_mib=peak - before,
+        peak_mib=peak.rss_bytes / 2**20 - before,
         kept_mib=kept,
     )
     return kept

@@ -167,10 +167,7 @@ SECTIONS = {
     "GPUs": _GPUS,
     "Lengths and batches": _LENGTHS,
     "Server": _SERVER,
-    "Environment": (
-        *ENVIRONMENT,
-        *not_needed("a switch inside PyTorch", "pytorch_*", "torch_*", "safetensors_fast_gpu"),
-    ),
+    "Environment": ENVIRONMENT,
 }
 TABLE = RuleTable("TGI", SECTIONS)
 

@@ -135,8 +135,10 @@ ENVIRONMENT = (
         *("hf_hub_enable_hf_transfer", "hf_xet_high_performance"),
     ),
     *unsupported("downloads need the Hub, or name a folder", "hf_hub_offline"),
-    *not_needed("the platform gives a container its GPUs", "cuda_visible_devices"),
-    *not_needed("the platform gives a container its GPUs", "nvidia_visible_devices"),
+    *not_needed(
+        "the platform gives a container its GPUs", "cuda_visible_devices", "nvidia_visible_devices"
+    ),
+    *not_needed("a switch inside PyTorch", "pytorch_*", "torch_*", "safetensors_fast_gpu"),
     *(
         OptionRule(
             name=f"{prefix}*",

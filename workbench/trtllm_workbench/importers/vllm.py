@@ -322,7 +322,6 @@ SECTIONS = {
     "Environment": (
         *ENVIRONMENT,
         *not_needed("a switch inside vLLM", "vllm_*"),
-        *not_needed("a switch inside PyTorch", "pytorch_*", "torch_*", "safetensors_fast_gpu"),
     ),
 }
 TABLE = RuleTable("vLLM", SECTIONS)
