@@ -12,8 +12,7 @@ from tests.engines.checkpoint.checkpoints import llama, write_checkpoint
 from tests.support.hub_server import HubServer
 
 from trtllm_truss.cli.check import CheckReport, examine
-from trtllm_truss.engines.gpus import Gpu
-from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.engines.host import Gpu, HostInfo
 from trtllm_truss.errors import ArtifactError, SettingsError
 from trtllm_truss.serving.preflight import ResolvedEngine, resolve_engine, supervised_limits
 from trtllm_truss.settings.loading import Environment, parse_settings

@@ -11,9 +11,8 @@ from tools.docs.llm_api import llm_api_tables
 from tools.docs.tables import fill
 
 from trtllm_truss.configuration import load_configuration
-from trtllm_truss.engines.compatibility import check_compatibility
 from trtllm_truss.engines.host import HostInfo
-from trtllm_truss.engines.kinds import completed
+from trtllm_truss.engines.kinds import check_compatibility, completed
 from trtllm_truss.serving.preflight import cache_capacity
 
 PAGE = ROOT / "docs/llm-api.md"

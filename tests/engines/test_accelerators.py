@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trtllm_truss.engines.accelerators import ACCELERATORS, parse_accelerator
-from trtllm_truss.engines.gpus import Gpu
+from trtllm_truss.engines.host import ACCELERATORS, Gpu, parse_accelerator
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,8 @@ from trtllm_truss.engines.capacity import (
     free_after_weights,
     kv_cache_capacity,
 )
-from trtllm_truss.engines.compiled.config_schemas import parse_config
+from trtllm_truss.engines.compiled.config import EngineConfig, parse_config
 from trtllm_truss.engines.compiled.engine import cache_shape
-from trtllm_truss.engines.compiled.tensorrt_llm_config import EngineConfig
 from trtllm_truss.engines.diagnostics import Severity
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.loading import parse_settings

@@ -12,9 +12,8 @@ from tests.engines.checkpoint.checkpoints import complete, listing, llama, setti
 from tests.engines.engine_configs import Json, new_config, old_config, rank_names
 from tests.support.inspection import inspect_config
 
-from trtllm_truss.engines.compatibility import check_compatibility
 from trtllm_truss.engines.host import HostInfo
-from trtllm_truss.engines.kinds import completed
+from trtllm_truss.engines.kinds import check_compatibility, completed
 from trtllm_truss.engines.model_config import parse_checkpoint
 from trtllm_truss.errors import ArtifactError, TrussError
 from trtllm_truss.serving.preflight import cache_capacity

@@ -21,11 +21,10 @@ from tests.engines.engine_configs import (
 )
 from tests.support.inspection import inspect_config
 
+from trtllm_truss.engines.compiled.config import Parallelism, opened_ranks
 from trtllm_truss.engines.compiled.engine import CompiledEngine
-from trtllm_truss.engines.compiled.rank_files import opened_ranks
-from trtllm_truss.engines.compiled.tensorrt_llm_config import Parallelism
 from trtllm_truss.engines.cpu.engine import CpuEngine
-from trtllm_truss.engines.inspection import inspect_engine
+from trtllm_truss.engines.kinds import inspect_engine
 from trtllm_truss.errors import ArtifactError
 
 

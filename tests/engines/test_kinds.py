@@ -33,9 +33,9 @@ for module in pkgutil.walk_packages(trtllm_truss.__path__, "trtllm_truss."):
                 raise  # another is of a process that provides it
 assert not [name for name in sys.modules if name.startswith(f"trtllm_truss.engines.{deleted}")]
 
-from trtllm_truss.engines.compatibility import check_compatibility
+from trtllm_truss.engines.kinds import check_compatibility
 from trtllm_truss.engines.host import HostInfo
-from trtllm_truss.engines.inspection import inspect_engine
+from trtllm_truss.engines.kinds import inspect_engine
 from trtllm_truss.engines.kinds import completed
 from trtllm_truss.errors import ArtifactError
 from trtllm_truss.serving.rendering import render_engine

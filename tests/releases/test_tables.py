@@ -12,10 +12,9 @@ from pydantic import TypeAdapter
 from tests.support.paths import ROOT
 
 from trtllm_truss.builder.commands import FAMILIES, BuildFlag, Family, FixedFlag
-from trtllm_truss.engines.checkpoint.architectures import Architecture, Unserved
 from trtllm_truss.engines.checkpoint.llm_args import LLM_ARGUMENTS, Argument, RuntimeKey
-from trtllm_truss.engines.checkpoint.weight_format import Method, UnreadMethod
-from trtllm_truss.engines.number_formats import (
+from trtllm_truss.engines.checkpoint.weights import Architecture, Method, UnreadMethod, Unserved
+from trtllm_truss.engines.model_config import (
     MINIMUM_CAPABILITY,
     QUANTIZATIONS,
     Format,

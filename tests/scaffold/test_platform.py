@@ -28,8 +28,7 @@ from tests.support.warm_python import run_warm
 
 from trtllm_truss.baseten import Need
 from trtllm_truss.cli.check import examine
-from trtllm_truss.engines.accelerators import accelerator_of
-from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.engines.host import HostInfo, accelerator_of
 from trtllm_truss.serving.preflight import resolve_engine
 from trtllm_truss.settings.loading import Environment, parse_settings
 from trtllm_truss.settings.model import read_mounts

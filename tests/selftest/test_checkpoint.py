@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 
 from trtllm_truss.configuration import load_configuration
-from trtllm_truss.engines.compatibility import check_compatibility
 from trtllm_truss.engines.diagnostics import Severity
 from trtllm_truss.engines.host import HostInfo
-from trtllm_truss.engines.inspection import inspect_engine
-from trtllm_truss.engines.kinds import completed
+from trtllm_truss.engines.kinds import check_compatibility, completed, inspect_engine
 from trtllm_truss.text.tokenizer import load_tokenizer
 from trtllm_workbench.selftest.served_model import CannotRun
 from trtllm_workbench.selftest.subjects import (

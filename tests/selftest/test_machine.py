@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trtllm_truss.engines.gpus import Gpu
+from trtllm_truss.engines.host import Gpu
 from trtllm_truss.machine.describe import Machine, inspect_machine
 from trtllm_truss.machine.gpus import CompatibilityMode, Gpus
 from trtllm_truss.machine.runtime import TensorRtLlm

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.support.fake_llm_api import SITE, open_mpi
 
-from trtllm_truss.engines.gpus import Gpu
+from trtllm_truss.engines.host import Gpu
 from trtllm_truss.machine.describe import inspect_machine
 from trtllm_truss.machine.gpus import Gpus
 from trtllm_truss.machine.runtime import TensorRtLlm

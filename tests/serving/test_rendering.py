@@ -13,8 +13,7 @@ from tests.support.paths import ROOT
 from tokenizers import AddedToken, Tokenizer, models
 
 from trtllm_truss.configuration import load_configuration
-from trtllm_truss.engines.inspection import inspect_engine
-from trtllm_truss.engines.kinds import completed
+from trtllm_truss.engines.kinds import completed, inspect_engine
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.inference.capabilities import Capabilities
 from trtllm_truss.serving.rendering import render_engine

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 
 from trtllm_truss.engines.engine import Engine
-from trtllm_truss.engines.inspection import inspect_files
+from trtllm_truss.engines.kinds import inspect_files
 
 
 def inspect_config(

@@ -6,13 +6,13 @@ from collections import defaultdict
 
 from tools.docs.tables import table
 
-from trtllm_truss.engines.checkpoint.architectures import ARCHITECTURES, UNSERVED
 from trtllm_truss.engines.checkpoint.llm_args import (
     LLM_ARGUMENTS,
     RUNTIME_KEYS,
     Argument,
     RuntimeKey,
 )
+from trtllm_truss.engines.checkpoint.weights import ARCHITECTURES, UNSERVED
 from trtllm_truss.releases.tables import FACTS, dotted
 
 

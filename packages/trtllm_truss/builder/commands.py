@@ -11,9 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from trtllm_truss.engines.accelerators import parse_accelerator
-from trtllm_truss.engines.gpus import ComputeCapability
-from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.engines.host import ComputeCapability, HostInfo, parse_accelerator
 from trtllm_truss.engines.model_config import Checkpoint
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.releases.tables import Release, holds, read_table, release

@@ -30,8 +30,7 @@ from trtllm_truss.engines.capacity import (
     kv_cache_capacity,
 )
 from trtllm_truss.engines.host import HostInfo
-from trtllm_truss.engines.model_config import Checkpoint
-from trtllm_truss.engines.number_formats import bits, cache_bits
+from trtllm_truss.engines.model_config import Checkpoint, bits, cache_bits
 from trtllm_truss.errors import BuildError, SettingsError
 from trtllm_truss.settings.build import Awq, Build
 from trtllm_truss.settings.model import Settings

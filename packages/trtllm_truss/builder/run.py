@@ -24,7 +24,7 @@ from trtllm_truss.builder.plan import Step
 from trtllm_truss.builder.publishing import find_published, publish
 from trtllm_truss.builder.sources import Workspace, changed_copy
 from trtllm_truss.engines.host import HostInfo
-from trtllm_truss.engines.inspection import inspect_engine
+from trtllm_truss.engines.kinds import inspect_engine
 from trtllm_truss.engines.manifest import (
     Manifest,
     Origin,

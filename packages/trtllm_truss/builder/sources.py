@@ -26,10 +26,15 @@ from typing import Any
 from trtllm_truss.artifacts.listing import Source
 from trtllm_truss.artifacts.open_repository import open_repository
 from trtllm_truss.builder.plan import Step
-from trtllm_truss.engines.json_files import CONFIG_FILE, parse_json
+from trtllm_truss.engines.diagnostics import CONFIG_FILE, parse_json
 from trtllm_truss.engines.manifest import MANIFEST_FILE
-from trtllm_truss.engines.model_config import Checkpoint, parse_checkpoint
-from trtllm_truss.engines.without_code import ADAPTER_CONFIG, TEXTS, without_code
+from trtllm_truss.engines.model_config import (
+    ADAPTER_CONFIG,
+    TEXTS,
+    Checkpoint,
+    parse_checkpoint,
+    without_code,
+)
 from trtllm_truss.errors import ArtifactError, SettingsError
 from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.model import Settings

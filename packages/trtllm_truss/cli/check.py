@@ -20,12 +20,10 @@ from trtllm_truss.builder.jobs import prepare_build
 from trtllm_truss.cli.common import add_truss_options, report, write
 from trtllm_truss.configuration import load_configuration, read_config
 from trtllm_truss.engines.adapter import adapters_of
-from trtllm_truss.engines.compatibility import check_compatibility
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity, error, warning
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.host import HostInfo
-from trtllm_truss.engines.inspection import inspect_engine
-from trtllm_truss.engines.kinds import completed, open_adapters
+from trtllm_truss.engines.kinds import check_compatibility, completed, inspect_engine, open_adapters
 from trtllm_truss.errors import ArtifactError, SettingsError, TrussError
 from trtllm_truss.machine.describe import (
     Machine,

@@ -9,8 +9,7 @@ from trtllm_truss.cli.common import add_truss_options, echo, require_empty
 from trtllm_truss.configuration import load_configuration, read_config
 from trtllm_truss.engines.adapter import adapters_of
 from trtllm_truss.engines.host import HostInfo
-from trtllm_truss.engines.inspection import inspect_engine
-from trtllm_truss.engines.kinds import check_settings, completed, open_adapters
+from trtllm_truss.engines.kinds import check_settings, completed, inspect_engine, open_adapters
 from trtllm_truss.machine.describe import inspect_machine
 from trtllm_truss.serving.preflight import (
     host_info,

@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from trtllm_truss.engines.adapter import Adapter, AdapterRepository
-from trtllm_truss.engines.base_image import BaseImage
 from trtllm_truss.engines.capacity import CacheSettings, CacheShape, Capacity
-from trtllm_truss.engines.diagnostics import Diagnostic, error
-from trtllm_truss.engines.gpus import ComputeCapability
-from trtllm_truss.engines.host import HostInfo
-from trtllm_truss.engines.json_files import (
+from trtllm_truss.engines.diagnostics import (
     CONFIG_FILE,
     WEIGHTS_SUFFIX,
+    Diagnostic,
+    error,
     parse_json,
     refuse_lfs_pointers,
 )
+from trtllm_truss.engines.host import ComputeCapability, HostInfo
 from trtllm_truss.engines.manifest import Manifest, TargetGpu
+from trtllm_truss.engines.versions import BaseImage
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.releases.tables import CACHED_TOKENS, CacheReport, Tensor
 from trtllm_truss.settings.loading import Environment

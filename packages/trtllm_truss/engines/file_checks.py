@@ -8,9 +8,8 @@ from pathlib import Path
 
 from trtllm_truss.artifacts.checksums import has_sha256
 from trtllm_truss.artifacts.listing import Listing
-from trtllm_truss.engines.diagnostics import Diagnostic, shortlist, warning
+from trtllm_truss.engines.diagnostics import CONFIG_FILE, Diagnostic, shortlist, warning
 from trtllm_truss.engines.engine import Engine, Placement
-from trtllm_truss.engines.json_files import CONFIG_FILE
 from trtllm_truss.engines.manifest import MANIFEST_FILE, Manifest
 from trtllm_truss.errors import ArtifactError
 

@@ -8,17 +8,18 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import ClassVar
 
-from trtllm_truss.engines.accelerators import (
+from trtllm_truss.engines.diagnostics import Diagnostic, error, warning
+from trtllm_truss.engines.engine import Engine
+from trtllm_truss.engines.host import (
     ACCELERATORS,
     Accelerator,
     AcceleratorRequest,
+    ComputeCapability,
+    Gpu,
+    HostInfo,
     parse_accelerator,
 )
-from trtllm_truss.engines.diagnostics import Diagnostic, error, warning
-from trtllm_truss.engines.engine import Engine
-from trtllm_truss.engines.gpus import ComputeCapability, Gpu
-from trtllm_truss.engines.host import HostInfo
-from trtllm_truss.engines.number_formats import (
+from trtllm_truss.engines.model_config import (
     MINIMUM_CAPABILITY,
     QUANTIZATIONS,
     Quantization,

@@ -1,16 +1,28 @@
-"""The kinds of engines, and their recognition by a list of files."""
+"""The kinds of engines: recognition, inspection of a folder or its listing, and compatibility.
+
+Settings, engine, image, GPUs and runtime are compared before a start, by a pure function; unknown
+facts are not compared.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path, PurePosixPath
 
 from trtllm_truss.engines.adapter import Adapter, AdapterRepository
-from trtllm_truss.engines.diagnostics import shortlist
+from trtllm_truss.engines.diagnostics import (
+    CONFIG_FILE,
+    WEIGHTS_SUFFIX,
+    Diagnostic,
+    error,
+    parse_json,
+    shortlist,
+)
 from trtllm_truss.engines.engine import Engine, Placement
-from trtllm_truss.engines.gpus import ComputeCapability
-from trtllm_truss.engines.json_files import CONFIG_FILE, WEIGHTS_SUFFIX
+from trtllm_truss.engines.host import ComputeCapability, HostInfo
+from trtllm_truss.engines.manifest import MANIFEST_FILE, parse_manifest, read_manifest
 from trtllm_truss.errors import ArtifactError, SettingsError
 from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Settings
@@ -145,3 +157,93 @@ def _contents(sizes: Mapping[str, int]) -> str:
     if CONFIG_FILE in sizes:
         return f"{CONFIG_FILE} but no engine files"
     return "no engine"
+
+
+def inspect_engine(repository: Path) -> Engine:
+    """Inspect an engine on this machine.
+
+    Args:
+        repository: its folder, flat or in LMI's layout.
+
+    Raises:
+        ArtifactError: the folder has no engine, or its description cannot be read.
+    """
+    try:
+        sizes = _sizes(repository)
+        kind, placement = find_engine(sizes)
+        folder = repository / placement.folder
+        described = kind.describe_folder(folder, placement.sizes(sizes))
+        manifest = read_manifest(folder)
+    except ArtifactError as error:
+        raise ArtifactError(f"engine_repository {str(repository)!r}: {error.message}") from error
+    except OSError as error:
+        raise ArtifactError(
+            f"engine_repository {str(repository)!r} cannot be read ({error.strerror}); check the "
+            "path and its permissions."
+        ) from error
+    return replace(
+        described,
+        manifest=manifest,
+        placement=placement,
+        folder=folder,
+        tokenizer_folder=repository / placement.tokenizer_folder,
+    )
+
+
+def inspect_files(sizes: Mapping[str, int], read: Callable[[str], bytes]) -> Engine:
+    """Inspect an engine by its listing and a few small files, before its weights are fetched.
+
+    Args:
+        sizes: bytes of every file by its path below the repository.
+        read: returns the contents of one of them.
+
+    Returns:
+        Its description, which may lack the limits (`Engine.is_described`) and then the manifest.
+
+    Raises:
+        ArtifactError: the files describe no engine.
+    """
+    kind, placement = find_engine(sizes)
+    here = placement.sizes(sizes)
+    paths = dict(zip(here, placement.paths(here), strict=True))
+    contents = {
+        name: parse_json(name, read(paths[name]))
+        for name in kind.described_by(here)
+        if name in here
+    }
+    described = kind.describe(here, contents)
+    if described.is_described and MANIFEST_FILE in here:
+        recorded = parse_json(MANIFEST_FILE, read(paths[MANIFEST_FILE]))
+        described = replace(described, manifest=parse_manifest(recorded))
+    return replace(described, placement=placement)
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    if not folder.is_dir():
+        raise ArtifactError("the folder does not exist; check engine_repository.")
+    files = (file for depth in range(4) for file in folder.glob("*/" * depth + "*"))
+    return {
+        file.relative_to(folder).as_posix(): file.stat().st_size for file in files if file.is_file()
+    }
+
+
+def check_compatibility(settings: Settings, engine: Engine, host: HostInfo) -> list[Diagnostic]:
+    """Return all mismatches, the most basic first.
+
+    Raises:
+        SettingsError: `runtime` asks for copies or GPUs that the engine's ranks cannot have.
+    """
+    engine.instance_count(settings)
+    return [*_parallelism(settings, engine), *engine.check(settings, host)]
+
+
+def _parallelism(settings: Settings, engine: Engine) -> Iterator[Diagnostic]:
+    for name in ("tensor_parallelism", "pipeline_parallelism"):
+        wanted, built = getattr(settings, name), getattr(engine, name)
+        if wanted != built:
+            yield error(
+                f"{name}_mismatch",
+                f"config.yaml: model_metadata.{name} is {wanted}, but the engine in "
+                f"{settings.engine_repository} was built for {built}; set it to {built}, or build "
+                f"the engine for {wanted}.",
+            )

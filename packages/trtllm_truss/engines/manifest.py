@@ -27,8 +27,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, PlainSerializer
 
 from trtllm_truss.artifacts.checksums import sha256_of, write_atomically
-from trtllm_truss.engines.gpus import ComputeCapability
-from trtllm_truss.engines.json_files import (
+from trtllm_truss.engines.diagnostics import (
     JsonObject,
     Size,
     Text,
@@ -36,6 +35,7 @@ from trtllm_truss.engines.json_files import (
     parse_json,
     read_model,
 )
+from trtllm_truss.engines.host import ComputeCapability
 from trtllm_truss.errors import ArtifactError
 
 MANIFEST_FILE = "engine.manifest.json"

@@ -1,20 +1,106 @@
-"""Parse a Hugging Face checkpoint's ``config.json``.
+"""Parse a Hugging Face checkpoint's ``config.json``, and keep its code from being run.
 
 Families name the same number differently: GPT-2, GPT-J and Falcon have ``n_layer`` where others
 have ``num_hidden_layers``, ChatGLM has ``num_layers``; models with a vision part keep the language
 model's in ``text_config``. Source: the ``configuration_*.py`` of each architecture in
-huggingface/transformers, and in checkpoints with custom code.
+huggingface/transformers, and in checkpoints with custom code. GPUs have different number formats of
+weights, activations and KV cache.
+
+Libraries would run a folder's code unasked. TensorRT-LLM passes ``trust_remote_code=True`` to
+transformers whatever its own argument says (1.0 to 1.2: ``_torch/pyexecutor/model_loader.py`` and
+``inputs/registry.py``), and so do NVIDIA's scripts that convert checkpoints. transformers then runs
+the Python files of the folder, or those of any repository that ``auto_map`` names, and PyTorch
+unpickles ``.bin`` files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from trtllm_truss.engines.json_files import CONFIG_FILE, INT32_MAX, MAX_LAYERS, MAX_VOCABULARY
+from trtllm_truss.engines.diagnostics import (
+    CONFIG_FILE,
+    INT32_MAX,
+    MAX_LAYERS,
+    MAX_VOCABULARY,
+    parse_json,
+)
+from trtllm_truss.engines.host import ComputeCapability
 from trtllm_truss.errors import ArtifactError
+from trtllm_truss.releases.tables import read_table
 from trtllm_truss.validation import shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """A format that not all GPUs have; `releases/number_formats.toml` explains the columns."""
+
+    name: str
+    minimum_capability: ComputeCapability
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownQuantization:
+    """A type or quantization by TensorRT-LLM's name; the same file explains the columns."""
+
+    name: str
+    format: str = ""
+    cache_bits: float = 0
+    source: str
+
+
+MINIMUM_CAPABILITY = {
+    row.name: row.minimum_capability for row in read_table("number_formats", "formats", Format)
+}
+"""The first compute capability with a format; formats of all GPUs are left out."""
+
+QUANTIZATIONS = {
+    row.name: row for row in read_table("number_formats", "quantizations", KnownQuantization)
+}
+_UNKNOWN_BITS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """Number formats of weights, activations and KV cache.
+
+    Attributes:
+        dtype: type of unquantized weights and activations, such as ``float16``.
+        algorithm: TensorRT-LLM's name of the weights' quantization, such as ``W4A16_AWQ``; None
+            without one. The old schema has only bit flags and yields ``FP8``, ``INT8`` or ``INT4``.
+        kv_cache: ``INT8``, ``FP8`` or ``NVFP4``; None for a cache of `dtype`.
+    """
+
+    dtype: str
+    algorithm: str | None = None
+    kv_cache: str | None = None
+
+
+def number_formats(quantization: Quantization) -> tuple[str, ...]:
+    """Return the keys of `MINIMUM_CAPABILITY` for an engine, each once."""
+    names = (quantization.dtype, quantization.algorithm or "", quantization.kv_cache or "")
+    formats = (QUANTIZATIONS[name].format for name in names if name in QUANTIZATIONS)
+    return tuple(dict.fromkeys(filter(None, formats)))
+
+
+def bits(dtype: str) -> float:
+    """Return the bits of a number of a type; 16 for an unknown one."""
+    known = QUANTIZATIONS.get(dtype)
+    return known.cache_bits if known is not None and known.cache_bits else _UNKNOWN_BITS
+
+
+def cache_bits(kv_cache: str | None, dtype: str) -> float:
+    """Return the bits of a number in a KV cache, which is of `dtype` unless it is quantized."""
+    known = QUANTIZATIONS.get(kv_cache or "")
+    return known.cache_bits if known is not None and known.cache_bits else bits(dtype)
+
 
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
 _HIDDEN = ("hidden_size", "n_embd")
@@ -248,3 +334,87 @@ def _whole(
             f"from 1 to {most}. Fetch the file again."
         )
     return value
+
+
+TEXTS = (".json", ".txt", ".model", ".jinja", ".tiktoken")
+ADAPTER_CONFIG = "adapter_config.json"
+"""In a model's folder it makes transformers load the model that it names instead."""
+
+_DATA = (*TEXTS, ".safetensors")
+_RUNS = (
+    *(".py", ".pyc", ".so", ".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".dill"),
+)
+_CONFIGS = "config.json"  # also the end of tokenizer_config.json, processor_config.json …
+_NAMES_OF_CODE = frozenset({"auto_map", "auto_mapping", "custom_pipelines"})
+
+
+def without_code(folder: Path, leave_out: Collection[str] = ()) -> Path:
+    """Return a folder with the same data and no code; `folder` itself if it has none.
+
+    Otherwise the files are links, and JSON that names code is a copy without these names. The
+    result lies in `HF_HOME` under a name that follows from its contents, so that every host of a
+    group finds it at the same path.
+
+    Args:
+        folder: of a checkpoint, a tokenizer or an adapter.
+        leave_out: further names to leave out.
+
+    Raises:
+        ArtifactError: a JSON file is malformed, or `HF_HOME` cannot be written.
+    """
+    files = sorted(file for file in folder.iterdir() if file.is_file())
+    changed = dict(
+        change for file in files if file.name.endswith(_CONFIGS) and (change := _changed(file))
+    )
+    if not changed and not any(file.suffix in _RUNS or file.name in leave_out for file in files):
+        return folder
+    kept = [file for file in files if file.suffix in _DATA and file.name not in leave_out]
+    contents = {file.name: changed.get(file.name) or str(file.absolute()) for file in kept}
+    digest = hashlib.sha256(json.dumps(contents).encode()).hexdigest()
+    destination = _cache() / digest
+    try:
+        if not destination.is_dir():
+            _write(kept, changed, destination)
+    except OSError as error:
+        raise ArtifactError(
+            f"{folder} holds code, and {destination.parent}, for links to its data, cannot be "
+            f"written ({error.strerror}); make HF_HOME writable, or name a repository without code."
+        ) from error
+    return destination
+
+
+def _changed(file: Path) -> tuple[str, str] | None:
+    """Return a file's name and its text without code; None if it names none."""
+    content = parse_json(str(file), file.read_bytes())
+    plain = _plain(content)
+    return None if plain == content else (file.name, json.dumps(plain, indent=2))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        kept = ((name, item) for name, item in value.items() if name not in _NAMES_OF_CODE)
+        return {name: _plain(item) for name, item in kept}
+    return [_plain(item) for item in value] if isinstance(value, list) else value
+
+
+def _write(kept: Collection[Path], changed: Mapping[str, str], destination: Path) -> None:
+    """Write the folder under another name first: another process may look for it."""
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(dir=destination.parent))
+    try:
+        for file in kept:
+            if file.name in changed:
+                (draft / file.name).write_text(changed[file.name], encoding="utf-8")
+            else:
+                (draft / file.name).symlink_to(file.absolute())
+        draft.rename(destination)
+    except OSError:
+        shutil.rmtree(draft, ignore_errors=True)
+        if not destination.is_dir():
+            raise
+
+
+def _cache() -> Path:
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HOME).absolute() / "trtllm-truss/without-code"

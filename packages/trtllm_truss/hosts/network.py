@@ -16,8 +16,8 @@ from typing import Any
 from trtllm_truss import __version__
 from trtllm_truss.artifacts.listing import Listing
 from trtllm_truss.artifacts.open_repository import is_remote
+from trtllm_truss.engines.diagnostics import CONFIG_FILE
 from trtllm_truss.engines.engine import Engine
-from trtllm_truss.engines.json_files import CONFIG_FILE
 from trtllm_truss.engines.manifest import MANIFEST_FILE
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.model import Settings

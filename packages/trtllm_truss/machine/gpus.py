@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtllm_truss.engines.gpus import Gpu
+from trtllm_truss.engines.host import Gpu
 from trtllm_truss.engines.versions import minimum_driver
 from trtllm_truss.machine.runtime import ROOT, read_text, under
 from trtllm_truss.releases.tables import release

@@ -15,20 +15,17 @@ from pathlib import Path
 from trtllm_truss.artifacts.listing import Listing
 from trtllm_truss.artifacts.local import open_folder
 from trtllm_truss.artifacts.open_repository import open_repository
-from trtllm_truss.engines.accelerators import parse_accelerator
 from trtllm_truss.engines.adapter import adapters_of
 from trtllm_truss.engines.capacity import (
     Capacity,
     free_after_weights,
     kv_cache_capacity,
 )
-from trtllm_truss.engines.compatibility import check_compatibility
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.file_checks import check_files, recorded_files
-from trtllm_truss.engines.host import HostInfo
-from trtllm_truss.engines.inspection import inspect_engine
-from trtllm_truss.engines.kinds import completed, open_adapters
+from trtllm_truss.engines.host import HostInfo, parse_accelerator
+from trtllm_truss.engines.kinds import check_compatibility, completed, inspect_engine, open_adapters
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.machine.describe import Machine, check_machine, container_sentences
 from trtllm_truss.serving.repositories import EngineRepository, TokenizerRepository

@@ -9,8 +9,7 @@ from trtllm_truss.artifacts.listing import Source, named
 from trtllm_truss.engines.diagnostics import Diagnostic
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.file_checks import check_listing, check_tokenizer, needed_files
-from trtllm_truss.engines.inspection import inspect_files
-from trtllm_truss.engines.kinds import find_engine
+from trtllm_truss.engines.kinds import find_engine, inspect_files
 from trtllm_truss.text.tokenizer_selection import select_tokenizer
 
 

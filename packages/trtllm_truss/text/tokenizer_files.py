@@ -39,8 +39,8 @@ from tokenizers import (
     processors,
 )
 
+from trtllm_truss.engines.diagnostics import INT32_MAX, JsonObject
 from trtllm_truss.engines.gguf import read_metadata
-from trtllm_truss.engines.json_files import INT32_MAX, JsonObject
 from trtllm_truss.errors import ArtifactError
 from trtllm_truss.validation import broken_rule, dotted_path, shown, shown_name
 

@@ -27,7 +27,7 @@ from trtllm_truss.builder.publishing import publish
 from trtllm_truss.builder.run import ensure_engine
 from trtllm_truss.builder.sources import builds_folder
 from trtllm_truss.engines.host import HostInfo
-from trtllm_truss.engines.inspection import inspect_engine
+from trtllm_truss.engines.kinds import inspect_engine
 from trtllm_truss.engines.manifest import read_manifest
 from trtllm_truss.errors import ArtifactError, BuildError, SettingsError
 from trtllm_truss.settings.loading import Environment, parse_settings

@@ -13,11 +13,9 @@ from tests.support.fake_tensorrtllm import write_engine
 from tests.support.inspection import inspect_config
 
 from trtllm_truss.engines.checkpoint.llm_args import LLM_ARGUMENTS, RUNTIME_KEYS
-from trtllm_truss.engines.compatibility import check_compatibility
 from trtllm_truss.engines.cpu.engine import CpuEngine
 from trtllm_truss.engines.host import HostInfo
-from trtllm_truss.engines.inspection import inspect_engine
-from trtllm_truss.engines.kinds import completed
+from trtllm_truss.engines.kinds import check_compatibility, completed, inspect_engine
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.releases.tables import rows_for
 from trtllm_truss.settings.runtime import PARAMETERS

@@ -9,16 +9,13 @@ from tests.engines.checkpoint.checkpoints import GB, complete, listing, llama, s
 from tests.engines.checkpoint.model_configs import DEEPSEEK, LATENT, MODELS, config
 from tests.support.inspection import inspect_config
 
-from trtllm_truss.engines.accelerators import ACCELERATORS
 from trtllm_truss.engines.capacity import kv_cache_capacity
 from trtllm_truss.engines.checkpoint import checks
 from trtllm_truss.engines.checkpoint.checks import loadable_since
-from trtllm_truss.engines.compatibility import check_compatibility
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity
 from trtllm_truss.engines.engine import Engine
-from trtllm_truss.engines.gpus import Gpu
-from trtllm_truss.engines.host import HostInfo
-from trtllm_truss.engines.kinds import completed
+from trtllm_truss.engines.host import ACCELERATORS, Gpu, HostInfo
+from trtllm_truss.engines.kinds import check_compatibility, completed
 from trtllm_truss.engines.versions import IMAGES, SYSTEM_PYTHON
 from trtllm_truss.releases.tables import FACTS, dotted, release
 from trtllm_truss.serving.preflight import cache_capacity

@@ -12,7 +12,7 @@ from tests.support.inspection import inspect_config
 
 from trtllm_truss.engines.checkpoint.engine import CheckpointEngine
 from trtllm_truss.engines.file_checks import needed_files
-from trtllm_truss.engines.inspection import inspect_engine
+from trtllm_truss.engines.kinds import inspect_engine
 from trtllm_truss.errors import ArtifactError
 
 INDEX = "model.safetensors.index.json"

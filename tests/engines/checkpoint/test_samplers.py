@@ -9,10 +9,9 @@ from tests.engines.checkpoint.checkpoints import listing, llama, settings_for
 from tests.support.inspection import inspect_config
 
 from trtllm_truss.engines.checkpoint.llm_api.request import served_inputs
-from trtllm_truss.engines.compatibility import check_compatibility
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.host import HostInfo
-from trtllm_truss.engines.kinds import completed
+from trtllm_truss.engines.kinds import check_compatibility, completed
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.releases.tables import exact_release
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.support.paths import TEMPLATES
 
-from trtllm_truss.engines.inspection import inspect_engine
+from trtllm_truss.engines.kinds import inspect_engine
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.serving.rendering import render_engine

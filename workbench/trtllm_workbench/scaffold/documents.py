@@ -13,7 +13,7 @@ import yaml
 
 from trtllm_truss import __version__
 from trtllm_truss.baseten import ConcurrencyTarget, predict_concurrency
-from trtllm_truss.engines.base_image import BaseImage
+from trtllm_truss.engines.versions import BaseImage
 from trtllm_truss.settings.loading import ACCESS_TOKEN_SECRET
 from trtllm_workbench.scaffold.folder import build_commands
 from trtllm_workbench.scaffold.placing import Place

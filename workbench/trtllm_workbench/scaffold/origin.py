@@ -10,7 +10,7 @@ from typing import Any
 from trtllm_truss.artifacts.local import PACKAGE
 from trtllm_truss.artifacts.open_repository import is_on_hub, open_repository
 from trtllm_truss.artifacts.s3 import S3
-from trtllm_truss.engines.json_files import WEIGHTS_SUFFIX
+from trtllm_truss.engines.diagnostics import WEIGHTS_SUFFIX
 from trtllm_truss.engines.kinds import KINDS
 from trtllm_truss.engines.versions import IMAGES
 from trtllm_truss.errors import SettingsError

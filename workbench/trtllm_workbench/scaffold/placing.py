@@ -12,11 +12,15 @@ from typing import Any, NamedTuple
 from trtllm_truss.artifacts.listing import is_commit
 from trtllm_truss.artifacts.open_repository import is_on_hub, is_remote
 from trtllm_truss.baseten import ConcurrencyTarget, Need
-from trtllm_truss.engines.accelerators import ACCELERATORS, Accelerator, parse_accelerator
 from trtllm_truss.engines.capacity import Capacity
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity, shortlist
-from trtllm_truss.engines.gpus import ComputeCapability
-from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.engines.host import (
+    ACCELERATORS,
+    Accelerator,
+    ComputeCapability,
+    HostInfo,
+    parse_accelerator,
+)
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.releases.tables import read_facts
 from trtllm_truss.settings.loading import ACCESS_TOKEN_SECRET

@@ -20,16 +20,12 @@ from trtllm_truss.baseten import (
 from trtllm_truss.builder.jobs import prepare_build
 from trtllm_truss.builder.sources import find_checkpoint
 from trtllm_truss.configuration import load_configuration
-from trtllm_truss.engines.accelerators import accelerator_of, parse_accelerator
-from trtllm_truss.engines.base_image import BaseImage, builder_image
-from trtllm_truss.engines.compatibility import check_compatibility
-from trtllm_truss.engines.diagnostics import error
+from trtllm_truss.engines.diagnostics import error, parse_json
 from trtllm_truss.engines.engine import Engine
-from trtllm_truss.engines.host import HostInfo
-from trtllm_truss.engines.json_files import parse_json
-from trtllm_truss.engines.kinds import completed
+from trtllm_truss.engines.host import HostInfo, accelerator_of, parse_accelerator
+from trtllm_truss.engines.kinds import check_compatibility, completed
 from trtllm_truss.engines.manifest import MANIFEST_FILE
-from trtllm_truss.engines.versions import version_in
+from trtllm_truss.engines.versions import BaseImage, builder_image, version_in
 from trtllm_truss.errors import ArtifactError, SettingsError
 from trtllm_truss.serving.preflight import (
     cache_capacity,

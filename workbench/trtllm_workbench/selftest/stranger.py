@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_truss import __version__
-from trtllm_truss.engines.checkpoint.combinations import graphs_apply_adapters
+from trtllm_truss.engines.checkpoint.arguments import graphs_apply_adapters
 from trtllm_truss.engines.checkpoint.samplers import (
     CPP_SAMPLER,
     honours_penalties,

@@ -1,5 +1,4 @@
 """Checkpoints as engines of TensorRT-LLM's LLM API.
 
-`arguments` completes a checkpoint with the settings; `architectures` lists what each release can
-load.
+`arguments` completes a checkpoint with the settings; `weights` lists what each release can load.
 """

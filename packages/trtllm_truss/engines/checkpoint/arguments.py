@@ -1,21 +1,236 @@
-"""Completion of a checkpoint by the settings: the arguments of ``tensorrt_llm.LLM``."""
+"""Completion of a checkpoint by the settings: the arguments of ``tensorrt_llm.LLM``.
+
+LoRA adapters are checked by their ``adapter_config.json``, then downloaded. Source:
+``tensorrt_llm/lora_manager.py`` in NVIDIA/TensorRT-LLM (names of modules) and the ``LoraConfig`` of
+huggingface/peft (fields).
+
+A TensorRT-LLM release lacks some combinations of arguments, models and GPUs. It refuses few of them
+itself; others give wrong tokens, or turn a feature off that its checks of requests go on to count
+on. Sources in NVIDIA/TensorRT-LLM:
+
+- Adapters and CUDA graphs: ``docs/source/features/feature-combination-matrix.md`` of 1.2.1 says no.
+  A graph, captured without adapters, is replayed for every step after the prompt's
+  (``_torch/pyexecutor/model_engine.py``, ``forward``). Pull request 8279, after 1.3.0rc0, adds
+  them.
+- Beams, guides and speculation, chunked prefill and block reuse: the sources of the rows.
+- Sizes of CUDA graphs: ``_generate_cuda_graph_batch_sizes`` of ``llmapi/llm_args.py``, 1.2.1:
+  without padding 1 to 32, 64 and 128 only.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trtllm_truss.engines.adapter import Adapter
-from trtllm_truss.engines.checkpoint.adapters import lora_config
-from trtllm_truss.engines.checkpoint.combinations import CHUNKED, chunks, combine, reuses
+from trtllm_truss.artifacts.listing import named
+from trtllm_truss.artifacts.open_repository import is_on_hub, open_repository
+from trtllm_truss.engines.adapter import Adapter, AdapterRepository
 from trtllm_truss.engines.checkpoint.llm_args import RUNTIME_KEYS, parse_llm_args
 from trtllm_truss.engines.checkpoint.samplers import sampler_arguments, samples
-from trtllm_truss.engines.diagnostics import Diagnostic, warning
-from trtllm_truss.engines.gpus import ComputeCapability
+from trtllm_truss.engines.checkpoint.weights import (
+    chunks_latents,
+    chunks_prompts,
+    reuses_blocks,
+)
+from trtllm_truss.engines.diagnostics import Diagnostic, parse_json, warning
+from trtllm_truss.engines.host import ComputeCapability
 from trtllm_truss.engines.model_config import Checkpoint
-from trtllm_truss.errors import SettingsError
-from trtllm_truss.settings.model import Settings
+from trtllm_truss.errors import ArtifactError, SettingsError
+from trtllm_truss.releases.tables import FACTS, dotted, holds
+from trtllm_truss.settings.loading import Environment
+from trtllm_truss.settings.model import Mount, Settings
 from trtllm_truss.settings.runtime import SECTION, ParameterValue, RuntimeOptions
+
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
+"""The files of an adapter; pickled weights are not loaded."""
+
+_MODULES = {
+    "q_proj": "attn_q",
+    "k_proj": "attn_k",
+    "v_proj": "attn_v",
+    "o_proj": "attn_dense",
+    "gate_proj": "mlp_h_to_4h",
+    "down_proj": "mlp_4h_to_h",
+    "up_proj": "mlp_gate",
+}
+"""TensorRT-LLM's names of the layers that PEFT adapts."""
+
+
+def parse_adapter(content: bytes) -> Adapter:
+    """Read ``adapter_config.json``.
+
+    Raises:
+        ArtifactError: it is no LoRA adapter, or one that TensorRT-LLM does not apply as it is.
+    """
+    name = ADAPTER_FILES[0]
+    config = parse_json(name, content)
+    if not isinstance(config, Mapping):
+        raise ArtifactError(f"{name} is not a JSON object; fetch it again.")
+    kind, rank, targets = config.get("peft_type"), config.get("r"), config.get("target_modules")
+    if kind != "LORA":
+        raise ArtifactError(f"{name} has peft_type {kind!r}; only LORA adapters are applied.")
+    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
+        raise ArtifactError(f"{name} has the rank r {rank!r}; it must be a number above 0.")
+    for field in ("use_dora", "modules_to_save", "rank_pattern", "lora_bias"):
+        if config.get(field):
+            raise ArtifactError(
+                f"{name} sets {field}, which TensorRT-LLM does not apply; train the adapter "
+                "without it."
+            )
+    names = targets if isinstance(targets, list) else [targets]
+    unknown = sorted(str(target) for target in names if str(target) not in _MODULES)
+    if unknown or not names:
+        raise ArtifactError(
+            f"{name} changes {', '.join(unknown) or 'no modules'}; the LLM API applies adapters to "
+            f"{', '.join(_MODULES)}."
+        )
+    return Adapter(rank, frozenset(_MODULES[str(target)] for target in names))
+
+
+def lora_config(adapters: Sequence[Adapter]) -> dict[str, Any]:
+    """Return the argument `lora_config` that holds all adapters at once."""
+    return {
+        "lora_target_modules": sorted(frozenset().union(*(each.modules for each in adapters))),
+        "max_lora_rank": max(each.rank for each in adapters),
+        "max_loras": len(adapters),
+        "max_cpu_loras": len(adapters),
+    }
+
+
+def open_adapters(settings: Settings, environment: Environment) -> tuple[AdapterRepository, ...]:
+    """Open the repositories of `lora_adapters` and check each adapter and the disk.
+
+    Raises:
+        ArtifactError: a repository is unreadable or holds no adapter that can be applied.
+    """
+    return tuple(
+        _open(name, repository, environment, settings.mounts)
+        for name, repository in settings.lora_adapters.items()
+    )
+
+
+def _open(
+    name: str, repository: str, environment: Environment, mounts: Sequence[Mount]
+) -> AdapterRepository:
+    source = open_repository(
+        *_revised(repository),
+        setting=f"lora_adapters.{name}",
+        token=environment.hf_access_token,
+        mounts=mounts,
+    )
+    with named(source.name):
+        missing = [file for file in ADAPTER_FILES if not source.listing().sizes.get(file)]
+        if missing:
+            raise ArtifactError(
+                f"{' and '.join(missing)} is missing or empty; name a repository with an adapter "
+                "that PEFT saved as safetensors."
+            )
+        adapter = parse_adapter(source.read(ADAPTER_FILES[0]))
+    source.check_room(ADAPTER_FILES)
+    return AdapterRepository(name, adapter, source, ADAPTER_FILES)
+
+
+def _revised(repository: str) -> tuple[str, str | None]:
+    """Split a name on Hugging Face at ``@``; elsewhere it is a part of the name."""
+    name, _, revision = repository.partition("@")
+    return (name, revision or None) if is_on_hub(repository) else (repository, None)
+
+
+CHUNKED = "enable_chunked_prefill"
+_GRAPHS, _OVERLAP_OFF = "cuda_graph_config", "disable_overlap_scheduler"
+_GUIDES = "guided_decoding_backend"
+_GUIDES_AND_ONE_MODEL = "guides_combine_with_speculation"
+_ONE_MODEL_DRAFTS = ("MTP", "Eagle3", "Eagle")
+
+
+def chunks(checkpoint: Checkpoint | None, version: str | None) -> bool:
+    """Return False for a model without chunked prefill in a release."""
+    return checkpoint is None or chunks_prompts(checkpoint.architecture, version)
+
+
+def reuses(checkpoint: Checkpoint | None, version: str | None) -> bool:
+    """Return False for a model without block reuse in a release, as one with recurrent layers."""
+    if checkpoint is None:
+        return True
+    return not checkpoint.recurrent and reuses_blocks(checkpoint.architecture, version)
+
+
+def graphs_apply_adapters(version: str | None) -> bool:
+    """Return False if CUDA graphs of a release ignore adapters, or if it is unknown."""
+    return holds("graphs_apply_adapters", version, unknown=False)
+
+
+def combine(
+    arguments: dict[str, Any],
+    checkpoint: Checkpoint | None,
+    version: str | None,
+    gpu: ComputeCapability | None,
+) -> None:
+    """Complete arguments so that they go together, in place.
+
+    Args:
+        arguments: the user's, and the defaults.
+        checkpoint: the model; None if unknown.
+        version: TensorRT-LLM's; None for any.
+        gpu: the compute capability; None if unknown.
+
+    Raises:
+        SettingsError: the user's own do not go together.
+    """
+    if checkpoint is not None and checkpoint.latent_size and not chunks_latents(version, gpu):
+        arguments[CHUNKED] = False
+    _check_guides(arguments, version)
+    if reason := _reason_against_graphs(arguments, version):
+        _require(arguments, _GRAPHS, None, reason)
+    elif arguments.get(_GRAPHS, {}) == {} and not (checkpoint and checkpoint.recurrent):
+        arguments[_GRAPHS] = {
+            "enable_padding": True,
+            "max_batch_size": arguments["max_batch_size"],
+        }
+    if _has_beams(arguments) and not holds("beams_combine", version):
+        _require(arguments, _OVERLAP_OFF, True, f"beams need it in TensorRT-LLM {version}")
+
+
+def _reason_against_graphs(arguments: Mapping[str, Any], version: str | None) -> str | None:
+    adapters = arguments.get("lora_config") or arguments.get("enable_lora")
+    if adapters and not graphs_apply_adapters(version):
+        since = dotted(FACTS["graphs_apply_adapters"].since[:2])
+        return f"CUDA graphs before TensorRT-LLM {since} ignore LoRA adapters after the first token"
+    if _has_beams(arguments) and not holds("beams_combine", version):
+        return f"beams need it in TensorRT-LLM {version}"
+    return None
+
+
+def _check_guides(arguments: Mapping[str, Any], version: str | None) -> None:
+    drafts = arguments.get("speculative_config")
+    if not (drafts and arguments.get(_GUIDES)):
+        return
+    named = drafts.get("decoding_type") in _ONE_MODEL_DRAFTS
+    of_one_model = named and drafts.get("eagle3_one_model", True)
+    if not holds(_GUIDES_AND_ONE_MODEL if of_one_model else "guides_combine_with_drafts", version):
+        raise SettingsError(
+            f"config.yaml: model_metadata.runtime.{_GUIDES} is set with speculative_config, which "
+            f"TensorRT-LLM {version} does not combine; remove one of them, or use an image with "
+            f"{dotted(FACTS[_GUIDES_AND_ONE_MODEL].since)}.",
+            param=_GUIDES,
+        )
+
+
+def _require(arguments: dict[str, Any], name: str, value: object, reason: str) -> None:
+    """Set an argument; refuse another value of the user."""
+    given = arguments.setdefault(name, value)
+    if given != value:
+        shown = "null" if value is None else str(value).lower()
+        raise SettingsError(
+            f"config.yaml: model_metadata.runtime.{SECTION}.{name} (or the key of runtime that "
+            f"sets it) must be {shown}: {reason}. Remove it.",
+            param=f"{SECTION}.{name}",
+        )
+
+
+def _has_beams(arguments: Mapping[str, Any]) -> bool:
+    return (arguments.get("max_beam_width") or 1) > 1
+
 
 DEFAULT_MAX_SEQ_LEN = 32_768
 """Limit of the default context; the whole context of a long model needs `max_seq_len`."""

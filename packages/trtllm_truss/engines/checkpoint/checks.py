@@ -10,13 +10,13 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from trtllm_truss.engines.checkpoint.architectures import (
-    ARCHITECTURES,
-    UNSERVED,
-)
 from trtllm_truss.engines.checkpoint.arguments import unused_keys
 from trtllm_truss.engines.checkpoint.samplers import honours_seeds
-from trtllm_truss.engines.checkpoint.weight_format import WeightFormat
+from trtllm_truss.engines.checkpoint.weights import (
+    ARCHITECTURES,
+    UNSERVED,
+    WeightFormat,
+)
 from trtllm_truss.engines.diagnostics import Diagnostic, error, warning
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.model_config import Checkpoint

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from trtllm_truss.engines.compiled.rank_files import RankFiles
-from trtllm_truss.engines.compiled.tensorrt_llm_config import EngineConfig
+from trtllm_truss.engines.capacity import MAX_UTILIZATION, NO_EVICTION, has_encoder
+from trtllm_truss.engines.compiled.config import EngineConfig, RankFiles
 from trtllm_truss.engines.diagnostics import Diagnostic, error, shortlist, warning
-from trtllm_truss.engines.executor import MAX_UTILIZATION, NO_EVICTION, has_encoder
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.versions import find_image, image_for
 from trtllm_truss.releases.tables import release

@@ -6,39 +6,43 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from trtllm_truss.engines.accelerators import find_capability, parse_accelerator
 from trtllm_truss.engines.adapter import Adapter
-from trtllm_truss.engines.base_image import BaseImage, given_image, known_image
-from trtllm_truss.engines.capacity import CacheShape, keys_and_values
-from trtllm_truss.engines.compiled.checks import check_compiled
-from trtllm_truss.engines.compiled.config_schemas import parse_config
-from trtllm_truss.engines.compiled.rank_files import (
-    ENGINE_SUFFIX,
-    RankFiles,
-    match_rank_files,
-    opened_ranks,
-)
-from trtllm_truss.engines.compiled.tensorrt_llm_config import EngineConfig
-from trtllm_truss.engines.diagnostics import Diagnostic, shortlist
-from trtllm_truss.engines.engine import ModelConfig, Placement, joined
-from trtllm_truss.engines.executor import (
+from trtllm_truss.engines.capacity import (
     MAX_UTILIZATION,
     NO_EVICTION,
+    CacheShape,
     Scheduling,
     executor_parameters,
     has_encoder,
+    keys_and_values,
 )
-from trtllm_truss.engines.gpu_engine import GpuEngine
-from trtllm_truss.engines.gpus import ComputeCapability
-from trtllm_truss.engines.host import HostInfo
-from trtllm_truss.engines.json_files import (
+from trtllm_truss.engines.compiled.checks import check_compiled
+from trtllm_truss.engines.compiled.config import (
+    ENGINE_SUFFIX,
+    EngineConfig,
+    RankFiles,
+    match_rank_files,
+    opened_ranks,
+    parse_config,
+)
+from trtllm_truss.engines.diagnostics import (
     CONFIG_FILE,
+    Diagnostic,
     json_object,
     refuse_empty,
+    shortlist,
+)
+from trtllm_truss.engines.engine import ModelConfig, Placement, joined
+from trtllm_truss.engines.gpu_engine import GpuEngine
+from trtllm_truss.engines.host import (
+    ComputeCapability,
+    HostInfo,
+    find_capability,
+    parse_accelerator,
 )
 from trtllm_truss.engines.manifest import MANIFEST_FILE, Manifest
-from trtllm_truss.engines.number_formats import Quantization, cache_bits
-from trtllm_truss.engines.versions import image_for
+from trtllm_truss.engines.model_config import Quantization, cache_bits
+from trtllm_truss.engines.versions import BaseImage, given_image, image_for, known_image
 from trtllm_truss.errors import ArtifactError, SettingsError
 from trtllm_truss.releases.tables import REUSED_BLOCKS, CacheReport, holds, rows_for
 from trtllm_truss.settings.model import Settings

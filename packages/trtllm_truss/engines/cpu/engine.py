@@ -8,20 +8,23 @@ from pathlib import Path
 
 from pydantic import Field
 
-from trtllm_truss.engines.base_image import BaseImage
-from trtllm_truss.engines.diagnostics import Diagnostic, error, shortlist, warning
-from trtllm_truss.engines.engine import FLAT, Engine, ModelConfig, Placement
-from trtllm_truss.engines.executor import MAX_UTILIZATION, Scheduling, executor_parameters
-from trtllm_truss.engines.gguf import GGUF_SUFFIX, read_metadata
-from trtllm_truss.engines.host import HostInfo
-from trtllm_truss.engines.json_files import (
+from trtllm_truss.engines.capacity import MAX_UTILIZATION, Scheduling, executor_parameters
+from trtllm_truss.engines.diagnostics import (
     CONFIG_FILE,
     INT32_MAX,
+    Diagnostic,
     JsonObject,
+    error,
     json_object,
     read_model,
     refuse_empty,
+    shortlist,
+    warning,
 )
+from trtllm_truss.engines.engine import FLAT, Engine, ModelConfig, Placement
+from trtllm_truss.engines.gguf import GGUF_SUFFIX, read_metadata
+from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.engines.versions import BaseImage
 from trtllm_truss.errors import ArtifactError, SettingsError
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.runtime import RuntimeOptions

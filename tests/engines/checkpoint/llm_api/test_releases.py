@@ -9,7 +9,7 @@ from tests.engines.checkpoint.llm_api.conftest import LLM_ARGS, StartEngine
 from tests.engines.checkpoint.llm_api.test_engine import answer, begin
 from tests.support.fake_llm_api import COUNTING
 
-from trtllm_truss.engines.checkpoint.combinations import combine
+from trtllm_truss.engines.checkpoint.arguments import combine
 from trtllm_truss.engines.checkpoint.llm_api.engine import LlmEngine
 from trtllm_truss.errors import InvalidRequest
 

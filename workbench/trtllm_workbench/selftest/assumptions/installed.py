@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trtllm_truss.engines.checkpoint.architectures import ARCHITECTURES
+from trtllm_truss.engines.checkpoint.weights import ARCHITECTURES
 from trtllm_truss.releases.tables import Release, release
 from trtllm_workbench.selftest.served_model import CannotRun, FellShort, Held
 

@@ -2,7 +2,7 @@
 
 from tensorrt_llm.fake.otherwise import OTHERWISE
 from tensorrt_llm.fake.versions import RELEASE
-from trtllm_truss.engines.checkpoint.architectures import ARCHITECTURES
+from trtllm_truss.engines.checkpoint.weights import ARCHITECTURES
 
 _ROWS = {"architectures-of-1.0": "LlamaForCausalLM", "architectures-of-1.2": "MiniMaxM2ForCausalLM"}
 _MISSING = {_ROWS[row] for row in OTHERWISE & _ROWS.keys()}
