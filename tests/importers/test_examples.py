@@ -270,7 +270,13 @@ def test_sixty_examples_of_every_kind() -> None:
     assert len(EXAMPLES) >= 60
     assert sum("refused" not in example for example in EXAMPLES) >= 48
     assert {example["kind"] for example in EXAMPLES} == set(IMPORTERS)
-    assert all(example["source"] for example in EXAMPLES)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: str(example["source"]))
+def test_each_has_its_source_and_the_state_in_which_it_was_read(example: Mapping[str, Any]) -> None:
+    """A commit or a date; `assumed` where no source has the example as a whole."""
+    assert example["source"]
+    assert re.fullmatch(r"assumed|[0-9a-f]{7,8}( of .*)?|20\d\d-\d\d-\d\d.*", str(example["read"]))
 
 
 def test_the_page_has_the_tables() -> None:

@@ -136,7 +136,8 @@ ENVIRONMENT = (
     ),
     *unsupported("downloads need the Hub, or name a folder", "hf_hub_offline"),
     *not_needed(
-        "the platform gives a container its GPUs", "cuda_visible_devices", "nvidia_visible_devices"
+        "the platform gives a container its GPUs",
+        *("cuda_visible_devices", "nvidia_visible_devices", "hip_visible_devices"),
     ),
     *not_needed("a switch inside PyTorch", "pytorch_*", "torch_*", "safetensors_fast_gpu"),
     *(
@@ -192,6 +193,7 @@ _SERVER = (
         *("metadata_server_config_file", "server_role", "disagg_cluster_uri", "disagg_cluster"),
     ),
     *not_needed("only text is served", "media_io_kwargs"),
+    *unsupported("its fields are arguments of their own since 1.0", "pytorch_backend_config*"),
     *switches(not_needed("the endpoints are HTTP's", "grpc")),
     *unsupported(
         "GPUs = tensor_parallelism × pipeline_parallelism", "context_parallel_size", "cp_size"
