@@ -98,11 +98,13 @@ clients: $(READY) $(CLIENTS_READY) ## run other people's clients against the CPU
 	$(CLIENTS)/bin/python -m pytest -c tests/clients/pytest.ini tests/clients $(ONLY)
 
 # Node is optional: without npm its clients are skipped.
-$(CLIENTS_READY): $(READY) requirements-clients.txt tests/clients/node/package-lock.json
-	@echo "clients: OpenAI, Anthropic, LangChain, … (530 MB installed)"
+$(CLIENTS_READY): $(READY) requirements-clients.txt requirements-aider.txt tests/clients/node/package-lock.json
+	@echo "clients: OpenAI, Anthropic, LangChain, Codex, Claude Code, … (2.5 GB installed)"
 	@rm -rf $(CLIENTS)
 	@$(BIN)/uv venv --quiet --python $(BIN)/python $(CLIENTS)
 	@$(BIN)/uv pip install --quiet --python $(CLIENTS) $(LOCKED) -r requirements-clients.txt
+	@$(BIN)/uv venv --quiet --python $(BIN)/python $(CLIENTS)/aider
+	@$(BIN)/uv pip install --quiet --python $(CLIENTS)/aider $(LOCKED) -r requirements-aider.txt
 	@mkdir $(CLIENTS)/node && cp tests/clients/node/*.json $(CLIENTS)/node/
 	@if command -v npm >/dev/null; then cd $(CLIENTS)/node && npm ci --silent --ignore-scripts; \
 	  else echo "make: npm is not installed: the clients in Node are skipped" >&2; fi

@@ -1,14 +1,17 @@
-"""One real server for all clients: it runs in the project's environment, they in their own."""
+"""The servers of all clients: they run in the project's environment, the clients in their own."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.clients import page
+from tests.support.fake_tensorrtllm import FAKE_ENGINE
 from tests.support.paths import ROOT
 from tests.support.truss_process import Served
 from tests.support.waiting import settles
@@ -21,10 +24,13 @@ os.environ["AWS_ACCESS_KEY_ID"] = os.environ["AWS_SECRET_ACCESS_KEY"] = "none"
 os.environ["AWS_REGION"] = "us-east-1"
 
 
-@pytest.fixture(scope="session")
-def address() -> Iterator[str]:
-    """The host and port of a server that answers until the session ends."""
-    server = Served(python=str(ROOT / ".venv/bin/python"))
+PYTHON = str(ROOT / ".venv/bin/python")
+
+
+@contextmanager
+def serving(config: Path | None = None, environment: dict[str, str] | None = None) -> Iterator[str]:
+    """Serve; yield host and port."""
+    server = Served(config, environment, python=PYTHON)
     try:
         server.wait_until_ready()
         yield f"localhost:{server.port}"
@@ -34,6 +40,22 @@ def address() -> Iterator[str]:
         if server.process.poll() is None:
             server.process.kill()
             server.process.wait()
+
+
+@pytest.fixture(scope="session")
+def address() -> Iterator[str]:
+    """The host and port of a server that answers until the session ends."""
+    with serving() as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The host and port of a server whose model follows `scripted`'s script."""
+    command = [PYTHON, "-m", "tests.clients.scripted", str(tmp_path_factory.mktemp("scripted"))]
+    written = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    with serving(Path(written.stdout.strip()), FAKE_ENGINE) as address:
+        yield address
 
 
 @pytest.fixture(scope="session")

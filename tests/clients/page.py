@@ -38,13 +38,17 @@ def run_python(title: str, address: str, folder: Path) -> dict[str, Any]:
 
 def run_node(title: str, result: str, address: str, folder: Path) -> Any:
     """Run the JavaScript under a heading, and return the JSON value of an expression after it."""
+    return run_js("\n".join(blocks(title, "js")), result, address, folder)
+
+
+def run_js(text: str, result: str, address: str, folder: Path) -> Any:
+    """Run JavaScript against an address, and return the JSON value of an expression after it."""
     node = shutil.which("node")
     if node is None or not NODE_MODULES.is_dir():
         pytest.skip("Node is not installed: its clients are not tested.")
-    lines = [*blocks(title, "js"), f"console.log(JSON.stringify({result}));"]
     (folder / "node_modules").symlink_to(NODE_MODULES)
     script = folder / "example.mjs"
-    script.write_text("\n".join(lines).replace(ADDRESS, address))
+    script.write_text(f"{text}\nconsole.log(JSON.stringify({result}));".replace(ADDRESS, address))
     ended = subprocess.run(
         [node, script], capture_output=True, text=True, timeout=NODE_LIMIT_S, check=False
     )

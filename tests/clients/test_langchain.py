@@ -6,7 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from langchain.agents import create_agent
+from langchain.tools import tool
 from langchain_openai import ChatOpenAI
+from langgraph.checkpoint.memory import InMemorySaver
+from pydantic import SecretStr
+from tests.clients.scripted import AGAIN, KNOWN, QUESTION, READ, RESULT
 
 Example = Callable[..., dict[str, Any]]
 IN_JSON = ' Answer in JSON like {"city": "Rome", "unit": "celsius"}; another city is Paris.'
@@ -74,3 +79,24 @@ def test_responses(chat: ChatOpenAI, example: Example) -> None:
     message = responses.bind_tools([ran["Weather"]], tool_choice="any").invoke(ran["QUESTION"])
     (call,) = message.tool_calls
     ran["Weather"].model_validate(call["args"])
+
+
+@pytest.mark.parametrize("responses", [False, True], ids=["chat", "responses"])
+def test_an_agent_with_a_memory(scripted: str, responses: bool) -> None:
+    @tool
+    def say() -> str:
+        """Say it."""
+        return RESULT
+
+    llm = ChatOpenAI(
+        base_url=f"http://{scripted}/v1",
+        api_key=SecretStr("none"),
+        model="any",
+        use_responses_api=responses,
+    )
+    agent = create_agent(llm, [say], checkpointer=InMemorySaver())
+    thread: Any = {"configurable": {"thread_id": "1"}}
+    for question, answer in ((QUESTION, READ), (AGAIN, KNOWN)):
+        asked: Any = {"messages": [("user", question)]}
+        *_, last = agent.invoke(asked, thread)["messages"]
+        assert last.text == answer

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+import pytest
+from tests.clients import page
+from tests.clients.scripted import AGAIN, KNOWN, QUESTION, READ, RESULT
 
 NodeExample = Callable[[str, str], Any]
 TITLE = "Vercel's AI SDK"
@@ -60,3 +65,25 @@ def test_openais_provider_uses_responses(node_example: NodeExample) -> None:
     assert call["input"]["city"] in CITIES
     assert result["toolCallId"] == call["toolCallId"]
     assert ran["usage"]["outputTokens"] > 5
+
+
+_TWO_TURNS = """
+import {{ createOpenAI }} from "@ai-sdk/openai";
+import {{ generateText, stepCountIs, tool }} from "ai";
+import {{ z }} from "zod";
+
+const openai = createOpenAI({{ baseURL: "http://localhost:8080/v1", apiKey: "none" }});
+const say = tool({{ inputSchema: z.object({{}}), execute: async () => "{result}" }});
+const providerOptions = {{ openai: {{ store: false }} }};
+const asked = {{ model: {model}, tools: {{ say }}, stopWhen: stepCountIs(3), providerOptions }};
+const messages = [{{ role: "user", content: "{question}" }}];
+const first = await generateText({{ ...asked, messages }});
+messages.push(...first.response.messages, {{ role: "user", content: "{again}" }});
+const second = await generateText({{ ...asked, messages }});
+"""
+
+
+@pytest.mark.parametrize("model", ['openai.chat("any")', 'openai("any")'])
+def test_a_tool_and_a_second_turn(scripted: str, tmp_path: Path, model: str) -> None:
+    text = _TWO_TURNS.format(result=RESULT, question=QUESTION, again=AGAIN, model=model)
+    assert page.run_js(text, "[first.text, second.text]", scripted, tmp_path) == [READ, KNOWN]

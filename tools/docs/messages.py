@@ -64,21 +64,13 @@ with client.messages.stream(
 
 ## Claude Code and other agents
 
-```
-$ export ANTHROPIC_BASE_URL=http://localhost:8080
-$ export ANTHROPIC_AUTH_TOKEN=none
-$ export CLAUDE_CODE_DISABLE_EXPERIMENTAL_BETAS=1
-$ claude
-```
+The settings of Claude Code are in [clients.md](clients.md#claude-code); `make clients` runs it.
 
 - The base URL ends before `/v1`. `serve` checks no credentials; behind a host, the host checks
   them. Clients send `ANTHROPIC_AUTH_TOKEN` as `Authorization: Bearer …` and `ANTHROPIC_API_KEY` as
   `x-api-key`.
-- The last setting leaves out fields that only Anthropic's servers know, such as
-  `context_management`.
-- Claude Code was not run against this server: its system prompt and tools do not fit into the 8,192
-  tokens of the demo's model, SmolLM2-135M. Use a model that calls tools well and has a long
-  context.
+- Agents need a model that calls tools well and has a long context: the demo's, SmolLM2-135M, does
+  neither.
 
 ## `/v1/messages`
 """

@@ -1,0 +1,109 @@
+"""Other people's programs, set up as docs/clients.md says: a turn with a tool, and a second one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.clients import page
+from tests.clients.scripted import AGAIN, KNOWN, QUESTION, READ, RESULT
+
+LIMIT_S = 240
+AIDER = Path(sys.prefix) / "aider/bin/aider"
+Run = Callable[..., str]
+
+_KEPT = ("PATH", "LANG", "TMPDIR")
+_QUIET = {
+    "DISABLE_AUTOUPDATER": "1",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "OPENCODE_DISABLE_AUTOUPDATE": "1",
+    "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
+    "OPENCODE_DISABLE_MODELS_FETCH": "1",
+}
+"""Without these, programs ask the internet for updates, models and prices."""
+
+
+@pytest.fixture
+def run(scripted: str, tmp_path: Path) -> Run:
+    """Run a program with the variables and the file of a section, in its own home and folder."""
+    home, folder = tmp_path / "home", tmp_path / "work"
+    home.mkdir()
+    folder.mkdir()
+
+    def run(title: str, program: Path, *arguments: str, file: str = "") -> str:
+        if not program.exists():
+            pytest.skip(f"{program.name} is not installed.")
+        variables = "\n".join(page.blocks(title, "")).replace(page.ADDRESS, scripted)
+        if file:
+            (settings,) = page.blocks(title, file.rpartition(".")[2])
+            path = Path(file.replace("~", str(home)))
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(settings.replace(page.ADDRESS, scripted))
+        environment = {
+            **{name: os.environ[name] for name in _KEPT if name in os.environ},
+            **{"HOME": str(home), "SHELL": "/bin/bash", **_QUIET},
+            **dict(re.findall(r"^\$ export (\w+)=(\S+)$", variables, re.MULTILINE)),
+        }
+        process = subprocess.Popen(
+            [program, *arguments],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            said, _ = process.communicate(timeout=LIMIT_S)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        assert process.returncode == 0, said
+        return said
+
+    return run
+
+
+def test_codex(run: Run) -> None:
+    program, file = page.NODE_MODULES / ".bin/codex", "~/.codex/config.toml"
+    # A container has no sandbox in which Codex would run the command.
+    free = ("--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
+    assert READ in run("Codex", program, "exec", *free, QUESTION, file=file)
+    assert KNOWN in run("Codex", program, "exec", "resume", "--last", *free, AGAIN, file=file)
+
+
+def test_claude_code(run: Run) -> None:
+    program = page.NODE_MODULES / "@anthropic-ai/claude-code-linux-x64/claude"
+    assert READ in run("Claude Code", program, "-p", QUESTION, "--allowedTools", "Bash")
+    assert KNOWN in run("Claude Code", program, "-p", "--continue", AGAIN)
+
+
+def test_opencode(run: Run) -> None:
+    program = page.NODE_MODULES / "opencode-linux-x64/bin/opencode"
+    assert READ in run("opencode", program, "run", QUESTION, file="opencode.json")
+    assert KNOWN in run("opencode", program, "run", "--continue", AGAIN, file="opencode.json")
+
+
+def test_qwen_code(run: Run) -> None:
+    program = page.NODE_MODULES / ".bin/qwen"
+    options = ("--auth-type", "openai", "--yolo", "-p")
+    assert READ in run("Qwen Code", program, *options, QUESTION)
+    assert KNOWN in run("Qwen Code", program, "--continue", *options, AGAIN)
+
+
+def test_aider(run: Run, tmp_path: Path) -> None:
+    """Its tool is a file that the answer holds."""
+    options = ("--no-git", "--yes-always", "--no-check-update", "--no-show-release-notes")
+    options += ("--analytics-disable", "--no-detect-urls", "--restore-chat-history", "--message")
+    run("aider", AIDER, *options, QUESTION)
+    assert (tmp_path / "work/answer.txt").read_text() == f"{RESULT}\n"
+    assert KNOWN in run("aider", AIDER, *options, AGAIN)
