@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Collection, Iterator
 from itertools import islice
 from pathlib import Path
@@ -22,6 +23,12 @@ PACKAGE = "package://"
 _MAX_DEPTH = 4
 _BASETEN_CACHE = Path("/cache/org/artifacts")
 """Folder of Baseten for `model_cache`, whose volumes link to it."""
+VOLUME = Path("/cache/model")
+"""b10cache of Baseten: a network volume, shared by the replicas of a deployment.
+
+Source: docs.baseten.co/development/model/runtime-caching, read in November 2026: "treat it as a
+cache, not a database"; whether it has flock is not documented.
+"""
 
 
 class LocalSource:
@@ -130,6 +137,11 @@ def open_mount(place: Path, *, name: str, revision: str | None) -> LocalSource:
     folder, only = (place, None) if place.is_dir() else (place.parent, place.name)
     commit = revision if is_commit(revision) else None
     return LocalSource(name, folder.resolve(), commit=commit or "", only=only, is_mounted=True)
+
+
+def shared_folder() -> Path | None:
+    """Return this project's folder on the platform's volume; None without one."""
+    return VOLUME / "trtllm-truss" if os.access(VOLUME, os.W_OK) else None
 
 
 def is_delivered(place: Path) -> bool:

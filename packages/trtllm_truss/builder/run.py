@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
+from trtllm_truss.artifacts.local import shared_folder
 from trtllm_truss.builder.commands import Target
 from trtllm_truss.builder.jobs import Job, prepare_build, shell_variables, validate_disk_space
 from trtllm_truss.builder.plan import Step
@@ -180,16 +181,31 @@ logger = logging.getLogger(__name__)
 def ensure_engine(settings: Settings, environment: Environment, host: HostInfo) -> Path:
     """Return the folder of the engine that `settings.build` describes.
 
-    Prefers an equal build on this machine, then a published one; otherwise builds the engine, and
-    publishes it to `build.publish_to`. A failure to publish is only a warning.
+    Prefers an equal build on the platform's volume, then on this machine, then a published one;
+    otherwise builds the engine, copies it to the volume, and publishes it to `build.publish_to`. A
+    failure to do so is only a warning. One of several replicas builds, and the others wait for it.
 
     Raises:
         SettingsError: the settings cannot be built.
         ArtifactError: the checkpoint or the published engine cannot be fetched.
         BuildError: a tool is missing or a command failed.
     """
+    job = prepare_build(settings, host, environment.hf_access_token)
+    volume = shared_folder()
+    if volume is None:
+        return _find_or_build(job, environment)
+    shared = Workspace(volume / "builds" / job.key)
+    with shared.locked():
+        if shared.is_whole():
+            logger.info("found the same build: %s", shared.engine)
+            return shared.engine
+        engine = _find_or_build(job, environment)
+        shared.take(engine)
+    return engine
+
+
+def _find_or_build(job: Job, environment: Environment) -> Path:
     token = environment.hf_access_token
-    job = prepare_build(settings, host, token)
     destination = job.build.publish_to
     was_complete = job.workspace.is_complete
     if destination and not was_complete:

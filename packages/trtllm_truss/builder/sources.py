@@ -8,6 +8,8 @@ Each build has a folder of its own::
         steps/       one marker for each finished step
         converted/   intermediate; removed at the end
         engine/      the engine repository; complete once it has a manifest
+
+On a platform's volume lie finished engines alone, below the same names.
 """
 
 from __future__ import annotations
@@ -17,17 +19,21 @@ import fcntl
 import hashlib
 import json
 import logging
+import os
 import shutil
+import tempfile
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trtllm_truss.artifacts.checksums import has_sha256
 from trtllm_truss.artifacts.listing import Source
 from trtllm_truss.artifacts.open_repository import open_repository
 from trtllm_truss.builder.plan import Step
 from trtllm_truss.engines.diagnostics import CONFIG_FILE, parse_json
-from trtllm_truss.engines.manifest import MANIFEST_FILE
+from trtllm_truss.engines.manifest import MANIFEST_FILE, read_manifest
 from trtllm_truss.engines.model_config import (
     ADAPTER_CONFIG,
     TEXTS,
@@ -40,6 +46,8 @@ from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.model import Settings
 
 logger = logging.getLogger(__name__)
+
+_UNUSED_S = 30 * 86400.0
 
 
 def builds_folder() -> Path:
@@ -82,7 +90,40 @@ class Workspace:
             except BlockingIOError:
                 logger.info("another process is building this engine; waiting")
                 fcntl.flock(lock, fcntl.LOCK_EX)
+            except OSError as error:
+                logger.info("%s has no locks (%s)", self._root, error.strerror)
             yield
+
+    def is_whole(self) -> bool:
+        """Compare a finished engine with its manifest; remove it if it is damaged."""
+        if not self.is_complete:
+            return False
+        with contextlib.suppress(ArtifactError, OSError):
+            manifest = read_manifest(self.engine)
+            files = manifest.files.items() if manifest else ()
+            if files and all(has_sha256(self.engine / name, file.sha256) for name, file in files):
+                os.utime(self._root)  # the time of its last use
+                return True
+        logger.warning("%s is damaged; removing it", self.engine)
+        shutil.rmtree(self.engine, ignore_errors=True)
+        return False
+
+    def take(self, engine: Path) -> None:
+        """Copy a finished engine from another place, whole or not at all."""
+        copy = self._root
+        try:
+            copy = Path(tempfile.mkdtemp(dir=self._root, prefix="copy."))
+            shutil.copytree(engine, copy / "engine")
+            (copy / "engine").rename(self.engine)
+        except OSError as error:
+            logger.warning("%s is not kept in %s: %s", engine, self._root, error)
+        for folder in (copy, *self._unused_neighbours()):
+            if folder != self._root:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _unused_neighbours(self) -> list[Path]:
+        oldest = time.time() - _UNUSED_S
+        return [path for path in self._root.parent.iterdir() if path.stat().st_mtime < oldest]
 
     def is_done(self, step: Step) -> bool:
         """Return whether this or an earlier run finished a step."""

@@ -32,16 +32,11 @@ from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
+from trtllm_truss.artifacts.local import shared_folder
 from trtllm_truss.processes.leftovers import temporary_folder
 
 logger = logging.getLogger(__name__)
 
-BASETEN = Path("/cache/model")
-"""b10cache: a network volume, shared by the replicas of a deployment.
-
-Source: docs.baseten.co/development/model/runtime-caching, read in November 2026: "treat it as a
-cache, not a database"; whether it has flock is not documented.
-"""
 AUTOTUNER = "TLLM_AUTOTUNER_CACHE_PATH"
 VARIABLES = {
     # tensorrt_llm/_torch/pyexecutor/model_engine.py, 1.2.0rc2 and later; a file, or with `.rankN`
@@ -75,8 +70,7 @@ def kept_folder() -> Path:
     """Return the folder for what outlives a start: on the platform's volume, or in `HF_HOME`."""
     from huggingface_hub import constants
 
-    shared = BASETEN if os.access(BASETEN, os.W_OK) else Path(constants.HF_HOME).absolute()
-    return shared / "trtllm-truss"
+    return shared_folder() or Path(constants.HF_HOME).absolute() / "trtllm-truss"
 
 
 def key_of(facts: object) -> str:

@@ -171,6 +171,31 @@ def test_a_replica_downloads_what_another_has_published(
     assert manifest["checkpoint"]["revision"] == hub.repositories["org/tiny"].revisions["main"]
 
 
+def test_replicas_share_a_build_on_the_platforms_volume(
+    tiny: Path, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    volume = tmp_path / "volume"
+    (volume / "trtllm-truss/builds/unused").mkdir(parents=True)
+    os.utime(volume / "trtllm-truss/builds/unused", (0, 0))
+    monkeypatch.setattr("trtllm_truss.artifacts.local.VOLUME", volume)
+    built = ensured(block(tiny))
+    assert built.is_relative_to(builds_folder())
+    monkeypatch.setattr("huggingface_hub.constants.HF_HOME", str(tmp_path / "replica"))
+    shared = ensured(block(tiny))
+    assert shared == volume / "trtllm-truss/builds" / built.parent.name / "engine"
+    assert not builds_folder().exists()
+    assert {path.name for path in shared.parents[1].iterdir()} == {built.parent.name}
+    assert {path.name for path in shared.parent.iterdir()} == {"lock", "steps", "engine"}
+    weights = shared / "model.gguf"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))  # damaged: built again, and replaced
+    assert ensured(block(tiny)).is_relative_to(builds_folder())
+    assert weights.read_bytes()[-1] == whole[-1]
+    (shared / "engine.manifest.json").write_text("{")
+    ensured(block(tiny))
+    assert inspect_engine(shared).backend == "openvino_genai"
+
+
 def test_an_engine_that_cannot_be_published_is_served_all_the_same(
     tiny: Path, hub: HubServer, caplog: pytest.LogCaptureFixture
 ) -> None:
