@@ -102,6 +102,37 @@ async def test_tokens_of_a_text_and_of_a_conversation() -> None:
 
 
 @pytest.mark.parametrize(
+    ("route", "count", "body", "kind", "limit"),
+    [
+        (
+            *("/v1/messages", "count_tokens"),
+            {"system": "Rhyme.", "messages": [{"role": "user", "content": "Zoë?"}]},
+            *({}, "max_tokens"),
+        ),
+        (
+            *("/v1/responses", "input_tokens"),
+            {"instructions": "Rhyme.", "input": "Zoë?"},
+            *({"object": "response.input_tokens"}, "max_output_tokens"),
+        ),
+    ],
+    ids=["messages", "responses"],
+)
+async def test_tokens_are_counted_as_an_answer_counts_them(
+    route: str, count: str, body: dict[str, Any], kind: dict[str, str], limit: str
+) -> None:
+    served = engine()
+    async with asking(begun(alone(), served)) as client:
+        counted = await client.post(f"{route}/{count}", json=body)
+        assert served.requests == []
+        answer = await client.post(route, json={**body, limit: 9})
+        tokens = answer.json()["usage"]["input_tokens"]
+        assert counted.json() == {**kind, "input_tokens": tokens}
+        wrong = await client.post(f"{route}/{count}", json={**body, "tools": 5})
+        shape = (await client.post(route, json={**body, limit: 9, "tools": 5})).json()
+        assert (wrong.status_code, wrong.json()) == (400, shape)
+
+
+@pytest.mark.parametrize(
     ("path", "body", "words"),
     [
         ("/tokenize", {"prompt": ["a", "b"]}, "prompt holds 2 prompts"),

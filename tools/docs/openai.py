@@ -80,6 +80,8 @@ Truss's server and [our own](deploy.md#a-server-of-its-own) answer these too:
 | `GET /health`, `GET /health/ready` | 200 while the engine answers, else 503 |
 | `GET /health/live` | 200 while the server runs |
 | `GET /metrics` | [metrics](metrics.md) |
+| `POST /v1/responses/input_tokens` | the tokens of a prompt, as OpenAI counts them |
+| `POST /v1/messages/count_tokens` | the tokens of a prompt, as Anthropic counts them |
 | `POST /tokenize` | as vLLM's: token ids of a `prompt` or of `messages` |
 | `POST /detokenize` | as vLLM's: the text of `tokens` |
 

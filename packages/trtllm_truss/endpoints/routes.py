@@ -21,7 +21,7 @@ from starlette.requests import Request
 
 from trtllm_truss.endpoints.application import INVOCATIONS, PREDICT
 from trtllm_truss.endpoints.endpoint import REQUEST_ID_HEADER, Endpoint, Turns
-from trtllm_truss.protocols.base import ApiAdapter, Defaults
+from trtllm_truss.protocols.base import ApiAdapter, CountAdapter, Defaults
 from trtllm_truss.protocols.lmi import LmiAdapter, is_lmi, is_tgi_client
 from trtllm_truss.protocols.messages.adapter import MessagesAdapter
 from trtllm_truss.protocols.openai.adapter import (
@@ -34,6 +34,7 @@ from trtllm_truss.protocols.openai.tokenize import DetokenizeAdapter, TokenizeAd
 from trtllm_truss.protocols.predict import PredictAdapter, parse_predict
 from trtllm_truss.protocols.responses.adapter import ResponsesAdapter
 from trtllm_truss.protocols.tool_use import ModelFormats
+from trtllm_truss.request_fields import INT32_MAX
 from trtllm_truss.requests import AnswerItem, TextDelta
 from trtllm_truss.serving.service import Service
 
@@ -74,7 +75,12 @@ def build_routes(service: Service, defaults: Defaults) -> Mapping[str, Endpoint]
             return tgi
         return lmi if invokes or body else predict
 
+    responses = ResponsesAdapter(recommended, formats)
+    input_tokens = CountAdapter(responses, "input_tokens", kind={"object": "response.input_tokens"})
+    messages = MessagesAdapter(recommended, formats)
+    count_tokens = CountAdapter(messages, "count_tokens", filling={"max_tokens": INT32_MAX})
     endpoint = partial(Endpoint, service, Turns())
+    anthropics = partial(endpoint, id_headers=ANTHROPIC_ID_HEADERS)
     chosen = endpoint(predict, choose)
     return {
         PREDICT: chosen,
@@ -82,10 +88,10 @@ def build_routes(service: Service, defaults: Defaults) -> Mapping[str, Endpoint]
         INVOCATIONS: chosen,
         "/v1/chat/completions": endpoint(chat),
         "/v1/completions": endpoint(completion),
-        "/v1/responses": endpoint(ResponsesAdapter(recommended, formats)),
-        "/v1/messages": endpoint(
-            MessagesAdapter(recommended, formats), id_headers=ANTHROPIC_ID_HEADERS
-        ),
+        "/v1/responses": endpoint(responses),
+        "/v1/responses/input_tokens": endpoint(input_tokens),
+        "/v1/messages": anthropics(messages),
+        "/v1/messages/count_tokens": anthropics(count_tokens),
         "/v1/embeddings": endpoint(EmbeddingsAdapter()),
         "/tokenize": endpoint(TokenizeAdapter(chat, completion, service.context_tokens)),
         "/detokenize": endpoint(DetokenizeAdapter(completion)),

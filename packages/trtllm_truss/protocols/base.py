@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from trtllm_truss.errors import InternalError, TrussError
@@ -132,6 +132,42 @@ class WholeWriter:
         if answer.end is None:
             raise InternalError(f"answer {index} has no end.")
         return answer, answer.end
+
+
+class _PromptCount(WholeWriter):
+    """Writes the number of tokens of a prompt."""
+
+    def __init__(self, kind: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._kind = kind
+
+    def body(self) -> Any:
+        return {**self._kind, "input_tokens": self.ended(0)[1].usage.prompt_tokens}
+
+
+@dataclass(frozen=True, slots=True)
+class CountAdapter:
+    """Counts the tokens of prompts: a protocol whose answers are empty.
+
+    Attributes:
+        protocol: reads the bodies and writes the errors.
+        name: its name in metrics and log.
+        filling: fields that the protocol requires beyond the prompt.
+        kind: further fields of answers.
+    """
+
+    protocol: ApiAdapter
+    name: str
+    filling: Mapping[str, Any] = field(default_factory=dict)
+    kind: Mapping[str, Any] = field(default_factory=dict)
+
+    def read(self, body: Mapping[str, Any], accept: str, call_id: str) -> Call:
+        (request,) = self.protocol.read({**self.filling, **body}, accept, call_id).requests
+        request = replace(request, max_tokens=0, guide=None, echo=False)
+        return Call([request], _PromptCount(self.kind), JSON_MEDIA_TYPE)
+
+    def error_body(self, error: TrussError) -> Any:
+        return self.protocol.error_body(error)
 
 
 def json_bytes(value: Any) -> bytes:
