@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack, contextmanager
-from itertools import accumulate
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from prometheus_client import REGISTRY
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from trtllm_truss.errors import InternalError, StartupError, TrussError
+from trtllm_truss.exposition import Histogram
 from trtllm_truss.requests import FinishReason
 from trtllm_truss.triton.server.metrics import TritonMetrics
 
@@ -25,6 +25,41 @@ if TYPE_CHECKING:
     from trtllm_truss.tracing import CallTrace
 
 PREFIX = "trtllm_truss_"
+
+
+class Load(NamedTuple):
+    """What admission reckons with.
+
+    Attributes:
+        waiting: requests that wait for admission.
+        running: requests that the engine has.
+        max_running: their limit.
+        reserved_tokens: KV cache reserved for them, prompt and maximum answer of each.
+        limit_tokens: tokens that may be reserved; 0 without a limit, or if it is unknown.
+        cache_tokens: size of the KV cache, also without a limit; 0 if unknown.
+        block_tokens: tokens of one of its blocks; 0 before the engine is known.
+    """
+
+    waiting: int = 0
+    running: int = 0
+    max_running: int = 0
+    reserved_tokens: int = 0
+    limit_tokens: int = 0
+    cache_tokens: int = 0
+    block_tokens: int = 0
+
+    def utilization(self, held_tokens: int) -> float:
+        """Return the share of the KV cache that further requests cannot have, from 0 to 1.
+
+        Args:
+            held_tokens: prompt and generated tokens of the running requests. They fill the cache
+                of an engine that overcommits it.
+        """
+        used, size = self.running, self.max_running
+        if self.cache_tokens:
+            used = self.reserved_tokens if self.limit_tokens else held_tokens
+            size = self.cache_tokens
+        return min(1.0, used / size) if size else 0.0
 
 
 class MountedFiles(Protocol):
@@ -53,42 +88,6 @@ _SECONDS_IN_ALL = (0.1, 0.25, 0.5, 1, 2, 3, 5, 7.5, 10, 15, 20, 30, 45, 60, 120,
 _TOKENS = tuple(2**power for power in range(16))
 
 
-class Histogram:
-    """A histogram with fixed buckets, cheap enough for the token stream.
-
-    prometheus_client's takes a lock for every observation. This one is written only by the event
-    loop and counts in plain integers; a concurrent scrape misses one observation at most.
-
-    Args:
-        name: name of the family, with its unit.
-        documentation: one sentence for `# HELP`.
-        bounds: inclusive upper bounds of the buckets, ascending; larger values are counted too.
-    """
-
-    __slots__ = ("_bounds", "_counts", "_documentation", "_name", "_sum")
-
-    def __init__(self, name: str, documentation: str, bounds: Sequence[float]) -> None:
-        self._name = name
-        self._documentation = documentation
-        self._bounds = tuple(map(float, bounds))
-        self._counts = [0] * (len(self._bounds) + 1)
-        self._sum = 0.0
-
-    def observe(self, value: float, weight: int = 1) -> None:
-        """Count a value `weight` times."""
-        self._counts[bisect_left(self._bounds, value)] += weight
-        self._sum += value * weight
-
-    def family(self) -> HistogramMetricFamily:
-        return HistogramMetricFamily(
-            self._name, self._documentation, buckets=list(self._buckets()), sum_value=self._sum
-        )
-
-    def _buckets(self) -> Iterator[tuple[str, float]]:
-        labels = (*map(str, self._bounds), "+Inf")
-        return zip(labels, accumulate(self._counts), strict=True)
-
-
 class Counters:
     """Plain numbers, written by the event loop and read by scrapes.
 
@@ -97,6 +96,9 @@ class Counters:
 
     Attributes:
         in_flight: requests that have not ended.
+        held_tokens: prompt and generated tokens of the requests that the engine has.
+        waiting_adapters: requests that wait for admission, by the number of their LoRA adapter.
+        running_adapters: requests that the engine has, likewise.
         prompt_tokens: tokens sent to the engine.
         cached_prompt_tokens: of these, tokens that it found in its KV cache; None while no engine
             has told.
@@ -109,6 +111,9 @@ class Counters:
 
     def __init__(self) -> None:
         self.in_flight = 0
+        self.held_tokens = 0
+        self.waiting_adapters: Counter[int] = Counter()
+        self.running_adapters: Counter[int] = Counter()
         self.prompt_tokens = 0
         self.cached_prompt_tokens: int | None = None
         self.generation_tokens = 0
@@ -198,10 +203,9 @@ class Metrics(Collector):
     """Counts events of requests and of the engine.
 
     Args:
-        waiting: returns the number of queued requests.
-        running: returns the number of requests in the engine.
         engine_up: returns True while the engine answers.
-        kv_cache: returns the KV cache's reserved tokens and its capacity, 0 if unknown.
+        load: returns what admission reckons with.
+        adapters: names of the LoRA adapters; the first one's number is 1.
         mounted: returns the check of mounted files, if any.
         restarts: returns the number of times the engine was started again.
         clock: seconds, monotonic.
@@ -210,18 +214,16 @@ class Metrics(Collector):
     def __init__(
         self,
         *,
-        waiting: Callable[[], int],
-        running: Callable[[], int],
         engine_up: Callable[[], bool],
-        kv_cache: Callable[[], tuple[int, int]] = lambda: (0, 0),
+        load: Callable[[], Load] = lambda: Load(),
+        adapters: Sequence[str] = (),
         mounted: Callable[[], MountedFiles | None] = lambda: None,
         restarts: Callable[[], int] = lambda: 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._waiting = waiting
-        self._running = running
         self._engine_up = engine_up
-        self._kv_cache = kv_cache
+        self._load = load
+        self._adapters = adapters
         self._mounted = mounted
         self._restarts = restarts
         self._clock = clock
@@ -251,14 +253,18 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of a scrape."""
         yield from self._counters.families()
-        reserved, capacity = self._kv_cache()
-        mounted = self._mounted()
+        load, mounted = self._load(), self._mounted()
+        yield from self._for_gateways(load)
         for name, documentation, value in (
             ("requests_in_flight", "Requests begun and not ended.", self._counters.in_flight),
-            ("requests_waiting", "Requests that wait for admission.", self._waiting()),
-            ("requests_running", "Requests that the engine has.", self._running()),
-            ("kv_cache_reserved_tokens", "KV cache reserved for running requests.", reserved),
-            ("kv_cache_tokens", "Capacity of the KV cache; 0 if unknown.", capacity),
+            ("requests_waiting", "Requests that wait for admission.", load.waiting),
+            ("requests_running", "Requests that the engine has.", load.running),
+            (
+                "kv_cache_reserved_tokens",
+                "KV cache reserved for running requests.",
+                load.reserved_tokens,
+            ),
+            ("kv_cache_tokens", "Capacity of the KV cache; 0 if unknown.", load.limit_tokens),
             ("engine_up", "1 while the engine answers, else 0.", int(self._engine_up())),
             (
                 "mounted_unchecked_bytes",
@@ -277,6 +283,46 @@ class Metrics(Collector):
             "Times the engine was started again.",
             value=self._restarts(),
         )
+
+    def _for_gateways(self, load: Load) -> Iterator[Metric]:
+        """Yield what endpoint pickers read, under the names that they know of trtllm-serve.
+
+        Source: `defaultEngineConfigs` in
+        ``pkg/epp/framework/plugins/datalayer/extractor/metrics/factories.go`` of llm-d/llm-d-router
+        at 08cbacc8, and ``loraspec.go`` beside it, which takes the series with the largest value.
+        """
+        for name, documentation, value in (
+            ("num_requests_waiting", "Requests that wait for admission.", load.waiting),
+            ("num_requests_running", "Requests that the engine has.", load.running),
+            (
+                "kv_cache_utilization",
+                "Share of the KV cache in use; of the batch, if the cache's size is unknown.",
+                load.utilization(self._counters.held_tokens),
+            ),
+            ("kv_cache_tokens_per_block", "Tokens of a block.", load.block_tokens),
+            (
+                "kv_cache_max_blocks",
+                "Blocks of the KV cache; 0 if unknown.",
+                load.cache_tokens // load.block_tokens if load.block_tokens else 0,
+            ),
+        ):
+            yield GaugeMetricFamily(f"trtllm_{name}", documentation, value=value)
+        if self._adapters:
+            labels = {
+                "max_lora": str(len(self._adapters)),
+                "running_lora_adapters": self._names(self._counters.running_adapters),
+                "waiting_lora_adapters": self._names(self._counters.waiting_adapters),
+            }
+            info = GaugeMetricFamily(
+                "vllm:lora_requests_info",
+                "LoRA adapters with requests, and the time.",
+                labels=[*labels],
+            )
+            info.add_metric([*labels.values()], time.time())
+            yield info
+
+    def _names(self, numbers: Mapping[int, int]) -> str:
+        return ",".join([self._adapters[number - 1] for number in sorted(numbers)])
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing, so that registration does not trigger a collect."""
@@ -315,6 +361,7 @@ class RequestMetrics:
     """
 
     __slots__ = (
+        "_adapter",
         "_admitted_s",
         "_cached_tokens",
         "_clock",
@@ -347,6 +394,7 @@ class RequestMetrics:
         self._trace = trace
         self._started_s = clock()
         self._admitted_s: float | None = None
+        self._adapter: int | None = None
         self._queue_s: float | None = None
         self._ttft_s: float | None = None
         self._last_token_s = 0.0
@@ -371,16 +419,26 @@ class RequestMetrics:
         else:
             self.failed(error.code if isinstance(error, TrussError) else InternalError.code)
 
+    def waits(self, adapter: int | None) -> None:
+        """Record the begin of the wait for admission, with a LoRA adapter or without."""
+        self._adapter = adapter
+        if adapter is not None:
+            self._counters.waiting_adapters[adapter] += 1
+
     def queued(self, wait_s: float) -> None:
         """Record the admission after a wait, possibly 0."""
         self._queue_s = wait_s
         self._admitted_s = self._clock()
+        if self._adapter is not None:
+            _subtract_one(self._counters.waiting_adapters, self._adapter)
+            self._counters.running_adapters[self._adapter] += 1
         self._counters.queue_time.observe(wait_s)
 
     def sent(self, prompt_tokens: int) -> None:
         """Record the sending to the engine."""
         self._prompt_tokens = prompt_tokens
         self._counters.prompt_tokens += prompt_tokens
+        self._counters.held_tokens += prompt_tokens
         self._counters.prompt_length.observe(prompt_tokens)
 
     def cached(self, tokens: int) -> None:
@@ -406,6 +464,7 @@ class RequestMetrics:
         self._last_token_s = now_s
         self._generation_tokens += count
         counters.generation_tokens += count
+        counters.held_tokens += count
 
     def tokens_wasted(self, count: int) -> None:
         """Record tokens after the end; counted only after a disconnect."""
@@ -439,7 +498,13 @@ class RequestMetrics:
     def _end(self, status: str, reason: str | None) -> float:
         """End the request and return the seconds since its arrival."""
         self._ended = True
-        self._counters.in_flight -= 1
+        counters = self._counters
+        counters.in_flight -= 1
+        counters.held_tokens -= (self._prompt_tokens or 0) + self._generation_tokens
+        if self._adapter is not None:
+            is_running = self._queue_s is not None
+            adapters = counters.running_adapters if is_running else counters.waiting_adapters
+            _subtract_one(adapters, self._adapter)
         ended_s = self._clock()
         total_s = ended_s - self._started_s
         if self._trace is not None:
@@ -470,6 +535,12 @@ class RequestMetrics:
             tokens_per_s=round(self._generation_tokens / total_s, 1) if total_s > 0 else None,
         )
         return total_s
+
+
+def _subtract_one(numbers: Counter[int], number: int) -> None:
+    numbers[number] -= 1
+    if not numbers[number]:  # callers choose the numbers of adapters without names
+        del numbers[number]
 
 
 def _log(**fields: str | int | float | None) -> None:

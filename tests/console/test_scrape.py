@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from trtllm_truss.metrics import Metrics
+from trtllm_truss.metrics import Load, Metrics
 from trtllm_truss.requests import FinishReason
 from trtllm_workbench.console.pulse import parse_scrape, percentiles_ms
 
@@ -22,10 +22,8 @@ def real_page(kv_cache: tuple[int, int] = (0, 0)) -> str:
     """Return the page of a service that has answered one request with three tokens."""
     times = iter([0.0, 0.03125, 0.046875, 0.0625, 0.0625])
     metrics = Metrics(
-        waiting=lambda: 3,
-        running=lambda: 2,
         engine_up=lambda: True,
-        kv_cache=lambda: kv_cache,
+        load=lambda: Load(3, 2, reserved_tokens=kv_cache[0], limit_tokens=kv_cache[1]),
         restarts=lambda: 1,
         clock=lambda: next(times),
     )

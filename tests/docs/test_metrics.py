@@ -9,12 +9,12 @@ from tests.support.paths import ROOT
 from trtllm_truss.metrics import Metrics
 
 PAGE = ROOT / "docs/metrics.md"
-ROW = re.compile(r"^\| `(trtllm_truss_\w+)` \| (\w+) \| (.*?) \|", re.MULTILINE)
+ROW = re.compile(r"^\| `((?:trtllm_|vllm:)\w+)` \| (\w+) \| ([^|]*)\|", re.MULTILINE)
 
 
 def test_page_has_every_metric_with_its_type_and_labels() -> None:
     shown = {}
-    metrics = Metrics(waiting=lambda: 0, running=lambda: 0, engine_up=lambda: True)
+    metrics = Metrics(engine_up=lambda: True, adapters=["a"])
     metrics.request_started("predict", "a").cached(0)  # without it, its counter is absent
     for family in metrics.collect():
         labels = {label for sample in family.samples for label in sample.labels} - {"le"}

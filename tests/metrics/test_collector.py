@@ -10,7 +10,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from trtllm_truss.errors import DeadlineExceeded, InvalidRequest, QueueFull
-from trtllm_truss.metrics import Metrics, exposed
+from trtllm_truss.metrics import Load, Metrics, exposed
 from trtllm_truss.requests import FinishReason
 
 PREFIX = "trtllm_truss_"
@@ -33,7 +33,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def metrics(clock: Clock) -> Metrics:
-    return Metrics(waiting=lambda: 3, running=lambda: 2, engine_up=lambda: True, clock=clock)
+    return Metrics(engine_up=lambda: True, load=lambda: Load(3, 2), clock=clock)
 
 
 @pytest.fixture
@@ -162,9 +162,8 @@ def test_in_flight_counts_every_request_until_its_end(metrics, scraped) -> None:
 def test_gauges_are_read_when_scraped() -> None:
     waiting, up, restarts = [1, 2], [True], [0]
     metrics = Metrics(
-        waiting=lambda: len(waiting),
-        running=lambda: 7,
         engine_up=lambda: up[0],
+        load=lambda: Load(len(waiting), 7),
         restarts=lambda: restarts[0],
     )
     registry = CollectorRegistry()
@@ -194,7 +193,7 @@ def test_repeated_starts_register_and_unregister(metrics) -> None:
 
 
 def test_two_services_share_a_process(metrics) -> None:
-    second = Metrics(waiting=lambda: 0, running=lambda: 0, engine_up=lambda: False)
+    second = Metrics(engine_up=lambda: False)
     with exposed(metrics, lambda: None):
         with exposed(second, lambda: None):
             assert generate_latest().count(b"\ntrtllm_truss_engine_up ") == 2

@@ -27,9 +27,7 @@ def now() -> list[float]:
 
 @pytest.fixture
 def metrics(now: list[float]) -> Metrics:
-    return Metrics(
-        waiting=lambda: 0, running=lambda: 0, engine_up=lambda: True, clock=lambda: now[0]
-    )
+    return Metrics(engine_up=lambda: True, clock=lambda: now[0])
 
 
 @pytest.fixture(scope="module")

@@ -65,10 +65,10 @@ class Caller:
     """One call of an endpoint over ASGI."""
 
     def __init__(
-        self, engine: FakeEngine, body: Any, route: str = "chat_completions", **headers: str
+        self, engine: FakeEngine, body: Any, route: str = "/v1/chat/completions", **headers: str
     ) -> None:
-        endpoint = getattr(build_routes(engine, {}), route)  # type: ignore[arg-type]
-        self._endpoint = endpoint
+        endpoint = build_routes(engine, {})[route]  # type: ignore[arg-type]
+        self._endpoint, self._route = endpoint, route
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         self._messages = iter([{"type": "http.request", "body": raw, "more_body": False}])
         self._headers = [(name.encode(), value.encode()) for name, value in headers.items()]
@@ -82,7 +82,7 @@ class Caller:
     async def call(self) -> int:
         """Return the status, or 0 if the client left before it."""
         scope = {
-            **{"type": "http", "method": "POST", "path": "/v1/chat/completions"},
+            **{"type": "http", "method": "POST", "path": self._route},
             **{"query_string": b"", "headers": self._headers},
         }
         response = await self._endpoint(Request(scope, self._receive, self._send))

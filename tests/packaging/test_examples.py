@@ -247,7 +247,7 @@ def test_the_autoscaler_asks_for_metrics_of_the_truss() -> None:
     """tests/end_to_end/test_docker.py runs the query in Prometheus."""
     (trigger,) = manifest("ScaledObject")["spec"]["triggers"]
     registry = CollectorRegistry()
-    registry.register(Metrics(waiting=lambda: 0, running=lambda: 0, engine_up=lambda: True))
+    registry.register(Metrics(engine_up=lambda: True))
     exposed = {sample.name for family in registry.collect() for sample in family.samples}
     names = set(re.findall(r"trtllm_truss_\w+", trigger["metadata"]["query"]))
     assert len(names) == 5

@@ -18,6 +18,7 @@ LAYERS = [
         "request_fields",
         "requests",
         "status",
+        "exposition",
     ),
     *("settings", "guard", "local_requests"),
     *("artifacts", "engines", "engines.compiled", "engines.checkpoint", "engines.cpu"),

@@ -68,7 +68,7 @@ class FakeEngine:
         self._cached = cached
         self.limits = limits or Serving(chunk_interval_ms=0)
         self.admission = Admission(places, None, self.limits)
-        self.metrics = Metrics(waiting=lambda: 0, running=lambda: 0, engine_up=lambda: True)
+        self.metrics = Metrics(engine_up=lambda: True)
         self.tracing: Tracing | None = None
         self.sampling: dict[str, object] = {}
         self.chat_template = tokenizer.chat_template

@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.errors import StartupError
+from trtllm_truss.exposition import metrics_page, wants_page
 from trtllm_truss.guard import BodyGuard, closing
 from trtllm_truss.local_requests import error_body
 from trtllm_truss.serving.service import Service
@@ -128,7 +129,8 @@ class Application:
         if reads and (probe := self._probes.get(path)) is not None:
             await probe()(scope, receive, send)
         elif path.rstrip("/") == _METRICS:
-            await _metrics(scope, receive, send)
+            page = metrics_page if wants_page(scope) else _metrics
+            await page(scope, receive, send)
         elif not self._is_allowed(scope):
             message = "the key is missing or unknown; send it as Authorization: Bearer KEY."
             refused = _refused(path, 401, "unauthorized", message, {"WWW-Authenticate": "Bearer"})
@@ -272,3 +274,4 @@ def _has_key(headers: Sequence[tuple[bytes, bytes]], key: bytes) -> bool:
 
 
 _metrics: ASGIApp = make_asgi_app()
+"""For OpenMetrics, and for single families (`?name[]=`)."""

@@ -397,6 +397,13 @@ class Engine(ABC):
         """The shape of the KV cache; None if it is not on a GPU."""
         return None
 
+    @property
+    def cache_block_tokens(self) -> int:
+        """Return the tokens of one block of the KV cache."""
+        shape = self.cache_shape
+        assert shape is not None, "a kind without a GPU has its own"
+        return shape.block_tokens
+
     def cache_knobs(self, runtime: RuntimeOptions) -> CacheSettings:
         return CacheSettings.from_runtime(runtime)
 

@@ -237,10 +237,12 @@ class Admission:
         max_tokens: capacity of the KV cache in tokens; None if unknown. A request that needs more
             is admitted alone.
         limits: length of the queue and wait budget.
+        cache_tokens: size of the KV cache where it sets no limit; None if unknown.
         clock: seconds, monotonic.
 
     Attributes:
         max_requests: maximum number of requests in the engine.
+        cache_tokens: size of the KV cache; 0 if unknown.
         running: number of requests that hold a slot.
         reserved_tokens: KV cache tokens reserved by them.
     """
@@ -251,8 +253,10 @@ class Admission:
         max_tokens: int | None,
         limits: Serving,
         *,
+        cache_tokens: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.cache_tokens = max_tokens or cache_tokens or 0
         self.max_requests = max_requests
         self._max_tokens = math.inf if max_tokens is None else max_tokens
         self._limits = limits
@@ -280,9 +284,9 @@ class Admission:
         tokens = engine.kv_cache_tokens(settings, capacity)
         if tokens is not None:
             tokens *= schedulers
-        if engine.overcommits(settings):
-            tokens = None
-        return cls(batch + -(-batch // _SPARE_SHARE), tokens, settings.serving)
+        limit = None if engine.overcommits(settings) else tokens
+        requests = batch + -(-batch // _SPARE_SHARE)
+        return cls(requests, limit, settings.serving, cache_tokens=tokens)
 
     @property
     def capacity(self) -> int:

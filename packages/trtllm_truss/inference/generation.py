@@ -190,6 +190,7 @@ class Generator:
         record: RequestMetrics,
     ) -> AsyncGenerator[list[Item], None]:
         self._connect()  # fail before queueing if the engine is down
+        record.waits(prepared.engine_request.lora_task_id)
         slot = await self._admission.admit(prepared.tokens)
         admitted = asyncio.get_running_loop().time()
         record.queued(admitted - arrived)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from trtllm_truss.errors import EngineUnavailable, SettingsError, TritonError
 from trtllm_truss.inference.admission import EngineHeartbeat
-from trtllm_truss.metrics import Metrics, exposed
+from trtllm_truss.metrics import Load, Metrics, exposed
 from trtllm_truss.processes.leftovers import sweep, temporary_folder
 from trtllm_truss.serving.kernel_cache import KernelCache
 from trtllm_truss.serving.memory import settle_memory
@@ -126,10 +126,9 @@ class Service:
         self._resources = ExitStack()
         self._running: _Running | None = None
         self.metrics = Metrics(
-            waiting=lambda: self._running.path.admission.waiting if self._running else 0,
-            running=lambda: self._running.path.admission.running if self._running else 0,
             engine_up=self._engine_answers,
-            kv_cache=self._kv_cache,
+            load=self._load,
+            adapters=tuple(self._settings.lora_adapters),
             mounted=lambda: self._running.mounted if self._running else None,
             restarts=lambda: self._status.current.restarts,
         )
@@ -303,12 +302,20 @@ class Service:
         path = self._running and self._running.path
         return not (path and (path.admission.running or path.admission.waiting))
 
-    def _kv_cache(self) -> tuple[int, int]:
-        """Return the reserved tokens of the KV cache and its capacity, 0 if unknown."""
+    def _load(self) -> Load:
         if self._running is None:
-            return 0, 0
-        admission = self._running.path.admission
-        return admission.reserved_tokens, admission.kv_cache_tokens
+            return Load()
+        path = self._running.path
+        admission = path.admission
+        return Load(
+            waiting=admission.waiting,
+            running=admission.running,
+            max_running=admission.max_requests,
+            reserved_tokens=admission.reserved_tokens,
+            limit_tokens=admission.kv_cache_tokens,
+            cache_tokens=admission.cache_tokens,
+            block_tokens=path.engine.cache_block_tokens,
+        )
 
     def _prepare_lead(self) -> GroupLead | None:
         if self._group is None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import Field
 
 from trtllm_truss.engines.capacity import MAX_UTILIZATION, Scheduling, executor_parameters
+from trtllm_truss.engines.cpu import KV_BLOCK_TOKENS
 from trtllm_truss.engines.diagnostics import (
     CONFIG_FILE,
     INT32_MAX,
@@ -146,6 +147,10 @@ class CpuEngine(Engine):
     def scheduling(self, runtime: RuntimeOptions) -> Scheduling:
         chunked = runtime.enable_chunked_context is not False
         return Scheduling(runtime.batch_scheduler_policy or MAX_UTILIZATION, chunked)
+
+    @property
+    def cache_block_tokens(self) -> int:
+        return KV_BLOCK_TOKENS
 
     def overcommits(self, settings: Settings) -> bool:
         """Requests wait for their cache unless told otherwise."""

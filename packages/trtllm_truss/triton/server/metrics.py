@@ -21,6 +21,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
+from trtllm_truss.exposition import Rendered
 from trtllm_truss.triton.server.ports import LOOPBACK
 
 logger = logging.getLogger(__name__)
@@ -108,4 +109,5 @@ def parse_metrics(text: str) -> tuple[Metric, ...]:
     Raises:
         ValueError: the text is not in the format.
     """
-    return tuple(text_string_to_metric_families(_MISNAMED_COUNTER.sub(r"\1 untyped", text)))
+    families = text_string_to_metric_families(_MISNAMED_COUNTER.sub(r"\1 untyped", text))
+    return tuple(Rendered(family) for family in families)

@@ -28,6 +28,7 @@ from trtllm_truss.backends.tensors import (
     positive,
 )
 from trtllm_truss.backends.token_model.request import ModelLimits, TensorRequest
+from trtllm_truss.engines.cpu import KV_BLOCK_TOKENS
 from trtllm_truss.engines.cpu.openvino_genai.guide_compiler import GuideCompiler, generation_config
 from trtllm_truss.engines.cpu.openvino_genai.model_files import (
     find_model,
@@ -95,9 +96,6 @@ def read_settings(config: Mapping[str, Any]) -> EngineSettings:
 def _policy(text: str) -> bool:
     return {"guaranteed_no_evict": False, "max_utilization": True}[text]
 
-
-KV_BLOCK_TOKENS = 32
-"""Tokens in one block of the KV cache of OpenVINO's CPU plugin."""
 
 PREFILL_TOKENS = 256
 """Maximum of prompt tokens that one step reads with chunked context; bounds its duration."""

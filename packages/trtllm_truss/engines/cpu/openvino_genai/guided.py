@@ -20,8 +20,8 @@ import openvino_genai
 
 from trtllm_truss.backends.token_model.request import GUIDE_TEXT, TensorRequest
 from trtllm_truss.backends.token_model.responses import ResponseSender, send_empty
+from trtllm_truss.engines.cpu import KV_BLOCK_TOKENS
 from trtllm_truss.engines.cpu.openvino_genai.engine import (
-    KV_BLOCK_TOKENS,
     PREFILL_TOKENS,
     GenAiEngine,
 )

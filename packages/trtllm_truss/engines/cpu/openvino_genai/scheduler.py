@@ -18,8 +18,8 @@ import openvino_genai
 
 from trtllm_truss.backends.token_model.request import CACHED_TOKENS, TensorRequest
 from trtllm_truss.backends.token_model.responses import ResponseSender, RunningRequest, send_empty
+from trtllm_truss.engines.cpu import KV_BLOCK_TOKENS
 from trtllm_truss.engines.cpu.openvino_genai.engine import (
-    KV_BLOCK_TOKENS,
     EngineSettings,
     GenAiEngine,
 )

@@ -1,0 +1,171 @@
+"""Prometheus's text format, cheap enough for gateways that scrape twenty times a second.
+
+A scrape runs on the event loop that carries every stream. prometheus_client takes six times as long
+for a page, half of it for the samples of histograms, and compresses it for most clients.
+
+Format: prometheus.io/docs/instrumenting/exposition_formats, "Text-based format".
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any
+
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, REGISTRY, generate_latest
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+from prometheus_client.utils import floatToGoString
+from starlette.types import Receive, Scope, Send
+
+_PLAIN_TYPES = ("counter", "gauge", "histogram", "summary", "unknown")
+_TEXT_TYPE = CONTENT_TYPE_PLAIN_0_0_4.encode()
+_PATHS = ("/metrics", "/metrics/")
+
+
+async def metrics_page(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a scrape of the default registry: an ASGI application."""
+    page = exposition(REGISTRY.collect()).encode()
+    headers = [(b"content-type", _TEXT_TYPE), (b"content-length", str(len(page)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": page})
+
+
+def wants_page(scope: Scope) -> bool:
+    """Return True for a scrape of the whole page that does not ask for OpenMetrics' format."""
+    return (
+        scope["type"] == "http"
+        and scope["path"] in _PATHS
+        and scope["method"] == "GET"
+        and not scope["query_string"]
+        and not any(name == b"accept" and b"openmetrics" in it for name, it in scope["headers"])
+    )
+
+
+def exposition(families: Iterable[Metric]) -> str:
+    """Return families as `prometheus_client.generate_latest` does."""
+    return "".join([_family(family) for family in families])
+
+
+class Rendered(Metric):
+    """A family that does not change, and is formatted once.
+
+    Args:
+        family: its content.
+    """
+
+    def __init__(self, family: Metric) -> None:
+        super().__init__(family.name, family.documentation, family.type)
+        self.samples = family.samples
+        self._text = _family(family)
+
+    def text(self) -> str:
+        return self._text
+
+
+class Histogram:
+    """A histogram with fixed buckets, cheap enough for the token stream.
+
+    prometheus_client's takes a lock for every observation. This one is written only by the event
+    loop and counts in plain integers; a concurrent scrape misses one observation at most.
+
+    Args:
+        name: name of the family, with its unit.
+        documentation: one sentence for `# HELP`.
+        bounds: inclusive upper bounds of the buckets, ascending; larger values are counted too.
+    """
+
+    __slots__ = ("_bounds", "_counts", "_documentation", "_head", "_name", "_series", "_sum")
+
+    def __init__(self, name: str, documentation: str, bounds: Sequence[float]) -> None:
+        self._name = name
+        self._documentation = documentation
+        self._bounds = tuple(map(float, bounds))
+        self._counts = [0] * (len(self._bounds) + 1)
+        self._sum = 0.0
+        self._head = _head(name, "histogram", documentation)
+        self._series = [_series(f"{name}_bucket", (("le", le),)) for le, _ in self._buckets()]
+
+    def observe(self, value: float, weight: int = 1) -> None:
+        """Count a value `weight` times."""
+        self._counts[bisect_left(self._bounds, value)] += weight
+        self._sum += value * weight
+
+    def family(self) -> Metric:
+        return _HistogramFamily(self)
+
+    def metric(self) -> Metric:
+        """Return the family as prometheus_client has it."""
+        return HistogramMetricFamily(
+            self._name, self._documentation, buckets=[*self._buckets()], sum_value=self._sum
+        )
+
+    def text(self) -> str:
+        counts = [*accumulate(self._counts)]
+        lines = [
+            f"{series} {count}.0\n" for series, count in zip(self._series, counts, strict=True)
+        ]
+        lines.append(f"{self._name}_count {counts[-1]}.0\n{self._name}_sum {_number(self._sum)}\n")
+        return self._head + "".join(lines)
+
+    def _buckets(self) -> Iterator[tuple[str, float]]:
+        labels = (*map(str, self._bounds), "+Inf")
+        return zip(labels, accumulate(self._counts), strict=True)
+
+
+class _HistogramFamily(Metric):
+    """A histogram whose samples are made only for those who ask for them."""
+
+    def __init__(self, histogram: Histogram) -> None:
+        self._histogram = histogram
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        vars(self).update(vars(self._histogram.metric()))
+        return vars(self)[name]
+
+    def text(self) -> str:
+        return self._histogram.text()
+
+
+def _family(family: Metric) -> str:
+    if isinstance(family, Rendered | _HistogramFamily):
+        return family.text()
+    if family.type not in _PLAIN_TYPES or any(sample.timestamp for sample in family.samples):
+        return generate_latest(_Only(family)).decode()
+    lines = [
+        f"{_series(sample.name, tuple(sample.labels.items()))} {_number(sample.value)}\n"
+        for sample in family.samples
+    ]
+    return _head(family.name, family.type, family.documentation) + "".join(lines)
+
+
+def _number(value: float) -> str:
+    text: str = floatToGoString(value)  # type: ignore[no-untyped-call]
+    return text
+
+
+@lru_cache(1024)
+def _head(name: str, kind: str, documentation: str) -> str:
+    return generate_latest(_Only(Metric(name, documentation, kind))).decode()
+
+
+@lru_cache(4096)
+def _series(name: str, labels: tuple[tuple[str, str], ...]) -> str:
+    family = Metric(name, "", "unknown")
+    family.samples = [Sample(name, dict(labels), 0.0)]
+    *_, line = generate_latest(_Only(family)).decode().splitlines()
+    return line.removesuffix(" 0.0")
+
+
+class _Only(Collector):
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> Iterable[Metric]:
+        return (self._family,)

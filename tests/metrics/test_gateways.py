@@ -1,0 +1,236 @@
+"""What endpoint pickers of the Gateway API Inference Extension and llm-d read of the page.
+
+The rules are those of llm-d/llm-d-router below ``pkg/epp/framework/plugins/datalayer``:
+``source/metrics/parser.go`` (9d2341ce; Prometheus's text parser, which refuses a page for one wrong
+line), ``extractor/metrics/spec.go`` (45c38549), ``loraspec.go`` (cf5de72c), ``extractor.go``
+(03a70c3b) and ``factories.go`` (08cbacc8).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.registry import Collector
+from starlette.types import Message
+
+from trtllm_truss.exposition import Rendered, exposition, metrics_page, wants_page
+from trtllm_truss.metrics import Load, Metrics, exposed
+from trtllm_truss.requests import FinishReason
+from trtllm_truss.triton.server.metrics import parse_metrics
+
+NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
+LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\[\\n"])*"'
+SAMPLE = re.compile(rf"({NAME})(?:\{{({LABEL}(?:,{LABEL})*)?\}})? (\S+)(?: (-?\d+))?")
+NUMBERED = ("gauge", "counter")
+
+
+class Series(NamedTuple):
+    labels: dict[str, str]
+    value: float
+    timestamp: int
+
+
+def families(page: str) -> dict[str, tuple[str, list[Series]]]:
+    """Parse a page as ``expfmt`` does; its errors are assertions here."""
+    found: dict[str, tuple[str, list[Series]]] = {}
+    helped: set[str] = set()
+    assert page.endswith("\n")
+    for line in page.splitlines():
+        if line.startswith("# HELP "):
+            name = line.split(" ")[2]
+            assert name not in helped, f"second HELP line for metric name {name}"
+            helped.add(name)
+        elif line.startswith("# TYPE "):
+            _, _, name, kind = line.split(" ")
+            assert name not in found, f"second TYPE line for metric name {name}"
+            assert kind in ("counter", "gauge", "histogram", "summary", "untyped")
+            found[name] = (kind, [])
+        elif line and not line.startswith("#"):
+            matched = SAMPLE.fullmatch(line)
+            assert matched, f"invalid sample {line}"
+            name, labels, value, timestamp = matched.groups()
+            base = re.sub(r"_(bucket|count|sum)$", "", name)
+            family = name if name in found else base
+            pairs = re.findall(r'([^,=]+)="((?:[^"\\]|\\.)*)"', labels or "")
+            assert len(pairs) == len(dict(pairs)), "duplicate label names"
+            series = Series(dict(pairs), float(value), int(timestamp or 0))
+            found.setdefault(family, ("untyped", []))[1].append(series)
+    return found
+
+
+def latest(page: str, name: str, **labels: str) -> float:
+    """Return the value as `getLatestMetric` and `extractValue`: the first of the latest series."""
+    kind, series = families(page)[name]
+    matching = [one for one in series if labels.items() <= one.labels.items()]
+    chosen = max(matching, key=lambda one: one.timestamp)
+    return chosen.value if kind in NUMBERED else 0
+
+
+def adapters(page: str) -> tuple[set[str], set[str], int]:
+    """Return running and waiting adapters and their maximum as `populateLoRAMetrics`."""
+    _, series = families(page)["vllm:lora_requests_info"]
+    labels = max(series, key=lambda one: one.value).labels
+    running, waiting = (
+        {name.strip() for name in labels[f"{which}_lora_adapters"].split(",") if name.strip()}
+        for which in ("running", "waiting")
+    )
+    return running, waiting, int(labels["max_lora"])
+
+
+def metrics_of(load: Load, names: Sequence[str] = ()) -> tuple[Metrics, CollectorRegistry]:
+    metrics = Metrics(engine_up=lambda: True, load=lambda: load, adapters=names)
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    return metrics, registry
+
+
+def page_of(registry: CollectorRegistry) -> str:
+    return exposition(registry.collect())
+
+
+RESERVING = Load(3, 2, 8, 512, 1024, 1024, 32)
+OVERCOMMITTING = RESERVING._replace(limit_tokens=0)
+UNKNOWN = Load(3, 2, 8, 512, block_tokens=64)
+
+
+@pytest.mark.parametrize(
+    ("load", "held", "utilization", "blocks"),
+    [
+        (RESERVING, 100, 0.5, 32),
+        (RESERVING._replace(reserved_tokens=4096), 0, 1.0, 32),
+        (OVERCOMMITTING, 128, 0.125, 32),
+        (OVERCOMMITTING, 4000, 1.0, 32),
+        (UNKNOWN, 100, 0.25, 0),
+        (Load(), 0, 0.0, 0),
+    ],
+)
+def test_the_five_gauges(load: Load, held: int, utilization: float, blocks: int) -> None:
+    metrics, registry = metrics_of(load)
+    request = metrics.request_started("predict", "id")
+    request.queued(0)
+    request.sent(held)
+    page = page_of(registry)
+    assert latest(page, "trtllm_num_requests_waiting") == load.waiting
+    assert latest(page, "trtllm_num_requests_running") == load.running
+    assert latest(page, "trtllm_kv_cache_utilization") == utilization
+    assert latest(page, "trtllm_kv_cache_tokens_per_block") == load.block_tokens
+    assert latest(page, "trtllm_kv_cache_max_blocks") == blocks
+    assert "vllm:lora_requests_info" not in page
+
+
+def test_held_tokens_grow_with_the_answer_and_go_with_it() -> None:
+    metrics, registry = metrics_of(OVERCOMMITTING)
+
+    def utilization() -> float:
+        return latest(page_of(registry), "trtllm_kv_cache_utilization")
+
+    for end in ("finished", "failed", "cancelled"):
+        request = metrics.request_started("predict", "id")
+        request.queued(0)
+        request.sent(256)
+        assert utilization() == 0.25
+        request.tokens(128)
+        assert utilization() == 0.375
+        given = {"finished": [FinishReason.STOP], "failed": ["queue_full"]}
+        getattr(request, end)(*given.get(end, []))
+        assert utilization() == 0
+
+
+def test_adapters_are_listed_while_requests_wait_or_run() -> None:
+    metrics, registry = metrics_of(RESERVING, ["a", "b", "c"])
+    assert adapters(page_of(registry)) == (set(), set(), 3)
+    requests = [metrics.request_started("predict", "id") for _ in range(4)]
+    for request, adapter in zip(requests, (1, 1, 3, None), strict=True):
+        request.waits(adapter)
+    assert adapters(page_of(registry)) == (set(), {"a", "c"}, 3)
+    requests[0].queued(0)
+    requests[3].queued(0)
+    assert adapters(page_of(registry)) == ({"a"}, {"a", "c"}, 3)
+    requests[1].failed("queue_full")
+    requests[2].queued(0)
+    assert adapters(page_of(registry)) == ({"a", "c"}, set(), 3)
+    requests[0].finished(FinishReason.STOP)
+    requests[2].cancelled()
+    assert adapters(page_of(registry)) == (set(), set(), 3)
+
+
+def test_numbers_of_adapters_without_names_are_forgotten() -> None:
+    metrics, _ = metrics_of(RESERVING)
+    for number in range(1, 100):
+        request = metrics.request_started("predict", "id")
+        request.waits(number)
+        if number % 2:
+            request.queued(0)
+        request.cancelled()
+    assert not metrics._counters.waiting_adapters
+    assert not metrics._counters.running_adapters
+
+
+class Others(Collector):
+    """Families of kinds that this project has none of, with what the format escapes."""
+
+    def collect(self) -> Any:
+        family = GaugeMetricFamily("other", 'a "text" \\ with\nlines', labels=["le"])
+        family.add_metric(['x "y" \\ \n'], 1e17)
+        family.add_metric(["late"], 3, timestamp=12)
+        yield family
+        yield InfoMetricFamily("about", "An info", value={"version": "1"})
+        yield from parse_metrics('# TYPE nv_a counter\nnv_a{gpu_uuid="GPU-1"} 3\nnv_b 4e-07\n')
+
+
+def test_the_page_is_that_of_prometheus_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics, registry = metrics_of(RESERVING, ["a"])
+    registry.register(Others())
+    monkeypatch.setattr("time.time", lambda: 5.0)
+    for tokens in (1, 3):
+        request = metrics.request_started("predict", "id")
+        request.queued(0.25)
+        request.sent(17)
+        request.tokens(tokens)
+        request.finished(FinishReason.LENGTH)
+    assert page_of(registry) == generate_latest(registry).decode()
+    families(page_of(registry))
+
+
+def test_a_family_that_does_not_change_is_formatted_once() -> None:
+    (family,) = parse_metrics("# TYPE nv_a gauge\nnv_a 3\n")
+    assert isinstance(family, Rendered)
+    family.samples = []
+    assert exposition([family]).endswith("nv_a 3.0\n")
+
+
+async def scrape(path: str = "/metrics", query: str = "", **headers: str) -> list[Message] | None:
+    scope = {
+        **{"type": "http", "method": "GET", "path": path, "query_string": query.encode()},
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+    }
+    if not wants_page(scope):
+        return None
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await metrics_page(scope, asyncio.Queue[Message]().get, send)
+    return sent
+
+
+async def test_gos_client_gets_the_page_uncompressed() -> None:
+    metrics, _ = metrics_of(RESERVING)
+    with exposed(metrics, lambda: None):
+        sent = await scrape(**{"accept-encoding": "gzip", "user-agent": "Go-http-client/1.1"})
+        assert await scrape("/metrics/", accept="text/plain") is not None
+        assert await scrape(accept="application/openmetrics-text; version=1.0.0") is None
+        assert await scrape(query="name[]=trtllm_num_requests_waiting") is None
+    assert sent is not None
+    start, body = sent
+    assert dict(start["headers"])[b"content-type"].startswith(b"text/plain; version=0.0.4")
+    assert latest(body["body"].decode(), "trtllm_num_requests_waiting") == 3
+    assert "content-encoding" not in json.dumps([str(pair) for pair in start["headers"]])
