@@ -8,13 +8,14 @@ docs.baseten.co/development/model/health-checks.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from trtllm_truss.artifacts.listing import Source
 from trtllm_truss.artifacts.open_repository import is_remote, other_revision
 from trtllm_truss.builder.sources import CheckpointSource
+from trtllm_truss.engines.adapter import AdapterRepository
 from trtllm_truss.engines.capacity import Capacity
 from trtllm_truss.engines.diagnostics import Diagnostic, error, shortlist, warning
 from trtllm_truss.engines.engine import SLOW_BYTES_PER_S, Engine
@@ -29,6 +30,10 @@ _LONGEST_STARTUP_S = 3000
 _MARGIN_S = 300
 _USUAL_TOKENS = 2048
 _PREDICT_CONCURRENCY = 1024
+
+
+ADAPTER = "lora_adapters."
+"""What `Need.setting` of an adapter begins with, before its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +65,9 @@ def needs_of(
     engine: EngineRepository,
     described: Engine,
     tokenizer: TokenizerRepository | None,
+    adapters: Sequence[AdapterRepository] = (),
 ) -> list[Need]:
-    """Return what serving reads of the engine's repository and of the tokenizer's.
+    """Return what serving reads of the engine's repository, the tokenizer's and the adapters'.
 
     Raises:
         ArtifactError: the tokenizer is missing or not trusted.
@@ -79,7 +85,10 @@ def needs_of(
         found.append(
             Need("tokenizer_repository", names[1], revision, source, tuple(tokenizer.paths()))
         )
-    return found
+    return found + [
+        Need(ADAPTER + each.name, each.repository, each.revision, each.source, each.files)
+        for each in adapters
+    ]
 
 
 def needs_of_build(

@@ -225,6 +225,39 @@ def test_no_egress(hub: HubServer, initialize: Initialize) -> None:
     assert runtime["egress_restrictions"] == {"ip_allow_list": [], "fqdn_allow_list": []}
 
 
+def add_model_with_adapter(hub: HubServer, folder: Path) -> tuple[str, str]:
+    """Add a checkpoint and an adapter to the Hub; return a command, and the adapter's commit."""
+    model = write_checkpoint(folder / "model", llama(), shards=1)
+    hub.add("org/model", {file.name: file.read_bytes() for file in model.iterdir()} | TOKENIZER)
+    adapter = b'{"peft_type": "LORA", "r": 8, "target_modules": ["q_proj"]}'
+    files = {"adapter_config.json": adapter, "adapter_model.safetensors": b"w", "README.md": b""}
+    commit = hub.add("org/sql", files).revisions["main"]
+    return "vllm serve org/model --enable-lora --lora-modules sql=org/sql", commit
+
+
+def test_adapters_are_delivered(tmp_path: Path, hub: HubServer, initialize: Initialize) -> None:
+    command, commit = add_model_with_adapter(hub, tmp_path)
+    written = initialize(command, "--no-egress")
+    assert written.metadata["lora_adapters"] == {"sql": f"org/sql@{commit}"}
+    weights = {entry["source"]: entry for entry in written.config["weights"]}
+    delivered = weights[f"hf://org/sql@{commit}"]
+    assert delivered["mount_location"] == "/models/adapter-1"
+    assert delivered["allow_patterns"] == ["adapter_config.json", "adapter_model.safetensors"]
+
+
+def test_adapters_that_nothing_delivers(
+    tmp_path: Path, hub: HubServer, initialize: Initialize, refused: Refused
+) -> None:
+    command, _ = add_model_with_adapter(hub, tmp_path)
+    config = initialize(command, "--no-egress").config
+    file = tmp_path / "config.yaml"
+    for weights, codes in ((config["weights"], []), (config["weights"][:1], ["egress_blocked"])):
+        file.write_text(yaml.safe_dump({**config, "weights": weights}))
+        found = examine(tmp_path, file).findings
+        assert [each.code for each in found if each.code.startswith("egress")] == codes
+    assert "needs 'org/" in refused(command, "--no-egress", "--no-weights")
+
+
 @pytest.mark.parametrize(
     ("options", "part"),
     [

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
+import dataclasses
+import re
 
+import pytest
+from tests.support.paths import ROOT
+
+from trtllm_truss.builder.commands import BUILD_FLAGS, PAGED_CONTEXT_USERS
+from trtllm_truss.builder.plan import FAMILIES
 from trtllm_truss.errors import SettingsError
+from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.loading import parse_settings, read_environment
+from trtllm_truss.settings.model import Serving, Settings
 from trtllm_truss.settings.runtime import RuntimeOptions
 
 
@@ -112,3 +120,14 @@ def test_token(secrets: TrussSecrets | None, token: str | None) -> None:
     environment = read_environment(secrets)  # type: ignore[arg-type]
     assert environment.hf_access_token == token
     assert "hf_abc" not in repr(environment)
+
+
+def test_every_key_has_a_reader() -> None:
+    """A key that nothing acts on would be dropped without a word."""
+    package = ROOT / "packages/trtllm_truss"
+    code = "".join(file.read_text(encoding="utf-8") for file in package.rglob("*.py"))
+    read = set(re.findall(r"\.(\w+)", code))
+    by_table = {row.setting for row in BUILD_FLAGS} | {row.version_setting for row in FAMILIES}
+    keys = {name for section in (Settings, Serving, Build) for name in section.model_fields}
+    keys |= {field.name for field in dataclasses.fields(RuntimeOptions)}
+    assert keys - read - by_table - {*PAGED_CONTEXT_USERS} == set()

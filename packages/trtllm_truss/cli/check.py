@@ -19,7 +19,7 @@ from trtllm_truss.baseten import (
 from trtllm_truss.builder.jobs import prepare_build
 from trtllm_truss.cli.common import add_truss_options, report, write
 from trtllm_truss.configuration import load_configuration, read_config
-from trtllm_truss.engines.adapter import adapters_of
+from trtllm_truss.engines.adapter import AdapterRepository, adapters_of
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity, error, warning
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.host import HostInfo
@@ -142,6 +142,7 @@ def _describe(
     """
     repository = open_engine(settings, environment)
     engine = repository.describe()
+    adapters: tuple[AdapterRepository, ...] = ()
     if engine.is_described:
         adapters = open_adapters(settings, environment)
         engine = completed(
@@ -149,7 +150,7 @@ def _describe(
         )
     try:
         tokenizer = open_tokenizer(settings, environment)
-        needs += needs_of(settings, repository, engine, tokenizer)
+        needs += needs_of(settings, repository, engine, tokenizer, adapters)
         repository.source.check_room(needs[0].paths)
         if tokenizer is not None:
             findings += tokenizer.examine(engine)

@@ -28,12 +28,16 @@ class AdapterRepository:
 
     Attributes:
         name: as requests name it.
+        repository: its name in config.yaml, without the revision.
+        revision: as config.yaml names it.
         adapter: its configuration.
         source: the repository.
         files: those of the adapter.
     """
 
     name: str
+    repository: str
+    revision: str | None
     adapter: Adapter
     source: Source
     files: tuple[str, ...]

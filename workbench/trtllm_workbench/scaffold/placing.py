@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from trtllm_truss.artifacts.listing import is_commit
 from trtllm_truss.artifacts.open_repository import is_on_hub, is_remote
-from trtllm_truss.baseten import ConcurrencyTarget, Need
+from trtllm_truss.baseten import ADAPTER, ConcurrencyTarget, Need
 from trtllm_truss.engines.capacity import Capacity
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity, shortlist
 from trtllm_truss.engines.host import (
@@ -259,6 +259,8 @@ def deliver(needs: Sequence[Need], *, wanted: bool, with_token: bool) -> Deliver
     entries: dict[str, dict[str, Any]] = {}
     revisions: dict[str, str] = {}
     left = []
+    adapters = [need.setting for need in needs if need.setting.startswith(ADAPTER)]
+    folders = {**_FOLDERS, **{name: f"/models/adapter-{n}" for n, name in enumerate(adapters, 1)}}
     for need in needs:
         if not is_remote(need.repository):
             continue
@@ -271,7 +273,7 @@ def deliver(needs: Sequence[Need], *, wanted: bool, with_token: bool) -> Deliver
             source, secret = f"hf://{need.repository}@{commit}", ACCESS_TOKEN_SECRET
             revisions[need.setting] = commit
         entry = entries.setdefault(
-            source, {"source": source, "mount_location": _FOLDERS[need.setting], "paths": set()}
+            source, {"source": source, "mount_location": folders[need.setting], "paths": set()}
         )
         entry["paths"] |= {*need.paths}
         if with_token or secret == S3_SECRET:

@@ -8,9 +8,10 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from trtllm_truss.artifacts.listing import Source
-from trtllm_truss.artifacts.open_repository import is_on_hub, is_remote
+from trtllm_truss.artifacts.open_repository import is_on_hub
 from trtllm_truss.artifacts.s3 import S3
 from trtllm_truss.baseten import (
+    ADAPTER,
     ConcurrencyTarget,
     Need,
     needs_of,
@@ -23,7 +24,7 @@ from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.diagnostics import error, parse_json
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.host import HostInfo, accelerator_of, parse_accelerator
-from trtllm_truss.engines.kinds import check_compatibility, completed
+from trtllm_truss.engines.kinds import check_compatibility, completed, open_adapters
 from trtllm_truss.engines.manifest import MANIFEST_FILE
 from trtllm_truss.engines.versions import BaseImage, builder_image, version_in
 from trtllm_truss.errors import ArtifactError, SettingsError
@@ -169,7 +170,9 @@ def _plan_engine(
         where = choose_gpus(_demand(metadata, engine, runtime, options), options.spec)
         metadata = _with_degree(metadata, where.degree)
         notes += engine.notes_about_gpu(where.accelerator)
-    needs = needs_of(settings, repository, engine, open_tokenizer(settings, environment))
+    tokenizer = open_tokenizer(settings, environment)
+    adapters = open_adapters(settings, environment)
+    needs = needs_of(settings, repository, engine, tokenizer, adapters)
     target = where.verdict.target if where else None
     if not engine.uses_gpus and engine.is_described:
         target = ConcurrencyTarget.of(settings, engine, None)
@@ -297,6 +300,14 @@ def _plan(
 def _pinned(metadata: dict[str, Any], revisions: Mapping[str, str]) -> dict[str, Any]:
     """Name the delivered commit for each repository, so that every place serves the same files."""
     for setting, commit in revisions.items():
+        if name := setting.partition(ADAPTER)[2]:
+            adapters = metadata["lora_adapters"]
+            repository = adapters[name].partition("@")[0]
+            metadata = {
+                **metadata,
+                "lora_adapters": {**adapters, name: f"{repository}@{commit}"},
+            }
+            continue
         section, _, key = setting.replace("repository", "revision").rpartition(".")
         change = {section: {**metadata[section], key: commit}} if section else {key: commit}
         metadata = {**metadata, **change}
@@ -304,9 +315,8 @@ def _pinned(metadata: dict[str, Any], revisions: Mapping[str, str]) -> dict[str,
 
 
 def _check_egress(settings: Settings, left: Sequence[str]) -> None:
-    adapters = [each for each in settings.lora_adapters.values() if is_remote(each)]
     published = settings.build and settings.build.publish_to
-    needed = [*left, *adapters, *([published] if published else ())]
+    needed = [*left, *([published] if published else ())]
     if needed:
         raise SettingsError(
             f"--no-egress blocks every host, but a start of this server needs {needed[0]!r}; "

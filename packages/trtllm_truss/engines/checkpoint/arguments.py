@@ -112,8 +112,10 @@ def open_adapters(settings: Settings, environment: Environment) -> tuple[Adapter
 def _open(
     name: str, repository: str, environment: Environment, mounts: Sequence[Mount]
 ) -> AdapterRepository:
+    repository, revision = _revised(repository)
     source = open_repository(
-        *_revised(repository),
+        repository,
+        revision,
         setting=f"lora_adapters.{name}",
         token=environment.hf_access_token,
         mounts=mounts,
@@ -127,7 +129,7 @@ def _open(
             )
         adapter = parse_adapter(source.read(ADAPTER_FILES[0]))
     source.check_room(ADAPTER_FILES)
-    return AdapterRepository(name, adapter, source, ADAPTER_FILES)
+    return AdapterRepository(name, repository, revision, adapter, source, ADAPTER_FILES)
 
 
 def _revised(repository: str) -> tuple[str, str | None]:
