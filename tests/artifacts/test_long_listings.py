@@ -9,7 +9,8 @@ from tests.support.hub_server import HubServer
 from tests.support.s3_server import S3Server
 
 from trtllm_truss.artifacts import hub as hub_module
-from trtllm_truss.artifacts import listing, local
+from trtllm_truss.artifacts import listing
+from trtllm_truss.artifacts import open_repository as opening
 from trtllm_truss.artifacts.open_repository import open_repository
 from trtllm_truss.errors import ArtifactError
 
@@ -32,7 +33,7 @@ def test_files(
         (tmp_path / "long" / name).touch()
     name = {"hub": "org/long", "s3": "s3://long/listing", "folder": f"{tmp_path}/long"}[place]
     assert listed(name) == 4
-    for module in (listing, local):
+    for module in (listing, opening):
         monkeypatch.setattr(module, "MAX_FILES", 3)
     with pytest.raises(ArtifactError, match="lists more than 3 files") as caught:
         listed(name)

@@ -16,12 +16,12 @@ from tests.support.hub_server import HubServer
 from tests.support.model_module import model_module, truss_config, truss_module
 from tests.support.paths import ROOT
 
-from trtllm_truss.artifacts import checksums
+from trtllm_truss.artifacts import listing
 from trtllm_truss.artifacts.open_repository import open_repository
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.manifest import Manifest, record_files, write_manifest
 from trtllm_truss.errors import ArtifactError, StartupError
-from trtllm_truss.serving.mounted_files import MountedFiles
+from trtllm_truss.serving.engine_files import MountedFiles
 from trtllm_truss.serving.preflight import resolve_engine
 from trtllm_truss.settings.loading import Environment, parse_settings
 from trtllm_truss.settings.model import Mount
@@ -140,7 +140,7 @@ def test_a_mounted_engine_is_neither_fetched_nor_hashed(
 ) -> None:
     hub.add("org/engine", ENGINE)
     mount = fill(tmp_path / "mount", ENGINE)
-    monkeypatch.setattr(checksums, "_hash", pytest.fail)
+    monkeypatch.setattr(listing, "_hash", pytest.fail)
     found = resolved(mount)
     assert found.engine.folder == found.tokenizer_folder == mount
     assert hub.requests == []

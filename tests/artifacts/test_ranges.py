@@ -18,11 +18,10 @@ from tests.support.s3_server import S3Server
 from tests.support.waiting import settles
 from tests.support.whole_repository import fetch_repository
 
-from trtllm_truss.artifacts import checksums, part, retrying, transfer
+from trtllm_truss.artifacts import direct, listing, part, transfer
 from trtllm_truss.artifacts import hub as hub_module
-from trtllm_truss.artifacts.checksums import Digest
 from trtllm_truss.artifacts.hub import HubErrors, _Hub
-from trtllm_truss.artifacts.listing import File
+from trtllm_truss.artifacts.listing import Digest, File
 from trtllm_truss.artifacts.part import Part
 from trtllm_truss.artifacts.s3 import _Bucket
 from trtllm_truss.errors import ArtifactError
@@ -40,7 +39,7 @@ def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (part, transfer):
         monkeypatch.setattr(module, "RANGE_BYTES", RANGE)
     monkeypatch.setattr(part, "_AHEAD_RANGES", 2)
-    monkeypatch.setattr(retrying, "_FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr(direct, "_FIRST_DELAY_S", 0.01)
 
 
 @pytest.fixture
@@ -290,8 +289,8 @@ def test_known_contents_are_not_read_again(
         raise AssertionError("known contents were read")
 
     monkeypatch.setattr(Digest, "matches", read)
-    monkeypatch.setattr(checksums, "sha256_of", read)
-    assert checksums.has_sha256(folder / "rank0.engine", SHA256)
+    monkeypatch.setattr(listing, "sha256_of", read)
+    assert listing.has_sha256(folder / "rank0.engine", SHA256)
     engine.forget()
     assert fetch_repository("org/engine", commit) == folder
     assert not engine.requests, "a full commit was listed again"

@@ -38,7 +38,7 @@ from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.kinds import inspect_engine
 from trtllm_truss.engines.kinds import completed
 from trtllm_truss.errors import ArtifactError
-from trtllm_truss.serving.rendering import render_engine
+from trtllm_truss.serving.preparation import render_engine
 from trtllm_truss.settings.loading import parse_settings
 
 for name in folders:

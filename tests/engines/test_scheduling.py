@@ -9,7 +9,7 @@ from tests.engines.checkpoint.checkpoints import settings_for
 from tests.engines.engine_configs import config_0_9, listing, new_config
 from tests.support.inspection import inspect_config
 
-from trtllm_truss.engines.compiled.checks import check_compiled
+from trtllm_truss.engines.compiled.engine import check_compiled
 from trtllm_truss.engines.cpu.engine import CpuEngine
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.host import HostInfo

@@ -16,9 +16,9 @@ from tests.support.waiting import PATIENCE_S
 from trtllm_truss.guides.guide import CheckFailed, GuideFault
 from trtllm_truss.guides.validator import GuideValidator
 from trtllm_truss.requests import Guide, Language
-from trtllm_truss.serving.rendering import write_tokenizer_info
+from trtllm_truss.serving.preparation import write_tokenizer_info
 
-WORKER = ["-m", "trtllm_truss.guides.xgrammar_worker"]
+WORKER = ["-m", "trtllm_truss.guides.compiler_worker"]
 TORCH_STUB = SUPPORT / "torch_stub"
 LARGE = "with its repetitions written out it has more than 100000 parts; lower their counts."
 SCHEMA = {
@@ -134,7 +134,7 @@ def program_that_lacks_xgrammar(tmp_path: Path) -> str:
         "import importlib.util\n"
         "find = importlib.util.find_spec\n"
         "importlib.util.find_spec = lambda name: None if name == 'xgrammar' else find(name)\n"
-        "from trtllm_truss.guides.xgrammar_worker import main\n"
+        "from trtllm_truss.guides.compiler_worker import main\n"
         "main()\n"
     )
     file = tmp_path / "worker.py"

@@ -19,8 +19,8 @@ from trtllm_truss.hosts.channel import (
     OtherVersion,
     accept,
     connect,
+    shut,
 )
-from trtllm_truss.hosts.network import shut
 
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32
 MAGIC = channel_module._MAGIC

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.hosts import network
-from trtllm_truss.hosts.network import address_towards, interface_of, resolve
+from trtllm_truss.hosts import channel
+from trtllm_truss.hosts.channel import address_towards, interface_of, resolve
 
 
 def test_the_way_to_a_host() -> None:
@@ -27,8 +27,8 @@ def test_a_name_may_take_a_while_to_come_up(monkeypatch: pytest.MonkeyPatch) -> 
             raise failures.pop()
         return real("127.0.0.1", *arguments)
 
-    monkeypatch.setattr(network, "_RETRY_S", 0)
-    monkeypatch.setattr(network.socket, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(channel, "_RETRY_S", 0)
+    monkeypatch.setattr(channel.socket, "getaddrinfo", getaddrinfo)
     with pytest.raises(SettingsError, match="has no IPv4 address here"):
         resolve("group-0.group")
     assert resolve("group-0.group", within_s=60) == "127.0.0.1"

@@ -47,7 +47,7 @@ GIVEN = {
     # Triton's Python backend
     "backends": {"triton-python-backend-utils", "numpy"},
     "engines/checkpoint/llm_api": {"triton-python-backend-utils", "numpy"},
-    "guides/xgrammar_worker.py": {"numpy", "transformers", "xgrammar"},  # TensorRT-LLM
+    "guides/compiler_worker.py": {"numpy", "transformers", "xgrammar"},  # TensorRT-LLM
     "text/tokenizer_files.py": {"transformers"},  # TensorRT-LLM; an error without
     "tracing.py": {"opentelemetry-sdk"},  # Truss's server; an error without
 }

@@ -15,12 +15,12 @@ from tests.support.paths import PROGRAMS
 from tests.support.triton_server import assert_nothing_left
 from tests.support.waiting import settles
 
-from trtllm_truss.processes.leftovers import lock_folder, lock_segments, sweep, temporary_folder
+from trtllm_truss.processes.child import lock_folder, lock_segments, sweep, temporary_folder
 from trtllm_truss.processes.process_guard import marked_processes
 
 HOLDER = """
 import sys, time
-from trtllm_truss.processes.leftovers import lock_segments, temporary_folder
+from trtllm_truss.processes.child import lock_segments, temporary_folder
 lock = lock_segments(sys.argv[1], "run")
 with temporary_folder() as folder:
     (folder / "file").touch()

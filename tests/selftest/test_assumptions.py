@@ -25,9 +25,8 @@ from tests.support.smollm2 import smollm2_file
 from trtllm_truss.machine.describe import inspect_machine
 from trtllm_truss.machine.runtime import TensorRtLlm
 from trtllm_workbench.cli.main import main
-from trtllm_workbench.selftest.assumptions.installed import Installed
 from trtllm_workbench.selftest.assumptions.run import TABLES, Outcome, Rows, find_installed
-from trtllm_workbench.selftest.assumptions.served import Assumption, OfLibrary, Unchecked
+from trtllm_workbench.selftest.assumptions.served import Assumption, Installed, OfLibrary, Unchecked
 
 ROWS = {row.id: row for _, table in TABLES for row in table}
 OF_PROBE = {

@@ -20,8 +20,8 @@ from trtllm_truss.machine.describe import inspect_machine
 from trtllm_truss.machine.gpus import Gpus
 from trtllm_truss.machine.runtime import TensorRtLlm
 from trtllm_workbench.cli.main import main
-from trtllm_workbench.selftest.assumptions import installed
-from trtllm_workbench.selftest.assumptions.installed import Installed
+from trtllm_workbench.selftest.assumptions import served
+from trtllm_workbench.selftest.assumptions.served import Installed
 from trtllm_workbench.selftest.served_model import FellShort
 from trtllm_workbench.selftest.spawning import Spawned, kill_a_worker, probe, spawn
 from trtllm_workbench.selftest.stranger import PUBLIC_VERSION, VOCABULARY, scrubbed
@@ -110,7 +110,7 @@ def test_it_needs_no_extra() -> None:
 
 def test_the_death_of_a_worker_is_seen(tmp_path: Path) -> None:
     facts = kill_a_worker(TensorRtLlm(), tmp_path)
-    row = installed.death_of_a_worker
+    row = served.death_of_a_worker
     assert row(Installed("1.2.1", facts=facts)).detail.startswith("with Open MPI ")
     assert processes_in(tmp_path) == []
     for version, parent in (("4.1.8", "is ended"), ("5.0.11", "waits"), ("5.0.11", "is told")):

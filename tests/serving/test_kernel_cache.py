@@ -149,7 +149,7 @@ def test_without_locks_every_server_fills_its_own_copy(
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(kernel_cache.fcntl, "flock", refuse)
-    monkeypatch.setattr("trtllm_truss.processes.leftovers.fcntl.flock", refuse)
+    monkeypatch.setattr("trtllm_truss.processes.child.fcntl.flock", refuse)
     first, second = opened(), opened()
     fill(first)
     published(first)

@@ -16,7 +16,7 @@ from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.kinds import completed, inspect_engine
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.inference.capabilities import Capabilities
-from trtllm_truss.serving.rendering import render_engine
+from trtllm_truss.serving.preparation import render_engine
 from trtllm_truss.settings.loading import parse_settings
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.runtime import RuntimeOptions

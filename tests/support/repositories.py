@@ -11,7 +11,7 @@ from tests.support.canaries import Canaries
 from tests.support.hub_server import HubServer, hub_server
 from tests.support.s3_server import S3Server, s3_server
 
-from trtllm_truss.artifacts import retrying
+from trtllm_truss.artifacts import direct
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
         monkeypatch.setattr(constants, "ENDPOINT", hub.url)
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # this Hub has no Xet storage
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr(retrying, "_FIRST_DELAY_S", 0.001)
+        monkeypatch.setattr(direct, "_FIRST_DELAY_S", 0.001)
         yield hub
 
 
@@ -54,5 +54,5 @@ def s3_session() -> Iterator[S3Server]:
 def s3(s3_session: S3Server, cache: Path, monkeypatch: pytest.MonkeyPatch) -> S3Server:
     for name, value in s3_session.environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(retrying, "_FIRST_DELAY_S", 0.001)
+    monkeypatch.setattr(direct, "_FIRST_DELAY_S", 0.001)
     return s3_session

@@ -11,7 +11,7 @@ from tests.text.tokenizer_zoo import tokenizer_of
 from tokenizers import Tokenizer
 
 from trtllm_truss.errors import ArtifactError, InvalidRequest
-from trtllm_truss.serving.rendering import write_tokenizer_info
+from trtllm_truss.serving.preparation import write_tokenizer_info
 from trtllm_truss.text.tokenizer import load_tokenizer
 from trtllm_truss.text.tokenizer_files import LibraryPanic, growth
 

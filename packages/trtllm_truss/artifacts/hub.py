@@ -26,17 +26,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from trtllm_truss.artifacts.checksums import Digest
 from trtllm_truss.artifacts.direct import (
     DirectClient,
+    Interrupted,
+    Unreachable,
     WrongContentsError,
     check_answered,
     requested,
 )
-from trtllm_truss.artifacts.listing import File, Listing, check_count, is_commit, shown
-from trtllm_truss.artifacts.remote_source import RemoteSource
-from trtllm_truss.artifacts.retrying import Interrupted, Unreachable
+from trtllm_truss.artifacts.listing import Digest, File, Listing, check_count, is_commit, shown
 from trtllm_truss.artifacts.store import Store
+from trtllm_truss.artifacts.transfer import RemoteSource
 from trtllm_truss.errors import ArtifactError, TrussError
 
 if TYPE_CHECKING:

@@ -15,12 +15,10 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from trtllm_truss.artifacts.checksums import Digest
-from trtllm_truss.artifacts.direct import check_answered, requested
-from trtllm_truss.artifacts.listing import File, Listing, check_count
-from trtllm_truss.artifacts.remote_source import RemoteSource
-from trtllm_truss.artifacts.retrying import Interrupted
+from trtllm_truss.artifacts.direct import Interrupted, check_answered, requested
+from trtllm_truss.artifacts.listing import Digest, File, Listing, check_count
 from trtllm_truss.artifacts.store import Store
+from trtllm_truss.artifacts.transfer import RemoteSource
 from trtllm_truss.errors import ArtifactError, TrussError
 
 S3 = "s3://"

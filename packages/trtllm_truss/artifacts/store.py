@@ -26,8 +26,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trtllm_truss.artifacts.checksums import Digest, write_atomically
-from trtllm_truss.artifacts.listing import File, Listing, is_commit
+from trtllm_truss.artifacts.listing import Digest, File, Listing, is_commit, write_atomically
 from trtllm_truss.errors import ArtifactError
 
 logger = logging.getLogger(__name__)

@@ -18,12 +18,18 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
-from trtllm_truss.artifacts.local import shared_folder
+from trtllm_truss.artifacts.open_repository import shared_folder
 from trtllm_truss.builder.commands import Target
-from trtllm_truss.builder.jobs import Job, prepare_build, shell_variables, validate_disk_space
+from trtllm_truss.builder.jobs import (
+    Job,
+    Workspace,
+    changed_copy,
+    prepare_build,
+    shell_variables,
+    validate_disk_space,
+)
 from trtllm_truss.builder.plan import Step
 from trtllm_truss.builder.publishing import find_published, publish
-from trtllm_truss.builder.sources import Workspace, changed_copy
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.kinds import inspect_engine
 from trtllm_truss.engines.manifest import (

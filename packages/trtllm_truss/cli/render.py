@@ -17,7 +17,7 @@ from trtllm_truss.serving.preflight import (
     open_tokenizer,
     own_tokenizer_paths,
 )
-from trtllm_truss.serving.rendering import render_engine
+from trtllm_truss.serving.preparation import render_engine
 from trtllm_truss.settings.loading import known_nodes, read_environment
 
 

@@ -34,7 +34,7 @@ from trtllm_truss.errors import (
     RequestError,
     TrussError,
 )
-from trtllm_truss.processes.leftovers import temporary_folder
+from trtllm_truss.processes.child import temporary_folder
 from trtllm_truss.protocols.base import Defaults
 from trtllm_truss.protocols.openai.adapter import usable_defaults
 from trtllm_truss.serving.service import Service

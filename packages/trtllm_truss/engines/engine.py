@@ -30,7 +30,7 @@ from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.runtime import ParameterValue, RuntimeOptions
 
-_GUIDE_CHECK = "trtllm_truss.guides.xgrammar_worker"
+_GUIDE_CHECK = "trtllm_truss.guides.compiler_worker"
 
 SLOW_BYTES_PER_S = 2e8
 """Of a slow network disk; an engine's files load several times faster."""

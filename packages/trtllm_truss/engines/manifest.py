@@ -26,7 +26,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 
-from trtllm_truss.artifacts.checksums import sha256_of, write_atomically
+from trtllm_truss.artifacts.listing import sha256_of, write_atomically
 from trtllm_truss.engines.diagnostics import (
     JsonObject,
     Size,

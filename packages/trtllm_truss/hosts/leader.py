@@ -14,10 +14,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtllm_truss.errors import SettingsError, TritonError
-from trtllm_truss.hosts.channel import Channel, ConnectionLost, NotAuthentic, accept
+from trtllm_truss.hosts.channel import (
+    Channel,
+    ConnectionLost,
+    NotAuthentic,
+    accept,
+    difference,
+    listen_in,
+    shut,
+)
 from trtllm_truss.hosts.daemon import WrongCommand, check_values, read_command
 from trtllm_truss.hosts.launch_agent import SOCKET_NAME
-from trtllm_truss.hosts.network import difference, listen_in, shut
 from trtllm_truss.settings.loading import Group
 from trtllm_truss.triton.server.command import Launch
 

@@ -22,17 +22,19 @@ from trtllm_truss.hosts.channel import (
     NotAuthentic,
     OtherVersion,
     connect,
+    resolve,
 )
 from trtllm_truss.hosts.daemon import WrongCommand, check_values, daemon_command
 from trtllm_truss.hosts.leader import HEARTBEAT_S
-from trtllm_truss.hosts.network import resolve
 from trtllm_truss.processes.child import GuardedChild
 from trtllm_truss.settings.loading import Group
-from trtllm_truss.triton.server.command import Launch, launch_environment, new_launch
-from trtllm_truss.triton.server.mpi import (
+from trtllm_truss.triton.server.command import (
     RANKS_VARIABLE,
+    Launch,
     close_daemon_ports,
+    launch_environment,
     mpi_prefix,
+    new_launch,
 )
 from trtllm_truss.triton.server.process import UMASK
 

@@ -1,5 +1,5 @@
 """Child processes that never outlive this one.
 
 `child` starts a command behind `process_guard`, a separate program that ends it when this process
-dies, reads its output and stops it. `leftovers` removes what earlier processes left.
+dies, reads its output, stops it, and removes what earlier ones left.
 """

@@ -14,20 +14,20 @@ from typing import Any
 
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.hosts import launch_agent
+from trtllm_truss.hosts.channel import address_towards, identity_of, interface_of, resolve
 from trtllm_truss.hosts.leader import Leader
 from trtllm_truss.hosts.member import HostRun, Member
-from trtllm_truss.hosts.network import address_towards, identity_of, interface_of, resolve
 from trtllm_truss.machine.runtime import Mpi, find_mpi
-from trtllm_truss.processes.leftovers import sweep, temporary_folder
-from trtllm_truss.serving.mounted_files import MountedFiles
+from trtllm_truss.processes.child import sweep, temporary_folder
+from trtllm_truss.serving.engine_files import MountedFiles, ReadAhead
 from trtllm_truss.serving.preparation import PreparedEngine, prepare
-from trtllm_truss.serving.read_ahead import ReadAhead
 from trtllm_truss.settings.loading import Environment, Group, require_key, resolve_group
 from trtllm_truss.settings.model import Settings
-from trtllm_truss.triton.server.command import Launch, server_command
-from trtllm_truss.triton.server.mpi import (
+from trtllm_truss.triton.server.command import (
+    Launch,
     agent_environment,
     group_environment,
+    server_command,
 )
 
 logger = logging.getLogger(__name__)

@@ -32,8 +32,8 @@ from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from trtllm_truss.artifacts.local import shared_folder
-from trtllm_truss.processes.leftovers import temporary_folder
+from trtllm_truss.artifacts.open_repository import shared_folder
+from trtllm_truss.processes.child import temporary_folder
 
 logger = logging.getLogger(__name__)
 

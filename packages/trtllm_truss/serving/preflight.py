@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trtllm_truss.artifacts.listing import Listing
-from trtllm_truss.artifacts.local import open_folder
-from trtllm_truss.artifacts.open_repository import open_repository
+from trtllm_truss.artifacts.open_repository import open_folder, open_repository
 from trtllm_truss.engines.adapter import adapters_of
 from trtllm_truss.engines.capacity import (
     Capacity,
@@ -23,12 +22,16 @@ from trtllm_truss.engines.capacity import (
 )
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity
 from trtllm_truss.engines.engine import Engine
-from trtllm_truss.engines.file_checks import check_files, recorded_files
 from trtllm_truss.engines.host import HostInfo, parse_accelerator
 from trtllm_truss.engines.kinds import check_compatibility, completed, inspect_engine, open_adapters
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.machine.describe import Machine, check_machine, container_sentences
-from trtllm_truss.serving.repositories import EngineRepository, TokenizerRepository
+from trtllm_truss.serving.repositories import (
+    EngineRepository,
+    TokenizerRepository,
+    check_files,
+    recorded_files,
+)
 from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Serving, Settings
 

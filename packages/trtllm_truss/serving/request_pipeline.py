@@ -19,7 +19,7 @@ from trtllm_truss.inference.preprocessing import (
 )
 from trtllm_truss.metrics import Metrics
 from trtllm_truss.serving.preflight import ResolvedEngine
-from trtllm_truss.serving.rendering import tokenizer_info_file
+from trtllm_truss.serving.preparation import tokenizer_info_file
 from trtllm_truss.settings.child_environment import child_environment
 from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Settings

@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING, Any
 from trtllm_truss.errors import EngineUnavailable, SettingsError, TritonError
 from trtllm_truss.inference.admission import EngineHeartbeat
 from trtllm_truss.metrics import Load, Metrics, exposed
-from trtllm_truss.processes.leftovers import sweep, temporary_folder
+from trtllm_truss.processes.child import sweep, temporary_folder
+from trtllm_truss.serving.engine_files import MountedFiles, ReadAhead
 from trtllm_truss.serving.kernel_cache import KernelCache
 from trtllm_truss.serving.memory import settle_memory
-from trtllm_truss.serving.mounted_files import MountedFiles
 from trtllm_truss.serving.preflight import supervised_limits
 from trtllm_truss.serving.preparation import PreparedEngine, prepare
-from trtllm_truss.serving.read_ahead import ReadAhead
 from trtllm_truss.serving.supervisor import Supervisor
 from trtllm_truss.settings.loading import Environment, resolve_group
 from trtllm_truss.settings.model import Serving, Settings

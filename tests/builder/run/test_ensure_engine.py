@@ -22,10 +22,9 @@ from tests.support.paths import ROOT
 from tests.support.smollm2 import write_small_smollm2
 from tests.support.truss_process import Served
 
-from trtllm_truss.builder.jobs import prepare_build
+from trtllm_truss.builder.jobs import builds_folder, prepare_build
 from trtllm_truss.builder.publishing import publish
 from trtllm_truss.builder.run import ensure_engine
-from trtllm_truss.builder.sources import builds_folder
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.kinds import inspect_engine
 from trtllm_truss.engines.manifest import read_manifest
@@ -177,7 +176,7 @@ def test_replicas_share_a_build_on_the_platforms_volume(
     volume = tmp_path / "volume"
     (volume / "trtllm-truss/builds/unused").mkdir(parents=True)
     os.utime(volume / "trtllm-truss/builds/unused", (0, 0))
-    monkeypatch.setattr("trtllm_truss.artifacts.local.VOLUME", volume)
+    monkeypatch.setattr("trtllm_truss.artifacts.open_repository.WRITABLE_VOLUME", volume)
     built = ensured(block(tiny))
     assert built.is_relative_to(builds_folder())
     monkeypatch.setattr("huggingface_hub.constants.HF_HOME", str(tmp_path / "replica"))

@@ -11,9 +11,9 @@ from tests.engines.checkpoint.checkpoints import Json, listing, llama, write_che
 from tests.support.inspection import inspect_config
 
 from trtllm_truss.engines.checkpoint.engine import CheckpointEngine
-from trtllm_truss.engines.file_checks import needed_files
 from trtllm_truss.engines.kinds import inspect_engine
 from trtllm_truss.errors import ArtifactError
+from trtllm_truss.serving.repositories import needed_files
 
 INDEX = "model.safetensors.index.json"
 

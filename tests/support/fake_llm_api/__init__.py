@@ -24,7 +24,7 @@ from tests.support.truss_process import Served
 
 from trtllm_truss.engines.gguf import read_metadata
 from trtllm_truss.text.tokenizer_files import read_gguf_tokenizer
-from trtllm_truss.triton.server.mpi import mpi_prefix
+from trtllm_truss.triton.server.command import mpi_prefix
 
 VERSIONS = ("1.2.1", "1.3.0")
 """Versions that the fake behaves as; their keyword arguments differ."""

@@ -10,7 +10,7 @@ from tests.support.paths import TEMPLATES
 from trtllm_truss.engines.kinds import inspect_engine
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.serving.rendering import render_engine
+from trtllm_truss.serving.preparation import render_engine
 from trtllm_truss.settings.loading import parse_settings
 from trtllm_truss.triton.model_repository import InstanceCounts, read_config, render_native_models
 

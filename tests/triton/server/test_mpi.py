@@ -8,7 +8,7 @@ import pytest
 from trtllm_truss.errors import TritonError
 from trtllm_truss.machine import runtime
 from trtllm_truss.machine.runtime import find_mpirun
-from trtllm_truss.triton.server.mpi import (
+from trtllm_truss.triton.server.command import (
     RANK_PROGRAM,
     agent_environment,
     close_control_port,

@@ -19,7 +19,7 @@ from tests.support.triton_server import assert_nothing_left
 from tests.support.waiting import PATIENCE_S, settles
 
 from trtllm_truss.errors import TritonError
-from trtllm_truss.processes.leftovers import sweep
+from trtllm_truss.processes.child import sweep
 from trtllm_truss.triton.server.process import ServerProcess, State
 
 

@@ -14,8 +14,12 @@ import pytest
 from trtllm_truss.machine.runtime import find_mpirun
 from trtllm_truss.machine.triton import TritonInstallation
 from trtllm_truss.processes.process_guard import RUN_MARKER, marked_processes
-from trtllm_truss.triton.server.command import Launch, launch_environment, server_environment
-from trtllm_truss.triton.server.mpi import mpi_prefix
+from trtllm_truss.triton.server.command import (
+    Launch,
+    launch_environment,
+    mpi_prefix,
+    server_environment,
+)
 from trtllm_truss.triton.server.ports import free_ports
 
 PARENT = """

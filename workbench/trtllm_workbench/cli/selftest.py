@@ -10,7 +10,7 @@ from trtllm_truss.cli.common import echo, report
 from trtllm_truss.configuration import read_config
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.machine.describe import inspect_machine
-from trtllm_truss.processes.leftovers import sweep, temporary_folder
+from trtllm_truss.processes.child import sweep, temporary_folder
 from trtllm_workbench.selftest.runner import STEPS, Order, Runner
 from trtllm_workbench.selftest.served_model import Result
 from trtllm_workbench.selftest.stranger import examine

@@ -27,8 +27,7 @@ from trtllm_truss.cli.common import signals_deferred
 from trtllm_truss.configuration import read_config
 from trtllm_truss.errors import SettingsError, StartupError
 from trtllm_truss.machine.triton import BACKENDS_VARIABLE, EXECUTABLE_VARIABLE
-from trtllm_truss.processes.child import GuardedChild
-from trtllm_truss.processes.leftovers import FOLDER_PREFIX, lock_folder, sweep
+from trtllm_truss.processes.child import FOLDER_PREFIX, GuardedChild, lock_folder, sweep
 from trtllm_truss.status import START_FAILED, STATUS_VARIABLE, State, Status, StatusReader
 from trtllm_truss.triton.server.ports import LOOPBACK
 from trtllm_workbench.cli import local_main

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import trtllm_truss
-from trtllm_truss.artifacts.local import PACKAGE
+from trtllm_truss.artifacts.open_repository import PACKAGE
 from trtllm_truss.artifacts.s3 import S3
 from trtllm_truss.errors import SettingsError
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from trtllm_truss.artifacts.local import PACKAGE
-from trtllm_truss.artifacts.open_repository import is_on_hub, open_repository
+from trtllm_truss.artifacts.open_repository import PACKAGE, is_on_hub, open_repository
 from trtllm_truss.artifacts.s3 import S3
 from trtllm_truss.engines.diagnostics import WEIGHTS_SUFFIX
 from trtllm_truss.engines.kinds import KINDS

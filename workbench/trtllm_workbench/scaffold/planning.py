@@ -18,8 +18,7 @@ from trtllm_truss.baseten import (
     needs_of_build,
     startup_threshold_s,
 )
-from trtllm_truss.builder.jobs import prepare_build
-from trtllm_truss.builder.sources import find_checkpoint
+from trtllm_truss.builder.jobs import find_checkpoint, prepare_build
 from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.diagnostics import error, parse_json
 from trtllm_truss.engines.engine import Engine

@@ -28,7 +28,7 @@ from typing import Any
 from trtllm_truss.machine.describe import Machine
 from trtllm_truss.machine.gpus import CompatibilityMode
 from trtllm_truss.machine.runtime import mpi_version
-from trtllm_truss.processes.leftovers import SHARED_MEMORY
+from trtllm_truss.processes.child import SHARED_MEMORY
 from trtllm_workbench.selftest.calls import EVENTS, PREDICT, Stream
 from trtllm_workbench.selftest.served_model import (
     PROMPTS,

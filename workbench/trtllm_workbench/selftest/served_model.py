@@ -24,8 +24,7 @@ import trtllm_truss
 import trtllm_workbench
 from trtllm_truss import __version__
 from trtllm_truss.errors import StartupError, TrussError
-from trtllm_truss.processes.child import Child
-from trtllm_truss.processes.leftovers import RUN_PREFIX, SHARED_MEMORY
+from trtllm_truss.processes.child import RUN_PREFIX, SHARED_MEMORY, Child
 from trtllm_truss.processes.process_guard import (
     descendants,
     is_alive,

@@ -26,7 +26,6 @@ from trtllm_truss.engines.checkpoint.samplers import (
     samples,
 )
 from trtllm_truss.machine.describe import Machine
-from trtllm_workbench.selftest.assumptions.installed import Installed
 from trtllm_workbench.selftest.assumptions.run import (
     NOT_INSTALLED,
     Outcome,
@@ -34,6 +33,7 @@ from trtllm_workbench.selftest.assumptions.run import (
     Rows,
     find_installed,
 )
+from trtllm_workbench.selftest.assumptions.served import Installed
 from trtllm_workbench.selftest.served_model import (
     CannotRun,
     CheckVerdict,

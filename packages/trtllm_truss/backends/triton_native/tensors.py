@@ -11,8 +11,13 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
-from trtllm_truss.backends.numpy_abi import readable_copy, repair_reading
-from trtllm_truss.backends.tensors import Parameters, Tensors, boolean
+from trtllm_truss.backends.tensors import (
+    Parameters,
+    Tensors,
+    boolean,
+    readable_copy,
+    repair_reading,
+)
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.text.text_stream import StopWords, TextStream
 from trtllm_truss.text.tokenizer import TextTokenizer, load_tokenizer

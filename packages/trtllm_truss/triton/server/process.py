@@ -19,11 +19,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 
 from trtllm_truss.errors import TritonError
-from trtllm_truss.processes.child import GuardedChild
-from trtllm_truss.processes.leftovers import SHARED_MEMORY
+from trtllm_truss.processes.child import SHARED_MEMORY, GuardedChild
 from trtllm_truss.releases.tables import MODEL_NAME
-from trtllm_truss.triton.server.command import Launch, launch_environment, new_launch
-from trtllm_truss.triton.server.mpi import close_control_port
+from trtllm_truss.triton.server.command import (
+    Launch,
+    close_control_port,
+    launch_environment,
+    new_launch,
+)
 from trtllm_truss.triton.server.ports import LOOPBACK
 
 # Triton begins a line with its severity, E for error and F for fatal, and puts text into quotes.

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from trtllm_truss.artifacts.local import open_package
-from trtllm_truss.engines.cpu.openvino_genai.model_files import (
+from trtllm_truss.artifacts.open_repository import open_package
+from trtllm_truss.engines.cpu.openvino_genai.guide_compiler import (
     ModelFiles,
     ModelFilesError,
     find_model,

@@ -14,7 +14,7 @@ from tests.backends.token_model.backend_requests import END_ID, PROMPT, request
 from tests.support.paths import TEMPLATES
 
 from trtllm_truss.engines.cpu.openvino_genai.engine import GenAiEngine
-from trtllm_truss.engines.cpu.openvino_genai.model_files import find_model
+from trtllm_truss.engines.cpu.openvino_genai.guide_compiler import find_model
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.machine.triton import assemble_backends, find_installation

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models
 
 from trtllm_truss.builder.gguf_conversion import main
 from trtllm_truss.engines.cpu.openvino_genai.engine import EngineSettings, GenAiEngine
-from trtllm_truss.engines.cpu.openvino_genai.model_files import find_model, load_vocabulary
+from trtllm_truss.engines.cpu.openvino_genai.guide_compiler import find_model, load_vocabulary
 
 
 def test_tokens_of_a_gguf_file(model_folder: Path) -> None:

@@ -6,9 +6,15 @@ published on nvidia.github.io/TensorRT-LLM; "near" means a commit of about that 
 
 from __future__ import annotations
 
-from trtllm_workbench.selftest.assumptions import installed, served
-from trtllm_workbench.selftest.assumptions.installed import is_true, source_has
-from trtllm_workbench.selftest.assumptions.served import Assumption, OfLibrary, OfServer, Unchecked
+from trtllm_workbench.selftest.assumptions import served
+from trtllm_workbench.selftest.assumptions.served import (
+    Assumption,
+    OfLibrary,
+    OfServer,
+    Unchecked,
+    is_true,
+    source_has,
+)
 
 _ARGUMENTS = "`llmapi/llm_args.py` of 1.2.1"
 _SAMPLING = "`sampling_params.py` of 1.2.1"
@@ -57,7 +63,7 @@ CHECKPOINTS: tuple[Assumption, ...] = (
             "classes of 1.0.0rc4"
         ),
         otherwise='the start fails with "Unknown architecture"',
-        check=OfLibrary("the registered classes", installed.architectures((1, 0))),
+        check=OfLibrary("the registered classes", served.architectures((1, 0))),
     ),
     Assumption(
         id="architectures-of-1.2",
@@ -69,7 +75,7 @@ CHECKPOINTS: tuple[Assumption, ...] = (
             "(`_torch/models/__init__.py`)"
         ),
         otherwise="the same",
-        check=OfLibrary("the registered classes", installed.architectures((1, 2))),
+        check=OfLibrary("the registered classes", served.architectures((1, 2))),
     ),
     Assumption(
         id="unknown-quantization",
@@ -206,7 +212,7 @@ CHECKPOINTS: tuple[Assumption, ...] = (
         ),
         source="measured with 5.0.11 (status 14) and 4.1.8",
         otherwise="none: both end the run",
-        check=OfLibrary("a worker that is killed", installed.death_of_a_worker),
+        check=OfLibrary("a worker that is killed", served.death_of_a_worker),
     ),
     Assumption(
         id="end-token",
@@ -220,7 +226,7 @@ CHECKPOINTS: tuple[Assumption, ...] = (
         sentence="stop sequences of several tokens have no public field",
         source=_SAMPLING,
         otherwise="none: the backend matches them itself",
-        check=OfLibrary("the fields of `SamplingParams`", installed.stop_fields),
+        check=OfLibrary("the fields of `SamplingParams`", served.stop_fields),
     ),
     Assumption(
         id="end-id-replaces-the-models",
@@ -275,7 +281,7 @@ CHECKPOINTS: tuple[Assumption, ...] = (
         sentence=("answers are greedy without `enable_trtllm_sampler` or `enable_mixed_sampler`"),
         source="`features/sampling.html` of 1.0.0; pull request 6451",
         otherwise="none: the C++ sampler is chosen",
-        check=OfLibrary("the arguments' names", installed.named_samplers),
+        check=OfLibrary("the arguments' names", served.named_samplers),
     ),
     Assumption(
         id="beams",
@@ -354,7 +360,7 @@ CHECKPOINTS: tuple[Assumption, ...] = (
         sentence="padded CUDA graphs cover every batch",
         source="`_generate_cuda_graph_batch_sizes` of `llmapi/llm_args.py`, 1.2.1",
         otherwise="some batches run without a graph",
-        check=OfLibrary("the sizes for a batch of 256", installed.graph_sizes),
+        check=OfLibrary("the sizes for a batch of 256", served.graph_sizes),
     ),
     Assumption(
         id="context-of-the-parent",

@@ -20,13 +20,14 @@ from trtllm_truss.releases.tables import holds
 from trtllm_truss.settings.child_environment import child_environment
 from trtllm_workbench.selftest.assumptions import served
 from trtllm_workbench.selftest.assumptions.checkpoints import CHECKPOINTS
-from trtllm_workbench.selftest.assumptions.installed import Installed, library_says
 from trtllm_workbench.selftest.assumptions.served import (
     Assumption,
+    Installed,
     OfLibrary,
     OfServer,
     Served,
     Unchecked,
+    library_says,
 )
 from trtllm_workbench.selftest.probes import library as library_program
 from trtllm_workbench.selftest.served_model import CheckVerdict, Figures, ServedModel, run_check

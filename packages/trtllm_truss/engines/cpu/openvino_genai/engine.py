@@ -29,9 +29,10 @@ from trtllm_truss.backends.tensors import (
 )
 from trtllm_truss.backends.token_model.request import ModelLimits, TensorRequest
 from trtllm_truss.engines.cpu import KV_BLOCK_TOKENS
-from trtllm_truss.engines.cpu.openvino_genai.guide_compiler import GuideCompiler, generation_config
-from trtllm_truss.engines.cpu.openvino_genai.model_files import (
+from trtllm_truss.engines.cpu.openvino_genai.guide_compiler import (
+    GuideCompiler,
     find_model,
+    generation_config,
     load_vocabulary,
     loadable,
 )

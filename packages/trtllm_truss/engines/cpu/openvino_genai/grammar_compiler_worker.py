@@ -9,8 +9,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from trtllm_truss.engines.cpu.openvino_genai.guide_compiler import GuideCompiler
-from trtllm_truss.engines.cpu.openvino_genai.model_files import find_model, load_vocabulary
+from trtllm_truss.engines.cpu.openvino_genai.guide_compiler import (
+    GuideCompiler,
+    find_model,
+    load_vocabulary,
+)
 from trtllm_truss.guides.compiler_worker import Follow, serve
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from trtllm_truss.backends.numpy_abi import readable_copy, repair_reading
+from trtllm_truss.backends.tensors import readable_copy, repair_reading
 
 repair_reading()
 
