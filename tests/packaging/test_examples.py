@@ -171,10 +171,11 @@ def test_names_of_the_manifests_agree() -> None:
     deployment = manifest("Deployment")
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     pod = deployment["spec"]["template"]["spec"]
-    assert deployment["spec"]["selector"]["matchLabels"] == labels
-    assert manifest("Service")["spec"]["selector"] == labels
+    selected = deployment["spec"]["selector"]["matchLabels"]
+    assert selected.items() <= labels.items()
+    assert manifest("Service")["spec"]["selector"] == selected
     for kind, key in (("NetworkPolicy", "podSelector"), ("PodDisruptionBudget", "selector")):
-        assert manifest(kind)["spec"][key]["matchLabels"] == labels
+        assert manifest(kind)["spec"][key]["matchLabels"] == selected
     scaled = manifest("ScaledObject")["spec"]["scaleTargetRef"]["name"]
     assert scaled == deployment["metadata"]["name"]
     assert "replicas" not in deployment["spec"]  # the autoscaler's
@@ -185,6 +186,98 @@ def test_names_of_the_manifests_agree() -> None:
     listed = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())["resources"]
     assert {"truss.yaml", "autoscaling.yaml"} <= set(listed)
     assert all((KUBERNETES / name).exists() for name in listed)
+
+
+CUSTOM = ("inference-pool.yaml", "kserve.yaml")
+TYPES = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool}
+
+
+BOUNDS = ("minimum", "minLength", "minItems", "minProperties")
+
+
+def is_wrong(value: Any, schema: dict[str, Any]) -> bool:
+    """Return True if a value alone, without its parts, breaks an OpenAPI schema."""
+    if schema.get("x-kubernetes-int-or-string"):
+        return not isinstance(value, int | str)
+    if not isinstance(value, TYPES[schema["type"]]) or value not in schema.get("enum", [value]):
+        return True
+    size = value if isinstance(value, int) else len(value)
+    return (
+        any(size < schema.get(name, size) for name in BOUNDS)
+        or any(size > schema.get(name.replace("min", "max", 1), size) for name in BOUNDS)
+        or (isinstance(value, str) and not re.search(schema.get("pattern", ""), value))
+    )
+
+
+def faults(value: Any, schema: dict[str, Any], place: str = "spec") -> Iterator[str]:
+    """Yield where a value breaks an OpenAPI schema; a field that the schema lacks is a fault."""
+    if is_wrong(value, schema):
+        yield place
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from faults(item, schema["items"], f"{place}[{number}]")
+    elif isinstance(value, dict):
+        yield from (f"{place}.{name}" for name in set(schema.get("required", ())) - value.keys())
+        for name, item in value.items():
+            inner = schema.get("properties", {}).get(name, schema.get("additionalProperties"))
+            if inner is None:
+                yield f"{place}.{name}"
+            else:
+                yield from faults(item, inner, f"{place}.{name}")
+
+
+def custom_resources() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Yield the custom resources of the examples with their schemas."""
+    schemas = yaml.safe_load((ROOT / "tests/packaging/custom_resources.yaml").read_text())
+    for file in CUSTOM:
+        for document in yaml.safe_load_all((KUBERNETES / file).read_text()):
+            if (name := f"{document['apiVersion']} {document['kind']}") in schemas:
+                yield document, schemas[name]
+
+
+def test_custom_resources_follow_the_published_schemas() -> None:
+    found = {document["kind"]: (document, schema) for document, schema in custom_resources()}
+    assert set(found) == {"InferencePool", "ServingRuntime", "InferenceService"}
+    for document, schema in found.values():
+        assert not [*faults(document["spec"], schema)]
+    pool, schema = found["InferencePool"]
+    for key, wrong in (
+        ("targetPorts", [{"number": 99999}]),
+        ("targetPorts", []),
+        ("extensionRef", {"name": "epp"}),
+        ("selector", {"matchLabels": {"app": "-"}}),
+        ("endpointPickerRef", {"failureMode": "FailOpen"}),
+    ):
+        assert [*faults({**pool["spec"], key: wrong}, schema)], key
+
+
+@pytest.mark.usefixtures("quick_models")
+def test_the_pool_and_the_runtime_agree_with_the_deployment() -> None:
+    deployment = manifest("Deployment")["spec"]["template"]
+    (container,) = deployment["spec"]["containers"]
+    found = {document["kind"]: document["spec"] for document, _ in custom_resources()}
+    pool, runtime = found["InferencePool"], found["ServingRuntime"]
+    labels = deployment["metadata"]["labels"]
+    assert pool["selector"]["matchLabels"].items() <= labels.items()
+    (port,) = container["ports"]
+    assert pool["targetPorts"] == [{"number": port["containerPort"]}]
+    documents = yaml.safe_load_all((KUBERNETES / "inference-pool.yaml").read_text())
+    (policy,) = [each for each in documents if each["kind"] == "NetworkPolicy"]
+    check(policy)
+    assert policy["spec"]["podSelector"] == pool["selector"]
+    (served,) = runtime["containers"]
+    assert runtime["labels"].items() <= labels.items()
+    assert served["ports"][0]["containerPort"] == port["containerPort"]
+    for kind in ("startup", "readiness", "liveness"):
+        ours, theirs = container[f"{kind}Probe"], served[f"{kind}Probe"]
+        assert theirs["httpGet"] == {**ours["httpGet"], "port": port["containerPort"]}
+        assert {**theirs, "httpGet": None} == {**ours, "httpGet": None}
+    assert {mount["name"] for mount in served["volumeMounts"]} == {
+        volume["name"] for volume in runtime["volumes"]
+    }
+    assert found["InferenceService"]["predictor"]["model"]["modelFormat"]["name"] in {
+        each["name"] for each in runtime["supportedModelFormats"]
+    }
 
 
 def test_the_pod_has_what_the_truss_needs() -> None:
