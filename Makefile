@@ -12,6 +12,8 @@ CLIENTS := .venv-clients
 CLIENTS_READY := $(CLIENTS)/.ready
 DYNAMO := .venv-dynamo
 DYNAMO_READY := $(DYNAMO)/.ready
+FLEET := .venv-fleet
+FLEET_READY := $(FLEET)/.ready
 HOST   ?= 127.0.0.1
 PORT   ?= 8080
 CONSOLE ?= 8081
@@ -34,7 +36,7 @@ PROGRESS = 2>&1 | tee -a $(VENV)/pip.log | awk '\
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
-.PHONY: help setup demo chat console serve test engines hosts unit clients dynamo check format docs lock sbom bench simulate clean
+.PHONY: help setup demo chat console serve test engines hosts unit clients fleet dynamo check format docs lock sbom bench simulate clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -110,6 +112,16 @@ $(CLIENTS_READY): $(READY) requirements-clients.txt requirements-aider.txt tests
 	  else echo "make: npm is not installed: the clients in Node are skipped" >&2; fi
 	@touch $@
 
+fleet: $(READY) $(FLEET_READY) ## serve two replicas behind the router smg on 127.0.0.1:8080 until Ctrl-C (ARGS="--measure" or "--kills 10")
+	@exec $(BIN)/python -m benchmarks.fleet.live --port $(PORT) $(ARGS)
+
+$(FLEET_READY): $(READY) requirements-fleet.txt
+	@echo "fleet: the routers smg and vllm-router (280 MB installed)"
+	@rm -rf $(FLEET)
+	@$(BIN)/uv venv --quiet --python $(BIN)/python $(FLEET)
+	@$(BIN)/uv pip install --quiet --python $(FLEET) $(LOCKED) -r requirements-fleet.txt
+	@touch $@
+
 dynamo: $(READY) $(DYNAMO_READY) ## run two workers behind NVIDIA Dynamo's frontend, and kill them (ROUNDS=...)
 	$(BIN)/python -m pytest tests/dynamo_fleet --rounds $(ROUNDS) -o timeout=3600
 
@@ -149,5 +161,5 @@ simulate: $(READY) ## simulate a fleet in virtual time; updates docs/scale.md an
 	@$(BIN)/python -m benchmarks.fleet --docs docs
 
 clean: ## remove .venv, caches and run folders
-	rm -rf $(VENV) $(CLIENTS) $(DYNAMO) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info packages/*.egg-info benchmarks/results
+	rm -rf $(VENV) $(CLIENTS) $(DYNAMO) $(FLEET) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info packages/*.egg-info benchmarks/results
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
+
+import yaml
 
 from benchmarks.cases.setup import predict_load, set_up
 from benchmarks.options import Options
@@ -11,13 +14,14 @@ from benchmarks.sample import Sample, in_turns, measure, paired_ratios, spreads
 from benchmarks.servers.host_floor import host_floor
 from benchmarks.servers.target import Target
 from benchmarks.servers.truss import serve
+from trtllm_workbench.scaffold.documents import OWN_SERVER
 
 _TOKENS = 2
 _STREAMS = (1, 32, 128, 512)
 _REQUESTS_OF_ONE = 64
 """One after another: one client has no quantiles."""
 
-_FLOOR, _TRUSS = "Truss's bare server", "trtllm-truss"
+_FLOOR, _TRUSS, _OWN = "Truss's bare server", "trtllm-truss", "trtllm-truss, own server"
 _COLUMNS = [
     Column("load", "load"),
     Column("streams", "streams"),
@@ -30,10 +34,11 @@ _COLUMNS = [
     Column("failed", "failed"),
 ]
 _TEXT = f"""\
-Every answer is {_TOKENS} tokens of an engine that costs nothing. “{_FLOOR}” is the same server of
-Truss's with a model that reads the body and streams two pieces. “at once” is a crowd: every client
+Every answer is {_TOKENS} tokens of an engine that costs nothing. “{_FLOOR}” is Truss's server with
+a model that reads the body and streams two pieces; “{_TRUSS}” is the same server with ours, and
+“{_OWN}” our model in the server of `init --server own`. “at once” is a crowd: every client
 opens a connection of its own and sends one request; first byte includes connecting. “steady” is
-every client sending one request after another on one connection. The two servers run side by side
+every client sending one request after another on one connection. The servers run side by side
 and take turns; the client runs on the same cores. “Truss” is the CPU time of Truss's process alone.
 Figures are medians over the rounds, ± half of the range."""
 _FIGURES = (
@@ -53,8 +58,9 @@ def run(options: Options) -> CaseResult:
     with (
         host_floor(options.work) as floor,
         serve(bench.config, bench.backend.folder) as truss,
+        serve(_with_own_server(bench.config), bench.backend.folder) as own,
     ):
-        targets = {_FLOOR: floor, _TRUSS: truss}
+        targets = {_FLOOR: floor, _TRUSS: truss, _OWN: own}
         for target in targets.values():
             measure(target, predict_load(target, _TOKENS, 8, requests=200))
         for streams in options.streams or _STREAMS:
@@ -79,9 +85,18 @@ def _add(
     for name, taken in samples.items():
         cells: dict[str, Cell] = {**spreads(taken)}
         result.add(load=load, streams=float(streams), path=name, **cells)
-    ratios = paired_ratios(samples[_TRUSS], samples[_FLOOR])
-    shown = (f"{ratios[key].as_ratio} {label}" for key, label in _FIGURES if key in ratios)
-    result.find(f"{load}, {streams}: {_TRUSS} has {', '.join(shown)}.")
+    for name in (_TRUSS, _OWN):
+        ratios = paired_ratios(samples[name], samples[_FLOOR])
+        shown = (f"{ratios[key].as_ratio} {label}" for key, label in _FIGURES if key in ratios)
+        result.find(f"{load}, {streams}: {name} has {', '.join(shown)}.")
+
+
+def _with_own_server(config: Path) -> Path:
+    """Write the configuration for our own server beside it."""
+    file = config.with_name("own-server.yaml")
+    content = yaml.safe_load(config.read_text(encoding="utf-8"))
+    file.write_text(yaml.safe_dump({**content, "docker_server": {**OWN_SERVER}}), encoding="utf-8")
+    return file
 
 
 def _measure(target: Target, streams: int, **limit: float) -> Sample:

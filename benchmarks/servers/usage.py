@@ -137,7 +137,7 @@ def _role(pid: int) -> str:
     if program.startswith("python"):
         if any(argument.endswith("process_guard.py") for argument in arguments):
             return "process guard"
-        if "main.py" in arguments:
+        if "main.py" in arguments or "trtllm_truss.cli.main" in arguments:
             return "truss"
         return "serve" if "serve" in arguments else "worker"
     return "triton" if program == "tritonserver" else program

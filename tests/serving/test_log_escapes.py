@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import subprocess
 import sys
+
+from trtllm_truss.serving.log_lines import REQUEST_ID, JsonFormatter
 
 PROGRAM = """
 import logging, logging.config, sys
@@ -53,3 +57,23 @@ def test_json_is_unchanged() -> None:
     assert r"/\u001b]0;PWN\u0007/\u009b\u202e\nready HTTP/1.1 404" in access
     assert r"refused: \u001b[2J\nready" in refusal
     assert r"unhandled \u001b\nready" in unhandled
+
+
+def test_our_own_servers_lines_are_json_with_the_platforms_id() -> None:
+    """As Truss's: the keys by which Baseten and `serve` read a line."""
+    record = logging.makeLogRecord(
+        {"levelname": "WARNING", "msg": "%s left", "args": ("one",), "reason": "stop"}
+    )
+    token = REQUEST_ID.set("id-1")
+    try:
+        try:
+            raise ValueError("broken")
+        except ValueError:
+            record.exc_info = sys.exc_info()
+        line = json.loads(JsonFormatter().format(record))
+    finally:
+        REQUEST_ID.reset(token)
+    assert (line["levelname"], line["message"]) == ("WARNING", "one left")
+    assert (line["request_id"], line["reason"]) == ("id-1", "stop")
+    assert line["exc_info"].endswith("ValueError: broken")
+    assert "request_id" not in json.loads(JsonFormatter().format(logging.makeLogRecord({})))

@@ -26,6 +26,7 @@ from trtllm_truss.errors import StartupError
 from trtllm_truss.exposition import metrics_page, wants_page
 from trtllm_truss.guard import BodyGuard, closing
 from trtllm_truss.local_requests import error_body
+from trtllm_truss.serving.log_lines import REQUEST_ID
 from trtllm_truss.serving.service import Service
 from trtllm_truss.settings.loading import Environment, require_declared_api_key
 from trtllm_truss.settings.model import Serving
@@ -53,6 +54,7 @@ TRUSS_PATHS = frozenset(
 _LIVE, _READY, _LOADED = "/", "/v1/models/model", "/v1/models/model/loaded"
 _MODELS, _METRICS = "/v1/models", "/metrics"
 _READ = ("GET", "HEAD")
+_PLATFORMS_ID = b"x-baseten-request-id"
 _RETRY_AFTER = {"Retry-After": "5"}
 
 logger = logging.getLogger("trtllm_truss")
@@ -148,6 +150,9 @@ class Application:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request whose body is complete."""
         path, method = scope["path"], scope["method"]
+        for name, value in scope["headers"]:
+            if name == _PLATFORMS_ID:
+                REQUEST_ID.set(value.decode("latin-1"))
         endpoint = self._endpoints.get(path)
         response: Response
         if method == "POST" and endpoint is not None:

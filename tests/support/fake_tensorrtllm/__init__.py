@@ -23,9 +23,18 @@ def serve_engine(folder: Path, tp: int = 1, **metadata: object) -> Served:
     return Served(config_for(folder, tp, **metadata), FAKE_ENGINE)
 
 
-def config_for(folder: Path, tp: int = 1, **metadata: object) -> Path:
-    """Write a configuration that serves an engine folder with SmolLM2's tokenizer."""
-    config = yaml.safe_load(EXAMPLE.read_text())
+def config_for(
+    folder: Path, tp: int = 1, sections: Mapping[str, object] | None = None, **metadata: object
+) -> Path:
+    """Write a configuration that serves an engine folder with SmolLM2's tokenizer.
+
+    Args:
+        folder: the engine's.
+        tp: tensor parallelism.
+        sections: further ones of config.yaml.
+        metadata: further keys of `model_metadata`.
+    """
+    config = {**yaml.safe_load(EXAMPLE.read_text()), **(sections or {})}
     config.pop("external_package_dirs")
     config["model_metadata"] = {
         "engine_repository": str(folder),

@@ -30,9 +30,10 @@ from trtllm_truss.configuration import read_config
 from trtllm_truss.errors import SettingsError, StartupError, TrussError
 from trtllm_truss.local_requests import is_private
 from trtllm_truss.settings.loading import parse_settings
+from trtllm_truss.settings.model import Serving
 from trtllm_truss.status import STATUS_VARIABLE, ServiceStatus
 from trtllm_truss.triton.server.ports import LOOPBACK
-from trtllm_workbench.cli.truss_server import TrussServer
+from trtllm_workbench.cli.truss_server import TrussServer, own_server
 from trtllm_workbench.console.pulse import Pulse
 
 _PATH = "/graphql/"
@@ -155,6 +156,7 @@ def _facts(model_name: str, predict_url: str) -> dict[str, Any]:
 
 
 _CONSOLE_PORT = 8081
+_OWN_END_S = 5.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -206,7 +208,9 @@ def _serve(options: argparse.Namespace, status: ServiceStatus) -> int:
     truss_config = read_config(options.truss, options.config)
     settings = parse_settings(truss_config)
     model_name = str(truss_config.get("model_name") or "model")
-    stopping = _Stopping(settings.serving.drain_timeout_s)
+    stopping = _Stopping(
+        patience_s(settings.serving, own=own_server(options.truss, options.config))
+    )
     pulse = Pulse(lambda: server.status)
 
     def on_record(record: Mapping[str, Any]) -> None:
@@ -269,14 +273,19 @@ def _port(text: str) -> int:
     raise argparse.ArgumentTypeError(f"{text!r} is not a port; it must be 1 to 65535")
 
 
+def patience_s(limits: Serving, *, own: bool) -> float:
+    """Return how long a server may drain; our own one ends by itself, and a little earlier."""
+    return limits.drain_timeout_s + (limits.drain_notice_s + _OWN_END_S if own else 0)
+
+
 class _Stopping:
     """Stops the server on a signal; before there is a server, ends the command."""
 
-    def __init__(self, drain_timeout_s: float) -> None:
+    def __init__(self, patience_s: float) -> None:
         self.requested = False
         self.server: TrussServer | None = None
         self.pulse: Pulse | None = None
-        self._drain_timeout_s = drain_timeout_s
+        self._patience_s = patience_s
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
 
@@ -287,7 +296,7 @@ class _Stopping:
                 raise SystemExit(0)
         elif is_first:
             echo(f"{signal.Signals(number).name}: draining running requests …")
-            self.server.stop(self._drain_timeout_s)
+            self.server.stop(self._patience_s)
             if self.pulse is not None:
                 self.pulse.stopping()
         else:

@@ -1,0 +1,83 @@
+"""Our own HTTP server as a process: its end, its key, and clients that send no head."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.support.fake_tensorrtllm import FAKE_ENGINE, config_for, write_engine
+from tests.support.truss_process import Served, alive
+from tests.support.waiting import settles
+
+from trtllm_workbench.scaffold.documents import OWN_SERVER
+
+KEY = "sk-0123456789abcdef"
+HEADERS = {"Authorization": f"Bearer {KEY}"}
+LONG = {"prompt": "Once", "max_tokens": 200, "ignore_eos": True}
+SECTIONS = {"docker_server": {**OWN_SERVER}, "secrets": {"server_api_key": None}}
+VARIABLE = "TRUSS_SECRET_server_api_key"
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Served]]:
+    """Start a server with a key."""
+    started: list[Served] = []
+
+    def begin(**serving: float) -> Served:
+        engine = write_engine(tmp_path / "engine", step_ms=10)
+        config = config_for(engine, sections=SECTIONS, serving=serving)
+        started.append(Served(config, {**FAKE_ENGINE, VARIABLE: KEY}))
+        return started[0].wait_until_ready()
+
+    yield begin
+    for served in started:
+        if served.process.poll() is None:
+            served.end()
+
+
+def test_sigterm_turns_readiness_off_before_it_closes_the_port(
+    start: Callable[..., Served],
+) -> None:
+    own = start(drain_notice_s=3600, drain_timeout_s=3600)
+    base, pids = f"http://127.0.0.1:{own.port}", own.processes()
+    commands = b"".join(Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids)
+    assert b"trtllm_truss.cli.main" in commands
+    assert KEY.encode() not in commands
+    assert own.post(LONG).status_code == 401
+    with httpx.stream("POST", own.url, json=LONG, headers=HEADERS, timeout=60) as answer:
+        chunks = answer.iter_text()
+        text = next(chunks)
+        own.process.send_signal(signal.SIGTERM)
+        assert settles(lambda: httpx.get(f"{base}/health").status_code == 503)
+        assert httpx.get(f"{base}/health/live").status_code == 200
+        late = own.post({**LONG, "max_tokens": 2}, headers=HEADERS)
+        assert (late.status_code, late.headers["Connection"]) == (200, "close")
+        text += "".join(chunks)
+    assert text.count("Once") == LONG["max_tokens"]
+    assert own.end() == 0, own.log  # a second signal does not wait
+    assert not alive(pids)
+    assert own.leftovers() == []
+    assert KEY not in own.log
+
+
+def test_connections_without_a_whole_head_are_closed(start: Callable[..., Served]) -> None:
+    own = start(body_timeout_s=1)
+    begun = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+    for sent in (b"", begun):
+        with socket.create_connection(("127.0.0.1", own.port), timeout=60) as connection:
+            connection.sendall(sent)
+            assert connection.recv(4096) == b""
+    with socket.create_connection(("127.0.0.1", own.port), timeout=60) as connection:
+        connection.sendall(begun + b"X-A: " + b"a" * (80 << 10))
+        assert connection.recv(4096).startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_declared_key_without_a_value_fails_the_start(tmp_path: Path) -> None:
+    config = config_for(write_engine(tmp_path / "engine"), sections=SECTIONS)
+    served = Served(config, {**FAKE_ENGINE, VARIABLE: ""})
+    assert served.process.wait(120) == 1
+    assert settles(lambda: "the secret server_api_key, which has no value" in served.lines[-1])
