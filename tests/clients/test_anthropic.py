@@ -7,6 +7,7 @@ from typing import Any
 
 import anthropic
 import pytest
+from tests.clients.scripted import QUESTION, READ, RESULT
 
 Example = Callable[..., dict[str, Any]]
 HELLO: Any = [{"role": "user", "content": "Say hello."}]
@@ -69,3 +70,21 @@ def test_errors_are_of_its_kind(client: anthropic.Anthropic) -> None:
     with pytest.raises(anthropic.BadRequestError) as raised:
         client.messages.create(model="any", max_tokens=0, messages=HELLO)
     assert "max_tokens" in str(raised.value)
+
+
+def test_a_tool_runner_goes_on_without_threads(scripted: str) -> None:
+    @anthropic.beta_tool
+    def say() -> str:
+        """Say it."""
+        return RESULT
+
+    claude = anthropic.Anthropic(base_url=f"http://{scripted}", api_key="none", max_retries=0)
+    messages: Any = [{"role": "user", "content": QUESTION}]
+    counted = claude.messages.count_tokens(model="any", messages=messages)
+    assert counted.input_tokens > len(QUESTION.split())
+    runner = claude.beta.messages.tool_runner(
+        model="any", max_tokens=100, tools=[say], messages=messages
+    )
+    first, last = runner
+    assert [block.type for block in first.content] == ["text", "tool_use"]
+    assert last.content[0].text == READ
