@@ -96,8 +96,9 @@ def test_opencode(run: Run) -> None:
 def test_qwen_code(run: Run) -> None:
     program = page.NODE_MODULES / ".bin/qwen"
     options = ("--auth-type", "openai", "--yolo", "-p")
-    assert READ in run("Qwen Code", program, *options, QUESTION)
-    assert KNOWN in run("Qwen Code", program, "--continue", *options, AGAIN)
+    file = "~/.qwen/settings.json"
+    assert READ in run("Qwen Code", program, *options, QUESTION, file=file)
+    assert KNOWN in run("Qwen Code", program, "--continue", *options, AGAIN, file=file)
 
 
 def test_aider(run: Run, tmp_path: Path) -> None:
