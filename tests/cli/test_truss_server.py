@@ -6,11 +6,16 @@ import os
 import signal
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 from tests.support.paths import EXAMPLE, ROOT
+from tests.support.serving import serving
 from tests.support.truss_process import free_port
+
+from trtllm_truss.status import ServiceStatus, StatusFile, StatusReader
+from trtllm_workbench.cli.truss_server import TrussServer
 
 INTERRUPTED = """
 import signal, sys
@@ -57,3 +62,29 @@ def test_a_signal_while_the_process_starts_ends_it(
     )
     assert done.stdout == f"{raised} ended\n", done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_a_server_that_reports_its_start_is_not_asked_meanwhile(tmp_path: Path) -> None:
+    asked = []
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *arguments: object) -> None: ...
+
+    listening = HTTPServer(("127.0.0.1", 0), Answers)
+    with serving(listening):
+        server = TrussServer(ROOT, None, listening.server_port, print)
+        assert server._is_ready()  # it does not report a status
+        server._status = StatusReader(tmp_path / "status")
+        reported = ServiceStatus(StatusFile(tmp_path / "status").write)
+        reported.starting()
+        assert not server._is_ready()
+        assert len(asked) == 1
+        reported.ready()
+        assert server._is_ready()
+        assert len(asked) == 2
+        server._status.close()

@@ -322,7 +322,13 @@ class TrussServer:
         return [sys.executable, local_main.__file__, self.host, *files]
 
     def _is_ready(self) -> bool:
-        """Probe a route without side effects: others make a failing Truss kill itself."""
+        """Probe a route without side effects: others make a failing Truss kill itself.
+
+        A server that reports its status is not disturbed during its start.
+        """
+        status = self.status
+        if status is not None and status.state is not State.READY:
+            return False
         connection = http.client.HTTPConnection(self.connect_host, self.port, timeout=5)
         try:
             connection.request("GET", _PROBE)
