@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -151,6 +152,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Give the session and its workers a separate folder for temporary files."""
     share_tls_contexts()
+    gc.disable()  # the collection makes objects and no garbage
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers share the cores
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # tests expect no GPU, or lay out their own
     if not hasattr(config, "workerinput"):
@@ -178,6 +180,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if not hasattr(session.config, "workerinput"):
         folders = [Path(os.environ["TMPDIR"]), session.config._tmp_path_factory.getbasetemp()]
         session.config.stash[LEFT_BEHIND] = LeftBehind(folders, RUNNING)
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector the modules and items that stay."""
+    gc.enable()
+    gc.freeze()
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:

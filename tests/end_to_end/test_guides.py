@@ -14,7 +14,7 @@ import pytest
 import yaml
 from tests.support.fake_tensorrtllm import FAKE_ENGINE, write_engine
 from tests.support.paths import EXAMPLE, ROOT
-from tests.support.smollm2 import write_smollm2_tokenizer
+from tests.support.smollm2 import write_small_smollm2, write_smollm2_tokenizer
 from tests.support.truss_process import Served
 from tests.support.waiting import PATIENCE_S
 
@@ -110,10 +110,14 @@ def test_a_stream_goes_on_while_a_guide_is_compiled(server: Served) -> None:
 
 @pytest.fixture
 def impatient_server(tmp_path: Path) -> Iterator[Served]:
-    """A CPU server with a `hang_timeout_s` of 1."""
+    """A CPU server with a small model and a `hang_timeout_s` of 1."""
     config = yaml.safe_load(EXAMPLE.read_text())
     config.pop("external_package_dirs", None)
-    config["model_metadata"]["serving"] = {"hang_timeout_s": 1}
+    model = write_small_smollm2(tmp_path / "model")
+    config["model_metadata"] = {
+        "engine_repository": str(model),
+        "serving": {"hang_timeout_s": 1},
+    }
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump(config))
     served = Served(file)

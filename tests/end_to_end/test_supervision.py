@@ -207,7 +207,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     runs_all = metafunc.config.getoption("--engines") == "all"
     if "harm" in metafunc.fixturenames:
         chosen = ALL if runs_all else IN_EVERY_RUN
-        metafunc.parametrize(("restarting", "harm"), chosen, indirect=["restarting"])
+        metafunc.parametrize(
+            ("restarting", "harm"), chosen, indirect=["restarting"], scope="module"
+        )
 
 
 def test_harm_under_load(

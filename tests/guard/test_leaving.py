@@ -26,7 +26,7 @@ WAYS = [
 
 @pytest.fixture(scope="module")
 def left() -> dict[str, Any]:
-    """Return the objects and bytes that 200 clients left behind, by way of leaving."""
+    """Return the objects and bytes that 75 clients left behind, by way of leaving."""
     done = subprocess.run(
         [sys.executable, "-m", PROGRAM, *WAYS], cwd=ROOT, capture_output=True, text=True, check=True
     )

@@ -15,7 +15,7 @@ from tests.builder.llama_checkpoint import write_tiny_checkpoint
 from tests.engines.checkpoint.checkpoints import llama
 from tests.engines.checkpoint.checkpoints import write_checkpoint as write_unloadable_checkpoint
 from tests.support.booby_trap import set_traps
-from tests.support.fake_llm_api import fake_library, write_checkpoint
+from tests.support.fake_llm_api import COUNTING, fake_library, write_checkpoint
 from tests.support.fake_tensorrtllm import FAKE_ENGINE, write_engine
 from tests.support.paths import EXAMPLE, ROOT, SUPPORT
 from tests.support.smollm2 import smollm2_file, write_small_smollm2, write_smollm2_tokenizer
@@ -240,7 +240,8 @@ def test_serving_a_checkpoint(is_trusted: bool, tmp_path: Path, sprung: Path, ca
     folder = write_checkpoint(tmp_path / "stranger", smollm2_file())
     set_traps(folder, sprung)
     metadata = {"engine_repository": str(folder), "trust_remote_code": is_trusted}
-    assert served(tmp_path, metadata, fake_library("1.2.1"), PROMPT) == 200
+    environment = {**fake_library("1.2.1"), **COUNTING}
+    assert served(tmp_path, metadata, environment, PROMPT) == 200
     assert sprung.exists() is is_trusted
 
 

@@ -35,7 +35,7 @@ from trtllm_truss.guard import guard_application, replace_watcher
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.tokenizer import TextTokenizer
 
-LEAVERS = 200
+LEAVERS = 75
 AT_ONCE = 25
 PLACES = 8
 SLOW, ENDLESS = 20, 30
