@@ -18,8 +18,9 @@ from tests.backends.token_model.backend_requests import Caller
 from tests.engines.checkpoint.llm_api.conftest import StartEngine
 from tests.engines.checkpoint.llm_api.test_engine import answer, begin
 from tests.support.fake_llm_api import COUNTING, copy_checkpoint
-from tests.support.waiting import settles
+from tests.support.waiting import PATIENCE_S, settles
 
+from trtllm_truss.engines.checkpoint.llm_api import engine as llm_engine
 from trtllm_truss.engines.checkpoint.llm_api.engine import EngineFailed, LlmEngine
 from trtllm_truss.processes.process_guard import is_alive
 
@@ -91,6 +92,28 @@ def test_a_killed_worker(start: StartEngine, died: threading.Event, number: int)
     assert_all_failed(callers, died)
     assert time.monotonic() - killed < 20
     assert str(begin(engine).wait().error).startswith("The engine is shutting down: ")
+
+
+def test_the_server_is_told_of_a_death_while_responses_block(
+    start: StartEngine, died: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frozen Triton takes no response; the loop waits for it."""
+    monkeypatch.setattr(llm_engine, "_BLOCKED_GRACE_S", 10 * PATIENCE_S)
+    engine = start(step_ms=5)
+    blocks, blocked = threading.Event(), threading.Event()
+
+    def take_no_more() -> None:
+        blocked.set()
+        blocks.wait()
+
+    engine._loop.call_soon_threadsafe(take_no_more)
+    assert blocked.wait(PATIENCE_S)
+    try:
+        os.kill(engine._workers.pids[0], signal.SIGKILL)
+        assert died.wait(PATIENCE_S)
+    finally:
+        blocks.set()
+    assert engine._has_ended.wait(PATIENCE_S)
 
 
 def test_a_killed_worker_of_an_idle_engine(start: StartEngine, died: threading.Event) -> None:

@@ -213,6 +213,7 @@ class LlmEngine:
         self._ends_because: str | None = None
         self._has_ended = threading.Event()
         self._ending = threading.Lock()
+        self._cleaning = threading.Lock()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="llm-api", daemon=True)
 
@@ -437,12 +438,12 @@ class LlmEngine:
                 reason = f"worker process {', '.join(dead)} ended."
             elif blocked_s > _BLOCKED_LIMIT_S:
                 reason = f"TensorRT-LLM blocked the event loop for {blocked_s:.0f} s."
-        if reason is None:
+        if reason is None or not self._condemn(reason):
             return
         with suppress(RuntimeError):  # the loop is closed: the workers ended with the engine
-            self._loop.call_soon_threadsafe(self._end, reason)
+            self._loop.call_soon_threadsafe(self._clean_up, reason)
             if not self._has_ended.wait(_BLOCKED_GRACE_S):
-                self._end(reason)
+                self._clean_up(reason)
 
     def _is_healthy(self) -> bool:
         """Ask the library; in 1.2.1 its check sees a shutdown only, no dead or hung worker.
@@ -462,16 +463,27 @@ class LlmEngine:
             self._begin(canary_request(self._limits.max_beam_width), _Canary(self._end))
 
     def _end(self, reason: str) -> None:
+        if self._condemn(reason):
+            self._clean_up(reason)
+
+    def _condemn(self, reason: str) -> bool:
+        """Ask Triton to end, before anything that may wait for it; return False if it was asked."""
         with self._ending:
             if self._ends_because is not None:
-                return
+                return False
             self._ends_because = reason
-        self._on_death()  # first: log and responses wait for Triton
-        logger.error("the engine failed: %s", reason)
-        self._workers.find()
-        self._workers.kill()
-        self._fail_all(f"{_GONE}: {reason}")
-        self._has_ended.set()
+        self._on_death()
+        return True
+
+    def _clean_up(self, reason: str) -> None:
+        with self._cleaning:  # the loop may come to it late
+            if self._has_ended.is_set():
+                return
+            logger.error("the engine failed: %s", reason)
+            self._workers.find()
+            self._workers.kill()
+            self._fail_all(f"{_GONE}: {reason}")
+            self._has_ended.set()
 
     def _fail_all(self, message: str) -> None:
         for generation, task in [*self._tasks.items()]:
