@@ -192,10 +192,9 @@ def test_an_unhandled_exception_is_logged_last(
     def panic(_: object) -> None:
         raise Panic("at the disco")
 
-    module = model_module()
-    monkeypatch.setattr(module, "load_configuration", panic)
+    monkeypatch.setattr("trtllm_truss.endpoints.application.load_configuration", panic)
     with pytest.raises(StartupError):
-        module.Model(config={}, secrets={}, data_dir=ROOT / "data").load()
+        model_module().Model(config={}, secrets={}, data_dir=ROOT / "data").load()
     assert caplog.messages[-1] == (
         "cannot start: unhandled Panic: at the disco; the log above has the traceback."
     )

@@ -18,14 +18,14 @@ from tests.support.waiting import PATIENCE_S, settles
 from trtllm_truss.status import State
 
 SENTENCES = {
-    "model/model.py": ['"cannot start: %s"'],
+    "packages/trtllm_truss/endpoints/application.py": ['"cannot start: %s"'],
     "packages/trtllm_truss/serving/service.py": [
         *('"%s …"', '"%s: %s (%.1f s)"', '"ready after %.1f s"'),
     ],
     "packages/trtllm_truss/serving/supervisor.py": [
         *('"engine exited: %s"', '"restart %d of %d"', '"engine restarted"'),
     ],
-    "packages/trtllm_truss/metrics/collector.py": ['f"request {line}"'],
+    "packages/trtllm_truss/metrics.py": ['f"request {line}"'],
 }
 
 
