@@ -70,7 +70,7 @@ def without_the_workbench(
     [
         ("check", 0, "ok\n"),
         ("join", 2, "error: this engine has one host; set model_metadata.nodes"),
-        ("serve", 2, "invalid choice: 'serve'"),
+        ("chat", 2, "invalid choice: 'chat'"),
     ],
 )
 def test_an_image_has_the_commands_of_the_server(

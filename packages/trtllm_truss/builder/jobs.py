@@ -230,13 +230,11 @@ def find_checkpoint(settings: Settings, build: Build, token: str | None) -> Chec
     config = parse_json(f"{CONFIG_FILE} of {source.name}", source.read(CONFIG_FILE))
     checkpoint = parse_checkpoint(config)
     weights = _weights(source.name, _flat(listing.sizes))
-    if weights == _PICKLES and not (settings.trust_remote_code and build.backend == "tensorrtllm"):
+    if weights == _PICKLES and (build.for_cpu or not settings.trust_remote_code):
         consent = ", or set trust_remote_code to true if you trust their author"
         raise SettingsError(
             f"{source.name} has only pickled weights ({_PICKLES}), which run code when loaded; "
-            "convert them to safetensors"
-            + (consent if build.backend == "tensorrtllm" else "")
-            + "."
+            "convert them to safetensors" + ("" if build.for_cpu else consent) + "."
         )
     commit = listing.commit or None
     revision = commit or _fingerprint(source.fetch(listing.sizes))
@@ -466,17 +464,16 @@ def prepare_build(
         )
     source = source or find_checkpoint(settings, build, token)
     checkpoint = source.checkpoint
-    on_gpu = build.backend == "tensorrtllm"
     target = Target.from_host(host)
     plan = plan_build(settings, build, checkpoint, target)
     family = find_family(checkpoint.architecture)
     assert family is not None, "plan_build rejects other architectures"
     estimate = (
-        estimate_build(settings, build, checkpoint, family, target)
-        if on_gpu
-        else estimate_cpu_build(build, checkpoint, family)
+        estimate_cpu_build(build, checkpoint, family)
+        if build.for_cpu
+        else estimate_build(settings, build, checkpoint, family, target)
     )
-    known = target if on_gpu else None
+    known = None if build.for_cpu else target
     key = build_key(plan, source.revision, known)
     return Job(settings, build, source, known, plan, estimate, key)
 

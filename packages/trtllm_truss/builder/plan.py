@@ -380,7 +380,7 @@ def plan_build(
     Raises:
         SettingsError: the engine cannot be built; the message names every problem and remedy.
     """
-    if build.backend == "openvino_genai":
+    if build.for_cpu:
         validate_cpu_build(settings, build, checkpoint)
         return BuildPlan((Step("convert", cpu_command(build, checkpoint), "$ENGINE"),))
     family = validate_gpu_build(settings, build, checkpoint, target)

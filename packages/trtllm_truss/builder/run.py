@@ -130,7 +130,7 @@ def find_tools(build: Build, target: Target, variables: Mapping[str, str]) -> di
     Raises:
         BuildError: a tool is not installed; the message names the remedy.
     """
-    if build.backend == "openvino_genai":
+    if build.for_cpu:
         if importlib.util.find_spec("gguf") is None:
             raise BuildError(
                 "building for the CPU needs the Python package gguf; `pip install gguf`, or "

@@ -226,6 +226,10 @@ class Build(Strict):
         return tokens
 
     @property
+    def for_cpu(self) -> bool:
+        return self.backend == "openvino_genai"
+
+    @property
     def sequence_tokens(self) -> int | None:
         """Tokens of prompt and answer together, by either option; None is the model's."""
         if self.max_output_len is not None and self.max_input_len is not None:
