@@ -12,7 +12,7 @@ from benchmarks.result import CaseResult, Column
 from benchmarks.sample import Sample, Spread, in_turns, spreads
 from benchmarks.servers.triton import triton
 from benchmarks.servers.truss import serve
-from trtllm_truss.releases.tables import MODEL_NAME
+from trtllm_truss.releases import MODEL_NAME
 
 _LOAD_S = 1
 _TOTAL = "process start to first token"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.paths import ROOT
 from benchmarks.servers.target import Target
-from trtllm_truss.machine.triton import assemble_backends, find_installation
+from trtllm_truss.machine.runtime import assemble_backends, find_installation
 from trtllm_truss.triton.server.command import Launch, server_environment
 from trtllm_truss.triton.server.process import ServerProcess
 

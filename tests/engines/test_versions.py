@@ -14,7 +14,7 @@ from trtllm_truss.engines.versions import (
     image_for,
     version_in,
 )
-from trtllm_truss.releases.tables import holds, release
+from trtllm_truss.releases import holds, release
 
 
 def test_the_pinned_image_is_the_one_in_config_yaml() -> None:

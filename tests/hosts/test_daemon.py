@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trtllm_truss.hosts.daemon import WrongCommand, check_values, daemon_command, read_command
+from trtllm_truss.hosts.leader import WrongCommand, check_values, daemon_command, read_command
 
 LEADER = "10.0.0.1"
 OPEN_MPI_5 = (

@@ -13,7 +13,7 @@ from tests.support.fake_engine import FakeEngine
 from tests.support.virtual_time import virtually
 
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest, QueueFull
-from trtllm_truss.releases.tables import CacheReport
+from trtllm_truss.releases import CacheReport
 from trtllm_truss.request_fields import Sampling
 from trtllm_truss.requests import (
     Alternative,

@@ -21,7 +21,7 @@ from trtllm_truss.errors import (
     EngineUnavailable,
     InvalidRequest,
 )
-from trtllm_truss.releases.tables import CacheReport
+from trtllm_truss.releases import CacheReport
 from trtllm_truss.request_fields import Sampling
 from trtllm_truss.requests import (
     ChatFormat,

@@ -26,9 +26,8 @@ from tokenizers import Tokenizer, models
 
 from trtllm_truss.builder.run import step_environment
 from trtllm_truss.errors import SettingsError, TritonError
-from trtllm_truss.machine.runtime import find_runtime
-from trtllm_truss.machine.triton import assemble_backends, find_installation
-from trtllm_truss.releases.tables import CACHED_TOKENS, LLM_API_INPUTS, LLM_API_OUTPUTS
+from trtllm_truss.machine.runtime import assemble_backends, find_installation, find_runtime
+from trtllm_truss.releases import CACHED_TOKENS, LLM_API_INPUTS, LLM_API_OUTPUTS
 from trtllm_truss.serving.service import Service
 from trtllm_truss.settings.loading import Environment, parse_settings
 from trtllm_truss.triton.client.client import TritonClient

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from trtllm_truss.errors import TritonError
-from trtllm_truss.machine import triton
-from trtllm_truss.machine.triton import find_installation
+from trtllm_truss.machine import runtime
+from trtllm_truss.machine.runtime import find_installation
 
 
 def program(path):
@@ -55,12 +55,12 @@ def test_wheel_is_found_without_importing_it():
 
 
 def test_no_server_at_all(monkeypatch):
-    monkeypatch.setattr(triton, "_wheel_executables", list)
+    monkeypatch.setattr(runtime, "_wheel_executables", list)
     with pytest.raises(TritonError, match="not installed here"):
         find_installation({"PATH": ""})
 
 
 def test_missing_libpython_has_a_remedy(monkeypatch):
-    monkeypatch.setattr(triton.Path, "exists", lambda _: False)
+    monkeypatch.setattr(runtime.Path, "exists", lambda _: False)
     with pytest.raises(TritonError, match=r"apt install libpython3"):
         find_installation({"PATH": ""})

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols import fields
+from trtllm_truss.protocols.base import MAX_GUIDE_CHARACTERS
 from trtllm_truss.protocols.fields import check_size, schema_text
-from trtllm_truss.protocols.json_body import MAX_GUIDE_CHARACTERS
 from trtllm_truss.protocols.openai.body import parse_chat
 
 VALUES = st.recursive(

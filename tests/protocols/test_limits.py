@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trtllm_truss.errors import BodyTooLarge, InvalidRequest
-from trtllm_truss.protocols import json_body
+from trtllm_truss.protocols import base
+from trtllm_truss.protocols.base import Budget, parse_json_object, parse_json_text
 from trtllm_truss.protocols.fields import unknown_field
-from trtllm_truss.protocols.json_body import Budget, parse_json_object, parse_json_text
 from trtllm_truss.protocols.openai.body import parse_chat, parse_completion
 from trtllm_truss.protocols.predict import parse_predict
 from trtllm_truss.protocols.responses.body import parse_response
@@ -52,14 +52,14 @@ def test_size() -> None:
 @pytest.mark.parametrize(
     ("most", "few", "many", "word"),
     [
-        (json_body.MAX_NESTING, nested, lambda n: nested(n), "levels deep"),
-        (json_body.MAX_CONTAINERS, lambda n: [[]] * n, lambda n: [[]] * n, "arrays and objects"),
-        (json_body.MAX_STRINGS, lambda n: [[]] * 65 + [""] * n, lambda n: [[]] * 65 + [""] * n,
+        (base.MAX_NESTING, nested, lambda n: nested(n), "levels deep"),
+        (base.MAX_CONTAINERS, lambda n: [[]] * n, lambda n: [[]] * n, "arrays and objects"),
+        (base.MAX_STRINGS, lambda n: [[]] * 65 + [""] * n, lambda n: [[]] * 65 + [""] * n,
          "strings"),
-        (json_body.MAX_KEYS, lambda n: {str(i): 1 for i in range(n)},
+        (base.MAX_KEYS, lambda n: {str(i): 1 for i in range(n)},
          lambda n: {str(i): 1 for i in range(n)}, "keys"),
-        (json_body.MAX_VALUES, lambda n: [1] * n, lambda n: [1] * n, "values"),
-        (json_body.MAX_FRACTIONS, lambda n: [0.5, True, False, *[1] * 65_000] + [0.5] * n,
+        (base.MAX_VALUES, lambda n: [1] * n, lambda n: [1] * n, "values"),
+        (base.MAX_FRACTIONS, lambda n: [0.5, True, False, *[1] * 65_000] + [0.5] * n,
          lambda n: [0.5] * n, "fractions and exponents"),
     ],
 )  # fmt: skip
@@ -103,7 +103,7 @@ def test_a_long_number_is_refused(number: str) -> None:
 
 def test_texts_share_one_budget() -> None:
     """Twelve bodies with JSON inside of strings took 2.7 GB and 11 s of the event loop."""
-    half = json.dumps({"a": [[]] * (json_body.MAX_CONTAINERS // 2 - 9)})
+    half = json.dumps({"a": [[]] * (base.MAX_CONTAINERS // 2 - 9)})
     budget = Budget(" in arguments of calls", "messages")
     assert parse_json_text(half, budget) == json.loads(half)
     assert parse_json_text(half, budget)
@@ -113,8 +113,8 @@ def test_texts_share_one_budget() -> None:
     assert "arrays and objects in arguments of calls; at most 65536" in refused.value.message
 
 
-HIDDEN = '{"a": [' + "[]," * (10 * json_body.MAX_CONTAINERS) + "[]]}"
-PARTS = ['{"a": [' + "[]," * (json_body.MAX_CONTAINERS // 50) + "[]]}"] * 600
+HIDDEN = '{"a": [' + "[]," * (10 * base.MAX_CONTAINERS) + "[]]}"
+PARTS = ['{"a": [' + "[]," * (base.MAX_CONTAINERS // 50) + "[]]}"] * 600
 USER = {"role": "user", "content": "Hi"}
 
 
@@ -156,7 +156,7 @@ def test_json_within_texts_keeps_the_limits_of_a_body(
         peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak_bytes < 160 * json_body.MAX_CONTAINERS
+    assert peak_bytes < 160 * base.MAX_CONTAINERS
 
 
 @pytest.mark.parametrize("arguments", ['{"a": ' * 65 + "1" + "}" * 65, "[[]]", "{", "{'a': 1}"])

@@ -13,7 +13,7 @@ from trtllm_truss.protocols.lmi import parse_lmi
 from trtllm_truss.protocols.messages.body import parse_messages
 from trtllm_truss.protocols.openai.body import parse_chat
 from trtllm_truss.protocols.predict import PredictBody, parse_defaults, parse_predict
-from trtllm_truss.releases.tables import INPUTS, LLM_API_INPUTS
+from trtllm_truss.releases import INPUTS, LLM_API_INPUTS
 from trtllm_truss.request_fields import (
     OPTIONS,
     SAMPLING,

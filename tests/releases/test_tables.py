@@ -21,7 +21,7 @@ from trtllm_truss.engines.model_config import (
     KnownQuantization,
 )
 from trtllm_truss.engines.versions import IMAGES, Image, MinimumDriver
-from trtllm_truss.releases.tables import (
+from trtllm_truss.releases import (
     COMMON,
     FOLDER,
     Fact,

@@ -13,7 +13,7 @@ from tests.engines.checkpoint.checkpoints import llama, write_checkpoint
 from tests.support.paths import ROOT
 from tokenizers import Tokenizer, models
 
-from trtllm_truss.releases.tables import MODEL_NAME
+from trtllm_truss.releases import MODEL_NAME
 from trtllm_truss.serving import group
 from trtllm_truss.settings.loading import GROUP_KEY_SECRET
 from trtllm_truss.triton.model_repository import CONFIG_FILE, read_config

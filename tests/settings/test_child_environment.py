@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trtllm_truss.settings.child_environment import child_environment
+from trtllm_truss.processes.child import child_environment
 
 KNOWN = {
     "PATH": "/bin",

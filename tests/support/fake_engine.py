@@ -15,7 +15,7 @@ from trtllm_truss.inference.capabilities import Capabilities
 from trtllm_truss.inference.generation import Generator
 from trtllm_truss.inference.preprocessing import Preprocessor
 from trtllm_truss.metrics import Metrics
-from trtllm_truss.releases.tables import CacheReport
+from trtllm_truss.releases import CacheReport
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.tokenizer import TextTokenizer
 from trtllm_truss.tracing import Tracing

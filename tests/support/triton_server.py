@@ -19,7 +19,7 @@ from tests.support.paths import TEMPLATES
 from tests.support.waiting import PATIENCE_S
 
 from trtllm_truss.engines.versions import PINNED_VERSION
-from trtllm_truss.machine.triton import assemble_backends, find_installation
+from trtllm_truss.machine.runtime import assemble_backends, find_installation
 from trtllm_truss.processes.process_guard import _env_makers, all_pids, marked_processes
 from trtllm_truss.triton.client.client import TritonClient
 from trtllm_truss.triton.client.tensors import EngineChunk, EngineRequest

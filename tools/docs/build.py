@@ -8,7 +8,7 @@ from tools.docs.lmi_options import LMI_OPTIONS
 
 from trtllm_truss.builder.commands import BUILD_FLAGS, FAMILIES, BuildFlag, Family
 from trtllm_truss.engines.versions import PINNED_VERSION
-from trtllm_truss.releases.tables import FACTS, Release, release
+from trtllm_truss.releases import FACTS, Release, release
 
 
 def build_tables() -> dict[str, str]:

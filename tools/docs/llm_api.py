@@ -13,7 +13,7 @@ from trtllm_truss.engines.checkpoint.llm_args import (
     RuntimeKey,
 )
 from trtllm_truss.engines.checkpoint.weights import ARCHITECTURES, UNSERVED
-from trtllm_truss.releases.tables import FACTS, dotted
+from trtllm_truss.releases import FACTS, dotted
 
 
 def llm_api_tables() -> dict[str, str]:

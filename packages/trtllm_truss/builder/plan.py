@@ -36,7 +36,7 @@ from trtllm_truss.engines.host import ComputeCapability
 from trtllm_truss.engines.model_config import MINIMUM_CAPABILITY, Checkpoint
 from trtllm_truss.engines.versions import IMAGES
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.releases.tables import FACTS, dotted, holds
+from trtllm_truss.releases import FACTS, dotted, holds
 from trtllm_truss.settings.build import Awq, Build
 from trtllm_truss.settings.model import Settings
 

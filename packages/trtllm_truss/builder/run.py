@@ -42,9 +42,8 @@ from trtllm_truss.engines.manifest import (
 from trtllm_truss.engines.versions import image_for
 from trtllm_truss.errors import BuildError
 from trtllm_truss.machine.gpus import find_cuda, find_gpus
-from trtllm_truss.processes.child import GuardedChild
+from trtllm_truss.processes.child import GuardedChild, child_environment
 from trtllm_truss.settings.build import Build
-from trtllm_truss.settings.child_environment import child_environment
 from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.text.tokenizer_selection import tokenizer_files

@@ -32,8 +32,8 @@ from trtllm_truss.protocols.base import (
     ApiAdapter,
     Call,
     Writer,
+    parse_json_object,
 )
-from trtllm_truss.protocols.json_body import parse_json_object
 from trtllm_truss.requests import AnswerItem, GenerationEnd
 from trtllm_truss.serving.service import Service
 

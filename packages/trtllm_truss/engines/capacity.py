@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from trtllm_truss.engines.diagnostics import Diagnostic, error, warning
-from trtllm_truss.releases.tables import rows_for
+from trtllm_truss.releases import rows_for
 from trtllm_truss.settings.runtime import PARAMETERS, ParameterValue, RuntimeOptions
 
 MAX_UTILIZATION, NO_EVICTION = "max_utilization", "guaranteed_no_evict"

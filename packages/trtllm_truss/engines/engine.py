@@ -25,7 +25,7 @@ from trtllm_truss.engines.host import ComputeCapability, HostInfo
 from trtllm_truss.engines.manifest import Manifest, TargetGpu
 from trtllm_truss.engines.versions import BaseImage
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.releases.tables import CACHED_TOKENS, CacheReport, Tensor
+from trtllm_truss.releases import CACHED_TOKENS, CacheReport, Tensor
 from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.runtime import ParameterValue, RuntimeOptions

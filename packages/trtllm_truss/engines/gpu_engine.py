@@ -26,7 +26,7 @@ from trtllm_truss.engines.model_config import (
     number_formats,
 )
 from trtllm_truss.engines.versions import IMAGE_ENVIRONMENT, Image, find_image, minimum_driver
-from trtllm_truss.releases.tables import FACTS, Release, dotted, holds, release
+from trtllm_truss.releases import FACTS, Release, dotted, holds, release
 from trtllm_truss.settings.model import Settings
 
 

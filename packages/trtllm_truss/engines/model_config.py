@@ -33,7 +33,7 @@ from trtllm_truss.engines.diagnostics import (
 )
 from trtllm_truss.engines.host import ComputeCapability
 from trtllm_truss.errors import ArtifactError
-from trtllm_truss.releases.tables import read_table
+from trtllm_truss.releases import read_table
 from trtllm_truss.validation import shown
 
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.releases.tables import Release, holds, read_table, release
+from trtllm_truss.releases import Release, holds, read_table, release
 
 _IMAGE = "nvcr.io/nvidia/tritonserver:{tag}-trtllm-python-py3"
 _IMAGE_NAME = re.compile(r"(?:^|/)tritonserver:([0-9]{2}\.[0-9]{2})-trtllm-python-py3(?:@|$)")

@@ -24,8 +24,7 @@ from trtllm_truss.hosts.channel import (
     connect,
     resolve,
 )
-from trtllm_truss.hosts.daemon import WrongCommand, check_values, daemon_command
-from trtllm_truss.hosts.leader import HEARTBEAT_S
+from trtllm_truss.hosts.leader import HEARTBEAT_S, WrongCommand, check_values, daemon_command
 from trtllm_truss.processes.child import GuardedChild
 from trtllm_truss.settings.loading import Group
 from trtllm_truss.triton.server.command import (

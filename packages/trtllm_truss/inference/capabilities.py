@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from trtllm_truss.engines.capacity import Capacity
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.releases.tables import INPUTS, LLM_API_INPUTS, rows_for
+from trtllm_truss.releases import INPUTS, LLM_API_INPUTS, rows_for
 from trtllm_truss.request_fields import OPTIONS, SAMPLING, RequestField
 from trtllm_truss.requests import GenerationRequest
 from trtllm_truss.settings.model import Settings

@@ -26,7 +26,7 @@ from trtllm_truss.inference.tokenization import (
     encode_prompt,
     prompt_field,
 )
-from trtllm_truss.releases.tables import CacheReport, holds
+from trtllm_truss.releases import CacheReport, holds
 from trtllm_truss.request_fields import Sampling
 from trtllm_truss.requests import GenerationRequest, Guide
 from trtllm_truss.settings.model import Settings

@@ -21,12 +21,13 @@ from trtllm_truss.machine.gpus import CompatibilityMode, Cuda, Gpus, find_cuda, 
 from trtllm_truss.machine.runtime import (
     ROOT,
     TensorRtLlm,
+    TritonInstallation,
+    find_installation,
     find_mpirun,
     find_runtime,
     read_text,
     under,
 )
-from trtllm_truss.machine.triton import TritonInstallation, find_installation
 
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Linux keeps POSIX shared memory
 _GROUPS = "/sys/fs/cgroup"

@@ -32,8 +32,8 @@ from typing import Any
 from trtllm_truss.engines.host import Gpu
 from trtllm_truss.engines.versions import minimum_driver
 from trtllm_truss.machine.runtime import ROOT, read_text, under
-from trtllm_truss.releases.tables import release
-from trtllm_truss.settings.child_environment import child_environment
+from trtllm_truss.processes.child import child_environment
+from trtllm_truss.releases import release
 
 logger = logging.getLogger(__name__)
 

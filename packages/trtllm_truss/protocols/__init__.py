@@ -1,4 +1,4 @@
 """Parse JSON bodies into requests and encode answers; no network, no engine.
 
-Each protocol is a package with an `adapter` that implements `base.ApiAdapter`.
+Each protocol has an adapter, a class that implements `base.ApiAdapter`.
 """

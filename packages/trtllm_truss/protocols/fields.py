@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, ValidationError, create_model
 
 from trtllm_truss.engines.kinds import KINDS
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.protocols.json_body import (
+from trtllm_truss.protocols.base import (
     MAX_GUIDE_CHARACTERS,
     MAX_WORD_CHARACTERS,
     MAX_WORDS,

@@ -18,7 +18,14 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from trtllm_truss.errors import InvalidRequest, Overloaded, QueueFull, RequestError, TrussError
-from trtllm_truss.protocols.base import Call, CollectedAnswer, Defaults, WholeWriter, sse_event
+from trtllm_truss.protocols.base import (
+    MAX_PROMPTS,
+    Call,
+    CollectedAnswer,
+    Defaults,
+    WholeWriter,
+    sse_event,
+)
 from trtllm_truss.protocols.fields import (
     UNSERVED,
     Finite,
@@ -36,7 +43,6 @@ from trtllm_truss.protocols.fields import (
     with_request_fields,
     wrong,
 )
-from trtllm_truss.protocols.json_body import MAX_PROMPTS
 from trtllm_truss.request_fields import INT32_MAX, SAMPLING, Sampling, rows_of
 from trtllm_truss.requests import (
     AnswerItem,

@@ -11,6 +11,8 @@ from pydantic import Field, ValidationError
 from trtllm_truss.errors import InvalidRequest, RequestError, SettingsError, TrussError
 from trtllm_truss.protocols.base import (
     JSON_MEDIA_TYPE,
+    MAX_MESSAGES,
+    MAX_TOOLS,
     SSE_MEDIA_TYPE,
     TEXT_MEDIA_TYPE,
     Call,
@@ -31,7 +33,6 @@ from trtllm_truss.protocols.fields import (
     request_arguments,
     with_request_fields,
 )
-from trtllm_truss.protocols.json_body import MAX_MESSAGES, MAX_TOOLS
 from trtllm_truss.protocols.openai.body import read_messages
 from trtllm_truss.protocols.openai.fields import read_response_format
 from trtllm_truss.protocols.openai.tools import read_tool_use

@@ -15,8 +15,8 @@ from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.errors import TritonError
 from trtllm_truss.machine.describe import Machine, inspect_machine
-from trtllm_truss.machine.triton import TritonInstallation, assemble_backends
-from trtllm_truss.releases.tables import MODEL_NAME
+from trtllm_truss.machine.runtime import TritonInstallation, assemble_backends
+from trtllm_truss.releases import MODEL_NAME
 from trtllm_truss.serving.kernel_cache import key_of
 from trtllm_truss.serving.preflight import ResolvedEngine, host_info, log_machine, resolve_engine
 from trtllm_truss.settings.loading import Environment

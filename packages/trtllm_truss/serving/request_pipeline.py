@@ -18,9 +18,9 @@ from trtllm_truss.inference.preprocessing import (
     kept_guides_for,
 )
 from trtllm_truss.metrics import Metrics
+from trtllm_truss.processes.child import child_environment
 from trtllm_truss.serving.preflight import ResolvedEngine
 from trtllm_truss.serving.preparation import tokenizer_info_file
-from trtllm_truss.settings.child_environment import child_environment
 from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.text.tokenizer import TextTokenizer

@@ -16,7 +16,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.literals import BOOLEANS
-from trtllm_truss.releases.tables import Release, describe_releases, read_table, rows_for
+from trtllm_truss.releases import Release, describe_releases, read_table, rows_for
 from trtllm_truss.validation import did_you_mean, shown
 
 

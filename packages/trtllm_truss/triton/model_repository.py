@@ -21,7 +21,7 @@ from typing import Any
 from google.protobuf import text_format
 
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.releases.tables import (
+from trtllm_truss.releases import (
     INPUTS,
     MODEL_NAME,
     OUTPUTS,

@@ -17,7 +17,7 @@ from trtllm_truss.engines.cpu.engine import CpuEngine
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.kinds import check_compatibility, completed, inspect_engine
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.releases.tables import rows_for
+from trtllm_truss.releases import rows_for
 from trtllm_truss.settings.runtime import PARAMETERS
 
 DEFAULTS = {

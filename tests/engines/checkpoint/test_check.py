@@ -17,7 +17,7 @@ from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.host import ACCELERATORS, Gpu, HostInfo
 from trtllm_truss.engines.kinds import check_compatibility, completed
 from trtllm_truss.engines.versions import IMAGES, SYSTEM_PYTHON
-from trtllm_truss.releases.tables import FACTS, dotted, release
+from trtllm_truss.releases import FACTS, dotted, release
 from trtllm_truss.serving.preflight import cache_capacity
 from trtllm_truss.settings.runtime import RuntimeOptions
 

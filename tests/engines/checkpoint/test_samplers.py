@@ -13,7 +13,7 @@ from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.kinds import check_compatibility, completed
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.releases.tables import exact_release
+from trtllm_truss.releases import exact_release
 
 CPP, TORCH = {"sampler_type": "TRTLLMSampler"}, {"sampler_type": "TorchSampler"}
 AUTO, MTP = {"sampler_type": "auto"}, {"speculative_config": {"decoding_type": "MTP"}}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trtllm_truss.errors import InvalidRequest, SettingsError
-from trtllm_truss.protocols.json_body import parse_json_object
+from trtllm_truss.protocols.base import parse_json_object
 from trtllm_truss.protocols.predict import (
     REFUSED,
     UNUSED,

@@ -11,7 +11,7 @@ from tests.support.waiting import PATIENCE_S, until
 
 from trtllm_truss import errors
 from trtllm_truss.engines.versions import PINNED_VERSION
-from trtllm_truss.releases.tables import CacheReport
+from trtllm_truss.releases import CacheReport
 from trtllm_truss.request_fields import Sampling
 from trtllm_truss.triton.client import client as client_module
 from trtllm_truss.triton.client.client import TritonClient, warm_up

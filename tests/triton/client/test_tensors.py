@@ -5,7 +5,7 @@ import struct
 import pytest
 from tritonclient.grpc import service_pb2
 
-from trtllm_truss.releases.tables import INPUTS, CacheReport, rows_for
+from trtllm_truss.releases import INPUTS, CacheReport, rows_for
 from trtllm_truss.request_fields import SAMPLING, Sampling
 from trtllm_truss.requests import Guide
 from trtllm_truss.triton.client.tensors import (

@@ -9,7 +9,7 @@ from tritonclient.grpc import model_config_pb2
 
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.releases.tables import (
+from trtllm_truss.releases import (
     CACHED_TOKENS,
     INPUTS,
     LLM_API_INPUTS,

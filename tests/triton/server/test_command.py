@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from trtllm_truss.errors import TritonError
-from trtllm_truss.machine.triton import TritonInstallation
+from trtllm_truss.machine.runtime import TritonInstallation
 from trtllm_truss.triton.server.command import (
     Launch,
     launch_environment,

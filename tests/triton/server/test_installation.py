@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from trtllm_truss.errors import TritonError
-from trtllm_truss.machine.triton import TritonInstallation, assemble_backends, find_installation
+from trtllm_truss.machine.runtime import TritonInstallation, assemble_backends, find_installation
 
 
 def test_backends_of_the_variable_win(tmp_path):

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trtllm_truss.machine.runtime import find_mpirun
-from trtllm_truss.machine.triton import TritonInstallation
+from trtllm_truss.machine.runtime import TritonInstallation, find_mpirun
 from trtllm_truss.processes.process_guard import RUN_MARKER, marked_processes
 from trtllm_truss.triton.server.command import (
     Launch,

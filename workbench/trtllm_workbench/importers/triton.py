@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.releases.tables import describe_releases, rows_for
+from trtllm_truss.releases import describe_releases, rows_for
 from trtllm_truss.settings.runtime import PARAMETERS
 from trtllm_truss.triton.model_repository import read_config
 from trtllm_workbench.importers.rules import (

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trtllm_truss.engines.checkpoint.llm_args import DECODING_TYPES, LLM_ARGUMENTS, Argument
-from trtllm_truss.releases.tables import describe_releases, rows_for
+from trtllm_truss.releases import describe_releases, rows_for
 from trtllm_workbench.importers.rules import (
     ConversionResult,
     Given,

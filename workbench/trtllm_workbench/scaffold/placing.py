@@ -22,7 +22,7 @@ from trtllm_truss.engines.host import (
     parse_accelerator,
 )
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.releases.tables import read_facts
+from trtllm_truss.releases import read_facts
 from trtllm_truss.settings.loading import ACCESS_TOKEN_SECRET
 from trtllm_truss.settings.model import Settings
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trtllm_truss.releases.tables import MODEL_NAME
+from trtllm_truss.releases import MODEL_NAME
 from trtllm_workbench.selftest.calls import EVENTS, PREDICT, Api, HttpReply
 from trtllm_workbench.selftest.served_model import (
     INVOCATIONS,

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from trtllm_truss.releases.tables import INPUTS, MODEL_NAME, rows_for
+from trtllm_truss.releases import INPUTS, MODEL_NAME, rows_for
 from trtllm_truss.request_fields import Sampling
 from trtllm_truss.triton.client.client import STREAM_INFER, TritonClient, block_on, call
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection

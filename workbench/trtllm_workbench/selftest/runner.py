@@ -21,7 +21,7 @@ from google.protobuf import text_format
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.machine.describe import inspect_machine
-from trtllm_truss.releases.tables import MODEL_NAME
+from trtllm_truss.releases import MODEL_NAME
 from trtllm_truss.serving.preflight import host_info
 from trtllm_truss.settings.runtime import PARAMETERS
 from trtllm_truss.triton.model_repository import (

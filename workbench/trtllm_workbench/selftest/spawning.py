@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trtllm_truss.machine.runtime import TensorRtLlm
-from trtllm_truss.processes.child import GuardedChild
-from trtllm_truss.settings.child_environment import child_environment
+from trtllm_truss.processes.child import GuardedChild, child_environment
 from trtllm_truss.triton.server.command import mpi_environment, spawning_environment
 from trtllm_truss.triton.server.ports import unused_ports
 

@@ -43,7 +43,7 @@ from trtllm_truss.backends.triton_native.tensors import (
     words,
 )
 from trtllm_truss.errors import InternalError, InvalidRequest, TrussError
-from trtllm_truss.releases.tables import MODEL_NAME
+from trtllm_truss.releases import MODEL_NAME
 from trtllm_truss.request_fields import SAMPLING
 from trtllm_truss.triton.client.tensors import random_number
 from trtllm_truss.triton.server.ports import GRPC_ADDRESS_VARIABLE

@@ -36,7 +36,7 @@ from trtllm_truss.engines.diagnostics import Diagnostic, parse_json, warning
 from trtllm_truss.engines.host import ComputeCapability
 from trtllm_truss.engines.model_config import Checkpoint
 from trtllm_truss.errors import ArtifactError, SettingsError
-from trtllm_truss.releases.tables import FACTS, dotted, holds
+from trtllm_truss.releases import FACTS, dotted, holds
 from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Mount, Settings
 from trtllm_truss.settings.runtime import SECTION, ParameterValue, RuntimeOptions

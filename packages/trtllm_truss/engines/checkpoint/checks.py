@@ -21,7 +21,7 @@ from trtllm_truss.engines.diagnostics import Diagnostic, error, warning
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.model_config import Checkpoint
 from trtllm_truss.engines.versions import IMAGES
-from trtllm_truss.releases.tables import FACTS, Release, dotted, holds, release
+from trtllm_truss.releases import FACTS, Release, dotted, holds, release
 from trtllm_truss.settings.model import Settings
 
 if TYPE_CHECKING:

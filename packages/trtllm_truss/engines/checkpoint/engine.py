@@ -56,7 +56,7 @@ from trtllm_truss.engines.model_config import (
 )
 from trtllm_truss.engines.versions import BaseImage, given_image, newest_image
 from trtllm_truss.errors import TritonError
-from trtllm_truss.releases.tables import CACHED_TOKENS, LLM_API_INPUTS, LLM_API_OUTPUTS
+from trtllm_truss.releases import CACHED_TOKENS, LLM_API_INPUTS, LLM_API_OUTPUTS
 from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.runtime import RuntimeOptions

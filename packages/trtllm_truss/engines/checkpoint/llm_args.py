@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.releases.tables import Release, describe_releases, holds, read_table, rows_for
+from trtllm_truss.releases import Release, describe_releases, holds, read_table, rows_for
 from trtllm_truss.settings.runtime import SECTION, ParameterValue
 from trtllm_truss.validation import did_you_mean, shown
 

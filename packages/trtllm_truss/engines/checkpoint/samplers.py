@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trtllm_truss.releases.tables import holds
+from trtllm_truss.releases import holds
 
 CPP_SAMPLER = "TRTLLMSampler"
 

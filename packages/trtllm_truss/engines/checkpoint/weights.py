@@ -18,7 +18,7 @@ from trtllm_truss.engines.diagnostics import WEIGHTS_SUFFIX, shortlist
 from trtllm_truss.engines.host import ComputeCapability
 from trtllm_truss.engines.model_config import Checkpoint, Quantization
 from trtllm_truss.errors import ArtifactError
-from trtllm_truss.releases.tables import FACTS, Fact, Release, read_facts, read_table
+from trtllm_truss.releases import FACTS, Fact, Release, read_facts, read_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,7 @@ from trtllm_truss.engines.diagnostics import (
 )
 from trtllm_truss.engines.model_config import Quantization
 from trtllm_truss.errors import ArtifactError
-from trtllm_truss.releases.tables import holds
+from trtllm_truss.releases import holds
 
 _OLD_TOKENS_PER_BLOCK = 64
 

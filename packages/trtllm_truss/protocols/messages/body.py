@@ -13,6 +13,12 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 from pydantic import Field, ValidationError
 
 from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.protocols.base import (
+    MAX_CONTENT_PARTS,
+    MAX_MESSAGES,
+    MAX_MODEL_CHARACTERS,
+    MAX_TOOLS,
+)
 from trtllm_truss.protocols.fields import (
     Finite,
     Unsupported,
@@ -27,12 +33,6 @@ from trtllm_truss.protocols.fields import (
     request_arguments,
     schema_guide,
     with_request_fields,
-)
-from trtllm_truss.protocols.json_body import (
-    MAX_CONTENT_PARTS,
-    MAX_MESSAGES,
-    MAX_MODEL_CHARACTERS,
-    MAX_TOOLS,
 )
 from trtllm_truss.protocols.tool_use import NO_FORMATS, ModelFormats, NewParser, ToolUse, read_tool
 from trtllm_truss.request_fields import INT32_MAX

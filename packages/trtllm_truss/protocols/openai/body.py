@@ -15,8 +15,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, ValidationError
 
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.protocols.fields import NonEmpty, Unsupported, check_length, invalid_request
-from trtllm_truss.protocols.json_body import (
+from trtllm_truss.protocols.base import (
     MAX_ALL_TOOL_CALLS,
     MAX_CONTENT_PARTS,
     MAX_MESSAGES,
@@ -27,6 +26,7 @@ from trtllm_truss.protocols.json_body import (
     Budget,
     parse_json_text,
 )
+from trtllm_truss.protocols.fields import NonEmpty, Unsupported, check_length, invalid_request
 from trtllm_truss.protocols.openai.answers import ChatShape, CompletionShape, OpenAICall
 from trtllm_truss.protocols.openai.fields import (
     REFUSED_EXTENSIONS,

@@ -19,6 +19,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field, ValidationError
 
 from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.protocols.base import MAX_BIASED_TOKENS, MAX_MODEL_CHARACTERS
 from trtllm_truss.protocols.fields import (
     ANY_OBJECT,
     UNSERVED,
@@ -41,7 +42,6 @@ from trtllm_truss.protocols.fields import (
     with_request_fields,
     wrong,
 )
-from trtllm_truss.protocols.json_body import MAX_BIASED_TOKENS, MAX_MODEL_CHARACTERS
 from trtllm_truss.request_fields import INT32_MAX
 from trtllm_truss.requests import REST_OF_CONTEXT, Guide, Language
 from trtllm_truss.validation import Strict, shown, shown_name

@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from trtllm_truss.errors import InvalidRequest
+from trtllm_truss.protocols.base import MAX_TOOLS
 from trtllm_truss.protocols.fields import check_length
-from trtllm_truss.protocols.json_body import MAX_TOOLS
 from trtllm_truss.protocols.tool_use import ToolUse, read_tool
 from trtllm_truss.validation import shown
 

@@ -13,9 +13,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.protocols.base import json_bytes
+from trtllm_truss.protocols.base import MAX_MESSAGES, MAX_TOOLS, json_bytes
 from trtllm_truss.protocols.fields import Unsupported, check_length
-from trtllm_truss.protocols.json_body import MAX_MESSAGES, MAX_TOOLS
 from trtllm_truss.protocols.openai.body import (
     ChatExtensions,
     arguments_budget,

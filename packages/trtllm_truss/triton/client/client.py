@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from trtllm_truss.errors import TritonError, TrussError
-from trtllm_truss.releases.tables import INPUTS, LLM_API_INPUTS, MODEL_NAME, rows_for
+from trtllm_truss.releases import INPUTS, LLM_API_INPUTS, MODEL_NAME, rows_for
 from trtllm_truss.triton.client.failures import StatusCode, unavailable
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
 from trtllm_truss.triton.client.response_stream import ResponseReader, ResponseStream

@@ -22,7 +22,7 @@ from functools import lru_cache
 from operator import attrgetter
 
 from trtllm_truss.guides.guide import GUIDE_BYTES
-from trtllm_truss.releases.tables import (
+from trtllm_truss.releases import (
     CACHED_TOKENS,
     INPUTS,
     LLM_API_INPUTS,

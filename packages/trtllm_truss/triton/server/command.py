@@ -25,17 +25,15 @@ from pathlib import Path
 from trtllm_truss.engines.engine import RankLauncher
 from trtllm_truss.errors import TritonError
 from trtllm_truss.machine.describe import usable_cpus
-from trtllm_truss.machine.runtime import find_mpirun
-from trtllm_truss.machine.triton import TritonInstallation
-from trtllm_truss.processes.child import RUN_PREFIX
+from trtllm_truss.machine.runtime import TritonInstallation, find_mpirun
+from trtllm_truss.processes.child import RUN_PREFIX, child_environment
 from trtllm_truss.processes.process_guard import (
     listening_sockets,
     marked_processes,
     name_of,
     open_files,
 )
-from trtllm_truss.releases.tables import MODEL_NAME
-from trtllm_truss.settings.child_environment import child_environment
+from trtllm_truss.releases import MODEL_NAME
 from trtllm_truss.triton.server.ports import GRPC_ADDRESS_VARIABLE, LOOPBACK, Ports, free_ports
 
 _SESSION_VARIABLES = ("PRTE_MCA_prte_tmpdir_base", "OMPI_MCA_orte_tmpdir_base")

@@ -20,7 +20,7 @@ from contextlib import ExitStack, suppress
 
 from trtllm_truss.errors import TritonError
 from trtllm_truss.processes.child import SHARED_MEMORY, GuardedChild
-from trtllm_truss.releases.tables import MODEL_NAME
+from trtllm_truss.releases import MODEL_NAME
 from trtllm_truss.triton.server.command import (
     Launch,
     close_control_port,

@@ -20,8 +20,8 @@ from trtllm_truss.engines.checkpoint.llm_api.library import Library, import_libr
 from trtllm_truss.engines.checkpoint.llm_api.request import Adapter, LlmSettings, served_inputs
 from trtllm_truss.engines.checkpoint.samplers import sampler_arguments
 from trtllm_truss.engines.versions import PINNED_VERSION
-from trtllm_truss.machine.triton import assemble_backends, find_installation
-from trtllm_truss.releases.tables import CACHED_TOKENS, LLM_API_INPUTS, LLM_API_OUTPUTS
+from trtllm_truss.machine.runtime import assemble_backends, find_installation
+from trtllm_truss.releases import CACHED_TOKENS, LLM_API_INPUTS, LLM_API_OUTPUTS
 from trtllm_truss.triton.model_repository import render_repository
 from trtllm_truss.triton.server.command import launcher, server_environment
 from trtllm_truss.triton.server.process import ServerProcess

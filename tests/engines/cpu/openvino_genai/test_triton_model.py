@@ -17,8 +17,8 @@ from trtllm_truss.engines.cpu.openvino_genai.engine import GenAiEngine
 from trtllm_truss.engines.cpu.openvino_genai.guide_compiler import find_model
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.machine.triton import assemble_backends, find_installation
-from trtllm_truss.releases.tables import CACHED_TOKENS
+from trtllm_truss.machine.runtime import assemble_backends, find_installation
+from trtllm_truss.releases import CACHED_TOKENS
 from trtllm_truss.request_fields import Sampling
 from trtllm_truss.requests import Guide
 from trtllm_truss.triton.client.client import TritonClient

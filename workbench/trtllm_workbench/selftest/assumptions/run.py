@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 
 from trtllm_truss.machine.runtime import TensorRtLlm
-from trtllm_truss.releases.tables import holds
-from trtllm_truss.settings.child_environment import child_environment
+from trtllm_truss.processes.child import child_environment
+from trtllm_truss.releases import holds
 from trtllm_workbench.selftest.assumptions import served
 from trtllm_workbench.selftest.assumptions.checkpoints import CHECKPOINTS
 from trtllm_workbench.selftest.assumptions.served import (

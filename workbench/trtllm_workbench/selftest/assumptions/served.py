@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from trtllm_truss.engines.checkpoint.weights import ARCHITECTURES
 from trtllm_truss.errors import TrussError
-from trtllm_truss.releases.tables import Release, release
+from trtllm_truss.releases import Release, release
 from trtllm_truss.request_fields import Sampling
 from trtllm_workbench.selftest import answer_checks
 from trtllm_workbench.selftest.calls import PREDICT, DirectEngine
