@@ -82,10 +82,15 @@ def test_an_image_has_the_commands_of_the_server(
     assert says in result.stdout + result.stderr
 
 
+def codes(report: dict[str, Any]) -> list[str]:
+    return [finding["code"] for finding in report["findings"]]
+
+
 def test_a_fitting_engine_passes(engine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, report = checked(capsys, config(engine))
     assert status == report["status"] == 0
     assert any("image: nvcr.io/nvidia/tritonserver:25.10" in fact for fact in report["facts"])
+    assert "no_gpu" in codes(report)
 
 
 @pytest.mark.parametrize(
@@ -179,6 +184,7 @@ def test_check_names_keys_without_effect_on_the_cpu(
         each["sentence"] for each in report["findings"] if each["code"] == "runtime_key_unused"
     ]
     assert len(unused) == 1
+    assert "no_gpu" not in codes(report)
     assert "kv_cache_free_gpu_mem_fraction has no effect on an engine of the CPU" in unused[0]
 
 

@@ -43,6 +43,8 @@ from trtllm_truss.settings.model import Settings
 WRONG_SETTINGS_STATUS = 2
 WOULD_NOT_START_STATUS = 3
 
+_NO_GPU = warning("no_gpu", "no GPU is visible; the engine was not compared with one.")
+
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
@@ -102,6 +104,8 @@ def examine(truss: Path, config: Path | None) -> CheckReport:
             job = prepare_build(settings, host, environment.hf_access_token)
             source_needs = needs_of_build(settings, job.source, None)
             findings += check_keys(content, settings, None, source_needs, None)
+            if job.target is not None and not machine.gpus.devices:
+                findings.append(_NO_GPU)
             return CheckReport([*facts, *job.estimate.sentences], findings)
         needs: list[Need] = []
         engine = _describe(settings, environment, host, findings, needs)
@@ -111,6 +115,8 @@ def examine(truss: Path, config: Path | None) -> CheckReport:
                 [*facts, "engine: a GGUF file, inspected once it is downloaded"], findings
             )
         facts += _engine_facts(engine)
+        if engine.uses_gpus and not machine.gpus.devices:
+            findings.append(_NO_GPU)
         findings += check_compatibility(settings, engine, host)
         findings += check_machine(machine.cuda, machine.limits, engine.gpu_count)
         capacity = cache_capacity(settings, engine, host)
@@ -176,10 +182,6 @@ def _machine(machine: Machine) -> tuple[list[str], list[Diagnostic]]:
     gpus = machine.gpus.devices
     facts += [f"GPU: {gpu.name}, {gpu.free_bytes / 1e9:.1f} GB free" for gpu in gpus]
     findings = []
-    if not gpus:
-        findings.append(
-            warning("no_gpu", "no GPU is visible; the engine was not compared with one.")
-        )
     if machine.triton is None:
         findings.append(warning("no_triton", machine.triton_problem))
     else:
