@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from benchmarks.servers.usage import descendants
 from tests.support.paths import ROOT
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.mark.server
@@ -22,7 +23,7 @@ def test_quick_run_writes_json_and_leaves_nothing(tmp_path: Path) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=2 * PATIENCE_S,
         check=False,
     )
     assert running.returncode == 0, running.stdout + running.stderr

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 """Above any wait on a busy machine; only a failure reaches it."""
 
 

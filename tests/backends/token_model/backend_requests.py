@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tests.support.waiting import PATIENCE_S
 
 from trtllm_truss.backends.tensors import Tensors
 from trtllm_truss.backends.token_model.request import ModelLimits, TensorRequest, read_request
@@ -88,12 +89,12 @@ class Caller:
         return self.cancelled
 
     def wait(self) -> Caller:
-        assert self._ended.wait(60), "no final response"
+        assert self._ended.wait(PATIENCE_S), "no final response"
         return self
 
     def wait_for_responses(self, count: int) -> None:
         with self._grown:
-            assert self._grown.wait_for(lambda: len(self.responses) >= count, 60)
+            assert self._grown.wait_for(lambda: len(self.responses) >= count, PATIENCE_S)
 
     @property
     def tokens(self) -> list[int]:
