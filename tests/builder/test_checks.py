@@ -10,6 +10,7 @@ from tests.builder.checkpoints import A100, CONFIGS, H100, checkpoint, settings
 from trtllm_truss.builder.commands import Target
 from trtllm_truss.builder.plan import plan_build
 from trtllm_truss.engines.model_config import parse_checkpoint
+from trtllm_truss.engines.versions import image_for
 from trtllm_truss.errors import ArtifactError, SettingsError
 
 
@@ -84,7 +85,7 @@ QUANTIZED = {"method": "smoothquant"}
             {"tensor_parallelism": 4, "target": Target("1.0.0", "H100", (9, 0), None, 2)},
             ["4 GPUs", "2"],
         ),
-        ({}, {"target": Target("0.8.0")}, ["0.8.0", "24.04 to 26.07"]),
+        ({}, {"target": Target("0.8.0")}, ["0.8.0", f"24.04 to {image_for('1.2.1').image.tag}"]),
         ({}, {"target": Target("1.3.0")}, ["1.3.0", "removed"]),
         ({}, {"family": "InternLM2", "target": Target("0.11.0")}, ["InternLM2", "0.12"]),
         ({}, {"family": "Baichuan"}, ["baichuan_model_version is missing", "v1_13b"]),

@@ -27,7 +27,7 @@ from tests.support.paths import ROOT
 from tests.support.s3_server import S3Server
 from tests.support.smollm2 import write_small_smollm2
 
-from trtllm_truss.engines.versions import IMAGES
+from trtllm_truss.engines.versions import IMAGES, image_for
 from trtllm_workbench.cli.main import main
 
 Refused = Callable[..., str]
@@ -64,7 +64,7 @@ def built_on(config: Json, gpu: str) -> Json:
         (config_0_18("0.17.0.post1"), "25.02", "py312", "A10G"),
         (new_config("0.20.0", tp=2), "25.07", "py312", "A10G:2"),
         (new_config("1.0.0", tp=4), "25.10", "py312", "A10G:4"),
-        (new_config("1.2.1", tp=2, pp=2), "26.07", "py312", "A10G:4"),
+        (new_config("1.2.1", tp=2, pp=2), image_for("1.2.1").image.tag, "py312", "A10G:4"),
         (new_config("1.0.0", algorithm="FP8", kv_cache="FP8"), "25.10", "py312", "L4"),
         (new_config("1.1.0", algorithm="NVFP4"), "26.02", "py312", "B200"),
     ],
