@@ -1,4 +1,4 @@
-"""`DirectClient` takes plain responses only; each other one is left to huggingface_hub's client."""
+"""`RangeClient` takes plain responses only; each other one is left to huggingface_hub's client."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.serving import Serving
 from tests.support.whole_repository import fetch_repository
 
 from trtllm_truss.artifacts import direct, part, transfer
-from trtllm_truss.artifacts.direct import DirectClient
+from trtllm_truss.artifacts.direct import RangeClient
 
 CERTIFICATES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
 BODY = bytes(range(256)) * 2000
@@ -76,22 +76,22 @@ def server() -> Iterator[_Scripted]:
 
 
 @pytest.fixture
-def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[DirectClient]:
+def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[RangeClient]:
     for name in ("http_proxy", "https_proxy", "all_proxy", "SSL_CERT_DIR", *CERTIFICATES):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
-    direct = DirectClient()
+    direct = RangeClient()
     yield direct
     direct.close()
 
 
-def get(client: DirectClient, url: str, count: int = len(BODY)) -> bytes | None:
+def get(client: RangeClient, url: str, count: int = len(BODY)) -> bytes | None:
     with client.get(url, {"Range": "bytes=0-511999"}, count) as answer:
         return None if answer is None else b"".join(bytes(chunk) for chunk in answer[1])
 
 
 def test_connections_are_kept_while_the_server_keeps_them(
-    server: _Scripted, client: DirectClient
+    server: _Scripted, client: RangeClient
 ) -> None:
     server.per_connection = 2
     assert [get(client, server.url) for _ in range(5)] == [BODY] * 5
@@ -101,7 +101,7 @@ def test_connections_are_kept_while_the_server_keeps_them(
 
 
 def test_a_body_that_is_left_is_not_read_as_the_next_response(
-    server: _Scripted, client: DirectClient
+    server: _Scripted, client: RangeClient
 ) -> None:
     server.per_connection = 2
     with client.get(server.url, {}, len(BODY)) as answer:
@@ -111,14 +111,14 @@ def test_a_body_that_is_left_is_not_read_as_the_next_response(
     assert server.connections == 2
 
 
-def test_bytes_beyond_the_length_are_not_read(server: _Scripted, client: DirectClient) -> None:
+def test_bytes_beyond_the_length_are_not_read(server: _Scripted, client: RangeClient) -> None:
     server.response = PLAIN + b"x" * 1000
     assert get(client, server.url) == BODY
 
 
 @pytest.mark.parametrize("buffer_bytes", [1, 1000, 256_000])
 def test_bodies_of_several_buffers(
-    server: _Scripted, client: DirectClient, monkeypatch: pytest.MonkeyPatch, buffer_bytes: int
+    server: _Scripted, client: RangeClient, monkeypatch: pytest.MonkeyPatch, buffer_bytes: int
 ) -> None:
     monkeypatch.setattr(direct, "_BUFFER_BYTES", buffer_bytes)
     server.per_connection = 2
@@ -127,7 +127,7 @@ def test_bodies_of_several_buffers(
 
 
 def test_a_body_that_stops(
-    server: _Scripted, client: DirectClient, monkeypatch: pytest.MonkeyPatch
+    server: _Scripted, client: RangeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Keep the bytes that arrived before."""
     monkeypatch.setattr(direct, "_TIMEOUT_S", 0.1)
@@ -146,7 +146,7 @@ def test_a_body_that_stops(
     assert arrived == BODY[:-1]
 
 
-def test_a_body_that_ends_early(server: _Scripted, client: DirectClient) -> None:
+def test_a_body_that_ends_early(server: _Scripted, client: RangeClient) -> None:
     server.response = PLAIN[:-1]
     with pytest.raises(ConnectionError):
         get(client, server.url)
@@ -172,7 +172,7 @@ def test_a_body_that_ends_early(server: _Scripted, client: DirectClient) -> None
     ],
 )
 def test_what_is_not_plain_ends_its_use(
-    server: _Scripted, client: DirectClient, response: bytes
+    server: _Scripted, client: RangeClient, response: bytes
 ) -> None:
     server.response = response
     assert get(client, server.url) is None
@@ -182,7 +182,7 @@ def test_what_is_not_plain_ends_its_use(
     assert server.connections == 1
 
 
-def test_a_refusal_does_not(server: _Scripted, client: DirectClient) -> None:
+def test_a_refusal_does_not(server: _Scripted, client: RangeClient) -> None:
     server.response = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"
     assert get(client, server.url) is None
     server.response = PLAIN
@@ -192,12 +192,12 @@ def test_a_refusal_does_not(server: _Scripted, client: DirectClient) -> None:
 @pytest.mark.parametrize("name", ["http_proxy", "HTTPS_PROXY", "ALL_PROXY"])
 def test_proxies_end_its_use(server: _Scripted, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name, "http://127.0.0.1:9")
-    assert get(DirectClient(), server.url) is None
+    assert get(RangeClient(), server.url) is None
     assert server.connections == 0
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "http://user:word@127.0.0.1:{port}/"])
-def test_other_urls_are_left(server: _Scripted, client: DirectClient, url: str) -> None:
+def test_other_urls_are_left(server: _Scripted, client: RangeClient, url: str) -> None:
     assert get(client, url.format(port=server.server_address[1])) is None
     assert server.connections == 0
 
@@ -209,7 +209,7 @@ def test_other_urls_are_left(server: _Scripted, client: DirectClient, url: str) 
 )
 def test_certificates_are_verified(
     server: _Scripted,
-    client: DirectClient,
+    client: RangeClient,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     name: str,

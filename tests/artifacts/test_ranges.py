@@ -22,7 +22,7 @@ from trtllm_truss.artifacts import direct, listing, part, transfer
 from trtllm_truss.artifacts import hub as hub_module
 from trtllm_truss.artifacts.hub import HubErrors, _Hub
 from trtllm_truss.artifacts.listing import Digest, File
-from trtllm_truss.artifacts.part import Part
+from trtllm_truss.artifacts.part import PartialFile
 from trtllm_truss.artifacts.s3 import _Bucket
 from trtllm_truss.errors import ArtifactError
 
@@ -66,7 +66,7 @@ def unfinished(cache: Path) -> Path:
 
 def leave(path: Path, arrived: dict[int, bytes]) -> None:
     """Leave what a killed process would."""
-    left = Part(path, FILE)
+    left = PartialFile(path, FILE)
     with left.opened() as descriptor:
         for number, data in arrived.items():
             left.write(descriptor, number, data)
@@ -204,7 +204,7 @@ def test_a_wrong_content_range(
 ) -> None:
     engine.fault("/files/*", times=10**9, headers={"Content-Range": content_range})
     assert problem in refusal()
-    assert Part(unfinished(cache), FILE).arrived_bytes == 0
+    assert PartialFile(unfinished(cache), FILE).arrived_bytes == 0
     engine.faults.clear()
     assert fetch() == ENGINE
 
@@ -275,7 +275,7 @@ def test_a_link_in_place_of_the_part(engine: HubServer, cache: Path, tmp_path: P
 def test_a_full_disk_gets_room_back(cache: Path) -> None:
     path = unfinished(cache)
     leave(path, {0: ENGINE[:RANGE], 1: ENGINE[RANGE : RANGE + 5], 5: ENGINE[5 * RANGE : 6 * RANGE]})
-    Part(path, FILE).shorten(RANGE)
+    PartialFile(path, FILE).shorten(RANGE)
     assert path.read_bytes() == ENGINE[: RANGE + 5]
 
 
@@ -313,11 +313,11 @@ def test_a_killed_process_leaves_holes(engine: HubServer, cache: Path) -> None:
     )
     with process:
         left = unfinished(cache)
-        assert settles(lambda: Part(left, FILE).unfinished == [0])
+        assert settles(lambda: PartialFile(left, FILE).unfinished == [0])
         process.kill()
     killed.set()
     engine.before_sending = lambda request: None
-    arrived = Part(left, FILE).arrived_bytes
+    arrived = PartialFile(left, FILE).arrived_bytes
     engine.forget()
     assert fetch() == ENGINE
     assert engine.sent("/files/*") == len(ENGINE) - arrived <= RANGE
@@ -329,7 +329,7 @@ def test_a_range_waits_for_the_hash_of_new_bytes_only(
     """A range is two ahead of the hash here, eight outside of this test."""
     monkeypatch.setattr(part, "_BLOCKS_AT_ONCE", 1)
     monkeypatch.setattr(part, "_BLOCK_BYTES", 1000)
-    arriving = Part(unfinished(cache), FILE)
+    arriving = PartialFile(unfinished(cache), FILE)
     with arriving.opened() as descriptor:
         for number in (1, 2, 3, 0, 4, 5):
             arriving.catch_up(descriptor, number)
@@ -337,7 +337,7 @@ def test_a_range_waits_for_the_hash_of_new_bytes_only(
         assert arriving.hashed_bytes < (6 - 2) * RANGE
         arriving.catch_up(descriptor, 6)
         assert arriving.hashed_bytes >= (6 - 2) * RANGE
-        resumed = Part(unfinished(cache), FILE)
+        resumed = PartialFile(unfinished(cache), FILE)
         resumed.catch_up(descriptor, 6)
         assert resumed.hashed_bytes == 0
         arriving.write(descriptor, 6, ENGINE[6 * RANGE :])
@@ -346,7 +346,7 @@ def test_a_range_waits_for_the_hash_of_new_bytes_only(
 
 def test_threads_hash_in_order(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(part, "_BLOCK_BYTES", 1000)
-    arriving = Part(unfinished(cache), FILE)
+    arriving = PartialFile(unfinished(cache), FILE)
 
     def arrive(number: int) -> None:
         with arriving.opened() as descriptor:
@@ -369,7 +369,7 @@ def test_the_size_of_a_range(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size_bytes: int, range_bytes: int
 ) -> None:
     monkeypatch.undo()
-    new = Part(tmp_path / "new", File.unhashed("", "rank0.engine", size_bytes))
+    new = PartialFile(tmp_path / "new", File.unhashed("", "rank0.engine", size_bytes))
     assert new.wanted(0) == (0, min(range_bytes, size_bytes))
 
 
@@ -448,7 +448,7 @@ def test_on_s3(s3: S3Server, cache: Path) -> None:
     assert blob.read_bytes() == ENGINE
     content_id = blob.name
     file = File("rank0.engine", len(ENGINE), content_id, Digest("md5", content_id))
-    left = Part(blob.with_name(f"{blob.name}.trtllm-truss.incomplete"), file)
+    left = PartialFile(blob.with_name(f"{blob.name}.trtllm-truss.incomplete"), file)
     with left.opened() as descriptor:
         left.write(descriptor, 2, ENGINE[2 * RANGE : 3 * RANGE])
     blob.unlink()

@@ -12,7 +12,7 @@ from tools.docs.tables import fill
 
 from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.host import HostInfo
-from trtllm_truss.engines.kinds import check_compatibility, completed
+from trtllm_truss.engines.kinds import check_compatibility, with_settings
 from trtllm_truss.serving.preflight import cache_capacity
 
 PAGE = ROOT / "docs/llm-api.md"
@@ -34,7 +34,7 @@ def test_the_example_fits_its_gpu() -> None:
     content = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
     settings, _ = load_configuration(content)
     host = HostInfo.from_config(content)
-    engine = completed(
+    engine = with_settings(
         inspect_config(llama(), listing(16_060_556_376)), settings, host.known_version
     )
     assert check_compatibility(settings, engine, host) == []

@@ -13,7 +13,7 @@ from tests.engines.engine_configs import Json, new_config, old_config, rank_name
 from tests.support.inspection import inspect_config
 
 from trtllm_truss.engines.host import HostInfo
-from trtllm_truss.engines.kinds import check_compatibility, completed
+from trtllm_truss.engines.kinds import check_compatibility, with_settings
 from trtllm_truss.engines.model_config import parse_checkpoint
 from trtllm_truss.errors import ArtifactError, TrussError
 from trtllm_truss.serving.preflight import cache_capacity
@@ -57,7 +57,7 @@ def examine(config: Json, files: list[tuple[str, int]]) -> list[str]:
     """Do what `init`, `check` and a start do with a configuration; return their messages."""
     settings = settings_for()
     try:
-        engine = completed(inspect_config(config, files), settings, "1.2.1")
+        engine = with_settings(inspect_config(config, files), settings, "1.2.1")
         findings = [*check_compatibility(settings, engine, HOST)]
         capacity = cache_capacity(settings, engine, HOST)
     except TrussError as error:

@@ -36,7 +36,7 @@ assert not [name for name in sys.modules if name.startswith(f"trtllm_truss.engin
 from trtllm_truss.engines.kinds import check_compatibility
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.kinds import inspect_engine
-from trtllm_truss.engines.kinds import completed
+from trtllm_truss.engines.kinds import with_settings
 from trtllm_truss.errors import ArtifactError
 from trtllm_truss.serving.preparation import render_engine
 from trtllm_truss.settings.loading import parse_settings
@@ -45,7 +45,7 @@ for name in folders:
     folder = Path(name)
     settings = parse_settings({"model_metadata": {"engine_repository": name}})
     try:
-        engine = completed(inspect_engine(folder), settings, "1.0.0")
+        engine = with_settings(inspect_engine(folder), settings, "1.0.0")
     except ArtifactError:
         assert folder.name == deleted
         continue

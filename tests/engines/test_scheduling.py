@@ -13,7 +13,7 @@ from trtllm_truss.engines.compiled.engine import check_compiled
 from trtllm_truss.engines.cpu.engine import CpuEngine
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.host import HostInfo
-from trtllm_truss.engines.kinds import completed
+from trtllm_truss.engines.kinds import with_settings
 
 MAX, SURE = "max_utilization", "guaranteed_no_evict"
 ENCODER = {"encoder_model_path": "/encoder"}
@@ -67,7 +67,7 @@ def test_streams_that_could_be_evicted_are_limited(
     paged: bool, runtime: dict[str, Any], limit: int | None, codes: list[str]
 ) -> None:
     settings = settings_for(runtime=runtime)
-    described = completed(engine(paged=paged), settings)
+    described = with_settings(engine(paged=paged), settings)
     assert described.max_sequence_tokens == 8192
     assert described.max_stream_tokens(settings.runtime) == limit
     found = [

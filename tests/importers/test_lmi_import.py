@@ -13,7 +13,7 @@ from tests.engines.checkpoint.checkpoints import listing, llama
 from tests.support.inspection import inspect_config
 from tests.support.paths import ROOT
 
-from trtllm_truss.engines.kinds import completed
+from trtllm_truss.engines.kinds import with_settings
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.build import Build
@@ -154,7 +154,7 @@ def test_options_of_a_checkpoint_are_arguments(name: str) -> None:
     settings.runtime.check_version(PINNED_VERSION)
     assert (settings.build, settings.engine_repository) == (None, "org/model")
     engine = inspect_config(llama(), listing())
-    got: Any = completed(engine, settings).llm_args
+    got: Any = with_settings(engine, settings).llm_args
     for key in OPTIONS[name].checkpoint.removeprefix("runtime.llm_args.").split("."):
         got = got[key]
     wanted = OPTIONS[name].convert(value)
@@ -202,7 +202,7 @@ def test_other_options_of_a_checkpoint(
     assert row.outcome is outcome
     assert part in row.detail
     settings = parse_settings({"model_metadata": imported.metadata})
-    assert completed(inspect_config(llama(), listing()), settings).llm_args
+    assert with_settings(inspect_config(llama(), listing()), settings).llm_args
 
 
 @pytest.mark.parametrize("model", ["org/model", "s3://bucket/engines"])

@@ -11,7 +11,7 @@ from tests.support.inspection import inspect_config
 
 from trtllm_truss.engines.adapter import Adapter
 from trtllm_truss.engines.engine import Engine
-from trtllm_truss.engines.kinds import completed
+from trtllm_truss.engines.kinds import with_settings
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.inference.admission import Admission
 from trtllm_truss.inference.capabilities import Capabilities, validate_capabilities
@@ -24,7 +24,7 @@ SQL = Adapter(8, frozenset({"attn_q"}))
 
 def engine_for(settings: Settings, version: str = "1.2.1") -> Engine:
     described = inspect_config(llama(), listing())
-    return completed(described, settings, version, [SQL] * len(settings.lora_adapters))
+    return with_settings(described, settings, version, [SQL] * len(settings.lora_adapters))
 
 
 def capabilities(version: str = "1.2.1", **metadata: Any) -> Capabilities:

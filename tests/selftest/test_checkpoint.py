@@ -12,7 +12,7 @@ import pytest
 from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.diagnostics import Severity
 from trtllm_truss.engines.host import HostInfo
-from trtllm_truss.engines.kinds import check_compatibility, completed, inspect_engine
+from trtllm_truss.engines.kinds import check_compatibility, inspect_engine, with_settings
 from trtllm_truss.text.tokenizer import load_tokenizer
 from trtllm_workbench.selftest.served_model import CannotRun
 from trtllm_workbench.selftest.subjects import (
@@ -53,7 +53,7 @@ def test_the_llm_api_takes_it(checkpoint: Path, ranks: int) -> None:
     ).make()
     settings = load_configuration(config, "1.2.1").settings
     assert settings.engine_repository == str(checkpoint)
-    engine = completed(inspect_engine(checkpoint), settings, "1.2.1")
+    engine = with_settings(inspect_engine(checkpoint), settings, "1.2.1")
     assert engine.backend == "llm_api"
     assert (engine.max_batch_size, engine.max_sequence_tokens) == (8, 2048)
     findings = check_compatibility(settings, engine, HostInfo(runtime_version="1.2.1"))

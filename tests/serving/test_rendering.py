@@ -13,7 +13,7 @@ from tests.support.paths import ROOT
 from tokenizers import AddedToken, Tokenizer, models
 
 from trtllm_truss.configuration import load_configuration
-from trtllm_truss.engines.kinds import completed, inspect_engine
+from trtllm_truss.engines.kinds import inspect_engine, with_settings
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.inference.capabilities import Capabilities
 from trtllm_truss.serving.preparation import render_engine
@@ -143,7 +143,7 @@ def test_a_checkpoint(engine_folder: Path) -> None:
         "runtime": runtime,
     }
     settings = parse_settings({"model_metadata": metadata})
-    engine = completed(inspect_engine(folder), settings)
+    engine = with_settings(inspect_engine(folder), settings)
     assert (engine.world_size, engine.server_ranks) == (4, 1)
     out = folder.parent / "repository"
     render_engine(settings, engine, DATA, out, "1.2.1", engine.tokenizer_folder, {})

@@ -37,8 +37,8 @@ def _runtime_keys() -> str:
 def _fate(key: RuntimeKey) -> tuple[str, str]:
     if key.argument:
         return "argument", f"`{key.argument}`" + (f" ({key.note})" if key.note else "")
-    if key.kept:
-        return "kept", f"the backend {key.kept}"
+    if key.handled:
+        return "kept", f"the backend {key.handled}"
     if key.unused:
         return "no effect", key.unused
     return "refused", key.refused

@@ -131,7 +131,7 @@ _REFUSED = 400
 _CERTIFICATES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
 
 
-class DirectClient:
+class RangeClient:
     """Keeps connections for later requests. Thread-safe.
 
     Attributes:

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from trtllm_truss.artifacts.direct import (
-    DirectClient,
     Interrupted,
+    RangeClient,
     Unreachable,
     WrongContentsError,
     check_answered,
@@ -238,7 +238,7 @@ class _Hub:
         self._revision = revision
         self._errors = errors
         self._token: str | bool = token or False  # never a token stored on this machine
-        self._direct = DirectClient()
+        self._direct = RangeClient()
         self._urls: dict[tuple[str, str], str] = {}
         self._asking: dict[tuple[str, str], threading.Lock] = {}
         self._asked: set[tuple[str, str]] = set()
@@ -353,7 +353,7 @@ class _Hub:
     def _open_found(
         self, opened: ExitStack, place: tuple[str, str], wanted: dict[str, str], count: int
     ) -> _Answer | None:
-        """Request a range from the URL of an earlier response; None if `DirectClient` cannot."""
+        """Request a range from the URL of an earlier response; None if `RangeClient` cannot."""
         from huggingface_hub import constants
         from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 

@@ -29,7 +29,7 @@ _BLOCKS_AT_ONCE = 16
 _AHEAD_RANGES = 8
 
 
-class Part:
+class PartialFile:
     """One unfinished file. Different threads may write different ranges.
 
     Attributes:

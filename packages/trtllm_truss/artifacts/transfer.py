@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from trtllm_truss.artifacts.direct import Interrupted, Unreachable, WrongContentsError, retrying
 from trtllm_truss.artifacts.listing import File, Listing, check_readable, mark_sha256, named
-from trtllm_truss.artifacts.part import RANGE_BYTES, Part
+from trtllm_truss.artifacts.part import RANGE_BYTES, PartialFile
 from trtllm_truss.artifacts.store import Store
 from trtllm_truss.errors import ArtifactError
 
@@ -154,7 +154,7 @@ class _Download:
     def __init__(self, files: Sequence[File], part: Path, *, in_ranges: bool = True) -> None:
         self.files = files
         self.path = part
-        self.part = Part(part, files[0], in_ranges=in_ranges)
+        self.part = PartialFile(part, files[0], in_ranges=in_ranges)
         self.in_ranges = in_ranges
         self.is_resumed = self.part.arrived_bytes > 0
         self.is_dropped = False
@@ -249,7 +249,7 @@ class Transfer:
 
     def _resumable_bytes(self, files: Sequence[File]) -> int:
         """Bytes that an earlier attempt has left."""
-        return sum(Part(self._store.part(file), file).arrived_bytes for file in files)
+        return sum(PartialFile(self._store.part(file), file).arrived_bytes for file in files)
 
     def _anew(self, old: _Download, progress: Progress) -> _Download:
         """Prepare a download again, without ranges where the server knows none."""
@@ -387,7 +387,7 @@ class Transfer:
         except OSError as error:
             if error.errno in _FULL:
                 for same in _by_contents(files):
-                    Part(self._store.part(same[0]), same[0]).shorten(_FREED_BYTES)
+                    PartialFile(self._store.part(same[0]), same[0]).shorten(_FREED_BYTES)
                 raise self._disk_full("the download found no room left") from error
             raise ArtifactError(
                 f"{self._name} cannot be written to {self._store.root} ({error.strerror}); check "

@@ -23,7 +23,12 @@ from trtllm_truss.engines.adapter import AdapterRepository, adapters_of
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity, error, warning
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.host import HostInfo
-from trtllm_truss.engines.kinds import check_compatibility, completed, inspect_engine, open_adapters
+from trtllm_truss.engines.kinds import (
+    check_compatibility,
+    inspect_engine,
+    open_adapters,
+    with_settings,
+)
 from trtllm_truss.errors import ArtifactError, SettingsError, TrussError
 from trtllm_truss.machine.describe import (
     Machine,
@@ -151,7 +156,7 @@ def _describe(
     adapters: tuple[AdapterRepository, ...] = ()
     if engine.is_described:
         adapters = open_adapters(settings, environment)
-        engine = completed(
+        engine = with_settings(
             engine, settings, host.known_version, adapters_of(adapters), host.capability
         )
     try:
@@ -164,7 +169,7 @@ def _describe(
         findings.append(error("artifacts", problem.message))
     if not engine.is_described and not is_remote(settings.engine_repository or ""):
         described = inspect_engine(repository.source.fetch(repository.engine_paths(engine)))
-        return completed(described, settings)
+        return with_settings(described, settings)
     return engine
 
 

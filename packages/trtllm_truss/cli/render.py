@@ -9,7 +9,7 @@ from trtllm_truss.cli.common import add_truss_options, echo, require_empty
 from trtllm_truss.configuration import load_configuration, read_config
 from trtllm_truss.engines.adapter import adapters_of
 from trtllm_truss.engines.host import HostInfo
-from trtllm_truss.engines.kinds import check_settings, completed, inspect_engine, open_adapters
+from trtllm_truss.engines.kinds import check_settings, inspect_engine, open_adapters, with_settings
 from trtllm_truss.machine.describe import inspect_machine
 from trtllm_truss.serving.preflight import (
     host_info,
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     machine = inspect_machine(environment.variables, image)
     here = HostInfo.from_config(content, host_info(machine))
     described = inspect_engine(folder.resolve())
-    engine = completed(
+    engine = with_settings(
         described, settings, here.known_version, adapters_of(adapters), here.capability
     )
     tokenizer = open_tokenizer(settings, environment)

@@ -250,7 +250,7 @@ class Engine(ABC):
         """Return the JSON schemas of those of `own_settings` that `Settings` leaves open."""
         return {}
 
-    def completed(
+    def with_settings(
         self,
         settings: Settings,
         version: str | None = None,

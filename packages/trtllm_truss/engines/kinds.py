@@ -98,14 +98,14 @@ def check_settings(settings: Settings, version: str | None) -> None:
         settings.runtime.check_version(version)
 
 
-def completed(
+def with_settings(
     engine: Engine,
     settings: Settings,
     version: str | None = None,
     adapters: Sequence[Adapter] = (),
     gpu: ComputeCapability | None = None,
 ) -> Engine:
-    """Complete an engine by the settings (`Engine.completed`).
+    """Complete an engine by the settings (`Engine.with_settings`).
 
     Raises:
         SettingsError: a setting does not exist for this kind of engine, or contradicts another.
@@ -113,7 +113,7 @@ def completed(
     for kind in KINDS:
         if not isinstance(engine, kind):
             _refuse_settings(kind, engine, settings)
-    return engine.completed(settings, version, adapters, gpu)
+    return engine.with_settings(settings, version, adapters, gpu)
 
 
 def open_adapters(settings: Settings, environment: Environment) -> tuple[AdapterRepository, ...]:

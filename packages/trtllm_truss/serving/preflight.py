@@ -23,7 +23,12 @@ from trtllm_truss.engines.capacity import (
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.host import HostInfo, parse_accelerator
-from trtllm_truss.engines.kinds import check_compatibility, completed, inspect_engine, open_adapters
+from trtllm_truss.engines.kinds import (
+    check_compatibility,
+    inspect_engine,
+    open_adapters,
+    with_settings,
+)
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.machine.describe import Machine, check_machine, container_sentences
 from trtllm_truss.serving.repositories import (
@@ -94,7 +99,9 @@ def resolve_engine(
     if described.is_described:
         if settings.node_count > 1:
             ranks = described.ranks_of_host(index, settings.node_count)
-        described = completed(described, settings, version, adapters_of(adapters), host.capability)
+        described = with_settings(
+            described, settings, version, adapters_of(adapters), host.capability
+        )
         described = described if ranks is None else described.held_for(ranks)
         _raise_errors(_diagnose(settings, described, host)[0])
     has_tokenizer = index == 0 or described.ranks_need_tokenizer(settings)
@@ -110,7 +117,7 @@ def resolve_engine(
         fetched = aside.submit(tokenizer.fetch) if tokenizer else None
         folder = repository.source.fetch(paths)
         tokenizer_folder = fetched.result() if fetched else None
-    engine = completed(
+    engine = with_settings(
         inspect_engine(folder), settings, version, adapters_of(adapters), host.capability
     )
     engine = engine if ranks is None else engine.held_for(ranks)

@@ -9,7 +9,7 @@ from typing import Any
 from tests.support.inspection import inspect_config
 
 from trtllm_truss.engines.engine import Engine
-from trtllm_truss.engines.kinds import completed
+from trtllm_truss.engines.kinds import with_settings
 from trtllm_truss.settings.loading import parse_settings
 from trtllm_truss.settings.model import Settings
 
@@ -47,7 +47,7 @@ def complete(
 ) -> Engine:
     """Inspect a checkpoint by its listing and complete it with `model_metadata`."""
     engine = inspect_config(config, listing(weights_bytes))
-    return completed(engine, settings_for(**metadata), version)
+    return with_settings(engine, settings_for(**metadata), version)
 
 
 def write_checkpoint(folder: Path, config: Json | None = None, shards: int = 2) -> Path:

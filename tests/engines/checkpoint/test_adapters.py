@@ -14,7 +14,7 @@ from trtllm_truss.engines.adapter import Adapter
 from trtllm_truss.engines.checkpoint.arguments import open_adapters, parse_adapter
 from trtllm_truss.engines.cpu.engine import CpuEngine
 from trtllm_truss.engines.engine import Engine
-from trtllm_truss.engines.kinds import completed
+from trtllm_truss.engines.kinds import with_settings
 from trtllm_truss.errors import ArtifactError, SettingsError
 from trtllm_truss.settings.loading import Environment
 
@@ -57,7 +57,7 @@ def test_adapters_that_are_not_applied(content: bytes, words: str) -> None:
 
 def arguments(**metadata: Any) -> Engine:
     engine = inspect_config(llama(), listing())
-    return completed(engine, settings_for(**BOTH, **metadata), adapters=(SQL, CHAT))
+    return with_settings(engine, settings_for(**BOTH, **metadata), adapters=(SQL, CHAT))
 
 
 def test_the_arguments_hold_all_adapters() -> None:
@@ -77,14 +77,14 @@ def test_the_arguments_hold_all_adapters() -> None:
 
 
 def test_without_adapters() -> None:
-    engine = completed(inspect_config(llama(), listing()), settings_for())
+    engine = with_settings(inspect_config(llama(), listing()), settings_for())
     assert not engine.takes_adapters
 
 
 def test_other_engines_take_none_from_the_settings() -> None:
     engine = CpuEngine(max_sequence_tokens=9, max_input_tokens=8, max_batch_size=1)
     with pytest.raises(SettingsError, match="lora_adapters is set, but the engine in org/model"):
-        completed(engine, settings_for(**BOTH))
+        with_settings(engine, settings_for(**BOTH))
 
 
 @pytest.mark.parametrize("name", ["sql", "sql@2"])

@@ -15,7 +15,7 @@ from tests.support.inspection import inspect_config
 from trtllm_truss.engines.checkpoint.llm_args import LLM_ARGUMENTS, RUNTIME_KEYS
 from trtllm_truss.engines.cpu.engine import CpuEngine
 from trtllm_truss.engines.host import HostInfo
-from trtllm_truss.engines.kinds import check_compatibility, completed, inspect_engine
+from trtllm_truss.engines.kinds import check_compatibility, inspect_engine, with_settings
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.releases import rows_for
 from trtllm_truss.settings.runtime import PARAMETERS
@@ -171,7 +171,7 @@ def test_every_key_of_runtime_has_a_fate() -> None:
         names = {row.name for row in rows_for(PARAMETERS, version)} - {"gpt_model_path"}
         assert names <= RUNTIME_KEYS.keys()
     for key in RUNTIME_KEYS.values():
-        assert sum(map(bool, (key.argument, key.kept, key.unused, key.refused))) == 1
+        assert sum(map(bool, (key.argument, key.handled, key.unused, key.refused))) == 1
 
 
 def test_mapped_keys_exist() -> None:
@@ -197,8 +197,8 @@ def test_llm_args_need_a_checkpoint(tmp_path) -> None:
         CpuEngine(max_sequence_tokens=9, max_input_tokens=8, max_batch_size=1),
     ):
         with pytest.raises(SettingsError, match=r"runtime\.llm_args is set, but the engine in"):
-            completed(engine, settings)
-        assert completed(engine, settings_for()) == engine
+            with_settings(engine, settings)
+        assert with_settings(engine, settings_for()) == engine
 
 
 @pytest.mark.parametrize(("built_for_it", "longest"), [(True, 8191), (False, 4096)])
@@ -208,9 +208,9 @@ def test_context_chunking_lengthens_the_prompts_of_an_engine(
     content = new_config()
     content["build_config"]["plugin_config"]["use_paged_context_fmha"] = built_for_it
     engine = inspect_config(content, engine_listing(content))
-    assert completed(engine, settings_for()).max_input_tokens == longest
+    assert with_settings(engine, settings_for()).max_input_tokens == longest
     unchunked = settings_for(runtime={"enable_chunked_context": False})
-    assert completed(engine, unchunked).max_input_tokens == 4096
+    assert with_settings(engine, unchunked).max_input_tokens == 4096
 
 
 def test_limits_follow_the_arguments() -> None:

@@ -15,7 +15,7 @@ from trtllm_truss.engines.checkpoint.checks import loadable_since
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.host import ACCELERATORS, Gpu, HostInfo
-from trtllm_truss.engines.kinds import check_compatibility, completed
+from trtllm_truss.engines.kinds import check_compatibility, with_settings
 from trtllm_truss.engines.versions import IMAGES, SYSTEM_PYTHON
 from trtllm_truss.releases import FACTS, dotted, release
 from trtllm_truss.serving.preflight import cache_capacity
@@ -110,7 +110,7 @@ def modelopt(algorithm: str, cache: str | None = None, **metadata: Any) -> Engin
     described = {"quantization": {"quant_algo": algorithm, "kv_cache_quant_algo": cache}}
     content = llama(quantization_config={"quant_method": "modelopt"})
     engine = inspect_config(content, listing(9 * GB), quantization=described)
-    return completed(engine, settings_for(**metadata), "1.2.1")
+    return with_settings(engine, settings_for(**metadata), "1.2.1")
 
 
 @pytest.mark.parametrize(

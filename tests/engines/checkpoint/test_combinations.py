@@ -12,7 +12,7 @@ from tests.support.inspection import inspect_config
 from trtllm_truss.engines.adapter import Adapter
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.host import HostInfo
-from trtllm_truss.engines.kinds import completed
+from trtllm_truss.engines.kinds import with_settings
 from trtllm_truss.errors import SettingsError
 
 ADAPTER = Adapter(8, frozenset({"attn_q"}))
@@ -31,7 +31,7 @@ def engine_of(
 ) -> Engine:
     content = MODELS[name][0] if name else llama()
     engine = inspect_config(content, listing())
-    return completed(engine, settings_for(runtime=runtime), version, [ADAPTER] * adapters, gpu)
+    return with_settings(engine, settings_for(runtime=runtime), version, [ADAPTER] * adapters, gpu)
 
 
 def arguments(*given: Any, **options: Any) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def test_models_without_a_feature(
     architecture: str, version: str, chunks: bool, reuses: bool
 ) -> None:
     engine = inspect_config(llama(architectures=[architecture]), listing())
-    engine = completed(engine, settings_for(), version)
+    engine = with_settings(engine, settings_for(), version)
     found = dict(engine.llm_args or {})
     assert found["enable_chunked_prefill"] is chunks
     assert found["kv_cache_config"]["enable_block_reuse"] is reuses

@@ -11,7 +11,7 @@ from tests.support.inspection import inspect_config
 from trtllm_truss.engines.checkpoint.llm_api.request import served_inputs
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.host import HostInfo
-from trtllm_truss.engines.kinds import check_compatibility, completed
+from trtllm_truss.engines.kinds import check_compatibility, with_settings
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.releases import exact_release
 
@@ -23,7 +23,7 @@ NAMES = ("sampler_type", "enable_trtllm_sampler", "enable_mixed_sampler")
 
 def engine_of(version: str | None, given: dict[str, Any]) -> Engine:
     settings = settings_for(runtime={"llm_args": given})
-    return completed(inspect_config(llama(), listing()), settings, version)
+    return with_settings(inspect_config(llama(), listing()), settings, version)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.diagnostics import error, parse_json
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.host import HostInfo, accelerator_of, parse_accelerator
-from trtllm_truss.engines.kinds import check_compatibility, completed, open_adapters
+from trtllm_truss.engines.kinds import check_compatibility, open_adapters, with_settings
 from trtllm_truss.engines.manifest import MANIFEST_FILE
 from trtllm_truss.engines.versions import BaseImage, builder_image, version_in
 from trtllm_truss.errors import ArtifactError, SettingsError
@@ -347,7 +347,7 @@ def _demand(
     metadata: Mapping[str, Any], engine: Engine, runtime: BaseImage, options: InitOptions
 ) -> Requirements:
     def examine(settings: Settings, host: HostInfo) -> Fit:
-        described = completed(engine, settings, host.known_version, gpu=host.capability)
+        described = with_settings(engine, settings, host.known_version, gpu=host.capability)
         findings = check_compatibility(settings, described, host)
         capacity = cache_capacity(settings, described, host)
         return Fit(

@@ -25,7 +25,7 @@ from trtllm_truss.engines.capacity import (
 from trtllm_truss.engines.checkpoint.arguments import complete_arguments, open_adapters
 from trtllm_truss.engines.checkpoint.checks import check_checkpoint, loadable_since
 from trtllm_truss.engines.checkpoint.llm_args import (
-    KEPT_KEYS,
+    HANDLED_KEYS,
     check_llm_args,
     llm_args_schema,
     parse_llm_args,
@@ -192,7 +192,7 @@ class CheckpointEngine(GpuEngine):
     def settings_schema(cls) -> Mapping[str, Any]:
         return {"runtime.llm_args": llm_args_schema()}
 
-    def completed(
+    def with_settings(
         self,
         settings: Settings,
         version: str | None = None,
@@ -387,7 +387,7 @@ class CheckpointEngine(GpuEngine):
             folder, tokenizer_dir = without_code(folder), without_code(tokenizer_dir)
         given = settings.runtime.parameters
         parameters = {
-            **{name: value for name, value in given.items() if name in KEPT_KEYS},
+            **{name: value for name, value in given.items() if name in HANDLED_KEYS},
             "tokenizer_dir": str(tokenizer_dir.resolve()),
             "llm_args": json.dumps(self.llm_args),
             "hang_timeout_s": settings.serving.hang_timeout_s,

@@ -75,7 +75,7 @@ class RuntimeKey:
 
     name: str
     argument: str = ""
-    kept: str = ""
+    handled: str = ""
     unused: str = ""
     refused: str = ""
     conversion: Literal["", "list", "upper", "inverted", "object"] = ""
@@ -93,7 +93,7 @@ class RuntimeKey:
 RUNTIME_KEYS = {row.name: row for row in read_table("checkpoint_keys", "keys", RuntimeKey)}
 """Every key that a release with the LLM API's PyTorch backend knows."""
 
-KEPT_KEYS = frozenset(name for name, key in RUNTIME_KEYS.items() if key.kept)
+HANDLED_KEYS = frozenset(name for name, key in RUNTIME_KEYS.items() if key.handled)
 
 
 def parse_llm_args(values: Mapping[str, Any]) -> dict[str, Any]:

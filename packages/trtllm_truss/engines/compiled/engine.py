@@ -130,7 +130,7 @@ class CompiledEngine(GpuEngine):
             rank_files=match_rank_files(config, sizes),
         )
 
-    def completed(
+    def with_settings(
         self,
         settings: Settings,
         version: str | None = None,
