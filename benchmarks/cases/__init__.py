@@ -23,6 +23,7 @@ MEASURED = (
     "llm-api",
     "console",
     "tracing",
+    "scrapes",
 )
 ALL = (*MEASURED, "chaos", "soak")
 
