@@ -213,6 +213,13 @@ def check_keys(
         )
     downloaded_bytes = 0
     blocked = _blocks_everything(runtime.get("egress_restrictions"))
+    published = settings.build.publish_to if settings.build else None
+    if blocked and published and settings.engine_repository is None:
+        yield error(
+            "egress_blocked",
+            "config.yaml: runtime.egress_restrictions blocks every host, but the start publishes "
+            f"what it builds to build.publish_to {published!r}; allow its host.",
+        )
     for need in needs:
         found = [*_check_delivery(need, settings, blocked)]
         yield from found

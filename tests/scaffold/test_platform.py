@@ -333,16 +333,28 @@ def test_contradictions_are_named(
 def test_a_build_needs_its_checkpoint(tmp_path: Path, hub: HubServer) -> None:
     model = write_checkpoint(tmp_path / "model", llama(), shards=2)
     hub.add("org/model", {file.name: file.read_bytes() for file in model.iterdir()} | TOKENIZER)
-    weights = {"source": "hf://org/model", "mount_location": "/m", "allow_patterns": ["*.json"]}
+    weights: Json = {
+        "source": "hf://org/model",
+        "mount_location": "/m",
+        "allow_patterns": ["*.json"],
+    }
     config: Json = {
         "resources": {"accelerator": "H100"},
         "runtime": {"egress_restrictions": {"ip_allow_list": []}},
         "model_metadata": {"build": {"checkpoint_repository": "org/model"}},
     }
-    for section, code in (({}, "egress_blocked"), ({"weights": [weights]}, "weights_patterns")):
-        file = tmp_path / "config.yaml"
-        file.write_text(yaml.safe_dump(config | section))
-        assert code in {finding.code for finding in examine(tmp_path, file).findings}
+    file = tmp_path / "config.yaml"
+
+    def codes(**changes: Any) -> set[str]:
+        file.write_text(yaml.safe_dump(config | changes))
+        return {finding.code for finding in examine(tmp_path, file).findings}
+
+    assert "egress_blocked" in codes()
+    assert "weights_patterns" in codes(weights=[weights])
+    del weights["allow_patterns"]
+    assert "egress_blocked" not in codes(weights=[weights])
+    config["model_metadata"]["build"]["publish_to"] = "org/engine"
+    assert "egress_blocked" in codes(weights=[weights])
 
 
 @pytest.mark.parametrize(
