@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -113,19 +114,25 @@ def test_variables_of_the_operator_and_prebuilt_kernels_win(
     assert places.keys() == VARIABLES.keys() - without
 
 
-def test_one_server_fills_a_key_while_others_wait(opened: Callable[..., KernelCache]) -> None:
+def test_one_server_fills_a_key_while_others_wait(
+    opened: Callable[..., KernelCache], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     first = opened()
     waiting: list[KernelCache] = []
     threads = [threading.Thread(target=lambda: waiting.append(opened())) for _ in range(3)]
     for thread in threads:
         thread.start()
     fill(first)
+    assert settles(lambda: caplog.text.count("waiting for it") == len(threads))
     assert not waiting
     published(first)
     for thread in threads:
         thread.join()
+    assert first.waited_s == 0
     for cache in waiting:
         assert cache._restored
+        assert cache.waited_s > 0
         assert Path(cache.variables[AUTOTUNER]).exists()
     assert len({cache._folder for cache in [first, *waiting]}) == 4
 

@@ -90,6 +90,9 @@ class KernelCache:
         variables: the environment of the engine; what it sets already is left alone.
         wait_s: limit of the wait for another server.
         root: the shared folder.
+
+    Attributes:
+        waited_s: for another server.
     """
 
     def __init__(
@@ -114,6 +117,7 @@ class KernelCache:
         self._thread = threading.Thread(target=self._keep, name="kernel-cache", daemon=True)
         self._folder = Path()
         self._restored = False
+        self.waited_s = 0.0
         self._published: object = {}
 
     def __enter__(self) -> KernelCache:
@@ -160,7 +164,7 @@ class KernelCache:
         """Restore the archive; without one, become the server that fills it, or wait for it."""
         if self._restore():
             return
-        deadline = time.monotonic() + self._wait_s
+        started = time.monotonic()
         try:
             self._root.mkdir(parents=True, exist_ok=True)
             lock = (self._root / f"{self._key}.lock").open("ab")
@@ -179,7 +183,8 @@ class KernelCache:
                         self._wait_s,
                     )
                     waits = True
-                if time.monotonic() > deadline:
+                self.waited_s = time.monotonic() - started
+                if self.waited_s > self._wait_s:
                     break
                 time.sleep(_POLL_S)
             except OSError:  # a file system without locks: publishing stays safe

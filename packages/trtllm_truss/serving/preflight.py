@@ -139,9 +139,12 @@ def resolve_engine(
     )
 
 
-def supervised_limits(serving: Serving, engine: Engine) -> Serving:
-    """Return the limits of the supervisor: a checkpoint's start may take longer, by its size."""
-    seconds = serving.start_timeout_s + engine.extra_start_s
+def supervised_limits(serving: Serving, engine: Engine, waited_s: float = 0.0) -> Serving:
+    """Return the limits of the supervisor: a checkpoint's start may take longer, by its size.
+
+    `waited_s` has passed of the limit already; the platform's own limit is not much longer.
+    """
+    seconds = serving.start_timeout_s + engine.extra_start_s - waited_s
     return serving.model_copy(update={"start_timeout_s": seconds})
 
 

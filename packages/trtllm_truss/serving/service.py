@@ -249,7 +249,9 @@ class Service:
             heartbeat = EngineHeartbeat()
             supervisor = Supervisor(
                 self._new_run(prepared, repository, run_folder, lead, kernels),
-                supervised_limits(self._settings.serving, engine),
+                supervised_limits(
+                    self._settings.serving, engine, kernels.waited_s if kernels else 0.0
+                ),
                 heartbeat,
                 self._status,
                 tensorrt_llm_version=prepared.version,
