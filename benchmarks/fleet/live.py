@@ -55,7 +55,7 @@ _LONG_TOKENS = 120
 
 @dataclass
 class Outcome:
-    """How a streamed request ended, as its client sees it.
+    """The end of a streamed request, as its client sees it.
 
     Attributes:
         kind: whole, error (visible), short (ended as if whole) or hung.

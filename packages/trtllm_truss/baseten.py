@@ -33,7 +33,7 @@ _PREDICT_CONCURRENCY = 1024
 
 
 ADAPTER = "lora_adapters."
-"""What `Need.setting` of an adapter begins with, before its name."""
+"""The prefix of `Need.setting` of an adapter; its name follows."""
 
 
 @dataclass(frozen=True, slots=True)

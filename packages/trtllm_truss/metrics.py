@@ -28,7 +28,7 @@ PREFIX = "trtllm_truss_"
 
 
 class Load(NamedTuple):
-    """What admission reckons with.
+    """The load by which admission decides.
 
     Attributes:
         waiting: requests that wait for admission.

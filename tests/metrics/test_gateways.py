@@ -1,4 +1,4 @@
-"""What endpoint pickers of the Gateway API Inference Extension and llm-d read of the page.
+"""Read the page as endpoint pickers of the Gateway API Inference Extension and llm-d do.
 
 The rules are those of llm-d/llm-d-router below ``pkg/epp/framework/plugins/datalayer``:
 ``source/metrics/parser.go`` (9d2341ce; Prometheus's text parser, which refuses a page for one wrong

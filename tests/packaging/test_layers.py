@@ -1,8 +1,9 @@
-"""The layers: a package imports only packages above it, and modules stay small."""
+"""The layers: a package imports only packages above it. Modules are small, docstrings concrete."""
 
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,7 @@ BACKENDS = {
 """The code inside Triton's processes imports as little as possible."""
 ENTRIES = {"", "__main__"}
 LONGEST_LINES = 600
+VAGUE = re.compile(r'(?m)^ *"""((?:What|How|Whether|Nothing|It|They|This|Those|These)\b.*)')
 
 
 class Tree:
@@ -207,3 +209,10 @@ def test_modules_are_small(tree: Tree) -> None:
         for module in tree.modules
     }
     assert {name: count for name, count in lines.items() if count > LONGEST_LINES} == {}
+
+
+def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
+    folders = ("packages", "workbench", "model", "benchmarks", "tools", "tests")
+    files = [file for folder in folders for file in (ROOT / folder).rglob("*.py")]
+    found = [(file, VAGUE.findall(file.read_text(encoding="utf-8"))) for file in files]
+    assert {str(file): texts for file, texts in found if texts} == {}

@@ -1,4 +1,4 @@
-"""This machine: TensorRT-LLM, Triton, MPI, GPUs, CUDA and the limits of its processes.
+"""Find TensorRT-LLM, Triton, MPI, GPUs and CUDA on this machine, and the limits of its processes.
 
 Nothing here imports TensorRT-LLM or loads CUDA into this process. Functions take ``root``, the
 folder that stands for ``/``.

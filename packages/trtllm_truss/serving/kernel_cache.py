@@ -1,4 +1,4 @@
-"""What TensorRT-LLM tunes and compiles while it loads a checkpoint, kept for later starts.
+"""Keep the kernels that TensorRT-LLM tunes and compiles for a checkpoint for later starts.
 
 The libraries write into a folder of this start (`VARIABLES`), at a path that depends on the key
 alone: Triton's compiler and ninja record absolute paths. Once the engine has generated a token, the

@@ -34,7 +34,6 @@ _CONVERT: Mapping[str, Callable[[str], object]] = {
     **{"bool": flag, "int": int, "number": float, "text": str, "ints": json_list},
     **{"mapping": json_value, "any": json_value},
 }
-_OTHERS = "docs/llm-api.md lists the arguments of this release"
 
 
 def drafts(text: str) -> object:

@@ -293,7 +293,6 @@ _CACHED_PROMPT_TOKENS = 300
 _TEXT_ID = "selftest-7b"
 _BIAS = 100.0
 _PENALTY = 2.0
-_MIB = 1 << 20
 _CONTEXT_MIB = range(200, 1200)
 _SMI_LIMIT_S = 20
 _WORKER = "mpi4py.futures.server"

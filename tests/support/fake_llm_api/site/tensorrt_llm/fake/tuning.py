@@ -1,4 +1,4 @@
-"""What the engine computes while it loads and keeps in caches, as strict as the libraries.
+"""Results that the engine computes while it loads, in caches as strict as the libraries'.
 
 The autotuner loads and saves `TLLM_AUTOTUNER_CACHE_PATH` as `AutoTunerProfilingCache` does in
 tensorrt_llm/_torch/autotuner.py after pull request 10336 (in 1.2 and 1.3 before 14441): in place,
