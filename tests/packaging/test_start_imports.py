@@ -44,3 +44,15 @@ def test_a_start_imports_little_before_triton_and_nothing_in_vain() -> None:
     assert not first & ONLY_BESIDE_TRITON
     assert all_of_it >= ONLY_BESIDE_TRITON
     assert not all_of_it & NEVER
+
+
+def test_help_imports_no_command_and_no_library() -> None:
+    """A shell that completes words runs it often."""
+    program = "import atexit, sys; from trtllm_workbench.cli.main import main\n"
+    program += "atexit.register(lambda: print(*sys.modules, file=sys.stderr))\nmain(['--help'])"
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, timeout=60
+    )
+    imported = set(ran.stderr.decode().split())
+    assert "trtllm_truss.cli.main" in imported
+    assert not imported & {"asyncio", "pydantic", "yaml", "trtllm_truss.settings"}

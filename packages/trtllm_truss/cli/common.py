@@ -14,7 +14,6 @@ from types import FrameType
 
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.printable import one_line, printable
-from trtllm_truss.serving.log_lines import escape_log_lines
 
 
 def echo(*lines: str) -> None:
@@ -71,6 +70,8 @@ def log_to_stderr() -> None:
         datefmt="%H:%M:%S",
         force=True,
     )
+    from trtllm_truss.serving.log_lines import escape_log_lines  # imports asyncio: 30 ms
+
     escape_log_lines()
 
 
