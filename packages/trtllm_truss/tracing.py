@@ -55,7 +55,9 @@ class Tracing:
     """
 
     def __init__(self, processors: Sequence[SpanProcessor]) -> None:
-        resource = Resource.create({SERVICE_NAME: os.environ.get("OTEL_SERVICE_NAME", _SERVICE)})
+        resource = Resource.create()  # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES
+        if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
+            resource = resource.merge(Resource({SERVICE_NAME: _SERVICE}))
         self._provider = TracerProvider(resource=resource)  # it ends the processors at exit
         for processor in processors:
             self._provider.add_span_processor(processor)

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.support.endpoint_picker import latest
 from tests.support.truss_process import Served
 from tests.support.waiting import settles
 
@@ -57,7 +58,13 @@ def test_text_comes_as_it_is_generated(server: Served) -> None:
         pieces = answer.iter_raw()
         assert next(pieces)
         assert server.metric("requests_running") == 1, "the rest is still to come"
+        page = httpx.get(f"http://127.0.0.1:{server.port}/metrics").text
         assert len([*islice(pieces, 10)]) == 10
+    # An endpoint picker sees it too, whatever the engine.
+    assert latest(page, "trtllm_num_requests_running") == 1
+    assert 0 < latest(page, "trtllm_kv_cache_utilization") <= 1
+    assert latest(page, "trtllm_kv_cache_tokens_per_block") == 32
+    assert latest(page, "trtllm_num_requests_waiting") == 0
     assert settles(lambda: server.metric("requests_running") == 0)
 
 

@@ -311,3 +311,23 @@ def test_honeycomb_takes_the_secret_and_the_dataset(monkeypatch: pytest.MonkeyPa
     tracing = open_tracing("key")
     assert tracing is not None
     tracing.close()
+
+
+@pytest.mark.parametrize(
+    ("variables", "name"),
+    [
+        ({}, "trtllm-truss"),
+        ({"OTEL_SERVICE_NAME": "mine"}, "mine"),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "service.name=mine,zone=a"}, "mine"),
+    ],
+)
+async def test_the_service_has_the_name_of_its_variables(
+    variables: dict[str, str], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+    collected = Collected()
+    await Caller(engine_with(collected), chat()).call()
+    ((top, _),) = collected.calls
+    assert top.resource.attributes["service.name"] == name
+    assert ("zone" in top.resource.attributes) == ("OTEL_RESOURCE_ATTRIBUTES" in variables)
