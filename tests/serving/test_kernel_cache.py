@@ -9,13 +9,18 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.support.waiting import settles
 
+from trtllm_truss.artifacts.listing import Listing
+from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.serving import kernel_cache
 from trtllm_truss.serving.kernel_cache import AUTOTUNER, VARIABLES, KernelCache, key_of
+from trtllm_truss.serving.preparation import PreparedEngine
+from trtllm_truss.settings.loading import Environment, parse_settings
 
 META = {"lib_version": "1.2.1", "device_name": "H100", "device_capability": [9, 0]}
 SOUND = {"metadata": META, "rank_0": {"('op',)": {"tactic": "(1, 2)"}}, "rank_1": {}}
@@ -91,6 +96,26 @@ def test_a_later_start_has_the_files_at_the_same_paths(
         assert json.loads(Path(places[AUTOTUNER]).read_text()) == SOUND
         assert [path.name for path in kernel.parent.iterdir()] == ["kernel.cubin"]
         assert list(opened(key_of("another engine"))._folder.glob("*/")) == []
+
+
+def key_with(commit: str = "c" * 40, **metadata: Any) -> str:
+    settings = parse_settings({"model_metadata": {"engine_repository": "org/model", **metadata}})
+    host = HostInfo(image="image:1")
+    resolved: Any = SimpleNamespace(listing=Listing(commit, ()))
+    machine: Any = None
+    return PreparedEngine(settings, Environment(None, {}), machine, host, resolved, "1.2.1").kernels
+
+
+def test_what_may_change_a_kernel_changes_the_key() -> None:
+    assert key_with() == key_with(serving={"queue_limit": 7})
+    keys = [
+        key_with(),
+        key_with("d" * 40),
+        key_with(tensor_parallelism=2),
+        key_with(runtime={"llm_args": {"attn_backend": "FLASHINFER"}}),
+        key_with(trust_remote_code=True),  # its code may have compiled them
+    ]
+    assert len({*keys}) == len(keys)
 
 
 def test_what_a_killed_server_left_is_removed(

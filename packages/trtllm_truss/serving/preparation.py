@@ -205,8 +205,13 @@ class PreparedEngine:
         gpus = [(gpu.name, gpu.compute_capability) for gpu in host.gpus or ()]
         versions = self.version, host.image, host.runtime_version, host.driver_version
         files = [(file.path, file.size, file.blob_name) for file in resolved.listing.files]
-        split = settings.tensor_parallelism, settings.pipeline_parallelism
-        return key_of([versions, gpus, resolved.listing.commit, files, split, settings.runtime])
+        chosen = [
+            settings.tensor_parallelism,
+            settings.pipeline_parallelism,
+            settings.trust_remote_code,  # a checkpoint's code may have compiled them
+            settings.runtime,
+        ]
+        return key_of([versions, gpus, resolved.listing.commit, files, chosen])
 
     def server(self, run_folder: Path, *, in_group: bool) -> PreparedServer:
         """Find Triton and assemble its backends and its environment.
