@@ -1,6 +1,6 @@
 """Put what `trtllm-truss init` copies into the wheel; pyproject.toml has everything else.
 
-setuptools has no declaration for files outside the package's folder. `scaffold/folder.py` reads
+setuptools has no declaration for files outside the package's folder. `scaffold/documents.py` reads
 them.
 """
 
@@ -12,11 +12,11 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
-FOLDER = "workbench/trtllm_workbench/scaffold/folder.py"
+FOLDER = "workbench/trtllm_workbench/scaffold/documents.py"
 
 
 def constants() -> dict[str, object]:
-    """Return the constants of `scaffold/folder.py` without importing its dependencies."""
+    """Return the constants of `scaffold/documents.py` without importing its dependencies."""
     tree = ast.parse((ROOT / FOLDER).read_text(encoding="utf-8"))
     found = {}
     for node in tree.body:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trtllm_truss.dynamo.requests import read_request, to_chunk
+from trtllm_truss.dynamo import read_request, to_chunk
 from trtllm_truss.errors import RequestError
 from trtllm_truss.requests import (
     REST_OF_CONTEXT,

@@ -8,8 +8,7 @@ import pytest
 from tests.machine.images import lay_out
 from tests.support.shared_library import write_library
 
-from trtllm_truss.machine.describe import MachineLimits, check_machine
-from trtllm_truss.machine.gpus import CompatibilityMode, find_cuda
+from trtllm_truss.machine.describe import CompatibilityMode, MachineLimits, check_machine, find_cuda
 
 NATIVE, FORWARD = CompatibilityMode.NATIVE, CompatibilityMode.FORWARD
 MINOR, UNSUPPORTED = CompatibilityMode.MINOR, CompatibilityMode.UNSUPPORTED
@@ -48,7 +47,7 @@ def test_the_mode_follows_driver_and_trial(
         tried.append(folder)
         return initializes
 
-    monkeypatch.setattr("trtllm_truss.machine.gpus._initializes", trial)
+    monkeypatch.setattr("trtllm_truss.machine.describe._initializes", trial)
     found = find_cuda(driver, {**tree.environ, "CUDA_VERSION": cuda}, tree.root)
     assert (found.mode, found.version, found.compat_driver_version) == (mode, cuda, compat)
     folder = tmp_path / "usr/local/cuda/compat/lib.real"

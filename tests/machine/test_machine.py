@@ -7,8 +7,12 @@ from pathlib import Path
 
 from tests.machine.images import lay_out
 
-from trtllm_truss.machine.describe import container_sentences, inspect_machine, read_limits
-from trtllm_truss.machine.gpus import CompatibilityMode
+from trtllm_truss.machine.describe import (
+    CompatibilityMode,
+    container_sentences,
+    inspect_machine,
+    read_limits,
+)
 from trtllm_truss.machine.runtime import mpi_version
 
 

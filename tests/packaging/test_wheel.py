@@ -26,7 +26,7 @@ from tests.support.truss_process import free_port
 from tests.support.warm_python import run_warm
 
 from trtllm_truss.status import STATUS_VARIABLE, State, StatusReader
-from trtllm_workbench.scaffold.folder import PARTS, locked
+from trtllm_workbench.scaffold.documents import PARTS, locked
 
 pytestmark = pytest.mark.server  # asks the package index
 

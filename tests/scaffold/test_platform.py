@@ -32,8 +32,7 @@ from trtllm_truss.engines.host import HostInfo, accelerator_of
 from trtllm_truss.serving.preflight import resolve_engine
 from trtllm_truss.settings.loading import Environment, parse_settings
 from trtllm_truss.settings.model import read_mounts
-from trtllm_workbench.scaffold.documents import OWN_SERVER, SLIM
-from trtllm_workbench.scaffold.folder import SERVER_REQUIREMENTS
+from trtllm_workbench.scaffold.documents import OWN_SERVER, SERVER_REQUIREMENTS, SLIM
 from trtllm_workbench.scaffold.placing import deliver, known_truss
 
 Refused = Callable[..., str]

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from tests.support.paths import ROOT
 
-from trtllm_workbench.scaffold import folder as module
-from trtllm_workbench.scaffold.folder import build_commands, locked, unlocked, wheels
+from trtllm_workbench.scaffold import documents as module
+from trtllm_workbench.scaffold.documents import build_commands, locked, unlocked, wheels
 
 METADATA = "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\nRequires-Dist: absent\n"
 TAGS = "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from trtllm_truss.engines.host import Gpu
-from trtllm_truss.machine.describe import Machine, inspect_machine
-from trtllm_truss.machine.gpus import CompatibilityMode, Gpus
+from trtllm_truss.machine.describe import CompatibilityMode, Gpus, Machine, inspect_machine
 from trtllm_truss.machine.runtime import TensorRtLlm
 from trtllm_workbench.selftest.engine_checks import machine_checks
 from trtllm_workbench.selftest.served_model import CheckVerdict, run_check

@@ -16,8 +16,7 @@ import pytest
 from tests.support.fake_llm_api import SITE, open_mpi
 
 from trtllm_truss.engines.host import Gpu
-from trtllm_truss.machine.describe import inspect_machine
-from trtllm_truss.machine.gpus import Gpus
+from trtllm_truss.machine.describe import Gpus, inspect_machine
 from trtllm_truss.machine.runtime import TensorRtLlm
 from trtllm_workbench.cli.main import main
 from trtllm_workbench.selftest.assumptions import served

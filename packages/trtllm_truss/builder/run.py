@@ -41,7 +41,7 @@ from trtllm_truss.engines.manifest import (
 )
 from trtllm_truss.engines.versions import image_for
 from trtllm_truss.errors import BuildError
-from trtllm_truss.machine.gpus import find_cuda, find_gpus
+from trtllm_truss.machine.describe import find_cuda, find_gpus
 from trtllm_truss.processes.child import GuardedChild, child_environment
 from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.loading import Environment

@@ -26,7 +26,7 @@ from dynamo.llm.exceptions import (
 )
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 
-from trtllm_truss.dynamo.requests import read_request, to_chunk
+from trtllm_truss.dynamo import read_request, to_chunk
 from trtllm_truss.errors import (
     DeadlineExceeded,
     EngineUnavailable,

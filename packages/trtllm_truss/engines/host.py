@@ -1,4 +1,4 @@
-"""The host of an engine and its GPUs, as plain data; `machine.gpus` finds those of this machine.
+"""The host of an engine and its GPUs, as plain data; `machine.describe` finds those here.
 
 ``resources.accelerator`` in config.yaml can name the GPUs. Names: the ``Accelerator`` enum of Truss
 (``truss/base/truss_config.py``). Memory: NVIDIA's data sheets, in GB of 10⁹ bytes, never more than

@@ -1,23 +1,41 @@
-"""Describe this machine, its limits included, and warn about settings that harm a server.
+"""Everything that is known of this machine, in one object: GPUs, CUDA and limits, and warnings.
 
-Limits are shared memory, rlimits, CPUs and memory of the processes here. NVIDIA's entrypoint, which
-Truss replaces, prints the same warnings.
+Sources for the GPUs are NVML, ``nvidia-smi`` without NVML's Python module, and ``/proc`` for the
+driver alone.
+
+NVIDIA's images hold the user-mode driver of their CUDA in ``/usr/local/cuda/compat/lib.real``. On
+hosts with an older kernel driver the image's entrypoint puts it in front of the host's, after a
+trial. Truss replaces that entrypoint, so the same decision is made here, without root: the folder
+is prepended to ``LD_LIBRARY_PATH`` of the server alone. A user-mode driver older than the kernel's
+must never be used. Source: "CUDA Compatibility" in NVIDIA's data-center documentation.
+
+Limits are shared memory, rlimits, CPUs and memory of the processes here. NVIDIA's entrypoint prints
+the same warnings.
 """
 
 from __future__ import annotations
 
+import csv
+import enum
+import importlib
+import json
+import logging
 import os
 import platform
 import re
 import resource
+import shutil
+import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trtllm_truss.engines.diagnostics import Diagnostic, warning
+from trtllm_truss.engines.host import Gpu
+from trtllm_truss.engines.versions import minimum_driver
 from trtllm_truss.errors import TritonError
-from trtllm_truss.machine.gpus import CompatibilityMode, Cuda, Gpus, find_cuda, find_gpus
 from trtllm_truss.machine.runtime import (
     ROOT,
     TensorRtLlm,
@@ -28,6 +46,280 @@ from trtllm_truss.machine.runtime import (
     read_text,
     under,
 )
+from trtllm_truss.processes.child import child_environment
+from trtllm_truss.releases import release
+
+logger = logging.getLogger(__name__)
+
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+_PROC_VERSION = "/proc/driver/nvidia/version"
+_PROC_DRIVER = re.compile(r"^NVRM version:.*?Kernel Module.*?\s(\d+(?:\.\d+)+)\s", re.M)
+_QUERY = "uuid,name,memory.total,memory.free,compute_cap,driver_version"
+_SMI_LIMIT_S = 30
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Gpus:
+    """The GPUs that a child process may use.
+
+    Attributes:
+        devices: in NVML's order, or that of ``CUDA_VISIBLE_DEVICES``.
+        driver_version: of the kernel module, such as ``575.57.08``; None without a driver.
+        found_by: ``NVML``, ``nvidia-smi``, ``/proc/driver/nvidia/version`` or ``nothing``.
+    """
+
+    devices: tuple[Gpu, ...] = ()
+    driver_version: str | None = None
+    found_by: str = "nothing"
+
+
+def find_gpus(environ: Mapping[str, str] | None = None, root: Path = ROOT) -> Gpus:
+    """List GPUs and driver; create no CUDA context, so use no memory of the GPUs.
+
+    Args:
+        environ: of the child process; ``CUDA_VISIBLE_DEVICES``, which NVML ignores, selects GPUs by
+            numbers or UUIDs.
+        root: stands for ``/``.
+    """
+    environ = os.environ if environ is None else environ
+    visible = environ.get(VISIBLE_DEVICES)
+    found = _by_nvml() if root == ROOT else None
+    source = "NVML"
+    if found is None:
+        found, source = _by_nvidia_smi(environ), "nvidia-smi"
+    if found is not None:
+        driver = found[0][1].driver_version if found else _proc_driver(root)
+        return Gpus(_selected(found, visible), driver, source)
+    driver = _proc_driver(root)
+    return Gpus((), driver, _PROC_VERSION) if driver else Gpus()
+
+
+def _by_nvml() -> list[tuple[str, Gpu]] | None:
+    """Return UUIDs and GPUs; None without NVML's Python module, driver or GPU."""
+    try:
+        nvml: Any = importlib.import_module("pynvml")
+    except ImportError:
+        return None
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        logger.debug("cannot use NVML: %s", error)
+        return None
+    try:
+        driver = _text(nvml.nvmlSystemGetDriverVersion())
+        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+        return [(_text(nvml.nvmlDeviceGetUUID(h)), _gpu(nvml, h, driver)) for h in handles]
+    except nvml.NVMLError as error:
+        logger.warning("cannot query GPUs: %s", error)
+        return None
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _gpu(nvml: Any, handle: Any, driver: str) -> Gpu:
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+    return Gpu(
+        name=_text(nvml.nvmlDeviceGetName(handle)),
+        total_bytes=int(memory.total),
+        free_bytes=int(memory.free),
+        compute_capability=(int(major), int(minor)),
+        driver_version=driver,
+    )
+
+
+def _by_nvidia_smi(environ: Mapping[str, str]) -> list[tuple[str, Gpu]] | None:
+    """Return UUIDs and GPUs; None if the program is missing or fails."""
+    program = shutil.which("nvidia-smi", path=environ.get("PATH", ""))
+    if program is None:
+        return None
+    command = [program, f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"]
+    try:
+        ended = subprocess.run(
+            command,
+            env=child_environment(environ),
+            capture_output=True,
+            text=True,
+            timeout=_SMI_LIMIT_S,
+            check=True,
+        )
+        rows = csv.reader(ended.stdout.splitlines(), skipinitialspace=True)
+        return [_row(row) for row in rows if row]
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        logger.warning("cannot query GPUs: %s", error)
+        return None
+
+
+def _row(values: Sequence[str]) -> tuple[str, Gpu]:
+    uuid, name, total, free, capability, driver = values
+    major, _, minor = capability.partition(".")
+    memory = (int(total) * _MIB, int(free) * _MIB)
+    return uuid, Gpu(name, *memory, (int(major), int(minor)), driver)
+
+
+def _proc_driver(root: Path) -> str | None:
+    found = _PROC_DRIVER.search(read_text(under(root, _PROC_VERSION)))
+    return found[1] if found else None
+
+
+def _selected(found: Sequence[tuple[str, Gpu]], visible: str | None) -> tuple[Gpu, ...]:
+    if visible is None:
+        return tuple(gpu for _, gpu in found)
+    chosen: list[Gpu] = []
+    for wanted in (item.strip() for item in visible.split(",")):
+        gpu = next(
+            (
+                gpu
+                for number, (uuid, gpu) in enumerate(found)
+                if wanted == str(number) or (wanted.startswith("GPU-") and uuid.startswith(wanted))
+            ),
+            None,
+        )
+        if gpu is None:  # CUDA also ignores everything after the first wrong entry
+            break
+        chosen.append(gpu)
+    return tuple(chosen)
+
+
+def _text(value: str | bytes) -> str:
+    # Older releases of the module return bytes.
+    return value.decode() if isinstance(value, bytes) else value
+
+
+_HOME = "/usr/local/cuda"
+_DRIVER_LIBRARY = "libcuda.so"
+_VERSION_VARIABLE = "CUDA_VERSION"
+_COMPAT_VARIABLE = "_CUDA_COMPAT_PATH"
+_TRIAL_LIMIT_S = 60
+_TRIAL = "import ctypes, sys; sys.exit(min(ctypes.CDLL('libcuda.so.1').cuInit(0), 99))"
+_MODULE_VERSION = re.compile(r"libcuda\.so\.(\d+(?:\.\d+)+)$")
+
+
+class CompatibilityMode(enum.Enum):
+    """Modes in which the image's CUDA runs on the host's driver."""
+
+    NO_CUDA = "no CUDA here"
+    NO_DRIVER = "no NVIDIA driver"
+    NATIVE = "native"
+    """The driver is at least as new as the image's CUDA."""
+    FORWARD = "forward compatibility"
+    """The image's own user-mode driver runs on the host's older kernel driver."""
+    MINOR = "minor-version compatibility"
+    """The driver is older, of the same major release of CUDA; newer features of it are missing."""
+    UNSUPPORTED = "unsupported"
+    """The driver is too old."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cuda:
+    """CUDA as the server will use it.
+
+    Attributes:
+        version: of the toolkit here, such as ``12.9.1``; None without one.
+        is_of_image: True if the image names its version, so that what runs here uses it.
+        driver_version: of the host's kernel driver; None without one.
+        compat_driver_version: of the image's own user-mode driver; None without one.
+        compat_folder: holds that driver's libraries; None without one.
+        mode: the compatibility mode of the two.
+    """
+
+    version: str | None
+    is_of_image: bool
+    driver_version: str | None
+    compat_driver_version: str | None
+    compat_folder: Path | None
+    mode: CompatibilityMode
+
+    @property
+    def driver_fits(self) -> bool | None:
+        """True if the image's toolkit runs on the driver; None without either of them."""
+        if self.driver_version is None or not self.is_of_image:
+            return None
+        return self.mode is not CompatibilityMode.UNSUPPORTED
+
+    @property
+    def library_paths(self) -> tuple[Path, ...]:
+        """Folders that the server's ``LD_LIBRARY_PATH`` must begin with."""
+        if self.mode is CompatibilityMode.FORWARD and self.compat_folder is not None:
+            return (self.compat_folder,)
+        return ()
+
+
+def find_cuda(
+    driver_version: str | None,
+    environ: Mapping[str, str] | None = None,
+    root: Path = ROOT,
+) -> Cuda:
+    """Find CUDA and decide how it runs on a driver.
+
+    Args:
+        driver_version: of the host, from `find_gpus`.
+        environ: of this process by default.
+        root: stands for ``/``.
+    """
+    environ = os.environ if environ is None else environ
+    version = _toolkit_version(environ, root)
+    folder, compat = _compat_driver(environ, root)
+    if driver_version is None:
+        mode = CompatibilityMode.NO_DRIVER
+    elif version is None and compat is None:
+        mode = CompatibilityMode.NO_CUDA
+    else:
+        is_older = compat is not None and release(driver_version) < release(compat)
+        if is_older and folder is not None and _initializes(folder, environ):
+            mode = CompatibilityMode.FORWARD
+        else:
+            mode = _mode_without_compat(version, driver_version, is_older=is_older)
+    is_of_image = bool(environ.get(_VERSION_VARIABLE))
+    return Cuda(version, is_of_image, driver_version, compat, folder, mode)
+
+
+def _mode_without_compat(version: str | None, driver: str, *, is_older: bool) -> CompatibilityMode:
+    minimum = None if version is None else minimum_driver(version)
+    if minimum is not None and release(driver) < minimum:
+        return CompatibilityMode.UNSUPPORTED
+    return CompatibilityMode.MINOR if is_older else CompatibilityMode.NATIVE
+
+
+def _toolkit_version(environ: Mapping[str, str], root: Path) -> str | None:
+    if named := environ.get(_VERSION_VARIABLE):
+        return named
+    try:
+        found = json.loads(read_text(under(root, f"{_HOME}/version.json")))["cuda"]["version"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return found if isinstance(found, str) else None
+
+
+def _compat_driver(environ: Mapping[str, str], root: Path) -> tuple[Path | None, str | None]:
+    """Return the folder and version of the image's own user-mode driver."""
+    home = environ.get(_COMPAT_VARIABLE) or f"{_HOME}/compat"
+    for folder in (under(root, home) / "lib.real", under(root, home)):
+        for file in sorted(folder.glob(f"{_DRIVER_LIBRARY}.*")):
+            if found := _MODULE_VERSION.search(file.resolve().name):
+                return folder, found[1]
+    return None, None
+
+
+def _initializes(folder: Path, environ: Mapping[str, str]) -> bool:
+    """Initialize CUDA with the libraries of a folder, in a process of its own."""
+    environment = child_environment(environ)
+    environment.pop(VISIBLE_DEVICES, None)  # hidden GPUs would look like a failure
+    paths = [str(folder), *filter(None, [environment.get("LD_LIBRARY_PATH")])]
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", _TRIAL],
+            env={**environment, "LD_LIBRARY_PATH": os.pathsep.join(paths)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_TRIAL_LIMIT_S,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return ended.returncode == 0
+
 
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Linux keeps POSIX shared memory
 _GROUPS = "/sys/fs/cgroup"

@@ -16,8 +16,7 @@ from trtllm_truss.engines.versions import newest_image
 from trtllm_truss.errors import SettingsError
 from trtllm_workbench.importers.reading import IMPORTERS, read_sources
 from trtllm_workbench.importers.rules import ConversionResult, Outcome, Row
-from trtllm_workbench.scaffold.documents import comment, merged
-from trtllm_workbench.scaffold.folder import consent_text
+from trtllm_workbench.scaffold.documents import comment, consent_text, merged
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

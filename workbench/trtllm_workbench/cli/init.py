@@ -9,8 +9,7 @@ from pathlib import Path
 from trtllm_truss.cli.common import echo, report, require_empty
 from trtllm_truss.settings.loading import read_environment
 from trtllm_workbench.cli.import_ import report_options
-from trtllm_workbench.scaffold.documents import config_text, readme_text
-from trtllm_workbench.scaffold.folder import write_folder
+from trtllm_workbench.scaffold.documents import config_text, readme_text, write_folder
 from trtllm_workbench.scaffold.origin import read_origin
 from trtllm_workbench.scaffold.planning import InitOptions, make_plan
 

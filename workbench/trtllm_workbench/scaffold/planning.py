@@ -38,8 +38,9 @@ from trtllm_truss.settings.loading import Environment, parse_settings
 from trtllm_truss.settings.model import PLATFORM_KEYS, Settings
 from trtllm_truss.text.tokenizer_selection import select_tokenizer
 from trtllm_workbench.importers.reading import source_label
-from trtllm_workbench.scaffold.documents import SLIM, TrussPlan
-from trtllm_workbench.scaffold.folder import (
+from trtllm_workbench.scaffold.documents import (
+    SLIM,
+    TrussPlan,
     consent_text,
     extra_requirements,
     model_name,

@@ -25,8 +25,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from trtllm_truss.machine.describe import Machine
-from trtllm_truss.machine.gpus import CompatibilityMode
+from trtllm_truss.machine.describe import CompatibilityMode, Machine
 from trtllm_truss.machine.runtime import mpi_version
 from trtllm_truss.processes.child import SHARED_MEMORY
 from trtllm_workbench.selftest.calls import EVENTS, PREDICT, Stream
