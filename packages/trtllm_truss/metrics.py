@@ -63,7 +63,7 @@ class Load(NamedTuple):
 
 
 class MountedFiles(Protocol):
-    """A check of mounted files; see `serving.mounted_files`."""
+    """A check of mounted files; see `serving.engine_files`."""
 
     @property
     def unchecked_bytes(self) -> int: ...
