@@ -16,7 +16,7 @@ from tests.support.fake_llm_api import SITE, fake_library, write_checkpoint
 from tests.support.paths import TEMPLATES
 
 from trtllm_truss.engines.checkpoint.llm_api.engine import LlmEngine
-from trtllm_truss.engines.checkpoint.llm_api.library import Library, import_library
+from trtllm_truss.engines.checkpoint.llm_api.library import Library, Workers, import_library
 from trtllm_truss.engines.checkpoint.llm_api.request import Adapter, LlmSettings, served_inputs
 from trtllm_truss.engines.checkpoint.samplers import sampler_arguments
 from trtllm_truss.engines.versions import PINNED_VERSION
@@ -61,11 +61,25 @@ def library(llm_api_version: str) -> Iterator[Library]:
         del sys.modules[name]
 
 
+class WorkersBeside(Workers):
+    """Those of one engine, beside others below this process, such as the shared server's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        others = Workers()
+        others.find()
+        self._others = others.pids
+
+    def find(self) -> None:
+        super().find()
+        for pid in self._others:
+            self._known.pop(pid, None)
+
+
 @pytest.fixture(scope="module")
 def start_engine(library: Library, checkpoint: Path) -> Iterator[StartEngine]:
     """Start engines in this process; close those that must not die after the module."""
     started: list[LlmEngine] = []
-    known: set[int] = set()
 
     def start(
         folder: Path = checkpoint,
@@ -87,11 +101,9 @@ def start_engine(library: Library, checkpoint: Path) -> Iterator[StartEngine]:
         engine = LlmEngine(library, read, limits, on_death or fail)
         if on_death is None:
             started.append(engine)
+        engine._workers = WorkersBeside()
         engine.start()
-        for other in known:
-            engine._workers._known.pop(other, None)
-        known.update(engine._workers.pids)
-        engine._workers.find = lambda: None  # it would find, and kill, those of all engines
+        engine._workers.find = lambda: None  # it would find, and kill, those of later engines
         return engine
 
     yield start
