@@ -279,7 +279,8 @@ def test_cached_tokens_are_those_of_the_callers_prompt(
 def test_a_client_that_leaves_after_the_reasoning(slow_thinker: Served) -> None:
     base = slow_thinker.url.removesuffix("/v1/models/model:predict")
     body = {"messages": QUESTION, "stream": True, **GUIDES["named tool"]}
-    with httpx.stream("POST", f"{base}/v1/chat/completions", json=body) as answer:
+    url = f"{base}/v1/chat/completions"
+    with httpx.stream("POST", url, json=body, timeout=PATIENCE_S) as answer:
         for line in answer.iter_lines():
             if "so." in line:  # the last word of the reasoning
                 break

@@ -110,7 +110,7 @@ def test_a_loop_of_two_turns(client: openai.OpenAI) -> None:
     [
         ({"previous_response_id": "resp_1"}, "previous_response_id", "send the earlier items"),
         ({"background": True}, "background", "answers are not stored"),
-        ({"tools": [{"type": "web_search"}]}, "tools", "it must be of type function"),
+        ({"tools": [{"type": "web_search"}]}, "tools", "this server searches nothing"),
         pytest.param(
             {"top_logprobs": 3, "include": ["message.output_text.logprobs"]},
             "top_logprobs",
