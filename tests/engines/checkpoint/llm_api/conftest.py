@@ -62,7 +62,7 @@ def library(llm_api_version: str) -> Iterator[Library]:
 
 
 class WorkersBeside(Workers):
-    """Those of one engine, beside others below this process, such as the shared server's."""
+    """Workers of one engine; others, such as the shared server's, run below this process too."""
 
     def __init__(self) -> None:
         super().__init__()
