@@ -122,12 +122,17 @@ def test_what_a_killed_server_left_is_removed(
     tmp_path: Path, opened: Callable[..., KernelCache]
 ) -> None:
     place = tmp_path / f".cache/trtllm-truss/kernels-{KEY}"
-    place.mkdir(parents=True)
-    (place / "owner.lock").touch()
-    (place / "half.json").touch()
+    other = place.with_name("kernels-other")
+    for folder in (place, other):
+        folder.mkdir(parents=True)
+        (folder / "owner.lock").touch()
+        (folder / "half.json").touch()
     cache = opened()
     assert cache._folder == place
     assert not (place / "half.json").exists()
+    assert not other.exists()
+    opened(key_of("another engine"))
+    assert place.is_dir()  # in use
 
 
 def test_variables_of_the_operator_and_prebuilt_kernels_win(

@@ -102,7 +102,7 @@ def temporary_folder(wanted: Path | None = None) -> Iterator[Path]:
 
     Args:
         wanted: its path, for contents that name it; used unless another process has it, or it
-            cannot be created. What a killed run left there is removed.
+            cannot be created. What killed runs left there and beside it is removed.
     """
     folder = wanted and _created(wanted)
     if folder is None:
@@ -117,10 +117,11 @@ def temporary_folder(wanted: Path | None = None) -> Iterator[Path]:
 
 
 def _created(folder: Path) -> Path | None:
-    taken = _taken_over(folder / _LOCK)
-    if taken is not None:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(taken)
+    for lock in folder.parent.glob(f"*/{_LOCK}"):
+        taken = _taken_over(lock)
+        if taken is not None:
+            shutil.rmtree(lock.parent, ignore_errors=True)
+            os.close(taken)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700)
