@@ -159,7 +159,8 @@ class Replica:
         assert self._process is not None
         for pid in descendants(self._process.pid):
             with suppress(OSError):
-                if b"trtllm_truss.cli.main" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                if command[1:3] == [b"-m", b"trtllm_truss.cli.main"]:  # not its guard
                     return pid
         raise RuntimeError("the replica's server does not run")
 

@@ -94,7 +94,7 @@ def test_disconnects_do_not_affect_other_requests(server: Served) -> None:
 
 def is_truss_server(pid: int) -> bool:
     command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    return command[1].endswith(b"local_main.py") or b"trtllm_truss.cli.main" in command
+    return command[1].endswith(b"local_main.py") or command[2] == b"trtllm_truss.cli.main"
 
 
 def count(pid: int, what: str) -> int:
