@@ -113,9 +113,9 @@ def test_a_guide_that_allows_no_token_fails(guides: GuideValidator, tmp_path: Pa
     """Leave out the check of its text, which finds the known ones."""
     file = tmp_path / "worker.py"
     file.write_text(
-        "from trtllm_truss.guides import compiler_worker, xgrammar_worker\n"
+        "from trtllm_truss.guides import compiler_worker\n"
         "compiler_worker.find_endless = lambda guide: None\n"
-        "xgrammar_worker.main()\n"
+        "compiler_worker.main()\n"
     )
     unread = GuideValidator([str(file), guides._program[-1]])
     try:
