@@ -28,11 +28,13 @@ from trtllm_truss.settings.model import Serving
 
 PRELUDE = """
     import asyncio, importlib.util, json, os, sys
+    sys.path.append({root!r})
+    from benchmarks.servers.usage import descendants  # imports the package, which goes again
+    for name in [name for name in sys.modules if name.partition(".")[0] == "trtllm_truss"]:
+        del sys.modules[name]
     sys.path[:] = [path for path in sys.path if not os.path.isdir(path + "/trtllm_truss")]
     sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in finder.__module__]
-    sys.path.append({root!r})
     import truss
-    from benchmarks.servers.usage import descendants
 
     REAL = {real!r}
     GREEDY = {{"prompt": "The capital of France is", "max_tokens": 24, "top_k": 1}}
