@@ -92,7 +92,7 @@ class Proxy:
         self.add_key(KEY, "alice")
         values = {
             "/tmp/": f"{folder}/",
-            "truss:8080": f"127.0.0.1:{upstream_port}",
+            "truss:8081": f"127.0.0.1:{upstream_port}",
             "listen 8443": f"listen 127.0.0.1:{self.port}",
             "/etc/nginx/tls/tls.crt": str(certificate),
             "/etc/nginx/tls/tls.key": str(certificate),
@@ -186,8 +186,11 @@ def test_the_proxy_serves_no_other_route(proxy: Proxy, path: str) -> None:
 
 
 def test_every_route_for_clients_is_served(proxy: Proxy) -> None:
-    for path in ("chat/completions", "completions", "responses", "messages"):
+    counting = ("responses/input_tokens", "messages/count_tokens")
+    for path in ("chat/completions", "completions", "responses", "messages", *counting):
         assert proxy.client.post(f"/v1/{path}", json={}).status_code == 400, path
+    for path in ("/tokenize", "/detokenize"):
+        assert proxy.client.post(path, json={}).status_code == 400, path
     assert proxy.client.post("/invocations", json={}).status_code in (400, 424)
     health = proxy.client.get("/health", headers={"Authorization": ""})
     assert health.status_code == 200
@@ -314,7 +317,7 @@ def test_every_query_names_metrics_and_labels_of_a_loaded_server(server: Served)
 
 def test_prometheus_answers_every_query(server: Served, tmp_path: Path) -> None:
     port = free_port()
-    values = {"truss:8080": f"127.0.0.1:{server.port}", "15s": "1s"}
+    values = {"truss:8081": f"127.0.0.1:{server.port}", "15s": "1s"}
     config = tmp_path / "prometheus.yml"
     config.write_text(replaced((FOLDER / "prometheus.yml").read_text(), values))
     command = [program("prometheus"), f"--config.file={config}"]
