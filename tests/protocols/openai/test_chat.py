@@ -144,7 +144,7 @@ def test_fields_that_routers_add_change_nothing(parse: Callable[..., Any]) -> No
         added |= {"separate_reasoning": True, "stream_reasoning": True, "include_reasoning": True}
         added |= {"continue_final_message": False, "logprobs": False}
     assert parse({**sent, **added}, {}).requests == parse(sent, {}).requests
-    with pytest.raises(InvalidRequest, match="return_hidden_states is True"):
+    with pytest.raises(InvalidRequest, match="return_hidden_states is true"):
         parse({**sent, "return_hidden_states": True}, {})
 
 
