@@ -35,6 +35,7 @@ def main() -> int:
         minutes=chosen.minutes,
         seed=chosen.seed,
         bodies=chosen.bodies,
+        server=chosen.server,
         native_model=chosen.native_model,
     )
     start = time.monotonic()
@@ -75,6 +76,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--bodies", default="", metavar="TEXT", help="only hostile bodies with TEXT in their names"
+    )
+    parser.add_argument(
+        "--server",
+        choices=("truss", "own"),
+        default="truss",
+        help="server of hostile; own is filed as hostile@own.json (default: %(default)s)",
     )
     parser.add_argument(
         "--native-model",

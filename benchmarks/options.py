@@ -21,6 +21,7 @@ class Options:
         minutes: duration of the chaos case.
         seed: of its random choices.
         bodies: a text in the names of the hostile bodies to send.
+        server: "truss", or "own" for the server of `init --server own`; of the hostile case.
         native_model: the model of Triton's own `generate_stream`.
         quick: tiny sizes, for a smoke test.
     """
@@ -35,6 +36,7 @@ class Options:
     minutes: float | None = None
     seed: int | None = None
     bodies: str = ""
+    server: str = "truss"
     native_model: str = "ensemble"
     quick: bool = False
 

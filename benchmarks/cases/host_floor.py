@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
-
-import yaml
 
 from benchmarks.cases.setup import predict_load, set_up
 from benchmarks.options import Options
 from benchmarks.result import CaseResult, Cell, Column
 from benchmarks.sample import Sample, in_turns, measure, paired_ratios, spreads
+from benchmarks.servers.configuration import in_own_server
 from benchmarks.servers.host_floor import host_floor
 from benchmarks.servers.target import Target
 from benchmarks.servers.truss import serve
-from trtllm_workbench.scaffold.documents import OWN_SERVER
 
 _TOKENS = 2
 _STREAMS = (1, 32, 128, 512)
@@ -58,7 +55,7 @@ def run(options: Options) -> CaseResult:
     with (
         host_floor(options.work) as floor,
         serve(bench.config, bench.backend.folder) as truss,
-        serve(_with_own_server(bench.config), bench.backend.folder) as own,
+        serve(in_own_server(bench.config), bench.backend.folder) as own,
     ):
         targets = {_FLOOR: floor, _TRUSS: truss, _OWN: own}
         for target in targets.values():
@@ -89,14 +86,6 @@ def _add(
         ratios = paired_ratios(samples[name], samples[_FLOOR])
         shown = (f"{ratios[key].as_ratio} {label}" for key, label in _FIGURES if key in ratios)
         result.find(f"{load}, {streams}: {name} has {', '.join(shown)}.")
-
-
-def _with_own_server(config: Path) -> Path:
-    """Write the configuration for our own server beside it."""
-    file = config.with_name("own-server.yaml")
-    content = yaml.safe_load(config.read_text(encoding="utf-8"))
-    file.write_text(yaml.safe_dump({**content, "docker_server": {**OWN_SERVER}}), encoding="utf-8")
-    return file
 
 
 def _measure(target: Target, streams: int, **limit: float) -> Sample:

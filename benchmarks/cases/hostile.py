@@ -38,7 +38,7 @@ from benchmarks.hostile.warm_up import warm_up
 from benchmarks.options import Options
 from benchmarks.paths import EXAMPLE
 from benchmarks.result import CaseResult, Column
-from benchmarks.servers.configuration import write_config
+from benchmarks.servers.configuration import in_own_server, write_config
 from benchmarks.servers.target import Target
 from benchmarks.servers.truss import serve
 
@@ -86,8 +86,10 @@ class _Attack:
 
 def run(options: Options) -> CaseResult:
     """Measure the corpus on two servers, and generated bodies on the first."""
-    title = "The wait of another client beside hostile bodies"
-    result = CaseResult("hostile", title, _TEXT, _COLUMNS).begin()
+    name, title = "hostile", "The wait of another client beside hostile bodies"
+    if options.server == "own":
+        name, title = f"{name}@own", f"{title}, in our own server"
+    result = CaseResult(name, title, _TEXT, _COLUMNS).begin()
     options.work.mkdir(parents=True, exist_ok=True)
     bodies = [body for body in CORPUS if options.bodies in body.name]
     example = [body for body in bodies if not body.needs_tools]
@@ -114,6 +116,8 @@ def _site(
     name: str, config: Path, backends: Path | None, options: Options, result: CaseResult
 ) -> Iterator[_Site]:
     """Serve a configuration with a neighbour during the block."""
+    if options.server == "own":
+        config = in_own_server(config)
     with serve(config, backends) as target, neighbour_of(target) as neighbour:
         warm_up(target, guides=backends is None)
         gauge = Gauge(target, neighbour, options.seconds or _USUAL_S)

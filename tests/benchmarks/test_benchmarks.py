@@ -9,9 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
+from benchmarks.servers.configuration import changed, in_own_server, write_config
 from benchmarks.servers.usage import descendants
 from tests.support.paths import ROOT
 from tests.support.waiting import PATIENCE_S
+
+from trtllm_workbench.cli.truss_server import own_server
 
 
 @pytest.mark.server
@@ -51,3 +55,14 @@ def test_unknown_cases_are_named() -> None:
     )
     assert running.returncode == 2
     assert "unknown case nonsense; choose from zero-cost," in running.stderr
+
+
+def test_a_configuration_is_changed_beside_itself(tmp_path: Path) -> None:
+    config = write_config(tmp_path / "config.yaml")
+    own, traced = (
+        in_own_server(config),
+        changed(config, "on", runtime={"enable_tracing_data": True}),
+    )
+    assert [own_server(ROOT, file) for file in (config, own, traced)] == [False, True, False]
+    runtime = yaml.safe_load(config.read_text())["runtime"]
+    assert yaml.safe_load(traced.read_text())["runtime"] == {**runtime, "enable_tracing_data": True}
