@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
@@ -24,9 +27,9 @@ from tests.support.smollm2 import smollm2_tokenizer
 from tests.support.waiting import until
 
 from trtllm_truss.endpoints.routes import build_routes
-from trtllm_truss.errors import EngineUnavailable
+from trtllm_truss.errors import EngineUnavailable, SettingsError
 from trtllm_truss.settings.model import Serving
-from trtllm_truss.tracing import Tracing, open_tracing
+from trtllm_truss.tracing import CallSpan, Tracing, all_spans, encoded, open_tracing
 from trtllm_truss.triton.client.tensors import EngineRequest
 
 TRACE_ID, CALLERS_SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -51,7 +54,9 @@ class Collected:
         """The spans of calls, in the order of their ends, each with those below it."""
         below: dict[int, list[ReadableSpan]] = defaultdict(list)
         tops = []
-        for span in self.exporter.get_finished_spans():
+        calls = self.exporter.get_finished_spans()
+        assert_encoded(calls)
+        for span in all_spans(calls):
             if span.kind is SpanKind.SERVER:
                 tops.append(span)
             else:
@@ -59,6 +64,15 @@ class Collected:
                 below[span.parent.span_id].append(span)
         assert below.keys() <= {span.context.span_id for span in tops}
         return [(span, below[span.context.span_id]) for span in tops]
+
+
+def assert_encoded(calls: Sequence[ReadableSpan]) -> None:
+    """Compare our encoding of calls with OpenTelemetry's."""
+    spans = [span for span in calls if isinstance(span, CallSpan)]
+    assert len(spans) == len(calls)
+    if spans:
+        ours = ExportTraceServiceRequest.FromString(encoded(spans))
+        assert ours == encode_spans(all_spans(spans))
 
 
 class Caller:
@@ -303,6 +317,106 @@ async def test_spans_arrive_at_a_receiver(
     assert spans[-1].parent_span_id.hex() == CALLERS_SPAN
     lines = (tmp_path / "spans").read_text().splitlines()
     assert [json.loads(line)["name"] for line in lines] == [*PHASES, "chat model"]
+
+
+async def call_and_export(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
+    """Export the spans of a call as the environment says."""
+    for name, value in variables.items():
+        monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{name}", value)
+    tracing = open_tracing()
+    assert tracing is not None
+    engine = engine_with(Collected())
+    engine.tracing = tracing
+    await Caller(engine, chat(), **CALLER).call()
+    tracing.close()
+
+
+async def test_spans_are_posted_as_the_variables_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    with OtlpReceiver() as receiver:
+        await call_and_export(
+            monkeypatch,
+            ENDPOINT="http://127.0.0.1:1",
+            TRACES_ENDPOINT=f"{receiver.url}/here",
+            HEADERS="authorization=Bearer%20abc,x-team=us",
+            COMPRESSION="none",
+            TRACES_COMPRESSION="gzip",
+        )
+    assert receiver.paths == ["/here"]
+    assert len(receiver.spans("trtllm-truss")) == 4
+    headers = receiver.headers[0]
+    assert headers["Content-Type"] == "application/x-protobuf"
+    assert (headers["Authorization"], headers["X-Team"]) == ("Bearer abc", "us")
+
+
+async def test_a_receiver_that_is_busy_gets_the_spans_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with OtlpReceiver(503) as receiver:
+        await call_and_export(monkeypatch, ENDPOINT=receiver.url)
+    assert len(receiver.paths) == 2
+    assert len(receiver.spans("trtllm-truss")) == 4
+
+
+async def test_lost_spans_are_logged_without_the_password_of_the_url(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with OtlpReceiver(400) as receiver:
+        url = receiver.url.replace("//", "//me:hidden@")
+        await call_and_export(monkeypatch, ENDPOINT=url)
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
+        "spans are lost, those of 1 call(s): HTTPError 400."
+    ]
+    assert "hidden" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("TIMEOUT", "soon"), ("TIMEOUT", "-1"), ("TRACES_COMPRESSION", "zip")]
+)
+def test_wrong_variables_name_themselves(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{name}", value)
+    with pytest.raises(SettingsError, match=f"{name.removeprefix('TRACES_')} is '{value}'"):
+        open_tracing()
+
+
+@pytest.mark.parametrize("caller", [{}, CALLER])
+@pytest.mark.parametrize(
+    "value", [True, -3, 0, 2**40, 0.5, "", "é" * 300, ("a", "b" * 200), (1, 2), (True,), (0.1,)]
+)
+def test_a_resource_has_values_of_any_type(value: Any, caller: dict[str, str]) -> None:
+    collected = Collected()
+    tracing = collected.tracing()
+    tracing._provider._resource = Resource({"key": value})  # resource detectors give such values
+    trace = tracing.begin(caller, "/v1", "id")
+    assert trace is not None
+    trace.end()
+    ((top, _),) = collected.calls
+    assert top.resource.attributes["key"] == value
+
+
+async def test_a_call_is_one_entry_of_the_queue() -> None:
+    entries: list[ReadableSpan] = []
+
+    class Counting(SpanProcessor):
+        def on_end(self, span: ReadableSpan) -> None:
+            entries.append(span)
+
+    engine = engine_with(Collected())
+    engine.tracing = Tracing([Counting()])
+    await Caller(engine, chat(n=3)).call()
+    assert len(entries) == 1
+    assert len(all_spans(entries)) == 10
+
+
+async def test_a_service_name_that_is_no_utf_8_loses_no_spans(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "caf\udce9")
+    with OtlpReceiver() as receiver:
+        await call_and_export(monkeypatch, ENDPOINT=receiver.url)
+    assert len(receiver.spans("caf?")) == 4
 
 
 def test_honeycomb_takes_the_secret_and_the_dataset(monkeypatch: pytest.MonkeyPatch) -> None:

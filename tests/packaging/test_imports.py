@@ -23,7 +23,7 @@ DISTRIBUTIONS = {
     "google": "protobuf",
     "grpc": "grpcio",
     "langchain_openai": "langchain-openai",
-    "opentelemetry": "opentelemetry-sdk",  # Truss's server asks for its exporter too
+    "opentelemetry": "opentelemetry-sdk",
     "openvino": "openvino-genai",  # of the same release
     "pydantic_ai": "pydantic-ai-slim",
     "pydantic_core": "pydantic",  # which allows one version
@@ -49,7 +49,7 @@ GIVEN = {
     "engines/checkpoint/llm_api": {"triton-python-backend-utils", "numpy"},
     "guides/compiler_worker.py": {"numpy", "transformers", "xgrammar"},  # TensorRT-LLM
     "text/tokenizer_files.py": {"transformers"},  # TensorRT-LLM; an error without
-    "tracing.py": {"opentelemetry-sdk"},  # Truss's server; an error without
+    "tracing.py": {"opentelemetry-sdk", "requests", "urllib3"},  # Truss's server; an error without
 }
 """Distributions that the process of a part provides."""
 

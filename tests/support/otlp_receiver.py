@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import threading
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -14,12 +16,18 @@ class OtlpReceiver(ThreadingHTTPServer):
 
     Attributes:
         paths: of the requests.
-        received: their bodies.
+        headers: of the requests.
+        received: their bodies, as far as they were taken.
+
+    Args:
+        refusals: statuses of the first responses.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *refusals: int) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        self.refusals = list(refusals)
         self.paths: list[str] = []
+        self.headers: list[Message] = []
         self.received: list[ExportTraceServiceRequest] = []
         self._thread = threading.Thread(
             target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
@@ -55,9 +63,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.received.append(ExportTraceServiceRequest.FromString(body))
         self.server.paths.append(self.path)
-        self.send_response(200)
+        self.server.headers.append(self.headers)
+        status = self.server.refusals.pop(0) if self.server.refusals else 200
+        if status == 200:
+            if self.headers["Content-Encoding"] == "gzip":
+                body = gzip.decompress(body)
+            self.server.received.append(ExportTraceServiceRequest.FromString(body))
+        self.send_response(status)
         self.end_headers()
 
     def log_message(self, *_: object) -> None: ...
