@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -74,6 +75,52 @@ def test_connections_without_a_whole_head_are_closed(start: Callable[..., Served
     with socket.create_connection(("127.0.0.1", own.port), timeout=60) as connection:
         connection.sendall(begun + b"X-A: " + b"a" * (80 << 10))
         assert connection.recv(4096).startswith(b"HTTP/1.1 400 ")
+
+
+def test_only_bodies_are_large_and_only_heads_have_headers(start: Callable[..., Served]) -> None:
+    own = start(reader_timeout_s=1)
+    body = b'{"prompt": "Once", "max_tokens": 2}'
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+    key = b"X-Api-Key: " + KEY.encode() + b"\r\n"
+    length = b"Content-Length: %d\r\n" % len(body)
+    # As Java's HttpClient begins a connection (JDK 21, `HttpClient.Version.HTTP_2`, its default).
+    upgrade = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAA\r\n"
+    with connected(own) as connection:
+        for parts in ((head + key + length + upgrade + b"\r\n", body),) * 2:
+            for part in parts:
+                connection.sendall(part)
+            assert answer(connection).startswith(b"HTTP/1.1 200 ")
+    chunked = head + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n" % (len(body), body)
+    with connected(own) as connection:
+        connection.sendall(chunked + key + b"\r\n")
+        assert answer(connection).startswith(b"HTTP/1.1 401 ")
+    with connected(own) as connection:
+        connection.sendall(chunked)
+        assert is_closed_within([b"X-A: " + b"a" * (80 << 10)] * 200, connection)
+    request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with connected(own) as connection:  # whose answers nobody reads
+        assert is_closed_within([request * 32] * 10_000, connection)
+    assert httpx.get(f"http://127.0.0.1:{own.port}/health").status_code == 200
+
+
+def connected(own: Served) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", own.port), timeout=60)
+
+
+def is_closed_within(parts: list[bytes], connection: socket.socket) -> bool:
+    try:
+        for part in parts:
+            connection.sendall(part)
+    except ConnectionError:
+        return True
+    return False
+
+
+def answer(connection: socket.socket) -> bytes:
+    """Read an answer of known length."""
+    response = http.client.HTTPResponse(connection)
+    response.begin()
+    return b"HTTP/1.1 %d %b" % (response.status, response.read())
 
 
 def test_a_declared_key_without_a_value_fails_the_start(tmp_path: Path) -> None:

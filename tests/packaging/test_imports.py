@@ -33,6 +33,7 @@ DISTRIBUTIONS = {
 EXTRAS = {
     "artifacts/s3.py": "s3",
     "cli/serve.py": "serve",
+    "cli/http_connection.py": "serve",
     "dynamo": "dynamo",
     "engines/cpu/openvino_genai": "serve",
     "builder/gguf_conversion.py": "build-cpu",

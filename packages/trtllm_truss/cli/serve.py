@@ -48,13 +48,6 @@ _BACKLOG = 4096
 _TICKS_PER_LOOK = 10
 """Ticks of a tenth of a second."""
 
-_INVALID = (
-    "the request is not valid HTTP/1.1, its head has more than 65536 bytes, or it has both "
-    "Content-Length and Transfer-Encoding; send one of them."
-)
-_MAX_HEAD_BYTES = 64 << 10
-"""As h11, the parser of Truss's server, has it."""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_truss_options(parser)
@@ -107,7 +100,7 @@ class _Server(uvicorn.Server):
     Args:
         app: the guarded application.
         drain: reports that the server is not ready any more.
-        limits: times to drain, and for the head of a request.
+        limits: times to drain, for the head of a request, and to read an answer.
     """
 
     def __init__(self, app: ASGIApp, drain: Callable[[], None], limits: Serving) -> None:
@@ -128,7 +121,7 @@ class _Server(uvicorn.Server):
         self._drain = drain
         self._limits = limits
         self._drains_until_s: float | None = None
-        self._heads: dict[Any, float] = {}
+        self._stalled: dict[Any, tuple[int, float]] = {}
 
     def serve_until_signal(self, sockets: list[socket.socket], start: Callable[[], Service]) -> int:
         """Return the exit status."""
@@ -159,58 +152,40 @@ class _Server(uvicorn.Server):
         self._drain()
 
     async def on_tick(self, counter: int) -> bool:
-        """Return whether to stop listening; close connections whose head takes too long."""
+        """Return whether to stop listening; close connections whose clients take too long."""
         if counter % _TICKS_PER_LOOK == 0:
-            self._close_slow_heads()
+            self._close_stalled()
         until_s = self._drains_until_s
         return await super().on_tick(counter) or (
             until_s is not None and time.monotonic() >= until_s
         )
 
-    def _close_slow_heads(self) -> None:
-        now_s, heads = time.monotonic(), {}
+    def _close_stalled(self) -> None:
+        """Close what waits too long for a head, or for its client to read any of an answer."""
+        now_s, stalled = time.monotonic(), {}
         connections: Any = self.server_state.connections
         for connection in connections:
             is_idle = connection.cycle is None or connection.cycle.response_complete
-            if is_idle and connection.timeout_keep_alive_task is None:
-                heads[connection] = self._heads.get(connection, now_s)
-        self._heads = heads
-        for connection, since_s in heads.items():
-            if now_s - since_s > self._limits.body_timeout_s:
-                connection.transport.close()
+            if unread_bytes := connection.transport.get_write_buffer_size():
+                limit_s = self._limits.reader_timeout_s
+            elif is_idle and connection.timeout_keep_alive_task is None:
+                limit_s = self._limits.body_timeout_s
+            else:
+                continue
+            before, since_s = self._stalled.get(connection, (None, now_s))
+            since_s = since_s if before == unread_bytes else now_s
+            stalled[connection] = unread_bytes, since_s
+            if now_s - since_s > limit_s:
+                connection.transport.abort()
+        self._stalled = stalled
 
 
 def _protocol() -> Any:
     """Return the parser of HTTP/1.1: httptools takes a fifth of h11's time."""
     try:
-        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+        from trtllm_truss.cli.http_connection import Connection
     except ImportError:
         return "h11"
-
-    class Connection(HttpToolsProtocol):
-        """Bounds the head of a request, as h11 does, and names what is wrong with one."""
-
-        in_head = False
-        head_bytes = 0
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            if self.in_head:
-                self.head_bytes += len(data)
-                if self.head_bytes > _MAX_HEAD_BYTES and not self.transport.is_closing():
-                    self.send_400_response("")
-
-        def on_message_begin(self) -> None:
-            self.in_head = True
-            super().on_message_begin()
-
-        def on_headers_complete(self) -> None:
-            self.in_head, self.head_bytes = False, 0
-            super().on_headers_complete()
-
-        def send_400_response(self, msg: str) -> None:
-            super().send_400_response(_INVALID)
-
     return Connection
 
 

@@ -270,7 +270,7 @@ class Serving(Strict):
         gt=0,
         le=86400,
         description="Seconds that a stream waits for a client that does not read; then it is "
-        "aborted and its request cancelled.",
+        "aborted and its request cancelled. In our own server it holds for every answer.",
     )
     guide_compile_limit_s: float = Field(
         4,
