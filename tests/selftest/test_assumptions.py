@@ -31,6 +31,7 @@ from trtllm_workbench.selftest.assumptions.served import Assumption, Installed, 
 ROWS = {row.id: row for _, table in TABLES for row in table}
 OF_PROBE = {
     "nested-mappings": "not so: kv_cache_config may be a mapping",
+    "drafts-by-kind": "not so: TorchLlmArgs takes drafts",
     "unknown-arguments": "not so: TorchLlmArgs refuses an unknown argument",
     "architectures-of-1.0": "not registered: LlamaForCausalLM",
     "architectures-of-1.2": "not registered: MiniMaxM2ForCausalLM",

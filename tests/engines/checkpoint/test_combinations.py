@@ -94,8 +94,7 @@ def test_beams_before_1_2_run_without_overlap_and_graphs(version: str) -> None:
     [
         ("1.0.0", {"decoding_type": "NGram"}, True),
         ("1.1.0", {"decoding_type": "NGram"}, False),
-        ("1.1.0", {"decoding_type": "MTP"}, True),
-        ("1.1.0", EAGLE, True),
+        ("1.0.0", {**EAGLE, "eagle3_one_model": False}, True),
         ("1.1.0", {**EAGLE, "eagle3_one_model": False}, False),
         ("1.2.1", {"decoding_type": "MTP"}, False),
     ],

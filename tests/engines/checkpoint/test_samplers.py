@@ -17,6 +17,9 @@ from trtllm_truss.releases import exact_release
 
 CPP, TORCH = {"sampler_type": "TRTLLMSampler"}, {"sampler_type": "TorchSampler"}
 AUTO, MTP = {"sampler_type": "auto"}, {"speculative_config": {"decoding_type": "MTP"}}
+GREEDY = {"allow_advanced_sampling": False}
+NGRAM = {"speculative_config": {"decoding_type": "NGram"}}
+DRAFT_MODEL = {"decoding_type": "DraftTarget", "speculative_model": "/draft"}
 CPP_OF_1_0, MIXED = {"enable_trtllm_sampler": True}, {"enable_mixed_sampler": True}
 NAMES = ("sampler_type", "enable_trtllm_sampler", "enable_mixed_sampler")
 
@@ -32,7 +35,7 @@ def engine_of(version: str | None, given: dict[str, Any]) -> Engine:
         ("1.0.0", {}, CPP_OF_1_0, True, True),
         ("1.0.3.2510", {}, CPP_OF_1_0, True, True),
         ("1.0.0", CPP_OF_1_0, CPP_OF_1_0, True, True),
-        ("1.0.0", MTP, MIXED, False, False),
+        ("1.0.0", NGRAM, MIXED, False, False),
         (
             *("1.0.0", {"enable_trtllm_sampler": False, **MIXED}),
             *({"enable_trtllm_sampler": False, **MIXED}, False, False),
@@ -48,6 +51,11 @@ def engine_of(version: str | None, given: dict[str, Any]) -> Engine:
         ("1.3.0rc22", {}, CPP, True, True),
         ("1.3.0rc22", TORCH, TORCH, False, False),
         ("1.3.0rc23", {}, {}, True, False),
+        ("1.3.0rc23", NGRAM, {}, True, False),
+        ("1.3.0rc26", MTP, {}, False, False),
+        ("1.3.0", MTP, {}, False, True),
+        ("1.3.0", {"speculative_config": DRAFT_MODEL}, {}, False, True),
+        ("1.2.1", {**CPP, **MTP}, CPP, False, False),
         ("1.3.0rc29", {}, {}, True, True),
         ("1.3.0", {}, {}, True, True),
         ("1.4.0rc1", {}, {}, True, True),
@@ -67,18 +75,47 @@ def test_every_release_samples_as_requests_ask(
 
 @pytest.mark.parametrize(
     ("version", "arguments", "serves"),
-    [("1.0.0", CPP_OF_1_0, False), ("1.2.1", CPP, False), ("1.2.1", {}, True), ("1.3.0", {}, True)],
+    [
+        *(("1.0.0", CPP_OF_1_0, False), ("1.2.1", CPP, False)),
+        *(("1.2.1", {}, True), ("1.3.0", {}, True), ("1.2.1", NGRAM, True), ("1.3.0", MTP, False)),
+    ],
 )
-def test_the_cpp_sampler_has_no_alternatives(
-    version: str, arguments: dict[str, Any], serves: bool
-) -> None:
+def test_alternatives_of_a_token(version: str, arguments: dict[str, Any], serves: bool) -> None:
     assert ("num_top_logprobs" in served_inputs(version, arguments)) is serves
 
 
-def test_a_sampler_that_ignores_all_requests_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("version", "given", "param"),
+    [
+        ("1.0.0", {"enable_trtllm_sampler": False}, "enable_trtllm_sampler"),
+        ("1.0.0", MTP, "speculative_config"),
+        ("1.1.0", MTP, "speculative_config"),
+        ("1.2.0rc2", MTP, "speculative_config"),
+        (
+            *("1.2.1", {"speculative_config": {"decoding_type": "MTP", **GREEDY}}),
+            "speculative_config.allow_advanced_sampling",
+        ),
+    ],
+)
+def test_a_sampler_that_ignores_all_requests_is_refused(
+    version: str, given: dict[str, Any], param: str
+) -> None:
     with pytest.raises(SettingsError, match="likeliest tokens") as caught:
-        engine_of("1.0.0", {"enable_trtllm_sampler": False})
-    assert caught.value.param == "llm_args.enable_trtllm_sampler"
+        engine_of(version, given)
+    assert caught.value.param == f"llm_args.{param}"
+
+
+@pytest.mark.parametrize(
+    "drafts", [{"decoding_type": "NGram"}, {"decoding_type": "MTP", "mtp_eagle_one_model": False}]
+)
+def test_drafts_of_two_models_sample_in_each_release(drafts: dict[str, Any]) -> None:
+    for version in ("1.0.0", "1.1.0", "1.2.1", "1.3.0"):
+        engine = engine_of(version, {"speculative_config": drafts})
+        assert engine.reports_top_log_probs
+        assert engine.biased_tokens
+    within = engine_of("1.2.1", MTP)
+    assert not within.reports_top_log_probs
+    assert not within.biased_tokens
 
 
 def test_an_unknown_release_leaves_the_sampler_to_the_backend() -> None:

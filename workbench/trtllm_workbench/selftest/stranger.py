@@ -23,7 +23,7 @@ from trtllm_truss.engines.checkpoint.samplers import (
     honours_penalties,
     honours_seeds,
     sampler_arguments,
-    samples,
+    why_greedy,
 )
 from trtllm_truss.machine.describe import Machine
 from trtllm_workbench.selftest.assumptions.run import (
@@ -153,7 +153,7 @@ class Examined:
             "argument": next(iter(given), _DEFAULT),
             "argument_exists": all(name in names for name in given) if names else None,
             "default": self.installed.facts.get("sampler_default"),
-            "samples": samples(version, given),
+            "samples": why_greedy(version, given) is None,
             "penalties": honours_penalties(version, given),
             "seeds": honours_seeds(version, given),
         }

@@ -26,7 +26,11 @@ from trtllm_truss.artifacts.listing import named
 from trtllm_truss.artifacts.open_repository import is_on_hub, open_repository
 from trtllm_truss.engines.adapter import Adapter, AdapterRepository
 from trtllm_truss.engines.checkpoint.llm_args import RUNTIME_KEYS, parse_llm_args
-from trtllm_truss.engines.checkpoint.samplers import sampler_arguments, samples
+from trtllm_truss.engines.checkpoint.samplers import (
+    SPECULATION,
+    sampler_arguments,
+    why_greedy,
+)
 from trtllm_truss.engines.checkpoint.weights import (
     chunks_latents,
     chunks_prompts,
@@ -141,8 +145,7 @@ def _revised(repository: str) -> tuple[str, str | None]:
 CHUNKED = "enable_chunked_prefill"
 _GRAPHS, _OVERLAP_OFF = "cuda_graph_config", "disable_overlap_scheduler"
 _GUIDES = "guided_decoding_backend"
-_GUIDES_AND_ONE_MODEL = "guides_combine_with_speculation"
-_ONE_MODEL_DRAFTS = ("MTP", "Eagle3", "Eagle")
+_GUIDES_AND_DRAFTS = "guides_combine_with_drafts"
 
 
 def chunks(checkpoint: Checkpoint | None, version: str | None) -> bool:
@@ -204,16 +207,13 @@ def _reason_against_graphs(arguments: Mapping[str, Any], version: str | None) ->
 
 
 def _check_guides(arguments: Mapping[str, Any], version: str | None) -> None:
-    drafts = arguments.get("speculative_config")
-    if not (drafts and arguments.get(_GUIDES)):
+    if not (arguments.get(SPECULATION) and arguments.get(_GUIDES)):
         return
-    named = drafts.get("decoding_type") in _ONE_MODEL_DRAFTS
-    of_one_model = named and drafts.get("eagle3_one_model", True)
-    if not holds(_GUIDES_AND_ONE_MODEL if of_one_model else "guides_combine_with_drafts", version):
+    if not holds(_GUIDES_AND_DRAFTS, version):
         raise SettingsError(
-            f"config.yaml: model_metadata.runtime.{_GUIDES} is set with speculative_config, which "
+            f"config.yaml: model_metadata.runtime.{_GUIDES} is set with {SPECULATION}, which "
             f"TensorRT-LLM {version} does not combine; remove one of them, or use an image with "
-            f"{dotted(FACTS[_GUIDES_AND_ONE_MODEL].since)}.",
+            f"{dotted(FACTS[_GUIDES_AND_DRAFTS].since)}.",
             param=_GUIDES,
         )
 
@@ -351,13 +351,9 @@ def _choose_sampler(arguments: dict[str, Any], version: str | None) -> None:
     """
     for name, value in sampler_arguments(version, arguments).items():
         arguments.setdefault(name, value)
-    if version is not None and not samples(version, arguments):
-        raise SettingsError(
-            f"{_RUNTIME}.{SECTION}.enable_trtllm_sampler is off, and TensorRT-LLM {version} then "
-            "answers every request with the likeliest tokens, whatever its temperature; remove it, "
-            "or set enable_mixed_sampler: true.",
-            param=f"{SECTION}.enable_trtllm_sampler",
-        )
+    if version is not None and (reason := why_greedy(version, arguments)):
+        argument = reason.split(maxsplit=1)[0]
+        raise SettingsError(f"{_RUNTIME}.{SECTION}.{reason}", param=f"{SECTION}.{argument}")
 
 
 def _put(arguments: dict[str, Any], path: str, value: Any) -> None:

@@ -30,7 +30,11 @@ from trtllm_truss.engines.checkpoint.llm_args import (
     llm_args_schema,
     parse_llm_args,
 )
-from trtllm_truss.engines.checkpoint.samplers import honours_seeds, is_cpp_sampler
+from trtllm_truss.engines.checkpoint.samplers import (
+    drafts_within,
+    honours_seeds,
+    reports_alternatives,
+)
 from trtllm_truss.engines.checkpoint.weights import (
     ARCHITECTURES,
     INDEX_FILE,
@@ -350,11 +354,11 @@ class CheckpointEngine(GpuEngine):
 
     @property
     def biased_tokens(self) -> int:
-        return self.checkpoint.vocab_size
+        return 0 if drafts_within(None, self.llm_args) else self.checkpoint.vocab_size
 
     @property
     def reports_top_log_probs(self) -> bool:
-        return bool(self.llm_args) and not is_cpp_sampler(self.llm_args)
+        return bool(self.llm_args) and reports_alternatives(None, self.llm_args)
 
     @property
     def takes_trace_headers(self) -> bool:

@@ -8,8 +8,10 @@ NVIDIA/TensorRT-LLM:
   ``enable_trtllm_sampler``; else ``TorchSampler._process_requests`` of
   ``tensorrt_llm/_torch/pyexecutor/sampler.py`` takes the likeliest token, unless
   ``enable_mixed_sampler`` is set (pull request 6451).
-- With speculation: ``docs/source/features/feature-combination-matrix.md`` of 1.2.1: modes of one
-  model bring a sampler of their own; NGram and DraftTarget need the PyTorch one.
+- With speculation: ``docs/source/features/feature-combination-matrix.md`` of 1.2.1: drafts of two
+  models need the PyTorch one. Drafts within the model bring a sampler of their own, which knows the
+  temperature, top-k and top-p only (pull request 17701): it fails a step that asks for log
+  probabilities (``MTPSampler.update_requests``, near 1.0 to 1.2) and drops all else.
 - The other releases: the facts about samplers in ``releases/facts.toml``.
 """
 
@@ -18,13 +20,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trtllm_truss.releases import holds
+from trtllm_truss.releases import FACTS, dotted, holds
 
 CPP_SAMPLER = "TRTLLMSampler"
 
-_SPECULATION = "speculative_config"
+SPECULATION = "speculative_config"
 _NAME = "sampler_type"
 _CPP_OF_1_0, _MIXED_OF_1_0 = "enable_trtllm_sampler", "enable_mixed_sampler"
+_SAMPLED = "allow_advanced_sampling"
+_WITHOUT_MODEL = ("NGram", "AUTO", "Auto")
+_DRAFT_MODELS = ("DraftTarget", "Draft_Target")
+_OF_TWO_MODELS = ("eagle3_one_model", "mtp_eagle_one_model")
 
 
 def sampler_arguments(version: str | None, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -34,7 +40,7 @@ def sampler_arguments(version: str | None, arguments: Mapping[str, Any]) -> dict
     """
     if version is None:
         return {}
-    speculates = bool(arguments.get(_SPECULATION))
+    speculates = bool(arguments.get(SPECULATION))
     if not holds("samplers_have_names", version):
         return {_MIXED_OF_1_0 if speculates else _CPP_OF_1_0: True}
     if not holds("torch_sampler_has_penalties", version) and not speculates:
@@ -42,27 +48,64 @@ def sampler_arguments(version: str | None, arguments: Mapping[str, Any]) -> dict
     return {}
 
 
+def drafts_within(version: str | None, arguments: Mapping[str, Any]) -> bool:
+    """Return True if drafts are made, and tokens chosen, within the model's own step.
+
+    Source: ``spec_dec_mode`` of the classes of drafts, tensorrt_llm/llmapi/llm_args.py of 1.2.1.
+    """
+    drafts = arguments.get(SPECULATION)
+    if not drafts or drafts.get("decoding_type") in _WITHOUT_MODEL:
+        return False
+    if drafts.get("decoding_type") in _DRAFT_MODELS:
+        return holds("draft_models_within", version, unknown=False)
+    return all(drafts.get(name, True) for name in _OF_TWO_MODELS)
+
+
 def is_cpp_sampler(arguments: Mapping[str, Any], version: str | None = None) -> bool:
     """Return True if arguments choose the C++ sampler."""
     if arguments.get(_CPP_OF_1_0) or arguments.get(_NAME) == CPP_SAMPLER:
         return True
-    if version is None or arguments.get(_NAME, "auto") != "auto" or arguments.get(_SPECULATION):
+    if version is None or arguments.get(_NAME, "auto") != "auto" or arguments.get(SPECULATION):
         return False
     beams = (arguments.get("max_beam_width") or 1) > 1
     return holds("auto_sampler_of_beams_is_cpp" if beams else "auto_sampler_is_cpp", version)
 
 
-def samples(version: str, arguments: Mapping[str, Any]) -> bool:
-    """Return False if every request gets the likeliest token, whatever it asks for."""
+def why_greedy(version: str, arguments: Mapping[str, Any]) -> str | None:
+    """Return the reason if every request gets the likeliest token, whatever it asks for.
+
+    The first word is the argument at fault.
+    """
+    outcome = f"TensorRT-LLM {version} then answers every request with the likeliest tokens, "
+    outcome += "whatever its temperature"
+    if drafts_within(version, arguments):
+        if not holds("drafts_sample", version):
+            return (
+                f"{SPECULATION} drafts within the model, and {outcome}; remove it, choose NGram, "
+                f"or use an image with {dotted(FACTS['drafts_sample'].since[:2])}."
+            )
+        if not arguments[SPECULATION].get(_SAMPLED, True):
+            return f"{SPECULATION}.{_SAMPLED} is off, and {outcome}; remove it."
     chosen = arguments.get(_CPP_OF_1_0) or arguments.get(_MIXED_OF_1_0)
-    return holds("samplers_have_names", version) or bool(chosen)
+    if not holds("samplers_have_names", version) and not chosen:
+        return f"{_CPP_OF_1_0} is off, and {outcome}; remove it, or set {_MIXED_OF_1_0}: true."
+    return None
 
 
 def honours_penalties(version: str, arguments: Mapping[str, Any]) -> bool:
     """Return True if penalties and bad words have an effect."""
+    if drafts_within(version, arguments):
+        return False
     return holds("torch_sampler_has_penalties", version) or is_cpp_sampler(arguments, version)
 
 
 def honours_seeds(version: str, arguments: Mapping[str, Any]) -> bool:
     """Return True if equal seeds give equal answers."""
+    if drafts_within(version, arguments):
+        return holds("drafts_have_seeds", version)
     return holds("torch_sampler_has_seeds", version) or is_cpp_sampler(arguments, version)
+
+
+def reports_alternatives(version: str | None, arguments: Mapping[str, Any]) -> bool:
+    """Return True if the likeliest other tokens are known."""
+    return not (drafts_within(version, arguments) or is_cpp_sampler(arguments, version))

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
+from tests.backends.token_model.backend_requests import word_list
 from tests.engines.checkpoint.llm_api.conftest import LLM_ARGS, StartEngine
 from tests.engines.checkpoint.llm_api.test_engine import answer, begin
 from tests.support.fake_llm_api import COUNTING
 
+from trtllm_truss.backends.tensors import ParameterError
 from trtllm_truss.engines.checkpoint.arguments import combine
 from trtllm_truss.engines.checkpoint.llm_api.engine import LlmEngine
+from trtllm_truss.engines.checkpoint.llm_api.library import Library
+from trtllm_truss.engines.checkpoint.samplers import drafts_within
 from trtllm_truss.errors import InvalidRequest
 
 RELEASES = ("1.0.0", "1.2.1", "1.3.0rc20")
@@ -78,3 +85,45 @@ def test_graphs_drop_an_adapter(start_engine: StartEngine, llm_api_version: str)
 
     shifts = [new - old for new, old in zip(answer(engine, lora_task_id=7), base, strict=True)]
     assert shifts == [7] * 8 if llm_api_version.startswith("1.3") else [7, *[0] * 7]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        *((kind, {}) for kind in ("NGram", "DraftTarget", "Draft_Target", "Auto", "AUTO")),
+        *(("Eagle3", {"eagle3_one_model": False}), ("Eagle", {"max_draft_len": 4})),
+    ],
+)
+def test_drafts_get_the_name_and_the_class_of_the_release(
+    library: Library, kind: str, options: dict[str, Any]
+) -> None:
+    arguments = {"speculative_config": {"decoding_type": kind, **options}, "max_batch_size": 4}
+    args = replace(library, llm=sys.modules["tensorrt_llm.llmapi"].TorchLlmArgs)
+
+    built = args.build("model", "tokenizer", arguments)
+    within = drafts_within(library.version, arguments)
+    assert built.speculative_config.within == within
+    assert built.speculative_config.samples == (library.version != "1.0.0" or not within)
+    assert args.build("model", "tokenizer", {"speculative_config": None}).max_batch_size == 2048
+    assert arguments["speculative_config"] == {"decoding_type": kind, **options}
+
+
+@pytest.mark.usefixtures("counting")
+def test_drafts_within_the_model_sample_and_refuse_the_rest(
+    start_engine: StartEngine, library: Library
+) -> None:
+    arguments = {"speculative_config": {"decoding_type": "MTP"}}
+    if library.version == "1.0.0":
+        with pytest.raises(ParameterError, match="likeliest tokens"):
+            library.check_arguments(arguments)
+        return
+    engine = start_engine(llm_args=arguments)
+
+    assert len({tuple(sampled(engine, seed)) for seed in range(6)}) > 1
+    bias = np.ones((1, 8), np.float32)
+    for name, value in (
+        *(("return_log_probs", True), ("repetition_penalty", 2.0), ("min_tokens", 3)),
+        *(("bad_words_list", word_list([7])), ("embedding_bias", bias)),
+    ):
+        with pytest.raises(InvalidRequest, match="not supported"):
+            answer(engine, **{name: value})

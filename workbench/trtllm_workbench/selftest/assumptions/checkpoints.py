@@ -35,6 +35,39 @@ CHECKPOINTS: tuple[Assumption, ...] = (
         ),
     ),
     Assumption(
+        id="drafts-by-kind",
+        sentence=(
+            "`speculative_config` and `sparse_attention_config` are made by `from_dict` of their "
+            "base class, which chooses a class by kind; where there is none, from about 1.3 on, "
+            "they may be mappings. Drafts have other names there (`Eagle3`, `Draft_Target`)"
+        ),
+        source=(
+            f"`SpeculativeConfig` and `DecodingBaseConfig` in {_ARGUMENTS} and late in 1.3.0; "
+            "pull request 1356 of ai-dynamo/dynamo"
+        ),
+        otherwise="the start with drafts fails with TensorRT-LLM's message",
+        check=OfLibrary(
+            "`TorchLlmArgs` with drafts",
+            is_true("takes_drafts", "TorchLlmArgs takes drafts as the backend makes them"),
+        ),
+    ),
+    Assumption(
+        id="drafts-within-the-model",
+        sentence=(
+            "the sampler of drafts within the model (MTP, Eagle; from 1.3 on all but NGram) knows "
+            "temperature, top-k and top-p only, before 1.2.0rc8 none of them, and before 1.3 with "
+            "`allow_advanced_sampling`; log probabilities fail the step of all requests"
+        ),
+        source=(
+            f"`allow_advanced_sampling` in {_ARGUMENTS}; `MTPSampler` of "
+            "`_torch/speculative/mtp.py`, near 1.0 to 1.2; pull requests 9885 and 10019 (December "
+            "2025), 17701 and 17599 (August 2026); the numbers of the pre-releases follow from the "
+            "dates"
+        ),
+        otherwise="requests are refused without need, or fields of them have no effect",
+        check=Unchecked("it needs a model with drafts"),
+    ),
+    Assumption(
         id="max-input-len",
         sentence="`max_input_len` has no effect on prompts, or is a limit",
         source=(
@@ -347,11 +380,9 @@ CHECKPOINTS: tuple[Assumption, ...] = (
     ),
     Assumption(
         id="guides-and-speculation",
-        until="1.2",
-        sentence=(
-            "guides do not go with speculation in 1.0, and not with drafts of one model in 1.1"
-        ),
-        source=f"{_CREATOR}, near 1.0 and 1.1",
+        until="1.1",
+        sentence="guides do not go with speculation in 1.0",
+        source=f"{_CREATOR}, near 1.0",
         otherwise="a start is refused that would succeed",
         check=Unchecked("the start fails where it is right"),
     ),

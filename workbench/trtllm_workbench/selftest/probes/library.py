@@ -47,6 +47,7 @@ def _arguments() -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "refuses_unknown_arguments", lambda: _refuses(no_such_argument=1)
     yield "refuses_unknown_fields", lambda: _refuses(kv_cache_config={"no_such_field": 1})
     yield "takes_mappings", _takes_mappings
+    yield "takes_drafts", _takes_drafts
 
 
 def _text(value: Any) -> str:
@@ -75,6 +76,14 @@ def _takes_mappings() -> bool:
     return (
         float(getattr(config, "free_gpu_memory_fraction", 0.0)) == given["free_gpu_memory_fraction"]
     )
+
+
+def _takes_drafts() -> bool:
+    """Return True if drafts are made by their kind, as the backend makes them."""
+    base = import_module("tensorrt_llm.llmapi.llm_args").DecodingBaseConfig
+    given = {"decoding_type": "NGram", "max_draft_len": 1, "max_matching_ngram_size": 2}
+    drafts = base.from_dict(given) if hasattr(base, "from_dict") else given
+    return not _refuses(speculative_config=drafts)
 
 
 def _request() -> Iterator[tuple[str, Callable[[], Any]]]:

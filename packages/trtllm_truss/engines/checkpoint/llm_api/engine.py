@@ -290,10 +290,8 @@ class LlmEngine:
 
     def _build(self) -> Any:
         settings = self._settings
-        return self._library.llm(
-            model=str(settings.model_folder),
-            tokenizer=str(settings.tokenizer_folder),
-            **settings.llm_args,
+        return self._library.build(
+            str(settings.model_folder), str(settings.tokenizer_folder), settings.llm_args
         )
 
     def _in_thread(self, work: Callable[[], Any]) -> asyncio.Future[Any]:

@@ -13,12 +13,13 @@ import os
 import re
 import signal
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from trtllm_truss.backends.tensors import ParameterError
+from trtllm_truss.engines.checkpoint.samplers import SPECULATION, why_greedy
 from trtllm_truss.processes.process_guard import (
     is_alive,
     living_processes,
@@ -40,6 +41,20 @@ _NO_USAGE_STATISTICS = {
     "TELEMETRY_DISABLED": "true",
     "DO_NOT_TRACK": "1",
 }
+_SAMPLED = "allow_advanced_sampling"
+_BY_KIND = {
+    SPECULATION: "DecodingBaseConfig",
+    "sparse_attention_config": "BaseSparseAttentionConfig",
+}
+"""Arguments whose class depends on a field; up to 1.2 `LLM` refuses a mapping for them.
+
+Source: ``SpeculativeConfig`` of tensorrt_llm/llmapi/llm_args.py, 1.2.1, a union of classes that
+forbid other fields, and whose ``decoding_type`` is no field. ``from_dict`` of the base class, which
+NVIDIA's own servers call, chooses the class. In 1.3 it is gone, and ``decoding_type`` a field.
+"""
+_KINDS_BEFORE_1_3 = {"Eagle3": "Eagle", "Draft_Target": "DraftTarget", "Auto": "AUTO"}
+_KINDS_OF_1_3 = {"DraftTarget": "Draft_Target", "Auto": "AUTO"}
+"""The names of drafts here and there; they were renamed with that."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +69,8 @@ class Library:
         lora_request: the class `LoRARequest`.
         request_error: the error of one request.
         llm_arguments: names of the arguments of `LLM`; empty if they cannot be found.
+        from_dict: make the object of an argument from its mapping, by name.
+        draft_fields: names of the fields that all drafts have.
     """
 
     version: str
@@ -63,19 +80,39 @@ class Library:
     lora_request: Any
     request_error: type[Exception]
     llm_arguments: frozenset[str]
+    from_dict: Mapping[str, Callable[[dict[str, Any]], Any]] = field(default_factory=dict)
+    draft_fields: frozenset[str] = frozenset()
 
     def check_arguments(self, arguments: Mapping[str, Any]) -> None:
-        """Refuse arguments that this version lacks, before the LLM starts.
+        """Refuse arguments that this version lacks, or that drop what requests ask for.
 
         Raises:
             ParameterError: names them.
         """
+        if reason := why_greedy(self.version, arguments):
+            raise ParameterError(f"runtime.llm_args.{reason}")
         unknown = sorted(arguments.keys() - self.llm_arguments) if self.llm_arguments else []
         if unknown:
             raise ParameterError(
                 f"TensorRT-LLM {self.version} has no LLM argument {', '.join(unknown)}; remove it "
                 "from runtime.llm_args."
             )
+
+    def build(self, model: str, tokenizer: str, arguments: Mapping[str, Any]) -> Any:
+        """Return the `LLM`, for which some arguments become objects."""
+        given = dict(arguments)
+        if drafts := given.get(SPECULATION):
+            given[SPECULATION] = self._drafts(drafts)
+        for name in self.from_dict.keys() & given.keys():
+            if given[name] is not None:
+                given[name] = self.from_dict[name](dict(given[name]))
+        return self.llm(model=model, tokenizer=tokenizer, **given)
+
+    def _drafts(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        kinds = _KINDS_BEFORE_1_3 if SPECULATION in self.from_dict else _KINDS_OF_1_3
+        kind = given.get("decoding_type")
+        sampled = {_SAMPLED: True} if _SAMPLED in self.draft_fields else {}
+        return {**sampled, **given, "decoding_type": kinds.get(str(kind), kind)}
 
 
 def import_library() -> Library:
@@ -99,7 +136,21 @@ def import_library() -> Library:
         lora_request=_first(executor, llmapi, name="LoRARequest"),
         request_error=_first(llmapi, executor, name="RequestError"),
         llm_arguments=frozenset(_argument_names(llmapi)),
+        **_kinds(importlib.import_module("tensorrt_llm.llmapi.llm_args")),
     )
+
+
+def _kinds(llm_args: Any) -> dict[str, Any]:
+    """Find the classes of `_BY_KIND`; a release may lack any of them, and their parts."""
+    classes: dict[str, Any] = {
+        name: getattr(llm_args, base, None) for name, base in _BY_KIND.items()
+    }
+    return {
+        "from_dict": {
+            name: found.from_dict for name, found in classes.items() if hasattr(found, "from_dict")
+        },
+        "draft_fields": frozenset(getattr(classes[SPECULATION], "model_fields", ())),
+    }
 
 
 def _read_files_as_utf8() -> None:

@@ -34,7 +34,12 @@ from trtllm_truss.backends.token_model.request import (
     read_words,
 )
 from trtllm_truss.engines.checkpoint.llm_api.library import Library
-from trtllm_truss.engines.checkpoint.samplers import honours_penalties, is_cpp_sampler
+from trtllm_truss.engines.checkpoint.samplers import (
+    SPECULATION,
+    drafts_within,
+    honours_penalties,
+    reports_alternatives,
+)
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.request_fields import SAMPLING
 from trtllm_truss.requests import Language
@@ -139,8 +144,9 @@ def _adapters(text: str) -> dict[int, Adapter]:
     return {int(number): Adapter(**adapter) for number, adapter in json.loads(text).items()}
 
 
-_SERVED = frozenset({"lora_task_id", "embedding_bias"})
-_BAD_WORDS, _ALTERNATIVES = "bad_words_list", "num_top_logprobs"
+_SERVED = frozenset({"lora_task_id"})
+_BIAS, _BAD_WORDS = "embedding_bias", "bad_words_list"
+_LOG_PROB, _ALTERNATIVES = "return_log_probs", "num_top_logprobs"
 
 _TRACE_HEADERS = ("traceparent", "tracestate")
 _LOG_PROBS = ("output_log_probs", "cum_log_probs", "top_logprob_ids", "top_logprobs")
@@ -169,9 +175,12 @@ class LlmRequest:
 
 def served_inputs(version: str, arguments: Mapping[str, Any]) -> frozenset[str]:
     """Return the inputs beyond those of the CPU engine, by TensorRT-LLM's version and sampler."""
+    within = drafts_within(version, arguments)
     of_sampler = {
+        _BIAS: not within,
         _BAD_WORDS: honours_penalties(version, arguments),
-        _ALTERNATIVES: not is_cpp_sampler(arguments, version),
+        _LOG_PROB: not within,
+        _ALTERNATIVES: reports_alternatives(version, arguments),
     }
     return _SERVED.union(name for name, is_served in of_sampler.items() if is_served)
 
@@ -200,7 +209,9 @@ def read_llm_request(
     generation = read_request(request_id, tensors, requested_outputs, limits)
     _check_beams(generation, limits, settings)
     if _BAD_WORDS not in limits.served:
-        _check_penalties(generation.sampling)
+        _check_penalties(generation.sampling, settings)
+    if _LOG_PROB not in limits.served:
+        _check_drafts(generation)
     if generation.guide is not None and not settings.guides:
         raise InvalidRequest(
             f"{GUIDE_TYPE} is not supported: the engine was started without "
@@ -241,14 +252,34 @@ def _check_beams(request: TensorRequest, limits: ModelLimits, settings: LlmSetti
         )
 
 
-def _check_penalties(sampling: Sampling) -> None:
+def _check_penalties(sampling: Sampling, settings: LlmSettings) -> None:
+    drafts = settings.llm_args.get(SPECULATION)
+    remedy = f"remove {SPECULATION} from" if drafts else "set sampler_type TRTLLMSampler in"
     for row in SAMPLING:
         value = getattr(sampling, row.attribute)
         if row.effect == "penalty" and row.changes(value):
             raise InvalidRequest(
                 f"{row.name} {value} is not supported by the PyTorch sampler of this TensorRT-LLM; "
-                "leave it out, or set sampler_type TRTLLMSampler in runtime.llm_args."
+                f"leave it out, or {remedy} runtime.llm_args."
             )
+
+
+def _check_drafts(request: TensorRequest) -> None:
+    """Refuse what the sampler of drafts within the model drops, or fails the whole step for.
+
+    Source: ``MTPSampler`` of tensorrt_llm/_torch/speculative/mtp.py, near 1.0 to 1.2: it asserts
+    that no request of a step wants log probabilities.
+    """
+    if wants_log_probs(request):
+        raise InvalidRequest(
+            f"log probabilities are not supported with {SPECULATION}; leave out return_log_probs "
+            f"and num_top_logprobs, or remove {SPECULATION} from runtime.llm_args."
+        )
+    if request.sampling.min_tokens > 1:
+        raise InvalidRequest(
+            f"min_tokens {request.sampling.min_tokens} is not supported with {SPECULATION}; leave "
+            f"it out, or remove {SPECULATION} from runtime.llm_args."
+        )
 
 
 def _read_bad_words(tensors: Tensors) -> tuple[Word, ...]:
@@ -263,13 +294,12 @@ def _read_bad_words(tensors: Tensors) -> tuple[Word, ...]:
 
 
 def _read_embedding_bias(tensors: Tensors, limits: ModelLimits) -> NDArray[np.float32] | None:
-    bias = tensors.array("embedding_bias")
+    bias = tensors.array(_BIAS)
     if bias is None or not bias.any():
         return None
     if bias.size != limits.vocab_size:
         raise InvalidRequest(
-            f"embedding_bias has {bias.size} values; send one for each of the "
-            f"{limits.vocab_size} tokens."
+            f"{_BIAS} has {bias.size} values; send one for each of the {limits.vocab_size} tokens."
         )
     return bias.reshape(-1).astype(np.float32)
 

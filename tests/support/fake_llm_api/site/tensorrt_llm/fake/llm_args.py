@@ -4,6 +4,7 @@ import os
 from types import SimpleNamespace
 from typing import ClassVar
 
+from tensorrt_llm.fake.drafts import read_drafts
 from tensorrt_llm.fake.otherwise import OTHERWISE
 from tensorrt_llm.fake.versions import (
     ENGINE_ONLY,
@@ -28,6 +29,7 @@ _DEFAULTS = {
     "stream_interval": 1,
     "sampler_type": "auto",
     "cuda_graph_config": {},
+    "speculative_config": None,
 }
 _CPP_SAMPLER_REMOVED = (1, 3, 0, 25)  # pull request 18232, August 2026
 _FROM_NONE = ("max_batch_size", "max_num_tokens", "max_beam_width")
@@ -66,7 +68,8 @@ def check_arguments(given):
         raise ValueError("guided_decoding_backend must be xgrammar or llguidance")
     if RELEASE >= _CPP_SAMPLER_REMOVED and given.get("sampler_type") == "TRTLLMSampler":
         raise ValueError("TRTLLMSampler is no longer supported.")
+    drafts = {"speculative_config": read_drafts(given.get("speculative_config"))}
     if "OMPI_COMM_WORLD_SIZE" in os.environ or "PMIX_RANK" in os.environ:
         raise RuntimeError("MPI_ERR_SPAWN: could not spawn processes inside an MPI job")
     given = {k: v for k, v in given.items() if v is not None or k not in _FROM_NONE}
-    return {**_DEFAULTS, **given}
+    return {**_DEFAULTS, **given, **drafts}

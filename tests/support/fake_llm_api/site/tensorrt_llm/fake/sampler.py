@@ -9,6 +9,7 @@ Sources in NVIDIA/TensorRT-LLM:
   llmapi/llm_args.py of 1.2.1).
 - The PyTorch sampler takes penalties and bad words and ignores them before pull requests 16485 and
   16052 (July 2026; issue 9442), seeds before 17172 (August 2026).
+- With drafts: `drafts`.
 """
 
 import copy
@@ -27,17 +28,23 @@ _PENALTIES = (
 
 def effective(params, args):
     """Return the parameters that have an effect."""
-    if _is_cpp(args):
+    drafts = args["speculative_config"]
+    if drafts is None and _is_cpp(args):
         return params
+    within = drafts is not None and drafts.within
     ignored = []
     if RELEASE < (1, 1) and not args.get("enable_mixed_sampler"):
         ignored += _SAMPLING
-    if RELEASE < _PENALTIES_SINCE:
+    if within and not drafts.samples:
+        ignored += _SAMPLING
+    if RELEASE < _PENALTIES_SINCE or within:
         ignored += _PENALTIES
+    if within:
+        ignored += ("embedding_bias", "min_tokens", "min_p")
     effective = copy.copy(params)
     for name in ignored:
         setattr(effective, name, None)
-    if RELEASE < _SEEDS_SINCE:
+    if RELEASE < _SEEDS_SINCE or (within and not drafts.has_seeds):
         effective.seed = random.getrandbits(32)
     return effective
 

@@ -32,9 +32,10 @@ from tensorrt_llm.fake.result import Response
 from tensorrt_llm.fake.sampler import effective
 from tensorrt_llm.fake.steps import Steps
 from tensorrt_llm.fake.tuning import compute
-from tensorrt_llm.fake.versions import RELEASE
+from tensorrt_llm.fake.versions import IS_1_3, RELEASE
 
 _OTHERWISE_LONGEST = 1024
+_NO_LOG_PROBS = "return_log_probs not implemented for MTPSampler"
 _OOM = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB"
 
 
@@ -147,6 +148,8 @@ class Worker:
         width = params.best_of if params.use_beam_search else 1
         if width != args["max_beam_width"]:
             return f"beam_width={width} must equal max_beam_width={args['max_beam_width']}"
+        if IS_1_3 and self._drafts_within and params.wanted_log_probs is not None:
+            return "The following output options are not supported with speculative decoding"
         if lora_request is not None and not (args["lora_config"] or args["enable_lora"]):
             return "LoRA is not enabled"
         return None
@@ -196,7 +199,15 @@ class Worker:
         if responses:
             self._wire.send(responses)
 
+    @property
+    def _drafts_within(self):
+        drafts = self._args["speculative_config"]
+        return drafts is not None and drafts.within
+
     def _misbehave(self):
+        running = self._running.values()
+        if self._drafts_within and any(r.params.wanted_log_probs is not None for r in running):
+            self._fail_all(RequestError(_NO_LOG_PROBS))
         reached = {
             name
             for name in ("crash_after", "hang_after", "error_after", "oom_after", "fatal_after")

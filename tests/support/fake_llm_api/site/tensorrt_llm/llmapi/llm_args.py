@@ -1,12 +1,13 @@
-"""The configuration of CUDA graphs.
+"""The configurations of CUDA graphs and of drafts.
 
 Source: `_generate_cuda_graph_batch_sizes` of llmapi/llm_args.py, 1.2.1.
 """
 
+from tensorrt_llm.fake.drafts import DecodingBaseConfig
 from tensorrt_llm.fake.llm_args import TorchLlmArgs
 from tensorrt_llm.fake.otherwise import OTHERWISE
 
-__all__ = ["CudaGraphConfig", "TorchLlmArgs"]
+__all__ = ["CudaGraphConfig", "DecodingBaseConfig", "TorchLlmArgs"]
 
 _LARGEST_UNPADDED = 128
 
