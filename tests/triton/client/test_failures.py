@@ -85,6 +85,15 @@ LATER = (
             "error in ::cudaEventSynchronize(get()): unspecified launch failure",
         ),
         (
+            "Encountered an error in forwardAsync function: [TensorRT-LLM][ERROR] Assertion "
+            "failed: Failed, NCCL error /src/runtime/ncclCommunicator.cpp:54 'unhandled system "
+            "error (run with NCCL_DEBUG=INFO for details)'\n (/src/ncclCommunicator.cpp:54)\n1 f",
+            errors.EngineBroken,
+            "Encountered an error in forwardAsync function: [TensorRT-LLM][ERROR] Assertion "
+            "failed: Failed, NCCL error /src/runtime/ncclCommunicator.cpp:54 'unhandled system "
+            "error (run with NCCL_DEBUG=INFO for details)'",
+        ),
+        (
             "Encountered an error in forwardAsync function: [TensorRT-LLM][ERROR] CUDA runtime "
             "error in ::cudaMallocAsync(p, n, s): out of memory",
             errors.EngineUnavailable,

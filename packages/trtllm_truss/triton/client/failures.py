@@ -82,15 +82,17 @@ _ENGINE_GONE = re.compile(
 # cudaError_t says so of each. The executor fails the active requests, goes on and stays ready:
 # executorImpl.cpp, forwardSync and forwardAsync (near 0.19 and 1.1); the frame is that of
 # cpp/include/tensorrt_llm/common/cudaUtils.h, `check`. Both must begin the text: the rest may quote
-# a request.
+# a request. The communicator between pipeline stages is not made again either, whatever the error:
+# TLLM_NCCL_CHECK of cpp/include/tensorrt_llm/runtime/utils/multiDeviceUtils.h, which
+# cpp/tensorrt_llm/runtime/ncclCommunicator.cpp calls (both near 1.0).
 _BROKEN = re.compile(
     r"encountered an error in forward\w* function: (\[tensorrt-llm\]\[error\] )?"
-    r"cuda (runtime|driver) error in [^\n]*: "
+    r"((assertion failed: )?failed, nccl error |cuda (runtime|driver) error in [^\n]*: "
     r"(an illegal (memory access|instruction) was encountered|unspecified launch failure"
     r"|device-side assert triggered|the launch timed out and was terminated|misaligned address"
     r"|hardware stack error|operation not supported on global/shared address space"
     r"|invalid program counter|uncorrectable (ecc|nvlink) error|invalid access of peer gpu memory"
-    r"|driver shutting down|unknown error)",
+    r"|driver shutting down|unknown error))",
     re.I,
 )
 # Prefixes that the layers between engine and client put in front of a message.

@@ -152,13 +152,14 @@ ENGINES: tuple[Assumption, ...] = (
     Assumption(
         id="cuda-errors-stay",
         sentence=(
-            "After an error of CUDA the executor fails all active requests, goes on and stays "
-            "ready; for certain errors every later call fails too"
+            "After an error of CUDA or NCCL the executor fails all active requests, goes on and "
+            "stays ready; for all of NCCL and certain ones of CUDA every later call fails too"
         ),
         source=(
             f"{_EXECUTOR}, `forwardAsync`, `forwardSync`, near 0.19 and near 1.1; the text: TL "
-            "`cpp/include/tensorrt_llm/common/cudaUtils.h`, `check`; which errors: `cudaError_t` "
-            "in NVIDIA's CUDA Runtime API reference"
+            "`cpp/include/tensorrt_llm/common/cudaUtils.h`, `check`, and "
+            "`cpp/include/tensorrt_llm/runtime/utils/multiDeviceUtils.h`, `TLLM_NCCL_CHECK`; which "
+            "errors: `cudaError_t` in NVIDIA's CUDA Runtime API reference"
         ),
         otherwise=(
             "an unknown text restarts the engine after `serving.hang_timeout_s` of failures"
