@@ -79,6 +79,9 @@ async def test_models_adapters_and_metrics_are_listed() -> None:
             page = await client.get(path)
             assert page.status_code == 200
             assert page.headers["Content-Type"].startswith("text/plain")
+        for accepted in ("application/openmetrics-text; version=x", b"text/plain; version=\xff"):
+            refused = await client.get("/metrics?name[]=up", headers={"Accept": accepted})
+            assert refused.status_code == 400
 
 
 async def test_tokens_of_a_text_and_of_a_conversation() -> None:
@@ -208,9 +211,13 @@ async def test_truss_answers_its_own_routes() -> None:
     truss = Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST"])])
     application = Application(CONFIG, Serving(), KEY).before(truss)
     async with asking(begun(application, engine())) as client:
-        client.headers["X-Api-Key"] = KEY
-        for path in ("/", "/v1/models/model", "/v1/models/model/loaded", "/hot-reload"):
+        ready = "/v1/models/model"
+        for path in ("/", ready, f"{ready}/loaded", f"{ready}/schema", "/ping"):
             assert (await client.get(path)).text == "of Truss"
+            assert (await client.post(path)).status_code == 401
+        assert (await client.get("/hot-reload")).status_code == 401
+        client.headers["X-Api-Key"] = KEY
+        assert (await client.get("/hot-reload")).text == "of Truss"
         for path in TRUSS_PATHS:
             assert (await client.post(path, json=BODIES)).text == "of Truss"
         assert (await client.get("/health")).json() == {}

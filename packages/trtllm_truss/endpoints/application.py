@@ -52,6 +52,8 @@ TRUSS_PATHS = frozenset(
 """The routes of Truss's server, 0.18.35, that take bodies."""
 
 _LIVE, _READY, _LOADED = "/", "/v1/models/model", "/v1/models/model/loaded"
+_SCHEMA, _PING = f"{_READY}/schema", "/ping"
+_TRUSS_PROBES = frozenset({_LIVE, _READY, _LOADED, _SCHEMA, _PING})
 _MODELS, _METRICS = "/v1/models", "/metrics"
 _READ = ("GET", "HEAD")
 _PLATFORMS_ID = b"x-baseten-request-id"
@@ -96,12 +98,12 @@ class Application:
             _LIVE: lambda: JSONResponse(True),
             _READY: self._ready,
             _LOADED: self._loaded,
-            "/ping": self._loaded,
+            _PING: self._loaded,
             # Asked by `serve`, since it has no side effect in Truss's server.
-            f"{_READY}/schema": lambda: (
-                self._unavailable(f"{_READY}/schema")
+            _SCHEMA: lambda: (
+                self._unavailable(_SCHEMA)
                 if self._service is None
-                else _refused(f"{_READY}/schema", 404, "not_found", "the model has no schema.")
+                else _refused(_SCHEMA, 404, "not_found", "the model has no schema.")
             ),
         }
         return self
@@ -133,7 +135,7 @@ class Application:
         elif path.rstrip("/") == _METRICS:
             page = metrics_page if wants_page(scope) else _metrics
             await page(scope, receive, send)
-        elif not self._is_allowed(scope):
+        elif not (self._is_allowed(scope) or (reads and path in _TRUSS_PROBES)):
             message = "the key is missing or unknown; send it as Authorization: Bearer KEY."
             refused = _refused(path, 401, "unauthorized", message, {"WWW-Authenticate": "Bearer"})
             await refused(scope, receive, send)
@@ -278,5 +280,13 @@ def _has_key(headers: Sequence[tuple[bytes, bytes]], key: bytes) -> bool:
     return False
 
 
-_metrics: ASGIApp = make_asgi_app()
-"""For OpenMetrics, and for single families (`?name[]=`)."""
+_other_metrics: ASGIApp = make_asgi_app()
+
+
+async def _metrics(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer for OpenMetrics, and for single families (`?name[]=`)."""
+    try:
+        await _other_metrics(scope, receive, send)
+    except (TypeError, ValueError):  # of prometheus_client (0.26), before it sends
+        message = "Accept or the query cannot be read; ask for application/openmetrics-text."
+        await _refused(_METRICS, 400, "invalid_request", message)(scope, receive, send)
