@@ -152,7 +152,9 @@ class ServiceStatus:
         with self._lock:
             own = self._current
             serves = {own.state, started.state} <= {State.READY, State.RESTARTING}
-            self._set(started if serves else replace(started, state=own.state, reason=own.reason))
+            status = started if serves else replace(started, state=own.state, reason=own.reason)
+            if status != own:  # called for each line of a log
+                self._set(status)
 
     def engine_exited(self, reason: str) -> None:
         self._change(Change.EXITED, state=State.RESTARTING, reason=reason)
@@ -219,6 +221,7 @@ class StatusReader:
     def __init__(self, path: Path) -> None:
         self._file = os.fdopen(_open_private(path, os.O_RDWR | os.O_CREAT | os.O_EXCL), "rb+", 0)
         self._lock = threading.Lock()
+        self._content = b""
         self._last: Status | None = None
 
     def read(self) -> Status | None:
@@ -226,8 +229,9 @@ class StatusReader:
         with self._lock, suppress(OSError, ValueError, KeyError, TypeError):
             self._file.seek(0)  # raises ValueError once it is closed
             checksum, _, content = self._file.read().partition(b"\n")[0].partition(b" ")
-            if int(checksum, 16) == crc32(content):
+            if content != self._content and int(checksum, 16) == crc32(content):
                 self._last = _from_json(json.loads(content))
+                self._content = content
         return self._last
 
     def close(self) -> None:

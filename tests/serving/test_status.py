@@ -18,6 +18,7 @@ from trtllm_truss.status import (
     Phase,
     ServiceStatus,
     State,
+    Status,
     StatusFile,
     StatusReader,
 )
@@ -76,6 +77,29 @@ def test_a_status_follows_the_process_that_it_started(tmp_path: Path) -> None:
     serve.failed("port 8080 is lost.")
     serve.follow(server.current)
     assert (serve.current.state, serve.current.reason) == (State.FAILED, "port 8080 is lost.")
+
+
+def test_what_has_not_changed_is_neither_written_nor_parsed_again(tmp_path: Path) -> None:
+    """`serve` follows the server's status with each line of its log."""
+    written: list[Status] = []
+    serve = ServiceStatus(written.append)
+    reader = StatusReader(tmp_path / "status")
+    server = published(tmp_path / "status")
+    server.ready()
+    first = reader.read()
+    assert first is not None
+    for _ in range(3):
+        told = reader.read()
+        assert told is first
+        serve.follow(told)
+    assert written == []  # neither's state counts before both are ready
+    server.engine_exited("killed.")
+    for _ in range(3):
+        told = reader.read()
+        assert told is not None
+        serve.follow(told)
+    assert len(written) == 1
+    reader.close()
 
 
 def test_a_new_start_keeps_the_number_of_restarts() -> None:
