@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import http.client
-import threading
+import multiprocessing
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from multiprocessing.connection import Connection
 
 from prometheus_client import REGISTRY, generate_latest
 
@@ -99,26 +100,36 @@ def _with_scrapes(port: int, sample: Callable[[], Sample]) -> Sample:
 
 @contextmanager
 def _scraping(port: int) -> Iterator[list[float]]:
+    """Scrape in a process of its own: a thread would take Python's lock from the load's client."""
     times_s: list[float] = []
-    over = threading.Event()
-    thread = threading.Thread(target=_scrape, args=(port, times_s, over))
-    thread.start()
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=_scrape, args=(port, there))
+    process.start()
+    here.recv()  # it is ready
+    here.send(None)
     try:
         yield times_s
     finally:
-        over.set()
-        thread.join()
+        here.send(None)
+        times_s += here.recv()
+        process.join()
 
 
-def _scrape(port: int, times_s: list[float], over: threading.Event) -> None:
+def _scrape(port: int, caller: Connection) -> None:
+    """Scrape between two messages of the caller, and send the times."""
+    times_s: list[float] = []
+    caller.send(None)
+    caller.recv()
     connection = http.client.HTTPConnection("127.0.0.1", port)
     due = time.monotonic()
-    while not over.wait(max(0.0, due - time.monotonic())):
+    while not caller.poll(max(0.0, due - time.monotonic())):
         due = max(due + 1 / _RATE_HZ, time.monotonic())
         began = time.perf_counter()
         _read_page(connection)
         times_s.append(time.perf_counter() - began)
     connection.close()
+    caller.send(times_s)
 
 
 def _note_pages(result: CaseResult) -> None:

@@ -9,13 +9,13 @@ Format: prometheus.io/docs/instrumenting/exposition_formats, "Text-based format"
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
-from typing import Any
+from typing import Any, Literal
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, REGISTRY, generate_latest
-from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
@@ -79,7 +79,7 @@ class Histogram:
         bounds: inclusive upper bounds of the buckets, ascending; larger values are counted too.
     """
 
-    __slots__ = ("_bounds", "_counts", "_documentation", "_head", "_name", "_series", "_sum")
+    __slots__ = ("_bounds", "_counts", "_documentation", "_name", "_page", "_sum")
 
     def __init__(self, name: str, documentation: str, bounds: Sequence[float]) -> None:
         self._name = name
@@ -87,8 +87,10 @@ class Histogram:
         self._bounds = tuple(map(float, bounds))
         self._counts = [0] * (len(self._bounds) + 1)
         self._sum = 0.0
-        self._head = _head(name, "histogram", documentation)
-        self._series = [_series(f"{name}_bucket", (("le", le),)) for le, _ in self._buckets()]
+        series = [_series(f"{name}_bucket", (("le", le),)) for le, _ in self._buckets()]
+        lines = "".join([f"{each}\0\n" for each in (*series, f"{name}_count")])
+        page = f"{_head(name, 'histogram', documentation)}{lines}{name}_sum "
+        self._page = page.replace("%", "%%").replace("\0", " %d.0")
 
     def observe(self, value: float, weight: int = 1) -> None:
         """Count a value `weight` times."""
@@ -99,42 +101,95 @@ class Histogram:
         return _HistogramFamily(self)
 
     def metric(self) -> Metric:
-        """Return the family as prometheus_client has it."""
         return HistogramMetricFamily(
             self._name, self._documentation, buckets=[*self._buckets()], sum_value=self._sum
         )
 
     def text(self) -> str:
         counts = [*accumulate(self._counts)]
-        lines = [
-            f"{series} {count}.0\n" for series, count in zip(self._series, counts, strict=True)
-        ]
-        lines.append(f"{self._name}_count {counts[-1]}.0\n{self._name}_sum {_number(self._sum)}\n")
-        return self._head + "".join(lines)
+        return f"{self._page % (*counts, counts[-1])}{_number(self._sum)}\n"
 
     def _buckets(self) -> Iterator[tuple[str, float]]:
         labels = (*map(str, self._bounds), "+Inf")
         return zip(labels, accumulate(self._counts), strict=True)
 
 
-class _HistogramFamily(Metric):
-    """A histogram whose samples are made only for those who ask for them."""
+class _Unmade(Metric):
+    """A family whose samples are made only for those who ask for them."""
 
-    def __init__(self, histogram: Histogram) -> None:
-        self._histogram = histogram
+    def metric(self) -> Metric:
+        """Return the family as prometheus_client has it."""
+        raise NotImplementedError
+
+    def text(self) -> str:
+        raise NotImplementedError
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        vars(self).update(vars(self._histogram.metric()))
-        return vars(self)[name]
+        vars(self).update(vars(self.metric()))
+        return object.__getattribute__(self, name)
+
+
+class _HistogramFamily(_Unmade):
+    def __init__(self, histogram: Histogram) -> None:
+        self._histogram = histogram
+
+    def metric(self) -> Metric:
+        return self._histogram.metric()
 
     def text(self) -> str:
         return self._histogram.text()
 
 
+class Numbers(_Unmade):
+    """A counter or gauge.
+
+    Args:
+        kind: of both.
+        name: name of the family.
+        documentation: one sentence for `# HELP`.
+        numbers: one, or one by each value of the label.
+        label: its name; empty without.
+    """
+
+    def __init__(
+        self,
+        kind: Literal["counter", "gauge"],
+        name: str,
+        documentation: str,
+        numbers: Mapping[str, float] | float,
+        label: str = "",
+    ) -> None:
+        self._about = kind, name, documentation
+        self._numbers = numbers
+        self._label = label
+
+    def metric(self) -> Metric:
+        kind, name, documentation = self._about
+        family = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
+        if not isinstance(self._numbers, Mapping):
+            return family(name, documentation, value=self._numbers)
+        labelled = family(name, documentation, labels=[self._label])
+        for value, number in list(self._numbers.items()):  # the event loop may add one meanwhile
+            labelled.add_metric([value], number)
+        return labelled
+
+    def text(self) -> str:
+        kind, name, documentation = self._about
+        head = _head(name, kind, documentation)
+        sample = f"{name}_total" if kind == "counter" else name
+        if not isinstance(self._numbers, Mapping):
+            return f"{head}{_series(sample, ())} {_number(self._numbers)}\n"
+        lines = [
+            f"{_series(sample, ((self._label, value),))} {_number(number)}\n"
+            for value, number in list(self._numbers.items())
+        ]
+        return head + "".join(lines)
+
+
 def _family(family: Metric) -> str:
-    if isinstance(family, Rendered | _HistogramFamily):
+    if isinstance(family, Rendered | _Unmade):
         return family.text()
     if family.type not in _PLAIN_TYPES or any(sample.timestamp for sample in family.samples):
         return generate_latest(_Only(family)).decode()
@@ -145,6 +200,7 @@ def _family(family: Metric) -> str:
     return _head(family.name, family.type, family.documentation) + "".join(lines)
 
 
+@lru_cache(4096)
 def _number(value: float) -> str:
     text: str = floatToGoString(value)  # type: ignore[no-untyped-call]
     return text

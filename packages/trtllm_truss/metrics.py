@@ -12,12 +12,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from prometheus_client import REGISTRY
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from trtllm_truss.errors import InternalError, StartupError, TrussError
-from trtllm_truss.exposition import Histogram
+from trtllm_truss.exposition import Histogram, Numbers
 from trtllm_truss.requests import FinishReason
 from trtllm_truss.triton.server.metrics import TritonMetrics
 
@@ -177,14 +177,11 @@ class Counters:
 
 
 def _counter(name: str, documentation: str, value: int) -> Metric:
-    return CounterMetricFamily(PREFIX + name, documentation, value=value)
+    return Numbers("counter", PREFIX + name, documentation, value)
 
 
 def _labelled(name: str, documentation: str, label: str, values: Mapping[str, int]) -> Metric:
-    family = CounterMetricFamily(PREFIX + name, documentation, labels=[label])
-    for label_value, count in list(values.items()):  # the event loop may add one meanwhile
-        family.add_metric([label_value], count)
-    return family
+    return Numbers("counter", PREFIX + name, documentation, values, label)
 
 
 def _error_codes(error: type[TrussError]) -> Iterator[str]:
@@ -277,12 +274,8 @@ class Metrics(Collector):
                 len(mounted.differing) if mounted else 0,
             ),
         ):
-            yield GaugeMetricFamily(PREFIX + name, documentation, value=value)
-        yield CounterMetricFamily(
-            f"{PREFIX}engine_restarts",
-            "Times the engine was started again.",
-            value=self._restarts(),
-        )
+            yield Numbers("gauge", PREFIX + name, documentation, value)
+        yield _counter("engine_restarts", "Times the engine was started again.", self._restarts())
 
     def _for_gateways(self, load: Load) -> Iterator[Metric]:
         """Yield what endpoint pickers read, under the names that they know of trtllm-serve.
@@ -306,7 +299,7 @@ class Metrics(Collector):
                 load.cache_tokens // load.block_tokens if load.block_tokens else 0,
             ),
         ):
-            yield GaugeMetricFamily(f"trtllm_{name}", documentation, value=value)
+            yield Numbers("gauge", f"trtllm_{name}", documentation, value)
         if self._adapters:
             labels = {
                 "max_lora": str(len(self._adapters)),

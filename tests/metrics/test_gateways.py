@@ -10,11 +10,19 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from starlette.types import Message
 from tests.support.endpoint_picker import adapters, families, latest
 
-from trtllm_truss.exposition import Rendered, exposition, metrics_page, wants_page
+from trtllm_truss.exposition import (
+    Histogram,
+    Numbers,
+    Rendered,
+    exposition,
+    metrics_page,
+    wants_page,
+)
 from trtllm_truss.metrics import Load, Metrics, exposed
 from trtllm_truss.requests import FinishReason
 from trtllm_truss.triton.server.metrics import parse_metrics
@@ -133,6 +141,37 @@ def test_the_page_is_that_of_prometheus_client(monkeypatch: pytest.MonkeyPatch) 
         request.finished(FinishReason.LENGTH)
     assert page_of(registry) == generate_latest(registry).decode()
     families(page_of(registry))
+
+
+def test_a_page_is_made_without_samples() -> None:
+    metrics, _ = metrics_of(RESERVING)
+    families = [*metrics.collect()]
+    exposition(families)
+    assert not [family for family in families if "samples" in vars(family)]
+    assert all(family.samples for family in families), "prometheus_client's page has them"
+
+
+@pytest.mark.parametrize("value", [0, 1, -3, 0.1, 1e-9, 2**20, 2**40, 123456.75, float("inf")])
+def test_numbers_and_labels_are_those_of_prometheus_client(value: float) -> None:
+    registry = CollectorRegistry()
+    labelled = {"": 1.0, 'a"b\\c\n%d': value}
+    registry.register(Given(Numbers("gauge", "a", 'What "%s"\\ \n', value)))
+    registry.register(Given(Numbers("counter", "b", "Which.", labelled, "kind")))
+    histogram = Histogram("c", "100 %d of it.", (0.5, 10.0))
+    histogram.observe(value)
+    registry.register(Given(histogram.family()))
+    assert page_of(registry) == generate_latest(registry).decode()
+
+
+class Given(Collector):
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> list[Metric]:
+        return [self._family]
+
+    def describe(self) -> list[Metric]:
+        return []
 
 
 def test_a_family_that_does_not_change_is_formatted_once() -> None:
