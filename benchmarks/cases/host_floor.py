@@ -11,7 +11,7 @@ from benchmarks.sample import Sample, in_turns, measure, paired_ratios, spreads
 from benchmarks.servers.configuration import in_own_server
 from benchmarks.servers.host_floor import host_floor
 from benchmarks.servers.target import Target
-from benchmarks.servers.truss import serve
+from benchmarks.servers.truss import CONTAINERS, serve
 
 _TOKENS = 2
 _STREAMS = (1, 32, 128, 512)
@@ -32,11 +32,12 @@ _COLUMNS = [
 ]
 _TEXT = f"""\
 Every answer is {_TOKENS} tokens of an engine that costs nothing. “{_FLOOR}” is Truss's server with
-a model that reads the body and streams two pieces; “{_TRUSS}” is the same server with ours, and
-“{_OWN}” our model in the server of `init --server own`. “at once” is a crowd: every client
-opens a connection of its own and sends one request; first byte includes connecting. “steady” is
-every client sending one request after another on one connection. The servers run side by side
-and take turns; the client runs on the same cores. “Truss” is the CPU time of Truss's process alone.
+a model that reads the body and streams two pieces; “{_TRUSS}” is the same server with ours, below
+the process of `serve` that prints its log; “{_OWN}” is our model in the
+server of `init --server own`, started as in a container. “at once” is a crowd: every client opens a
+connection of its own and sends one request; first byte includes connecting. “steady” is every
+client sending one request after another on one connection. The servers run side by side and take
+turns; the client runs on the same cores. “Truss” is the CPU time of Truss's process alone.
 Figures are medians over the rounds, ± half of the range."""
 _FIGURES = (
     ("request_s", "of its requests/s"),
@@ -55,7 +56,7 @@ def run(options: Options) -> CaseResult:
     with (
         host_floor(options.work) as floor,
         serve(bench.config, bench.backend.folder) as truss,
-        serve(in_own_server(bench.config), bench.backend.folder) as own,
+        serve(in_own_server(bench.config), bench.backend.folder, module=CONTAINERS) as own,
     ):
         targets = {_FLOOR: floor, _TRUSS: truss, _OWN: own}
         for target in targets.values():

@@ -20,6 +20,8 @@ from trtllm_truss.status import STATUS_VARIABLE, State, StatusReader
 from trtllm_truss.triton.server.ports import unused_ports
 
 PREDICT_PATH = "/v1/models/model:predict"
+CONTAINERS = "trtllm_truss.cli.main"
+"""Without the process of the workbench's `serve`, which prints the server's log for people."""
 _START_LIMIT_S = 120.0
 _END_LIMIT_S = 60.0
 _TAIL_LINES = 40
@@ -33,6 +35,7 @@ def serve(
     log: Path | None = None,
     on_line: Callable[[str], None] = lambda line: None,
     arguments: Sequence[str] = (),
+    module: str = "trtllm_truss",
     **variables: str,
 ) -> Iterator[Target]:
     """Serve one configuration during the block and clean up after it.
@@ -43,6 +46,7 @@ def serve(
         log: receives the server's log.
         on_line: called with each line of it, from another thread.
         arguments: further ones of `serve`.
+        module: has the command; `CONTAINERS` is what a container runs with our own server.
         variables: added to its environment.
 
     Raises:
@@ -60,12 +64,14 @@ def serve(
         status_file = Path(folder, "status")
         status = stack.enter_context(closing(StatusReader(status_file)))
         process = subprocess.Popen(
-            [sys.executable, "-m", "trtllm_truss", "serve", *named, *arguments],
+            [sys.executable, "-m", module, "serve", *named, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
             env={**environment, STATUS_VARIABLE: str(status_file)},
+            # Linux shares the CPU between sessions (autogroups); the other servers have their own.
+            start_new_session=True,
         )
         reader = threading.Thread(target=_drain, args=(process, tail, log, on_line), daemon=True)
         reader.start()

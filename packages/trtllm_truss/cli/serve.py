@@ -112,6 +112,7 @@ class _Server(uvicorn.Server):
                 http=_protocol(),
                 lifespan="off",
                 log_config=None,
+                proxy_headers=False,  # nothing reads the client's address
                 server_header=False,
                 timeout_graceful_shutdown=math.ceil(limits.drain_timeout_s),
                 timeout_keep_alive=_KEEP_ALIVE_S,
