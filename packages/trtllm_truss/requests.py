@@ -113,7 +113,7 @@ class GenerationRequest:
         guide: constraint on the answer.
         lora_task_id: LoRA adapter, by the engine's id.
         model: the caller's name of the model; the name of an adapter chooses it.
-        echo: start every answer with the text of its prompt.
+        echo: start every answer with the text of its prompt; with `log_probs` also with its tokens.
         token_details: attach tokens to every `TextDelta`, with log probabilities if available.
         log_probs: number of alternatives per token; 0 requests the log probability of the token
             only, None requests none. Implies `token_details`.
@@ -151,6 +151,11 @@ class GenerationRequest:
     running_usage: bool = False
     sampling: Sampling = field(default_factory=Sampling)
     names: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Return True for log probabilities of the prompt."""
+        return self.echo and self.log_probs is not None
 
     def name(self, attribute: str) -> str:
         """Return the caller's field name of an attribute."""

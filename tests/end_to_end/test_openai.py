@@ -220,10 +220,63 @@ def test_the_one_alternative_of_a_greedy_answer(client: openai.OpenAI) -> None:
     ]
 
 
+def test_the_likeliest_tokens_of_each_place(client: openai.OpenAI) -> None:
+    asked = {**CHAT, "max_tokens": 12, "logprobs": True, "top_logprobs": 3}
+    answer = client.chat.completions.create(**asked, n=2)
+    for choice in answer.choices:
+        assert choice.logprobs is not None
+        tokens = choice.logprobs.content
+        assert tokens
+        for token in tokens:
+            assert len(token.top_logprobs) == 3
+            likeliest = token.top_logprobs[0]
+            assert likeliest.logprob >= token.logprob >= token.top_logprobs[2].logprob
+            assert token.logprob in [other.logprob for other in token.top_logprobs]
+    streamed = [
+        token
+        for chunk in client.chat.completions.create(**asked, stream=True)
+        for token in (chunk.choices[0].logprobs and chunk.choices[0].logprobs.content) or ()
+    ]
+    assert [token.token for token in streamed] == [token.token for token in tokens]
+    assert [other.token for token in streamed for other in token.top_logprobs] == [
+        other.token for token in tokens for other in token.top_logprobs
+    ]
+
+
 @pytest.mark.engines("cpu")
-def test_the_one_alternative_needs_a_greedy_answer(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match="greedy"):
-        client.completions.create(**{**TEXT, "temperature": 1}, logprobs=1)
+def test_the_tokens_of_a_prompt(client: openai.OpenAI, base_url: str) -> None:
+    sampled = client.completions.create(**{**TEXT, "temperature": 1}, logprobs=5).choices[0]
+    ids = httpx.post(f"{base_url[:-3]}/tokenize", json={"prompt": PROMPT}).json()["tokens"]
+    asked = {**TEXT, "echo": True, "logprobs": 5}
+    of_ids = client.completions.create(**{**asked, "prompt": ids, "max_tokens": 1}).choices[0]
+    of_text, nothing_more = (
+        client.completions.create(
+            **{**asked, "prompt": PROMPT + sampled.text, "max_tokens": limit}
+        ).choices[0]
+        for limit in (1, 0)
+    )
+    for choice in (of_ids, of_text, nothing_more):
+        told = choice.logprobs
+        assert told is not None
+        assert told.tokens is not None
+        assert told.token_logprobs is not None
+        assert told.top_logprobs is not None
+        assert told.text_offset is not None
+        assert "".join(told.tokens) == choice.text
+        assert told.text_offset[:2] == [0, len(told.tokens[0])]
+        assert told.token_logprobs[0] is told.top_logprobs[0] is None
+        assert all(
+            max(top.values()) >= value and 5 <= len(top) <= 6
+            for value, top in zip(told.token_logprobs[1:], told.top_logprobs[1:], strict=True)
+        )
+    assert len(of_ids.logprobs.tokens) == len(ids) + 1
+    assert of_text.logprobs.tokens[: len(ids)] == of_ids.logprobs.tokens[: len(ids)]
+    assert nothing_more.text == PROMPT + sampled.text
+    assert nothing_more.logprobs.token_logprobs == of_text.logprobs.token_logprobs[:-1]
+    if of_text.logprobs.tokens[len(ids) : -1] == sampled.logprobs.tokens:  # encoded alike
+        assert of_text.logprobs.token_logprobs[len(ids) : -1] == pytest.approx(
+            sampled.logprobs.token_logprobs, abs=1e-3
+        )
 
 
 def test_what_clients_of_vllm_send(client: openai.OpenAI, base_url: str, server: Served) -> None:
@@ -315,7 +368,6 @@ def test_other_guides(client: openai.OpenAI) -> None:
             "8192",
         ),
         cpu_lacks({"logit_bias": {"5": 1}}, "invalid_request", "logit_bias", "not supported"),
-        cpu_lacks({"logprobs": True, "top_logprobs": 3}, "invalid_request", "top_logprobs", "is 3"),
         cpu_lacks(
             {"extra_body": {"bad_words": ["x"]}}, "invalid_request", "bad_words", "not supported"
         ),
@@ -333,24 +385,6 @@ def test_refusals_raise_the_clients_exception(
     error = raised.value
     assert (error.code, error.param, error.type) == (code, param, "invalid_request_error")
     assert error.request_id
-
-
-@pytest.mark.engines("cpu")
-def test_the_likeliest_tokens_of_a_completion_are_refused(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match="logprobs is 2") as raised:
-        client.completions.create(**TEXT, logprobs=2)
-    assert raised.value.param == "logprobs"
-
-
-@pytest.mark.engines("1.2.1", "1.3.0")
-def test_the_likeliest_tokens_of_each_place(client: openai.OpenAI) -> None:
-    answer = client.chat.completions.create(**CHAT, logprobs=True, top_logprobs=3)
-    (choice,) = answer.choices
-    assert choice.logprobs is not None
-    for token in choice.logprobs.content or ():
-        assert len(token.top_logprobs) == 3
-        assert token.top_logprobs[0].token == token.token
-        assert token.top_logprobs[0].logprob == token.logprob > token.top_logprobs[1].logprob
 
 
 def test_a_completion_is_refused_by_its_own_names(client: openai.OpenAI) -> None:

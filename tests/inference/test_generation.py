@@ -216,6 +216,34 @@ async def test_an_echo_without_an_answer_asks_no_engine(tokenizer: TextTokenizer
     assert engine.counted("requests_finished") == 2
 
 
+@pytest.mark.parametrize("max_tokens", [0, 2])
+@virtually
+async def test_an_echo_with_log_probabilities(tokenizer: TextTokenizer, max_tokens: int) -> None:
+    engine = FakeEngine(lambda _: [" four", " five"], tokenizer, top_log_probs=2)
+    scored = asked(prompt="One two three", echo=True, log_probs=2, max_tokens=max_tokens, n=2)
+    items = await generated(engine, scored)
+    rest = " four five" if max_tokens else ""
+    assert texts(items) == dict.fromkeys(range(2), f"One two three{rest}")
+    for index in range(2):
+        deltas = [item for item in items if isinstance(item, TextDelta) and item.index == index]
+        tokens = [token for delta in deltas for token in delta.tokens]
+        assert "".join(token.text for token in tokens) == f"One two three{rest}"
+        assert [token.log_prob for token in tokens][:3] == [None, 0.0, -1.0]
+        assert not tokens[0].alternatives
+        assert [other.id for other in tokens[2].alternatives] == [tokens[2].id, 5]
+    assert {finish.usage.completion_tokens for finish in ends(items)} == {max_tokens}
+    assert [request.max_tokens for request in engine.requests] == [max(1, max_tokens)] * 2
+
+
+@virtually
+async def test_an_engine_without_log_probabilities_of_prompts(tokenizer: TextTokenizer) -> None:
+    engine = FakeEngine(lambda _: ["never"], tokenizer)
+    refused = asked(echo=True, log_probs=0)
+    with pytest.raises(InvalidRequest, match="no log probabilities of the prompt") as raised:
+        await generated(engine, refused)
+    assert raised.value.param == "echo"
+
+
 @virtually
 async def test_running_usage(tokenizer: TextTokenizer) -> None:
     engine = FakeEngine(lambda _: ["One two", " three"], tokenizer)

@@ -27,7 +27,7 @@ from tokenizers import Tokenizer, models
 from trtllm_truss.builder.run import step_environment
 from trtllm_truss.errors import SettingsError, TritonError
 from trtllm_truss.machine.runtime import assemble_backends, find_installation, find_runtime
-from trtllm_truss.releases import CACHED_TOKENS, LLM_API_INPUTS, LLM_API_OUTPUTS
+from trtllm_truss.releases import OWN_INPUTS, OWN_OUTPUTS
 from trtllm_truss.serving.service import Service
 from trtllm_truss.settings.loading import Environment, parse_settings
 from trtllm_truss.triton.client.client import TritonClient
@@ -228,8 +228,8 @@ def served(environment_tree: ImageTree, tmp_path: Path) -> Iterator[ServerProces
         engine_dir=engine,
         backend="llm_api",
         of_executor=False,
-        inputs=LLM_API_INPUTS,
-        outputs=(*LLM_API_OUTPUTS, CACHED_TOKENS),
+        inputs=OWN_INPUTS,
+        outputs=OWN_OUTPUTS,
         max_batch_size=4,
         parameters={"tokenizer_dir": str(engine), "llm_args": json.dumps(LLM_ARGS)},
         tensorrt_llm_version="1.2.1",

@@ -13,7 +13,7 @@ from trtllm_truss.protocols.lmi import parse_lmi
 from trtllm_truss.protocols.messages.body import parse_messages
 from trtllm_truss.protocols.openai.body import parse_chat
 from trtllm_truss.protocols.predict import PredictBody, parse_defaults, parse_predict
-from trtllm_truss.releases import INPUTS, LLM_API_INPUTS
+from trtllm_truss.releases import INPUTS, OWN_INPUTS
 from trtllm_truss.request_fields import (
     OPTIONS,
     SAMPLING,
@@ -109,7 +109,7 @@ def test_rows_of_sampling_are_in_every_protocol() -> None:
 
 
 def test_tensors_are_those_of_the_contract() -> None:
-    contract = {tensor.name: tensor for tensor in (*INPUTS, *LLM_API_INPUTS)}
+    contract = {tensor.name: tensor for tensor in (*INPUTS, *OWN_INPUTS)}
     for row in SAMPLING:
         for name in row.tensors:
             tensor = contract[name]

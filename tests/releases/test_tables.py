@@ -46,8 +46,7 @@ class WithoutImage:
 TABLES: dict[str, Callable[..., Any]] = {
     "contract.inputs": Tensor,
     "contract.outputs": Tensor,
-    "contract.llm_api_inputs": Tensor,
-    "contract.llm_api_outputs": Tensor,
+    "contract.own_inputs": Tensor,
     "contract.own_outputs": Tensor,
     "images.images": Image,
     "images.drivers": MinimumDriver,

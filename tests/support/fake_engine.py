@@ -43,7 +43,7 @@ class FakeEngine:
         places: concurrent requests.
         limits: the operator's settings; the default has no chunk interval.
         engine: the described engine; the default one accepts no guides.
-        top_log_probs: alternatives per token that it reports, if asked.
+        top_log_probs: alternatives per token that it reports, also of a prompt, if asked.
         kv_cache_tokens: capacity of its KV cache.
         cached: what it tells of each request's prompt that asks for a report.
         cache_report: how it tells.
@@ -74,7 +74,11 @@ class FakeEngine:
         self.chat_template = tokenizer.chat_template
         self.context_tokens = engine.max_sequence_tokens
         self.heartbeat = EngineHeartbeat()
-        capabilities = Capabilities(kv_cache_tokens=kv_cache_tokens, top_log_probs=top_log_probs)
+        capabilities = Capabilities(
+            kv_cache_tokens=kv_cache_tokens,
+            top_log_probs=top_log_probs,
+            prompt_log_probs=top_log_probs > 0,
+        )
         if engine is not ENGINE:
             capabilities = Capabilities(
                 guides=True,
@@ -100,8 +104,12 @@ class FakeEngine:
         self.requests.append(request)
         try:
             cached = None if request.cache_report is None else self._cached
-            top = request.top_log_probs
-            yield _FakeAnswer(self._script(request), self._tokenizer, top, cached)
+            answer = _FakeAnswer(
+                self._script(request), self._tokenizer, request.top_log_probs, cached
+            )
+            if request.prompt_log_probs:
+                answer.prompt = tuple(request.input_ids)[1:]
+            yield answer
         finally:
             self.ended.append(request.request_id)
 
@@ -126,6 +134,7 @@ class _FakeAnswer:
         self._generated = 0
         self._top = top
         self._cached = cached
+        self.prompt: tuple[int, ...] = ()
         self._alternatives: list[tuple[tuple[int, float], ...]] = []
 
     async def next(self, not_before: float, deadline: float) -> EngineChunk:
@@ -150,5 +159,9 @@ class _FakeAnswer:
                 not self._steps,
                 log_probs=log_probs,
                 alternatives=tuple(self._alternatives),
+                prompt_log_probs=tuple(-float(place) for place in range(len(self.prompt))),
+                prompt_alternatives=tuple(
+                    ((token_id, 0.0), (5, -9.0))[: self._top] for token_id in self.prompt
+                ),
                 cached=self._cached,
             )

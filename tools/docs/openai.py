@@ -61,6 +61,18 @@ for chunk in stream:
   [found in its KV cache](metrics.md#cached-tokens); it is absent where the engine does not tell.
 - `top_logprobs: 1` and `logprobs: 1` are answered in greedy decoding (`temperature` 0, `top_p` 0 or
   `top_k` 1), where the chosen token is the likeliest one that penalties and guides leave.
+- The CPU engine takes alternatives, and the log probabilities of a prompt (`echo` with `logprobs`),
+  from a second copy of the model. They are the model's own, in FP32, before penalties, guides and
+  temperature; the same request's chosen tokens have theirs from there too. The first such request
+  loads the copy, for seconds, and up to four times the memory of the model's file; ten minutes
+  without one drop it. Where memory lacks, they are refused with 400. Those that run together hold
+  one context of tokens at most, beams are refused. Without alternatives `logprobs` are the
+  generator's, which rounds activations to 8 bits: SmolLM2's vary by up to 0.2.
+- `echo` with `logprobs` and `max_tokens` 0 returns the prompt's tokens alone. With `max_tokens` 1
+  an end of sequence counts as the one token: callers who score a prompt, such as lm_eval, cut it
+  off.
+- In `/v1/completions` alternatives are named by their texts; of those with the same text the
+  likeliest counts.
 - Errors are `{"error": {"message", "type", "param", "code"}}`: 400 `invalid_request_error`, 429
   `rate_limit_error`, other statuses `server_error`; `code` is the same as everywhere else. The
   header `X-Request-Id` is the id in the answer, and `engine_request_id` in the log.

@@ -54,7 +54,7 @@ def read_request(
         )
     if output.get("prompt_logprobs") is not None:
         raise InvalidRequest(
-            "prompt_logprobs is set; the engine has no log probabilities of the prompt."
+            "prompt_logprobs is set; this worker reports none of the prompt. Leave it out."
         )
     body: dict[str, Any] = {
         **sampling,

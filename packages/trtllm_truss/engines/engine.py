@@ -25,7 +25,7 @@ from trtllm_truss.engines.host import ComputeCapability, HostInfo
 from trtllm_truss.engines.manifest import Manifest, TargetGpu
 from trtllm_truss.engines.versions import BaseImage
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.releases import CACHED_TOKENS, CacheReport, Tensor
+from trtllm_truss.releases import CACHED_TOKENS, OWN_INPUTS, OWN_OUTPUTS, CacheReport, Tensor
 from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.runtime import ParameterValue, RuntimeOptions
@@ -86,15 +86,15 @@ class ModelConfig:
         engine_dir: the value of `gpt_model_path`.
         parameters: by name, without `gpt_model_path`.
         of_executor: the parameters are those of NVIDIA's backend, as in the template.
-        inputs: tensors beyond those of every engine.
-        outputs: the same; most report cached tokens (`Engine.cache_report`).
+        inputs: tensors beyond those of every engine; by default those of this project's backends.
+        outputs: the same.
     """
 
     engine_dir: Path
     parameters: Mapping[str, ParameterValue]
     of_executor: bool = True
-    inputs: tuple[Tensor, ...] = ()
-    outputs: tuple[Tensor, ...] = (CACHED_TOKENS,)
+    inputs: tuple[Tensor, ...] = OWN_INPUTS
+    outputs: tuple[Tensor, ...] = OWN_OUTPUTS
 
 
 class RankLauncher(ABC):
@@ -168,6 +168,8 @@ class Engine(ABC):
     """True if a request tells it the memory of its compiled guide."""
     huge_pages: ClassVar[bool] = False
     """True if huge pages speed it up: a CPU reads all weights for each token."""
+    scores_beams: ClassVar[bool] = True
+    """True if alternatives of a token, if it returns any, are there for beams too."""
     spawns_ranks: ClassVar[bool] = False
     """True if its backend starts the ranks itself, by MPI."""
 
@@ -487,7 +489,12 @@ class Engine(ABC):
 
     @property
     def reports_top_log_probs(self) -> bool:
-        """True if its sampler returns alternatives of a token."""
+        """True if it returns alternatives of a token."""
+        return False
+
+    @property
+    def reports_prompt_log_probs(self) -> bool:
+        """True if it returns log probabilities of the prompt's tokens."""
         return False
 
     @property

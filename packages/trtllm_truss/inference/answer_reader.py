@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import islice, zip_longest
 from typing import Generic, TypeVar
 
 from trtllm_truss.errors import DeadlineExceeded
@@ -192,6 +193,9 @@ class AnswerReader(EngineReader[AnswerItem]):
         self._reasoning_tokens: int | None = None
 
     def _read(self, chunk: EngineChunk) -> None:
+        if self._prepared.request.max_tokens == 0:
+            self._end_with_echo(chunk)
+            return
         ids, end_id = self._prepared.cut_at_end(chunk.token_ids)
         if self._reasoning is None:
             self._read_text(ids, end_id, chunk)
@@ -268,7 +272,7 @@ class AnswerReader(EngineReader[AnswerItem]):
             self._ending(None, chunk)
             return
         if self._echo:
-            self._add_echo()
+            self._add_echo(chunk)
         if put_in:
             self._add(put_in)
         self._text = _text_stream(prepared, self._tokenizer)
@@ -289,14 +293,24 @@ class AnswerReader(EngineReader[AnswerItem]):
         self._generated += piece.used
         self._record.tokens(piece.used)
         if self._echo:
-            self._add_echo()
+            self._add_echo(chunk)
         if piece.text:
             self._add(piece.text, self._details.of(text.tokens, chunk))
         return piece.stopped
 
-    def _add_echo(self) -> None:
-        self._add(self._echo)
+    def _add_echo(self, chunk: EngineChunk) -> None:
+        tokens: tuple[Token, ...] = ()
+        if self._prepared.request.scores_prompt:
+            tokens = self._details.of_prompt(self._prepared.prompt.tokens, chunk)
+        self._add(self._echo, tokens)
         self._echo = ""
+
+    def _end_with_echo(self, chunk: EngineChunk) -> None:
+        """End an answer without tokens, whose request was made to score the prompt."""
+        self.over = True
+        self._heartbeat.request_answered()
+        self._add_echo(chunk)
+        self._items.append(self._end(is_stop=False))
 
     def _finish_text(self, chunk: EngineChunk) -> None:
         tail = self._text.finish()
@@ -410,21 +424,33 @@ class _TokenDetails:
         if not tokens:
             return ()
         first, self._count = self._count, self._count + len(tokens)
-        known: list[float | None] = [
-            max(_MIN_LOG_PROB, log_prob) for log_prob in chunk.log_probs[first : self._count]
-        ]
-        known += [None] * (len(tokens) - len(known))
-        others = [*chunk.alternatives[first : self._count]]
-        others += [()] * (len(tokens) - len(others))
+        places = slice(first, self._count)
+        return self._scored(tokens, chunk.log_probs[places], chunk.alternatives[places])
+
+    def of_prompt(self, tokens: Sequence[Token], chunk: EngineChunk) -> tuple[Token, ...]:
+        """Return the tokens of the prompt with their log probabilities; the first has none."""
+        plain = [TokenText(token.id, token.text) for token in tokens[1:]]
+        scored = self._scored(plain, chunk.prompt_log_probs, chunk.prompt_alternatives)
+        return (*tokens[:1], *scored)
+
+    def _scored(
+        self,
+        tokens: Sequence[TokenText],
+        log_probs: Sequence[float],
+        alternatives: Sequence[Sequence[tuple[int, float]]],
+    ) -> tuple[Token, ...]:
+        """Join tokens with what is known of them, from the first one on."""
         return tuple(
             Token(
                 token_id,
                 text,
-                log_prob,
+                None if log_prob is None else max(_MIN_LOG_PROB, log_prob),
                 special=token_id in self._special_ids,
-                alternatives=tuple(self._alternative(*pair) for pair in pairs),
+                alternatives=tuple(self._alternative(*pair) for pair in pairs or ()),
             )
-            for (token_id, text), log_prob, pairs in zip(tokens, known, others, strict=True)
+            for (token_id, text), log_prob, pairs in islice(
+                zip_longest(tokens, log_probs, alternatives), len(tokens)
+            )
         )
 
     def _alternative(self, token_id: int, log_prob: float) -> Alternative:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from trtllm_truss.engines.capacity import Capacity
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.releases import INPUTS, LLM_API_INPUTS, rows_for
+from trtllm_truss.releases import INPUTS, OWN_INPUTS, rows_for
 from trtllm_truss.request_fields import OPTIONS, SAMPLING, RequestField
 from trtllm_truss.requests import GenerationRequest
 from trtllm_truss.settings.model import Settings
@@ -32,6 +32,8 @@ class Capabilities:
         adapter_ids: ids of the adapters by name, if the engine has a fixed list.
         one_beam_width: every request must have `max_beam_width` beams.
         top_log_probs: limit of alternatives per token; 0 if there are none.
+        prompt_log_probs: log probabilities of the prompt are available.
+        scores_beams: these and alternatives are available in beam search.
         biased_tokens: size of the vocabulary whose logits can be biased; 0 if none can.
         max_stream_tokens: limit of prompt and answer of a stream; None for the engine's.
         kv_cache_tokens: capacity of the KV cache in tokens; None if unknown.
@@ -46,6 +48,8 @@ class Capabilities:
     adapter_ids: Mapping[str, int] = field(default_factory=dict)
     one_beam_width: bool = False
     top_log_probs: int = 0
+    prompt_log_probs: bool = False
+    scores_beams: bool = True
     biased_tokens: int = 0
     max_stream_tokens: int | None = None
     kv_cache_tokens: int | None = None
@@ -67,6 +71,8 @@ class Capabilities:
             adapter_ids={name: n for n, name in enumerate(settings.lora_adapters, 1)},
             one_beam_width=engine.one_beam_width,
             top_log_probs=_TOP_LOG_PROBS if engine.reports_top_log_probs else 0,
+            prompt_log_probs=engine.reports_prompt_log_probs,
+            scores_beams=engine.scores_beams,
             biased_tokens=engine.biased_tokens,
             guides=engine.guided_decoding_backend(settings) is not None,
             max_stream_tokens=engine.max_stream_tokens(settings.runtime),
@@ -107,8 +113,7 @@ def validate_capabilities(
             else "is not supported by this engine; leave it out."
         )
         raise _refusal(request, "logit_bias", sentence)
-    if (request.log_probs or 0) > capabilities.top_log_probs:
-        raise _refusal(request, "log_probs", _too_many_log_probs(request, capabilities))
+    _validate_log_probs(request, capabilities)
     if request.guide is not None and not capabilities.guides:
         raise _refusal(
             request,
@@ -128,7 +133,7 @@ def _has_effect(request: GenerationRequest, row: RequestField) -> bool:
 
 
 def _unknown_fields(version: str | None) -> tuple[RequestField, ...]:
-    known = {tensor.name for tensor in (*rows_for(INPUTS, version), *LLM_API_INPUTS)}
+    known = {tensor.name for tensor in (*rows_for(INPUTS, version), *OWN_INPUTS)}
     return tuple(
         row for row in (*SAMPLING, *OPTIONS) if row.tensors and known.isdisjoint(row.tensors)
     )
@@ -175,6 +180,23 @@ def with_callers_field(refused: InvalidRequest, request: GenerationRequest) -> I
         return refused
     name = request.name("guide")
     return InvalidRequest(_GUIDE_TENSORS.sub(name, refused.message), param=name)
+
+
+def _validate_log_probs(request: GenerationRequest, capabilities: Capabilities) -> None:
+    if (request.log_probs or 0) > capabilities.top_log_probs:
+        raise _refusal(request, "log_probs", _too_many_log_probs(request, capabilities))
+    if request.scores_prompt and not capabilities.prompt_log_probs:
+        raise _refusal(
+            request,
+            "echo",
+            f"and {request.name('log_probs')} are both given; the engine has no log probabilities "
+            "of the prompt. Omit one of them.",
+        )
+    if request.beam_width > 1 and not capabilities.scores_beams:
+        field = "log_probs" if request.log_probs else "echo" if request.scores_prompt else None
+        if field is not None:
+            sentence = f"is not supported with {request.name('beam_width')} above 1 by this engine."
+            raise _refusal(request, field, f"{sentence} Leave one of them out.")
 
 
 def _too_many_log_probs(request: GenerationRequest, capabilities: Capabilities) -> str:

@@ -178,7 +178,7 @@ class Generator:
     def _text(
         self, prepared: PreparedRequest, arrived: float, record: RequestMetrics
     ) -> AsyncGenerator[list[AnswerItem], None]:
-        if prepared.request.max_tokens == 0:
+        if prepared.request.max_tokens == 0 and not prepared.request.scores_prompt:
             return _echo(prepared, record)
         return self._answer(AnswerReader, prepared, arrived, record)
 

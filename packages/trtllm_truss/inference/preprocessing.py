@@ -380,6 +380,7 @@ class Preprocessor:
             sampling=_with_seed(request.sampling),
             return_log_probs=request.token_details or request.log_probs is not None,
             top_log_probs=request.log_probs or 0,
+            prompt_log_probs=request.scores_prompt,
             guide=request.guide,
             lora_task_id=self._capabilities.adapter_of(request),
             logit_bias=request.logit_bias,
@@ -395,6 +396,8 @@ class Preprocessor:
                 more than a context.
         """
         limit, context_tokens = request.max_tokens, self._context_tokens(request)
+        if request.scores_prompt:  # engines have no request for no token
+            limit = max(limit, 1)
         room = context_tokens - prompt_tokens
         if room < min(limit, 1):
             field = prompt_field(request)
@@ -447,11 +450,15 @@ def _with_seed(sampling: Sampling) -> Sampling:
 
 
 def _sibling(first: PreparedRequest, number: int, request_id: str) -> PreparedRequest:
-    """Derive a further answer with its own seed and id, without the prompt's tokens."""
+    """Derive a further answer with its own seed and id, without the tokens of the prompt.
+
+    An echo with log probabilities is part of each answer.
+    """
+    prompt = first.prompt
     sampling = replace(first.engine_request.sampling, seed=(first.seed + number) % _SEEDS)
     return replace(
         first,
-        prompt=replace(first.prompt, tokens=()),
+        prompt=prompt if first.request.scores_prompt else replace(prompt, tokens=()),
         engine_request=replace(first.engine_request, request_id=request_id, sampling=sampling),
         index=first.index + number,
     )

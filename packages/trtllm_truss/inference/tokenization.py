@@ -192,7 +192,7 @@ class EncodedPrompt:
     Attributes:
         ids: at least one.
         text: the text that every answer starts with: the prompt for `echo`, or the end of a chat's.
-        tokens: the tokens for `prompt_details`, else empty.
+        tokens: the tokens for `prompt_details` or, as in `text`, to score; else empty.
         reasoning: whether answers begin inside of reasoning, or after it, or may begin with it.
     """
 
@@ -291,7 +291,7 @@ def _encode(
     return EncodedPrompt(
         ids,
         text=_text(request, ids, tokenizer) if request.echo else opening,
-        tokens=_tokens(ids, tokenizer) if request.prompt_details else (),
+        tokens=_tokens(request, ids, tokenizer),
         reasoning=reasoning,
     )
 
@@ -367,9 +367,14 @@ def _text(request: GenerationRequest, ids: list[int], tokenizer: TextTokenizer) 
     return tokenizer.decode(ids, request.skip_special_tokens)
 
 
-def _tokens(ids: list[int], tokenizer: TextTokenizer) -> tuple[Token, ...]:
-    """Pair each id with its text, including special tokens."""
-    stream = TokenStream(tokenizer, skip_special_tokens=False)
+def _tokens(
+    request: GenerationRequest, ids: list[int], tokenizer: TextTokenizer
+) -> tuple[Token, ...]:
+    """Pair each id with its text, including special tokens in `prompt_details`."""
+    if not (request.prompt_details or request.scores_prompt):
+        return ()
+    hides = request.skip_special_tokens and not request.prompt_details
+    stream = TokenStream(tokenizer, skip_special_tokens=hides)
     stream.push(ids)
     tokens = stream.tokens
     stream.finish()

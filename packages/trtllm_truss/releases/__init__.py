@@ -222,12 +222,12 @@ class CacheReport:
 
 INPUTS = read_table("contract", "inputs", Tensor)
 OUTPUTS = read_table("contract", "outputs", Tensor)
-LLM_API_INPUTS = read_table("contract", "llm_api_inputs", Tensor)
-LLM_API_OUTPUTS = read_table("contract", "llm_api_outputs", Tensor)
-"""The further outputs of the backend `llm_api`."""
+OWN_INPUTS = read_table("contract", "own_inputs", Tensor)
+OWN_OUTPUTS = read_table("contract", "own_outputs", Tensor)
+"""Further tensors of this project's backends."""
 
-(CACHED_TOKENS,) = read_table("contract", "own_outputs", Tensor)
-"""An output of this project's backends: prompt tokens that the KV cache had; in one response."""
+(CACHED_TOKENS,) = (row for row in OWN_OUTPUTS if row.name == "cached_tokens")
+"""Prompt tokens that the KV cache had; in one response."""
 (REUSED_BLOCKS,) = (row for row in OUTPUTS if row.name == "kv_cache_reused_blocks")
 """Blocks of the KV cache that the prompt found; the last one may be used in part."""
 

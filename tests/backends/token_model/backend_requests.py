@@ -19,7 +19,12 @@ StartScheduler = Callable[..., Scheduler]
 
 PROMPT = [504, 3575, 282, 4649, 314]  # "The capital of France is"
 END_ID = 2
-LIMITS = ModelLimits(context_length=8192, vocab_size=49152, max_beam_width=4)
+LIMITS = ModelLimits(
+    context_length=8192,
+    vocab_size=49152,
+    max_beam_width=4,
+    served=frozenset(("num_top_logprobs", "return_prompt_logprobs")),
+)
 OUTPUTS = ("output_ids", "sequence_length")
 
 _DTYPES: dict[type, type] = {bool: np.bool_, int: np.int32, float: np.float32}

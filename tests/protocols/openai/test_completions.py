@@ -60,6 +60,9 @@ def test_fields() -> None:
     assert call(logprobs=1).requests[0].log_probs == 1
     assert call(logprobs=1, temperature=0).requests[0].log_probs == 0
     assert call(logprobs=5).requests[0].log_probs == 5
+    scored = call(echo=True, logprobs=1, temperature=0, max_tokens=1).requests[0]
+    assert (scored.log_probs, scored.scores_prompt, scored.ignore_eos) == (1, True, True)
+    assert not call(echo=True, logprobs=1, max_tokens=2).requests[0].ignore_eos
     assert call(max_tokens=3).requests[0].max_tokens_given
 
 
@@ -86,7 +89,6 @@ def test_model_may_be_left_out() -> None:
         ({"logprobs": 6}, "logprobs", ["at most 5"]),
         ({"max_tokens": 0}, "max_tokens", ["max_tokens is 0", "without echo"]),
         ({"logprobs": True}, "logprobs", ["whole number"]),
-        ({"echo": True, "logprobs": 1}, "echo", ["no log probabilities of the prompt"]),
         ({"messages": []}, "messages", ["not a field"]),
     ],
 )

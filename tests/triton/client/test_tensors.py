@@ -230,6 +230,28 @@ def test_decode_alternatives_without_padding(beams):
     assert decode_response(message).alternatives == (((7, -0.5), (3, -1.0)), ((9, -0.25),))
 
 
+@pytest.mark.parametrize(("top", "names"), [(0, 1), (3, 3)])
+def test_log_probabilities_of_a_prompt_are_asked_for(top, names):
+    message = encode(return_log_probs=True, top_log_probs=top, prompt_log_probs=True)
+    assert tensors(message)["return_prompt_logprobs"] == ("BOOL", [1, 1], b"\1")
+    wanted = ["prompt_logprobs", "prompt_top_ids", "prompt_top_logprobs"][:names]
+    assert [output.name for output in message.outputs][-names:] == wanted
+
+
+def test_decode_log_probabilities_of_a_prompt():
+    message = response(
+        False,
+        output_ids=([1, 1, 1], struct.pack("<i", 7)),
+        prompt_logprobs=([1, 2], struct.pack("<2f", -0.5, -3.0)),
+        prompt_top_ids=([1, 2, 2], struct.pack("<4i", 7, 3, 9, -1)),
+        prompt_top_logprobs=([1, 2, 2], struct.pack("<4f", -0.5, -1.0, -0.25, 0)),
+    )
+    chunk = decode_response(message)
+    assert chunk.prompt_log_probs == (-0.5, -3.0)
+    assert chunk.prompt_alternatives == (((7, -0.5), (3, -1.0)), ((9, -0.25),))
+    assert chunk.alternatives == ()
+
+
 def test_decode_a_flag_without_tensors():
     assert decode_response(response(True)) == EngineChunk((), final=True)
     assert decode_response(response()) == EngineChunk((), final=False)

@@ -12,9 +12,9 @@ from trtllm_truss.errors import SettingsError
 from trtllm_truss.releases import (
     CACHED_TOKENS,
     INPUTS,
-    LLM_API_INPUTS,
-    LLM_API_OUTPUTS,
     OUTPUTS,
+    OWN_INPUTS,
+    OWN_OUTPUTS,
     inputs_of,
     rows_for,
 )
@@ -84,6 +84,7 @@ def test_rendering_changes_only_the_given_fields(tmp_path):
         tmp_path,
         engine_dir=Path('/a "quoted" folder/ü'),
         backend="openvino_genai",
+        inputs=(),
         outputs=(CACHED_TOKENS,),
         parameters={
             "kv_cache_free_gpu_mem_fraction": 0.5,
@@ -113,8 +114,8 @@ def test_a_checkpoints_backend_has_its_own_parameters_and_more_tensors(tmp_path)
         tmp_path,
         backend="llm_api",
         of_executor=False,
-        inputs=LLM_API_INPUTS,
-        outputs=LLM_API_OUTPUTS,
+        inputs=OWN_INPUTS,
+        outputs=OWN_OUTPUTS,
         parameters={"llm_args": "{}"},
     )
     assert {name: value.string_value for name, value in config.parameters.items()} == {
@@ -122,7 +123,7 @@ def test_a_checkpoints_backend_has_its_own_parameters_and_more_tensors(tmp_path)
         "llm_args": "{}",
     }
     declared = {field.name for field in (*config.input, *config.output)}
-    more = {row.name for row in (*LLM_API_INPUTS, *LLM_API_OUTPUTS)}
+    more = {row.name for row in (*OWN_INPUTS, *OWN_OUTPUTS)}
     assert more <= declared
     assert not more & {row.name for row in (*INPUTS, *OUTPUTS)}
 

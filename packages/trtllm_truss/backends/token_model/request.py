@@ -190,6 +190,7 @@ _NEUTRAL: dict[str, tuple[float, ...]] = {
     "prompt_vocab_size": (0,),
     "lora_task_id": (0,),
     "num_top_logprobs": (0,),
+    "return_prompt_logprobs": (0,),
     "embedding_bias": (0,),
 }
 """Inputs and their values that change nothing."""
@@ -234,6 +235,8 @@ def _asks_for_something(name: str, array: NDArray[Any]) -> bool:
     )
 
 
+TOP_LOG_PROBS, PROMPT_LOG_PROBS = "num_top_logprobs", "return_prompt_logprobs"
+"""Inputs that TensorRT-LLM's model lacks."""
 MAX_TOP_LOG_PROBS = 20
 """TensorRT-LLM's limit in the 1.3 pre-releases."""
 
@@ -305,6 +308,11 @@ class TensorRequest:
     echo_prompt: bool
     outputs: frozenset[str]
     top_log_probs: int = 0
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Return True for log probabilities of the prompt."""
+        return "prompt_logprobs" in self.outputs
 
     @property
     def kv_cache_tokens(self) -> int:
@@ -398,8 +406,11 @@ def _read_outputs(tensors: Tensors, requested: Collection[str]) -> frozenset[str
     on_demand = {
         "cum_log_probs": "return_log_probs",
         "output_log_probs": "return_log_probs",
-        "top_logprob_ids": "num_top_logprobs",
-        "top_logprobs": "num_top_logprobs",
+        "top_logprob_ids": TOP_LOG_PROBS,
+        "top_logprobs": TOP_LOG_PROBS,
+        "prompt_logprobs": PROMPT_LOG_PROBS,
+        "prompt_top_ids": PROMPT_LOG_PROBS,
+        "prompt_top_logprobs": PROMPT_LOG_PROBS,
         "num_input_tokens": "return_num_input_tokens",
         "num_output_tokens": "return_num_output_tokens",
     }
@@ -409,10 +420,10 @@ def _read_outputs(tensors: Tensors, requested: Collection[str]) -> frozenset[str
 
 
 def _read_top_log_probs(tensors: Tensors) -> int:
-    count = tensors.integer("num_top_logprobs", 0)
+    count = tensors.integer(TOP_LOG_PROBS, 0)
     if not 0 <= count <= MAX_TOP_LOG_PROBS:
         raise InvalidRequest(
-            f"num_top_logprobs is {count}; send a value from 0 to {MAX_TOP_LOG_PROBS}."
+            f"{TOP_LOG_PROBS} is {count}; send a value from 0 to {MAX_TOP_LOG_PROBS}."
         )
     return count
 

@@ -20,6 +20,7 @@ Outputs = Mapping[str, NDArray[Any]]
 """Output tensors by name, each with its batch dimension of 1."""
 
 _TOP = ("top_logprob_ids", "top_logprobs")
+_PROMPT_TOP = ("prompt_top_ids", "prompt_top_logprobs")
 _PADDING = -1
 """Pads the ids of shorter beams."""
 
@@ -60,6 +61,7 @@ def build_outputs(
     first_new: int = 0,
     normalize_log_probs: bool = True,
     cached_tokens: int | None = None,
+    prompt: Beam | None = None,
 ) -> Outputs:
     """Build the output tensors of one response.
 
@@ -70,11 +72,13 @@ def build_outputs(
             sent in full, as by the C++ backend; those of other tokens are not.
         normalize_log_probs: divide a beam's sum by its length to the power of `len_penalty`.
         cached_tokens: prompt tokens that the KV cache had; None leaves the output out.
+        prompt: log probabilities of the prompt; None leaves these outputs out.
 
     Returns:
         output_ids INT32 [1, beams, n]; sequence_length INT32 [1, beams]; cum_log_probs FP32
         [1, beams]; output_log_probs FP32 [1, beams, n]; top_logprob_ids INT32 and top_logprobs FP32
-        [1, beams, n, k]; num_input_tokens, num_output_tokens, batch_index, sequence_index,
+        [1, beams, n, k]; prompt_logprobs FP32 [1, n], prompt_top_ids INT32 and prompt_top_logprobs
+        FP32 [1, n, k]; num_input_tokens, num_output_tokens, batch_index, sequence_index,
         cached_tokens INT32 [1, 1]. Of these, those that `request.outputs` names.
     """
     echoed = request.prompt.tolist() if request.echo_prompt else []
@@ -83,11 +87,17 @@ def build_outputs(
         "output_ids": _rectangle(rows, _PADDING, np.int32),
         "sequence_length": np.array([[len(row) for row in rows]], np.int32),
     }
-    extras = request.outputs - made.keys() - {CACHED_TOKENS}
+    of_prompt = {"prompt_logprobs", *_PROMPT_TOP}
+    extras = request.outputs - made.keys() - {CACHED_TOKENS} - of_prompt
     if cached_tokens is not None and CACHED_TOKENS in request.outputs:
         made[CACHED_TOKENS] = np.array([[cached_tokens]], np.int32)
     if not extras.isdisjoint(_TOP):
-        made |= _top(beams, first_new, request.top_log_probs)
+        places = [beam.top[first_new:] for beam in beams]
+        made |= dict(zip(_TOP, _top(places, request.top_log_probs), strict=True))
+    if prompt is not None and request.scores_prompt:
+        tops = (array[0] for array in _top([prompt.top], request.top_log_probs))
+        made |= {n: a for n, a in zip(_PROMPT_TOP, tops, strict=True) if n in request.outputs}
+        made["prompt_logprobs"] = np.array([prompt.log_probs], np.float32)
     for name in extras - made.keys():
         made[name] = _extra(name, request, beams, normalize_log_probs)
     return made
@@ -117,10 +127,11 @@ def _extra(
     return np.array([[counts[name]]], np.int32)
 
 
-def _top(beams: Sequence[Beam], first_new: int, count: int) -> dict[str, NDArray[Any]]:
-    """Return the likeliest tokens of each new place; id -1 is padding."""
-    places = [beam.top[first_new:] for beam in beams]
-    shape = (1, len(beams), max(map(len, places)), count)
+def _top(
+    places: Sequence[Sequence[Sequence[tuple[int, float]]]], count: int
+) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Return the likeliest tokens of each place of each beam; id -1 is padding."""
+    shape = (1, len(places), max(map(len, places)), count)
     ids = np.full(shape, _PADDING, np.int32)
     log_probs = np.zeros(shape, np.float32)
     for beam, tops in enumerate(places):
@@ -128,7 +139,7 @@ def _top(beams: Sequence[Beam], first_new: int, count: int) -> dict[str, NDArray
             for rank, (token, log_prob) in enumerate(top[:count]):
                 ids[0, beam, place, rank] = token
                 log_probs[0, beam, place, rank] = log_prob
-    return dict(zip(_TOP, (ids, log_probs), strict=True))
+    return ids, log_probs
 
 
 def _rectangle(
@@ -143,6 +154,7 @@ class RunningRequest:
 
     Attributes:
         beams: the sequences, the best one first.
+        prompt: log probabilities of the prompt's tokens but the first; None if not requested.
         sent: tokens of the first beam that were sent.
     """
 
@@ -156,6 +168,7 @@ class RunningRequest:
         self.request = request
         self.sender = sender
         self.beams = [Beam() for _ in range(request.sampling.beam_width)]
+        self.prompt = Beam() if request.scores_prompt else None
         self._normalize_log_probs = normalize_log_probs
         prompt = request.prompt.tolist()
         self._stop_words = [StopWords(request.stop_words, prompt) for _ in self.beams]
@@ -216,5 +229,6 @@ class RunningRequest:
             first_new=sent if self.request.streaming else 0,
             normalize_log_probs=self._normalize_log_probs,
             cached_tokens=cached_tokens if is_first else None,
+            prompt=self.prompt if is_first else None,
         )
         self.sender.send(outputs, final=final)

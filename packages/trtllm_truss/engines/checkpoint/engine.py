@@ -60,7 +60,6 @@ from trtllm_truss.engines.model_config import (
 )
 from trtllm_truss.engines.versions import BaseImage, given_image, newest_image
 from trtllm_truss.errors import TritonError
-from trtllm_truss.releases import CACHED_TOKENS, LLM_API_INPUTS, LLM_API_OUTPUTS
 from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.runtime import RuntimeOptions
@@ -399,13 +398,7 @@ class CheckpointEngine(GpuEngine):
         }
         if adapters:
             parameters["lora_adapters"] = _numbered(adapters)
-        return ModelConfig(
-            folder,
-            parameters,
-            of_executor=False,
-            inputs=LLM_API_INPUTS,
-            outputs=(*LLM_API_OUTPUTS, CACHED_TOKENS),
-        )
+        return ModelConfig(folder, parameters, of_executor=False)
 
     @property
     def extra_start_s(self) -> float:

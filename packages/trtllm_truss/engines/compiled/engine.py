@@ -278,7 +278,7 @@ class CompiledEngine(GpuEngine):
             # A rank's GPU is else its number modulo the GPUs per host that the build assumed.
             here = self.world_size // settings.node_count
             parameters.setdefault(_GPUS, tuple(range(here)))
-        return ModelConfig(self.folder, parameters, outputs=())
+        return ModelConfig(self.folder, parameters, inputs=(), outputs=())
 
     def base_image(self, given: str | None) -> BaseImage:
         if given is not None:

@@ -62,6 +62,7 @@ class CpuEngine(Engine):
     requirements = ("openvino-genai==2026.4.1.0",)
     wheels = ("nvidia-pytriton",)
     counts_guides = True
+    scores_beams = False
     huge_pages = True
 
     @classmethod
@@ -155,6 +156,14 @@ class CpuEngine(Engine):
     def overcommits(self, settings: Settings) -> bool:
         """Requests wait for their cache unless told otherwise."""
         return settings.runtime.batch_scheduler_policy == MAX_UTILIZATION
+
+    @property
+    def reports_top_log_probs(self) -> bool:
+        return True
+
+    @property
+    def reports_prompt_log_probs(self) -> bool:
+        return True
 
     def guided_decoding_backend(self, settings: Settings) -> str:
         return self.backend

@@ -203,10 +203,19 @@ def _with_bytes(text: str, log_prob: float | None) -> Json:
     return {"token": text, "logprob": log_prob, "bytes": list(text.encode())}
 
 
-def _likeliest(token: Token) -> dict[str, float | None]:
-    """Return log probabilities of the alternatives and of the chosen token, by their texts."""
-    others = {other.text: other.log_prob for other in token.alternatives}
-    return {**others, token.text: token.log_prob}
+def _likeliest(token: Token) -> dict[str, float] | None:
+    """Return log probabilities of the alternatives and of the chosen token, by their texts.
+
+    Of tokens with the same text the likeliest counts. The first token of a prompt has none.
+    """
+    if token.log_prob is None:
+        return None
+    found: dict[str, float] = {}
+    for other in token.alternatives:
+        found.setdefault(other.text, other.log_prob)
+    if all(other.id != token.id for other in token.alternatives):
+        found.setdefault(token.text, token.log_prob)
+    return found
 
 
 DONE = b"data: [DONE]\n\n"

@@ -266,7 +266,7 @@ class ChatFields(ChatExtensions):
         ge=0,
         le=20,
         description="Alternatives to report for each token; requires logprobs. More than 0, or in "
-        "greedy decoding 1, needs a checkpoint as engine.",
+        "greedy decoding 1, needs a checkpoint or a CPU engine.",
     )
     tools: list[Any] | None = Field(
         None,
@@ -440,13 +440,17 @@ class CompletionFields(CompletionExtensions):
         le=INT32_MAX,
         description="Limit of generated tokens; 0 with `echo` returns the prompt.",
     )
-    echo: bool = Field(False, description="Each choice begins with the prompt; not with logprobs.")
+    echo: bool = Field(
+        False,
+        description="Each choice begins with the prompt. With logprobs it has those of the prompt, "
+        "which needs a CPU engine.",
+    )
     logprobs: int | None = Field(
         None,
         ge=0,
         le=5,
         description="Alternatives to report for each token. More than 0, or in greedy decoding 1, "
-        "needs a checkpoint as engine.",
+        "needs a checkpoint or a CPU engine.",
     )
     best_of: int | None = Field(None, ge=1, description="May only be equal to n.")
 
@@ -489,6 +493,10 @@ def parse_completion(
         names={"log_probs": "logprobs"},
     )
     log_probs = alternatives_of_engine(fields, fields.logprobs, top_is_chosen=top_is_chosen)
+    if fields.echo and fields.logprobs is not None:
+        log_probs = fields.logprobs
+        # Callers who score a prompt cut one token off the end, lm_eval for example.
+        arguments["ignore_eos"] |= fields.max_tokens <= 1
     requests = tuple(
         GenerationRequest(
             prompt=prompt if isinstance(prompt, str) else None,
@@ -518,12 +526,6 @@ def _check_agreement(fields: CompletionFields) -> None:
     if fields.max_tokens == 0 and not fields.echo:
         raise InvalidRequest(
             "max_tokens is 0; it must be at least 1 without echo.", param="max_tokens"
-        )
-    if fields.echo and fields.logprobs is not None:
-        raise InvalidRequest(
-            "echo and logprobs are both given; the engine has no log probabilities of the prompt. "
-            "Omit one of them.",
-            param="echo",
         )
 
 

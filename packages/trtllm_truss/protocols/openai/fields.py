@@ -60,7 +60,7 @@ REFUSED_EXTENSIONS = {
     "mm_processor_kwargs": Unsupported("prompts are text", ({},)),
     "no_stop_trim": Unsupported("include_stop_str_in_output keeps stop words", (False,)),
     "priority": Unsupported("requests have no priorities", (0,)),
-    "prompt_logprobs": Unsupported("the engine has no log probabilities of the prompt"),
+    "prompt_logprobs": Unsupported("echo with logprobs returns those of the prompt"),
     "return_context_logits": Unsupported("answers have no logits", (False,)),
     "return_generation_logits": Unsupported("answers have no logits", (False,)),
     "return_hidden_states": Unsupported("answers have no hidden states", (False,)),

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from trtllm_truss.errors import TritonError, TrussError
-from trtllm_truss.releases import INPUTS, LLM_API_INPUTS, MODEL_NAME, rows_for
+from trtllm_truss.releases import INPUTS, MODEL_NAME, OWN_INPUTS, rows_for
 from trtllm_truss.triton.client.failures import StatusCode, unavailable
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
 from trtllm_truss.triton.client.response_stream import ResponseReader, ResponseStream
@@ -68,7 +68,7 @@ class TritonClient:
     ) -> None:
         self._address = address
         # Requests with fields of the LLM API alone come only to engines that honour them.
-        rows = (*rows_for(INPUTS, tensorrt_llm_version), *LLM_API_INPUTS)
+        rows = (*rows_for(INPUTS, tensorrt_llm_version), *OWN_INPUTS)
         self._declared = frozenset(row.name for row in rows)
         self._numbers_only = takes_numbers_only(tensorrt_llm_version)
         self._connection: GrpcConnection | None = None

@@ -67,6 +67,8 @@ class ResponseStream:
         self._tokens = array("i")
         self._log_probs: tuple[float, ...] = ()
         self._alternatives: tuple[tuple[tuple[int, float], ...], ...] = ()
+        self._prompt_log_probs: tuple[float, ...] = ()
+        self._prompt_alternatives: tuple[tuple[tuple[int, float], ...], ...] = ()
         self._cum_log_prob: float | None = None
         self._cached: int | None = None
         self._final = False
@@ -113,6 +115,8 @@ class ResponseStream:
             cum_log_prob=self._cum_log_prob,
             log_probs=self._log_probs,
             alternatives=self._alternatives,
+            prompt_log_probs=self._prompt_log_probs,
+            prompt_alternatives=self._prompt_alternatives,
             cached=self._cached,
         )
         del self._tokens[:]
@@ -181,6 +185,9 @@ class ResponseStream:
             whole = len(chunk.log_probs) >= len(self._log_probs) + len(chunk.token_ids)
             self._log_probs = chunk.log_probs if whole else self._log_probs + chunk.log_probs
             self._alternatives += chunk.alternatives
+        if chunk.prompt_log_probs:
+            self._prompt_log_probs = chunk.prompt_log_probs
+            self._prompt_alternatives = chunk.prompt_alternatives
 
     async def _woken(self, at: float, token_at: float = _NEVER) -> None:
         """Sleep until `at` or the end; a token ends the sleep, but not before `token_at`."""

@@ -25,8 +25,8 @@ from trtllm_truss.guides.guide import GUIDE_BYTES
 from trtllm_truss.releases import (
     CACHED_TOKENS,
     INPUTS,
-    LLM_API_INPUTS,
-    LLM_API_OUTPUTS,
+    OWN_INPUTS,
+    OWN_OUTPUTS,
     REUSED_BLOCKS,
     CacheReport,
     holds,
@@ -63,7 +63,8 @@ class EngineRequest:
         beam_width: beams; only the best one is returned.
         sampling: sampling parameters.
         return_log_probs: include log probabilities in chunks.
-        top_log_probs: alternatives per token to include with them; the LLM API only.
+        top_log_probs: alternatives per token to include with them; this project's backends only.
+        prompt_log_probs: include those of the prompt too; the same.
         guide: constraint on the answer; requires an `end_id`.
         guide_bytes: memory of the compiled guide. With it the CPU engine does not check the guide,
             and sends empty chunks while the guide compiles.
@@ -86,6 +87,7 @@ class EngineRequest:
     sampling: Sampling = field(default_factory=Sampling)
     return_log_probs: bool = False
     top_log_probs: int = 0
+    prompt_log_probs: bool = False
     guide: Guide | None = None
     guide_bytes: int | None = None
     lora_task_id: int | None = None
@@ -105,6 +107,8 @@ class EngineChunk:
         cum_log_prob: log probability of everything generated so far, if requested.
         log_probs: one per token generated so far (not only the new ones), if requested.
         alternatives: likeliest ids with their log probabilities, likewise.
+        prompt_log_probs: one per token of the prompt but its first, if requested.
+        prompt_alternatives: the same as `alternatives` for these.
         cached: part of the prompt found in the KV cache, in units of the `CacheReport`; None
             before the engine has told.
     """
@@ -114,13 +118,15 @@ class EngineChunk:
     cum_log_prob: float | None = None
     log_probs: tuple[float, ...] = ()
     alternatives: tuple[tuple[tuple[int, float], ...], ...] = ()
+    prompt_log_probs: tuple[float, ...] = ()
+    prompt_alternatives: tuple[tuple[tuple[int, float], ...], ...] = ()
     cached: int | None = None
 
 
 _PROTOCOL_DTYPES = {"STRING": "BYTES"}  # where config.pbtxt and the protocol differ
 _DTYPES = {
     tensor.name: _PROTOCOL_DTYPES.get(tensor.dtype, tensor.dtype)
-    for tensor in (*INPUTS, *LLM_API_INPUTS)
+    for tensor in (*INPUTS, *OWN_INPUTS)
 }
 _SCALARS = {
     "INT32": struct.Struct("<i"),
@@ -132,9 +138,10 @@ _serialize: Callable[[service_pb2.ModelInferRequest], bytes] = (
     service_pb2.ModelInferRequest.SerializeToString
 )
 _FINAL = "triton_final_response"
-_TOP = LLM_API_INPUTS[0].name
-_TOP_TYPES = {tensor.name: {"INT32": "i", "FP32": "f"}[tensor.dtype] for tensor in LLM_API_OUTPUTS}
-_TOP_IDS, _TOP_VALUES = (tensor.name for tensor in LLM_API_OUTPUTS)
+_TOP, _ASKS_FOR_PROMPT = (tensor.name for tensor in OWN_INPUTS)
+_TOP_TYPES = {tensor.name: {"INT32": "i", "FP32": "f"}[tensor.dtype] for tensor in OWN_OUTPUTS}
+_TOP_IDS, _TOP_VALUES, _PROMPT, _PROMPT_TOP_IDS, _PROMPT_TOP_VALUES, _ = _TOP_TYPES
+_TOPS = {_TOP_IDS, _TOP_VALUES, _PROMPT_TOP_IDS, _PROMPT_TOP_VALUES}
 _REUSE = (CACHED_TOKENS.name, REUSED_BLOCKS.name)
 _ASKS_FOR_BLOCKS = ("return_perf_metrics", "return_kv_cache_reuse_stats")
 _SHARED_PARTS = 256
@@ -161,7 +168,7 @@ _SEEDS = [name for row in SAMPLING if row.effect == "seed" for name in row.tenso
 _GUIDE = ("guided_decoding_guide_type", "guided_decoding_guide")
 _OUTPUTS = ("output_ids", "sequence_length")
 _LOG_PROBS = ("cum_log_probs", "output_log_probs")
-_READ = {*_OUTPUTS, *_LOG_PROBS, _TOP_IDS, _TOP_VALUES, *_REUSE}
+_READ = {*_OUTPUTS, *_LOG_PROBS, *_TOPS, _PROMPT, *_REUSE}
 _RAW_HEAD_BYTES = 2  # tag and length of a scalar, in the message's last field
 
 
@@ -190,6 +197,8 @@ def encode_request(request: EngineRequest, *, model_name: str, declared: frozens
     _add_guide(message, request)
     if request.top_log_probs:
         _add(message, _TOP, [1, 1], _pack_scalar(_TOP, request.top_log_probs))
+    if request.prompt_log_probs:
+        _add(message, _ASKS_FOR_PROMPT, [1, 1], _pack_scalar(_ASKS_FOR_PROMPT, True))
     for name, value in request.trace_headers.items():
         message.parameters[name].string_param = value
     return shared + _encode_ids_head(length) + _serialize(message)
@@ -269,6 +278,7 @@ def decode_response(response: service_pb2.ModelInferResponse) -> EngineChunk:
     length: int | None = None
     cum_log_prob: float | None = None
     log_probs: tuple[float, ...] = ()
+    prompt: tuple[float, ...] = ()
     beams = 1
     cached: int | None = None
     top: dict[str, tuple[int, tuple[float, ...]]] = {}
@@ -283,9 +293,11 @@ def decode_response(response: service_pb2.ModelInferResponse) -> EngineChunk:
         elif name == "output_log_probs":  # [1, beams, tokens]
             log_probs = struct.unpack_from(f"<{output.shape[2]}f", raw)
             beams = output.shape[1]
-        elif name in (_TOP_IDS, _TOP_VALUES):  # [1, beams, tokens, alternatives]
-            count, kind = output.shape[2] * output.shape[3], _TOP_TYPES[name]
-            top[name] = output.shape[3], struct.unpack_from(f"<{count}{kind}", raw)
+        elif name in _TOPS:  # [1, beams, tokens, alternatives], of the prompt without beams
+            width, kind = output.shape[-1], _TOP_TYPES[name]
+            top[name] = width, struct.unpack_from(f"<{output.shape[-2] * width}{kind}", raw)
+        elif name == _PROMPT:  # [1, tokens - 1]
+            prompt = struct.unpack_from(f"<{output.shape[1]}f", raw)
         elif name in _REUSE:  # [1, 1]
             (cached,) = struct.unpack_from("<i", raw)
     # Shorter beams are padded, and sequence_length is where they end. For a single one, streamed
@@ -295,7 +307,9 @@ def decode_response(response: service_pb2.ModelInferResponse) -> EngineChunk:
         final=_FINAL in response.parameters and response.parameters[_FINAL].bool_param,
         cum_log_prob=cum_log_prob,
         log_probs=log_probs[:length] if beams > 1 else log_probs,
-        alternatives=_alternatives(top) if top else (),
+        alternatives=_alternatives(top, _TOP_IDS, _TOP_VALUES),
+        prompt_log_probs=prompt,
+        prompt_alternatives=_alternatives(top, _PROMPT_TOP_IDS, _PROMPT_TOP_VALUES),
         cached=cached,
     )
 
@@ -315,15 +329,20 @@ def unread_bytes(response: service_pb2.ModelInferResponse) -> int:
     return size
 
 
+_NO_TOP: tuple[int, tuple[float, ...]] = (0, ())
+
+
 def _alternatives(
-    tensors: Mapping[str, tuple[int, tuple[float, ...]]],
+    tensors: Mapping[str, tuple[int, tuple[float, ...]]], ids_name: str, values_name: str
 ) -> tuple[tuple[tuple[int, float], ...], ...]:
     """Group the alternatives by token, without padding.
 
     Raises:
         ValueError: ids and values differ in number.
     """
-    (width, ids), (_, values) = tensors[_TOP_IDS], tensors[_TOP_VALUES]
+    if not tensors:
+        return ()
+    (width, ids), (_, values) = tensors.get(ids_name, _NO_TOP), tensors.get(values_name, _NO_TOP)
     pairs = [(int(token), value) for token, value in zip(ids, values, strict=True)]
     return tuple(
         tuple(pair for pair in pairs[start : start + width] if pair[0] >= 0)
@@ -365,6 +384,10 @@ def _outputs(request: EngineRequest) -> tuple[str, ...]:
         names = (*names, *_LOG_PROBS)
     if request.top_log_probs:
         names = (*names, _TOP_IDS, _TOP_VALUES)
+    if request.prompt_log_probs:
+        names = (*names, _PROMPT)
+        if request.top_log_probs:
+            names = (*names, _PROMPT_TOP_IDS, _PROMPT_TOP_VALUES)
     return names if request.cache_report is None else (*names, request.cache_report.output)
 
 

@@ -21,7 +21,7 @@ from trtllm_truss.engines.checkpoint.llm_api.request import Adapter, LlmSettings
 from trtllm_truss.engines.checkpoint.samplers import sampler_arguments
 from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.machine.runtime import assemble_backends, find_installation
-from trtllm_truss.releases import CACHED_TOKENS, LLM_API_INPUTS, LLM_API_OUTPUTS
+from trtllm_truss.releases import OWN_INPUTS, OWN_OUTPUTS
 from trtllm_truss.triton.model_repository import render_repository
 from trtllm_truss.triton.server.command import launcher, server_environment
 from trtllm_truss.triton.server.process import ServerProcess
@@ -142,8 +142,8 @@ def start_llm_triton(
                     engine_dir=folder,
                     backend="llm_api",
                     of_executor=False,
-                    inputs=LLM_API_INPUTS,
-                    outputs=(*LLM_API_OUTPUTS, CACHED_TOKENS),
+                    inputs=OWN_INPUTS,
+                    outputs=OWN_OUTPUTS,
                     max_batch_size=32,
                     parameters={
                         "tokenizer_dir": str(folder),

@@ -361,6 +361,7 @@ class BreakingEngine:
         self._failures = failures
         self._loads = loads
         self.limits = engine.limits
+        self.path = engine.path
         self.add = engine.add
         self.read_ahead = engine.read_ahead
         self.rest = engine.rest

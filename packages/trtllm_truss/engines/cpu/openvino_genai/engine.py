@@ -27,7 +27,12 @@ from trtllm_truss.backends.tensors import (
     boolean,
     positive,
 )
-from trtllm_truss.backends.token_model.request import ModelLimits, TensorRequest
+from trtllm_truss.backends.token_model.request import (
+    PROMPT_LOG_PROBS,
+    TOP_LOG_PROBS,
+    ModelLimits,
+    TensorRequest,
+)
 from trtllm_truss.engines.cpu import KV_BLOCK_TOKENS
 from trtllm_truss.engines.cpu.openvino_genai.guide_compiler import (
     GuideCompiler,
@@ -146,6 +151,7 @@ class GenAiEngine:
 
     Attributes:
         limits: of requests.
+        path: the GGUF file, or the folder of the OpenVINO IR.
         keeps_prompts: True if a later request reuses what `read_ahead` has read.
 
     Raises:
@@ -156,6 +162,7 @@ class GenAiEngine:
     def __init__(self, settings: EngineSettings) -> None:
         self._settings = settings
         self._files = find_model(settings.model_folder)
+        self.path = self._files.path
         self._ids = itertools.count()
         blocks = _kv_blocks(settings.kv_cache_tokens)
         self.limits = ModelLimits(
@@ -164,6 +171,7 @@ class GenAiEngine:
             kv_cache_tokens=blocks * KV_BLOCK_TOKENS or None,
             max_beam_width=settings.max_beam_width,
             exclude_input_in_output=settings.exclude_input_in_output,
+            served=frozenset((TOP_LOG_PROBS, PROMPT_LOG_PROBS)),
         )
         self._companion: openvino_genai.GenerationHandle | None = None
         self._pipeline: openvino_genai.ContinuousBatchingPipeline
@@ -278,7 +286,7 @@ class GenAiEngine:
         for compile_guide in (other, self._compile):
             compile_guide(_SOME_GUIDE, 1, lambda: None)
         del other, compile_guide
-        _return_free_memory()
+        return_free_memory()
 
     def kv_blocks(self, request: TensorRequest) -> int:
         """Return the maximum of KV cache blocks that a request can hold."""
@@ -325,7 +333,7 @@ class GenAiEngine:
         return config
 
 
-def _return_free_memory() -> None:
+def return_free_memory() -> None:
     """Return what the C library keeps of freed memory: half of the guides' on two cores."""
     with suppress(OSError, AttributeError):  # not glibc
         ctypes.CDLL(None).malloc_trim(0)

@@ -34,7 +34,7 @@ HEARTBEAT_INTERVAL_S = 0.5
 """Interval of empty responses to requests that wait for their guide."""
 
 _KEPT_BYTES = 1 << 26  # of compiled guides, which the engine drops together
-_NICENESS = 19
+NICENESS = 19
 
 
 class Arrival(NamedTuple):
@@ -159,7 +159,7 @@ class GuidedRequests:
 
     def _compile_into(self, guide: Guide, result: Future[None]) -> None:
         # The priority of this thread, and of threads that XGrammar starts in it.
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         try:
             self._engine.compile_guide(guide)
         except Exception as error:  # noqa: BLE001 - reported by the scheduler

@@ -29,6 +29,7 @@ from trtllm_truss.engines.cpu.openvino_genai.guided import (
     GuidedRequests,
     LongPrompts,
 )
+from trtllm_truss.engines.cpu.openvino_genai.scoring import Score, Scoring, is_scored
 from trtllm_truss.guides.validator import GuideValidator
 
 _RUNNING = openvino_genai.GenerationFinishReason.NONE
@@ -36,6 +37,8 @@ _STATUS = openvino_genai.GenerationStatus
 
 
 class Generation(RunningRequest):
+    generating = True
+
     def __init__(
         self,
         request: TensorRequest,
@@ -104,6 +107,63 @@ class Generation(RunningRequest):
         return True
 
 
+class ScoredGeneration(Generation):
+    """A generation whose tokens wait for their scores.
+
+    Attributes:
+        generating: the pipeline still generates.
+    """
+
+    def __init__(
+        self,
+        request: TensorRequest,
+        sender: ResponseSender,
+        handle: openvino_genai.GenerationHandle,
+        score: Score,
+        *,
+        cached_tokens: int | None = None,
+    ) -> None:
+        super().__init__(request, sender, handle, cached_tokens=cached_tokens)
+        self.generating = True
+        self._score = score
+        self._ended = False
+
+    def wants_score(self, interval_s: float) -> bool:
+        """Return True unless more tokens are better scored together."""
+        waiting = self._score.unread
+        in_prompt = self._score.place < len(self.request.prompt)
+        is_over = not self.generating or in_prompt or waiting >= _SCORED_TOGETHER
+        return waiting > 0 and (is_over or self.is_due(interval_s))
+
+    def score(self, tokens: int) -> None:
+        """Compute the next scores, and add the tokens that they belong to."""
+        place, length = self._score.place, len(self.request.prompt)
+        for token, log_prob, top in self._score.advance(tokens):
+            if place < length and self.prompt is not None:
+                self.prompt.log_probs.append(log_prob)
+                self.prompt.top.append(top)
+            elif place >= length and not self._ended:
+                self._ended = self.add(token, log_prob, top)
+            place += 1
+
+    def collect(self, interval_s: float = 0.0) -> bool:
+        if self.generating and self._handle.can_read():
+            results = self._handle.read()
+            if not results:
+                return self._end_without_result()
+            (result,) = results.values()
+            self._score.extend(result.generated_ids)
+            self.generating = result.finish_reason == _RUNNING
+        ended = self._ended or not (self.generating or self._score.unread)
+        if ended or (self.generated > self.sent and self.is_due(interval_s)):
+            self.send(final=ended, cached_tokens=self._cached_tokens)
+        if ended:
+            self._handle.cancel()
+        return ended
+
+
+_SCORED_TOGETHER = 16
+
 logger = logging.getLogger(__name__)
 
 # The pipeline's step holds the GIL and uses every core, so all other work costs throughput. On two
@@ -160,6 +220,8 @@ class Scheduler:
         check = GuideValidator(["-m", _WORKER, str(settings.model_folder.resolve())])
         self._guided = GuidedRequests(engine, check, lambda: self._inbox.put(_Wake()))
         self._long_prompts = LongPrompts(engine)
+        limit = engine.limits.context_length
+        self._scoring = Scoring(engine.path, limit, lambda: self._inbox.put(_Wake()))
         self._waiting: deque[Arrival] = deque()
         self._running: list[Generation] = []
         self._closing = False
@@ -189,6 +251,8 @@ class Scheduler:
                 self._drop_cancelled()
                 for arrival in self._guided.advance(may_compile=not self._guide_comes):
                     self._enqueue(arrival)
+                for arrival in self._scoring.advance():
+                    self._enqueue(arrival)
                 self._admit()
                 self._read_ahead()
                 self._step()
@@ -202,7 +266,9 @@ class Scheduler:
         """Handle all messages; wait for some if there is no other work."""
         if not (self._running or self._long_prompts.are_waiting or self._next_admitted()):
             self._engine.rest()
-            timeout_s = HEARTBEAT_INTERVAL_S if self._guided.are_waiting else None
+            self._scoring.rest()
+            are_waiting = self._guided.are_waiting or self._scoring.are_waiting
+            timeout_s = HEARTBEAT_INTERVAL_S if are_waiting else self._scoring.idle_s()
             with suppress(queue.Empty):
                 self._handle(self._inbox.get(timeout=timeout_s))
                 self._gather()
@@ -245,6 +311,7 @@ class Scheduler:
             generation.cancel()
         arrivals = self._guided.remove(chosen)
         arrivals += self._long_prompts.remove(chosen)
+        arrivals += self._scoring.remove(chosen)
         arrivals += [arrival for arrival in self._waiting if chosen(arrival)]
         for arrival in arrivals:
             with suppress(ValueError):
@@ -253,7 +320,9 @@ class Scheduler:
             send_empty(arrival.request, arrival.sender)
 
     def _enqueue(self, arrival: Arrival) -> None:
-        if self._long_prompts.takes(arrival.request):
+        if self._scoring.takes(arrival.request):
+            self._scoring.add(arrival)
+        elif self._long_prompts.takes(arrival.request):
             self._long_prompts.add(arrival)
         else:
             self._waiting.append(arrival)
@@ -291,7 +360,11 @@ class Scheduler:
         """Return the first one waiting, without a guide while the engine reads another guide."""
         must_wait = self._guided.is_compiling or self._begins_with_guide
         free = (a for a in self._waiting if a.request.guide is None or not must_wait)
-        return next(free, None)
+        running = [generation.request for generation in self._running]
+        return next(
+            (a for a in free if not is_scored(a.request) or self._scoring.fits(a.request, running)),
+            None,
+        )
 
     @property
     def _begins_with_guide(self) -> bool:
@@ -303,10 +376,19 @@ class Scheduler:
 
     def _begin(self, arrival: Arrival) -> None:
         request, sender, cached_tokens = arrival
+        if self._scoring.takes(request):  # the copy was dropped while it waited for its guide
+            self._scoring.add(arrival)
+            return
         try:
             handle = self._engine.add(request)
         except RuntimeError as error:
             sender.fail(f"The engine refused the request: {error}", caller_at_fault=True)
+            return
+        if is_scored(request):
+            score = self._scoring.begin(request)
+            self._running.append(
+                ScoredGeneration(request, sender, handle, score, cached_tokens=cached_tokens)
+            )
             return
         normalize = self._settings.normalize_log_probs
         self._running.append(
@@ -332,18 +414,37 @@ class Scheduler:
     def _step(self) -> None:
         if not (self._running or self._long_prompts.is_reading):
             return
+        generating = sum(g.generating for g in self._running) + self._long_prompts.is_reading
+        times = _clamped(len(self._running) / _RESPONSE_REQUESTS, _RESPONSE_MAXIMUM)
+        interval_s = times * self._settings.response_interval_s
         try:
-            alone = len(self._running) + self._long_prompts.is_reading < 2
-            self._engine.step(accompanied=alone)
+            if generating:
+                self._engine.step(accompanied=generating < 2)
         except (RuntimeError, MemoryError) as error:
             logger.exception("a step failed; loading the model again")
             self._fail_running(f"The engine failed: {error}")
             self._engine.reload()
             self._guided.engine_is_new()
             return
-        times = _clamped(len(self._running) / _RESPONSE_REQUESTS, _RESPONSE_MAXIMUM)
-        interval_s = times * self._settings.response_interval_s
+        self._compute_score(interval_s)
         self._running = [g for g in self._running if not g.collect(interval_s)]
+
+    def _compute_score(self, interval_s: float) -> None:
+        """Compute a part of the score that was waited for longest."""
+        scored = [g for g in self._running if isinstance(g, ScoredGeneration)]
+        wanting = [g for g in scored if g.wants_score(interval_s)]
+        others_run = any(g.generating for g in self._running if g not in wanting)
+        if not (wanting and self._scoring.is_due(others_run=others_run)):
+            return
+        chosen = wanting[0]
+        self._running.remove(chosen)
+        try:
+            self._scoring.part(chosen.score)
+        except (RuntimeError, MemoryError) as error:
+            logger.exception("a score failed")
+            chosen.fail(f"The log probabilities cannot be computed: {error}")
+        else:
+            self._running.append(chosen)
 
     def _fail_running(self, message: str) -> None:
         for generation in self._running:
@@ -358,7 +459,8 @@ class Scheduler:
             message_in = self._inbox.get()
             if isinstance(message_in, Arrival):
                 self._waiting.append(message_in)
-        for arrival in (*self._guided.remove(lambda _: True), *self._waiting):
+        held = self._guided.remove(lambda _: True) + self._scoring.remove(lambda _: True)
+        for arrival in (*held, *self._waiting):
             arrival.sender.fail(message, caller_at_fault=False)
         self._waiting.clear()
 

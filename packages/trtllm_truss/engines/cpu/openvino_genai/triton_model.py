@@ -13,6 +13,7 @@ from trtllm_truss.backends.token_model.responses import ResponseSender
 from trtllm_truss.backends.token_model.triton import TokenModel
 from trtllm_truss.engines.cpu.openvino_genai.engine import GenAiEngine, read_settings
 from trtllm_truss.engines.cpu.openvino_genai.scheduler import Scheduler
+from trtllm_truss.engines.cpu.openvino_genai.scoring import validate_scored
 from trtllm_truss.guides.guide import GUIDE_BYTES
 
 logger = logging.getLogger(__package__)
@@ -56,6 +57,7 @@ class TritonPythonModel(TokenModel):
             self._limits,
             guide_bytes=_guide_bytes(request),
         )
+        validate_scored(read)
         self._scheduler.submit(read, sender)
 
 
