@@ -159,6 +159,8 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.gettempdir()  # `tmp_path` is not moved
         os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="truss-tests-", dir=memory_folder())
         tempfile.tempdir = None
+        os.environ["HF_HOME"] = f"{os.environ['TMPDIR']}-hub"  # before huggingface_hub reads it
+        kernels_folder().mkdir(parents=True)
     elif [Path(config.rootpath, each) for each in config.args] == [TESTS]:
         config.args = in_turns(config.workerinput)
 
@@ -178,8 +180,14 @@ def in_turns(worker: dict[str, Any]) -> list[str]:
 @pytest.hookimpl(tryfirst=True)  # before workers are started
 def pytest_sessionstart(session: pytest.Session) -> None:
     if not hasattr(session.config, "workerinput"):
-        folders = [Path(os.environ["TMPDIR"]), session.config._tmp_path_factory.getbasetemp()]
+        base = session.config._tmp_path_factory.getbasetemp()
+        folders = [Path(os.environ["TMPDIR"]), kernels_folder(), base]
         session.config.stash[LEFT_BEHIND] = LeftBehind(folders, RUNNING)
+
+
+def kernels_folder() -> Path:
+    """Return the place of kernels, which servers without `keep_kernels: false` would share."""
+    return Path(os.environ["HF_HOME"], "trtllm-truss/kernels")
 
 
 def pytest_collection_finish() -> None:
@@ -205,7 +213,8 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
         if left := left_behind.end():
             session.config.stash[LEFT] = left
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
-        shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
+        for name in ("TMPDIR", "HF_HOME"):
+            shutil.rmtree(os.environ[name], ignore_errors=True)
 
 
 def pytest_terminal_summary(

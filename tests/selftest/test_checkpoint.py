@@ -53,6 +53,7 @@ def test_the_llm_api_takes_it(checkpoint: Path, ranks: int) -> None:
     ).make()
     settings = load_configuration(config, "1.2.1").settings
     assert settings.engine_repository == str(checkpoint)
+    assert not settings.serving.keep_kernels
     engine = with_settings(inspect_engine(checkpoint), settings, "1.2.1")
     assert engine.backend == "llm_api"
     assert (engine.max_batch_size, engine.max_sequence_tokens) == (8, 2048)

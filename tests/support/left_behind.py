@@ -34,10 +34,11 @@ class LeftBehind:
         """Record existing files.
 
         Args:
-            folders: the session's folders; the first one must be empty in the end.
+            folders: the session's folders; the first two must be empty in the end.
             running: names of the currently running tests.
         """
-        self._own, *_ = resolved = [folder.resolve() for folder in folders]
+        resolved = [folder.resolve() for folder in folders]
+        self._own = resolved[:2]
         self._prefixes = tuple(map(str, resolved))
         self._running = running
         self._known: dict[str, str | None] = dict.fromkeys(self._elsewhere())
@@ -61,7 +62,8 @@ class LeftBehind:
                 self._look()
 
     def _look(self) -> None:
-        appeared = (self._elsewhere() | _paths(str(self._own))) - self._known.keys()
+        own = set().union(*(_paths(str(folder)) for folder in self._own))
+        appeared = (self._elsewhere() | own) - self._known.keys()
         if appeared:
             origin = f"came up while {', '.join(self._running) or 'no test'} ran"
             ours, makers = cache(self._processes), cache(_makers)
@@ -78,7 +80,7 @@ class LeftBehind:
 
     def _elsewhere(self) -> set[str]:
         temporary = {path for path in _paths("/tmp") if path.startswith(_PREFIXES)}
-        return (temporary | _paths("/dev/shm")) - {str(self._own)}
+        return (temporary | _paths("/dev/shm")) - {*map(str, self._own)}
 
     def _is_of(
         self,
@@ -86,7 +88,7 @@ class LeftBehind:
         our_processes: Callable[[], set[int]],
         env_makers: Callable[[], Mapping[int, tuple[float, float]]],
     ) -> bool:
-        if path.parent == self._own or any(map(self._has, re.findall(r"\d{2,}", path.name))):
+        if path.parent in self._own or any(map(self._has, re.findall(r"\d{2,}", path.name))):
             return True
         ours = our_processes()  # reads hundreds of files
         with contextlib.suppress(OSError):  # it has disappeared

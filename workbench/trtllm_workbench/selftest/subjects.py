@@ -421,6 +421,7 @@ def _checkpoint_metadata(ranks: int, work: Path, host: HostInfo) -> dict[str, An
         "engine_repository": str(_checkpoint(work)),
         "tensor_parallelism": ranks,
         "runtime": {**_GUIDES, "llm_args": arguments},
+        "serving": {"keep_kernels": False},  # nobody else serves it
     }
 
 
