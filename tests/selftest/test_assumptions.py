@@ -60,6 +60,11 @@ class PyExecutor:
         if not request.check_token_id_range(self.size):
             raise ValueError
 """,
+    "_torch/pyexecutor/model_engine.py": """
+class PyTorchModelEngine:
+    def _run_autotuner_warmup(self):
+        cache_path = os.environ.get("TLLM_AUTOTUNER_CACHE_PATH", None)
+""",
     "_torch/pyexecutor/model_loader.py": """
 class ModelLoader:
     def _load_and_validate_config(self, folder):
@@ -94,7 +99,7 @@ class SamplingParams:
 
 _DECIDING = re.compile(
     r"enable_block_reuse|virtual_memory|check_token_id_range|trust_remote_code|is_shutdown"
-    r"|create_input_processor|end_id|sleep"
+    r"|create_input_processor|end_id|sleep|TLLM_AUTOTUNER_CACHE_PATH"
 )
 
 

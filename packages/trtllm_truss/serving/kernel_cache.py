@@ -48,7 +48,8 @@ VARIABLES = {
     "TRITON_CACHE_DIR": "triton",  # python/triton/runtime/cache.py in triton-lang/triton
     "TORCHINDUCTOR_CACHE_DIR": "inductor",  # torch/_inductor/runtime/cache_dir_utils.py
     "TORCH_EXTENSIONS_DIR": "torch-extensions",  # torch/utils/cpp_extension.py
-    "CUTE_DSL_CACHE_DIR": "cute-dsl",  # NVIDIA's CuTe DSL (nvidia-cutlass-dsl)
+    # Release notes of NVIDIA/cutlass 4.3.2; assumed: the DSL of TensorRT-LLM's image is as new.
+    "CUTE_DSL_CACHE_DIR": "cute-dsl",
     "CUDA_CACHE_PATH": "cuda",  # CUDA programming guide, 5.2: the driver's compiled PTX
 }
 _PREBUILT = {"FLASHINFER_WORKSPACE_BASE": ".cache/flashinfer"}

@@ -173,6 +173,30 @@ CHECKPOINTS: tuple[Assumption, ...] = (
         ),
     ),
     Assumption(
+        id="kernel-caches",
+        since="1.2",
+        sentence=(
+            "tactics and kernels are kept where variables say: the autotuner's in "
+            "`TLLM_AUTOTUNER_CACHE_PATH`, the compilers' in "
+            "[theirs](repositories.md#kernels-that-outlive-a-start); assumed: CUTLASS's DSL of the "
+            "image is 4.3.2 or later"
+        ),
+        source=(
+            "`PyTorchModelEngine` of `_torch/pyexecutor/model_engine.py`, near 1.2; "
+            "`cpp/tensorrt_llm/deep_gemm/compiler.cuh`; `csrc/jit/compiler.hpp` of DeepGEMM; "
+            "`flashinfer/jit/env.py` of FlashInfer; release notes of CUTLASS 4.3.2"
+        ),
+        otherwise="these kernels are made again at each start",
+        check=OfLibrary(
+            _CODE,
+            source_has(
+                "_torch/pyexecutor/model_engine.py",
+                "PyTorchModelEngine",
+                "TLLM_AUTOTUNER_CACHE_PATH",
+            ),
+        ),
+    ),
+    Assumption(
         id="one-thread",
         sentence="two calls on one LLM from different threads are not safe",
         source="`executor/proxy.py`, near 1.2: one socket without a lock",
