@@ -346,3 +346,21 @@ async def test_the_fake_of_an_old_release_confuses_texts(make_triton):
         with pytest.raises(errors.TrussError, match="requestId 7 is already in progress"):
             await collect(client, request("7e", 4))
     await client.close()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"sampling": Sampling(top_p=0.0)}, "topP"),
+        ({"sampling": Sampling(temperature=-1.0)}, "temperature"),
+        ({"sampling": Sampling(repetition_penalty=0.0)}, "penalty"),
+        ({"sampling": Sampling(top_k=-1)}, "topK"),
+        ({"sampling": Sampling(length_penalty=-1.0)}, "lengthPenalty"),
+        ({"max_tokens": 0}, "mMaxNewTokens"),
+        ({"beam_width": 0}, "beamWidth"),
+    ],
+)
+async def test_the_fake_refuses_what_the_executor_refuses(client, wrong, words):
+    """Keep the fake as strict as the executor: no protocol may send any of these."""
+    with pytest.raises(errors.InvalidRequest, match=words):
+        await collect(client, replace(request("wrong"), **wrong))

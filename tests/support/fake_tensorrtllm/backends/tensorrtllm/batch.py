@@ -24,6 +24,19 @@ _LATER = (
     "when fetching new request: "
 )
 _LOG_PROB = -0.5
+_AT_ONCE = "Cannot process new request: [TensorRT-LLM][ERROR] Assertion failed: {}"
+# The constructors of a request check these: cpp/tensorrt_llm/executor/samplingConfig.cpp and
+# requestImpl.h (near 1.0).
+_CHECKS = {
+    "request_output_len": ("mMaxNewTokens > 0", lambda value: value > 0),
+    "beam_width": ("beamWidth > 0", lambda value: value > 0),
+    "runtime_top_k": ("topK.value() >= 0", lambda value: value >= 0),
+    "runtime_top_p": ("topP.value() > 0.f, <= 1.f", lambda value: 0 < value <= 1),
+    "temperature": ("temperature.value() >= 0.f", lambda value: value >= 0),
+    "repetition_penalty": ("repetitionpenalty.value() > 0.f", lambda value: value > 0),
+    "len_penalty": ("lengthPenalty.value() >= 0.f", lambda value: value >= 0),
+    "min_tokens": ("minTokens.value() >= 0", lambda value: value >= 0),
+}
 
 
 class Limits(NamedTuple):
@@ -40,7 +53,9 @@ class Generation:
     """One request in flight."""
 
     def __init__(self, request, behaviour, limits):
-        self.inputs = {tensor.name(): tensor.as_numpy().ravel() for tensor in request.inputs()}
+        tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+        self.shapes = {name: tensor.shape for name, tensor in tensors.items()}
+        self.inputs = {name: tensor.ravel() for name, tensor in tensors.items()}
         self.id = request.request_id()
         self.key = _key(self.id, limits.release)
         self.sender = request.get_response_sender()
@@ -93,6 +108,20 @@ class Generation:
             ),
             self.prompt,
         )
+
+    def mistake(self):
+        """Return what is wrong with the tensors; None if nothing is."""
+        for name, (text, holds) in _CHECKS.items():
+            if name in self.inputs and not holds(self._value(name)):
+                return text
+        if not self.prompt or self._value("input_lengths") != len(self.prompt):
+            return "input_lengths == input_ids.size()"
+        if any(shape[0] != 1 for shape in self.shapes.values()):
+            return "one sample a request"
+        for name in ("stop_words_list", "bad_words_list"):
+            if name in self.inputs and not _are_words(self.shapes[name], self.inputs[name]):
+                return f"{name}: [1, 2, N] of ids, and of offsets that rise to N, then -1"
+        return None
 
     def refusal(self, limits):
         otherwise = self.behaviour.get("otherwise", ())
@@ -225,6 +254,8 @@ class Batch:
         refusal = generation.refusal(self._limits)
         if generation.is_stop and generation.key is not None:
             self._stop(generation)
+        elif mistake := generation.mistake():
+            self._send_error(generation, _AT_ONCE.format(mistake))
         elif refusal:
             self._send_error(generation, _LATER.format(generation.id) + refusal)
         elif self._limits.release < (0, 10) and self._holds(generation.key):
@@ -391,6 +422,16 @@ def _words(tensor):
     ids, ends = tensor.reshape(2, -1).tolist()
     starts = [0, *ends]
     return [ids[start:end] for start, end in zip(starts, ends, strict=False) if end > start]
+
+
+def _are_words(shape, values):
+    """Return whether a word list can be read: inflight_batcher_llm/src/utils.cc (v0.12)."""
+    if len(shape) != 3 or shape[1] != 2:
+        return False
+    _, ends = values.reshape(2, -1).tolist()
+    used = [end for end in ends if end != -1]
+    rises = all(one < other for one, other in itertools.pairwise([0, *used]))
+    return rises and ends[: len(used)] == used and (not used or used[-1] <= len(ends))
 
 
 def _tensor(name, values, dtype=np.int32):

@@ -107,12 +107,17 @@ class TritonPythonModel:
                 "[TensorRT-LLM][ERROR] Assertion failed: Chunked context requires context FMHA, "
                 "paged kv_cache and paged context FMHA all enabled at the same time."
             )
+        widest = int(values.get("max_beam_width") or 1)
+        if widest > build["max_beam_width"]:
+            raise _refusal(
+                f"max_beam_width {widest} is larger than the engine's {build['max_beam_width']}"
+            )
         limits = Limits(
             max_batch_size=build["max_batch_size"],
             max_seq_len=build["max_seq_len"],
             max_input_len=_max_input_len(build, chunks),
             evicts=values.get("batch_scheduler_policy") == "max_utilization" and not chunks,
-            max_beam_width=int(values.get("max_beam_width") or 1),
+            max_beam_width=widest,
             release=tuple(int(part) for part in engine["version"].split(".")[:2]),
             check_s=int(values.get("cancellation_check_period_ms") or 100) / 1000,
         )
