@@ -1,4 +1,4 @@
-"""Frameworks of agents: LlamaIndex, Pydantic AI, OpenAI's Agents SDK, smolagents."""
+"""Frameworks: guidance, LlamaIndex, Pydantic AI, OpenAI's Agents SDK, smolagents."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ from typing import Any
 import pytest
 
 Example = Callable[..., dict[str, Any]]
+
+
+def test_guidance(example: Example) -> None:
+    ran = example("guidance")
+    assert ran["model"]["text"]
+    ran["Weather"].model_validate_json(ran["model"]["weather"])
 
 
 def test_llama_index(example: Example) -> None:
