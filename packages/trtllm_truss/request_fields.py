@@ -239,6 +239,13 @@ OPTIONS = (
         names={"lmi": "ignore_eos_token"},
     ),
     RequestField(
+        name="disable_any_whitespace",
+        kind=bool,
+        meaning="False allows JSON by a schema any blanks between its parts, also without an end.",
+        default=True,
+        attribute="fixes_blanks",
+    ),
+    RequestField(
         name="include_stop_str_in_output",
         kind=bool,
         meaning="Include the stop text.",

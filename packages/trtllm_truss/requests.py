@@ -23,13 +23,17 @@ class Guide(NamedTuple):
     Attributes:
         language: of the text.
         text: a JSON schema, a regular expression or an EBNF grammar whose first rule is `root`.
+        fixes_blanks: allow JSON by a schema no blanks between its parts but one after each comma
+            and each colon.
     """
 
     language: Language
     text: str
+    fixes_blanks: bool = False
 
     def digest(self) -> bytes:
-        text = "\0".join(self).encode("utf-8", "surrogatepass")
+        parts = (self.language, self.text, str(self.fixes_blanks))
+        text = "\0".join(parts).encode("utf-8", "surrogatepass")
         return hashlib.sha256(text).digest()
 
 
@@ -111,6 +115,7 @@ class GenerationRequest:
         shown_special_tokens: special tokens to keep.
         logit_bias: logit offsets by token id.
         guide: constraint on the answer.
+        fixes_blanks: see `Guide`; without effect on a guide that is no schema.
         lora_task_id: LoRA adapter, by the engine's id.
         model: the caller's name of the model; the name of an adapter chooses it.
         echo: start every answer with the text of its prompt; with `log_probs` also with its tokens.
@@ -142,6 +147,7 @@ class GenerationRequest:
     shown_special_tokens: frozenset[str] = frozenset()
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     guide: Guide | None = None
+    fixes_blanks: bool = True
     lora_task_id: int | None = None
     model: str | None = None
     echo: bool = False

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import concurrent.futures
 import importlib.util
+import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import httpx
 import pytest
 import yaml
+from pydantic import BaseModel, ConfigDict, Field
 from tests.support.fake_tensorrtllm import FAKE_ENGINE, write_engine
 from tests.support.paths import EXAMPLE, ROOT
 from tests.support.smollm2 import write_small_smollm2, write_smollm2_tokenizer
@@ -30,7 +32,7 @@ HOSTILE = {
 }
 
 
-def chat(served: Served, kind: str, guide: str, **fields: Any) -> httpx.Response:
+def chat(served: Served, kind: str, guide: Any, **fields: Any) -> httpx.Response:
     base = served.url.removesuffix("/v1/models/model:predict")
     body = {
         "messages": [{"role": "user", "content": "Say anything."}],
@@ -106,6 +108,138 @@ def test_a_stream_goes_on_while_a_guide_is_compiled(server: Served) -> None:
             neighbour.gets(1)
         assert neighbour.pieces - before >= 10
     answer.result()
+
+
+class Address(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    street: str = Field(max_length=6)
+    number: int = Field(ge=1, le=99)
+
+
+class Contact(BaseModel):
+    """Every kind of value, each short."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    länge: bool
+    kind: Literal["a b", "c"]
+    addresses: list[Address] = Field(min_length=1, max_length=2)
+    note: Annotated[str, Field(max_length=4)] | None
+    pair: tuple[bool, Literal[7]]
+
+
+class Limit(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    name: Literal["Alice", "Bob"]
+    age: int = Field(ge=0, le=120)
+
+
+ASKED = [{"role": "user", "content": "Alice is 30"}]
+PARAMETERS = Contact.model_json_schema()
+TOOL = {"name": "note", "parameters": PARAMETERS}
+CHAT_TOOL = {"tools": [{"type": "function", "function": TOOL}]}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "contact", "schema": PARAMETERS}}
+WAYS: dict[str, tuple[str, dict[str, Any], Callable[[Any], list[str]]]] = {
+    "chat": (
+        "chat/completions",
+        {"messages": ASKED, "response_format": FORMAT, "n": 2},
+        lambda whole: [choice["message"]["content"] for choice in whole["choices"]],
+    ),
+    "named tool": (
+        "chat/completions",
+        {
+            "messages": ASKED,
+            **CHAT_TOOL,
+            "tool_choice": {"type": "function", "function": {"name": "note"}},
+        },
+        lambda whole: [arguments_of(whole["choices"][0]["message"])],
+    ),
+    "required tool": (
+        "chat/completions",
+        {"messages": ASKED, **CHAT_TOOL, "tool_choice": "required"},
+        lambda whole: [arguments_of(whole["choices"][0]["message"])],
+    ),
+    "completions": (
+        "completions",
+        {"prompt": "Alice", "guided_json": PARAMETERS},
+        lambda whole: [whole["choices"][0]["text"]],
+    ),
+    "responses": (
+        "responses",
+        {
+            "input": ASKED,
+            "max_output_tokens": 200,
+            "text": {"format": {"type": "json_schema", "name": "c", "schema": PARAMETERS}},
+        },
+        lambda whole: [whole["output"][-1]["content"][0]["text"]],
+    ),
+    "messages": (
+        "messages",
+        {
+            "messages": ASKED,
+            "output_config": {"format": {"type": "json_schema", "schema": PARAMETERS}},
+        },
+        lambda whole: [whole["content"][0]["text"]],
+    ),
+    "LMI": (
+        "models/model:predict",
+        {
+            "inputs": "Alice",
+            "parameters": {
+                "max_new_tokens": 200,
+                "do_sample": True,
+                "grammar": {"type": "json", "value": PARAMETERS},
+            },
+        },
+        lambda whole: [whole["generated_text"]],
+    ),
+    "predict": (
+        "models/model:predict",
+        {"prompt": "Alice", "stream": False, "response_format": FORMAT},
+        lambda whole: [whole["text"]],
+    ),
+}
+
+
+def arguments_of(message: dict[str, Any]) -> str:
+    (call,) = message["tool_calls"]
+    return str(call["function"]["arguments"])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_json_has_fixed_blanks_and_follows_its_schema(server: Served, way: str) -> None:
+    route, body, texts = WAYS[way]
+    base = server.url.removesuffix("/models/model:predict")
+    if way != "LMI":
+        body = {"temperature": 1, **body}
+        if way != "responses":
+            body = {"max_tokens": 200, **body}
+    answer = httpx.post(f"{base}/{route}", json=body, timeout=PATIENCE_S)
+    assert answer.status_code == 200, answer.text
+    for text in texts(answer.json()):
+        Contact.model_validate_json(text)
+        assert text == json.dumps(json.loads(text), ensure_ascii=False)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_greedy_model_does_not_fill_an_answer_with_blanks(server: Served, stream: bool) -> None:
+    """Ask as the clients do whose answers were newlines up to the limit."""
+
+    def ask(**fields: Any) -> str:
+        schema = {"schema": Limit.model_json_schema()}
+        answer = chat(
+            server, "json_schema", schema, **{"messages": ASKED, "max_tokens": 200, **fields}
+        )
+        if not stream:
+            return str(answer.json()["choices"][0]["message"]["content"])
+        events = [line.removeprefix("data: ") for line in answer.text.split("\n\n")[:-2]]
+        deltas = [choice["delta"] for event in events for choice in json.loads(event)["choices"]]
+        return "".join(delta.get("content") or "" for delta in deltas)
+
+    text = ask(temperature=0, stream=stream)
+    assert Limit.model_validate_json(text).name == "Alice"
+    assert text == json.dumps(json.loads(text))
+    filled = ask(temperature=0, stream=stream, disable_any_whitespace=False)
+    assert filled.startswith("{\n")
 
 
 @pytest.fixture

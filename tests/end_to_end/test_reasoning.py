@@ -140,7 +140,9 @@ def check_content(guide: str, choice: Json) -> None:
         return
     content = message["content"]
     if guide.startswith("json"):
-        assert guide == "json_object" or json.loads(content).keys() == {"city"}
+        answer = json.loads(content)
+        assert guide == "json_object" or answer.keys() == {"city"}
+        assert content == json.dumps(answer, ensure_ascii=False)
         assert isinstance(json.loads(content), dict)
     else:
         assert content in ({"yes", "no"} if guide == "regex" else {"maybe", "never"})

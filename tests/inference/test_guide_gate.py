@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
@@ -74,6 +75,22 @@ async def test_only_the_cpu_engine_gets_the_size_of_a_checked_guide(
     assert (sent.guide_bytes is not None) == (engine is ENGINE)
 
 
+def test_blanks_are_fixed_as_the_grammar_library_needs_it(check: GuideValidator) -> None:
+    """LLGuidance 0.7.29 reads `x-guidance` and then refuses other blanks."""
+    other, gate = GuideGate(check, library="xgrammar"), GuideGate(check, library="llguidance")
+    for text in ("{}", '{"type": "object"}'):
+        schema = Guide("json_schema", text)
+        assert other.fix_blanks(schema) == schema._replace(fixes_blanks=True)
+        sent = gate.fix_blanks(schema)
+        assert not sent.fixes_blanks
+        options, *rest = json.loads(sent.text).items()
+        assert options[0] == "x-guidance"
+        assert options[1]["whitespace_flexible"] is False
+        assert dict(rest) == json.loads(text)
+    for library in (other, gate):
+        assert library.fix_blanks(Guide("regex", "a")) == Guide("regex", "a")
+
+
 async def test_an_invalid_guide_is_a_caller_error(
     tokenizer: TextTokenizer, check: GuideValidator
 ) -> None:
@@ -134,7 +151,7 @@ async def test_an_engine_that_keeps_all_guides_gets_no_more_than_its_budget(
         await gate.admit(asks_for(new.text), new)
     assert refused.value.status == 429
     assert "serving.guide_memory_bytes" in refused.value.message
-    assert await gate.admit(asks_for(sent.text), sent) == 0
+    assert (await gate.admit(asks_for(sent.text), sent)).guide == sent
     assert not note.exists()
     gate.engine_is_gone()
     await gate.admit(asks_for(new.text), new)

@@ -46,10 +46,10 @@ _SCRIPTS: list[tuple[list[dict[str, str]] | None, str, str | None, str]] = [
     (QUESTION, "none", None, " Yes."),
     (LONG, "the template opens it", None, f"{'Hm. ' * 40}\n</think>\n\nYes."),
     (None, "", "get_weather", '{"name": "get_weather", "arguments": {"city": "Oslo"}}'),
-    (None, "", "json_schema", '{"city": "Oslo"}'),
+    (None, "", "city", '{"city": "Oslo"}'),
     (None, "", "regex", "yes"),
-    (None, "", "ebnf_grammar", "maybe"),
-    (None, "", "json", '{"a": 1}'),
+    (None, "", "maybe", "maybe"),
+    (None, "", "basic_any", '{"a": 1}'),
     (None, "", None, "Yes."),
 ]
 

@@ -122,10 +122,12 @@ The formats of calls and reasoning are recognized in the model's chat template, 
 - `response_format` beside tools constrains the whole content, so that the model cannot call unless
   a call is forced; a forced call ignores it. Agents that send both, such as those of the OpenAI
   Agents SDK with `output_type`, need their tool mode: the type as one more tool.
-- JSON that follows a schema may have any number of blanks between its parts: the engines compile
-  schemas themselves, and neither TensorRT-LLM's C++ backend and LLM API (`guidedDecoder.cpp`,
-  `grammar_matcher.py`) nor OpenVINO GenAI passes XGrammar's `any_whitespace=False` on. Send a
-  `grammar` or a `regex` where a model fills them.
+- JSON that follows a schema has one blank after each comma and each colon, as most JSON on one line
+  that models were trained on, and no other between its parts: small models filled answers with
+  blanks. `disable_any_whitespace: false` allows any, in every API, and in `structured_outputs` as
+  at vLLM. The engines compile schemas with any blanks (TensorRT-LLM's `guidedDecoder.cpp` and
+  `grammar_matcher.py`, OpenVINO GenAI), so they get the grammar that XGrammar's Python package
+  makes of the schema. Where it is not installed, a line of the log says that blanks are not fixed.
 - `finish_reason` is `tool_calls`, but `stop` after the call of a named function, as OpenAI's.
 - Names of functions have letters, digits and `. _ -`.
 - If the chat template has no tools, as SmolLM2's, the functions and the form of a call are

@@ -4,10 +4,11 @@ XGrammar in the engine has no limits: a deeply nested guide overflows the stack,
 compile for hours, and an ambiguous one makes each token slower than the last. This program
 compiles the guide with the same library and vocabulary and draws tokens by it.
 
-Protocol, one JSON array a line: `[number, limit_s, language, text]` in, `[number, verdict, reason,
-kept_bytes]` out, after a first line "ready". The program loads the vocabulary once and forks for
-each guide, so no guide ends it. The end of its input kills it and its children. All run at low
-priority.
+Protocol, one JSON array a line: `[number, limit_s, language, text, fixes_blanks]` in, `[number,
+verdict, reason, kept_bytes]` out, after a first line "ready". Lines with the verdict `part` precede
+the verdict on a schema with fixed blanks: their texts, joined, are the grammar to send instead. The
+program loads the vocabulary once and forks for each guide, so no guide ends it. The end of its
+input kills it and its children. All run at low priority.
 
 `python -m trtllm_truss.guides.compiler_worker INFO` is that of TensorRT-LLM. INFO is the file of
 `xgrammar_tokenizer_info_path`. TensorRT-LLM requires XGrammar's Python package, so its image holds
@@ -31,7 +32,7 @@ import time
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 from trtllm_truss.guides.guide import find_endless, find_excess, find_misread_pair, find_nul
 from trtllm_truss.requests import Guide
@@ -93,6 +94,7 @@ _NICENESS = 10
 _GROWTH = 4  # largest ratio of the second half's time to the first half's
 _GROWTH_FROM_S = 0.05
 _REASON_CHARACTERS = 300
+_PART_CHARACTERS = 300  # of at most 12 bytes in a line
 _NAME_CHARACTERS = 64
 _SOURCE_PLACE = re.compile(r"^\[[\d:]+\] \S+: (Check failed: .*? is false: )?")
 _SMALLEST = Guide("regex", "a")
@@ -105,6 +107,7 @@ _COMPILER_FAILED = "Guides cannot be checked: the compiler process failed."
 
 
 class GuideVerdict(str, Enum):
+    PART = "part"  # not yet one
     GOOD = "good"
     FAULTY = "faulty"
     SLOW = "slow"  # over `limit_s`
@@ -127,13 +130,33 @@ class Follow(Protocol):
         """
 
 
-def serve(load: Callable[[], Follow], *, brackets_only: bool) -> NoReturn:
+class Trial(NamedTuple):
+    """The result of a check.
+
+    Attributes:
+        fault: as in `GuideFault`; None for a good guide.
+        kept_bytes: memory of the compiled guide.
+        grammar: the text that was compiled in its place, if any.
+    """
+
+    fault: str | None
+    kept_bytes: int = 0
+    grammar: str | None = None
+
+
+def serve(
+    load: Callable[[], Follow],
+    *,
+    brackets_only: bool,
+    to_grammar: Callable[[str], str] | None = None,
+) -> NoReturn:
     """Compile the guides on standard input; never returns.
 
     Args:
         load: loads the vocabulary. Its threads do not exist in the forked processes; they must
             become idle, without a lock.
         brackets_only: see `find_misread_pair`.
+        to_grammar: converts a JSON schema with fixed blanks; None compiles it with any blanks.
     """
     answers = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # libraries may print
@@ -143,8 +166,8 @@ def serve(load: Callable[[], Follow], *, brackets_only: bool) -> NoReturn:
     os.write(answers, b"ready\n")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
 
-    def trial(guide: Guide, compiler_works: Callable[[], None]) -> tuple[str | None, int]:
-        return _find_fault(guide, compiler_works, follow, brackets_only)
+    def trial(guide: Guide, compiler_works: Callable[[], None]) -> Trial:
+        return _attempt(guide, compiler_works, follow, brackets_only, to_grammar)
 
     for line in sys.stdin:
         if os.fork() == 0:
@@ -185,25 +208,24 @@ def _other_threads() -> dict[str, list[str]]:
 def _watch(
     line: str,
     answers: int,
-    find_fault: Callable[[Guide, Callable[[], None]], tuple[str | None, int]],
+    attempt: Callable[[Guide, Callable[[], None]], Trial],
 ) -> NoReturn:
     """Fork a process for a guide and answer for it if a signal ends it."""
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        number, limit_s, language, text = json.loads(line)
+        number, limit_s, *guide = json.loads(line)
         works = mmap.mmap(-1, 1)  # shared with the child: the compiler has compiled another guide
         child = os.fork()
         if child == 0:
             signal.alarm(_WAIT_S + math.ceil(_WAIT_TIMES * limit_s))
             signal.setitimer(signal.ITIMER_PROF, limit_s)
-            fault, kept_bytes = find_fault(Guide(language, text), lambda: works.write_byte(1))
-            _answer(
-                answers,
-                number,
-                GuideVerdict.FAULTY if fault else GuideVerdict.GOOD,
-                fault,
-                kept_bytes,
-            )
+            trial = attempt(Guide(*guide), lambda: works.write_byte(1))
+            grammar = "" if trial.fault else trial.grammar or ""
+            for start in range(0, len(grammar), _PART_CHARACTERS):
+                part = grammar[start : start + _PART_CHARACTERS]
+                _answer(answers, number, GuideVerdict.PART, part)
+            verdict = GuideVerdict.FAULTY if trial.fault else GuideVerdict.GOOD
+            _answer(answers, number, verdict, trial.fault, trial.kept_bytes)
             os._exit(0)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if status != 0:
@@ -226,9 +248,9 @@ def _death(number: int, *, compiler_works: bool) -> tuple[GuideVerdict, str]:
 
 
 def _answer(
-    answers: int, number: int, verdict: GuideVerdict, reason: str | None, kept_bytes: int = 0
+    answers: int, number: int, verdict: GuideVerdict, text: str | None, kept_bytes: int = 0
 ) -> None:
-    line = json.dumps([number, verdict.value, reason, kept_bytes])
+    line = json.dumps([number, verdict.value, text, kept_bytes])
     os.write(answers, line.encode() + b"\n")  # < PIPE_BUF
 
 
@@ -237,9 +259,13 @@ def brief(reason: str) -> str:
     return _SOURCE_PLACE.sub("", reason.strip()).partition("\n")[0][:_REASON_CHARACTERS]
 
 
-def _find_fault(
-    guide: Guide, compiler_works: Callable[[], None], follow: Follow, brackets_only: bool
-) -> tuple[str | None, int]:
+def _attempt(
+    guide: Guide,
+    compiler_works: Callable[[], None],
+    follow: Follow,
+    brackets_only: bool,
+    to_grammar: Callable[[str], str] | None,
+) -> Trial:
     """Try a guide.
 
     Args:
@@ -247,28 +273,30 @@ def _find_fault(
         compiler_works: called once another guide is compiled: from then on, an error is this one's.
         follow: the compiler.
         brackets_only: see `find_misread_pair`.
-
-    Returns:
-        Its fault, as in `GuideFault`, or None; and the memory of the compiled guide in bytes.
+        to_grammar: see `serve`.
     """
     try:
         if fault := _fault_of_text(guide, brackets_only):
-            return fault, 0
+            return Trial(fault)
     except ValueError as error:
-        return f"it is not JSON ({error}); send a JSON schema.", 0
+        return Trial(f"it is not JSON ({error}); send a JSON schema.")
     _limit_memory()
     follow(_SMALLEST, 1, lambda: None)  # allocates what all guides share
     compiler_works()
+    grammar = None
     try:
-        return _try(guide, follow)
+        if guide.fixes_blanks and to_grammar is not None:
+            grammar = to_grammar(guide.text)
+            guide = Guide("ebnf_grammar", grammar)
+        return Trial(*_measure(guide, follow), grammar)
     except RuntimeError as error:
-        return brief(str(error)), 0
+        return Trial(brief(str(error)))
     except (MemoryError, RecursionError):
-        return _TOO_LARGE, 0
+        return Trial(_TOO_LARGE)
     except OverflowError:
-        return "it has a number that XGrammar cannot represent; use a smaller one.", 0
+        return Trial("it has a number that XGrammar cannot represent; use a smaller one.")
     except Exception as error:  # noqa: BLE001 - XGrammar's own are of any class, without a text
-        return f"XGrammar cannot compile it ({type(error).__name__}); simplify it.", 0
+        return Trial(f"XGrammar cannot compile it ({type(error).__name__}); simplify it.")
 
 
 def _fault_of_text(guide: Guide, brackets_only: bool) -> str | None:
@@ -287,7 +315,7 @@ def _fault_of_text(guide: Guide, brackets_only: bool) -> str | None:
     return None
 
 
-def _try(guide: Guide, follow: Follow) -> tuple[str | None, int]:
+def _measure(guide: Guide, follow: Follow) -> tuple[str | None, int]:
     kept = allocated_bytes()
     follow(guide, 1, lambda: None)
     kept = allocated_bytes() - kept
@@ -325,13 +353,27 @@ def _limit_memory() -> None:
 
 
 def main() -> None:
-    serve(lambda: _load(Path(sys.argv[1])), brackets_only=False)
+    is_installed = importlib.util.find_spec("xgrammar") is not None
+    serve(
+        lambda: _load(Path(sys.argv[1])) if is_installed else lambda *_: None,
+        brackets_only=False,
+        to_grammar=_to_grammar if is_installed else None,
+    )
 
 
 def _load(info_file: Path) -> Follow:
-    if importlib.util.find_spec("xgrammar") is None:
-        return lambda guide, tokens, on_token: None
     return _Compiler(json.loads(info_file.read_text(encoding="utf-8")))
+
+
+def _to_grammar(schema: str) -> str:
+    """Convert a JSON schema as XGrammar's compiler itself does, but with fixed blanks.
+
+    `str(Grammar.from_json_schema(…))` is nine times as long and printed once more, and misread
+    once more (`find_misread_pair`).
+    """
+    import xgrammar
+
+    return str(xgrammar.testing._json_schema_to_ebnf(schema, any_whitespace=False))
 
 
 class _Compiler:

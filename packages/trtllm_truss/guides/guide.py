@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from trtllm_truss.requests import Guide
 
@@ -33,6 +33,19 @@ it. The CPU engine then does not check the guide itself."""
 
 class GuideFault(ValueError):
     """The guide is invalid; the message has the reason and starts with "it"."""
+
+
+class CheckedGuide(NamedTuple):
+    """A guide that the engine may compile.
+
+    Attributes:
+        guide: what the engine takes: for a schema with fixed blanks its grammar, where XGrammar is
+            there to write it.
+        kept_bytes: memory of the compiled guide.
+    """
+
+    guide: Guide
+    kept_bytes: int
 
 
 class TooManyGuides(RuntimeError):

@@ -18,6 +18,7 @@ from typing import Any
 from trtllm_truss.guides.compiler_worker import GuideVerdict
 from trtllm_truss.guides.guide import (
     MAX_CHARACTERS,
+    CheckedGuide,
     CheckFailed,
     GuideFault,
     TooManyGuides,
@@ -34,7 +35,7 @@ MAX_SLOW = 8
 
 _FIRST_LIMIT_S = 0.4
 _AT_ONCE, _SLOW_AT_ONCE = 2, 1
-_REMEMBERED_GUIDES = 256
+_REMEMBERED_GUIDES, _REMEMBERED_CHARACTERS = 256, 2_000_000
 _CLOSED = "Guides are no longer checked."
 _SMALL_STACK = 'ulimit -s 4096; exec "$@"'  # KiB; threads of the engine have 8192
 _ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}  # each arena reserves 64 MiB of address space
@@ -106,7 +107,7 @@ class _Worker(Child):
 class _Job:
     guide: Guide
     key: bytes
-    waiters: list[Future[int]]
+    waiters: list[Future[CheckedGuide]]
     work: int = 0
     is_slow: bool = False
 
@@ -114,7 +115,7 @@ class _Job:
     def is_unwanted(self) -> bool:
         return all(waiter.cancelled() for waiter in self.waiters)
 
-    def settle(self, outcome: int | Exception) -> None:
+    def settle(self, outcome: CheckedGuide | Exception) -> None:
         for waiter in self.waiters:
             if not waiter.set_running_or_notify_cancel():
                 continue
@@ -130,7 +131,8 @@ class GuideValidator:
     Two guides run at once, by turns the smallest and the oldest; if too many wait, the largest is
     refused. So a caller with many large guides does not keep out others with small ones. Each
     first gets 0.4 s of CPU time. A guide that needs more moves to a second queue, which runs one at
-    a time, so quick guides pass slow ones. The last 256 results are cached, of a kilobyte at most.
+    a time, so quick guides pass slow ones. The last 256 results are cached, of two million
+    characters at most.
 
     Args:
         program: Python's arguments, which run `compiler_worker.serve`.
@@ -152,21 +154,22 @@ class GuideValidator:
         self._slow: deque[_Job] = deque()
         self._running: dict[int, _Job] = {}
         self._jobs: dict[bytes, _Job] = {}
-        self._known: OrderedDict[bytes, int | str] = OrderedDict()  # memory, or the fault
+        self._known: OrderedDict[bytes, CheckedGuide | str] = OrderedDict()  # or the fault
+        self._known_characters = 0
+        self._grammars: dict[int, str] = {}  # as far as they were received
         self._worker: _Worker | None = None
         self._sender: threading.Thread | None = None
         self._last_number = 0
         self._closed = False
 
-    def check(self, guide: Guide) -> Future[int]:
+    def check(self, guide: Guide) -> Future[CheckedGuide]:
         """Queue a guide and return at once; hashes its text, and reads 4,096 characters at most.
 
         Returns:
-            A future of the memory in bytes that the compiled guide keeps. Its exception is
-            `GuideFault`, `TooManyGuides` or `CheckFailed`. Cancelling it drops the guide
-            unless another caller waits for it.
+            A future, whose exception is `GuideFault`, `TooManyGuides` or `CheckFailed`. Cancelling
+            it drops the guide unless another caller waits for it.
         """
-        result: Future[int] = Future()
+        result: Future[CheckedGuide] = Future()
         if len(guide.text) > MAX_CHARACTERS:
             fault = f"it has {len(guide.text)} characters; at most {MAX_CHARACTERS} are allowed."
             result.set_exception(GuideFault(fault))
@@ -276,8 +279,11 @@ class GuideValidator:
             return self._worker
 
     def _take(self, line: list[Any]) -> None:
-        number, verdict, reason, kept_bytes = line
-        self._finish(number, GuideVerdict(verdict), reason, kept_bytes)
+        number, verdict, text, kept_bytes = line
+        if verdict == GuideVerdict.PART.value:
+            self._grammars[number] = self._grammars.get(number, "") + text
+        else:
+            self._finish(number, GuideVerdict(verdict), text, kept_bytes)
 
     def _worker_has_ended(self, status: int) -> None:
         with self._changed:
@@ -291,7 +297,7 @@ class GuideValidator:
         self, number: int, verdict: GuideVerdict, reason: str | None, kept_bytes: int = 0
     ) -> None:
         with self._changed:
-            job = self._running.pop(number, None)
+            job, grammar = self._running.pop(number, None), self._grammars.pop(number, None)
             if job is None:
                 return
             self._changed.notify_all()
@@ -302,7 +308,7 @@ class GuideValidator:
                 self._slow.append(job)
                 return
             self._jobs.pop(job.key, None)
-            outcome: int | Exception
+            outcome: CheckedGuide | Exception
             if verdict is GuideVerdict.FAILED:
                 outcome = CheckFailed(str(reason))
             elif verdict is GuideVerdict.SLOW and not job.is_slow:
@@ -311,17 +317,26 @@ class GuideValidator:
                 fault = f"it takes more than {self._limit_s:g} s to compile; simplify it."
                 outcome = self._remember(job.key, fault)
             else:
-                outcome = self._remember(job.key, kept_bytes if reason is None else reason)
+                guide = job.guide if grammar is None else Guide("ebnf_grammar", grammar)
+                checked = CheckedGuide(guide, kept_bytes)
+                outcome = self._remember(job.key, checked if reason is None else reason)
         job.settle(outcome)
 
-    def _remember(self, key: bytes, known: int | str) -> int | GuideFault:
+    def _remember(self, key: bytes, known: CheckedGuide | str) -> CheckedGuide | GuideFault:
         self._known[key] = known
-        if len(self._known) > _REMEMBERED_GUIDES:
-            self._known.popitem(last=False)
+        self._known_characters += _characters(known)
+        while (
+            len(self._known) > _REMEMBERED_GUIDES or self._known_characters > _REMEMBERED_CHARACTERS
+        ):
+            self._known_characters -= _characters(self._known.popitem(last=False)[1])
         return _outcome(known)
 
 
-def _outcome(known: int | str) -> int | GuideFault:
+def _characters(known: CheckedGuide | str) -> int:
+    return len(known if isinstance(known, str) else known.guide.text)
+
+
+def _outcome(known: CheckedGuide | str) -> CheckedGuide | GuideFault:
     return GuideFault(known) if isinstance(known, str) else known
 
 

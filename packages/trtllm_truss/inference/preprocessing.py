@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import json
 import logging
 import random
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,13 @@ from typing import TYPE_CHECKING
 
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.errors import ContextLengthExceeded, InvalidRequest, QueueFull
-from trtllm_truss.guides.guide import CheckFailed, GuideFault, KeptGuides, TooManyGuides
+from trtllm_truss.guides.guide import (
+    CheckedGuide,
+    CheckFailed,
+    GuideFault,
+    KeptGuides,
+    TooManyGuides,
+)
 from trtllm_truss.guides.validator import GuideValidator
 from trtllm_truss.inference.capabilities import Capabilities, validate_capabilities
 from trtllm_truss.inference.reasoning import ReasoningPlan
@@ -41,6 +48,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+_LLGUIDANCE_OPTIONS = '{"x-guidance": ' + json.dumps(
+    {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+)
+
+
 class GuideGate:
     """Rejects requests with guides that the engine must not compile.
 
@@ -49,21 +61,39 @@ class GuideGate:
     Args:
         check: the validator for the engine's vocabulary.
         kept: the guides that the engine keeps until it ends; None if it frees them itself.
+        library: the engine's grammar library.
     """
 
-    def __init__(self, check: GuideValidator, kept: KeptGuides | None = None) -> None:
+    def __init__(
+        self,
+        check: GuideValidator,
+        kept: KeptGuides | None = None,
+        library: str | None = "xgrammar",
+    ) -> None:
         self._check = check
         self._kept = kept
+        self._library = library
+
+    def fix_blanks(self, guide: Guide) -> Guide:
+        """Return the guide of JSON without other blanks than one after each comma and colon.
+
+        LLGuidance reads options in the schema
+        (https://github.com/guidance-ai/llguidance/blob/main/docs/json_schema.md). For XGrammar,
+        which TensorRT-LLM and OpenVINO GenAI give no options, the check writes the grammar.
+        """
+        if guide.language != "json_schema":
+            return guide
+        if self._library != "llguidance":
+            return guide._replace(fixes_blanks=True)
+        rest = guide.text.removeprefix("{")
+        return guide._replace(text=_LLGUIDANCE_OPTIONS + ("" if rest == "}" else ", ") + rest)
 
     def engine_is_gone(self) -> None:
         if self._kept is not None:
             self._kept.clear()
 
-    async def admit(self, request: GenerationRequest, guide: Guide) -> int:
+    async def admit(self, request: GenerationRequest, guide: Guide) -> CheckedGuide:
         """Wait for the check of a request's guide.
-
-        Returns:
-            The memory of the compiled guide in bytes; 0 if the engine has it already.
 
         Raises:
             InvalidRequest: the guide is invalid.
@@ -73,17 +103,15 @@ class GuideGate:
         name = request.name("guide")
         if self._kept is None:
             return await self._checked(guide, name)
-        if guide in self._kept:
-            return 0
-        if not self._kept.has_room():
+        if guide not in self._kept and not self._kept.has_room():
             raise _full(name)
-        compiled_bytes = await self._checked(guide, name)
-        if guide not in self._kept and not self._kept.has_room(compiled_bytes):
+        checked = await self._checked(guide, name)
+        if guide not in self._kept and not self._kept.has_room(checked.kept_bytes):
             raise _full(name)
-        self._kept.add(guide, compiled_bytes)
-        return compiled_bytes
+        self._kept.add(guide, checked.kept_bytes)
+        return checked
 
-    async def _checked(self, guide: Guide, name: str) -> int:
+    async def _checked(self, guide: Guide, name: str) -> CheckedGuide:
         try:
             return await asyncio.wrap_future(self._check.check(guide))
         except GuideFault as fault:
@@ -136,10 +164,12 @@ def guide_check_for(
     program = engine.guide_check(tokenizer_info)
     if program is None:
         return None
-    if tokenizer_info is not None and importlib.util.find_spec("xgrammar") is None:
+    if importlib.util.find_spec("xgrammar") is None:
         logger.warning(
-            "XGrammar's Python package is not installed: only length, depth and repetitions of "
-            "guides are checked"
+            "XGrammar's Python package is not installed: JSON by a schema may have any blanks%s",
+            ""
+            if tokenizer_info is None
+            else ", and only length, depth and repetitions of guides are checked",
         )
     return GuideValidator(program, environment, compile_limit_s)
 
@@ -285,9 +315,13 @@ class Preprocessor:
             engine_request.trace_headers = trace.headers()
         reasoning = self._plan_reasoning(request, prompt, engine_request.max_tokens)
         if self._guides is not None and request.guide is not None:
-            guide_bytes = await self._guides.admit(request, request.guide)
+            guide = (
+                self._guides.fix_blanks(request.guide) if request.fixes_blanks else request.guide
+            )
+            checked = await self._guides.admit(request, guide)
+            engine_request.guide = checked.guide
             if self._engine.counts_guides:
-                engine_request.guide_bytes = guide_bytes
+                engine_request.guide_bytes = checked.kept_bytes
         first = PreparedRequest(
             request,
             prompt,

@@ -84,7 +84,9 @@ def build_request_pipeline(
         engine,
         tokenizer,
         Capabilities.for_engine(settings, engine, capacity, tensorrt_llm_version),
-        GuideGate(guides, kept) if guides is not None else None,
+        GuideGate(guides, kept, engine.guided_decoding_backend(settings))
+        if guides is not None
+        else None,
         engine.cache_report(settings.runtime, tensorrt_llm_version),
     )
     generator = Generator(

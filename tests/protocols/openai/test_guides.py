@@ -40,6 +40,22 @@ def test_fields_of_vllm(kind: str, value: Any, guide: Guide) -> None:
     assert request(structured_outputs={}).guide is None
 
 
+@pytest.mark.parametrize(
+    ("sent", "fixed"),
+    [
+        ({}, True),
+        ({"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": None}}, True),
+        ({"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": False}}, False),
+        ({"structured_outputs": {"disable_any_whitespace": False}, "guided_json": SCHEMA}, False),
+        ({"disable_any_whitespace": False, "response_format": {"type": "json_object"}}, False),
+    ],
+)
+def test_blanks_of_json_are_fixed_unless_allowed(sent: dict[str, Any], fixed: bool) -> None:
+    asked = request(**sent)
+    assert (asked.guide is not None) == bool(sent)
+    assert asked.fixes_blanks is fixed
+
+
 def test_choices_are_taken_literally() -> None:
     guide = request(guided_choice=['"', "\\", "a\nb", "é🤖", "[a] | b"]).guide
     assert guide == Guide("ebnf_grammar", r'root ::= "\"" | "\\" | "a\nb" | "é🤖" | "[a] | b"')
@@ -59,6 +75,11 @@ def test_choices_are_taken_literally() -> None:
         ({"structured_outputs": {"json": 5}}, "structured_outputs", "json is 5"),
         ({"structured_outputs": {"regex": 5}}, "structured_outputs", "regex is 5"),
         ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs", "send one of"),
+        (
+            {"structured_outputs": {"disable_any_whitespace": "no"}},
+            "structured_outputs",
+            'whitespace is "no"; it must be true or false',
+        ),
         ({"structured_outputs": {"\ud800": 1}}, "structured_outputs", r'."\ud800" is not'),
         ({"structured_outputs": {"json": {}, "regex": "a"}}, "structured_outputs", "one of them"),
         (

@@ -24,6 +24,12 @@ class Tensor:
     def numpy(self):
         return self._array
 
+    def __dlpack__(self, **options):
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self._array.__dlpack_device__()
+
 
 LongTensor = FloatTensor = Tensor
 

@@ -60,7 +60,7 @@ class CpuEngine(Engine):
     wanted = f"one {GGUF_SUFFIX} file or {OPENVINO_MODEL} (CPU)"
     suffixes = (GGUF_SUFFIX, OPENVINO_MODEL)
     requirements = ("openvino-genai==2026.4.1.0",)
-    wheels = ("nvidia-pytriton",)
+    wheels = ("nvidia-pytriton", "xgrammar")
     counts_guides = True
     scores_beams = False
     huge_pages = True

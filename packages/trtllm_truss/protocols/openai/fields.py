@@ -96,7 +96,8 @@ class OpenAIExtensions(Strict):
     structured_outputs: dict[str, Any] | None = Field(
         None,
         description="The form of the answer: one of `json` (a schema), `json_object` (true), "
-        "`regex`, `choice` (a list of texts) and `grammar` (EBNF).",
+        "`regex`, `choice` (a list of texts) and `grammar` (EBNF); `disable_any_whitespace` may be "
+        "here too.",
     )
     guided_json: dict[str, Any] | str | None = Field(
         None, description="The older form of `structured_outputs.json`."
@@ -210,6 +211,7 @@ _OBJECT_TYPES = ("json_object", "json")
 _TYPES = ("text", *_OBJECT_TYPES, "json_schema", *_TEXTS)
 _KINDS = ("json", "json_object", "regex", "choice", "grammar")
 _OLDER = ("json", "regex", "choice", "grammar")
+_BLANKS = "disable_any_whitespace"
 
 
 def read_guide(fields: SharedFields, text_format: Guide | None) -> tuple[str, Guide | None]:
@@ -242,7 +244,8 @@ def read_guide(fields: SharedFields, text_format: Guide | None) -> tuple[str, Gu
 
 def _structured(options: Mapping[str, Any]) -> Guide | None:
     field = "structured_outputs"
-    given = [name for name, value in options.items() if value is not None and value is not False]
+    chosen = {name: value for name, value in options.items() if name != _BLANKS}
+    given = [name for name, value in chosen.items() if value is not None and value is not False]
     for name in given:
         if name not in _KINDS:
             raise InvalidRequest(
@@ -254,6 +257,16 @@ def _structured(options: Mapping[str, Any]) -> Guide | None:
     if len(given) > 1:
         raise InvalidRequest(f"{field} holds {' and '.join(given)}; send one of them.", param=field)
     return _guide(given[0], options[given[0]], f"{field}.{given[0]}", field)
+
+
+def _fixes_blanks(fields: SharedFields) -> bool:
+    """Return `disable_any_whitespace`, which vLLM's clients send in `structured_outputs`."""
+    value = (fields.structured_outputs or {}).get(_BLANKS)
+    if value is None:
+        return bool(getattr(fields, _BLANKS))
+    if not isinstance(value, bool):
+        raise wrong(f"structured_outputs.{_BLANKS}", value, "true or false", "structured_outputs")
+    return value
 
 
 def _guide(kind: str, value: Any, name: str, param: str) -> Guide:
@@ -343,6 +356,7 @@ def generation_arguments(
         "n": fields.n,
         "logit_bias": _by_token_id(fields.logit_bias),
         "guide": guide,
+        "fixes_blanks": _fixes_blanks(fields),
         "model": fields.model,
         "running_usage": options.include_usage and options.continuous_usage_stats,
         "names": {**_NAMES, **names, **({} if guide is None else {"guide": guide_field})},

@@ -412,7 +412,7 @@ def _add_bias(message: service_pb2.ModelInferRequest, request: EngineRequest) ->
 def _add_guide(message: service_pb2.ModelInferRequest, request: EngineRequest) -> None:
     if request.guide is None:
         return
-    for name, text in zip(_GUIDE, request.guide, strict=True):
+    for name, text in zip(_GUIDE, request.guide[:2], strict=True):
         _add(message, name, [1, 1], pack_texts([text.encode()]))
     if request.guide_bytes is not None:
         message.parameters[GUIDE_BYTES].int64_param = request.guide_bytes

@@ -26,7 +26,7 @@ from trtllm_truss.engines.cpu.openvino_genai.engine import (
     GenAiEngine,
 )
 from trtllm_truss.guides.compiler_worker import brief
-from trtllm_truss.guides.guide import GuideFault, KeptGuides
+from trtllm_truss.guides.guide import CheckedGuide, GuideFault, KeptGuides
 from trtllm_truss.guides.validator import GuideValidator
 from trtllm_truss.requests import Guide
 
@@ -64,7 +64,7 @@ class GuidedRequests:
         self._engine = engine
         self._check = check
         self._wake = wake
-        self._unchecked: dict[Arrival, Future[int]] = {}
+        self._unchecked: dict[Arrival, Future[CheckedGuide]] = {}
         self._checked: dict[Arrival, int] = {}  # and the memory of their compiled guides
         self._compiled = KeptGuides(_KEPT_BYTES)
         self._compiling: tuple[Guide, int, Future[None]] | None = None
@@ -127,7 +127,7 @@ class GuidedRequests:
             del self._unchecked[arrival]
             error = result.exception()
             if error is None:
-                self._checked[arrival] = result.result()
+                self._checked[arrival] = result.result().kept_bytes
             elif isinstance(error, GuideFault):
                 _refuse(arrival, str(error))
             else:
