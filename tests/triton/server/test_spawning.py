@@ -52,8 +52,9 @@ def environment_of(launch, *, spawns=True):
 
 
 def test_a_server_of_one_rank_can_spawn_workers(launch, monkeypatch):
-    """Open MPI 5 needs `HOME`, which not every container has."""
+    """Open MPI 5 needs `HOME`, which not every container has, and both refuse two lists."""
     monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setenv("OMPI_MCA_btl_tcp_if_exclude", "docker0")
     workers = 2
     ended = subprocess.run(
         [sys.executable, "-c", PARENT, str(workers)],
@@ -76,5 +77,8 @@ def test_variables_of_a_spawning_server(launch, monkeypatch):
     assert environment["OMPI_MCA_hwloc_base_binding_policy"] == "none"
     assert environment["OMPI_MCA_rmaps_base_inherit"] == "1"
     assert environment_of(launch, spawns=False)["OMPI_MCA_btl"] == "^tcp"
+    monkeypatch.setenv("OMPI_MCA_btl_tcp_if_exclude", "docker0")
+    assert "OMPI_MCA_btl_tcp_if_exclude" not in environment_of(launch)
+    assert "OMPI_MCA_btl_tcp_if_exclude" in environment_of(launch, spawns=False)
     monkeypatch.setenv("OMPI_MCA_btl_tcp_if_include", "eth7")
     assert environment_of(launch)["OMPI_MCA_btl_tcp_if_include"] == "eth7"

@@ -20,7 +20,11 @@ from typing import Any, Literal
 
 from trtllm_truss.machine.runtime import TensorRtLlm
 from trtllm_truss.processes.child import GuardedChild, child_environment
-from trtllm_truss.triton.server.command import mpi_environment, spawning_environment
+from trtllm_truss.triton.server.command import (
+    mpi_environment,
+    spawning_environment,
+    with_one_interface,
+)
 from trtllm_truss.triton.server.ports import unused_ports
 
 _GRACE_S = 0.5
@@ -177,8 +181,6 @@ def _pythons(runtime: TensorRtLlm) -> list[str]:
 def _environment(parent: Mapping[str, str], folder: Path) -> dict[str, str]:
     """Return the variables of a checkpoint's server (`triton.server.command`)."""
     (port,) = unused_ports(1)
-    return {
-        **spawning_environment(as_root=os.geteuid() == 0),
-        **child_environment(parent),
-        **mpi_environment(folder, port),
-    }
+    as_root = os.geteuid() == 0
+    variables = {**spawning_environment(as_root=as_root), **child_environment(parent)}
+    return {**with_one_interface(variables), **mpi_environment(folder, port)}
