@@ -205,6 +205,8 @@ def test_every_field_of_the_clients_type_is_known() -> None:
         ({"text": {"format": {"type": "json_schema"}}}, "text.format", "text.format.schema is"),
         ({"text": {"format": {"type": "xml"}}}, "text.format", 'text.format.type is "xml"'),
         ({"metadata": {"a": 1}}, "metadata", "metadata.a is 1; it must be a string"),
+        ({"metadata": {"a": "b" * 513}}, "metadata", "at most 512 characters"),
+        ({"metadata": {"a" * 65: "b"}}, "metadata", "at most 64 characters"),
         ({"tools": [{"type": "web_search"}]}, "tools", 'tools.0. is {"type": "web_search"}'),
         ({"tools": [{"type": "web_search"}]}, "tools", 'Codex does with web_search = "disabled"'),
         ({"tools": [{"type": "mcp"}]}, "tools", "must be of type function"),

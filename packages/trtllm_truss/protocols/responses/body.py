@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -310,8 +310,13 @@ class ResponsesFields(ChatExtensions):
     stream_options: StreamOptions | None = Field(
         None, description="`include_obfuscation` may only be false; the usage is always included."
     )
-    metadata: dict[str, str] = Field(
-        default_factory=dict, max_length=16, description="Echoed in the response."
+    metadata: dict[
+        Annotated[str, Field(max_length=64)],
+        Annotated[str, Field(max_length=512)],
+    ] = Field(
+        default_factory=dict,
+        max_length=16,
+        description="Echoed in the response; texts of at most 512 characters, as OpenAI's.",
     )
 
 
