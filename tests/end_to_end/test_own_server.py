@@ -65,6 +65,22 @@ def test_sigterm_turns_readiness_off_before_it_closes_the_port(
     assert KEY not in own.log
 
 
+def test_an_answer_that_outlasts_the_drain_is_cut(start: Callable[..., Served]) -> None:
+    own = start(drain_timeout_s=0.5)
+    body = {**LONG, "max_tokens": 2000}
+    with httpx.stream("POST", own.url, json=body, headers=HEADERS, timeout=60) as answer:
+        chunks = answer.iter_text()
+        next(chunks)
+        own.process.send_signal(signal.SIGTERM)
+        with pytest.raises(httpx.RemoteProtocolError):
+            "".join(chunks)
+    assert own.process.wait(60) == 0
+    assert settles(lambda: "1 connections cut" in own.log)
+    assert "status=cancelled" in own.log
+    assert "Traceback" not in own.log
+    assert own.leftovers() == []
+
+
 def test_connections_without_a_whole_head_are_closed(start: Callable[..., Served]) -> None:
     own = start(body_timeout_s=1)
     begun = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"

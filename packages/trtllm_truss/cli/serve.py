@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import logging
 import math
@@ -45,6 +46,9 @@ _KEEP_ALIVE_S = 75
 """Longer than proxies keep an unused connection: nginx 60 s, Go's and Node's clients less."""
 
 _BACKLOG = 4096
+_CUT_S = 5
+"""For cut requests to end. uvicorn then cancels them, with a traceback for each."""
+
 _TICKS_PER_LOOK = 10
 """Ticks of a tenth of a second."""
 
@@ -114,7 +118,7 @@ class _Server(uvicorn.Server):
                 log_config=None,
                 proxy_headers=False,  # nothing reads the client's address
                 server_header=False,
-                timeout_graceful_shutdown=math.ceil(limits.drain_timeout_s),
+                timeout_graceful_shutdown=math.ceil(limits.drain_timeout_s) + _CUT_S,
                 timeout_keep_alive=_KEEP_ALIVE_S,
                 ws="none",
             )
@@ -160,6 +164,18 @@ class _Server(uvicorn.Server):
         return await super().on_tick(counter) or (
             until_s is not None and time.monotonic() >= until_s
         )
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Wait for running requests, and cut what is left after the time to drain."""
+        asyncio.get_running_loop().call_later(self._limits.drain_timeout_s, self._cut)
+        await super().shutdown(sockets)
+
+    def _cut(self) -> None:
+        connections: Any = [*self.server_state.connections]
+        if connections:
+            logger.warning("%d connections cut (serving.drain_timeout_s)", len(connections))
+        for connection in connections:
+            connection.transport.abort()
 
     def _close_stalled(self) -> None:
         """Close what waits too long for a head, or for its client to read any of an answer."""
