@@ -319,12 +319,13 @@ CHECKPOINTS: tuple[Assumption, ...] = (
     Assumption(
         id="penalties",
         sentence=(
-            "the PyTorch sampler ignores penalties and bad words until 1.3.0rc23, and seeds until "
+            "the PyTorch sampler ignores penalties and bad words until 1.3.0rc24, and seeds until "
             "1.3.0rc25"
         ),
         source=(
-            "pull requests 16485 and 16052 (July 2026), 17172 (August 2026), issue 9442; the "
-            "numbers of the pre-releases follow from the dates"
+            "`features/sampling.html` of 1.3.0rc24, which has both samplers; pull requests 16485 "
+            "and 16052 (July 2026), 17172 (August 2026; the number of the pre-release follows from "
+            "the date), issue 9442"
         ),
         otherwise=(
             "requests with penalties are refused without need, or penalties have no effect; "
