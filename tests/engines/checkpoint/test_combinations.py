@@ -12,7 +12,7 @@ from tests.support.inspection import inspect_config
 from trtllm_truss.engines.adapter import Adapter
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.host import HostInfo
-from trtllm_truss.engines.kinds import with_settings
+from trtllm_truss.engines.kinds import check_compatibility, with_settings
 from trtllm_truss.errors import SettingsError
 
 ADAPTER = Adapter(8, frozenset({"attn_q"}))
@@ -132,6 +132,34 @@ def test_models_without_a_feature(
     assert found["enable_chunked_prefill"] is chunks
     assert found["kv_cache_config"]["enable_block_reuse"] is reuses
     assert engine.max_input_tokens == (32_767 if chunks else 8192)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "version", "runtime", "codes"),
+    [
+        ("GptOssForCausalLM", "1.1.0", {}, []),
+        ("GptOssForCausalLM", "1.1.0", {"enable_chunked_context": True}, ["feature_unsupported"]),
+        ("GptOssForCausalLM", "1.1.0", {"enable_kv_cache_reuse": True}, ["feature_unsupported"]),
+        ("GptOssForCausalLM", "1.2.1", {"enable_chunked_context": True}, []),
+    ],
+)
+def test_features_that_a_model_lacks_are_reported(
+    architecture: str, version: str, runtime: dict[str, Any], codes: list[str]
+) -> None:
+    engine = inspect_config(llama(architectures=[architecture]), listing())
+    settings = settings_for(runtime=runtime)
+    found = check_compatibility(
+        settings, with_settings(engine, settings, version), HostInfo(runtime_version=version)
+    )
+    assert [each.code for each in found] == codes
+
+
+def test_adapters_with_drafts_are_reported() -> None:
+    runtime = {"llm_args": {"speculative_config": {"decoding_type": "NGram"}}}
+    host = HostInfo(runtime_version="1.3.0")
+    engine = engine_of("1.3.0", adapters=1, **runtime)
+    codes = [each.code for each in check_compatibility(settings_for(runtime=runtime), engine, host)]
+    assert codes == ["combination_untested"]
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from trtllm_truss.engines.checkpoint.arguments import unused_keys
-from trtllm_truss.engines.checkpoint.samplers import honours_seeds
+from trtllm_truss.engines.checkpoint.arguments import CHUNKED, chunks, reuses, unused_keys
+from trtllm_truss.engines.checkpoint.samplers import SPECULATION, honours_seeds
 from trtllm_truss.engines.checkpoint.weights import (
     ARCHITECTURES,
     UNSERVED,
@@ -46,6 +46,7 @@ def check_checkpoint(
     yield from _experts(engine)
     yield from _limits(checkpoint, engine)
     yield from _seeds(engine, version)
+    yield from _combinations(engine, version)
     if checkpoint.has_code and not settings.trust_remote_code:
         yield warning(
             "checkpoint_has_code",
@@ -196,6 +197,30 @@ def _seeds(engine: CheckpointEngine, version: str | None) -> Iterator[Diagnostic
         f"the PyTorch sampler of TensorRT-LLM {version} ignores the seed of a request, so that "
         f"equal seeds give different answers; {remedy} if clients rely on them.",
     )
+
+
+def _combinations(engine: CheckpointEngine, version: str | None) -> Iterator[Diagnostic]:
+    """Yield what the operator turned on although TensorRT-LLM does not support it, or not yet."""
+    arguments, checkpoint = engine.llm_args, engine.checkpoint
+    reuse = (arguments.get("kv_cache_config") or {}).get("enable_block_reuse")
+    for name, is_on, has in (
+        (CHUNKED, arguments.get(CHUNKED), chunks(checkpoint, version)),
+        ("kv_cache_config.enable_block_reuse", reuse, reuses(checkpoint, version)),
+    ):
+        if is_on and not has:
+            yield warning(
+                "feature_unsupported",
+                f"config.yaml: model_metadata.runtime.llm_args.{name} (or the key of runtime that "
+                f"sets it) is true, which TensorRT-LLM {version or ''} does not support for "
+                f"{checkpoint.architecture}; remove it.".replace("  ", " "),
+            )
+    if engine.takes_adapters and arguments.get(SPECULATION):
+        yield warning(
+            "combination_untested",
+            f"lora_adapters is set with {SPECULATION}, which NVIDIA has not tested together "
+            "(features/feature-combination-matrix of TensorRT-LLM); compare answers, or remove "
+            "one of them.",
+        )
 
 
 def _is_uneven(heads: int, tensor: int) -> bool:
