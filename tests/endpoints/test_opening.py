@@ -54,6 +54,31 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
+async def test_opens_in_the_round_of_the_loop_after_its_first_item() -> None:
+    """With many clients a round takes milliseconds."""
+    loop, rounds = asyncio.get_running_loop(), 0
+
+    def count() -> None:
+        nonlocal rounds
+        rounds += 1
+        loop.call_soon(count)
+
+    came_in: list[int] = []
+
+    async def items() -> AsyncGenerator[list[AnswerItem], None]:
+        await asyncio.sleep(0.01)
+        came_in.append(rounds)
+        yield [TextDelta("a")]
+
+    answer = EncodedBody(items(), PlainText(), 1)
+    client = ClientConnection(request().receive)
+    loop.call_soon(count)
+    await answer.open(client)
+    assert rounds - came_in[0] <= 1
+    client.stop_listening()
+    await answer.aclose()
+
+
 @pytest.mark.parametrize("limit_s", [None, 15])
 @virtually
 async def test_opens_with_the_first_item(limit_s: float | None) -> None:

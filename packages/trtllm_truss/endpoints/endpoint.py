@@ -215,12 +215,17 @@ class EncodedBody:
         loop = asyncio.get_running_loop()
         opened = loop.create_future()
 
-        def wake(_: object = None) -> None:
+        def wake() -> None:
             if not opened.done():
                 opened.set_result(None)
 
-        first = self._first = loop.create_task(self._next())
-        first.add_done_callback(wake)
+        async def begin() -> bytes:
+            try:
+                return await self._next()
+            finally:
+                wake()  # a callback of the task would run a round of the loop later
+
+        first = self._first = loop.create_task(begin())
         timer = None if limit_s is None else loop.call_later(limit_s, wake)
         try:
             await client.while_connected(opened)
