@@ -405,7 +405,7 @@ class _OtlpOverHttp(SpanExporter):
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
         self._url = url
         self._timeout_s = _timeout_s(_variable("TIMEOUT") or _DEFAULT_TIMEOUT_S)
-        compression = _variable("COMPRESSION") or "none"
+        compression = _variable("COMPRESSION").lower() or "none"
         if compression not in _COMPRESSIONS:
             raise SettingsError(
                 f"{_PREFIX}_COMPRESSION is {compression!r}; it must be one of "

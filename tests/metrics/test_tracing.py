@@ -339,7 +339,7 @@ async def test_spans_are_posted_as_the_variables_say(monkeypatch: pytest.MonkeyP
             TRACES_ENDPOINT=f"{receiver.url}/here",
             HEADERS="authorization=Bearer%20abc,x-team=us",
             COMPRESSION="none",
-            TRACES_COMPRESSION="gzip",
+            TRACES_COMPRESSION="GZip",
         )
     assert receiver.paths == ["/here"]
     assert len(receiver.spans("trtllm-truss")) == 4
