@@ -502,6 +502,10 @@ class Engine(ABC):
         """True if it exports spans of its own below the caller's `traceparent`."""
         return False
 
+    def refuses(self, version: str | None) -> frozenset[str]:
+        """Return names of fields of requests that it refuses in a TensorRT-LLM release."""
+        return self.refused_fields
+
     def honours_seeds(self, version: str) -> bool:
         """Return True if equal seeds give equal answers in a TensorRT-LLM release."""
         return True

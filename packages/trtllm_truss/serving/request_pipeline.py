@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.inference.admission import Admission, EngineHeartbeat
@@ -26,6 +27,8 @@ from trtllm_truss.settings.model import Settings
 from trtllm_truss.text.tokenizer import TextTokenizer
 from trtllm_truss.triton.client.client import TritonClient
 
+logger = logging.getLogger(__name__)
+
 
 class RequestPipeline(NamedTuple):
     """The objects that answer requests with a running engine.
@@ -35,12 +38,14 @@ class RequestPipeline(NamedTuple):
         tokenizer: its tokenizer.
         admission: limits concurrent requests.
         generator: answers them.
+        recommended: the sampling defaults of the model's `generation_config.json`.
     """
 
     engine: Engine
     tokenizer: TextTokenizer
     admission: Admission
     generator: Generator
+    recommended: Mapping[str, Any]
 
 
 def build_request_pipeline(
@@ -98,4 +103,12 @@ def build_request_pipeline(
         heartbeat=heartbeat,
         metrics=metrics,
     )
-    return RequestPipeline(engine, tokenizer, admission, generator)
+    recommended = _recommended(tokenizer.sampling, engine.refuses(tensorrt_llm_version))
+    return RequestPipeline(engine, tokenizer, admission, generator, recommended)
+
+
+def _recommended(sampling: Mapping[str, Any], refused: Collection[str]) -> dict[str, Any]:
+    """Leave out what the engine refuses; else each request that omits the field would fail."""
+    for name in sampling.keys() & set(refused):
+        logger.warning("generation_config.json: %s is not used: the engine has none", name)
+    return {name: value for name, value in sampling.items() if name not in refused}

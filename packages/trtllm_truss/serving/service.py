@@ -164,12 +164,12 @@ class Service:
 
     @property
     def sampling(self) -> Mapping[str, Any]:
-        """Sampling defaults from the model's `generation_config.json`.
+        """Sampling defaults from the model's `generation_config.json`, for this engine.
 
         Raises:
             EngineUnavailable: the engine was not started.
         """
-        return self.path.tokenizer.sampling
+        return self.path.recommended
 
     @property
     def chat_template(self) -> str:

@@ -32,6 +32,7 @@ from trtllm_truss.engines.checkpoint.llm_args import (
 )
 from trtllm_truss.engines.checkpoint.samplers import (
     drafts_within,
+    honours_penalties,
     honours_seeds,
     reports_alternatives,
 )
@@ -60,6 +61,7 @@ from trtllm_truss.engines.model_config import (
 )
 from trtllm_truss.engines.versions import BaseImage, given_image, newest_image
 from trtllm_truss.errors import TritonError
+from trtllm_truss.request_fields import SAMPLING
 from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.runtime import RuntimeOptions
@@ -367,6 +369,11 @@ class CheckpointEngine(GpuEngine):
         NVIDIA/TensorRT-LLM at 3b904c6a.
         """
         return bool(self.llm_args.get("otlp_traces_endpoint"))
+
+    def refuses(self, version: str | None) -> frozenset[str]:
+        if version is None or honours_penalties(version, self.llm_args):
+            return self.refused_fields
+        return frozenset(row.name for row in SAMPLING if row.effect == "penalty")
 
     def honours_seeds(self, version: str) -> bool:
         return honours_seeds(version, self.llm_args)
