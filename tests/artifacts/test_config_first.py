@@ -25,6 +25,7 @@ from trtllm_truss.engines.manifest import (
     write_manifest,
 )
 from trtllm_truss.errors import ArtifactError, SettingsError
+from trtllm_truss.mpi_job import Rank
 from trtllm_truss.serving.preflight import ResolvedEngine, resolve_engine
 from trtllm_truss.settings.loading import Environment, parse_settings
 from trtllm_truss.text.tokenizer import load_tokenizer
@@ -32,6 +33,7 @@ from trtllm_truss.text.tokenizer import load_tokenizer
 CONFIG = json.dumps(engine_config(2, 1, {})).encode()
 RANKS = {"rank0.engine": b"a" * 5000, "rank1.engine": b"b" * 5000}
 ENGINE = {"config.json": CONFIG, **RANKS}
+OF_TWO_RANKS = {"engine_repository": "org/engine", "tensor_parallelism": 2}
 H100 = Gpu(
     name="NVIDIA H100 80GB HBM3",
     compute_capability=(9, 0),
@@ -101,6 +103,29 @@ def test_each_of_several_hosts_fetches_the_files_that_its_ranks_open(
     own = {"config.json", f"rank{rank}.engine"}
     assert names == (own if index else {*own, "tokenizer.json"})
     assert {file.path for file in found.listing.files} >= set(RANKS)
+
+
+def test_a_rank_of_a_launcher_fetches_its_own_file(hub: HubServer) -> None:
+    settings = parse_settings({"model_metadata": OF_TWO_RANKS})
+    token = Environment("hf_token", {})
+    for index in (1, 0):
+        rank = Rank(index, size=2, each=2)
+        found = resolve_engine(settings, token, HostInfo(), rank=rank)
+        assert hub.asked_for(f"*/rank{index}.engine")
+        assert bool(hub.asked_for("*/resolve/*/tokenizer.json")) is (index == 0)
+    names = {path.name for path in found.engine.folder.iterdir()}
+    assert names == {"config.json", "rank0.engine", "rank1.engine", "tokenizer.json"}
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_a_wrong_number_of_ranks_is_refused_on_each_before_a_download(
+    hub: HubServer, index: int
+) -> None:
+    settings = parse_settings({"model_metadata": OF_TWO_RANKS})
+    with pytest.raises(SettingsError, match=f"is rank {index} of 4, but the engine has 2 ranks"):
+        resolve_engine(settings, Environment("hf_token", {}), HostInfo(), rank=Rank(index, 4, 2))
+    assert not hub.asked_for("*.engine")
+    assert not hub.asked_for("*tokenizer.json")
 
 
 def test_a_separate_tokenizer_repository(hub: HubServer) -> None:

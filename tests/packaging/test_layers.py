@@ -12,6 +12,7 @@ from tests.support.paths import ROOT
 LAYERS = [
     *(
         "errors",
+        "mpi_job",
         "literals",
         "releases",
         "printable",
@@ -88,7 +89,9 @@ INDEPENDENT = [
 _IN_TRITON = {"backends", "errors", "request_fields", "requests"}
 BACKENDS = {
     "backends": {"backends", "errors", "literals"},
-    "engines.checkpoint.llm_api": {*_IN_TRITON, "literals", "engines", "guides", "processes"},
+    "engines.checkpoint.llm_api": {
+        *(*_IN_TRITON, "literals", "mpi_job", "engines", "guides", "processes"),
+    },
     "engines.cpu.openvino_genai": {*_IN_TRITON, "literals", "engines", "guides"},
     "backends.token_model": {*_IN_TRITON, "literals", "guides"},
     "backends.triton_native": {*_IN_TRITON, "releases", "triton", "text"},

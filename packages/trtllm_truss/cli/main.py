@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from keyword import iskeyword
 from typing import NoReturn
@@ -13,6 +15,7 @@ from typing import NoReturn
 from trtllm_truss import __version__
 from trtllm_truss.cli.common import echo, unwinding
 from trtllm_truss.errors import SettingsError, TrussError
+from trtllm_truss.mpi_job import read_rank
 from trtllm_truss.printable import one_line
 
 USAGE_STATUS = 2
@@ -30,6 +33,10 @@ SERVER_COMMANDS: Commands = {
         "build": "build the engine from a checkpoint",
     }
 }
+
+
+_OF_RANK_0 = frozenset({"serve", "dynamo"})
+"""Commands that `mpirun` or `srun` starts once for each GPU, and that rank 0 alone runs."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,6 +75,15 @@ def _module_name(command: str) -> str:
     return f"{name}_" if iskeyword(name) else name
 
 
+def _on_rank_0(run: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
+    rank = read_rank(os.environ)
+    if rank is None or not rank.index:
+        return run(options)
+    from trtllm_truss.cli.join import run_rank  # imports the start of an engine
+
+    return run_rank(rank, options)
+
+
 def _parser(packages: Commands, words: Sequence[str]) -> argparse.ArgumentParser:
     parser = _Parser(
         prog="trtllm-truss",
@@ -81,7 +97,8 @@ def _parser(packages: Commands, words: Sequence[str]) -> argparse.ArgumentParser
             if name in words:  # a module takes up to a second to import
                 module = import_module(f"{package}.{_module_name(name)}")
                 module.add_arguments(command)
-                command.set_defaults(run=module.run)
+                run = partial(_on_rank_0, module.run) if name in _OF_RANK_0 else module.run
+                command.set_defaults(run=run)
     return parser
 
 

@@ -30,6 +30,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from trtllm_truss.mpi_job import job_variables
 from trtllm_truss.processes import process_guard
 
 _NAMES = frozenset(
@@ -62,17 +63,19 @@ _USER = re.compile(r"[^/@\s]+@")
 def child_environment(
     variables: Mapping[str, str], passed: Collection[str] = (), *, online: bool = False
 ) -> dict[str, str]:
-    """Select the variables of a child process.
+    """Select the variables of a child process, which is no rank of a job that this process is in.
 
     Args:
         variables: the environment of this process.
         passed: names that are always passed (`serving.pass_environment`).
         online: pass proxies, for a child that fetches something.
     """
+    of_job = job_variables(variables)
     return {
         name: value
         for name, value in variables.items()
-        if name in passed or (_is_known(name, online=online) and not _is_secret(name, value))
+        if name in passed
+        or (_is_known(name, online=online) and not _is_secret(name, value) and name not in of_job)
     }
 
 

@@ -1,4 +1,7 @@
-"""Several hosts for one engine: the leader's part of a start, and a member's whole life."""
+"""Several hosts for one engine: the leader's part of a start, and a member's whole life.
+
+A rank above 0 of another launcher's job has a life of its own: `work`.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,21 @@ import logging
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trtllm_truss.errors import SettingsError
+from trtllm_truss.errors import ArtifactError, SettingsError, TritonError
 from trtllm_truss.hosts import launch_agent
 from trtllm_truss.hosts.channel import address_towards, identity_of, interface_of, resolve
 from trtllm_truss.hosts.leader import Leader
 from trtllm_truss.hosts.member import HostRun, Member
 from trtllm_truss.machine.runtime import Mpi, find_mpi
+from trtllm_truss.mpi_job import Rank, job_variables
 from trtllm_truss.processes.child import sweep, temporary_folder
 from trtllm_truss.serving.engine_files import MountedFiles, ReadAhead
 from trtllm_truss.serving.preparation import PreparedEngine, prepare
@@ -27,12 +33,16 @@ from trtllm_truss.triton.server.command import (
     Launch,
     agent_environment,
     group_environment,
+    launcher,
     server_command,
 )
+from trtllm_truss.triton.server.process import ServerProcess
 
 logger = logging.getLogger(__name__)
 
 _NAME_LIMIT_S = 60.0
+_TICK_S = 0.5
+_END_MARGIN_S = 15.0  # of rank 0: Triton's own time, and to end the HTTP server
 
 
 @dataclass(frozen=True)
@@ -111,7 +121,7 @@ def join(settings: Settings, environment: Environment, data_dir: Path, image: st
     ranks = range(index * each, (index + 1) * each)
     logger.info("host %d of %d has the ranks %s", index, group.size, [*ranks])
     mpi = find_mpi(environment.variables)
-    launcher = engine.rank_launcher(environment.variables)
+    ranks_program = engine.rank_launcher(environment.variables)
     with temporary_folder() as folder:
         server = prepared.server(folder, in_group=True)
         repository = prepared.render(data_dir, folder / "repository")
@@ -124,7 +134,9 @@ def join(settings: Settings, environment: Environment, data_dir: Path, image: st
                 backends=server.backends,
                 rank=rank,
             )
-            return segment if launcher is None else launcher.rank(segment, rank, launch.folder)
+            if ranks_program is None:
+                return segment
+            return ranks_program.rank(segment, rank, launch.folder)
 
         def start_run(values: Mapping[str, str]) -> HostRun:
             own = {**server.variables, **group_environment(_interface_to(group))}
@@ -134,6 +146,96 @@ def join(settings: Settings, environment: Environment, data_dir: Path, image: st
         end = partial(os.kill, os.getpid(), signal.SIGTERM)  # the leader then loses this host
         with MountedFiles(prepared.resolved.unchecked, end).checking():
             Member(group, index, key, identity, start_run).serve()
+
+
+def work(
+    settings: Settings, environment: Environment, data_dir: Path, image: str | None, rank: Rank
+) -> None:
+    """Be a rank above 0 of a launcher's job until rank 0 ends the job.
+
+    A launcher sends SIGTERM to all ranks at once. Rank 0 then lets requests finish, for which it
+    needs the others: they end with it, or after the time that it has, or at a second signal.
+
+    Args:
+        settings: the operator's settings, equal on every rank.
+        environment: secrets and variables.
+        data_dir: the Truss's data folder.
+        image: `base_image.image` of config.yaml.
+        rank: the rank.
+
+    Raises:
+        StartupError: the engine is unusable here, or the rank has failed; the launcher ends the
+            others when it sees this process's exit status.
+    """
+    settings, _ = resolve_group(settings, environment)
+    variables = environment.variables
+    sweep()
+    ahead = ReadAhead()
+    prepared = prepare(settings, environment, image, read_ahead=ahead.begin, rank=rank)
+    with temporary_folder() as folder:
+        server = prepared.server(folder, in_group=True)
+        command = launcher(
+            server.installation,
+            repository=prepared.render(data_dir, folder / "repository"),
+            backends=server.backends,
+            world_size=rank.size,
+            environ=variables,
+            ranks=prepared.engine.rank_launcher(variables),
+            rank=rank.index,
+        )
+        run = ServerProcess(
+            command,
+            {**server.variables, **job_variables(variables)},
+            on_line=partial(logger.info, "triton: %s"),
+        )
+        limits = settings.serving
+        patience_s = limits.drain_notice_s + limits.drain_timeout_s + _END_MARGIN_S
+        failed = threading.Event()
+        with (
+            MountedFiles(prepared.resolved.unchecked, failed.set).checking(),
+            _Signals() as signals,
+        ):
+            logger.info("rank %d of %d starts", rank.index, rank.size)
+            run.start()
+            try:
+                run.wait_until_ended(
+                    _TICK_S, lambda: failed.is_set() or signals.are_older_than(patience_s)
+                )
+            except TritonError:
+                if not signals.count:  # else rank 0 may have ended first
+                    raise
+            finally:
+                run.stop(0)
+            logger.info("rank %d of %d has ended", rank.index, rank.size)
+        if failed.is_set():
+            raise ArtifactError("a mounted file of the engine differs; the log above names it.")
+
+
+class _Signals:
+    """Counts SIGTERM and SIGINT in the block instead of ending it."""
+
+    def __init__(self) -> None:
+        self._at_s: list[float] = []
+
+    def __enter__(self) -> _Signals:
+        self._before = {
+            number: signal.signal(number, lambda *_: self._at_s.append(time.monotonic()))
+            for number in (signal.SIGTERM, signal.SIGINT)
+        }
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @property
+    def count(self) -> int:
+        return len(self._at_s)
+
+    def are_older_than(self, limit_s: float) -> bool:
+        """Return True if the first one is, or if there was a second."""
+        is_old = self.count and time.monotonic() - self._at_s[0] > limit_s
+        return bool(is_old) or self.count > 1
 
 
 def _own_index(group: Group) -> int:

@@ -31,6 +31,7 @@ from trtllm_truss.engines.kinds import (
 )
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.machine.describe import Machine, check_machine, container_sentences
+from trtllm_truss.mpi_job import Rank
 from trtllm_truss.serving.repositories import (
     EngineRepository,
     TokenizerRepository,
@@ -74,10 +75,11 @@ def resolve_engine(
     version: str | None = None,
     index: int = 0,
     read_ahead: Callable[[Collection[Path]], None] = lambda files: None,
+    rank: Rank | None = None,
 ) -> ResolvedEngine:
     """Validate the engine against this host and the settings; download it with the tokenizer.
 
-    Of several hosts, each downloads the files of its own ranks only.
+    Of several hosts, each downloads the files of its own ranks only; a rank its own.
 
     Args:
         settings: the operator's settings.
@@ -87,6 +89,7 @@ def resolve_engine(
         version: TensorRT-LLM's, if it is known: the host's, or that of config.yaml's image.
         index: the place of this host among several.
         read_ahead: receives the files that are here already, as soon as the engine fits.
+        rank: this process's in a launcher's job, in place of `index`.
 
     Raises:
         ArtifactError: engine or tokenizer is missing or unreadable.
@@ -96,14 +99,18 @@ def resolve_engine(
     adapters = open_adapters(settings, environment)
     described = repository.describe()
     ranks = None
+    index, parts = (rank.index, rank.size) if rank else (index, settings.node_count)
     if described.is_described:
-        if settings.node_count > 1:
-            ranks = described.ranks_of_host(index, settings.node_count)
+        if parts > 1:
+            ranks = described.ranks_of_host(index, parts)
         described = with_settings(
             described, settings, version, adapters_of(adapters), host.capability
         )
+        _require_ranks(described, rank)
         described = described if ranks is None else described.held_for(ranks)
         _raise_errors(_diagnose(settings, described, host)[0])
+    else:
+        _require_ranks(described, rank)
     has_tokenizer = index == 0 or described.ranks_need_tokenizer(settings)
     paths = [
         *repository.engine_paths(described, with_code=settings.trust_remote_code, ranks=ranks),
@@ -139,13 +146,30 @@ def resolve_engine(
     )
 
 
-def supervised_limits(serving: Serving, engine: Engine, waited_s: float = 0.0) -> Serving:
+def _require_ranks(engine: Engine, rank: Rank | None) -> None:
+    if rank is not None and rank.size != engine.world_size:
+        wanted = engine.world_size
+        raise SettingsError(
+            f"this process is rank {rank.index} of {rank.size}, but the engine has {wanted} "
+            f"rank{'s' if wanted > 1 else ''} (tensor × pipeline parallelism); start as many "
+            "processes, one for each GPU."
+        )
+
+
+def supervised_limits(
+    serving: Serving, engine: Engine, waited_s: float = 0.0, *, restarts: bool = True
+) -> Serving:
     """Return the limits of the supervisor: a checkpoint's start may take longer, by its size.
 
-    `waited_s` has passed of the limit already; the platform's own limit is not much longer.
+    Args:
+        serving: the operator's limits.
+        engine: the engine.
+        waited_s: passed of the limit already; the platform's own limit is not much longer.
+        restarts: False for a rank of a launcher's job, which has no second life.
     """
     seconds = serving.start_timeout_s + engine.extra_start_s - waited_s
-    return serving.model_copy(update={"start_timeout_s": seconds})
+    limit = {} if restarts else {"restart_limit": 0}
+    return serving.model_copy(update={"start_timeout_s": seconds, **limit})
 
 
 def open_engine(

@@ -16,6 +16,7 @@ from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.errors import TritonError
 from trtllm_truss.machine.describe import Machine, inspect_machine
 from trtllm_truss.machine.runtime import TritonInstallation, assemble_backends
+from trtllm_truss.mpi_job import Rank
 from trtllm_truss.releases import MODEL_NAME
 from trtllm_truss.serving.kernel_cache import key_of
 from trtllm_truss.serving.preflight import ResolvedEngine, host_info, log_machine, resolve_engine
@@ -249,6 +250,7 @@ def prepare(
     index: int = 0,
     *,
     read_ahead: Callable[[Collection[Path]], None],
+    rank: Rank | None = None,
 ) -> PreparedEngine:
     """Validate and download the engine; build it first if the settings name no repository.
 
@@ -258,6 +260,7 @@ def prepare(
         image: `base_image.image` of config.yaml.
         index: the place of this host among several; only the first builds.
         read_ahead: receives files of the engine (`resolve_engine`).
+        rank: this process's in a launcher's job, in place of `index`.
 
     Raises:
         StartupError: the engine is unusable here.
@@ -271,7 +274,7 @@ def prepare(
 
         built = ensure_engine(settings, environment, host)
     known = in_image.known_version
-    resolved = resolve_engine(settings, environment, host, built, known, index, read_ahead)
+    resolved = resolve_engine(settings, environment, host, built, known, index, read_ahead, rank)
     if resolved.capacity is not None:
         logger.info("%s", resolved.capacity.summary)
     for finding in resolved.findings:

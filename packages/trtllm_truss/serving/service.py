@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from trtllm_truss.errors import EngineUnavailable, SettingsError, TritonError
 from trtllm_truss.inference.admission import EngineHeartbeat
 from trtllm_truss.metrics import Load, Metrics, exposed
+from trtllm_truss.mpi_job import job_variables, read_rank
 from trtllm_truss.processes.child import sweep, temporary_folder
 from trtllm_truss.serving.engine_files import MountedFiles, ReadAhead
 from trtllm_truss.serving.kernel_cache import KernelCache
@@ -118,6 +119,7 @@ class Service:
     ) -> None:
         self._status = status or ServiceStatus()
         self._settings, self._group = resolve_group(settings, environment)
+        self._rank = read_rank(environment.variables)
         self._environment = environment
         self._data_dir = data_dir
         self._image = image
@@ -203,6 +205,12 @@ class Service:
         Raises:
             StartupError: the engine cannot start; the message has the reason.
         """
+        if self._rank is not None and self._rank.index:
+            raise SettingsError(
+                f"this process is rank {self._rank.index} of {self._rank.size}, and rank 0 serves; "
+                "start every rank by `trtllm-truss serve`, in a container by "
+                "`python3 -m trtllm_truss serve --truss /app`, in place of Truss's server."
+            )
         with self._lock:
             self._stop()
             self._status.starting()
@@ -225,7 +233,11 @@ class Service:
         ahead = self._resources.enter_context(closing(ReadAhead()))
         with log.phase("engine") as details:
             prepared = prepare(
-                self._settings, self._environment, self._image, read_ahead=ahead.begin
+                self._settings,
+                self._environment,
+                self._image,
+                read_ahead=ahead.begin,
+                rank=self._rank,
             )
             resolved, engine = prepared.resolved, prepared.engine
             details.append(f"{engine.backend}, context of {engine.max_sequence_tokens} tokens")
@@ -244,13 +256,17 @@ class Service:
                 lead.open(prepared)
                 lead.leader.wait_until_whole(lambda: False, self._settings.serving.start_timeout_s)
                 details.append(f"{lead.group.size} hosts")
-        kernels = self._open_kernels(prepared) if lead is None else None
+        is_alone = lead is None and self._rank is None
+        kernels = self._open_kernels(prepared) if is_alone else None
         with log.phase("triton") as details:
             heartbeat = EngineHeartbeat()
             supervisor = Supervisor(
                 self._new_run(prepared, repository, run_folder, lead, kernels),
                 supervised_limits(
-                    self._settings.serving, engine, kernels.waited_s if kernels else 0.0
+                    self._settings.serving,
+                    engine,
+                    kernels.waited_s if kernels else 0.0,
+                    restarts=self._rank is None,
                 ),
                 heartbeat,
                 self._status,
@@ -352,19 +368,22 @@ class Service:
         kernels: KernelCache | None,
     ) -> Callable[[], ServerProcess]:
         """Return a factory of Triton processes for a rendered repository."""
-        engine = prepared.engine
-        server = prepared.server(run_folder, in_group=lead is not None)
+        engine, variables = prepared.engine, self._environment.variables
+        is_alone = lead is None and self._rank is None
+        server = prepared.server(run_folder, in_group=not is_alone)
         command = launcher(
             server.installation,
             repository=repository,
             backends=server.backends,
-            world_size=engine.world_size if lead else engine.server_ranks,
-            environ=self._environment.variables,
+            world_size=engine.server_ranks if is_alone else engine.world_size,
+            environ=variables,
             hosts=lead.leader.begin if lead else None,
-            ranks=engine.rank_launcher(self._environment.variables) if lead else None,
+            ranks=None if is_alone else engine.rank_launcher(variables),
+            rank=self._rank.index if self._rank else None,
         )
         environment = {
             **server.variables,
+            **(job_variables(variables) if self._rank else {}),
             **(lead.mpi_variables if lead else {}),
             **(kernels.variables if kernels else {}),
         }

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from pydantic import BaseModel, ValidationError
 
 from trtllm_truss.errors import SettingsError
+from trtllm_truss.mpi_job import Rank, read_rank
 from trtllm_truss.settings.build import METHOD_SECTIONS, Build, RotaryScaling
 from trtllm_truss.settings.model import PLATFORM_KEYS, Serving, Settings, read_mounts
 from trtllm_truss.validation import broken_rule, did_you_mean, dotted_path
@@ -227,12 +228,21 @@ class Group:
 def resolve_group(settings: Settings, environment: Environment) -> tuple[Settings, Group | None]:
     """Read the group; return settings whose `nodes` is its size, and the group.
 
+    A rank of another launcher's job has no group: the launcher has placed all ranks.
+
     Raises:
         SettingsError: the group is contradictory, or its hosts could not have the engine.
     """
-    group = read_group(settings, environment.variables)
-    settled = settings.model_copy(update={"nodes": group.size if group else 1})
-    _require_one_builder(settled)
+    rank = read_rank(environment.variables)
+    group = None if rank else read_group(settings, environment.variables)
+    hosts = group.size if group else rank.hosts if rank else 1
+    if rank is not None and settings.nodes is not None and settings.node_count != hosts:
+        raise SettingsError(
+            f"{_NODES} names {settings.node_count} hosts, but the launcher has placed the "
+            f"{rank.size} ranks on {hosts}; remove it: the launcher's hosts count."
+        )
+    settled = settings.model_copy(update={"nodes": hosts})
+    _require_one_builder(settled, rank)
     return settled, group
 
 
@@ -248,8 +258,15 @@ def known_nodes(settings: Settings, environment: Environment) -> Settings:
     return settings
 
 
-def _require_one_builder(settings: Settings) -> None:
-    if settings.node_count > 1 and settings.engine_repository is None:
+def _require_one_builder(settings: Settings, rank: Rank | None = None) -> None:
+    if settings.engine_repository is not None:
+        return
+    if rank is not None:
+        raise SettingsError(
+            f"this process is rank {rank.index} of {rank.size}, and each would build the engine; "
+            "publish it with `trtllm-truss publish` and name it in engine_repository."
+        )
+    if settings.node_count > 1:
         raise SettingsError(
             f"config.yaml: model_metadata.nodes is {settings.node_count}, but a build makes the "
             "engine on one host only; publish it with `trtllm-truss publish` and name it in "

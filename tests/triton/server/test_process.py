@@ -70,6 +70,19 @@ def test_life_of_a_server(fake_triton):
         server.start()
 
 
+def test_a_rank_that_is_never_ready_is_waited_for(fake_triton):
+    """Its own end is a failure with every status but 0."""
+    looks = iter([False, True])
+    server = fake_triton("never_ready")
+    server.start()
+    assert server.wait_until_ended(0.01, lambda: next(looks, True)) is not None
+    assert server.state is State.STOPPED
+    failing = fake_triton("crash")
+    failing.start()
+    with pytest.raises(TritonError, match=r"exited with code 3\. Its log: failed to load"):
+        failing.wait_until_ended(0.01, lambda: False)
+
+
 def test_stop_before_start(fake_triton):
     server = fake_triton()
     server.stop()

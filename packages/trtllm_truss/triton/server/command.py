@@ -26,6 +26,7 @@ from trtllm_truss.engines.engine import RankLauncher
 from trtllm_truss.errors import TritonError
 from trtllm_truss.machine.describe import usable_cpus
 from trtllm_truss.machine.runtime import TritonInstallation, find_mpirun
+from trtllm_truss.mpi_job import job_variables
 from trtllm_truss.processes.child import RUN_PREFIX, child_environment
 from trtllm_truss.processes.process_guard import (
     listening_sockets,
@@ -361,12 +362,13 @@ def launcher(
     environ: Mapping[str, str] | None = None,
     hosts: Callable[[Launch], Sequence[str]] | None = None,
     ranks: RankLauncher | None = None,
+    rank: int | None = None,
 ) -> Callable[[Launch], list[str]]:
     """Return the command line of each start, as a function for :class:`ServerProcess`.
 
-    A single rank runs without ``mpirun``. The arguments are those of `server_command`; `hosts`
-    returns the addresses of several hosts, this one's first, and `ranks` launches each rank on
-    them.
+    A single rank runs without ``mpirun``, and so does `rank` of a job that runs already. The
+    arguments are those of `server_command`; `hosts` returns the addresses of several hosts, this
+    one's first, and `ranks` launches each rank on them.
 
     Raises:
         TritonError: there are several ranks and no ``mpirun``, or orchestrator mode is requested.
@@ -378,25 +380,25 @@ def launcher(
             "offered: its workers outlive a killed server. Unset it; leader mode runs one rank "
             "per GPU."
         )
-    mpirun = find_mpirun(environ) if world_size > 1 else None
+    mpirun = find_mpirun(environ) if world_size > 1 and rank is None else None
+
+    def segment(launch: Launch, number: int) -> list[str]:
+        own = server_command(
+            installation.executable,
+            launch,
+            repository=repository,
+            backends=backends,
+            rank=number,
+        )
+        return own if ranks is None else ranks.rank(own, number, launch.folder)
 
     def command(launch: Launch) -> list[str]:
+        if mpirun is None:
+            own = segment(launch, rank or 0)
+            return own if ranks is None else ranks.job(own)
         addresses = hosts(launch) if hosts else ()
         here = world_size // max(1, len(addresses))
-        segments: list[Sequence[str]] = [
-            server_command(
-                installation.executable,
-                launch,
-                repository=repository,
-                backends=backends,
-                rank=rank,
-            )
-            for rank in range(here)
-        ]
-        if mpirun is None:
-            return [*segments[0]]
-        if ranks is not None:
-            segments = [ranks.rank(each, rank, launch.folder) for rank, each in enumerate(segments)]
+        segments: list[Sequence[str]] = [segment(launch, number) for number in range(here)]
         segments += [RANK_PROGRAM] * (world_size - here)
         job = mpi_command(
             mpirun,
@@ -511,9 +513,12 @@ def launch_environment(
         launch: values unique to this start.
         of_daemon: for MPI's daemon on a further host, in place of `mpirun`.
     """
-    return {
+    defaults = {
         **({} if connects_by_tcp(environment) else ONE_HOST_DEFAULTS),
         **END_DEFAULTS,
+    }
+    return {
+        **({} if job_variables(environment) else defaults),  # else the options are the launcher's
         "HOME": home(launch.folder),
         **with_one_interface(environment),
         **_NO_USAGE_STATISTICS,

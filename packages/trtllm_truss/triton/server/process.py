@@ -265,6 +265,27 @@ class ServerProcess:
                     f"Triton was not ready after {deadline_s:g} s. {explain_exit(self.tail)}"
                 )
 
+    def wait_until_ended(self, tick_s: float, is_over: Callable[[], bool]) -> int:
+        """Wait for the end of a rank above 0, which is never ready; return its exit status.
+
+        Args:
+            tick_s: between two looks at `is_over`.
+            is_over: returns whether to end it.
+
+        Raises:
+            TritonError: it failed to load a model, or ended with another status than 0 by itself.
+        """
+        assert self._child is not None, "the server was not started"
+        while (status := self._child.wait(tick_s)) is None:
+            if self._fails_to_exit():
+                self.stop(0)
+                raise TritonError(f"Triton failed to load a model. {explain_exit(self.tail)}")
+            if is_over():
+                self.stop(0)
+        if status and not self._stopping:
+            raise self._death()
+        return status
+
     def stop(self, timeout_s: float = 10.0) -> None:
         """End the server and everything it started; return when nothing is left.
 

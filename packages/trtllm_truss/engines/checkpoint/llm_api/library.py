@@ -10,7 +10,6 @@ import importlib
 import inspect
 import locale
 import os
-import re
 import signal
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 
 from trtllm_truss.backends.tensors import ParameterError
 from trtllm_truss.engines.checkpoint.samplers import SPECULATION, why_greedy
+from trtllm_truss.mpi_job import JOB_VARIABLES
 from trtllm_truss.processes.process_guard import (
     is_alive,
     living_processes,
@@ -27,15 +27,6 @@ from trtllm_truss.processes.process_guard import (
     read_proc,
 )
 
-_MPI_VARIABLES = re.compile(
-    r"OMPI_COMM_WORLD_(SIZE|RANK|LOCAL_SIZE|LOCAL_RANK|NODE_RANK)$"
-    r"|OMPI_(UNIVERSE_SIZE|FIRST_RANKS|APP_CTX_NUM_PROCS)$"
-    r"|PMIX_(?!MCA_)|PMI_|ORTE_|OMPI_MCA_orte_(?!tmpdir_base$)"
-)
-"""Variables of a running MPI job; the LLM's workers cannot be spawned from inside one.
-
-`OMPI_MCA_orte_tmpdir_base` is ours: it keeps MPI's files in the folder of one start.
-"""
 _NO_USAGE_STATISTICS = {
     "TRTLLM_NO_USAGE_STATS": "1",
     "TELEMETRY_DISABLED": "true",
@@ -116,12 +107,14 @@ class Library:
 
 
 def import_library() -> Library:
-    """Import TensorRT-LLM in an environment without MPI's variables and usage statistics.
+    """Import TensorRT-LLM in an environment without usage statistics and the variables of a job.
+
+    The LLM's workers cannot be spawned from inside one.
 
     Raises:
         ImportError: it is not installed, or lacks the LLM API.
     """
-    for name in [*filter(_MPI_VARIABLES.match, os.environ)]:
+    for name in [*filter(JOB_VARIABLES.match, os.environ)]:
         del os.environ[name]
     os.environ.update(_NO_USAGE_STATISTICS)
     _read_files_as_utf8()

@@ -72,7 +72,7 @@ _WATCH = 'read -r word || kill -KILL "$1" 2>/dev/null'
 _STEPS = Path(__file__).resolve().parents[3] / "fake_llm_api/site/tensorrt_llm/fake"
 _RANK = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMIX_RANK", 0)))
 _LOCAL_SIZE = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", 1))
-_WORLD_SIZE = int(os.environ.get("OMPI_COMM_WORLD_SIZE", 1))
+_WORLD_SIZE = int(os.environ.get("OMPI_COMM_WORLD_SIZE", os.environ.get("SLURM_NTASKS", 1)))
 
 
 class TritonPythonModel:
