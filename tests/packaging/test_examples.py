@@ -321,7 +321,7 @@ def test_pods_write_to_their_volumes_only() -> None:
         assert writable == {"/workspace", "/dev/shm", "/tmp", "/home/app"}
 
 
-@pytest.mark.parametrize("file", ["truss.yaml", "leaderworkerset.yaml"])
+@pytest.mark.parametrize("file", ["truss.yaml", "leaderworkerset.yaml", "mpijob.yaml"])
 def test_the_policies_name_who_may_come_and_go(file: str) -> None:
     documents = yaml.safe_load_all((KUBERNETES / file).read_text())
     (policy,) = [each["spec"] for each in documents if each["kind"] == "NetworkPolicy"]
