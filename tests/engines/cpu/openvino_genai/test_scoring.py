@@ -20,6 +20,7 @@ from tests.backends.token_model.backend_requests import (
 )
 from tests.support.smollm2 import log_probs_of, write_small_smollm2
 
+from trtllm_truss.engines.cpu.openvino_genai import scheduler as scheduling
 from trtllm_truss.engines.cpu.openvino_genai import scoring
 from trtllm_truss.engines.cpu.openvino_genai.engine import EngineSettings, GenAiEngine
 from trtllm_truss.engines.cpu.openvino_genai.scheduler import Scheduler
@@ -204,6 +205,28 @@ def test_scored_requests_hold_one_context_at_most(folder: Path) -> None:
     assert queue.fits(scored, [plain])
     assert not queue.fits(scored, [scored])
     assert queue.fits(request([1] * 20, 21, num_top_logprobs=1), [scored])
+
+
+def test_a_long_prompt_shows_life_while_it_is_scored(
+    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Truss ends an engine that is silent for `serving.hang_timeout_s`."""
+    monkeypatch.setattr(scheduling, "HEARTBEAT_INTERVAL_S", 0.0)
+    caller = submit(scheduler, LONG * 4, 2, return_prompt_logprobs=True).wait()
+    empty = [not outputs["output_ids"].size for outputs in caller.responses]
+    first = empty.index(False)
+    assert first >= 3  # of five parts
+    assert len(caller.tokens) == 2
+    assert "prompt_logprobs" in caller.responses[first]
+
+
+def test_parts_are_smaller_beside_other_requests(folder: Path) -> None:
+    queue = scoring.Scoring(folder, 100, lambda: None)
+    parts: list[int] = []
+    for others_run in (True, False):
+        queue.part(parts.append, others_run=others_run)
+    assert parts == [32, 128]
+    assert queue.is_due(others_run=False)
 
 
 def test_a_cancelled_request_that_waits_for_the_copy_ends(

@@ -110,6 +110,8 @@ class Generation(RunningRequest):
 class ScoredGeneration(Generation):
     """A generation whose tokens wait for their scores.
 
+    Meanwhile it sends an empty response now and then: the Truss treats silence as a hang.
+
     Attributes:
         generating: the pipeline still generates.
     """
@@ -127,6 +129,7 @@ class ScoredGeneration(Generation):
         self.generating = True
         self._score = score
         self._ended = False
+        self._alive_at = time.monotonic()
 
     def wants_score(self, interval_s: float) -> bool:
         """Return True unless more tokens are better scored together."""
@@ -155,8 +158,13 @@ class ScoredGeneration(Generation):
             self._score.extend(result.generated_ids)
             self.generating = result.finish_reason == _RUNNING
         ended = self._ended or not (self.generating or self._score.unread)
+        now = time.monotonic()
         if ended or (self.generated > self.sent and self.is_due(interval_s)):
+            self._alive_at = now
             self.send(final=ended, cached_tokens=self._cached_tokens)
+        elif self.request.streaming and now >= self._alive_at + HEARTBEAT_INTERVAL_S:
+            self._alive_at = now
+            send_empty(self.request, self.sender, final=False)
         if ended:
             self._handle.cancel()
         return ended
@@ -439,7 +447,7 @@ class Scheduler:
         chosen = wanting[0]
         self._running.remove(chosen)
         try:
-            self._scoring.part(chosen.score)
+            self._scoring.part(chosen.score, others_run=others_run)
         except (RuntimeError, MemoryError) as error:
             logger.exception("a score failed")
             chosen.fail(f"The log probabilities cannot be computed: {error}")
