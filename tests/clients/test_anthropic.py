@@ -75,7 +75,7 @@ def test_errors_are_of_its_kind(client: anthropic.Anthropic) -> None:
 def test_a_tool_runner_goes_on_without_threads(scripted: str) -> None:
     @anthropic.beta_tool
     def say() -> str:
-        """Say it."""
+        """Print the words forty and two with a hyphen between them."""
         return RESULT
 
     claude = anthropic.Anthropic(base_url=f"http://{scripted}", api_key="none", max_retries=0)

@@ -85,7 +85,7 @@ def test_responses(chat: ChatOpenAI, example: Example) -> None:
 def test_an_agent_with_a_memory(scripted: str, responses: bool) -> None:
     @tool
     def say() -> str:
-        """Say it."""
+        """Print the words forty and two with a hyphen between them."""
         return RESULT
 
     llm = ChatOpenAI(
