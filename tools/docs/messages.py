@@ -92,8 +92,9 @@ and templates without tools work as in [OpenAI's API](openai.md#tools-and-reason
   back, they reach the chat template as `reasoning_content`. `display: omitted` empties them.
 - `thinking` of type `enabled` and `disabled` sets the template's variables `enable_thinking` and
   `thinking`; `adaptive`, or no `thinking`, leaves the choice to the template. A model whose
-  template has neither variable thinks as it always does. `budget_tokens` is not enforced: thoughts
-  end where the model ends them, at `serving.reasoning_limit_tokens` or at `max_tokens`.
+  template has neither variable thinks as it always does. `budget_tokens` must be below `max_tokens`
+  unless there are tools, and is not enforced: thoughts end where the model ends them, at
+  `serving.reasoning_limit_tokens` or at `max_tokens`.
 - `usage.output_tokens_details.thinking_tokens` counts thoughts where their end marker is one token
   of the tokenizer.
 - `output_config.format` constrains the whole text, so that the model cannot call tools unless a

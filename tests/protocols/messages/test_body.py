@@ -212,10 +212,21 @@ def test_the_choice_of_tools() -> None:
     ],
 )
 def test_thinking_switches_the_template(thinking: Any, switch: bool | None, shown: bool) -> None:
-    call = parse(thinking=thinking)
+    call = parse(thinking=thinking, max_tokens=4096)
     wanted = {} if switch is None else {"enable_thinking": switch, "thinking": switch}
     assert call.request.chat.variables == wanted
     assert call.shows_thinking is shown
+
+
+def test_a_budget_leaves_room_for_the_answer() -> None:
+    """Without tools, as at Anthropic, where thoughts between calls may exceed it together."""
+    thinking = {"type": "enabled", "budget_tokens": 2048}
+    with pytest.raises(InvalidRequest, match=r"budget_tokens is 2048; it must be below max_tok"):
+        parse(thinking=thinking, max_tokens=2048)
+    assert parse(thinking=thinking, max_tokens=2049).shows_thinking
+    tools = [{"name": "weather", "input_schema": SCHEMA}]
+    assert parse(thinking=thinking, max_tokens=2048, tools=tools).shows_thinking
+    assert parse(thinking={**thinking, "type": "disabled"}, max_tokens=1)
 
 
 def test_the_output_format_is_a_guide() -> None:

@@ -475,6 +475,15 @@ def read_thinking(
     return Thinking(variables, shown=display != "omitted")
 
 
+def _check_budget(thinking: Mapping[str, Any], max_tokens: int) -> None:
+    budget = thinking.get("budget_tokens")
+    if thinking.get("type") == "enabled" and isinstance(budget, int) and budget >= max_tokens:
+        raise InvalidRequest(
+            f"thinking.budget_tokens is {budget}; it must be below max_tokens, {max_tokens}.",
+            param="thinking",
+        )
+
+
 def read_output_format(
     output_config: Mapping[str, Any] | None, output_format: Mapping[str, Any] | None
 ) -> tuple[Guide | None, str]:
@@ -550,6 +559,8 @@ def parse_messages(
     messages = read_conversation(fields.system, fields.messages)
     use = read_tool_use(fields.tools, fields.tool_choice)
     thinking = read_thinking(fields.thinking, fields.output_config)
+    if not fields.tools:  # thoughts between calls may be longer together
+        _check_budget(fields.thinking or {}, fields.max_tokens)
     guide, guide_name = read_output_format(fields.output_config, fields.output_format)
     continues = messages[-1]["role"] == "assistant"
     request = GenerationRequest(
