@@ -19,6 +19,7 @@ from trtllm_truss.engines.host import Gpu
 from trtllm_truss.machine.describe import Gpus, inspect_machine
 from trtllm_truss.machine.runtime import TensorRtLlm
 from trtllm_workbench.cli.main import main
+from trtllm_workbench.selftest import spawning
 from trtllm_workbench.selftest.assumptions import served
 from trtllm_workbench.selftest.assumptions.served import Installed
 from trtllm_workbench.selftest.served_model import FellShort
@@ -116,6 +117,15 @@ def test_the_death_of_a_worker_is_seen(tmp_path: Path) -> None:
         other = {"open_mpi": version, "parent_of_a_dead_worker": parent}
         with pytest.raises(FellShort, match=f"with Open MPI {version} the parent {parent}; "):
             row(Installed("1.2.1", facts=other))
+
+
+def test_a_worker_that_cannot_be_spawned_ends_the_probe(tmp_path: Path) -> None:
+    """Without Open MPI's daemon on `PATH`."""
+    program = Path(spawning.__file__).with_name("probes").joinpath("worker_death.py").read_text()
+    environment = {"PATH": "/none", "HOME": str(tmp_path)}
+    ended = probe([sys.executable, "-c", program], environment, tmp_path, spawning.LIMIT_S)
+    assert ended.status == 1
+    assert "mpi4py.MPI.Exception" in ended.output
 
 
 def test_lines_of_a_log_are_no_answer(tmp_path: Path) -> None:

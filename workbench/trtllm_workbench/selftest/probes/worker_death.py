@@ -6,6 +6,7 @@ Runs as `python -c`, as `spawn` does. No line about the parent means that MPI ha
 import json
 import os
 import sys
+import threading
 from concurrent.futures import TimeoutError as OutOfTime
 
 from mpi4py import MPI
@@ -14,6 +15,15 @@ from mpi4py.futures import MPIPoolExecutor
 PATIENCE_S = 4.0
 KILL = "__import__('os').kill(__import__('os').getpid(), 9)"
 
+
+def end_at_once(failed: threading.ExceptHookArgs) -> None:
+    """End the process, which would wait for ever for workers that could not be spawned."""
+    sys.excepthook(failed.exc_type, failed.exc_value or failed.exc_type(), failed.exc_traceback)
+    sys.stderr.flush()
+    os._exit(1)
+
+
+threading.excepthook = end_at_once  # mpi4py spawns in a thread
 pool = MPIPoolExecutor(max_workers=1, path=sys.path)
 pool.submit(os.getpid).result()
 sys.stdout.write(f"{MPI.Get_library_version()}\nspawned\n")
