@@ -226,6 +226,19 @@ def test_memory_that_runs_out_while_loading(start: StartEngine) -> None:
         start(load_oom=1)
 
 
+def test_combinations_that_the_executor_refuses(
+    start_engine: StartEngine, checkpoint: Path, tmp_path: Path
+) -> None:
+    """The arguments that this project completes have none of them."""
+    folder = copy_checkpoint(checkpoint, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "full_attention_interval": 4}))
+
+    with pytest.raises(EngineFailed, match="block reuse is on"):
+        start_engine(folder)
+    assert answer(start_engine(folder, llm_args={"kv_cache_config": {"enable_block_reuse": False}}))
+
+
 def test_a_vision_language_model_without_its_processor(
     start_engine: StartEngine, checkpoint: Path, tmp_path: Path
 ) -> None:

@@ -29,7 +29,7 @@ _PENALTIES = (
 def effective(params, args):
     """Return the parameters that have an effect."""
     drafts = args["speculative_config"]
-    if drafts is None and _is_cpp(args):
+    if is_cpp(args):
         return params
     within = drafts is not None and drafts.within
     ignored = []
@@ -49,7 +49,9 @@ def effective(params, args):
     return effective
 
 
-def _is_cpp(args):
+def is_cpp(args):
+    if args["speculative_config"] is not None:
+        return False
     if RELEASE < (1, 1):
         return args.get("enable_trtllm_sampler")
     has_beams = args["max_beam_width"] > 1

@@ -29,13 +29,14 @@ from tensorrt_llm.fake.compute import load_compute
 from tensorrt_llm.fake.errors import RequestError
 from tensorrt_llm.fake.otherwise import OTHERWISE
 from tensorrt_llm.fake.result import Response
-from tensorrt_llm.fake.sampler import effective
+from tensorrt_llm.fake.sampler import effective, is_cpp
 from tensorrt_llm.fake.steps import Steps
 from tensorrt_llm.fake.tuning import compute
 from tensorrt_llm.fake.versions import IS_1_3, RELEASE
 
 _OTHERWISE_LONGEST = 1024
 _NO_LOG_PROBS = "return_log_probs not implemented for MTPSampler"
+_NO_BEAM_LOG_PROBS = "Beam search with log probabilities needs a batch of one"
 _OOM = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB"
 
 
@@ -61,6 +62,7 @@ def worker_main(address, key, args):
 def _lead(wire, args, steps):
     try:
         behaviour = _behaviour(args)
+        _check_combinations(args)
         _load(behaviour)
         compute(args, behaviour, 0, steps.lead if steps else lambda: None)
         worker = Worker(wire, args, behaviour, steps)
@@ -77,6 +79,21 @@ def _lead(wire, args, steps):
 def _behaviour(args):
     file = Path(args["model"]) / "fake.json"
     return json.loads(file.read_text()) if file.exists() else {}
+
+
+def _check_combinations(args):
+    """Refuse what the executor does not combine.
+
+    Sources: `create_py_executor` of _torch/pyexecutor/py_executor_creator.py, near 1.0 and 1.1, and
+    an assertion of `MambaHybridCacheManager`, _torch/pyexecutor/mamba_cache_manager.py, near 1.2.
+    """
+    drafts, cache = args["speculative_config"], args["kv_cache_config"] or {}
+    has_guides = args["guided_decoding_backend"] is not None and drafts is not None
+    if has_guides and (RELEASE < (1, 1) or (RELEASE < (1, 2) and drafts.within)):
+        raise ValueError("Guided decoding is not supported with speculative decoding.")
+    config = json.loads((Path(args["model"]) / "config.json").read_text())
+    is_recurrent = config.get("hybrid_override_pattern") or config.get("full_attention_interval")
+    assert not (is_recurrent and cache.get("enable_block_reuse", True)), "block reuse is on"
 
 
 def _load(behaviour):
@@ -208,6 +225,10 @@ class Worker:
         running = self._running.values()
         if self._drafts_within and any(r.params.wanted_log_probs is not None for r in running):
             self._fail_all(RequestError(_NO_LOG_PROBS))
+        beams = [r for r in running if r.params.use_beam_search]
+        wants = any(r.params.wanted_log_probs is not None for r in beams)
+        if len(beams) > 1 and wants and is_cpp(self._args):  # sampler.py, near 1.2.1
+            self._fail_all(RequestError(_NO_BEAM_LOG_PROBS))
         reached = {
             name
             for name in ("crash_after", "hang_after", "error_after", "oom_after", "fatal_after")
