@@ -128,6 +128,17 @@ def test_a_wrong_number_of_ranks_is_refused_on_each_before_a_download(
     assert not hub.asked_for("*tokenizer.json")
 
 
+def test_a_rank_that_sees_its_own_gpu_only_is_refused(hub: HubServer) -> None:
+    settings = parse_settings({"model_metadata": OF_TWO_RANKS})
+    with pytest.raises(
+        SettingsError, match=r"1 of 2 GPUs are visible to rank 1\..*--gpus-per-task"
+    ):
+        resolve_engine(
+            settings, Environment("hf_token", {}), HostInfo(gpus=[H100]), rank=Rank(1, 2, 2)
+        )
+    assert not hub.asked_for("*.engine")
+
+
 def test_a_separate_tokenizer_repository(hub: HubServer) -> None:
     found = examined(tokenizer_repository="org/tokenizer")
     assert not (found.engine.folder / "tokenizer.json").exists()

@@ -106,11 +106,11 @@ def resolve_engine(
         described = with_settings(
             described, settings, version, adapters_of(adapters), host.capability
         )
-        _require_ranks(described, rank)
+        _require_ranks(described, rank, host)
         described = described if ranks is None else described.held_for(ranks)
         _raise_errors(_diagnose(settings, described, host)[0])
     else:
-        _require_ranks(described, rank)
+        _require_ranks(described, rank, host)
     has_tokenizer = index == 0 or described.ranks_need_tokenizer(settings)
     paths = [
         *repository.engine_paths(described, with_code=settings.trust_remote_code, ranks=ranks),
@@ -146,13 +146,22 @@ def resolve_engine(
     )
 
 
-def _require_ranks(engine: Engine, rank: Rank | None) -> None:
-    if rank is not None and rank.size != engine.world_size:
-        wanted = engine.world_size
+def _require_ranks(engine: Engine, rank: Rank | None, host: HostInfo) -> None:
+    """Compare a launcher's job with the engine, whose ranks it has started."""
+    if rank is None:
+        return
+    wanted = engine.world_size
+    if rank.size != wanted:
         raise SettingsError(
             f"this process is rank {rank.index} of {rank.size}, but the engine has {wanted} "
             f"rank{'s' if wanted > 1 else ''} (tensor × pipeline parallelism); start as many "
             "processes, one for each GPU."
+        )
+    if engine.uses_gpus and host.gpus and len(host.gpus) < rank.each:
+        raise SettingsError(
+            f"{len(host.gpus)} of {rank.each} GPUs are visible to rank {rank.index}. TensorRT-LLM "
+            "takes the GPU by the rank's number, so each rank must see all GPUs of its host; "
+            "remove --gpus-per-task and --gpu-bind, or the like in CUDA_VISIBLE_DEVICES."
         )
 
 
