@@ -90,8 +90,9 @@ $(OPEN_MPI_4)/.ready: $(READY) tests/support/fake_llm_api/open-mpi-4.txt
 	  -r tests/support/fake_llm_api/open-mpi-4.txt
 	@touch $@
 
-hosts: $(READY) ## run the tests of several hosts in all shapes, 10 rounds of each harm (ROUNDS=...); needs root
+hosts: $(READY) $(OPEN_MPI_4)/.ready ## run the tests of several hosts in all shapes, 10 rounds of each harm (ROUNDS=...); needs root
 	$(BIN)/python -m pytest --hosts $(ROUNDS) -o timeout=3600 tests/hosts
+	OPEN_MPI_PREFIX=$(OPEN_MPI_4) $(BIN)/python -m pytest --hosts 1 tests/hosts/test_launchers.py
 
 unit: $(READY) ## run the tests without servers, in about a minute
 	$(PYTEST) -m "not server" --ignore tests/end_to_end --ignore tests/backends/triton_native
