@@ -220,13 +220,25 @@ def test_a_long_prompt_shows_life_while_it_is_scored(
     assert "prompt_logprobs" in caller.responses[first]
 
 
-def test_parts_are_smaller_beside_other_requests(folder: Path) -> None:
-    queue = scoring.Scoring(folder, 100, lambda: None)
+def test_parts_grow_and_shrink_with_their_duration(
+    folder: Path,
+) -> None:
+    now = 0.0
+    queue = scoring.Scoring(folder, 100, lambda: None, clock=lambda: now)
     parts: list[int] = []
-    for others_run in (True, False):
-        queue.part(parts.append, others_run=others_run)
-    assert parts == [32, 128]
+
+    def compute(tokens: int) -> None:
+        nonlocal now
+        parts.append(tokens)
+        now += (0.1, 0.01, 9.0, 0.2)[len(parts) - 1]
+
+    for _ in range(4):
+        queue.part(compute)
+    assert parts == [32, 64, 128, 32]
     assert queue.is_due(others_run=False)
+    assert not queue.is_due(others_run=True)
+    now += 0.21
+    assert queue.is_due(others_run=True)
 
 
 def test_a_cancelled_request_that_waits_for_the_copy_ends(

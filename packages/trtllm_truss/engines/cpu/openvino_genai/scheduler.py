@@ -447,7 +447,7 @@ class Scheduler:
         chosen = wanting[0]
         self._running.remove(chosen)
         try:
-            self._scoring.part(chosen.score, others_run=others_run)
+            self._scoring.part(chosen.score)
         except (RuntimeError, MemoryError) as error:
             logger.exception("a score failed")
             chosen.fail(f"The log probabilities cannot be computed: {error}")

@@ -54,7 +54,7 @@ _KEPT_S = 600.0
 _MIN_PART_TOKENS, _MAX_PART_TOKENS = 32, 128
 """Fewer cost almost as much: SmolLM2 takes 60 ms of CPU time for 5 tokens, 190 ms for 64."""
 _PART_S = 0.2
-"""Target duration of a part beside other requests; sizes the next one."""
+"""Target duration of a part, which a new request may have to wait for; sizes the next one."""
 
 
 def is_scored(request: TensorRequest) -> bool:
@@ -133,8 +133,8 @@ _OUTPUTS = ("chosen", "top", "top_ids")
 class Scoring:
     """The copy of the model, and the requests that wait for it; for the scheduler's thread.
 
-    The requests that are scored at the same time hold at most one context of tokens. While other
-    requests run, a part takes about `_PART_S`, and they get as much time without one as it took.
+    The requests that are scored at the same time hold at most one context of tokens. A part takes
+    about `_PART_S`; while other requests run, they get as much time without one.
 
     Args:
         path: a GGUF file, or a folder with an OpenVINO IR.
@@ -142,7 +142,14 @@ class Scoring:
         wake: called from another thread when the copy is loaded.
     """
 
-    def __init__(self, path: Path, context_length: int, wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        context_length: int,
+        wake: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
         self._path = path
         self._context_length = context_length
         self._wake = wake
@@ -172,7 +179,7 @@ class Scoring:
 
         The others get an empty response now and then: the Truss treats silence as a hang.
         """
-        now = time.monotonic()
+        now = self._clock()
         if self._loading is None or not self._loading.done():
             if now >= self._next_heartbeat:
                 self._next_heartbeat = now + HEARTBEAT_INTERVAL_S
@@ -208,32 +215,30 @@ class Scoring:
         return Score(self._model, request.prompt.tolist())
 
     def is_due(self, *, others_run: bool) -> bool:
-        return not others_run or time.monotonic() >= self._rests_until
+        return not others_run or self._clock() >= self._rests_until
 
-    def part(self, compute: Callable[[int], None], *, others_run: bool) -> None:
+    def part(self, compute: Callable[[int], None]) -> None:
         """Compute a part of a score.
 
         Args:
             compute: called with the maximum of tokens.
-            others_run: True if other requests run.
 
         Raises:
             RuntimeError: OpenVINO failed.
         """
-        part_tokens = self._part_tokens if others_run else _MAX_PART_TOKENS
-        began = time.monotonic()
-        compute(part_tokens)
-        self._used_at = time.monotonic()
+        began = self._clock()
+        compute(self._part_tokens)
+        self._used_at = self._clock()
         took_s = self._used_at - began
         self._rests_until = self._used_at + took_s
-        tokens = int(part_tokens * _PART_S / max(took_s, 1e-3))
+        tokens = int(self._part_tokens * _PART_S / max(took_s, 1e-3))
         self._part_tokens = min(max(tokens, _MIN_PART_TOKENS), _MAX_PART_TOKENS)
 
     def idle_s(self) -> float | None:
         """Return the time until the unused copy is dropped; None without one."""
         if self._model is None:
             return None
-        return max(0.0, self._used_at + _KEPT_S - time.monotonic())
+        return max(0.0, self._used_at + _KEPT_S - self._clock())
 
     def rest(self) -> None:
         """Drop the copy if it was not used for a while; call it when no request runs."""
