@@ -105,6 +105,16 @@ def test_a_sampler_that_ignores_all_requests_is_refused(
     assert caught.value.param == f"llm_args.{param}"
 
 
+def test_fields_that_no_default_may_set() -> None:
+    penalties = {"repetition_penalty", "presence_penalty", "frequency_penalty"}
+    assert not engine_of("1.2.1", {}).refuses("1.2.1")
+    assert engine_of("1.2.1", TORCH).refuses("1.2.1") == penalties
+    assert engine_of("1.3.0", MTP).refuses("1.3.0") == penalties
+    assert not engine_of(None, {}).refuses(None)
+    beams = {"max_beam_width": 2}
+    assert engine_of("1.2.1", beams).refuses("1.2.1") == {*penalties, "temperature", "min_tokens"}
+
+
 @pytest.mark.parametrize(
     "drafts", [{"decoding_type": "NGram"}, {"decoding_type": "MTP", "mtp_eagle_one_model": False}]
 )

@@ -371,9 +371,13 @@ class CheckpointEngine(GpuEngine):
         return bool(self.llm_args.get("otlp_traces_endpoint"))
 
     def refuses(self, version: str | None) -> frozenset[str]:
-        if version is None or honours_penalties(version, self.llm_args):
-            return self.refused_fields
-        return frozenset(row.name for row in SAMPLING if row.effect == "penalty")
+        of_beams = self.max_beam_width > 1  # which each request then has
+        of_sampler = version is not None and not honours_penalties(version, self.llm_args)
+        return frozenset(
+            row.name
+            for row in SAMPLING
+            if (of_beams and not row.with_beams) or (of_sampler and row.effect == "penalty")
+        )
 
     def honours_seeds(self, version: str) -> bool:
         return honours_seeds(version, self.llm_args)
