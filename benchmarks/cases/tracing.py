@@ -26,7 +26,7 @@ from trtllm_truss.triton.server.ports import unused_ports
 _STREAMS = (1, 32)
 _TOKENS = (128, 512)
 _CALLS = 2000
-_OFF, _ON, _BOTH = "off", "on", "on, and Truss's own"
+_OFF, _AGAIN, _ON, _BOTH = "off", "off, again", "on", "on, and Truss's own"
 _COLUMNS = [
     Column("tokens", "tokens"),
     Column("streams", "streams"),
@@ -40,9 +40,10 @@ _TEXT = f"""\
 `runtime.enable_tracing_data`, with a receiver of OTLP over HTTP in another process. “{_ON}” are
 the four spans of each request of this project, with `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`;
 “{_BOTH}”, with `OTEL_EXPORTER_OTLP_ENDPOINT`, has the spans of Truss's server beside them. The
-engine makes tokens as fast as Triton takes them, so that each microsecond shows. The servers take
-turns; client and receiver run on the same cores. Figures are medians over the rounds, ± half of
-the range."""
+engine makes tokens as fast as Triton takes them, so that each microsecond shows. “{_AGAIN}” is a
+second server without spans: its difference is that of two equal processes. The servers take turns;
+client and receiver run on the same cores. Figures are medians over the rounds, ± half of the
+range."""
 
 
 def run(options: Options) -> CaseResult:
@@ -55,31 +56,40 @@ def run(options: Options) -> CaseResult:
     with (
         _receiver() as url,
         serve(bench.config, backends) as off,
+        serve(bench.config, backends) as again,
         serve(traced, backends, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=url) as on,
         serve(traced, backends, OTEL_EXPORTER_OTLP_ENDPOINT=url) as both,
     ):
-        targets = {_OFF: off, _ON: on, _BOTH: both}
+        targets = {_OFF: off, _AGAIN: again, _ON: on, _BOTH: both}
         for target in targets.values():
             measure(target, predict_load(target, 8, 8, requests=200))
-        for tokens in _TOKENS:
-            for streams in options.streams or _STREAMS:
-                _compare(options, result, targets, tokens, streams)
-        _note_alone(options, result, url)
+        cheapest_us = min(
+            _compare(options, result, targets, tokens, streams)
+            for tokens in _TOKENS
+            for streams in options.streams or _STREAMS
+        )
+        _note_alone(options, result, url, cheapest_us)
     return result
 
 
-def _note_alone(options: Options, result: CaseResult, url: str) -> None:
-    """Add the CPU time of a call's spans without a server, which other processes disturb less."""
+def _note_alone(options: Options, result: CaseResult, url: str, cheapest_us: float) -> None:
+    """Add the CPU time of a call's spans without a server, which other processes disturb less.
+
+    Args:
+        cheapest_us: CPU time of the cheapest request without spans.
+    """
     os.environ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] = url
     os.environ["OTEL_BSP_MAX_QUEUE_SIZE"] = str(8 * _CALLS)
     tracing = open_tracing()
     assert tracing is not None
     samples = [_alone(tracing) for _ in range(max(5, options.rounds))]
     tracing.close()
-    figures = {name: figure.shown(".0f", " µs") for name, figure in spreads(samples).items()}
+    figures = spreads(samples)
+    shown = {name: figure.shown(".0f", " µs") for name, figure in figures.items()}
     result.find(
-        f"The spans of a call take {figures['all_us']} of CPU time with their export, "
-        f"{figures['loop_us']} of it on the event loop."
+        f"The spans of a call take {shown['all_us']} of CPU time with their export, "
+        f"{shown['loop_us']} of it on the event loop: "
+        f"{100 * figures['all_us'].median / cheapest_us:.1f} % of the cheapest request above."
     )
 
 
@@ -117,7 +127,8 @@ def _compare(
     targets: dict[str, Target],
     tokens: int,
     streams: int,
-) -> None:
+) -> float:
+    """Add the rows of one load; return the CPU time of a request without spans, in µs."""
     seconds = options.seconds or 4.0
     paths = {
         name: partial(measure, target, predict_load(target, tokens, streams, duration_s=seconds))
@@ -127,13 +138,14 @@ def _compare(
     for name, taken in samples.items():
         cells: dict[str, Cell] = {**spreads(taken)}
         result.add(tokens=float(tokens), streams=float(streams), tracing=name, **cells)
-    for name in (_ON, _BOTH):
+    for name in (_AGAIN, _ON, _BOTH):
         ratios = paired_ratios(samples[name], samples[_OFF])
         cpu, rate = (ratios[key].shown(".3f", " ×") for key in ("request_cpu_us", "tok_s"))
         result.find(
             f"{tokens} tokens, {streams} at once, {name}: {cpu} the CPU time of a request, {rate} "
             "the tokens/s."
         )
+    return spreads(samples[_OFF])["request_cpu_us"].median
 
 
 @contextmanager
