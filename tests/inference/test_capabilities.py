@@ -96,6 +96,21 @@ def test_alternatives_depend_on_the_sampler(
     assert capabilities(version, runtime={"llm_args": llm_args}).top_log_probs == limit
 
 
+@pytest.mark.parametrize(
+    ("asked", "param"), [({"log_probs": 2}, "log_probs"), ({"log_probs": 0, "echo": True}, "echo")]
+)
+def test_beams_without_alternatives(asked: dict[str, Any], param: str) -> None:
+    engine = engine_for(settings_for())
+    found = Capabilities(
+        max_beam_width=2, top_log_probs=20, prompt_log_probs=True, scores_beams=False
+    )
+    validate_capabilities(GenerationRequest(prompt="Hi", max_tokens=5, **asked), engine, found)
+    beams = GenerationRequest(prompt="Hi", max_tokens=5, beam_width=2, **asked)
+    with pytest.raises(InvalidRequest, match=f"{param} is not supported with beam_width above 1"):
+        validate_capabilities(beams, engine, found)
+    validate_capabilities(beams, engine, replace(found, scores_beams=True))
+
+
 def test_guides_of_llm_args() -> None:
     found = capabilities(runtime={"llm_args": {"guided_decoding_backend": "llguidance"}})
     assert found.guides
