@@ -24,6 +24,7 @@ from trtllm_truss.processes.process_guard import _env_makers, all_pids, descenda
 _TICK_S = 0.2
 _PATIENCE_S = 15.0  # guards may still be cleaning up
 _NAMES = ("python_env_", "trtllm", "truss-", "ompi.", "prte.", "pmix")
+_PROCESS_ID = re.compile(r"(?<![\da-f-])\d{2,}(?![\da-f-])")  # no part of a UUID
 _PREFIXES = tuple(f"/tmp/{name}" for name in _NAMES)
 
 
@@ -88,12 +89,12 @@ class LeftBehind:
         our_processes: Callable[[], set[int]],
         env_makers: Callable[[], Mapping[int, tuple[float, float]]],
     ) -> bool:
-        if path.parent in self._own or any(map(self._has, re.findall(r"\d{2,}", path.name))):
+        if path.parent in self._own or any(map(self._has, _PROCESS_ID.findall(path.name))):
             return True
         ours = our_processes()  # reads hundreds of files
         with contextlib.suppress(OSError):  # it has disappeared
             names = [path.name, *(each.name for each in path.rglob("*"))]
-            numbers = {int(number) for name in names for number in re.findall(r"\d{2,}", name)}
+            numbers = {int(number) for name in names for number in _PROCESS_ID.findall(name)}
             if numbers & {*ours, os.getpid()}:
                 return True
             if path.name.startswith("python_env_"):
