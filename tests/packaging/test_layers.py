@@ -49,7 +49,7 @@ OFFERED = {
         *("errors", "releases", "settings", "artifacts", "text", "builder", "serving", "baseten"),
         *("engines", "configuration", ""),
     },
-    "console": {"errors", "guard", "status", "triton.server"},
+    "console": {"errors", "settings", "guard", "status", "local_requests", "triton.server"},
     "selftest": {
         *("errors", "releases", "request_fields", "settings", "processes", "machine", "text"),
         *("engines", "engines.checkpoint", "configuration", ""),
@@ -57,7 +57,7 @@ OFFERED = {
         *("builder", "builder.run", "serving", "status"),
     },
     "cli": {
-        *("errors", "printable", "settings", "guard", "processes", "machine", "triton.server"),
+        *("errors", "printable", "settings", "processes", "machine", "triton.server"),
         *("engines", "builder", "configuration", "cli", "status", "local_requests"),
     },
 }

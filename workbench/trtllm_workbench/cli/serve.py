@@ -226,9 +226,12 @@ def _serve(options: argparse.Namespace, status: ServiceStatus) -> int:
             api = RemoteApi(options.remote_api, model_name, server.url)
             remote_api = stack.enter_context(api)
         if options.console is not None:
-            from trtllm_workbench.cli.console_server import ConsoleServer  # imports a web server
+            # imports a web server
+            from trtllm_workbench.console.app import ConsoleApp, ConsoleServer, Upstream
 
-            console = ConsoleServer(options.console, model_name, pulse, server, settings.serving)
+            upstream = Upstream(server.connect_host, server.port)
+            app = ConsoleApp(pulse, upstream, model_name, server.root_url)
+            console = ConsoleServer(options.console, app, settings.serving)
             echo(f"console: {stack.enter_context(console).url}")
         stack.enter_context(server)
         stopping.server = server

@@ -1,4 +1,4 @@
-"""The console as an ASGI application: the page, its pulse, and a way to the public API.
+"""The console: the page, its pulse, and a way to the public API, on a port of its own.
 
 Each request to that API has a connection of its own.
 """
@@ -7,16 +7,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 import httpx
+import uvicorn
 
-from trtllm_truss.errors import EngineUnavailable
-from trtllm_truss.guard import REFUSAL
+from trtllm_truss.errors import EngineUnavailable, SettingsError
+from trtllm_truss.guard import REFUSAL, BodyGuard
+from trtllm_truss.local_requests import LocalGuard
+from trtllm_truss.settings.model import Serving
+from trtllm_truss.triton.server.ports import LOOPBACK
 from trtllm_workbench.console.pulse import Pulse
 
 if TYPE_CHECKING:
@@ -24,6 +32,7 @@ if TYPE_CHECKING:
 
 Headers = Sequence[tuple[bytes, bytes]]
 _CONNECT_TIMEOUT_S = 10.0
+_GRACE_S = 1
 
 
 class PageReply:
@@ -280,3 +289,60 @@ async def _send_error(send: Send, status: int, code: str, message: str) -> None:
     """Send an error in the shape that OpenAI's API and predict share."""
     error = {"code": code, "message": message, "param": None}
     await _send(send, status, json.dumps({"error": error}).encode())
+
+
+class ConsoleServer:
+    """Serves the console on loopback while entered, from a thread.
+
+    Args:
+        port: on 127.0.0.1, opened on entry.
+        app: the console.
+        limits: the limits of bodies.
+    """
+
+    def __init__(self, port: int, app: ConsoleApp, limits: Serving) -> None:
+        self._port = port
+        self._app = LocalGuard(partial(BodyGuard(limits).run, app), LOOPBACK)
+
+    @property
+    def url(self) -> str:
+        return f"http://localhost:{self._port}/"
+
+    def __enter__(self) -> ConsoleServer:
+        try:
+            listening = socket.create_server((LOOPBACK, self._port))
+        except OSError as error:
+            raise SettingsError(
+                f"--console is {self._port}; that port cannot be used "
+                f"({error.strerror or error}). Choose another one."
+            ) from None
+        self._listening = listening
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                self._app,
+                access_log=False,
+                http="h11",
+                lifespan="off",
+                log_config=None,
+                server_header=False,
+                log_level="critical",  # a broken connection is no news; the page shows it
+                loop="asyncio",
+                timeout_graceful_shutdown=_GRACE_S,
+                ws="none",
+            )
+        )
+        self._thread = threading.Thread(
+            target=self._server.run, args=([listening],), name="console", daemon=True
+        )
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+        self._listening.close()
