@@ -127,6 +127,18 @@ def test_leaving_ends_the_answer_in_the_engine(fleet: Fleet) -> None:
     assert settles(lambda: fleet.log.count("status=cancelled") == before + 1)
 
 
+def test_a_failed_start_names_its_cause(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, serving={"start_timeout_s": 0.1})
+    try:
+        worker = fleet.add_worker()
+        assert worker.wait(60) == 1
+        log = fleet.log_of(worker)
+        assert "\nerror: Triton was not ready after 0.1 s" in log
+        assert "Traceback" not in log
+    finally:
+        fleet.close()
+
+
 def test_overload_is_no_error_while_one_worker_has_room(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path, {"max_batch_size": 1}, {"queue_limit": 0})
     try:

@@ -6,13 +6,14 @@ import argparse
 import asyncio
 import os
 import signal
+from functools import partial
 
 from trtllm_truss.cli.common import add_truss_options, log_to_stderr
-from trtllm_truss.configuration import load_configuration, read_config
-from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.configuration import read_config
+from trtllm_truss.endpoints.application import start_service
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.serving.service import Service
-from trtllm_truss.settings.loading import read_environment
+from trtllm_truss.settings.loading import MountedSecrets, read_environment
+from trtllm_truss.status import ServiceStatus
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,20 +51,23 @@ def run(options: argparse.Namespace) -> int:
             "pip install 'trtllm-truss[dynamo]'."
         ) from error
     log_to_stderr()
-    content = read_config(options.truss, options.config)
-    settings, defaults = load_configuration(content)
-    data_dir = options.truss / content.get("data_dir", "data")
-    image = HostInfo.from_config(content).image
-    service = Service(settings, read_environment(), data_dir.resolve(), image)
+    config = read_config(options.truss, options.config)
     place = WorkerOptions(
-        name=options.name or str(content.get("model_name") or "model"),
+        name=options.name or str(config.get("model_name") or "model"),
         namespace=options.namespace,
         component=options.component,
         tool_call_parser=options.tool_call_parser,
         reasoning_parser=options.reasoning_parser,
     )
+    start = partial(
+        start_service,
+        config,
+        lambda: read_environment(MountedSecrets(config)),
+        (options.truss / config.get("data_dir", "data")).resolve(),
+        ServiceStatus.published(os.environ),
+    )
     for number in (signal.SIGTERM, signal.SIGINT):
         # Dynamo's runtime ends the worker in order, and calls the handler that was there before.
         signal.signal(number, lambda *_: None)
-    asyncio.run(serve_worker(service, defaults, place))
+    asyncio.run(serve_worker(start, place))
     return 0

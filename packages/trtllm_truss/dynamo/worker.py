@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ from dynamo.llm.exceptions import (
     InvalidArgument,
     Unknown,
 )
-from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
+from prometheus_client import REGISTRY
 
 from trtllm_truss.dynamo import read_request, to_chunk
 from trtllm_truss.errors import (
@@ -32,8 +32,10 @@ from trtllm_truss.errors import (
     EngineUnavailable,
     QueueFull,
     RequestError,
+    StartupError,
     TrussError,
 )
+from trtllm_truss.exposition import exposition
 from trtllm_truss.processes.child import temporary_folder
 from trtllm_truss.protocols.base import Defaults
 from trtllm_truss.protocols.openai.adapter import usable_defaults
@@ -46,9 +48,6 @@ logger = logging.getLogger(__name__)
 
 PROTOCOL = "dynamo"
 """Name of the protocol in metrics and log."""
-
-_KV_BLOCK_TOKENS = 32
-"""TensorRT-LLM's default; the router predicts hits in blocks of this size."""
 
 _METRICS = ("trtllm_truss_", "nv_")
 
@@ -76,43 +75,56 @@ class TrussEngine:
     """The engine of one `Service`, as Dynamo's `Worker` drives it.
 
     Args:
-        service: not started.
-        defaults: `model_metadata.generation`, validated.
-        options: its place in the deployment.
+        start: starts the service; returns it with the values of missing request fields.
+        name: the model's name in the frontend.
         folder: receives the files of the model that the frontend reads.
+
+    Attributes:
+        failure: the error of a failed start.
     """
 
     def __init__(
-        self, service: Service, defaults: Defaults, options: WorkerOptions, folder: Path
+        self, start: Callable[[], tuple[Service, Defaults]], name: str, folder: Path
     ) -> None:
-        self._service = service
-        self._defaults = defaults
-        self._options = options
+        self._start = start
+        self._name = name
         self._folder = folder
-        self._adapters = service.adapter_names
-        self._answers: dict[str, asyncio.Task[Any]] = {}
+        self._service: Service | None = None
+        self._defaults: Defaults = {}
+        self._answers: dict[str, asyncio.Task[None]] = {}
+        self.failure: StartupError | None = None
+
+    @property
+    def _started(self) -> Service:
+        assert self._service is not None, "Dynamo starts an engine first"
+        return self._service
 
     async def start(self, worker_id: int) -> backend.EngineConfig:
         """Start the engine and describe it; `worker_id` is not needed."""
-        await asyncio.to_thread(self._service.start)
-        path = self._service.path
-        self._defaults = {**usable_defaults(self._service.sampling), **self._defaults}
+        try:
+            service, defaults = await asyncio.to_thread(self._start)
+        except StartupError as error:
+            self.failure = error
+            raise
+        self._service = service
+        path = service.path
+        self._defaults = {**usable_defaults(service.sampling), **defaults}
         await asyncio.to_thread(path.tokenizer.save, self._folder, path.engine.max_sequence_tokens)
-        tokens = path.admission.kv_cache_tokens
+        block_tokens = path.engine.cache_block_tokens
         return backend.EngineConfig(
             model=str(self._folder),
-            served_model_name=self._options.name,
+            served_model_name=self._name,
             llm=backend.LlmRegistration(
                 context_length=path.engine.max_sequence_tokens,
-                kv_cache_block_size=_KV_BLOCK_TOKENS,
-                total_kv_blocks=tokens // _KV_BLOCK_TOKENS or None,
+                kv_cache_block_size=block_tokens,
+                total_kv_blocks=path.admission.kv_cache_tokens // block_tokens or None,
                 max_num_seqs=path.admission.max_requests,
             ),
         )
 
     async def on_endpoint_ready(self, endpoint: Endpoint) -> None:
         """List each adapter as a model of its own."""
-        for name in self._adapters:
+        for name in self._started.adapter_names:
             await register_model(
                 ModelInput.Tokens,
                 ModelType.Chat | ModelType.Completions,
@@ -120,7 +132,7 @@ class TrussEngine:
                 str(self._folder),
                 name,
                 worker_type=WorkerType.Aggregated,
-                kv_cache_block_size=_KV_BLOCK_TOKENS,
+                kv_cache_block_size=self._started.path.engine.cache_block_tokens,
                 lora_name=name,
                 base_model_path=str(self._folder),
             )
@@ -142,6 +154,7 @@ class TrussEngine:
                 if isinstance(chunk, Exception):
                     raise chunk
                 yield chunk
+                chunks.task_done()
         finally:
             self._end(context)
 
@@ -151,18 +164,21 @@ class TrussEngine:
         call_id: str,
         chunks: asyncio.Queue[dict[str, Any] | Exception | None],
     ) -> None:
-        """Queue the chunks of an answer, then None or its error.
+        """Queue the chunks of an answer, one at a time, then None or its error.
 
         A task of its own, because Dynamo neither resumes nor closes the generator of a client that
-        has left.
+        has left. Of a client that reads slowly, tokens wait in the engine's stream, which takes
+        four bytes for each.
         """
+        service = self._started
         try:
-            wanted = read_request(request, self._defaults, self._adapters)
-            tokens = self._service.path.generator.tokens(wanted, PROTOCOL, call_id)
+            wanted = read_request(request, self._defaults, service.adapter_names)
+            tokens = service.path.generator.tokens(wanted, PROTOCOL, call_id)
             async with aclosing(tokens) as deltas:
                 async for together in deltas:
                     for delta in together:
                         chunks.put_nowait(to_chunk(delta))
+                    await chunks.join()
         except asyncio.CancelledError:
             chunks.put_nowait({"token_ids": [], "index": 0, "finish_reason": "cancelled"})
             raise
@@ -183,21 +199,24 @@ class TrussEngine:
             answer.cancel()
 
     async def cleanup(self) -> None:
-        """Stop the engine; idempotent."""
-        await asyncio.to_thread(self._service.stop)
+        """Stop the engine, if it was started; idempotent."""
+        if self._service is not None:
+            await asyncio.to_thread(self._service.stop)
 
     async def is_quiescent(self) -> None:
         """Answer that no KV blocks are transferred."""
 
     async def register_prometheus(self, metrics: backend.EngineMetrics) -> None:
         """Add our metrics and Triton's to those of the worker."""
-        registry = CollectorRegistry()
-        registry.register(_EngineMetrics())
-        metrics.register_prometheus_expfmt_callback(lambda: generate_latest(registry).decode())
+        metrics.register_prometheus_expfmt_callback(
+            lambda: exposition(
+                each for each in REGISTRY.collect() if each.name.startswith(_METRICS)
+            )
+        )
 
     async def health_check_payload(self) -> dict[str, Any]:
         """Return the request that Dynamo sends to an idle worker."""
-        tokenizer = self._service.path.tokenizer
+        tokenizer = self._started.path.tokenizer
         first = tokenizer.bos_id if tokenizer.bos_id is not None else 0
         return {
             "token_ids": [first],
@@ -224,11 +243,6 @@ class TrussEngine:
         return set()
 
 
-class _EngineMetrics:
-    def collect(self) -> Any:
-        return (each for each in REGISTRY.collect() if each.name.startswith(_METRICS))
-
-
 _ERRORS: tuple[tuple[type[TrussError], type[Exception]], ...] = (
     (RequestError, InvalidArgument),
     (QueueFull, CannotConnect),
@@ -242,10 +256,16 @@ def _dynamo_error(error: TrussError) -> Exception:
     return kind(error.message)
 
 
-async def serve_worker(service: Service, defaults: Defaults, options: WorkerOptions) -> None:
+async def serve_worker(
+    start: Callable[[], tuple[Service, Defaults]], options: WorkerOptions
+) -> None:
     """Serve as a worker until SIGTERM or SIGINT; running answers end first.
 
     Discovery and transport are Dynamo's, by its own variables (`DYN_DISCOVERY_BACKEND`, …).
+
+    Args:
+        start: starts the service; returns it with the values of missing request fields.
+        options: the worker's place in the deployment.
 
     Raises:
         StartupError: the engine cannot start.
@@ -253,7 +273,7 @@ async def serve_worker(service: Service, defaults: Defaults, options: WorkerOpti
     with temporary_folder() as folder:
         # The frontend compares the paths of its workers as they are given: a relative one agrees.
         os.chdir(folder)
-        engine = TrussEngine(service, defaults, options, Path("model"))
+        engine = TrussEngine(start, options.name, Path("model"))
         config = backend.WorkerConfig(
             namespace=options.namespace,
             component=options.component,
@@ -264,4 +284,9 @@ async def serve_worker(service: Service, defaults: Defaults, options: WorkerOpti
             enable_kv_routing=False,  # without events it would only listen on every address
             runtime=backend.RuntimeConfig(),
         )
-        await backend.Worker(engine, config, asyncio.get_running_loop()).run()
+        try:
+            await backend.Worker(engine, config, asyncio.get_running_loop()).run()
+        except Exception:
+            if engine.failure is not None:
+                raise engine.failure from None
+            raise
