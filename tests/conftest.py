@@ -22,7 +22,7 @@ from tests.support.shared_tls import share_tls_contexts
 from tests.support.warm_python import end_zygote
 
 TESTS = Path(__file__).parent
-collect_ignore = ["clients", "dynamo_fleet"]  # `make` runs them in environments of their own
+collect_ignore = ["clients", "dynamo_fleet", "gpu_host"]  # run in environments of their own
 SERVER_FOLDERS = ("end_to_end", "backends/triton_native")
 SERVER_MODULES = "tests.end_to_end"
 LLM_API_MODULES = ("test_predict",)

@@ -16,10 +16,12 @@ from benchmarks.options import Options
 from benchmarks.paths import ROOT, smollm2_file
 from benchmarks.result import CaseResult, Cell, Column
 from benchmarks.sample import in_turns, measure, measure_alone, paired_ratios, spreads
-from benchmarks.servers.configuration import write_config
+from benchmarks.servers.configuration import changed, write_config
 from benchmarks.servers.truss import serve
 from trtllm_truss.text.tokenizer import load_tokenizer
 
+_RELEASE = "1.2.1"
+_IMAGE = f"nvcr.io/nvidia/tensorrt-llm/release:{_RELEASE}"
 _TOKENS = 128
 _STREAMS = (1, 8, 32, 128)
 _KV_CACHE_TOKENS = 32_768
@@ -70,7 +72,7 @@ def run(options: Options) -> CaseResult:
     counts = options.streams or (_STREAMS if on_gpu else _STREAMS[:3])
     options.work.mkdir(parents=True, exist_ok=True)
     checkpoint = _write_checkpoint(options.work / "llm-api", on_gpu)
-    os.environ |= import_module("tests.support.fake_llm_api").fake_library("1.2.1")
+    os.environ |= import_module("tests.support.fake_llm_api").fake_library(_RELEASE)
     if on_gpu:
         os.environ["TLLM_FAKE_COMPUTE"] = _GPU_ENGINE
     arguments = {
@@ -85,6 +87,7 @@ def run(options: Options) -> CaseResult:
         tokenizer_repository=None,
         runtime={"llm_args": arguments},
     )
+    config = changed(config, "release", base_image={"image": _IMAGE})
     bodies = tuple(predict_body(prompt, _TOKENS) for prompt in _PROMPTS)
     everything = {"model": str(checkpoint), "max_beam_width": 1, **arguments}
     tokenizer = load_tokenizer(checkpoint)

@@ -222,7 +222,9 @@ def test_harm_under_load(
         report_round(harmed(restarting, HARMS[harm]))
 
 
-def harmed(served: Served, harm: Harm) -> dict[str, float]:
+def harmed(
+    served: Served, harm: Harm, answers: Callable[[Served], bool] = answers_correctly
+) -> dict[str, float]:
     """Harm a server under load; return when it was unhealthy, and healthy again."""
     before = served.processes()
     started = threading.Barrier(STREAMS + 1, timeout=PATIENCE_S)
@@ -240,7 +242,7 @@ def harmed(served: Served, harm: Harm) -> dict[str, float]:
     assert endings <= {"cut", "503"}, served.log[-3000:]
     assert settles(served.is_healthy)
     healthy_s = time.monotonic() - begin_s
-    assert answers_correctly(served)
+    assert answers(served)
     after = served.processes()
     assert sorted(after.values()) == sorted(before.values())
     old = {pid: name for pid, name in before.items() if pid not in after}

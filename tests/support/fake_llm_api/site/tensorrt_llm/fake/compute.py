@@ -46,11 +46,11 @@ class Compute(Protocol):
         params: Any,
         max_tokens: int,
         seed: int,
-        adapter: int | None = None,
+        adapter: Any = None,
     ) -> None:
         """Begin a sequence; it ends with `params.end_id`, a stop id or after `max_tokens`.
 
-        Only the counting engine has adapters.
+        `adapter` is a `LoRARequest`; GenAI's engine has none.
         """
 
     def cancel(self, key: Any) -> None: ...

@@ -30,7 +30,8 @@ class CountingCompute:
         self._sequences = {}
 
     def add(self, key, prompt, params, max_tokens, seed, adapter=None):
-        self._sequences[key] = [prompt, params, max_tokens, 0, adapter or 0, seed]
+        shift = adapter.lora_int_id if adapter is not None else 0
+        self._sequences[key] = [prompt, params, max_tokens, 0, shift, seed]
 
     def cancel(self, key):
         self._sequences.pop(key, None)
@@ -42,10 +43,10 @@ class CountingCompute:
 
     def _advance(self, key):
         sequence = self._sequences[key]
-        prompt, params, max_tokens, count, adapter, seed = sequence
+        prompt, params, max_tokens, count, shift, seed = sequence
         token = self._choose(prompt, params, count, seed)
         if count == 0 or not self._replays_without_adapters:
-            token = (token + adapter) % self.vocab_size
+            token = (token + shift) % self.vocab_size
         sequence[3] += 1
         ends = not params.ignore_eos and token in {params.end_id, *(params.stop_token_ids or ())}
         done = ends or sequence[3] == max_tokens

@@ -1,23 +1,103 @@
-"""transformers' continuous batching as the fake's engine, on a GPU, with random weights.
+"""transformers' continuous batching as the fake's engine, on a GPU, or slowly on a CPU.
 
-The model has the shape of the checkpoint's `config.json`. Written against transformers 5.17, whose
-generation loop is stepped here without its thread.
+The model has the shape and the number format of the checkpoint's `config.json`, and the weights of
+the GGUF file if that has this shape, else random ones. Written against transformers 5.17, whose
+generation loop is stepped here without its thread. Generation is greedy.
 """
 
 import json
 import os
 import queue
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
 from tensorrt_llm.fake.compute import Progress
+from trtllm_truss.engines.gguf import read_metadata
+
+_DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+_CPU_TOKENS = 8192
 
 _STATISTICS = "TLLM_FAKE_STATISTICS"
 """Names a file for the number of steps and the blocks of the KV cache; written by each step."""
+
+
+def _load_model(folder, config):
+    dtype = {"dtype": config.dtype, "attn_implementation": "sdpa"}
+    (weights,) = Path(json.loads((folder / "fake.json").read_text())["weights"]).glob("*.gguf")
+    layers, hidden = (
+        read_metadata(weights)[f"llama.{name}"] for name in ("block_count", "embedding_length")
+    )
+    if (layers, hidden) == (config.num_hidden_layers, config.hidden_size):
+        model = AutoModelForCausalLM.from_pretrained(
+            weights.parent, gguf_file=weights.name, **dtype
+        )
+        return model.to(_DEVICE)
+    torch.manual_seed(0)  # a checkpoint's weights do not change from start to start
+    with _DEVICE:
+        return AutoModelForCausalLM.from_config(config, **dtype)
+
+
+class _Adapters:
+    """PEFT's LoRA, for each token of a batch.
+
+    Formats: `save_pretrained` of peft 0.18 to 0.21, without options that change names or scale.
+    """
+
+    def __init__(self, model):
+        self._model = model
+        self._weights = {}
+        self._hooked = set()
+        self._of_requests = {}
+        self._tokens = {}
+
+    def add(self, request_id, adapter):
+        """Answer a request with an adapter, which is read once."""
+        self._of_requests[request_id] = adapter.lora_int_id
+        if adapter.lora_int_id not in self._weights:
+            self._read(adapter)
+
+    def remove(self, request_id):
+        self._of_requests.pop(request_id, None)
+
+    def choose(self, batch):
+        """Note the tokens of each adapter in the next step."""
+        begin, tokens = 0, {}
+        for each in batch if self._weights else ():
+            number = self._of_requests.get(each.state.request_id)
+            if number is not None:
+                tokens.setdefault(number, []).extend(range(begin, begin + each.query_length))
+            begin += each.query_length
+        self._tokens = {
+            number: torch.tensor(indices, device=_DEVICE) for number, indices in tokens.items()
+        }
+
+    def _read(self, adapter):
+        folder = Path(adapter.lora_path)
+        config = json.loads((folder / "adapter_config.json").read_text())
+        tensors = load_file(folder / "adapter_model.safetensors", str(_DEVICE))
+        self._weights[adapter.lora_int_id] = of_modules = {}
+        for name in [name for name in tensors if name.endswith(".lora_A.weight")]:
+            prefix = name.removesuffix(".lora_A.weight")
+            module = prefix.removeprefix("base_model.model.")
+            down, up = tensors[name], tensors[f"{prefix}.lora_B.weight"]
+            scaled = up * (config["lora_alpha"] / config["r"])
+            of_modules[module] = [each.to(self._model.dtype) for each in (down, scaled)]
+            if module not in self._hooked:
+                self._hooked.add(module)
+                hook = partial(self._apply, module)
+                self._model.get_submodule(module).register_forward_hook(hook)
+
+    def _apply(self, module, _, inputs, output):
+        for number, tokens in self._tokens.items():
+            if weights := self._weights[number].get(module):
+                down, up = weights
+                output.index_add_(1, tokens, inputs[0][:, tokens] @ down.T @ up.T)
 
 
 def _free_after_step(model, config, args):
@@ -41,21 +121,22 @@ def _free_after_step(model, config, args):
 def _bytes_per_token(config):
     head_size = getattr(config, "head_dim", config.hidden_size // config.num_attention_heads)
     numbers = 2 * config.num_hidden_layers * config.num_key_value_heads * head_size
-    return numbers * torch.bfloat16.itemsize
+    return numbers * config.dtype.itemsize
 
 
 class TransformersCompute:
     def __init__(self, args):
         config = AutoConfig.from_pretrained(args["model"])
-        torch.manual_seed(0)  # a checkpoint's weights do not change from start to start
-        with torch.device("cuda"):
-            dtype = {"dtype": torch.bfloat16, "attn_implementation": "sdpa"}
-            self._model = AutoModelForCausalLM.from_config(config, **dtype)
+        self._model = _load_model(Path(args["model"]), config)
+        self._adapters = _Adapters(self._model)
         cache = args["kv_cache_config"] or {}
         block_size = cache.get("tokens_per_block", 32)
-        free_bytes = _free_after_step(self._model, config, args)
-        cache_bytes = free_bytes * cache.get("free_gpu_memory_fraction", 0.9)
-        tokens = min(int(cache_bytes / _bytes_per_token(config)), cache.get("max_tokens") or 2**40)
+        tokens = _CPU_TOKENS
+        if _DEVICE.type == "cuda":
+            free_bytes = _free_after_step(self._model, config, args)
+            cache_bytes = free_bytes * cache.get("free_gpu_memory_fraction", 0.9)
+            tokens = int(cache_bytes / _bytes_per_token(config))
+        tokens = min(tokens, cache.get("max_tokens") or tokens)
         self._manager = self._model.init_continuous_batching(
             GenerationConfig(do_sample=False, eos_token_id=-1),
             ContinuousBatchingConfig(
@@ -84,19 +165,24 @@ class TransformersCompute:
 
     def add(self, key, prompt, params, max_tokens, seed, adapter=None):
         self._sent[key] = 0
+        request_id = json.dumps(key)
+        if adapter is not None:
+            self._adapters.add(request_id, adapter)
         ends = [] if params.ignore_eos else [params.end_id, *(params.stop_token_ids or ())]
         self._manager.add_request(
-            prompt, json.dumps(key), max_tokens, streaming=True, eos_token_id=ends or -1
+            prompt, request_id, max_tokens, streaming=True, eos_token_id=ends or -1
         )
 
     def cancel(self, key):
         if self._sent.pop(key, None) is not None:
+            self._adapters.remove(json.dumps(key))
             self._manager.cancel_request(json.dumps(key))
 
     @torch.no_grad()
     def step(self):
         self._steps += 1
         if self._processor.prepare_next_batch():
+            self._adapters.choose(self._processor.inputs_and_outputs.requests_in_batch)
             self._processor._generation_step(self._model)
             self._processor.update_batch()
         self._write_statistics()
@@ -121,6 +207,7 @@ class TransformersCompute:
                 done = result.is_finished()
                 if done:
                     del self._sent[key]
+                    self._adapters.remove(result.request_id)
                 yield Progress(key, tokens, [0.0] * len(tokens), done)
 
     def _write_statistics(self):

@@ -146,8 +146,7 @@ class Worker:
         room = self._args["max_seq_len"] - len(prompt)
         wanted = room if params.max_tokens is None else min(params.max_tokens, room)
         params = effective(params, self._args)
-        adapter = lora_request.lora_int_id if lora_request is not None else None
-        request = Request(request_id, prompt, params, wanted, streaming, adapter)
+        request = Request(request_id, prompt, params, wanted, streaming, lora_request)
         self._waiting.append(request)
 
     def _refusal(self, prompt, params, lora_request):
