@@ -316,6 +316,13 @@ async def test_two_turns_are_told_of_the_blocks_that_they_reuse(make_triton, ver
     assert {chunk.cached for chunk in plain} == {None}
 
 
+async def test_the_warm_up_is_sampled(triton):
+    """The first sampled request may compile kernels, which must not count as a hang."""
+    await asyncio.to_thread(warm_up, triton.grpc_address, 5, PATIENCE_S, "1.0.0")
+    inputs = triton.wait_for_request("warm-up")["inputs"]
+    assert inputs["temperature"] == [1.0]
+
+
 @pytest.mark.parametrize("version", ["0.7.1", "0.9.0"])
 async def test_old_releases_get_a_number_for_each_request(make_triton, version):
     """Such a release reads the leading digits of an id; these ids share them, or have none."""

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError, Message
 
 from trtllm_truss.errors import TritonError, TrussError
 from trtllm_truss.releases import INPUTS, MODEL_NAME, OWN_INPUTS, rows_for
+from trtllm_truss.request_fields import Sampling
 from trtllm_truss.triton.client.failures import StatusCode, unavailable
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
 from trtllm_truss.triton.client.response_stream import ResponseReader, ResponseStream
@@ -45,6 +46,7 @@ The executor stops a request only once it is active. Source: ``terminateCancelle
 """
 _END_LIMIT_S = 1.0
 _READY_LIMIT_S = 0.5
+_WARM_UP = Sampling(temperature=1.0, top_p=0.9)
 T = TypeVar("T")
 Response = TypeVar("Response", bound=Message)
 
@@ -233,7 +235,11 @@ def is_ready(address: str, model_name: str, *, server_id: str) -> bool:
 def warm_up(
     address: str, token_id: int, timeout_s: float, version: str, beam_width: int = 1
 ) -> None:
-    """Generate one token.
+    """Generate one token, sampled unless there are beams.
+
+    TensorRT-LLM's Torch sampler takes FlashInfer's kernels from 1.2 on unless
+    ``disable_flashinfer_sampling`` is set, and FlashInfer may compile them for the first sampled
+    request: here the time limit of a start holds, later that of a hang.
 
     Args:
         address: ``host:port`` of Triton's gRPC endpoint.
@@ -252,6 +258,7 @@ def warm_up(
         max_tokens=1,
         beam_width=beam_width,
         streaming=beam_width == 1,
+        sampling=_WARM_UP if beam_width == 1 else Sampling(),
     )
     try:
         block_on(lambda: _generate(client, request, timeout_s))
