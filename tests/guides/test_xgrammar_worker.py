@@ -94,6 +94,14 @@ def test_a_schema_with_fixed_blanks_becomes_a_grammar(guides: GuideValidator, te
     assert guides.check(Guide("json_schema", text)).result(PATIENCE_S).guide.text == text
 
 
+def test_bounds_with_a_point_are_numbers(guides: GuideValidator) -> None:
+    text = '{"type": "number", "minimum": 12.25, "maximum": 13.5}'
+    asked = Guide("json_schema", text, fixes_blanks=True)
+    rules = guides.check(asked).result(PATIENCE_S).guide.text
+    assert '"1" "2" "." "2" "5"' in rules
+    assert r"[\u0000-\U0010FFFF]" not in rules
+
+
 def test_a_bad_schema_with_fixed_blanks_fails(guides: GuideValidator) -> None:
     bad = Guide("json_schema", '{"type": "nonsense"}', fixes_blanks=True)
     assert 'Unsupported type "nonsense"' in str(guides.check(bad).exception(PATIENCE_S))

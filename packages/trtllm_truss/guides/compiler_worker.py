@@ -96,6 +96,11 @@ _GROWTH_FROM_S = 0.05
 _REASON_CHARACTERS = 300
 _PART_CHARACTERS = 300  # of at most 12 bytes in a line
 _NAME_CHARACTERS = 64
+_ANY_FOR_POINT = re.compile(r'(?<="\d" )\[\\u0000-\\U0010FFFF\](?= "\d")')
+"""The decimal point of a bound such as 0.5, which XGrammar 0.1.32 converts as a regular expression.
+
+A pattern with any character between two digits looks alike, and fits a point too.
+"""
 _SOURCE_PLACE = re.compile(r"^\[[\d:]+\] \S+: (Check failed: .*? is false: )?")
 _SMALLEST = Guide("regex", "a")
 _TOO_LARGE = "it is too large or too deeply nested; simplify it."
@@ -286,7 +291,7 @@ def _attempt(
     grammar = None
     try:
         if guide.fixes_blanks and to_grammar is not None:
-            grammar = to_grammar(guide.text)
+            grammar = _ANY_FOR_POINT.sub('"."', to_grammar(guide.text))
             guide = Guide("ebnf_grammar", grammar)
         return Trial(*_measure(guide, follow), grammar)
     except RuntimeError as error:
