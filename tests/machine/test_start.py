@@ -68,7 +68,8 @@ def start(tree: ImageTree, engine: Path, driver: str) -> None:
     kept = tree.root / "kept"
     shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir()
-    metadata = {"engine_repository": str(engine), "serving": {"pass_environment": ["KEPT"]}}
+    serving = {"pass_environment": ["KEPT"], "keep_kernels": False}
+    metadata = {"engine_repository": str(engine), "serving": serving}
     settings = parse_settings({"model_metadata": metadata})
     Service(settings, Environment(None, variables(tree)), ROOT / "data", "my/image:1").start()
 
