@@ -24,6 +24,7 @@ MEASURED = (
     "console",
     "tracing",
     "scrapes",
+    "dynamo",
 )
 ALL = (*MEASURED, "chaos", "soak")
 

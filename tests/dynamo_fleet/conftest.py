@@ -1,143 +1,42 @@
-"""Dynamo's frontend before workers of ours: files for discovery, TCP on loopback, no daemons."""
+"""Workers of ours with the CPU example behind Dynamo's frontend."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import yaml
-from benchmarks.servers.usage import descendants
-from tests.support.paths import EXAMPLE, ROOT
-from tests.support.truss_process import free_port
-from tests.support.waiting import PATIENCE_S
-
-PYTHON = ROOT / ".venv-dynamo/bin/python"
-MODEL = "smollm2"
+from benchmarks.servers.dynamo import Fleet
+from tests.support.paths import EXAMPLE
 
 
-class Fleet:
-    """A frontend and its workers.
-
-    Args:
-        folder: for logs, discovery and configurations.
-        runtime: changes to `model_metadata.runtime` of the example.
-        serving: `model_metadata.serving`.
-    """
-
-    def __init__(
-        self, folder: Path, runtime: dict[str, Any] | None = None, serving: Any = None
-    ) -> None:
-        self._folder = folder
-        config = yaml.safe_load(EXAMPLE.read_text())
-        metadata = config["model_metadata"]
-        metadata["generation"] = {"temperature": 0.0}
-        metadata["runtime"].update(runtime or {})
-        metadata["serving"] = serving or {}
-        self._config = folder / "config.yaml"
-        self._config.write_text(yaml.safe_dump(config))
-        self.port = free_port()
-        self._environment = {
-            **os.environ,
-            "DYN_DISCOVERY_BACKEND": "file",
-            "DYN_FILE_KV": str(folder / "store"),
-            "DYN_REQUEST_PLANE": "tcp",
-            "DYN_EVENT_PLANE": "zmq",
-            "DYN_TCP_RPC_HOST": "127.0.0.1",
-            "DYN_TCP_RESPONSE_STREAM_HOST": "127.0.0.1",
-            "DYN_EVENT_PLANE_HOST": "127.0.0.1",
-            # Without it the status of an error is 200, and the error an event.
-            "DYN_HTTP_PRE_COMMIT_ERROR_PEEK_MS": "300",
-            "HF_HUB_OFFLINE": "1",
-            "HOME": str(folder),
-            "TMPDIR": str(folder),  # the frontend leaves files there
-        }
-        self.workers: list[subprocess.Popen[bytes]] = []
-        self._frontend = self._start(
-            "frontend",
-            *("-m", "dynamo.frontend", "--http-host", "127.0.0.1", "--http-port", str(self.port)),
-            *("--enable-anthropic-api", "--migration-limit", "3"),
-            *("--router-mode", "kv", "--no-router-kv-events"),
-        )
-        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=120)
-
-    def add_worker(self) -> subprocess.Popen[bytes]:
-        worker = self._start(
-            f"worker{len(self.workers)}",
-            *("-m", "trtllm_truss", "dynamo", "--truss", str(ROOT)),
-            *("--config", str(self._config), "--name", MODEL),
-        )
-        self.workers.append(worker)
-        return worker
-
-    def wait_for(self, count: int) -> None:
-        """Wait until the frontend knows so many workers, and serves their model."""
-        deadline = time.monotonic() + 2 * PATIENCE_S
-        while len(self.instances()) != count or (count and MODEL not in self._models()):
-            assert time.monotonic() < deadline, self.log
-            time.sleep(0.2)
-
-    @property
-    def alive(self) -> list[subprocess.Popen[bytes]]:
-        return [worker for worker in self.workers if worker.poll() is None]
-
-    def instances(self) -> list[Any]:
-        with contextlib.suppress(httpx.HTTPError):
-            found: list[Any] = self.client.get("/health").json().get("instances", [])
-            return [each for each in found if each["endpoint"] == "generate"]
-        return []
-
-    def _models(self) -> str:
-        return self.client.get("/v1/models").text
-
-    def triton_of(self, worker: subprocess.Popen[bytes]) -> int:
-        (triton,) = (
-            pid
-            for pid in descendants(worker.pid)
-            if Path(f"/proc/{pid}/comm").read_text().startswith("tritonserver")
-        )
-        return triton
-
-    @property
-    def log(self) -> str:
-        return "\n".join(file.read_text() for file in sorted(self._folder.glob("*.log")))
-
-    def log_of(self, worker: subprocess.Popen[bytes]) -> str:
-        return (self._folder / f"worker{self.workers.index(worker)}.log").read_text()
-
-    def close(self) -> None:
-        self.client.close()
-        running = [*self.workers, self._frontend]
-        for process in running:
-            process.send_signal(signal.SIGTERM)
-        for process in running:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(60)
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-
-    def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        with open(self._folder / f"{name}.log", "ab") as log:  # noqa: PTH123
-            return subprocess.Popen(
-                [str(PYTHON), *arguments], env=self._environment, stdout=log, stderr=log
-            )
+def config_with(folder: Path, runtime: dict[str, Any] | None = None, serving: Any = None) -> Path:
+    """Write the example's configuration with changes to `model_metadata`."""
+    config = yaml.safe_load(EXAMPLE.read_text())
+    metadata = config["model_metadata"]
+    metadata["generation"] = {"temperature": 0.0}
+    metadata["runtime"].update(runtime or {})
+    metadata["serving"] = serving or {}
+    file = folder / "config.yaml"
+    file.write_text(yaml.safe_dump(config))
+    return file
 
 
 @pytest.fixture(scope="session")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """That of the shared workers."""
+    return config_with(tmp_path_factory.mktemp("config"))
+
+
+@pytest.fixture(scope="session")
+def fleet(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """Two workers, which the tests leave as they found them."""
     fleet = Fleet(tmp_path_factory.mktemp("fleet"))
     try:
-        fleet.add_worker()
-        fleet.add_worker()
+        fleet.add_worker(config)
+        fleet.add_worker(config)
         fleet.wait_for(2)
         yield fleet
     finally:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.dynamo_fleet.conftest import MODEL, Fleet
+from benchmarks.servers.dynamo import MODEL, Fleet
+from tests.dynamo_fleet.conftest import config_with
 from tests.support.waiting import settles
 
 HELLO = [{"role": "user", "content": "What is the capital of France?"}]
@@ -128,9 +129,10 @@ def test_leaving_ends_the_answer_in_the_engine(fleet: Fleet) -> None:
 
 
 def test_a_failed_start_names_its_cause(tmp_path: Path) -> None:
-    fleet = Fleet(tmp_path, serving={"start_timeout_s": 0.1})
+    config = config_with(tmp_path, serving={"start_timeout_s": 0.1})
+    fleet = Fleet(tmp_path)
     try:
-        worker = fleet.add_worker()
+        worker = fleet.add_worker(config)
         assert worker.wait(60) == 1
         log = fleet.log_of(worker)
         assert "\nerror: Triton was not ready after 0.1 s" in log
@@ -140,10 +142,11 @@ def test_a_failed_start_names_its_cause(tmp_path: Path) -> None:
 
 
 def test_overload_is_no_error_while_one_worker_has_room(tmp_path: Path) -> None:
-    fleet = Fleet(tmp_path, {"max_batch_size": 1}, {"queue_limit": 0})
+    config = config_with(tmp_path, {"max_batch_size": 1}, {"queue_limit": 0})
+    fleet = Fleet(tmp_path)
     try:
-        fleet.add_worker()
-        fleet.add_worker()
+        fleet.add_worker(config)
+        fleet.add_worker(config)
         fleet.wait_for(2)
         results = run_streams(fleet, 2, max_tokens=64, ignore_eos=True)
         assert [reason for _, reason in results] == ["length"] * 2
@@ -206,7 +209,7 @@ def run_streams(fleet: Fleet, count: int, **fields: Any) -> list[tuple[str, Any]
 
 @pytest.mark.parametrize("victim", ["worker", "triton"])
 def test_kill_9_is_invisible_to_plain_streams(
-    fleet: Fleet, victim: str, pytestconfig: pytest.Config
+    fleet: Fleet, config: Path, victim: str, pytestconfig: pytest.Config
 ) -> None:
     for number in range(max(1, pytestconfig.getoption("--rounds"))):
         wait_until_used(fleet, 2)
@@ -219,11 +222,11 @@ def test_kill_9_is_invisible_to_plain_streams(
         assert [reason for _, reason in results] == ["length"] * 4, f"round {number}"
         if victim == "worker":
             assert worker.wait(30) == -signal.SIGKILL
-            fleet.add_worker()
+            fleet.add_worker(config)
 
 
-def test_sigterm_lets_streams_end(fleet: Fleet) -> None:
-    worker = fleet.add_worker()
+def test_sigterm_lets_streams_end(fleet: Fleet, config: Path) -> None:
+    worker = fleet.add_worker(config)
     wait_until_used(fleet, 3)
     stop = threading.Timer(0.7, worker.send_signal, [signal.SIGTERM])
     stop.start()

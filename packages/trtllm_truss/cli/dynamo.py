@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import signal
 from functools import partial
@@ -44,6 +43,8 @@ def run(options: argparse.Namespace) -> int:
         StartupError: the engine cannot start.
     """
     try:
+        import uvloop
+
         from trtllm_truss.dynamo.worker import WorkerOptions, serve_worker
     except ImportError as error:
         raise SettingsError(
@@ -69,5 +70,5 @@ def run(options: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         # Dynamo's runtime ends the worker in order, and calls the handler that was there before.
         signal.signal(number, lambda *_: None)
-    asyncio.run(serve_worker(start, place))
+    uvloop.run(serve_worker(start, place))
     return 0
