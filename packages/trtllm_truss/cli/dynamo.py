@@ -43,9 +43,7 @@ def run(options: argparse.Namespace) -> int:
         StartupError: the engine cannot start.
     """
     try:
-        import uvloop
-
-        from trtllm_truss.dynamo.worker import WorkerOptions, serve_worker
+        from trtllm_truss.dynamo.worker import WorkerOptions, run_worker
     except ImportError as error:
         raise SettingsError(
             f"the runtime of Dynamo cannot be imported ({error}); install the extra: "
@@ -70,5 +68,5 @@ def run(options: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         # Dynamo's runtime ends the worker in order, and calls the handler that was there before.
         signal.signal(number, lambda *_: None)
-    uvloop.run(serve_worker(start, place))
+    run_worker(start, place)
     return 0

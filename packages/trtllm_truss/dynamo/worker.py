@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import uvloop
 from dynamo._core import ModelInput, ModelType, WorkerType, backend, register_model
 from dynamo.llm.exceptions import (
     CannotConnect,
@@ -256,9 +257,7 @@ def _dynamo_error(error: TrussError) -> Exception:
     return kind(error.message)
 
 
-async def serve_worker(
-    start: Callable[[], tuple[Service, Defaults]], options: WorkerOptions
-) -> None:
+def run_worker(start: Callable[[], tuple[Service, Defaults]], options: WorkerOptions) -> None:
     """Serve as a worker until SIGTERM or SIGINT; running answers end first.
 
     Discovery and transport are Dynamo's, by its own variables (`DYN_DISCOVERY_BACKEND`, …).
@@ -270,6 +269,10 @@ async def serve_worker(
     Raises:
         StartupError: the engine cannot start.
     """
+    uvloop.run(_serve(start, options))
+
+
+async def _serve(start: Callable[[], tuple[Service, Defaults]], options: WorkerOptions) -> None:
     with temporary_folder() as folder:
         # The frontend compares the paths of its workers as they are given: a relative one agrees.
         os.chdir(folder)
