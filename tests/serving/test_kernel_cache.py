@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
@@ -165,6 +166,31 @@ def test_one_server_fills_a_key_while_others_wait(
         assert cache.waited_s > 0
         assert Path(cache.variables[AUTOTUNER]).exists()
     assert len({cache._folder for cache in [first, *waiting]}) == 4
+
+
+def test_the_server_that_fills_a_key_has_the_path_of_later_starts(
+    tmp_path: Path, opened: Callable[..., KernelCache]
+) -> None:
+    """One that waits leaves the path alone: it may have come first, and lost the lock."""
+    kept = tmp_path / "kept/kernels"
+    kept.mkdir(parents=True)
+    with (kept / f"{KEY}.lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        waiting: list[KernelCache] = []
+        thread = threading.Thread(target=lambda: waiting.append(opened()))
+        thread.start()
+        assert settles(lambda: len(open_files(kept)) == 2)
+        assert not (tmp_path / f".cache/trtllm-truss/kernels-{KEY}").exists()
+    thread.join()
+    (filling,) = waiting
+    assert filling._lock is not None
+    assert filling._folder.parent == tmp_path / ".cache/trtllm-truss"
+
+
+def open_files(folder: Path) -> list[str]:
+    """Return this process's open files in a folder."""
+    links = (each.readlink() for each in Path("/proc/self/fd").iterdir() if each.exists())
+    return [str(link) for link in links if link.parent == folder]
 
 
 def test_the_end_of_a_server_that_published_nothing_lets_the_next_one_go(

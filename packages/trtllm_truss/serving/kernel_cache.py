@@ -124,8 +124,13 @@ class KernelCache:
     def __enter__(self) -> KernelCache:
         caches = self._parent.get("XDG_CACHE_HOME") or self._home / ".cache"
         wanted = Path(caches, "trtllm-truss", f"kernels-{self._key}")
+        self._claim()
+        # The server that fills the archive has the path of later starts: its kernels name it.
         self._folder = self._opened.enter_context(temporary_folder(wanted))
-        self._begin()
+        if self._lock is None and self._is_made() and not self._restore():
+            self._claim()
+            if self._lock is None:
+                self._restore()
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -161,9 +166,9 @@ class KernelCache:
         """Publish the folder in a thread, now and when it has changed: the engine is ready."""
         self._thread.start()
 
-    def _begin(self) -> None:
-        """Restore the archive; without one, become the server that fills it, or wait for it."""
-        if self._restore():
+    def _claim(self) -> None:
+        """Without an archive, become the server that fills it, or wait for it."""
+        if self._is_made():
             return
         started = time.monotonic()
         try:
@@ -173,7 +178,7 @@ class KernelCache:
             logger.info("kernels are not kept: %s cannot be written (%s)", self._root, error)
             return
         waits = False
-        while not self._archive.exists():
+        while not self._is_made():
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -191,12 +196,14 @@ class KernelCache:
             except OSError:  # a file system without locks: publishing stays safe
                 break
             else:
-                if self._archive.exists():
+                if self._is_made():
                     break
                 self._lock = lock
                 return
         lock.close()
-        self._restore()
+
+    def _is_made(self) -> bool:
+        return os.access(self._archive, os.R_OK)
 
     def _release(self) -> None:
         if self._lock is not None:
