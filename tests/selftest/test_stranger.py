@@ -122,7 +122,7 @@ def test_the_death_of_a_worker_is_seen(tmp_path: Path) -> None:
 def test_a_worker_that_cannot_be_spawned_ends_the_probe(tmp_path: Path) -> None:
     """Without Open MPI's daemon on `PATH`."""
     program = Path(spawning.__file__).with_name("probes").joinpath("worker_death.py").read_text()
-    environment = {"PATH": "/none", "HOME": str(tmp_path)}
+    environment = {**spawning._environment(os.environ, tmp_path), "PATH": "/none"}
     ended = probe([sys.executable, "-c", program], environment, tmp_path, spawning.LIMIT_S)
     assert ended.status == 1
     assert "mpi4py.MPI.Exception" in ended.output
