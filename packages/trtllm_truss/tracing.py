@@ -76,6 +76,8 @@ _LOCAL_PARENT, _REMOTE_PARENT = (b"\x85\x01" + struct.pack("<I", flags) for flag
 _LONGEST_NAME = 128
 _CLOSE_LIMIT_S = 3.0
 _PHASES = ("queue", "first_token", "stream")
+_MOST_PHASES = 48
+"""Of one entry: the export queue counts entries, and a call may have hundreds of answers."""
 _UNSET = Status(StatusCode.UNSET)
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
@@ -129,8 +131,10 @@ class Tracing:
         attributes: Mapping[str, Any],
         error: str | None,
         phases: Sequence[Phase],
+        *,
+        is_ended: bool,
     ) -> None:
-        """Hand the spans of an ended call to the processors.
+        """Hand the spans of a call, or of some phases of it, to the processors.
 
         A tracer's spans can change until they end and lock at every change, which takes ten times
         as long as the finished span that exporters read.
@@ -147,7 +151,7 @@ class Tracing:
             end_time=times_ns[1],
             instrumentation_scope=self._scope,
         )
-        call.phases = phases
+        call.phases, call.is_ended = phases, is_ended
         for processor in self._processors:
             processor.on_end(call)
 
@@ -194,12 +198,14 @@ class CallSpan(ReadableSpan):
 
     Attributes:
         phases: in the order of their ends.
+        is_ended: False if the entry is about the phases alone; the call's own span comes later.
     """
 
     phases: Sequence[Phase] = ()
+    is_ended = True
 
     def all(self) -> list[ReadableSpan]:
-        """Return the spans of the phases, and this one."""
+        """Return the spans of the phases, and this one if the call has ended."""
         above = self.context
         below = [
             ReadableSpan(
@@ -217,7 +223,7 @@ class CallSpan(ReadableSpan):
             )
             for phase in self.phases
         ]
-        return [*below, self]
+        return [*below, self] if self.is_ended else below
 
 
 def _status(error: str | None) -> Status:
@@ -332,6 +338,8 @@ class CallTrace:
             attributes = about if failed is None else {**about, "error.type": failed}
             span_id = self._tracing.new_span_id()
             self._phases.append(Phase(_PHASES[number], span_id, times_ns, attributes, failed))
+        if len(self._phases) >= _MOST_PHASES:
+            self._export({}, is_ended=False)
 
     def responds(self, status: int | None, error: str | None = None) -> None:
         """Note the response: its HTTP status, and the code of the error that it reports.
@@ -356,9 +364,14 @@ class CallTrace:
             about["gen_ai.response.finish_reasons"] = tuple(self._finished)
         if self._error is not None:
             about["error.type"] = self._error
+        self._export(about, is_ended=True)
+
+    def _export(self, about: Mapping[str, Any], *, is_ended: bool) -> None:
         times_ns = (self._at(self._began_s), self._at(time.monotonic()))
+        phases, self._phases = self._phases, []
         self._tracing.export(
-            self._name, self._span, self._parent, times_ns, about, self._error, self._phases
+            *(self._name, self._span, self._parent, times_ns, about, self._error, phases),
+            is_ended=is_ended,
         )
 
     def _at(self, monotonic_s: float) -> int:
@@ -474,7 +487,7 @@ def encoded(calls: Sequence[CallSpan]) -> bytes:
 
 
 def _encoded(call: CallSpan) -> Iterator[bytes]:
-    """Yield a ``Span`` for each phase of the call and for the call."""
+    """Yield a ``Span`` for each phase of the call, and for the call if it has ended."""
     context, parent = call.context, call.parent
     trace = b"\x0a\x10" + context.trace_id.to_bytes(16, "big")
     if context.trace_state:
@@ -494,6 +507,8 @@ def _encoded(call: CallSpan) -> Iterator[bytes]:
                 _LOCAL_PARENT,
             )
         )
+    if not call.is_ended:
+        return
     yield b"".join(
         (
             trace,

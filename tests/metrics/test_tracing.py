@@ -396,7 +396,10 @@ def test_a_resource_has_values_of_any_type(value: Any, caller: dict[str, str]) -
     assert top.resource.attributes["key"] == value
 
 
-async def test_a_call_is_one_entry_of_the_queue() -> None:
+@pytest.mark.parametrize(("choices", "counts"), [(3, [10]), (20, [48, 13])])
+async def test_a_call_is_one_entry_of_the_queue_unless_it_is_large(
+    choices: int, counts: list[int]
+) -> None:
     entries: list[ReadableSpan] = []
 
     class Counting(SpanProcessor):
@@ -405,9 +408,9 @@ async def test_a_call_is_one_entry_of_the_queue() -> None:
 
     engine = engine_with(Collected())
     engine.tracing = Tracing([Counting()])
-    await Caller(engine, chat(n=3)).call()
-    assert len(entries) == 1
-    assert len(all_spans(entries)) == 10
+    await Caller(engine, chat(n=choices)).call()
+    assert [len(all_spans([entry])) for entry in entries] == counts
+    assert_encoded(entries)
 
 
 async def test_a_service_name_that_is_no_utf_8_loses_no_spans(
