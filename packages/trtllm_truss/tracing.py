@@ -66,7 +66,9 @@ _TRIES = Retry(
 )
 _DEFAULT_TIMEOUT_S = "10"
 _COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
-    **{"none": bytes, "gzip": gzip.compress, "deflate": zlib.compress},
+    "none": bytes,
+    "gzip": gzip.compress,
+    "deflate": zlib.compress,
 }
 _REPEATED = 4096  # attributes that stay encoded
 _INTERNAL, _SERVER = 1, 2  # SpanKind
@@ -83,11 +85,7 @@ _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
 
 class Tracing:
-    """Begins the traces of calls, and exports their spans in batches from a thread.
-
-    Args:
-        processors: receive ended spans.
-    """
+    """Begins the traces of calls, and exports their spans in batches from a thread."""
 
     def __init__(self, processors: Sequence[SpanProcessor]) -> None:
         resource = Resource.create()  # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES
@@ -104,7 +102,6 @@ class Tracing:
 
         Args:
             headers: of the HTTP request, with the caller's `traceparent` and `tracestate`.
-            route: path of the request.
             call_id: the engine's request id of the first answer.
         """
         context = propagate.extract(headers)
@@ -234,10 +231,8 @@ class CallTrace:
     """The span of one call and those of its answers. Belongs to one event loop.
 
     Args:
-        tracing: exports the spans.
         span: context of the call's span.
-        parent: context of the caller's span, if any.
-        route: path of the request.
+        parent: context of the caller's span.
         call_id: the engine's request id of the first answer.
     """
 
@@ -261,10 +256,7 @@ class CallTrace:
         self._began_s = time.monotonic()
         self._epoch_ns = time.time_ns() - int(self._began_s * 1e9)
         self._name = f"POST {route}"
-        self._attributes: dict[str, Any] = {
-            "http.route": route,
-            "gen_ai.response.id": call_id,
-        }
+        self._attributes: dict[str, Any] = {"http.route": route, "gen_ai.response.id": call_id}
         self._finished: list[str] = []
         self._phases: list[Phase] = []
         self._error: str | None = None
@@ -309,15 +301,12 @@ class CallTrace:
         """Note the phases of an answer that has ended.
 
         Args:
-            request_id: the engine's.
             begun_s: when each phase began, on the clock of `time.monotonic`; None from the first
                 phase on that did not begin.
-            ended_s: when the answer ended.
             reason: finish reason; None without a whole answer.
-            error: code of the error that ended it, if any.
+            error: code of the error that ended it.
             input_tokens: tokens of the prompt; None if it was not sent.
             cached_tokens: of these, tokens found in the KV cache; None if unknown.
-            output_tokens: generated tokens.
         """
         if reason is not None:
             self._finished.append(reason)

@@ -448,7 +448,6 @@ def prepare_build(
     Downloads only that file.
 
     Args:
-        settings: with `build`.
         host: GPU and image of the build.
         token: the Hugging Face access token.
         source: the checkpoint, if an earlier call has read it.

@@ -189,7 +189,6 @@ class EncodedBody:
 
     Args:
         items: items of the answers; those that come together share a chunk.
-        writer: encodes them.
         answers: number of the answers.
 
     Attributes:

@@ -211,7 +211,6 @@ def kv_cache_capacity(shape: CacheShape, knobs: CacheSettings, free_bytes: int) 
 
     Args:
         shape: of the engine's cache.
-        knobs: the settings.
         free_bytes: of the smallest GPU, after the weights (`free_after_weights`) and, for the LLM
             API, `step_bytes`.
 

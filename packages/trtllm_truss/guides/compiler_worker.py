@@ -126,7 +126,6 @@ class Follow(Protocol):
         """Compile a guide, or take it from the cache, and draw tokens.
 
         Args:
-            guide: the guide.
             tokens: the number of tokens, unless the answer ends before.
             on_token: called after each token; may be left out for a single one.
 
@@ -274,7 +273,6 @@ def _attempt(
     """Try a guide.
 
     Args:
-        guide: the guide.
         compiler_works: called once another guide is compiled: from then on, an error is this one's.
         follow: the compiler.
         brackets_only: see `find_misread_pair`.

@@ -425,7 +425,6 @@ def find_misread_pair(guide: Guide, *, brackets_only: bool) -> str | None:
     """Find two neighbouring characters that XGrammar reads as one.
 
     Args:
-        guide: the guide.
         brackets_only: check regular expressions inside of brackets only.
 
     Returns:

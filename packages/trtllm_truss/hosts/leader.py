@@ -247,8 +247,6 @@ class Leader:
     """The leader's side of a group. All methods may be called from any thread.
 
     Args:
-        group: the group.
-        key: its key.
         address: this host's IPv4 address in the group.
 
     Attributes:

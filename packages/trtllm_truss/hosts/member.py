@@ -154,7 +154,6 @@ class Member:
     """A member of a group: connects to the leader and runs this host's ranks.
 
     Args:
-        group: the group.
         index: this host's place.
         key: the group's key.
         identity: what this host must have in common with the leader.

@@ -276,7 +276,6 @@ class Admission:
 
         Args:
             settings: `runtime` and `serving`.
-            engine: the engine.
             capacity: KV cache capacity on the visible GPUs; None if unknown.
         """
         schedulers = engine.scheduler_count(settings)

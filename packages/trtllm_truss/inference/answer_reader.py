@@ -40,12 +40,9 @@ class EngineReader(ABC, Generic[Item]):
     """Reads one answer of the engine, and reports it to metrics and heartbeat.
 
     Args:
-        prepared: the request.
         tokenizer: the engine's tokenizer.
         deadlines: deadlines of the request.
         interval_s: minimum time between two reads after the first one.
-        record: metrics of the request.
-        heartbeat: heartbeat of the engine.
 
     Attributes:
         over: True after the last item.

@@ -156,7 +156,6 @@ def guide_check_for(
     """Build the validator for an engine without starting it; None without guided decoding.
 
     Args:
-        engine: the engine.
         tokenizer_info: TensorRT-LLM's vocabulary file; None without guided decoding.
         environment: environment of the worker process.
         compile_limit_s: CPU time per guide.
@@ -239,7 +238,6 @@ class Preprocessor:
     """Validates requests against one engine and encodes them with its tokenizer.
 
     Args:
-        engine: the engine.
         tokenizer: the engine's tokenizer.
         capabilities: limits of the engine as configured.
         guides: validates guides; None without guided decoding.
@@ -277,7 +275,6 @@ class Preprocessor:
         """Prepare each answer of a request.
 
         Args:
-            request: the request.
             request_ids: the engine's request ids.
             index: number of the first answer in its call.
             trace: of the call; an engine with spans of its own puts them below.

@@ -126,7 +126,6 @@ class ReasoningReader:
     """Finds the end of the reasoning of one answer, where its parser will find it.
 
     Args:
-        plan: the reasoning.
         tokenizer: the engine's tokenizer.
 
     Attributes:

@@ -165,7 +165,6 @@ def parse_json_text(text: str, budget: Budget) -> Any:
     """Parse a text of the body that is JSON itself.
 
     Args:
-        text: the text.
         budget: shared by all such texts of the body.
 
     Raises:

@@ -280,7 +280,6 @@ def invalid_request(error: ValidationError, known: Iterable[str]) -> InvalidRequ
     """Build the error of a failed validation from its first finding.
 
     Args:
-        error: the validation error.
         known: all field names, for suggestions.
     """
     finding: dict[str, Any] = dict(error.errors(include_url=False)[0])
@@ -329,7 +328,6 @@ def schema_guide(value: Any, name: str, param: str, *, as_text: bool = False) ->
     """Return the guide of a JSON schema.
 
     Args:
-        value: the schema.
         name: its path, for messages.
         param: its field.
         as_text: a schema may be written as a text.

@@ -171,7 +171,6 @@ def read_parameters(sent: Mapping[str, Any], defaults: Mapping[str, Any]) -> Par
     """Validate the parameters of a body; null counts as missing.
 
     Args:
-        sent: `parameters`.
         defaults: values of missing parameters, by the names of the predict body.
 
     Raises:

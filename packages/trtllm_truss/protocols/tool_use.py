@@ -233,7 +233,6 @@ def read_tool(name: Any, parameters: Any, path: str) -> Tool:
     """Check a function.
 
     Args:
-        name: its name.
         parameters: the JSON schema of its arguments; None for none.
         path: the field that holds it, for errors.
 

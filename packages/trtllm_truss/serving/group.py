@@ -161,7 +161,6 @@ def work(
         environment: secrets and variables.
         data_dir: the Truss's data folder.
         image: `base_image.image` of config.yaml.
-        rank: the rank.
 
     Raises:
         StartupError: the engine is unusable here, or the rank has failed; the launcher ends the

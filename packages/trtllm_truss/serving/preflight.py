@@ -172,7 +172,6 @@ def supervised_limits(
 
     Args:
         serving: the operator's limits.
-        engine: the engine.
         waited_s: passed of the limit already; the platform's own limit is not much longer.
         restarts: False for a rank of a launcher's job, which has no second life.
     """

@@ -124,7 +124,6 @@ def write_tokenizer_info(
 
     Args:
         tokenizer_dir: folder of the tokenizer.
-        file: file to write.
         trust_remote_code: run tokenizers that contain Python code.
 
     Raises:

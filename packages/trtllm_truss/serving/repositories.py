@@ -43,7 +43,6 @@ def check_listing(engine: Engine, listing: Listing, *, is_part: bool = False) ->
     """Compare a manifest with the engine's `config.json` and the listing.
 
     Args:
-        engine: the engine.
         listing: the files of its repository.
         is_part: only the files that serving needs are there.
 
@@ -78,7 +77,6 @@ def check_tokenizer(engine: Engine, repository: str, commit: str) -> Iterator[Di
     """Yield a warning if the manifest names another commit of the same tokenizer.
 
     Args:
-        engine: the engine.
         repository: the tokenizer's repository.
         commit: the commit in use; empty if unknown.
     """
@@ -187,8 +185,6 @@ class TokenizerRepository:
     """A repository with a tokenizer; construction sends no request.
 
     Args:
-        source: the repository.
-        name: `tokenizer_repository`.
         trust_remote_code: accept tokenizers that contain Python code.
 
     Raises:

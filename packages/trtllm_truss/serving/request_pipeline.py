@@ -65,10 +65,8 @@ def build_request_pipeline(
     Args:
         settings: the operator's settings.
         environment: secrets and variables.
-        resolved: the engine.
         tensorrt_llm_version: if known.
         repository: its rendered model repository.
-        tokenizer: its tokenizer.
         connect: returns the connection to the running engine, or raises EngineUnavailable.
         heartbeat: the engine's heartbeat.
         metrics: the service's metrics.

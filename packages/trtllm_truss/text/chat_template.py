@@ -245,7 +245,6 @@ class ChatTemplate:
 
         Args:
             messages: as for `render`; the last one has a text.
-            variables: as for `render`.
 
         Raises:
             InvalidRequest: the last message has no text, the template does not render it unchanged,

@@ -55,7 +55,6 @@ def call_schema(
 
     Args:
         tools: the functions; at least one.
-        arguments_key: the key of the arguments.
         parallel: whether an array of calls may have several; None for a call without an array.
     """
     calls: list[Schema] = []

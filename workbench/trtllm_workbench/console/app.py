@@ -59,7 +59,6 @@ class Upstream:
 
     Args:
         host: its address.
-        port: its port.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -296,7 +295,6 @@ class ConsoleServer:
 
     Args:
         port: on 127.0.0.1, opened on entry.
-        app: the console.
         limits: the limits of bodies.
     """
 

@@ -58,7 +58,6 @@ def write_folder(output: Path, texts: Mapping[str, str], requirements: list[str]
     """Write a Truss to a new or empty folder, all of it or nothing.
 
     Args:
-        output: its folder.
         texts: additional files by name.
         requirements: lines to append to requirements.txt.
 

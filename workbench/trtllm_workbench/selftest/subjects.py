@@ -362,7 +362,6 @@ def make_served_model(
 
     Args:
         file: the configuration that is served.
-        server: the server.
         grpc: Triton's gRPC port.
         http: Triton's HTTP port.
         host: this machine.

@@ -53,9 +53,6 @@ TEXT, THINKING, TOOL_USE = "text", "thinking", "tool_use"
 class BlockReader:
     """Text of one answer to the events of its content blocks.
 
-    Args:
-        call: the call.
-
     Attributes:
         calls: the indexes of the blocks that are whole calls.
         has_reasoned: whether there was thinking.
@@ -213,7 +210,6 @@ class CollectedMessage(WholeWriter):
     """Collects one answer into one message.
 
     Args:
-        call: the call.
         answer_id: unique, without the prefix.
     """
 
@@ -239,7 +235,6 @@ class MessageEvents:
     """Turns one answer into named server-sent events.
 
     Args:
-        call: the call.
         answer_id: unique, without the prefix.
     """
 

@@ -44,9 +44,6 @@ Json = dict[str, Any]
 class MessageParser:
     """Text of one answer to OpenAI's deltas.
 
-    Args:
-        call: the call, which has a parser.
-
     Attributes:
         complete: the indexes of the calls that have ended with whole arguments.
         has_reasoned: whether there was reasoning.

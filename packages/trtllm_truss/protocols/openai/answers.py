@@ -275,7 +275,6 @@ class WholeAnswer(WholeWriter):
     """Collects the answers of one call into one object.
 
     Args:
-        call: the call.
         answer_id: unique, without the API's prefix.
         created_s: seconds since 1970.
     """
@@ -305,7 +304,6 @@ class EventStream:
     """Turns the answers of one call into server-sent events.
 
     Args:
-        call: the call.
         answer_id: unique, without the API's prefix.
         created_s: seconds since 1970.
     """

@@ -217,10 +217,6 @@ _BLANKS = "disable_any_whitespace"
 def read_guide(fields: SharedFields, text_format: Guide | None) -> tuple[str, Guide | None]:
     """Return the guide, and the name of its field, which means nothing without a guide.
 
-    Args:
-        fields: the fields.
-        text_format: the guide of `text.format`.
-
     Raises:
         InvalidRequest: a field is malformed, or several constrain the answer.
     """

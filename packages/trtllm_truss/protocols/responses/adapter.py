@@ -76,7 +76,6 @@ class OutputItems:
         """Add an event of the parser.
 
         Args:
-            event: the event.
             log_probs: those of the text's tokens, as in a message's `logprobs`.
         """
         if isinstance(event, ParsedText):
@@ -220,7 +219,6 @@ class ResponseObject:
     """The answer of one call.
 
     Args:
-        call: the call.
         answer_id: unique, without the API's prefix.
         created_s: seconds since 1970.
 
@@ -290,11 +288,7 @@ class ResponseObject:
 
 
 class WholeResponse(WholeWriter):
-    """Collects the answer of one call into one response.
-
-    Args:
-        answer: the answer.
-    """
+    """Collects the answer of one call into one response."""
 
     def __init__(self, answer: ResponseObject) -> None:
         super().__init__()
@@ -312,11 +306,7 @@ class WholeResponse(WholeWriter):
 
 
 class ResponseEvents:
-    """Turns the answer of one call into server-sent events.
-
-    Args:
-        answer: the answer.
-    """
+    """Turns the answer of one call into server-sent events."""
 
     def __init__(self, answer: ResponseObject) -> None:
         self._answer = answer

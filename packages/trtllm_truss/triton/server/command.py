@@ -481,7 +481,6 @@ def server_environment(
 
     Args:
         parent: the environment of this process.
-        installation: the server.
         passed: names of further variables for the server.
         python: runs Python models; default: the one of `installation`.
         library_paths: searched before all others, such as the image's own CUDA driver.

@@ -156,7 +156,6 @@ class ServerProcess:
 
     Args:
         command: returns the argument vector for one launch.
-        environment: of the server.
         on_line: called with every line of the server's output, from a separate thread; it must be
             quick, because the server waits while it runs.
         http_port: of Triton; 0 for any free one, None to keep its HTTP endpoint closed.

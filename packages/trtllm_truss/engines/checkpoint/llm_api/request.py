@@ -197,7 +197,6 @@ def read_llm_request(
 
     Args:
         request_id: shown in the log.
-        tensors: of the request.
         requested_outputs: names of outputs.
         limits: of the loaded model.
         settings: from config.pbtxt.
