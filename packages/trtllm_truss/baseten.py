@@ -44,7 +44,6 @@ class Need:
         setting: its key in config.yaml.
         repository: its name in config.yaml.
         revision: as config.yaml names it.
-        source: the repository.
         paths: the files, by their path in it.
     """
 
@@ -126,7 +125,6 @@ class ConcurrencyTarget:
     """Requests that a replica should get at once.
 
     Attributes:
-        requests: the number.
         reason: how it follows from the engine, as a clause.
     """
 

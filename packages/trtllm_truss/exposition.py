@@ -147,7 +147,6 @@ class Numbers(_Unmade):
 
     Args:
         kind: of both.
-        name: name of the family.
         documentation: one sentence for `# HELP`.
         numbers: one, or one by each value of the label.
         label: its name; empty without.

@@ -64,7 +64,6 @@ class LocalGuard:
     machine's page.
 
     Args:
-        app: the application.
         host: the listening address or name.
     """
 

@@ -232,19 +232,13 @@ class Metrics(Collector):
         """Record the arrival of a request; the caller must report its end.
 
         Args:
-            protocol: name of the protocol.
             request_id: the engine's request id, generated here and never a caller's.
             trace: of the request's call; None without.
         """
         return RequestMetrics(self._counters, self._clock, protocol, request_id, trace)
 
     def refused(self, protocol: str, code: str) -> None:
-        """Record a request with an invalid body.
-
-        Args:
-            protocol: name of the protocol.
-            code: `code` of the error.
-        """
+        """Record a request with an invalid body."""
         self.request_started(protocol, "none").failed(code)
 
     def collect(self) -> Iterator[Metric]:
@@ -327,7 +321,6 @@ def exposed(metrics: Metrics, triton_port: Callable[[], int | None]) -> Iterator
     """Register our metrics and Triton's in the default registry, which Truss's `/metrics` exports.
 
     Args:
-        metrics: our metrics.
         triton_port: returns Triton's metrics port; None while Triton is down.
     """
     with ExitStack() as stack:
@@ -346,10 +339,7 @@ class RequestMetrics:
     `cancelled`.
 
     Args:
-        counters: the service's counters.
         clock: seconds, monotonic.
-        protocol: name of the protocol.
-        request_id: the engine's request id.
         trace: of the request's call; None without.
     """
 

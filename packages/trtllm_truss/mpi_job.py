@@ -45,7 +45,6 @@ class Rank:
     """A place in a job with one process per GPU.
 
     Attributes:
-        index: the rank.
         size: ranks of the job.
         each: ranks on each host.
     """

@@ -21,7 +21,6 @@ class Guide(NamedTuple):
     """A constraint on the whole answer, except for its reasoning.
 
     Attributes:
-        language: of the text.
         text: a JSON schema, a regular expression or an EBNF grammar whose first rule is `root`.
         fixes_blanks: allow JSON by a schema no blanks between its parts but one after each comma
             and each colon.
@@ -43,7 +42,6 @@ class ReasoningWords:
 
     Attributes:
         starts: words that begin it. A template may end the prompt with one.
-        ends: words that end it.
         closing: text that ends it early.
         joint: text between its end and a further text.
         answer: text that begins an answer without tool calls.
@@ -111,7 +109,6 @@ class GenerationRequest:
         bad_words: texts that must not be generated.
         beam_width: beams; 1 means no beam search.
         ignore_eos: continue past the model's end of sequence.
-        skip_special_tokens: drop special tokens from the text.
         shown_special_tokens: special tokens to keep.
         logit_bias: logit offsets by token id.
         guide: constraint on the answer.
@@ -182,7 +179,6 @@ class Usage:
     """Token counts of a request.
 
     Attributes:
-        prompt_tokens: tokens of the prompt.
         completion_tokens: generated tokens; those that were put in are not counted.
         reasoning_tokens: of these, the tokens up to the end of the reasoning, or all without an
             end; None if not counted.
@@ -210,10 +206,8 @@ class Token:
     """One token of an answer or a prompt.
 
     Attributes:
-        id: token id.
         text: text added by this token; empty for hidden tokens and for incomplete characters.
         log_prob: log probability; None if unknown.
-        special: True for a special token.
         alternatives: the most likely tokens at this position in descending order, if requested.
     """
 
@@ -247,11 +241,7 @@ class GenerationEnd:
     """The last item of an answer.
 
     Attributes:
-        reason: reason for the end.
-        usage: token counts of this answer.
         index: number of the answer in its call.
-        stop_word: the matched stop word, if any.
-        seed: random seed of the answer.
         prompt: tokens of the prompt, if requested.
     """
 

@@ -231,7 +231,6 @@ class CallTrace:
     """The span of one call and those of its answers. Belongs to one event loop.
 
     Args:
-        span: context of the call's span.
         parent: context of the caller's span.
         call_id: the engine's request id of the first answer.
     """
@@ -397,7 +396,6 @@ class _OtlpOverHttp(SpanExporter):
     Of its variables, those for traces win. It waits less long before another try.
 
     Args:
-        url: to post to.
         headers: for each request, beside those of the environment.
 
     Raises:

@@ -41,7 +41,6 @@ class PartialFile:
 
         Args:
             path: of the unfinished file.
-            file: the finished file.
             in_ranges: False reads it as one range, of which only the beginning counts.
         """
         self._path = path
@@ -185,7 +184,6 @@ class PartialFile:
         """Hash the next block in order. One thread reads it while another hashes the one before.
 
         Args:
-            descriptor: of the file.
             place: the offset of `chunk`.
             chunk: bytes of the file; they are not read again if they are the next ones.
             wait: whether to wait for another thread that reads.

@@ -35,8 +35,6 @@ class Progress:
     As a context manager it also logs the start and the speed of a download.
 
     Args:
-        name: the repository.
-        total_bytes: bytes of the download.
         here_bytes: bytes left by an earlier attempt.
     """
 
@@ -423,9 +421,6 @@ class RemoteSource:
 
     Args:
         name: for messages: ``engine_repository 'org/name'``.
-        remote: the repository.
-        store: the store of its files.
-        revision: the requested revision.
         fixed: True if the revision is immutable, so that it is listed only once.
     """
 

@@ -25,10 +25,7 @@ class Target:
 
     Attributes:
         version: of TensorRT-LLM.
-        gpu: name of the GPU.
-        compute_capability: of the GPU.
         memory_bytes: of one GPU.
-        gpu_count: available GPUs.
     """
 
     version: str = PINNED_VERSION

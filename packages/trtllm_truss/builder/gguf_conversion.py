@@ -174,7 +174,6 @@ class _Tensor:
 
     Attributes:
         name: in GGUF.
-        kind: the data type in GGUF.
         rotated_heads: heads whose rows are reordered; 0 for none.
     """
 
@@ -194,7 +193,6 @@ def convert(folder: Path, output: Path, weights: str, context: int | None) -> No
     """Write the GGUF file.
 
     Args:
-        folder: the checkpoint.
         output: the file; it appears only when complete.
         weights: type of the matrices: ``F16``, ``Q8_0`` or ``Q4_0``. Embeddings and logits keep 8
             bits. (``Q4_1`` would be finer, but OpenVINO rounds its offsets.)

@@ -57,7 +57,6 @@ class CheckReport:
 
     Attributes:
         facts: properties of the engine and this machine, one sentence each.
-        findings: the problems.
         settings_wrong: whether the settings are the problem.
     """
 

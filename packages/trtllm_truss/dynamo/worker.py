@@ -59,7 +59,6 @@ class WorkerOptions:
 
     Attributes:
         name: the model's name in the frontend.
-        namespace: Dynamo's namespace.
         component: the name that the workers of one model share.
         tool_call_parser: the frontend's parser of tool calls, by Dynamo's name.
         reasoning_parser: the frontend's parser of reasoning, by Dynamo's name.
@@ -264,7 +263,6 @@ def run_worker(start: Callable[[], tuple[Service, Defaults]], options: WorkerOpt
 
     Args:
         start: starts the service; returns it with the values of missing request fields.
-        options: the worker's place in the deployment.
 
     Raises:
         StartupError: the engine cannot start.

@@ -222,8 +222,6 @@ def start_service(
     Args:
         config: the parsed file.
         environment: reads secrets and variables.
-        data_dir: the Truss's data folder.
-        status: receives the service's state.
         before_start: called with valid settings.
 
     Raises:

@@ -137,10 +137,6 @@ class Turns:
     async def turn(self, size_bytes: int, receive: Receive) -> AsyncIterator[None]:
         """Wait for the turn of a body, and end it; a small one does not wait.
 
-        Args:
-            size_bytes: size of the body.
-            receive: ASGI's `receive`.
-
         Raises:
             ClientGone: the client disconnected first.
         """
@@ -189,7 +185,6 @@ class EncodedBody:
 
     Args:
         items: items of the answers; those that come together share a chunk.
-        answers: number of the answers.
 
     Attributes:
         over: True once the last chunk is known.
@@ -289,8 +284,6 @@ class StreamedResponse(StreamingResponse):
 
     Args:
         body: at least one chunk; always closed at the end.
-        media_type: content type.
-        headers: additional headers.
         keep_alive_s: silence after which an event stream sends a comment; None disables it.
         reader_timeout_s: maximum time for the client to read one chunk.
         client: the client, if a task listens for its disconnect already.
@@ -373,7 +366,6 @@ class _Watch:
     the engine and for a slow client.
 
     Args:
-        send: ASGI's `send`.
         keep_alive_s: silence after which a comment is sent, for event streams only. One is sent at
             once if nothing follows the headers.
         reader_timeout_s: maximum time for the client to read one message.
@@ -452,9 +444,7 @@ class Endpoint:
     """Handles the requests of one route.
 
     Args:
-        service: the running service.
         turns: turns of the large bodies of all routes.
-        default: protocol of the route.
         choose: selects another protocol by request; None for a route with one protocol.
         id_headers: headers for the request's id.
     """

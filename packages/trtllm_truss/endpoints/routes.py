@@ -48,7 +48,6 @@ def build_routes(service: Service, defaults: Defaults) -> Mapping[str, Endpoint]
     `:predict` takes bodies of predict, LMI or TGI, and `/invocations` those of LMI, TGI or OpenAI.
 
     Args:
-        service: the running service.
         defaults: `model_metadata.generation`, validated; overrides the model's
             `generation_config.json` in OpenAI's and Anthropic's APIs.
     """
@@ -108,7 +107,6 @@ class InProcessPredict:
     and drops it without a notification.
 
     Args:
-        service: the running service.
         defaults: values of missing request fields.
     """
 

@@ -14,7 +14,6 @@ class Adapter:
     """One adapter.
 
     Attributes:
-        rank: of its matrices.
         modules: the layers that it changes, by TensorRT-LLM's names.
     """
 
@@ -30,9 +29,6 @@ class AdapterRepository:
         name: as requests name it.
         repository: its name in config.yaml, without the revision.
         revision: as config.yaml names it.
-        adapter: its configuration.
-        source: the repository.
-        files: those of the adapter.
     """
 
     name: str

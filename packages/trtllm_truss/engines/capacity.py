@@ -118,7 +118,6 @@ class CacheShape:
         numbers: numbers that one GPU stores for a token, by layer.
         pipeline: groups of layers on different GPUs.
         bits: of one number.
-        block_tokens: tokens of one block.
         sequence_tokens: tokens of a sequence of full length.
         shorten: the remedy for sequences that do not fit, as a verb phrase.
     """
@@ -148,10 +147,8 @@ class Capacity:
     """KV cache of one engine; every GPU of the engine holds the same tokens.
 
     Attributes:
-        knobs: its settings.
         bytes_per_token: on the GPU with the most layers.
         free_bytes: memory of one GPU after the weights, and for the LLM API after a step.
-        block_tokens: tokens of one block.
         sequence_tokens: tokens of a sequence of full length, or of the attention window.
         shorten: the remedy for sequences that do not fit, as a verb phrase.
     """
@@ -210,7 +207,6 @@ def kv_cache_capacity(shape: CacheShape, knobs: CacheSettings, free_bytes: int) 
     """Compute the capacity on GPUs with this much memory.
 
     Args:
-        shape: of the engine's cache.
         free_bytes: of the smallest GPU, after the weights (`free_after_weights`) and, for the LLM
             API, `step_bytes`.
 

@@ -239,7 +239,6 @@ class Engine(ABC):
         """Check the values of `own_settings`.
 
         Args:
-            settings: the operator's settings.
             version: TensorRT-LLM's; None if unknown.
 
         Raises:
@@ -262,10 +261,8 @@ class Engine(ABC):
         """Complete the limits by the settings.
 
         Args:
-            settings: the operator's settings.
             version: TensorRT-LLM's; None if unknown.
             adapters: those of `lora_adapters`.
-            gpu: the compute capability; None if unknown.
 
         Raises:
             SettingsError: a setting contradicts another.
@@ -547,9 +544,7 @@ class Engine(ABC):
         """Return the engine's part of the model's ``config.pbtxt``.
 
         Args:
-            settings: the operator's settings.
             version: of TensorRT-LLM, which decides the names of parameters.
-            tokenizer_dir: folder of the tokenizer.
             tokenizer_info: the vocabulary for guides; None without guides.
             adapters: folders of LoRA adapters by name, numbered from 1.
         """

@@ -151,7 +151,6 @@ class HostInfo:
         gpus: the visible GPUs.
         runtime_version: the installed version of TensorRT-LLM.
         python: ``base_image.python_executable_path`` of config.yaml.
-        driver_version: of the NVIDIA driver.
         cuda_version: of the CUDA toolkit installed here.
         driver_fits: whether that toolkit runs on the driver, in any compatibility mode.
         accelerator_key: the key of ``resources`` that named the accelerator.

@@ -86,7 +86,6 @@ def check_settings(settings: Settings, version: str | None) -> None:
     """Check what only kinds of engines know of the settings.
 
     Args:
-        settings: the operator's settings.
         version: the TensorRT-LLM that must know the keys of `runtime`; None if unknown.
 
     Raises:

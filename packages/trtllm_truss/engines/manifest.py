@@ -114,7 +114,6 @@ class Manifest(JsonObject):
         build_key: hash of everything that went into the build; equal keys, equal engines.
         build_options: the options as the build resolved them.
         checkpoint: the weights that it was built from.
-        tokenizer: the tokenizer that belongs to it.
         files: every file of the engine repository but the manifest, by its path.
     """
 
@@ -136,7 +135,6 @@ def record_files(folder: Path, names: Iterable[str]) -> dict[str, FileRecord]:
     """Return sizes and hashes of files for `Manifest.files`; reads every byte.
 
     Args:
-        folder: the engine folder.
         names: paths below it, ``/`` between folders.
     """
     return {

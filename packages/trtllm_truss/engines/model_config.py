@@ -134,11 +134,8 @@ class Checkpoint:
 
     Attributes:
         architecture: the first of ``architectures``, such as ``LlamaForCausalLM``.
-        layers: decoder layers.
         hidden_size: width of the hidden state.
-        heads: attention heads.
         kv_heads: key/value heads; fewer than `heads` with grouped or multi-query attention.
-        head_size: width of one head.
         inner_size: width of the MLP.
         vocab_size: tokens, padding included.
         positions: maximum context in tokens; None if not given.

@@ -276,9 +276,7 @@ class Channel:
 
     Args:
         connection: a connected TCP socket; the channel owns it.
-        key: the group's key.
         nonces: the random numbers of member and leader.
-        is_leader: whether this end is the leader's.
     """
 
     def __init__(

@@ -228,7 +228,6 @@ class _Member:
         index: its place in the group.
         address: its IPv4 address.
         hostname: the name that it reported.
-        channel: its connection.
         agent: the launch agent of the run in progress; None while its host is idle.
     """
 

@@ -50,7 +50,6 @@ class HostRun:
     Args:
         values: identify the job (`daemon.check_values`).
         mpirun: MPI's launcher, next to its daemon.
-        ranks: this host's ranks.
         command: returns the argument vector of one rank.
         environment: of daemon and ranks.
 
@@ -155,7 +154,6 @@ class Member:
 
     Args:
         index: this host's place.
-        key: the group's key.
         identity: what this host must have in common with the leader.
         start_run: starts this host's part of a run, from the values of its launch; raises OSError.
     """

@@ -112,7 +112,6 @@ class Slot:
     """A request's reservation of the engine, granted by `Admission`.
 
     Args:
-        release: called with the slot on release.
         tokens: tokens reserved in the KV cache.
         since_s: time of the grant, by the admission's clock.
     """

@@ -40,8 +40,6 @@ class EngineReader(ABC, Generic[Item]):
     """Reads one answer of the engine, and reports it to metrics and heartbeat.
 
     Args:
-        tokenizer: the engine's tokenizer.
-        deadlines: deadlines of the request.
         interval_s: minimum time between two reads after the first one.
 
     Attributes:
@@ -251,7 +249,6 @@ class AnswerReader(EngineReader[AnswerItem]):
         """Begin the text after the reasoning.
 
         Args:
-            ids: the reasoning.
             put_in: text that follows it.
             chunk: the last one with reasoning.
         """

@@ -49,13 +49,8 @@ class Generator:
     """Answers requests with one engine and its tokenizer.
 
     Args:
-        preprocessor: prepares requests for the engine.
-        tokenizer: the engine's tokenizer.
         connect: returns the connection to the running engine, or raises EngineUnavailable.
         limits: deadlines and the chunk interval.
-        admission: limits concurrent requests.
-        heartbeat: the engine's heartbeat.
-        metrics: the service's metrics.
     """
 
     def __init__(

@@ -182,8 +182,6 @@ class PreparedRequest:
     """One answer to a request, ready for the engine.
 
     Attributes:
-        request: the request.
-        prompt: the encoded prompt.
         engine_request: the whole answer's request in the engine's terms.
         end_ids: token ids that end the answer and are not part of it.
         special_stop_words: text by token id of the stop words that are special tokens.
@@ -238,8 +236,6 @@ class Preprocessor:
     """Validates requests against one engine and encodes them with its tokenizer.
 
     Args:
-        tokenizer: the engine's tokenizer.
-        capabilities: limits of the engine as configured.
         guides: validates guides; None without guided decoding.
         cache_report: how the engine tells of its KV cache, if it does.
     """

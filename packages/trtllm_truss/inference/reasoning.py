@@ -29,7 +29,6 @@ class ReasoningPlan:
     """The reasoning of the answers to one request.
 
     Attributes:
-        words: the words around it.
         is_open: the prompt ends inside of it; otherwise the answer's first tokens tell.
         is_guided: a guide begins after it. Without one, a second request is made only if the
             reasoning reaches `limit`.
@@ -112,7 +111,6 @@ class Reading(NamedTuple):
     """The state of the reasoning after reading tokens.
 
     Attributes:
-        state: the state.
         used: tokens up to the end, the limit or the last one.
         head: text of the last one up to the end of the reasoning, if it has more; else None.
     """
@@ -124,9 +122,6 @@ class Reading(NamedTuple):
 
 class ReasoningReader:
     """Finds the end of the reasoning of one answer, where its parser will find it.
-
-    Args:
-        tokenizer: the engine's tokenizer.
 
     Attributes:
         plan: the reasoning.

@@ -49,7 +49,6 @@ class _Work:
 
     Attributes:
         order: the virtual deadline, and the number of the work.
-        characters: its size.
         call: the work and the future of its result; None once it is taken or abandoned.
         abandoned: its caller has left.
     """
@@ -213,10 +212,7 @@ async def encode_prompt(
     """Encode the prompt of a request: a short one at once, others in a thread.
 
     Args:
-        request: a request with a prompt or messages.
-        tokenizer: the engine's tokenizer.
         engine: the engine, which limits the prompt.
-        queue: runs the encoding of long prompts.
         control_tokens: interpret special tokens in the text of messages.
 
     Raises:

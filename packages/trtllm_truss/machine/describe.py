@@ -444,7 +444,6 @@ class Machine:
 
     Attributes:
         python: of this process.
-        runtime: TensorRT-LLM.
         triton: the server; None if none was found.
         triton_problem: why none was found; empty if one was.
         mpirun: starts several ranks; None if none was found.
@@ -533,8 +532,6 @@ def check_machine(cuda: Cuda, limits: MachineLimits, ranks: int) -> Iterator[Dia
     """Yield a warning for a missing driver and for too little shared memory.
 
     Args:
-        cuda: from `find_cuda`.
-        limits: from `read_limits`.
         ranks: of the engine, one GPU each; 0 for a CPU engine.
     """
     if ranks and cuda.version is not None and cuda.mode is CompatibilityMode.NO_DRIVER:

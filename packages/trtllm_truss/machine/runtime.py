@@ -213,7 +213,6 @@ class Mpi:
     """An MPI that can start ranks.
 
     Attributes:
-        mpirun: its executable.
         version: such as ``4.1.7``; None if its output has none.
     """
 

@@ -66,7 +66,6 @@ def child_environment(
     """Select the variables of a child process, which is no rank of a job that this process is in.
 
     Args:
-        variables: the environment of this process.
         passed: names that are always passed (`serving.pass_environment`).
         online: pass proxies, for a child that fetches something.
     """
@@ -368,7 +367,6 @@ class GuardedChild(Child):
         orphan_grace_s: grace period of the command once this process has died.
         shm_prefix: of the names of the run's shared-memory segments.
         folder: the run's folder.
-        cwd: of the command.
         umask: of the command; -1 for ours.
         on_line: see `Child`; the output includes standard error.
         on_exit: see `Child`.

@@ -75,7 +75,6 @@ def parse_json_object(raw: bytes, max_bytes: int) -> dict[str, Any]:
     any object.
 
     Args:
-        raw: the body.
         max_bytes: `serving.max_body_bytes`.
 
     Raises:
@@ -249,8 +248,6 @@ class Call:
     """A parsed body.
 
     Attributes:
-        requests: requests to run concurrently.
-        writer: encodes the answers.
         media_type: content type; JSON is sent whole, other types are streamed.
     """
 
@@ -270,7 +267,6 @@ class ApiAdapter(Protocol):
         """Parse a body.
 
         Args:
-            body: the JSON object.
             accept: the `Accept` header or an empty string.
             call_id: unique id for answers with an id.
 

@@ -66,7 +66,6 @@ def with_request_fields(
     """Add the fields of the table to a body that declares its protocol's own.
 
     Args:
-        protocol: names the fields.
         without: fields that another class of the protocol declares.
     """
 
@@ -85,7 +84,6 @@ def body_field(name: str, **own: Any) -> Any:
     """Return pydantic's field of a row.
 
     Args:
-        name: the row's.
         own: arguments of `Field` in which the protocol differs, such as another default.
     """
     row = _ROWS[name]
@@ -329,7 +327,6 @@ def schema_guide(value: Any, name: str, param: str, *, as_text: bool = False) ->
 
     Args:
         name: its path, for messages.
-        param: its field.
         as_text: a schema may be written as a text.
 
     Raises:

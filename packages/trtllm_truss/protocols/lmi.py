@@ -83,7 +83,6 @@ class LmiCall:
         listed: the inputs are a list, so the answer is a list.
         form: form of the answer; JSON for a list.
         tgi: use the shapes of Text Generation Inference.
-        details: include `details`.
         return_full_text: start `generated_text` with the input.
     """
 
@@ -267,7 +266,6 @@ def parse_lmi(body: Mapping[str, Any], defaults: Mapping[str, Any], *, tgi: bool
     """Parse an LMI body.
 
     Args:
-        body: the JSON object.
         defaults: values of missing fields, by the names of the predict body; they override LMI's
             defaults.
         tgi: use the shapes of Text Generation Inference, like LMI's option `tgi_compat`.

@@ -119,7 +119,6 @@ def parse_predict(
     """Parse a predict body into a request and its `stream` field; null counts as missing.
 
     Args:
-        body: the JSON object.
         defaults: values of missing fields (`model_metadata.generation`).
         formats: the model's formats of tool calls and reasoning.
 
@@ -234,7 +233,6 @@ class PredictAdapter:
     """The predict protocol.
 
     Attributes:
-        defaults: values of missing fields.
         formats: the model's formats of tool calls and reasoning.
         name: its name in metrics and log.
     """

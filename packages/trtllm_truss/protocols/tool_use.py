@@ -108,7 +108,6 @@ class ModelFormats:
 
         Args:
             request: a conversation.
-            use: its functions.
 
         Returns:
             The request, and what makes a parser for each of its answers; None if these are text.

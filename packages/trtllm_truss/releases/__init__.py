@@ -84,7 +84,6 @@ def read_table(
 
     Args:
         file: the name without its ending.
-        section: the name of the table.
         row: the type of a row; its fields are the columns.
         key: the column of the names.
     """

@@ -50,7 +50,6 @@ class GroupLead:
     """The group of a leader that is being started.
 
     Attributes:
-        group: the group.
         leader: its side of the channel.
         mpi_variables: variables of `mpirun`, beside the server's.
         variables: the environment of this process.
@@ -97,8 +96,6 @@ def join(settings: Settings, environment: Environment, data_dir: Path, image: st
 
     Args:
         settings: the operator's settings, equal on every host.
-        environment: secrets and variables.
-        data_dir: the Truss's data folder.
         image: `base_image.image` of config.yaml.
 
     Raises:
@@ -158,8 +155,6 @@ def work(
 
     Args:
         settings: the operator's settings, equal on every rank.
-        environment: secrets and variables.
-        data_dir: the Truss's data folder.
         image: `base_image.image` of config.yaml.
 
     Raises:

@@ -49,8 +49,6 @@ class ResolvedEngine:
     """A downloaded and validated engine.
 
     Attributes:
-        engine: the engine.
-        tokenizer_folder: folder of its tokenizer.
         findings: warnings.
         capacity: KV cache capacity on the visible GPUs; None if unknown.
         listing: the files of its repository.
@@ -82,9 +80,6 @@ def resolve_engine(
     Of several hosts, each downloads the files of its own ranks only; a rank its own.
 
     Args:
-        settings: the operator's settings.
-        environment: secrets and variables.
-        host: properties of this machine.
         built: folder of the engine from `build`, if the settings name none.
         version: TensorRT-LLM's, if it is known: the host's, or that of config.yaml's image.
         index: the place of this host among several.
@@ -171,7 +166,6 @@ def supervised_limits(
     """Return the limits of the supervisor: a checkpoint's start may take longer, by its size.
 
     Args:
-        serving: the operator's limits.
         waited_s: passed of the limit already; the platform's own limit is not much longer.
         restarts: False for a rank of a launcher's job, which has no second life.
     """

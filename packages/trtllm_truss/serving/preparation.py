@@ -55,7 +55,6 @@ def render_engine(
         destination: folder of the repository.
         tensorrt_llm_version: version of the runtime, which decides the names of tensors and
             parameters.
-        tokenizer_dir: folder of the tokenizer.
         adapters: folders of a checkpoint's LoRA adapters by name, numbered from 1.
 
     Raises:
@@ -123,7 +122,6 @@ def write_tokenizer_info(
     `examples/generate_xgrammar_tokenizer_info.py` in NVIDIA/TensorRT-LLM (1.0).
 
     Args:
-        tokenizer_dir: folder of the tokenizer.
         trust_remote_code: run tokenizers that contain Python code.
 
     Raises:
@@ -152,9 +150,7 @@ class PreparedServer:
     """A server of the engine on this host.
 
     Attributes:
-        installation: of Triton.
         backends: the one folder in which it looks for backends.
-        variables: its environment.
     """
 
     installation: TritonInstallation
@@ -167,11 +163,7 @@ class PreparedEngine:
     """An engine on this host, downloaded and validated.
 
     Attributes:
-        settings: the operator's settings.
-        environment: secrets and variables.
-        machine: this one.
-        host: the same, as an engine is compared with it.
-        resolved: the engine.
+        host: the machine, as an engine is compared with it.
         version: of TensorRT-LLM, which decides the names of tensors and parameters.
     """
 
@@ -254,8 +246,6 @@ def prepare(
     """Validate and download the engine; build it first if the settings name no repository.
 
     Args:
-        settings: the operator's settings.
-        environment: secrets and variables.
         image: `base_image.image` of config.yaml.
         index: the place of this host among several; only the first builds.
         read_ahead: receives files of the engine (`resolve_engine`).

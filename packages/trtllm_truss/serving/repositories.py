@@ -29,7 +29,6 @@ def needed_files(
 
     Args:
         sizes: bytes of every file by its path below the repository.
-        engine: its description.
         with_code: include the Python files of a checkpoint (`trust_remote_code`).
         ranks: those of this host; None for all.
     """
@@ -77,7 +76,6 @@ def check_tokenizer(engine: Engine, repository: str, commit: str) -> Iterator[Di
     """Yield a warning if the manifest names another commit of the same tokenizer.
 
     Args:
-        repository: the tokenizer's repository.
         commit: the commit in use; empty if unknown.
     """
     recorded = None if engine.manifest is None else engine.manifest.tokenizer
@@ -167,7 +165,6 @@ class EngineRepository:
         """Return the files to serve, given the result of `describe`.
 
         Args:
-            engine: its description.
             with_code: include the Python files of a checkpoint (`trust_remote_code`).
             ranks: those of this host; None for all.
         """
@@ -197,11 +194,7 @@ class TokenizerRepository:
         self._trust_remote_code = trust_remote_code
 
     def examine(self, engine: Engine) -> list[Diagnostic]:
-        """Check access, files and disk space before the engine is downloaded.
-
-        Args:
-            engine: the engine to compare with.
-        """
+        """Check access, files and disk space before the engine is downloaded."""
         self.source.check_room(self.paths())
         return list(check_tokenizer(engine, self._repository, self.source.listing().commit))
 

@@ -34,10 +34,6 @@ class RequestPipeline(NamedTuple):
     """The objects that answer requests with a running engine.
 
     Attributes:
-        engine: the engine.
-        tokenizer: its tokenizer.
-        admission: limits concurrent requests.
-        generator: answers them.
         recommended: the sampling defaults of the model's `generation_config.json`.
     """
 
@@ -63,13 +59,8 @@ def build_request_pipeline(
     """Build admission and generator of an engine.
 
     Args:
-        settings: the operator's settings.
-        environment: secrets and variables.
-        tensorrt_llm_version: if known.
         repository: its rendered model repository.
         connect: returns the connection to the running engine, or raises EngineUnavailable.
-        heartbeat: the engine's heartbeat.
-        metrics: the service's metrics.
         resources: what to close when the engine stops.
     """
     engine, capacity = resolved.engine, resolved.capacity

@@ -95,11 +95,8 @@ class Service:
     """One engine behind one Triton. `start` and `stop` are thread-safe.
 
     Args:
-        settings: the operator's settings.
-        environment: secrets and variables.
         data_dir: the Truss's data folder, which contains the model repository's template.
         image: `base_image.image` of config.yaml.
-        status: receives the service's state.
         is_traced: export spans of calls (`runtime.enable_tracing_data` of config.yaml).
 
     Attributes:

@@ -35,7 +35,6 @@ class Supervisor:
     Args:
         new_run: creates a run without starting it.
         limits: deadlines and the restart policy.
-        heartbeat: the engine's heartbeat.
         status: told of exits and restarts.
         first_token_id: returns a valid token id for the request that proves readiness; called once
             Triton is ready.

@@ -47,7 +47,6 @@ class ControlTokens:
     """The special tokens of one tokenizer and chat template.
 
     Args:
-        contents: the text of each special token.
         template: the template's source. Special tokens that it searches for in messages stay
             unmasked in the assistant's: templates find reasoning by them.
     """

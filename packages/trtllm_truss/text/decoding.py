@@ -113,7 +113,6 @@ def choose_decoding(
 
     Args:
         backend: the tokenizer; it must not change afterwards.
-        skip_special_tokens: omit special tokens from the text.
         shown: special tokens not to omit.
 
     Returns:

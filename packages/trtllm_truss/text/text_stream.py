@@ -231,10 +231,7 @@ class TextStream:
     stop word at the very end may be decided only by `finish`; check `stop_word` afterwards.
 
     Args:
-        tokenizer: the model's tokenizer.
-        stop_words: words that end the answer.
         include_stop_word: include the one that ends it.
-        skip_special_tokens: omit special tokens.
         shown: special tokens not to omit.
 
     Attributes:

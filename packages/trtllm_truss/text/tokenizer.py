@@ -131,7 +131,6 @@ class TextTokenizer:
         interpreter's lock. Time and memory are proportional to `max_tokens` or `keep_last`.
 
         Args:
-            text: the prompt.
             add_special_tokens: add the model's special tokens around the text, such as BOS.
             max_tokens: raise `TooManyTokens` for a long text with more.
             keep_last: encode only the end of a long text, for at least so many ids.
@@ -194,7 +193,6 @@ class TextTokenizer:
         grow with the length of the text.
 
         Args:
-            skip_special_tokens: omit special tokens from the text.
             shown: special tokens not to omit. Each set costs a table in memory.
         """
         key = (skip_special_tokens, self._special.intersection(shown) if shown else _NONE_SHOWN)

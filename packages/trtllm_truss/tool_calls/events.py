@@ -326,7 +326,6 @@ class Tool:
     """A function that the request offers.
 
     Attributes:
-        name: its name.
         parameters: the JSON schema of its arguments; may be empty.
     """
 
@@ -359,7 +358,6 @@ class CallStarted:
 
     Attributes:
         index: the number of calls before it.
-        name: the function's name.
     """
 
     index: int

@@ -262,8 +262,6 @@ class _Call:
     """Reads the object of one call, whose opening brace is read.
 
     Args:
-        source: what to read.
-        emitter: takes the call.
         is_bare: whether the object must have arguments to count as a call.
     """
 

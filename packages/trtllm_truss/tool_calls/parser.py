@@ -66,8 +66,6 @@ class HarmonyFormat(ToolFormat):
         """Read messages to the end.
 
         Args:
-            source: the text.
-            emitter: takes the events.
             to_text: end behind the header of the first message that is text.
         """
         messages = _Messages(source, emitter, to_text)
@@ -86,8 +84,6 @@ class _Messages:
     """Reads messages one by one.
 
     Args:
-        source: the text.
-        emitter: takes the events.
         to_text: leave the body of a message unread if it is text.
 
     Attributes:

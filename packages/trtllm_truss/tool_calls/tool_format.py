@@ -38,7 +38,6 @@ def guide_each(tools: Sequence[Tool], affixes: Callable[[str], tuple[str, str]])
     """Return one guide per function, whose JSON is the arguments.
 
     Args:
-        tools: the functions.
         affixes: gives prefix and suffix for a function's name.
     """
     guides = []
@@ -84,8 +83,6 @@ def write_call(guide: CallGuide, name: str, arguments: str) -> str:
     """Write a call as a guide would have it.
 
     Args:
-        guide: the guide of a function.
-        name: the function's name.
         arguments: its arguments as JSON text.
     """
     call = guide.schema.get("items", guide.schema)

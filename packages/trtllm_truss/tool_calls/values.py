@@ -42,7 +42,6 @@ class JsonScanner:
     text as written, and a value cut off by the end of the text up to that end.
 
     Args:
-        source: the text.
         emit: takes the value's text.
     """
 

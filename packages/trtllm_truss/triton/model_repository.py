@@ -197,11 +197,8 @@ def render_native_models(
     Args:
         template_dir: holds each model's ``config.pbtxt`` and, except for the ensemble,
             ``1/model.py``.
-        destination: the repository.
-        tokenizer_dir: the tokenizer's files.
         trust_remote_code: see `load_tokenizer`.
         max_batch_size: maximum of concurrent requests of the engine.
-        counts: processes of each model.
         tensorrt_llm_version: selects the declared names; None declares those of every version.
         decoupled: let `ensemble` and `tensorrt_llm_bls` send several responses to one request.
             `tensorrt_llm` always does, because the Truss streams from it.

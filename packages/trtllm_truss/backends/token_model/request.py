@@ -212,7 +212,6 @@ def validate_capabilities(tensors: Tensors, engine: str, served: Set[str]) -> No
     """Refuse inputs that the engine lacks, by name.
 
     Args:
-        tensors: the inputs.
         engine: its name in messages.
         served: inputs of the tables above that it serves.
 
@@ -257,7 +256,6 @@ class ModelLimits:
         context_length: maximum of tokens, prompt and answer together.
         vocab_size: token ids range from 0 to this less one.
         kv_cache_tokens: capacity of the KV cache; None if it grows.
-        max_beam_width: maximum of `beam_width`.
         exclude_input_in_output: default of the request's flag of that name.
         max_input_tokens: maximum of prompt tokens, if less than the context.
         engine: the engine's name in messages.

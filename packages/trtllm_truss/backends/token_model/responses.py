@@ -44,8 +44,6 @@ class Beam:
     """One sequence of generated tokens, without the end token, and their log probabilities.
 
     Attributes:
-        tokens: ids.
-        log_probs: of the tokens.
         top: for each token, the likeliest ids with their log probabilities, best first.
     """
 
@@ -192,10 +190,8 @@ class RunningRequest:
         """Add a token, unless it is the end token.
 
         Args:
-            token: its id.
             log_prob: None leaves it out.
             top: the likeliest ids with their log probabilities, best first.
-            beam: the place of its beam.
 
         Returns:
             True if the beam ends with it.

@@ -22,11 +22,7 @@ _wire = threading.Lock()
 
 
 class TokenModel:
-    """Base of the class `TritonPythonModel` of a backend.
-
-    Attributes:
-        logger: the backend's logger.
-    """
+    """Base of the class `TritonPythonModel` of a backend."""
 
     logger: logging.Logger
 

@@ -90,7 +90,6 @@ def read_query(inputs: Tensors, requested_outputs: Collection[str], *, decoupled
     """Read and validate a request.
 
     Args:
-        requested_outputs: names.
         decoupled: whether the model may send several responses.
 
     Raises:

@@ -39,11 +39,6 @@ def stop_lists(
     A word is left out if its list could end an answer without the word: when the prompt ends with
     the beginning of the list, since the engine matches across that border, and when its tokens do
     not imply the word. A special token never shows and always ends the answer.
-
-    Args:
-        tokenizer: the model's tokenizer.
-        words: stop words of the request.
-        prompt: ids of the prompt.
     """
     lists = (encode_word(tokenizer, word) for word in words)
     return _distinct(

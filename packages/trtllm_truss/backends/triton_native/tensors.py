@@ -88,7 +88,6 @@ class TextAnswer:
     """Text of one answer, of one beam or several.
 
     Args:
-        tokenizer: the model's tokenizer.
         stop_words: words that end the answer and are not part of it.
         end_ids: ids that end the answer and are hidden.
 

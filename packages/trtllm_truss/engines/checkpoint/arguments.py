@@ -258,9 +258,7 @@ def complete_arguments(
     """Return the arguments of a checkpoint, and the tokens of its longest prompt.
 
     Args:
-        checkpoint: the model.
         context_tokens: limit of prompt and generated tokens together.
-        settings: the operator's settings.
         version: TensorRT-LLM's; None if unknown.
         adapters: those of `lora_adapters`.
         gpu: the compute capability; None if unknown.

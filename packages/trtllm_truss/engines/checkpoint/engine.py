@@ -140,8 +140,6 @@ class CheckpointEngine(GpuEngine):
     """A checkpoint that the LLM API loads.
 
     Attributes:
-        checkpoint: the contents of its ``config.json``.
-        weights: the files of its weights.
         weight_format: their number format.
         llm_args: the arguments of ``tensorrt_llm.LLM``; empty until the settings have completed
             them.

@@ -98,8 +98,6 @@ class Shape:
     """Dimensions of the model, before any split over GPUs.
 
     Attributes:
-        vocab_size: tokens of the vocabulary.
-        heads: attention heads of a layer.
         head_size: numbers per head and token.
         kv_heads: key/value heads by layer, 0 for a layer without attention.
     """
@@ -151,11 +149,6 @@ class EngineConfig:
         assumed_version: `version`, or the newest release that writes a file like this one.
         name: the architecture (``LlamaForCausalLM``), in the old schema the builder's name.
         recurrent: the model has a state instead of, or in addition to, a KV cache.
-        parallelism: the split over GPUs.
-        limits: the sizes that the build fixed.
-        shape: the model's dimensions.
-        quantization: number formats.
-        plugins: compiled-in features.
         built_on: the GPU of the build as ``auto_parallel_config.cluster_key`` spells it (``L4``,
             ``A100-SXM-80GB``, ``NVIDIA-RTX-A6000``); None where it is not recorded.
     """

@@ -61,12 +61,7 @@ _TOKENIZER_INFO = "xgrammar_tokenizer_info_path"
 
 @dataclass(frozen=True, kw_only=True)
 class CompiledEngine(GpuEngine):
-    """An engine of `trtllm-build`.
-
-    Attributes:
-        config: the contents of its ``config.json``.
-        rank_files: its files.
-    """
+    """An engine of `trtllm-build`."""
 
     backend = "tensorrtllm"
     title = "a TensorRT-LLM engine"

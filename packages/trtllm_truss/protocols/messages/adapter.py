@@ -321,7 +321,6 @@ class MessagesAdapter:
     """The Messages API.
 
     Attributes:
-        defaults: values for omitted fields.
         formats: the model's formats of tool calls and reasoning.
     """
 

@@ -118,7 +118,6 @@ def read_fields(body: Mapping[str, Any], defaults: Mapping[str, Any]) -> Message
     """Validate the fields of a body. A field that is null counts as omitted.
 
     Args:
-        body: the JSON object.
         defaults: values for omitted fields, by the names of the predict body.
 
     Raises:
@@ -188,10 +187,6 @@ def read_conversation(system: Any, messages: Sequence[Any]) -> list[Message]:
     """Convert a conversation for chat templates.
 
     Adjacent messages of one role become one, as in Anthropic's API.
-
-    Args:
-        system: the field `system`.
-        messages: the field `messages`.
 
     Raises:
         InvalidRequest: a message is malformed, has other content than text, tools and thinking, or
@@ -384,7 +379,6 @@ def read_tool_use(tools: Sequence[Any] | None, choice: Mapping[str, Any] | None)
     """Read the tools of a request.
 
     Args:
-        tools: the field `tools`.
         choice: the field `tool_choice`; None for `auto`.
 
     Raises:
@@ -490,7 +484,6 @@ def read_output_format(
     """Return the guide of the output format, and the field that holds it.
 
     Args:
-        output_config: the field `output_config`.
         output_format: its older form, the format alone.
 
     Raises:
@@ -524,9 +517,7 @@ class MessagesCall:
     """A parsed body.
 
     Attributes:
-        request: the request.
         model: the caller's name of the model; echoed.
-        stream: whether the answer is streamed.
         new_parser: makes a parser of thinking and tool calls; None for text.
         shows_thinking: whether the answer holds the thoughts.
     """
@@ -544,7 +535,6 @@ def parse_messages(
     """Parse a body of `/v1/messages`.
 
     Args:
-        body: the JSON object.
         defaults: values for omitted fields, by the names of the predict body; then Anthropic's
             defaults apply.
         formats: the model's formats of tool calls and reasoning.

@@ -164,7 +164,6 @@ def join_deltas(deltas: Iterable[Json], complete: Collection[int]) -> Json:
     Content is null if the message has only calls. A call that was cut off becomes text.
 
     Args:
-        deltas: all deltas of the message.
         complete: the indexes of complete calls.
     """
     content, reasoning = [], []
@@ -201,7 +200,6 @@ class OpenAIAdapter:
 
     Attributes:
         parse: the parser of its bodies.
-        defaults: values for omitted fields.
         name: its name in metrics and log.
     """
 

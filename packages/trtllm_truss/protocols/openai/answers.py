@@ -54,9 +54,7 @@ class OpenAICall:
     Attributes:
         requests: one for each prompt.
         model: the caller's name of the model; echoed.
-        stream: whether the answer is streamed.
         include_usage: whether a stream ends with the usage.
-        shape: the choices of the API.
         new_parser: makes a parser of reasoning and tool calls for each answer; None for text.
         names_function: whether `tool_choice` names the function to call.
         include_reasoning: whether the answers hold the reasoning.

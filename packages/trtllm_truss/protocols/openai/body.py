@@ -136,7 +136,6 @@ def join_parts(parts: Sequence[Any], path: str, keys: Mapping[str, str], *, para
     """Join the parts of a content by line breaks.
 
     Args:
-        parts: the content.
         path: its place, for errors.
         keys: the keys of the text, by the types of parts.
         param: the field of the request.
@@ -329,7 +328,6 @@ def parse_chat(
     """Parse a body of `/v1/chat/completions`.
 
     Args:
-        body: the JSON object.
         defaults: values for omitted fields, by the names of the predict body; then OpenAI's
             defaults apply.
         formats: the model's formats of tool calls and reasoning.
@@ -388,7 +386,6 @@ def chat_format(fields: ChatExtensions, last_role: str, reasoning_effort: str | 
 
     Args:
         fields: the fields, with defaults.
-        last_role: the role of the last message.
         reasoning_effort: the value for the template; None for none.
 
     Raises:
@@ -469,7 +466,6 @@ def parse_completion(
     """Parse a body of `/v1/completions`.
 
     Args:
-        body: the JSON object.
         defaults: values for omitted fields, by the names of the predict body; then OpenAI's
             defaults apply.
         top_is_chosen: report the chosen token as the one alternative, as LMI does.

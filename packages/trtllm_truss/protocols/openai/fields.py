@@ -169,9 +169,7 @@ def read_body(
 
     Args:
         model: the supported fields.
-        body: the JSON object.
         defaults: values for omitted fields, by the names of the predict body.
-        refused: unsupported fields.
         unused: fields without effect, with the reasons.
 
     Raises:
@@ -290,7 +288,6 @@ def read_response_format(
     """Return the guide of a `response_format`; None for unrestricted text.
 
     Args:
-        response_format: the field.
         flat: whether it is the `text.format` of Responses, which holds the schema itself.
 
     Raises:

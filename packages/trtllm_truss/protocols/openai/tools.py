@@ -36,7 +36,6 @@ class Origin(NamedTuple):
 
     Attributes:
         name: its name, within the namespace.
-        namespace: the namespace; None for none.
         is_custom: whether its input is free text.
     """
 
@@ -73,7 +72,6 @@ def read_tool_use(tools: Sequence[Any] | None, choice: Any, *, parallel: bool) -
     """Read the functions of a chat or of predict.
 
     Args:
-        tools: the field `tools`.
         choice: the field `tool_choice`; None for `auto`.
         parallel: the field `parallel_tool_calls`.
 
@@ -171,9 +169,7 @@ def _tool_use(
     Args:
         placed: the functions with their paths.
         described: the functions in the form of chat templates.
-        choice: the field `tool_choice`.
         holder: the key of a function's keys in a choice; None if it has them itself.
-        origins: the tools behind the functions.
         parallel: the field `parallel_tool_calls`.
     """
     offered = {

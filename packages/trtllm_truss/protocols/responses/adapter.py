@@ -380,7 +380,6 @@ class ResponsesAdapter:
     """The protocol of `/v1/responses`.
 
     Attributes:
-        defaults: values for omitted fields.
         formats: the model's formats of tool calls and reasoning.
         name: its name in metrics and log.
     """

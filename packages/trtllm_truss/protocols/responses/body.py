@@ -66,7 +66,6 @@ def read_items(value: Any, instructions: str | None) -> list[Message]:
     """Convert `input`. Adjacent items of the assistant become one message.
 
     Args:
-        value: the field `input`.
         instructions: put before a system message that begins the input, or in one of their own.
 
     Raises:
@@ -361,9 +360,7 @@ class ResponsesCall:
     """A parsed body.
 
     Attributes:
-        request: the request.
         echo: the fields of the request that the response has as well.
-        stream: whether the answer is streamed.
         log_probs: whether log probabilities are requested; not together with `new_parser`.
         chosen_is_top: report the chosen token as the likeliest one.
         new_parser: makes the parser of reasoning and tool calls; None for text.
@@ -385,7 +382,6 @@ def parse_response(
     """Parse a body of `/v1/responses`.
 
     Args:
-        body: the JSON object.
         defaults: values for omitted fields, by the names of the predict body; then OpenAI's
             defaults apply.
         formats: the model's formats of tool calls and reasoning.

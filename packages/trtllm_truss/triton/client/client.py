@@ -91,7 +91,6 @@ class TritonClient:
         """Return a context that sends one generation; leaving it before the end stops that.
 
         Args:
-            request: the generation.
             on_end: see `ResponseStream`.
             on_heartbeat: see `ResponseStream`.
             on_stopped: called once the engine has stopped a request that was abandoned before its

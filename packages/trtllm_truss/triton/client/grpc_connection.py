@@ -207,7 +207,6 @@ class GrpcConnection(asyncio.Protocol):
 
         Args:
             method: ``/package.Service/Method``.
-            payload: the serialized message.
             receiver: receives what the server sends.
 
         Returns:
@@ -221,7 +220,6 @@ class GrpcConnection(asyncio.Protocol):
         Without headers and trailers a short exchange costs client and server half as much.
 
         Args:
-            payload: the serialized message.
             receiver: receives what the server sends, up to the message that ends the exchange.
 
         Returns:

@@ -61,7 +61,6 @@ class EngineRequest:
         bad_words: id sequences that are never generated.
         streaming: one chunk per step; otherwise a single chunk at the end.
         beam_width: beams; only the best one is returned.
-        sampling: sampling parameters.
         return_log_probs: include log probabilities in chunks.
         top_log_probs: alternatives per token to include with them; this project's backends only.
         prompt_log_probs: include those of the prompt too; the same.
@@ -178,7 +177,6 @@ def encode_request(request: EngineRequest, *, model_name: str, declared: frozens
     Serialized messages concatenate: most requests share a part that is serialized once.
 
     Args:
-        request: the generation.
         model_name: Triton's name of the model.
         declared: inputs that the server's ``config.pbtxt`` declares. Where a field has an older
             and a newer name, every declared one is sent: the backend reads the one it knows.
@@ -234,11 +232,9 @@ def _encode_shared(
     """Serialize what equal requests share.
 
     Args:
-        model_name: Triton's name of the model.
         declared: inputs that the server declares. The others are left out.
         values: of `_SHARED_INPUTS`; None is left out.
         names: further scalar inputs. Their values follow in the message.
-        outputs: names of the outputs.
     """
     message = _begin(model_name, outputs)
     scalars = [(name, value) for (name, _), value in zip(_SHARED_INPUTS, values, strict=True)]

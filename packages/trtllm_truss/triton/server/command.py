@@ -426,11 +426,8 @@ def server_command(
     engine alone.
 
     Args:
-        executable: ``tritonserver``.
-        launch: values unique to this start.
         repository: the rendered model repository.
         backends: the one folder in which Triton looks for backends.
-        rank: MPI rank.
     """
     ports = launch.ports
     command = [
@@ -480,7 +477,6 @@ def server_environment(
     The engine is on disk before Triton starts, so nothing in the child needs a token.
 
     Args:
-        parent: the environment of this process.
         passed: names of further variables for the server.
         python: runs Python models; default: the one of `installation`.
         library_paths: searched before all others, such as the image's own CUDA driver.
@@ -509,7 +505,6 @@ def launch_environment(
 
     Args:
         environment: the result of `server_environment`.
-        launch: values unique to this start.
         of_daemon: for MPI's daemon on a further host, in place of `mpirun`.
     """
     defaults = {

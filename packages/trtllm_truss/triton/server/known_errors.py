@@ -21,7 +21,6 @@ class KnownError:
 
     Attributes:
         name: identifier for tests and metrics.
-        pattern: matches the error line.
         sentence: reason and remedy; ``{name}`` is a group of the pattern.
         context: must match another line, if the error line alone is ambiguous.
     """

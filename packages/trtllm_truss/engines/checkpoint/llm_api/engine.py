@@ -188,9 +188,6 @@ class LlmEngine:
     dead worker, or silence: `on_death` is called once, and every request is answered with an error.
 
     Args:
-        library: the installed TensorRT-LLM.
-        settings: from config.pbtxt.
-        limits: of requests.
         on_death: ends the server; called on any thread, and must not block.
     """
 

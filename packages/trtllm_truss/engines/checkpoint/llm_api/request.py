@@ -60,10 +60,7 @@ class LlmSettings:
     """Settings from config.pbtxt.
 
     Attributes:
-        model_folder: the checkpoint.
-        tokenizer_folder: the tokenizer.
         llm_args: keyword arguments of `tensorrt_llm.LLM`, without `model` and `tokenizer`.
-        vocab_size: number of token ids.
         adapters: LoRA adapters by `lora_task_id`.
         exclude_input_in_output: default of the request's flag of that name.
         cancellation_check_s: interval of checks for cancelled requests, with few requests.
@@ -197,9 +194,6 @@ def read_llm_request(
 
     Args:
         request_id: shown in the log.
-        requested_outputs: names of outputs.
-        limits: of the loaded model.
-        settings: from config.pbtxt.
         parameters: the request's parameters that are no tensors, a JSON object.
 
     Raises:

@@ -49,7 +49,6 @@ class EngineSettings:
     """Settings from config.pbtxt, with TensorRT-LLM's meanings.
 
     Attributes:
-        model_folder: the engine folder.
         max_batch_size: maximum of running requests; others wait.
         kv_cache_tokens: size of the KV cache; None lets it grow as needed.
         prefix_caching: reuse the KV cache of earlier prompts with the same beginning.
@@ -150,7 +149,6 @@ class GenAiEngine:
     A step holds Python's global lock from beginning to end, so other threads run between steps.
 
     Attributes:
-        limits: of requests.
         path: the GGUF file, or the folder of the OpenVINO IR.
         keeps_prompts: True if a later request reuses what `read_ahead` has read.
 

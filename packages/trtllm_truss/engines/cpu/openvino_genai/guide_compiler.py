@@ -44,7 +44,6 @@ class ModelFiles:
     Attributes:
         path: a GGUF file, or a folder with an OpenVINO IR.
         context_length: maximum of tokens, prompt and answer together.
-        vocab_size: number of token ids.
     """
 
     path: Path

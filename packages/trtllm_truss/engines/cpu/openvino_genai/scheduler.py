@@ -213,7 +213,6 @@ class Scheduler:
 
     Args:
         engine: used by this scheduler's thread only.
-        settings: from config.pbtxt.
         on_death: called if the engine failed and could not be loaded again, before every request
             is answered with an error.
     """

@@ -138,7 +138,6 @@ class Scoring:
 
     Args:
         path: a GGUF file, or a folder with an OpenVINO IR.
-        context_length: of the model.
         wake: called from another thread when the copy is loaded.
     """
 
