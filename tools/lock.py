@@ -21,6 +21,9 @@ NAMES = ("dev", "clients", "aider", "dynamo", "fleet", "bench")
 FOLLOWED = {"bench": "dev"}
 ALONE = ("wheels", "frontend")
 """Locks without dependencies."""
+LEFT_OUT = ("rouge-score", "sqlitedict", "word2number")
+"""Dependencies of lm_eval that are source packages, which no lock may hold: it imports them only
+for its cache of answers (`--use_cache`) and for some of the tasks that it brings along."""
 
 _ENVIRONMENT = (
     "sys_platform == 'linux'",
@@ -39,6 +42,7 @@ dependencies = []
 [tool.uv]
 package = false
 no-build = true
+exclude-dependencies = [{", ".join(f'"{name}"' for name in LEFT_OUT)}]
 environments = ["{" and ".join(_ENVIRONMENT)}"]
 """
 _CLAUSE = "|".join(map(re.escape, _ENVIRONMENT))
