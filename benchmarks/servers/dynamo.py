@@ -43,6 +43,8 @@ class Fleet:
             "DYN_EVENT_PLANE_HOST": "127.0.0.1",
             # Without it the status of an error is 200, and the error an event.
             "DYN_HTTP_PRE_COMMIT_ERROR_PEEK_MS": "300",
+            # Without it an adapter's requests go to workers that lack it, too.
+            "DYN_LORA_ENABLED": "true",
             "HF_HUB_OFFLINE": "1",
             "HOME": str(folder),
             "TMPDIR": str(folder),  # the frontend leaves files there
@@ -57,11 +59,12 @@ class Fleet:
         )
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=120)
 
-    def add_worker(self, config: Path) -> subprocess.Popen[bytes]:
-        """Start a worker of ours."""
+    def add_worker(self, config: Path, *options: str, **variables: str) -> subprocess.Popen[bytes]:
+        """Start a worker of ours with options, and variables in its environment."""
         return self._add(
             *("trtllm_truss", "dynamo", "--truss", str(ROOT)),
-            *("--config", str(config), "--name", MODEL),
+            *("--config", str(config), "--name", MODEL, *options),
+            **variables,
         )
 
     def add_mocker(self, model: Path) -> subprocess.Popen[bytes]:
@@ -74,8 +77,9 @@ class Fleet:
             *("--discovery-backend", "file", "--request-plane", "tcp", "--event-plane", "zmq"),
         )
 
-    def _add(self, *arguments: str) -> subprocess.Popen[bytes]:
-        self.workers.append(self._start(f"worker{len(self.workers)}", "-m", *arguments))
+    def _add(self, *arguments: str, **variables: str) -> subprocess.Popen[bytes]:
+        name = f"worker{len(self.workers)}"
+        self.workers.append(self._start(name, "-m", *arguments, **variables))
         return self.workers[-1]
 
     def wait_for(self, count: int) -> None:
@@ -126,8 +130,11 @@ class Fleet:
                 process.kill()
                 process.wait()
 
-    def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+    def _start(self, name: str, *arguments: str, **variables: str) -> subprocess.Popen[bytes]:
         with open(self._folder / f"{name}.log", "ab") as log:  # noqa: PTH123
             return subprocess.Popen(
-                [str(PYTHON), *arguments], env=self._environment, stdout=log, stderr=log
+                [str(PYTHON), *arguments],
+                env={**self._environment, **variables},
+                stdout=log,
+                stderr=log,
             )

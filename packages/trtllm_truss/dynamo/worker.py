@@ -17,7 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import uvloop
-from dynamo._core import ModelInput, ModelType, WorkerType, backend, register_model
+from dynamo._core import (
+    ModelInput,
+    ModelRuntimeConfig,
+    ModelType,
+    WorkerType,
+    backend,
+    register_model,
+)
 from dynamo.llm.exceptions import (
     CannotConnect,
     ConnectionTimeout,
@@ -41,6 +48,7 @@ from trtllm_truss.processes.child import temporary_folder
 from trtllm_truss.protocols.base import Defaults
 from trtllm_truss.protocols.openai.adapter import usable_defaults
 from trtllm_truss.serving.service import Service
+from trtllm_truss.validation import shown_name
 
 if TYPE_CHECKING:
     from dynamo._core import Context, Endpoint
@@ -76,7 +84,7 @@ class TrussEngine:
 
     Args:
         start: starts the service; returns it with the values of missing request fields.
-        name: the model's name in the frontend.
+        options: the worker's place in the deployment.
         folder: receives the files of the model that the frontend reads.
 
     Attributes:
@@ -84,10 +92,13 @@ class TrussEngine:
     """
 
     def __init__(
-        self, start: Callable[[], tuple[Service, Defaults]], name: str, folder: Path
+        self,
+        start: Callable[[], tuple[Service, Defaults]],
+        options: WorkerOptions,
+        folder: Path,
     ) -> None:
         self._start = start
-        self._name = name
+        self._options = options
         self._folder = folder
         self._service: Service | None = None
         self._defaults: Defaults = {}
@@ -110,20 +121,35 @@ class TrussEngine:
         path = service.path
         self._defaults = {**usable_defaults(service.sampling), **defaults}
         await asyncio.to_thread(path.tokenizer.save, self._folder, path.engine.max_sequence_tokens)
-        block_tokens = path.engine.cache_block_tokens
         return backend.EngineConfig(
             model=str(self._folder),
-            served_model_name=self._name,
+            served_model_name=self._options.name,
             llm=backend.LlmRegistration(
-                context_length=path.engine.max_sequence_tokens,
-                kv_cache_block_size=block_tokens,
-                total_kv_blocks=path.admission.kv_cache_tokens // block_tokens or None,
-                max_num_seqs=path.admission.max_requests,
+                kv_cache_block_size=path.engine.cache_block_tokens, **self._sizes
             ),
         )
 
+    @property
+    def _sizes(self) -> dict[str, int | None]:
+        path = self._started.path
+        return {
+            "context_length": path.engine.max_sequence_tokens,
+            "total_kv_blocks": path.admission.kv_cache_tokens // path.engine.cache_block_tokens
+            or None,
+            "max_num_seqs": path.admission.max_requests,
+        }
+
     async def on_endpoint_ready(self, endpoint: Endpoint) -> None:
-        """List each adapter as a model of its own."""
+        """List each adapter as a model of its own, with the base model's sizes and parsers."""
+        described = ModelRuntimeConfig()
+        values = {
+            **self._sizes,
+            "tool_call_parser": self._options.tool_call_parser,
+            "reasoning_parser": self._options.reasoning_parser,
+        }
+        for field, value in values.items():
+            if value is not None:  # which it refuses
+                setattr(described, field, value)
         for name in self._started.adapter_names:
             await register_model(
                 ModelInput.Tokens,
@@ -133,6 +159,7 @@ class TrussEngine:
                 name,
                 worker_type=WorkerType.Aggregated,
                 kv_cache_block_size=self._started.path.engine.cache_block_tokens,
+                runtime_config=described,
                 lora_name=name,
                 base_model_path=str(self._folder),
             )
@@ -171,7 +198,11 @@ class TrussEngine:
         four bytes for each.
         """
         service = self._started
+        names = (None, self._options.name, *service.adapter_names)
         try:
+            if (model := request.get("model")) not in names:
+                # Its adapter is another worker's: see `lib/llm/src/lora/filter.rs` of Dynamo.
+                raise CannotConnect(f"this worker does not serve {shown_name(str(model))}")
             wanted = read_request(request, self._defaults, service.adapter_names)
             tokens = service.path.generator.tokens(wanted, PROTOCOL, call_id)
             async with aclosing(tokens) as deltas:
@@ -184,6 +215,8 @@ class TrussEngine:
             raise
         except TrussError as error:
             chunks.put_nowait(_dynamo_error(error))
+        except CannotConnect as error:
+            chunks.put_nowait(error)
         except Exception as error:
             logger.exception("unhandled exception")
             chunks.put_nowait(Unknown(f"unhandled {type(error).__name__}"))
@@ -274,7 +307,7 @@ async def _serve(start: Callable[[], tuple[Service, Defaults]], options: WorkerO
     with temporary_folder() as folder:
         # The frontend compares the paths of its workers as they are given: a relative one agrees.
         os.chdir(folder)
-        engine = TrussEngine(start, options.name, Path("model"))
+        engine = TrussEngine(start, options, Path("model"))
         config = backend.WorkerConfig(
             namespace=options.namespace,
             component=options.component,
