@@ -14,6 +14,7 @@ from tests.support.smollm2 import write_smollm2_tokenizer
 from tests.support.waiting import PATIENCE_S
 
 from trtllm_truss.guides.guide import CheckFailed, GuideFault
+from trtllm_truss.guides.json_schema import mark_bounds, put_bounds
 from trtllm_truss.guides.validator import GuideValidator
 from trtllm_truss.requests import Guide, Language
 from trtllm_truss.serving.preparation import write_tokenizer_info
@@ -94,12 +95,12 @@ def test_a_schema_with_fixed_blanks_becomes_a_grammar(guides: GuideValidator, te
     assert guides.check(Guide("json_schema", text)).result(PATIENCE_S).guide.text == text
 
 
-def test_bounds_with_a_point_are_numbers(guides: GuideValidator) -> None:
-    text = '{"type": "number", "minimum": 12.25, "maximum": 13.5}'
-    asked = Guide("json_schema", text, fixes_blanks=True)
-    rules = guides.check(asked).result(PATIENCE_S).guide.text
-    assert '"1" "2" "." "2" "5"' in rules
-    assert r"[\u0000-\U0010FFFF]" not in rules
+@pytest.mark.parametrize("fixes_blanks", [True, False])
+def test_a_bounded_number_becomes_a_grammar(guides: GuideValidator, fixes_blanks: bool) -> None:
+    asked = Guide("json_schema", '{"type": "number", "maximum": 13.5}', fixes_blanks=fixes_blanks)
+    given = guides.check(asked).result(PATIENCE_S).guide
+    assert given.language == "ebnf_grammar"
+    assert put_bounds('root ::= "6000000000000000000"', mark_bounds(asked.text)[1]) in given.text
 
 
 def test_a_bad_schema_with_fixed_blanks_fails(guides: GuideValidator) -> None:
@@ -125,6 +126,7 @@ def test_a_bad_schema_with_fixed_blanks_fails(guides: GuideValidator) -> None:
         ("ebnf_grammar", "root ::= []", ""),
         ("json_schema", '{"$ref": "#"}', "no text fits it: # never ends"),
         ("json_schema", '{"type": "number", "minimum": -1e400}', "it has a number that XGrammar"),
+        ("json_schema", '{"type": "integer", "minimum": 3, "maximum": 2}', "no integer of at most"),
         ("ebnf_grammar", 'root ::= [^"] | root root | root root root', ""),
     ],
 )

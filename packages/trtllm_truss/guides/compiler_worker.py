@@ -6,9 +6,9 @@ compiles the guide with the same library and vocabulary and draws tokens by it.
 
 Protocol, one JSON array a line: `[number, limit_s, language, text, fixes_blanks]` in, `[number,
 verdict, reason, kept_bytes]` out, after a first line "ready". Lines with the verdict `part` precede
-the verdict on a schema with fixed blanks: their texts, joined, are the grammar to send instead. The
-program loads the vocabulary once and forks for each guide, so no guide ends it. The end of its
-input kills it and its children. All run at low priority.
+the verdict on a schema with fixed blanks or bounded numbers: their texts, joined, are the grammar
+to send instead. The program loads the vocabulary once and forks for each guide, so no guide ends
+it. The end of its input kills it and its children. All run at low priority.
 
 `python -m trtllm_truss.guides.compiler_worker INFO` is that of TensorRT-LLM. INFO is the file of
 `xgrammar_tokenizer_info_path`. TensorRT-LLM requires XGrammar's Python package, so its image holds
@@ -34,7 +34,14 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, Protocol
 
-from trtllm_truss.guides.guide import find_endless, find_excess, find_misread_pair, find_nul
+from trtllm_truss.guides.guide import (
+    GuideFault,
+    find_endless,
+    find_excess,
+    find_misread_pair,
+    find_nul,
+)
+from trtllm_truss.guides.json_schema import mark_bounds, put_bounds
 from trtllm_truss.requests import Guide
 
 # mallinfo(3)
@@ -96,11 +103,6 @@ _GROWTH_FROM_S = 0.05
 _REASON_CHARACTERS = 300
 _PART_CHARACTERS = 300  # of at most 12 bytes in a line
 _NAME_CHARACTERS = 64
-_ANY_FOR_POINT = re.compile(r'(?<="\d" )\[\\u0000-\\U0010FFFF\](?= "\d")')
-"""The decimal point of a bound such as 0.5, which XGrammar 0.1.32 converts as a regular expression.
-
-A pattern with any character between two digits looks alike, and fits a point too.
-"""
 _SOURCE_PLACE = re.compile(r"^\[[\d:]+\] \S+: (Check failed: .*? is false: )?")
 _SMALLEST = Guide("regex", "a")
 _TOO_LARGE = "it is too large or too deeply nested; simplify it."
@@ -134,6 +136,12 @@ class Follow(Protocol):
         """
 
 
+class ToGrammar(Protocol):
+    """Converts a JSON schema to EBNF."""
+
+    def __call__(self, schema: str, any_blanks: bool) -> str: ...
+
+
 class Trial(NamedTuple):
     """The result of a check.
 
@@ -152,7 +160,7 @@ def serve(
     load: Callable[[], Follow],
     *,
     brackets_only: bool,
-    to_grammar: Callable[[str], str] | None = None,
+    to_grammar: ToGrammar | None = None,
 ) -> NoReturn:
     """Compile the guides on standard input; never returns.
 
@@ -160,7 +168,7 @@ def serve(
         load: loads the vocabulary. Its threads do not exist in the forked processes; they must
             become idle, without a lock.
         brackets_only: see `find_misread_pair`.
-        to_grammar: converts a JSON schema with fixed blanks; None compiles it with any blanks.
+        to_grammar: None compiles JSON schemas as the engine would.
     """
     answers = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # libraries may print
@@ -268,7 +276,7 @@ def _attempt(
     compiler_works: Callable[[], None],
     follow: Follow,
     brackets_only: bool,
-    to_grammar: Callable[[str], str] | None,
+    to_grammar: ToGrammar | None,
 ) -> Trial:
     """Try a guide.
 
@@ -288,10 +296,14 @@ def _attempt(
     compiler_works()
     grammar = None
     try:
-        if guide.fixes_blanks and to_grammar is not None:
-            grammar = _ANY_FOR_POINT.sub('"."', to_grammar(guide.text))
-            guide = Guide("ebnf_grammar", grammar)
+        if guide.language == "json_schema" and to_grammar is not None:
+            schema, rules = mark_bounds(guide.text)
+            if guide.fixes_blanks or rules:
+                grammar = put_bounds(to_grammar(schema, not guide.fixes_blanks), rules)
+                guide = Guide("ebnf_grammar", grammar)
         return Trial(*_measure(guide, follow), grammar)
+    except GuideFault as fault:
+        return Trial(str(fault))
     except RuntimeError as error:
         return Trial(brief(str(error)))
     except (MemoryError, RecursionError):
@@ -368,15 +380,15 @@ def _load(info_file: Path) -> Follow:
     return _Compiler(json.loads(info_file.read_text(encoding="utf-8")))
 
 
-def _to_grammar(schema: str) -> str:
-    """Convert a JSON schema as XGrammar's compiler itself does, but with fixed blanks.
+def _to_grammar(schema: str, any_blanks: bool) -> str:
+    """Convert a JSON schema as XGrammar's compiler itself does.
 
     `str(Grammar.from_json_schema(…))` is nine times as long and printed once more, and misread
     once more (`find_misread_pair`).
     """
     import xgrammar
 
-    return str(xgrammar.testing._json_schema_to_ebnf(schema, any_whitespace=False))
+    return str(xgrammar.testing._json_schema_to_ebnf(schema, any_whitespace=any_blanks))
 
 
 class _Compiler:

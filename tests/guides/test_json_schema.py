@@ -1,0 +1,137 @@
+"""Numbers between the bounds of a JSON schema, judged by XGrammar's own matcher."""
+
+from __future__ import annotations
+
+import json
+import string
+from collections.abc import Callable
+from decimal import Decimal
+from operator import ge, gt, le, lt
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trtllm_truss.engines.cpu.openvino_genai.grammar_compiler_worker import (
+    _load_converter,
+    load_bindings,
+)
+from trtllm_truss.guides.guide import GuideFault
+from trtllm_truss.guides.json_schema import mark_bounds, put_bounds
+
+XGRAMMAR, TO_GRAMMAR = load_bindings(), _load_converter()
+VOCABULARY = [*string.printable, "<end>"]
+END = len(VOCABULARY) - 1
+KEEPS: dict[str, Callable[[Any, Any], bool]] = {
+    **{"minimum": ge, "exclusiveMinimum": gt, "maximum": le, "exclusiveMaximum": lt},
+}
+
+pytestmark = pytest.mark.skipif(XGRAMMAR is None, reason="XGrammar is not installed")
+
+
+def matcher(schema: dict[str, Any]) -> Callable[[str], bool]:
+    assert TO_GRAMMAR is not None
+    marked, rules = mark_bounds(json.dumps(schema))
+    text = put_bounds(TO_GRAMMAR(marked, False), rules)
+    vocabulary = XGRAMMAR.TokenizerInfo(VOCABULARY, 0, None, [END], False)
+    compiler = XGRAMMAR.GrammarCompiler(vocabulary, 1, False, -1)
+    compiled = compiler.compile_grammar(XGRAMMAR.Grammar.from_ebnf(text, "root"))
+
+    def fits(answer: str) -> bool:
+        follows = XGRAMMAR.GrammarMatcher(compiled, None, False, -1)
+        return bool(follows.accept_string(answer, False) and follows.accept_token(END, False))
+
+    return fits
+
+
+numbers = st.one_of(
+    st.integers(-300, 300).map(Decimal),
+    st.decimals(-300, 300, allow_nan=False, allow_infinity=False, places=2),
+    st.sampled_from([Decimal(x) for x in ("0", "0.5", "1", "-1", "9007199254740991", "1e-7")]),
+)
+STEPS = [Decimal(x) for x in ("0", "0.01", "0.1", "0.001", "1", "10")]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(["number", "integer"]),
+    st.dictionaries(st.sampled_from([*KEEPS]), numbers, min_size=1, max_size=3),
+    st.lists(numbers, max_size=5),
+)
+def test_what_fits_is_between_the_bounds(
+    kind: str, bounds: dict[str, Decimal], others: list[Decimal]
+) -> None:
+    schema = {"type": kind, **{key: json.loads(f"{bounds[key]:f}") for key in bounds}}
+    near = {sign * bound + step for bound in bounds.values() for step in STEPS for sign in (1, -1)}
+    tried = [*near, *others]
+    kept = [x for x in tried if all(KEEPS[key](x, bound) for key, bound in bounds.items())]
+    if kind == "integer":
+        kept = [x for x in kept if x == x.to_integral_value()]
+    try:
+        fits = matcher(schema)
+    except GuideFault:
+        assert not kept
+        return
+    for value in tried:
+        text = f"{value:f}"
+        if "." in text and (kind == "integer" or len(text.partition(".")[2]) > 6):
+            continue
+        if not text.startswith("-") or value:
+            assert fits(text) == (value in kept), (text, schema)
+
+
+@pytest.mark.parametrize(
+    ("schema", "fitting", "wrong"),
+    [
+        ({"type": "number", "minimum": 0, "maximum": 1}, ["0", "1.0", "0.37"], ["1.5", "-0.1"]),
+        ({"type": "number", "exclusiveMinimum": 0}, ["0.5", "12"], ["0", "0.0"]),
+        ({"type": "integer", "exclusiveMinimum": -5}, ["-4", "-2", "0", "70"], ["-5", "1.5"]),
+        ({"type": "number", "maximum": 3.4028234663852886e38}, ["7", "-2.5"], ["1e9"]),
+        ({"type": "integer", "minimum": 2.5}, ["3"], ["2"]),
+        ({"type": ["number", "null"], "minimum": 18}, ["18.5", "null"], ["17.9", '"a"']),
+        (
+            {
+                "type": "object",
+                "properties": {"share": {"$ref": "#/$defs/Share"}, "minimum": {"type": "integer"}},
+                "required": ["share", "minimum"],
+                "$defs": {"Share": {"type": "number", "minimum": 0.25, "maximum": 0.5}},
+            },
+            ['{"share": 0.3, "minimum": -7}', '{"share": 0.5, "minimum": 1}'],
+            ['{"share": 0.2, "minimum": 1}', '{"share": 0.51, "minimum": 1}'],
+        ),
+        (
+            {"type": "array", "items": {"type": "number", "maximum": 2}, "default": {"minimum": 9}},
+            ["[1.5, 2, -0.1]"],
+            ["[2.1]"],
+        ),
+        ({"const": {"type": "number", "minimum": 6}}, ['{"type":"number","minimum":6}'], ["7"]),
+        ({"enum": [6000000000000000000, 1], "minimum": 0}, ["6000000000000000000"], ["2"]),
+    ],
+    ids=str,
+)
+def test_where_bounds_are(schema: dict[str, Any], fitting: list[str], wrong: list[str]) -> None:
+    fits = matcher(schema)
+    assert [text for text in (*fitting, *wrong) if fits(text)] == fitting
+
+
+def test_bounds_without_a_number_between_them_are_refused() -> None:
+    with pytest.raises(GuideFault, match=r"no integer of at most 20 digits fits minimum 0\.2, max"):
+        mark_bounds('{"type": "integer", "minimum": 0.2, "maximum": 0.8}')
+    with pytest.raises(GuideFault, match=r"fits minimum 1e\+30; widen the bounds\."):
+        mark_bounds('{"items": {"type": "number", "minimum": 1e30}}')
+
+
+def test_a_constant_of_the_schema_is_no_marker() -> None:
+    schema = {"anyOf": [{"const": 6 * 10**18}, {"type": "number", "minimum": 3, "maximum": 4}]}
+    fits = matcher(schema)
+    assert [text for text in (str(6 * 10**18), "3.5", "4.5") if fits(text)] == [
+        str(6 * 10**18),
+        "3.5",
+    ]
+
+
+@pytest.mark.parametrize("bound", [True, "3", None])
+def test_a_bound_that_is_no_number_is_left_to_xgrammar(bound: Any) -> None:
+    text = json.dumps({"type": "number", "minimum": bound})
+    assert mark_bounds(text) == (text, {})
