@@ -128,6 +128,8 @@ The formats of calls and reasoning are recognized in the model's chat template, 
   at vLLM. The engines compile schemas with any blanks (TensorRT-LLM's `guidedDecoder.cpp` and
   `grammar_matcher.py`, OpenVINO GenAI), so they get the grammar that XGrammar's Python package
   makes of the schema. Where it is not installed, a line of the log says that blanks are not fixed.
+- Bounds of numbers hold exactly, by rules of ours in that grammar: a bounded number has at most 20
+  digits before the point and no exponent.
 - `finish_reason` is `tool_calls`, but `stop` after the call of a named function, as OpenAI's.
 - Names of functions have letters, digits and `. _ -`.
 - If the chat template has no tools, as SmolLM2's, the functions and the form of a call are
