@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from tests.text.strategies import id_lists, texts
 from tests.text.tokenizer_zoo import KINDS, tokenizer_of
 
-from trtllm_truss.text.text_stream import StopWordIds, StopWords, TextStream
+from trtllm_truss.text.text_stream import StopWords, TextStream
+from trtllm_truss.text.tokenizer import StopWordIds
 
 words = st.one_of(
     texts.filter(bool), st.sampled_from(["\n", " the", "the", "a", "é", "🤖", "\ufffd"])

@@ -12,8 +12,9 @@ from tokenizers import Tokenizer
 
 from trtllm_truss.errors import ArtifactError, InvalidRequest
 from trtllm_truss.serving.preparation import write_tokenizer_info
+from trtllm_truss.text.text_stream import LibraryPanic
 from trtllm_truss.text.tokenizer import load_tokenizer
-from trtllm_truss.text.tokenizer_files import LibraryPanic, growth
+from trtllm_truss.text.tokenizer_files import growth
 
 
 @pytest.fixture

@@ -37,8 +37,8 @@ from trtllm_truss.releases import CacheReport, holds
 from trtllm_truss.request_fields import Sampling
 from trtllm_truss.requests import GenerationRequest, Guide
 from trtllm_truss.settings.model import Settings
-from trtllm_truss.text.text_stream import NO_STOP_WORDS, StopWordIds, StopWords
-from trtllm_truss.text.tokenizer import TextTokenizer
+from trtllm_truss.text.text_stream import NO_STOP_WORDS, StopWords
+from trtllm_truss.text.tokenizer import StopWordIds, TextTokenizer
 from trtllm_truss.triton.client.failures import RETRY_AFTER_S, unavailable
 from trtllm_truss.triton.client.tensors import EngineRequest
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,11 +14,9 @@ from jinja2 import TemplateError
 from trtllm_truss.engines.gguf import GGUF_SUFFIX
 from trtllm_truss.errors import ArtifactError, InvalidRequest
 from trtllm_truss.text.chat_template import ChatTemplate, ControlTokens
-from trtllm_truss.text.decoding import Decoding, choose_decoding
+from trtllm_truss.text.text_stream import Decoding, LibraryPanic, choose_decoding, panics_as_errors
 from trtllm_truss.text.tokenizer_files import (
-    LibraryPanic,
     TokenizerParts,
-    panics_as_errors,
     read_gguf_tokenizer,
     read_tokenizer_folder,
 )
@@ -379,3 +378,47 @@ def _load(path: Path, trust_remote_code: bool) -> TextTokenizer:
         raise ArtifactError(
             f"the chat template in {source} is not valid Jinja ({error}); correct or remove it."
         ) from error
+
+
+_REMEMBERED_WORDS = 1024
+
+
+def encode_word(tokenizer: TextTokenizer, word: str) -> list[int]:
+    """Return the ids of a word; none for invalid Unicode, which no text can hold."""
+    try:
+        return tokenizer.encode(word, add_special_tokens=False)
+    except InvalidRequest:
+        return []
+
+
+def implies_word(tokenizer: TextTokenizer, ids: Sequence[int], word: str) -> bool:
+    """Return True if every text that contains these ids contains the word."""
+    if _REPLACEMENT in word:  # could come from bytes that an earlier token would complete
+        return False
+    # Twice: a token at the beginning of a text can differ from the same one further on.
+    # Never flushed: text that only the end makes certain is not certain.
+    decoding = tokenizer.start_decoding()
+    return all(word in decoding.push(ids) for _ in range(2))
+
+
+class StopWordIds:
+    """Stop words as single ids of one tokenizer; remembers the most recent words.
+
+    The engine gets a word's id as a hint, and may stop before the text is searched. The id must
+    therefore imply the word after any other tokens. Words of several tokens have none here: the
+    engine would also match a list that begins in the prompt.
+    """
+
+    def __init__(self, tokenizer: TextTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.hint = lru_cache(_REMEMBERED_WORDS)(self._hint)
+        self.special = lru_cache(_REMEMBERED_WORDS)(self._special)
+
+    def _hint(self, word: str) -> int | None:
+        ids = encode_word(self._tokenizer, word)
+        return ids[0] if len(ids) == 1 and implies_word(self._tokenizer, ids, word) else None
+
+    def _special(self, word: str) -> int | None:
+        """Return the id of the special token spelled like the word; it never shows in a text."""
+        ids = encode_word(self._tokenizer, word)
+        return ids[0] if len(ids) == 1 and ids[0] in self._tokenizer.special_ids else None

@@ -21,10 +21,8 @@ import base64
 import json
 import os
 from collections.abc import Iterable, Mapping
-from contextlib import ContextDecorator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Any, Protocol
 
 from pydantic import BeforeValidator, Field, ValidationError
@@ -43,8 +41,6 @@ from trtllm_truss.engines.diagnostics import INT32_MAX, JsonObject
 from trtllm_truss.engines.gguf import read_metadata
 from trtllm_truss.errors import ArtifactError
 from trtllm_truss.validation import broken_rule, dotted_path, shown, shown_name
-
-_PYO3 = "pyo3_runtime"  # its PanicException cannot be imported
 
 
 @dataclass(frozen=True)
@@ -69,28 +65,6 @@ class TokenizerParts:
     named_tokens: Mapping[str, str] = field(default_factory=dict)
     chat_templates: Mapping[str, str] = field(default_factory=dict)
     sampling: Mapping[str, Any] = field(default_factory=dict)
-
-
-class LibraryPanic(RuntimeError):
-    """A panic in a Rust library: a defect of the library, or unexpected data."""
-
-
-class panics_as_errors(ContextDecorator):  # used like a function
-    """Raise `LibraryPanic` for a panic in the block or the decorated function.
-
-    PyO3 derives its exception from `BaseException`.
-    """
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if type(error).__module__ == _PYO3 and not isinstance(error, Exception):
-            raise LibraryPanic(f"a library panicked: {error}") from None
 
 
 _CONTROL = 3  # token_type of a special token

@@ -26,8 +26,7 @@ from trtllm_truss.backends.triton_native.tensors import (
     words,
 )
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.text.text_stream import encode_word, implies_word
-from trtllm_truss.text.tokenizer import TextTokenizer
+from trtllm_truss.text.tokenizer import TextTokenizer, encode_word, implies_word
 from trtllm_truss.triton.client.tensors import pack_words
 
 
