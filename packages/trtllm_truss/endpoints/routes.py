@@ -22,7 +22,7 @@ from starlette.requests import Request
 from trtllm_truss.endpoints.application import INVOCATIONS, PREDICT
 from trtllm_truss.endpoints.endpoint import REQUEST_ID_HEADER, Endpoint, Turns
 from trtllm_truss.protocols.base import ApiAdapter, CountAdapter, Defaults
-from trtllm_truss.protocols.lmi import LmiAdapter, is_lmi, is_tgi_client
+from trtllm_truss.protocols.lmi import LmiAdapter
 from trtllm_truss.protocols.messages.adapter import MessagesAdapter
 from trtllm_truss.protocols.openai.adapter import (
     EmbeddingsAdapter,
@@ -95,6 +95,16 @@ def build_routes(service: Service, defaults: Defaults) -> Mapping[str, Endpoint]
         "/tokenize": endpoint(TokenizeAdapter(chat, completion, service.context_tokens)),
         "/detokenize": endpoint(DetokenizeAdapter(completion)),
     }
+
+
+def is_lmi(body: Mapping[str, Any]) -> bool:
+    """Distinguish LMI bodies from other protocols of the route."""
+    return "inputs" in body
+
+
+def is_tgi_client(user_agent: str) -> bool:
+    """Recognize huggingface_hub, which expects TGI's shapes, by its user agent."""
+    return "hf_hub/" in user_agent
 
 
 _PROTOCOL = "predict"

@@ -26,7 +26,7 @@ from trtllm_truss.requests import (
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.text_stream import TextStream, TokenStream, TokenText
 from trtllm_truss.text.tokenizer import TextTokenizer
-from trtllm_truss.triton.client.response_stream import ResponseStream
+from trtllm_truss.triton.client.client import ResponseStream
 from trtllm_truss.triton.client.tensors import EngineChunk
 
 _MIN_LOG_PROB = -9999.0

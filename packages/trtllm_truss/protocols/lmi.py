@@ -252,16 +252,6 @@ _NAMES = {
 """LMI's names of a request's attributes."""
 
 
-def is_lmi(body: Mapping[str, Any]) -> bool:
-    """Distinguish LMI bodies from other protocols of the route."""
-    return "inputs" in body
-
-
-def is_tgi_client(user_agent: str) -> bool:
-    """Recognize huggingface_hub, which expects TGI's shapes, by its user agent."""
-    return "hf_hub/" in user_agent
-
-
 def parse_lmi(body: Mapping[str, Any], defaults: Mapping[str, Any], *, tgi: bool) -> LmiCall:
     """Parse an LMI body.
 

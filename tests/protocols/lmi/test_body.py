@@ -6,17 +6,9 @@ from typing import Any
 
 import pytest
 
+from trtllm_truss.endpoints.routes import is_lmi, is_tgi_client
 from trtllm_truss.errors import InvalidRequest
-from trtllm_truss.protocols.lmi import (
-    ALIASES,
-    UNSUPPORTED,
-    LmiCall,
-    LmiForm,
-    Parameters,
-    is_lmi,
-    is_tgi_client,
-    parse_lmi,
-)
+from trtllm_truss.protocols.lmi import ALIASES, UNSUPPORTED, LmiCall, LmiForm, Parameters, parse_lmi
 from trtllm_truss.request_fields import Sampling
 from trtllm_truss.requests import Guide
 

@@ -17,15 +17,9 @@ from huggingface_hub.errors import (
 )
 from tests.support.serving import serving
 
+from trtllm_truss.endpoints.routes import is_tgi_client
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest, QueueFull, TrussError
-from trtllm_truss.protocols.lmi import (
-    LmiAnswer,
-    LmiForm,
-    LmiStream,
-    error_body,
-    is_tgi_client,
-    parse_lmi,
-)
+from trtllm_truss.protocols.lmi import LmiAnswer, LmiForm, LmiStream, error_body, parse_lmi
 from trtllm_truss.requests import FinishReason, GenerationEnd, TextDelta, Token, Usage
 
 TOKENS = (Token(1425, "100", -1.5), Token(16, "%", -0.25), Token(25, ".", -0.5))

@@ -11,9 +11,9 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from trtllm_truss.errors import EngineUnavailable, InternalError
-from trtllm_truss.triton.client import response_stream
+from trtllm_truss.triton.client import tensors
+from trtllm_truss.triton.client.client import ResponseStream
 from trtllm_truss.triton.client.failures import StatusCode
-from trtllm_truss.triton.client.response_stream import ResponseStream
 
 
 def message(ids, log_probs, *, final=False, request_id=""):
@@ -189,8 +189,8 @@ async def test_a_response_like_an_earlier_requests_needs_the_id(said):
 
 
 async def test_responses_of_as_many_tokens_are_parsed_once(monkeypatch):
-    parsed, parse = [], response_stream._parse
-    monkeypatch.setattr(response_stream, "_parse", lambda data: parsed.append(1) or parse(data))
+    parsed, parse = [], tensors._parse
+    monkeypatch.setattr(tensors, "_parse", lambda data: parsed.append(1) or parse(data))
     answer = ResponseStream(request_id="a")
     sent = [(1000, 2000), (7,), (3000, 4000), (5, 6, 5), (8,), (9, 9, 9), (1, 2)]
     for tokens in sent:
@@ -215,8 +215,8 @@ async def test_each_request_is_told_of_the_cache(ends_at_once):
 
 async def test_tokens_with_metrics_are_parsed_once(monkeypatch):
     """TensorRT-LLM repeats them in each response, and changes some; the first count is read."""
-    parsed, parse = [], response_stream._parse
-    monkeypatch.setattr(response_stream, "_parse", lambda data: parsed.append(1) or parse(data))
+    parsed, parse = [], tensors._parse
+    monkeypatch.setattr(tensors, "_parse", lambda data: parsed.append(1) or parse(data))
     answer = ResponseStream(request_id="a")
     for token in range(1000, 1050):
         answer.message(response("a", token, cached=30, metrics=token))

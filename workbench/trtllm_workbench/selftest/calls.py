@@ -17,9 +17,14 @@ from typing import Any
 
 from trtllm_truss.releases import INPUTS, MODEL_NAME, rows_for
 from trtllm_truss.request_fields import Sampling
-from trtllm_truss.triton.client.client import STREAM_INFER, TritonClient, block_on, call
+from trtllm_truss.triton.client.client import (
+    STREAM_INFER,
+    ResponseStream,
+    TritonClient,
+    block_on,
+    call,
+)
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
-from trtllm_truss.triton.client.response_stream import ResponseStream
 from trtllm_truss.triton.client.tensors import (
     EngineRequest,
     encode_request,

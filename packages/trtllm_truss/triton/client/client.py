@@ -9,6 +9,8 @@ Threads without an event loop ask by `block_on`: is the server ready, does its e
 from __future__ import annotations
 
 import asyncio
+import copy
+from array import array
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, closing
@@ -17,20 +19,215 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from trtllm_truss.errors import TritonError, TrussError
+from trtllm_truss.errors import EngineUnavailable, InternalError, TritonError, TrussError
 from trtllm_truss.releases import INPUTS, MODEL_NAME, OWN_INPUTS, rows_for
 from trtllm_truss.request_fields import Sampling
-from trtllm_truss.triton.client.failures import StatusCode, unavailable
+from trtllm_truss.triton.client.failures import (
+    StatusCode,
+    from_status,
+    unavailable,
+)
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
-from trtllm_truss.triton.client.response_stream import ResponseReader, ResponseStream
 from trtllm_truss.triton.client.tensors import (
+    EngineChunk,
     EngineRequest,
+    ResponseReader,
     encode_request,
     encode_stop,
     random_number,
     takes_numbers_only,
 )
 from trtllm_truss.triton.protobuf import service_pb2
+
+_NEVER = float("inf")
+
+
+def _nothing() -> None: ...
+
+
+class ResponseStream:
+    """Collects tokens as they arrive and returns them together, to one reader.
+
+    A token costs four bytes until it is read, so an unread stream is bounded by the request's
+    `max_tokens`. No task wakes for a token unless the reader waits for one.
+
+    Args:
+        on_end: called once, when the engine is done, however slowly the stream is read.
+        on_heartbeat: called at each response without tokens: an empty one, or an error other than
+            EngineUnavailable.
+        request_id: id of the request; the response of another one is an error.
+        like: reader of an earlier request.
+
+    Attributes:
+        began: True once a response has arrived.
+        over: True once the server has ended the request or the call.
+        reader: parses the responses.
+        stopping: stops the request, which was abandoned before its end; else None.
+    """
+
+    def __init__(
+        self,
+        on_end: Callable[[], None] | None = None,
+        on_heartbeat: Callable[[], None] | None = None,
+        *,
+        request_id: str | None = None,
+        like: ResponseReader | None = None,
+    ) -> None:
+        self._on_end = on_end or _nothing
+        self._on_heartbeat = on_heartbeat or _nothing
+        self._loop = asyncio.get_running_loop()
+        self.reader = ResponseReader(request_id, like)
+        self._tokens = array("i")
+        self._log_probs: tuple[float, ...] = ()
+        self._alternatives: tuple[tuple[tuple[int, float], ...], ...] = ()
+        self._prompt_log_probs: tuple[float, ...] = ()
+        self._prompt_alternatives: tuple[tuple[tuple[int, float], ...], ...] = ()
+        self._cum_log_prob: float | None = None
+        self._cached: int | None = None
+        self._final = False
+        self._failure: TrussError | None = None
+        self.began = self.over = False
+        self.stopping: asyncio.Task[None] | None = None
+        self._token_at = _NEVER
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def next(self, not_before: float = 0.0, deadline: float = _NEVER) -> EngineChunk:
+        """Wait for tokens, and return all that have arrived since the last call.
+
+        Times are those of the event loop's clock. After a cancellation it may be called again.
+
+        Args:
+            not_before: collect tokens until then; the end of the stream is returned at once.
+            deadline: for the first token.
+
+        Returns:
+            At least one token, or the final chunk; after that it must not be called again.
+
+        Raises:
+            TimeoutError: no token arrived until `deadline`.
+            TrussError: the engine refused, failed or exited. Tokens that arrived before are
+                returned first.
+        """
+        while not self._is_decided():
+            now = self._loop.time()
+            if self._tokens:
+                if now >= not_before:
+                    break
+                await self._woken(not_before)
+            else:
+                if now >= deadline:
+                    raise TimeoutError
+                await self._woken(deadline, token_at=not_before)
+        if self._failure is not None and not self._tokens:
+            # A copy: its traceback would tie the prompt to `self` until the next collection.
+            raise copy.copy(self._failure)
+        chunk = EngineChunk(
+            tuple(self._tokens),
+            self._final,
+            cum_log_prob=self._cum_log_prob,
+            log_probs=self._log_probs,
+            alternatives=self._alternatives,
+            prompt_log_probs=self._prompt_log_probs,
+            prompt_alternatives=self._prompt_alternatives,
+            cached=self._cached,
+        )
+        del self._tokens[:]
+        return chunk
+
+    async def wait_for_end(self, within_s: float) -> bool:
+        """Wait until the server has ended the request; return False if it has not in time."""
+        deadline = self._loop.time() + within_s
+        while not self.over and self._loop.time() < deadline:
+            await self._woken(deadline)
+        return self.over
+
+    def message(self, payload: bytes) -> bool:
+        """Take a response; return True if it is the last one of the request."""
+        if self._is_decided():
+            return False
+        self.began = True
+        if not self.reader.read_tokens(payload, self._tokens):
+            self._read(payload)
+            if not isinstance(self._failure, EngineUnavailable):
+                self._on_heartbeat()
+        if self._is_decided():
+            self._on_end()
+            self._wake()
+        elif self._token_at < _NEVER:
+            self._wake_at(self._token_at)
+            self._token_at = _NEVER
+        return self._final
+
+    def ended(self, status: StatusCode, details: str) -> None:
+        self.over = True
+        if not self._is_decided():
+            self._failure = (
+                unavailable("The engine ended its answer without finishing it.")
+                if status is StatusCode.OK
+                else from_status(status, details)
+            )
+            self._on_end()
+        self._wake()
+
+    @property
+    def unread(self) -> int:
+        """Return the number of tokens that arrived and were not returned by `next`."""
+        return len(self._tokens)
+
+    def _is_decided(self) -> bool:
+        return self._final or self._failure is not None
+
+    def _read(self, payload: bytes) -> None:
+        try:
+            chunk = self.reader.read(payload)
+        except TrussError as failure:
+            self._failure = failure
+            self.over = True
+            return
+        except (ValueError, DecodeError) as error:
+            self._failure = InternalError(f"the engine's response cannot be read: {error}")
+            return
+        self._tokens.extend(chunk.token_ids)
+        self._final = self.over = chunk.final
+        if self._cached is None:  # an engine may count again when it resumes an evicted request
+            self._cached = chunk.cached
+        if chunk.cum_log_prob is not None:
+            self._cum_log_prob = chunk.cum_log_prob
+            # The C++ backend sends the whole list every time; others send only new values.
+            whole = len(chunk.log_probs) >= len(self._log_probs) + len(chunk.token_ids)
+            self._log_probs = chunk.log_probs if whole else self._log_probs + chunk.log_probs
+            self._alternatives += chunk.alternatives
+        if chunk.prompt_log_probs:
+            self._prompt_log_probs = chunk.prompt_log_probs
+            self._prompt_alternatives = chunk.prompt_alternatives
+
+    async def _woken(self, at: float, token_at: float = _NEVER) -> None:
+        """Sleep until `at` or the end; a token ends the sleep, but not before `token_at`."""
+        self._token_at = token_at
+        self._waiter = self._loop.create_future()
+        self._wake_at(at)
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+            self._token_at = _NEVER
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def _wake_at(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if at <= self._loop.time():
+            self._wake()
+        elif at < _NEVER:
+            self._timer = self._loop.call_at(at, self._wake)
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
 
 SERVICE = "/inference.GRPCInferenceService"
 STREAM_INFER = f"{SERVICE}/ModelStreamInfer"

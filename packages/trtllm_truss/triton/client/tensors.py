@@ -33,6 +33,7 @@ from trtllm_truss.releases import (
 )
 from trtllm_truss.request_fields import SAMPLING, Sampling
 from trtllm_truss.requests import Guide
+from trtllm_truss.triton.client.failures import from_stream_text
 from trtllm_truss.triton.protobuf import service_pb2
 
 
@@ -417,3 +418,97 @@ def _add_guide(message: service_pb2.ModelInferRequest, request: EngineRequest) -
 def _add(message: service_pb2.ModelInferRequest, name: str, shape: list[int], raw: bytes) -> None:
     message.inputs.add(name=name, datatype=_DTYPES[name], shape=shape)
     message.raw_input_contents.append(raw)
+
+
+_parse = service_pb2.ModelStreamInferResponse.FromString
+_ID = struct.Struct("<i")
+_ID_BYTES = _ID.size
+_FINAL_CHUNK = EngineChunk((), final=True)
+_MOST_KINDS = 8
+"""Sizes of messages, in tokens, that a reader caches."""
+
+
+class ResponseReader:
+    """Parses the serialized ``ModelStreamInferResponse`` messages of one call.
+
+    While tokens stream, a message differs from an earlier one with as many tokens in their bytes
+    alone. The first one, and the last one with or without a token, differ from those of another
+    request in the bytes of the id too. Such a message is recognised by its bytes and not parsed: a
+    tenth of the time. One that tells of the KV cache is recognised within its request only, and by
+    its bytes before the metrics that nothing reads: speculation changes them at each step.
+
+    Args:
+        request_id: the only id accepted; None accepts any.
+        like: reader of an earlier request, whose messages are likely to be alike.
+    """
+
+    __slots__ = ("_around", "_final", "_last", "_own", "_request_id")
+
+    def __init__(self, request_id: str | None = None, like: ResponseReader | None = None) -> None:
+        self._request_id = request_id
+        # Bytes before and after the tokens, and the number of further ones; by the size in bytes.
+        self._around: dict[int, tuple[bytes, bytes, int]] = {}
+        self._own: set[int] = set()  # sizes of those that another request must parse
+        self._last = b"", b""  # bytes before and after the token of a final message
+        self._final: bytes | None = None
+        if like is not None and request_id and like._request_id:
+            ids = like._request_id.encode(), request_id.encode()
+            if len(ids[0]) == len(ids[1]):
+                self._around = {
+                    size: (head.replace(*ids), tail.replace(*ids), unread)
+                    for size, (head, tail, unread) in like._around.items()
+                    if size not in like._own
+                }
+                self._last = like._last[0].replace(*ids), like._last[1].replace(*ids)
+                self._final = like._final and like._final.replace(*ids)
+
+    def read_tokens(self, payload: bytes, into: array[int]) -> bool:
+        """Append the tokens of a message whose other bytes are known; return False for others."""
+        around = self._around.get(len(payload))
+        if around is None:
+            return False
+        head, tail, unread = around
+        end = len(payload) - len(tail) - unread
+        if not (payload.startswith(head) and payload.startswith(tail, end)):
+            return False
+        into.frombytes(payload[len(head) : end])
+        return True
+
+    def read(self, payload: bytes) -> EngineChunk:
+        """Parse any message.
+
+        Raises:
+            TrussError: the message carries an error.
+            ValueError: its tensors do not fit together, or it belongs to another request.
+        """
+        if payload == self._final:
+            return _FINAL_CHUNK
+        head, tail = self._last
+        token = payload[len(head) : len(head) + _ID_BYTES]
+        if head and payload == head + token + tail and len(token) == _ID_BYTES:
+            return EngineChunk(_ID.unpack(token), final=True)
+        message = _parse(payload)
+        if message.error_message:
+            raise from_stream_text(message.error_message)
+        response = message.infer_response
+        if self._request_id is not None and response.id != self._request_id:
+            raise ValueError(f"its id is {response.id!r} instead of {self._request_id!r}")
+        chunk = decode_response(response)
+        self._remember(payload, chunk, 0 if chunk.cached is None else unread_bytes(response))
+        return chunk
+
+    def _remember(self, payload: bytes, chunk: EngineChunk, unread: int) -> None:
+        if chunk == _FINAL_CHUNK:
+            self._final = payload
+        if not chunk.token_ids or chunk.log_probs:
+            return
+        tokens, end = pack_ids(chunk.token_ids), len(payload) - unread
+        start = payload.find(tokens)
+        if start != payload.rfind(tokens, 0, end):  # they cannot be told from the rest
+            return
+        head, tail = payload[:start], payload[start + len(tokens) : end]
+        if not chunk.final and len(self._around) < _MOST_KINDS:
+            self._around[len(payload)] = head, tail, unread
+            (self._own.discard if chunk.cached is None else self._own.add)(len(payload))
+        elif chunk.final and len(chunk.token_ids) == 1 and chunk.cached is None:
+            self._last = head, tail
