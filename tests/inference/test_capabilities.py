@@ -14,7 +14,7 @@ from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.kinds import with_settings
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.inference.admission import Admission
-from trtllm_truss.inference.capabilities import Capabilities, validate_capabilities
+from trtllm_truss.inference.preprocessing import Capabilities, validate_capabilities
 from trtllm_truss.request_fields import OPTIONS
 from trtllm_truss.requests import GenerationRequest
 from trtllm_truss.settings.model import Settings

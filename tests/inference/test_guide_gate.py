@@ -23,15 +23,13 @@ from trtllm_truss.engines.engine import Engine
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest, QueueFull
 from trtllm_truss.guides import validator as validator_module
 from trtllm_truss.guides.guide import KeptGuides
-from trtllm_truss.guides.validator import GuideValidator
-from trtllm_truss.inference.capabilities import Capabilities
-from trtllm_truss.inference.preprocessing import (
+from trtllm_truss.guides.validator import (
     GuideGate,
-    PreparedRequest,
-    Preprocessor,
+    GuideValidator,
     guide_check_for,
     kept_guides_for,
 )
+from trtllm_truss.inference.preprocessing import Capabilities, PreparedRequest, Preprocessor
 from trtllm_truss.requests import GenerationRequest, Guide
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.text.tokenizer import TextTokenizer

@@ -11,8 +11,7 @@ import pytest
 from tests.support.fake_engine import ENGINE
 
 from trtllm_truss.errors import ContextLengthExceeded, InvalidRequest, RequestError
-from trtllm_truss.inference.capabilities import Capabilities
-from trtllm_truss.inference.preprocessing import PreparedRequest, Preprocessor
+from trtllm_truss.inference.preprocessing import Capabilities, PreparedRequest, Preprocessor
 from trtllm_truss.requests import REST_OF_CONTEXT, ChatFormat, GenerationRequest, Guide
 from trtllm_truss.text.tokenizer import TextTokenizer
 

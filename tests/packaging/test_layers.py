@@ -26,7 +26,7 @@ LAYERS = [
     *("artifacts", "engines", "engines.compiled", "engines.checkpoint", "engines.cpu"),
     *("processes", "guides", "machine"),
     *("triton.protobuf", "triton.model_repository", "triton.client", "triton.server"),
-    *("hosts", "text", "tool_calls"),
+    *("guides.validator", "hosts", "text", "tool_calls"),
     "builder",
     "builder.run",
     *("tracing", "metrics", "inference", "serving"),

@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Tokenizer, models
 from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.kinds import inspect_engine, with_settings
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.inference.capabilities import Capabilities
+from trtllm_truss.inference.preprocessing import Capabilities
 from trtllm_truss.serving.preparation import render_engine
 from trtllm_truss.settings.loading import parse_settings
 from trtllm_truss.settings.model import Settings

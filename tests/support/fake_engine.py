@@ -11,9 +11,8 @@ from trtllm_truss.engines.cpu.engine import CpuEngine
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.errors import TrussError
 from trtllm_truss.inference.admission import Admission, EngineHeartbeat
-from trtllm_truss.inference.capabilities import Capabilities
 from trtllm_truss.inference.generation import Generator
-from trtllm_truss.inference.preprocessing import Preprocessor
+from trtllm_truss.inference.preprocessing import Capabilities, Preprocessor
 from trtllm_truss.metrics import Metrics
 from trtllm_truss.releases import CacheReport
 from trtllm_truss.settings.model import Serving

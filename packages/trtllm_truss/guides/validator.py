@@ -1,8 +1,14 @@
-"""Queue of guides for the compiler worker, and the worker as a child process."""
+"""Queue of guides for the compiler worker, the worker as a child process, and their gate.
+
+A guide is validated before its request queues for the engine.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import importlib.util
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -13,19 +19,28 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from trtllm_truss.engines.engine import Engine
+from trtllm_truss.errors import InvalidRequest, QueueFull
 from trtllm_truss.guides.compiler_worker import GuideVerdict
 from trtllm_truss.guides.guide import (
     MAX_CHARACTERS,
     CheckedGuide,
     CheckFailed,
     GuideFault,
+    KeptGuides,
     TooManyGuides,
     estimate_work,
 )
 from trtllm_truss.processes.child import Child
-from trtllm_truss.requests import Guide
+from trtllm_truss.releases import holds
+from trtllm_truss.requests import GenerationRequest, Guide
+from trtllm_truss.settings.model import Settings
+from trtllm_truss.triton.client.failures import RETRY_AFTER_S, unavailable
+
+logger = logging.getLogger(__name__)
 
 MAX_WAITING = 32
 """Capacity of the queue of unchecked guides."""
@@ -345,3 +360,128 @@ def _too_many(limit: int) -> TooManyGuides:
     return TooManyGuides(
         f"too many guides wait for their check (maximum queue size {limit}); try again shortly."
     )
+
+
+_LLGUIDANCE_OPTIONS = '{"x-guidance": ' + json.dumps(
+    {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+)
+
+
+class GuideGate:
+    """Rejects requests with guides that the engine must not compile.
+
+    A waiting request holds no slot and does not count for `hang_timeout_s`.
+
+    Args:
+        check: the validator for the engine's vocabulary.
+        kept: the guides that the engine keeps until it ends; None if it frees them itself.
+        library: the engine's grammar library.
+    """
+
+    def __init__(
+        self,
+        check: GuideValidator,
+        kept: KeptGuides | None = None,
+        library: str | None = "xgrammar",
+    ) -> None:
+        self._check = check
+        self._kept = kept
+        self._library = library
+
+    def fix_blanks(self, guide: Guide) -> Guide:
+        """Return the guide of JSON without other blanks than one after each comma and colon.
+
+        LLGuidance reads options in the schema
+        (https://github.com/guidance-ai/llguidance/blob/main/docs/json_schema.md). For XGrammar,
+        which TensorRT-LLM and OpenVINO GenAI give no options, the check writes the grammar.
+        """
+        if guide.language != "json_schema":
+            return guide
+        if self._library != "llguidance":
+            return guide._replace(fixes_blanks=True)
+        rest = guide.text.removeprefix("{")
+        return guide._replace(text=_LLGUIDANCE_OPTIONS + ("" if rest == "}" else ", ") + rest)
+
+    def engine_is_gone(self) -> None:
+        if self._kept is not None:
+            self._kept.clear()
+
+    async def admit(self, request: GenerationRequest, guide: Guide) -> CheckedGuide:
+        """Wait for the check of a request's guide.
+
+        Raises:
+            InvalidRequest: the guide is invalid.
+            QueueFull: too many guides wait for their check, or the engine keeps too many.
+            EngineUnavailable: the check failed.
+        """
+        name = request.name("guide")
+        if self._kept is None:
+            return await self._checked(guide, name)
+        if guide not in self._kept and not self._kept.has_room():
+            raise _full(name)
+        checked = await self._checked(guide, name)
+        if guide not in self._kept and not self._kept.has_room(checked.kept_bytes):
+            raise _full(name)
+        self._kept.add(guide, checked.kept_bytes)
+        return checked
+
+    async def _checked(self, guide: Guide, name: str) -> CheckedGuide:
+        try:
+            return await asyncio.wrap_future(self._check.check(guide))
+        except GuideFault as fault:
+            raise InvalidRequest(f"{name} cannot be followed: {fault}", param=name) from None
+        except TooManyGuides as error:
+            raise QueueFull(str(error), param=name, retry_after_s=RETRY_AFTER_S) from None
+        except CheckFailed as error:
+            raise unavailable(str(error)) from None
+
+
+def _full(name: str) -> QueueFull:
+    return QueueFull(
+        f"{name} is a new guide, and the engine has no memory for further ones until it restarts "
+        "(serving.guide_memory_bytes); send one that was sent before.",
+        param=name,
+        retry_after_s=RETRY_AFTER_S,
+    )
+
+
+def kept_guides_for(
+    engine: Engine, settings: Settings, tensorrt_llm_version: str | None
+) -> KeptGuides | None:
+    """Return the budget of an engine that never frees a guide; None if it frees them itself.
+
+    The CPU engine does; LLGuidance keeps none. From 1.1 on XGrammar in TensorRT-LLM drops the
+    oldest of more than `XGRAMMAR_CACHE_LIMIT_GB`, by default 1: the row `guides-are-freed` of
+    `selftest`'s table of assumptions has the sources.
+    """
+    if engine.guided_decoding_backend(settings) != "xgrammar":
+        return None
+    if holds("frees_guides", tensorrt_llm_version or None, unknown=False):
+        return None
+    return KeptGuides(settings.serving.guide_memory_bytes)
+
+
+def guide_check_for(
+    engine: Engine,
+    tokenizer_info: Path | None,
+    environment: Mapping[str, str],
+    compile_limit_s: float,
+) -> GuideValidator | None:
+    """Build the validator for an engine without starting it; None without guided decoding.
+
+    Args:
+        tokenizer_info: TensorRT-LLM's vocabulary file; None without guided decoding.
+        environment: environment of the worker process.
+        compile_limit_s: CPU time per guide.
+    """
+    program = engine.guide_check(tokenizer_info)
+    if program is None:
+        return None
+    if importlib.util.find_spec("xgrammar") is None:
+        logger.warning(
+            "XGrammar's Python package is not installed: JSON by a schema may have any blanks%s",
+            ""
+            if tokenizer_info is None
+            else ", and only length, depth and repetitions of guides are checked",
+        )
+    return GuideValidator(program, environment, compile_limit_s)

@@ -19,8 +19,7 @@ from trtllm_truss.inference.answer_reader import (
     EngineReader,
     TokenReader,
 )
-from trtllm_truss.inference.capabilities import with_callers_field
-from trtllm_truss.inference.preprocessing import PreparedRequest, Preprocessor
+from trtllm_truss.inference.preprocessing import PreparedRequest, Preprocessor, with_callers_field
 from trtllm_truss.inference.tokenization import prompt_field
 from trtllm_truss.metrics import Metrics, RequestMetrics
 from trtllm_truss.requests import (

@@ -9,15 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trtllm_truss.engines.engine import Engine
+from trtllm_truss.guides.validator import GuideGate, guide_check_for, kept_guides_for
 from trtllm_truss.inference.admission import Admission, EngineHeartbeat
-from trtllm_truss.inference.capabilities import Capabilities
 from trtllm_truss.inference.generation import Generator
-from trtllm_truss.inference.preprocessing import (
-    GuideGate,
-    Preprocessor,
-    guide_check_for,
-    kept_guides_for,
-)
+from trtllm_truss.inference.preprocessing import Capabilities, Preprocessor
 from trtllm_truss.metrics import Metrics
 from trtllm_truss.processes.child import child_environment
 from trtllm_truss.serving.preflight import ResolvedEngine
