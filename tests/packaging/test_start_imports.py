@@ -13,7 +13,7 @@ import json, sys
 sys.path[:0] = ["model"]
 import model
 first = [*sys.modules]
-import trtllm_truss.serving.request_pipeline, trtllm_truss.endpoints.routes
+import trtllm_truss.inference.generation, trtllm_truss.endpoints.routes
 import trtllm_truss.text.tokenizer, trtllm_truss.triton.client.client
 print(json.dumps([first, [*sys.modules]]))
 """

@@ -1,17 +1,25 @@
-"""Prepare requests, admit them, send them to the engine, and decode the answers."""
+"""Prepare requests, admit them, send them to the engine, and decode the answers.
+
+`build_request_pipeline` assembles the parts for a running engine.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, aclosing
 from functools import partial
 from itertools import chain, count
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from trtllm_truss.engines.capacity import Capacity
+from trtllm_truss.engines.engine import Engine
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest
+from trtllm_truss.guides.validator import GuideGate, guide_check_for, kept_guides_for
 from trtllm_truss.inference.admission import Admission, EngineHeartbeat
 from trtllm_truss.inference.answer_reader import (
     AnswerReader,
@@ -19,9 +27,15 @@ from trtllm_truss.inference.answer_reader import (
     EngineReader,
     TokenReader,
 )
-from trtllm_truss.inference.preprocessing import PreparedRequest, Preprocessor, with_callers_field
+from trtllm_truss.inference.preprocessing import (
+    Capabilities,
+    PreparedRequest,
+    Preprocessor,
+    with_callers_field,
+)
 from trtllm_truss.inference.tokenization import prompt_field
 from trtllm_truss.metrics import Metrics, RequestMetrics
+from trtllm_truss.processes.child import child_environment
 from trtllm_truss.requests import (
     AnswerItem,
     FinishReason,
@@ -31,13 +45,15 @@ from trtllm_truss.requests import (
     TokenDelta,
     Usage,
 )
-from trtllm_truss.settings.model import Serving
+from trtllm_truss.settings.loading import Environment
+from trtllm_truss.settings.model import Serving, Settings
 from trtllm_truss.text.tokenizer import TextTokenizer
 from trtllm_truss.triton.client.client import TritonClient
 from trtllm_truss.triton.client.failures import unavailable
 
 if TYPE_CHECKING:
     from trtllm_truss.tracing import CallTrace
+
 
 STARTS_PER_ROUND = 8
 
@@ -324,3 +340,79 @@ async def _read(
         await queue.put(error)
         raise
     await queue.put(None)
+
+
+logger = logging.getLogger(__name__)
+
+
+class RequestPipeline(NamedTuple):
+    """The objects that answer requests with a running engine.
+
+    Attributes:
+        recommended: the sampling defaults of the model's `generation_config.json`.
+    """
+
+    engine: Engine
+    tokenizer: TextTokenizer
+    admission: Admission
+    generator: Generator
+    recommended: Mapping[str, Any]
+
+
+def build_request_pipeline(
+    settings: Settings,
+    environment: Environment,
+    engine: Engine,
+    capacity: Capacity | None,
+    tensorrt_llm_version: str | None,
+    tokenizer_info: Path | None,
+    tokenizer: TextTokenizer,
+    connect: Callable[[], TritonClient],
+    heartbeat: EngineHeartbeat,
+    metrics: Metrics,
+    resources: ExitStack,
+) -> RequestPipeline:
+    """Build admission and generator of an engine.
+
+    Args:
+        tokenizer_info: TensorRT-LLM's vocabulary file; None without guided decoding.
+        connect: returns the connection to the running engine, or raises EngineUnavailable.
+        resources: what to close when the engine stops.
+    """
+    admission = Admission.for_engine(settings, engine, capacity)
+    guides = guide_check_for(
+        engine,
+        tokenizer_info,
+        child_environment(environment.variables, settings.serving.pass_environment),
+        settings.serving.guide_compile_limit_s,
+    )
+    kept = kept_guides_for(engine, settings, tensorrt_llm_version)
+    if guides is not None:
+        resources.callback(guides.close)
+    preprocessor = Preprocessor(
+        engine,
+        tokenizer,
+        Capabilities.for_engine(settings, engine, capacity, tensorrt_llm_version),
+        GuideGate(guides, kept, engine.guided_decoding_backend(settings))
+        if guides is not None
+        else None,
+        engine.cache_report(settings.runtime, tensorrt_llm_version),
+    )
+    generator = Generator(
+        preprocessor,
+        tokenizer,
+        connect,
+        settings.serving,
+        admission=admission,
+        heartbeat=heartbeat,
+        metrics=metrics,
+    )
+    recommended = _recommended(tokenizer.sampling, engine.refuses(tensorrt_llm_version))
+    return RequestPipeline(engine, tokenizer, admission, generator, recommended)
+
+
+def _recommended(sampling: Mapping[str, Any], refused: Collection[str]) -> dict[str, Any]:
+    """Leave out what the engine refuses; else each request that omits the field would fail."""
+    for name in sampling.keys() & set(refused):
+        logger.warning("generation_config.json: %s is not used: the engine has none", name)
+    return {name: value for name, value in sampling.items() if name not in refused}

@@ -27,7 +27,7 @@ from trtllm_truss.serving.engine_files import MountedFiles, ReadAhead
 from trtllm_truss.serving.kernel_cache import KernelCache
 from trtllm_truss.serving.memory import settle_memory
 from trtllm_truss.serving.preflight import supervised_limits
-from trtllm_truss.serving.preparation import PreparedEngine, prepare
+from trtllm_truss.serving.preparation import PreparedEngine, prepare, tokenizer_info_file
 from trtllm_truss.serving.supervisor import Supervisor
 from trtllm_truss.settings.loading import Environment, resolve_group
 from trtllm_truss.settings.model import Serving, Settings
@@ -36,9 +36,8 @@ from trtllm_truss.triton.server.command import launcher
 from trtllm_truss.triton.server.process import ServerProcess
 
 if TYPE_CHECKING:
-    from trtllm_truss.inference.generation import Generator
+    from trtllm_truss.inference.generation import Generator, RequestPipeline
     from trtllm_truss.serving.group import GroupLead
-    from trtllm_truss.serving.request_pipeline import RequestPipeline
     from trtllm_truss.text.tokenizer import TextTokenizer
     from trtllm_truss.tracing import Tracing
 
@@ -287,14 +286,15 @@ class Service:
         ahead.close()
         tokenizer = loading.result()
         importing.result()
-        from trtllm_truss.serving.request_pipeline import build_request_pipeline
+        from trtllm_truss.inference.generation import build_request_pipeline
 
         path = build_request_pipeline(
             self._settings,
             self._environment,
-            resolved,
+            resolved.engine,
+            resolved.capacity,
             prepared.version,
-            repository,
+            tokenizer_info_file(self._settings, resolved.engine, repository),
             tokenizer,
             lambda: supervisor.client,
             heartbeat,
@@ -447,7 +447,7 @@ def _raise_file_limit() -> None:
 
 def _import_request_path(then: Callable[[], object]) -> None:
     """Import what answers requests while Triton starts; then go on."""
-    import_module("trtllm_truss.serving.request_pipeline")
+    import_module("trtllm_truss.inference.generation")
     then()
     gc.collect()
     gc.freeze()
