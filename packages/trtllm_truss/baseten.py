@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trtllm_truss.artifacts.listing import Source
+from trtllm_truss.artifacts.listing import Source, select_tokenizer
 from trtllm_truss.artifacts.open_repository import is_remote, other_revision
 from trtllm_truss.builder.jobs import CheckpointSource
 from trtllm_truss.engines.adapter import AdapterRepository
@@ -23,7 +23,6 @@ from trtllm_truss.engines.host import accelerator_of, parse_accelerator
 from trtllm_truss.serving.preflight import supervised_limits
 from trtllm_truss.serving.repositories import EngineRepository, TokenizerRepository
 from trtllm_truss.settings.model import Mount, Settings
-from trtllm_truss.text.tokenizer_selection import select_tokenizer
 
 _STARTUP_S = 1800
 _LONGEST_STARTUP_S = 3000

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
+from trtllm_truss.artifacts.listing import tokenizer_files
 from trtllm_truss.artifacts.open_repository import shared_folder
 from trtllm_truss.builder.commands import Target
 from trtllm_truss.builder.jobs import (
@@ -46,7 +47,6 @@ from trtllm_truss.processes.child import GuardedChild, child_environment
 from trtllm_truss.settings.build import Build
 from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Settings
-from trtllm_truss.text.tokenizer_selection import tokenizer_files
 
 _CAUSES: tuple[tuple[str, str], ...] = (
     (

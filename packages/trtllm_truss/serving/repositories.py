@@ -9,13 +9,12 @@ from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from trtllm_truss.artifacts.listing import Listing, Source, has_sha256, named
+from trtllm_truss.artifacts.listing import Listing, Source, has_sha256, named, select_tokenizer
 from trtllm_truss.engines.diagnostics import CONFIG_FILE, Diagnostic, shortlist, warning
 from trtllm_truss.engines.engine import Engine, Placement
 from trtllm_truss.engines.kinds import find_engine, inspect_files
 from trtllm_truss.engines.manifest import MANIFEST_FILE, Manifest
 from trtllm_truss.errors import ArtifactError
-from trtllm_truss.text.tokenizer_selection import select_tokenizer
 
 
 def needed_files(

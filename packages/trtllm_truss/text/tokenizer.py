@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from jinja2 import TemplateError
 
+from trtllm_truss.artifacts.listing import select_tokenizer
 from trtllm_truss.engines.gguf import GGUF_SUFFIX
 from trtllm_truss.errors import ArtifactError, InvalidRequest
 from trtllm_truss.text.chat_template import ChatTemplate, ControlTokens
@@ -20,7 +21,6 @@ from trtllm_truss.text.tokenizer_files import (
     read_gguf_tokenizer,
     read_tokenizer_folder,
 )
-from trtllm_truss.text.tokenizer_selection import select_tokenizer
 
 _TEMPLATES = ("default", "tool_use")
 _NONE_SHOWN = frozenset[str]()

@@ -22,6 +22,7 @@ from tests.support.paths import ROOT
 from tests.support.smollm2 import write_small_smollm2
 from tests.support.truss_process import Served
 
+from trtllm_truss.artifacts.listing import tokenizer_files
 from trtllm_truss.builder.jobs import builds_folder, prepare_build
 from trtllm_truss.builder.publishing import publish
 from trtllm_truss.builder.run import ensure_engine
@@ -30,7 +31,6 @@ from trtllm_truss.engines.kinds import inspect_engine
 from trtllm_truss.engines.manifest import read_manifest
 from trtllm_truss.errors import ArtifactError, BuildError, SettingsError
 from trtllm_truss.settings.loading import Environment, parse_settings
-from trtllm_truss.text.tokenizer_selection import tokenizer_files
 from trtllm_workbench.cli.main import main
 
 # huggingface_hub's uploads cause a warning of its HTTP library.

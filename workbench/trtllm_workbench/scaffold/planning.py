@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from trtllm_truss.artifacts.listing import Source
+from trtllm_truss.artifacts.listing import Source, select_tokenizer
 from trtllm_truss.artifacts.open_repository import is_on_hub
 from trtllm_truss.artifacts.s3 import S3
 from trtllm_truss.baseten import (
@@ -36,7 +36,6 @@ from trtllm_truss.serving.preflight import (
 from trtllm_truss.serving.repositories import EngineRepository
 from trtllm_truss.settings.loading import Environment, parse_settings
 from trtllm_truss.settings.model import PLATFORM_KEYS, Settings
-from trtllm_truss.text.tokenizer_selection import select_tokenizer
 from trtllm_workbench.importers.reading import source_label
 from trtllm_workbench.scaffold.documents import (
     SLIM,

@@ -11,9 +11,9 @@ import pytest
 from tests.text.tokenizer_zoo import CORPUS, tokenizer_of
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+from trtllm_truss.artifacts.listing import select_tokenizer
 from trtllm_truss.errors import ArtifactError
 from trtllm_truss.text.tokenizer import load_tokenizer
-from trtllm_truss.text.tokenizer_selection import select_tokenizer
 
 WEIGHTS = ["model.safetensors", "pytorch_model.bin", "modeling_phi3.py", "configuration_phi3.py"]
 
