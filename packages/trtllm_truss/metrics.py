@@ -17,9 +17,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from trtllm_truss.errors import InternalError, StartupError, TrussError
-from trtllm_truss.exposition import Histogram, Numbers
+from trtllm_truss.exposition import Histogram, Numbers, TritonMetrics
 from trtllm_truss.requests import FinishReason
-from trtllm_truss.triton.server.metrics import TritonMetrics
 
 if TYPE_CHECKING:
     from trtllm_truss.tracing import CallTrace

@@ -21,11 +21,11 @@ from trtllm_truss.exposition import (
     Rendered,
     exposition,
     metrics_page,
+    parse_metrics,
     wants_page,
 )
 from trtllm_truss.metrics import Load, Metrics, exposed
 from trtllm_truss.requests import FinishReason
-from trtllm_truss.triton.server.metrics import parse_metrics
 
 
 def metrics_of(load: Load, names: Sequence[str] = ()) -> tuple[Metrics, CollectorRegistry]:

@@ -45,15 +45,17 @@ OFFERED = {
         *("engines.checkpoint", "triton.model_repository"),
     },
     "scaffold": {
-        *("errors", "releases", "settings", "artifacts", "text", "builder", "serving", "baseten"),
+        *("errors", "releases", "settings", "artifacts", "builder", "serving", "baseten"),
         *("engines", "configuration", ""),
     },
-    "console": {"errors", "settings", "guard", "status", "local_requests", "triton.server"},
+    "console": {
+        *("errors", "exposition", "settings", "guard", "status", "local_requests", "triton.server"),
+    },
     "selftest": {
         *("errors", "releases", "request_fields", "settings", "processes", "machine", "text"),
         *("engines", "engines.checkpoint", "configuration", ""),
         *("triton.protobuf", "triton.model_repository", "triton.client", "triton.server"),
-        *("builder", "builder.run", "serving", "status"),
+        *("builder", "builder.run", "exposition", "serving", "status"),
     },
     "cli": {
         *("errors", "printable", "settings", "processes", "machine", "triton.server"),

@@ -312,10 +312,10 @@ def _is_plain(path: object) -> bool:
     return longest <= _MAX_NAME_BYTES and len(path.encode()) <= _MAX_PATH_BYTES
 
 
-FAST = "tokenizer.json"
+_FAST = "tokenizer.json"
 
 _ALWAYS = (
-    FAST, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    _FAST, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "generation_config.json", "chat_template.jinja", "additional_chat_templates/*.jinja",
 )  # fmt: skip
 _SLOW = (
@@ -350,9 +350,9 @@ def select_tokenizer(sizes: Mapping[str, int], *, trust_remote_code: bool) -> li
     if programs and not trust_remote_code:
         raise ArtifactError(
             f"the tokenizer is a program, {', '.join(programs)}; name a tokenizer_repository that "
-            f"has only {FAST}, or set trust_remote_code: true if you trust its author."
+            f"has only {_FAST}, or set trust_remote_code: true if you trust its author."
         )
-    if FAST in sizes:
+    if _FAST in sizes:
         return _matching(sizes, _ALWAYS)
     slow = _matching(sizes, (*_ALWAYS, *_SLOW, *(_CODE if trust_remote_code else ())))
     if _matching(slow, _SLOW[1:]) or programs:
@@ -361,7 +361,7 @@ def select_tokenizer(sizes: Mapping[str, int], *, trust_remote_code: bool) -> li
     if len(ggufs) == 1:
         return ggufs
     raise ArtifactError(
-        f"no tokenizer found: no {FAST}, no vocabulary to build one from, and "
+        f"no tokenizer found: no {_FAST}, no vocabulary to build one from, and "
         f"{len(ggufs)} .gguf files; name a tokenizer_repository that holds one "
         "(`AutoTokenizer.from_pretrained(…).save_pretrained(…)` of transformers writes it)."
     )

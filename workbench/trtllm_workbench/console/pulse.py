@@ -82,7 +82,7 @@ def parse_scrape(page: str, at_s: float) -> Scrape:
 
 
 def _samples(page: str) -> list[tuple[str, Mapping[str, str], float]]:
-    from trtllm_truss.triton.server.metrics import parse_metrics  # 33 ms, which no start waits for
+    from trtllm_truss.exposition import parse_metrics  # 33 ms, which no start waits for
 
     try:
         families = parse_metrics(page)

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from trtllm_truss.exposition import parse_metrics
 from trtllm_truss.releases import INPUTS, MODEL_NAME, rows_for
 from trtllm_truss.request_fields import Sampling
 from trtllm_truss.triton.client.client import (
@@ -32,7 +33,6 @@ from trtllm_truss.triton.client.tensors import (
     random_number,
 )
 from trtllm_truss.triton.protobuf import service_pb2
-from trtllm_truss.triton.server.metrics import parse_metrics
 from trtllm_truss.triton.server.ports import LOOPBACK
 
 PREDICT = "/v1/models/model:predict"

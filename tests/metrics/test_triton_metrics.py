@@ -18,10 +18,10 @@ from tests.support.serving import serving
 from tests.support.triton_server import FakeEngineServer, triton_servers
 from tests.support.waiting import settles
 
+from trtllm_truss import exposition
 from trtllm_truss.engines.versions import PINNED_VERSION
+from trtllm_truss.exposition import TritonMetrics, fetch_metrics
 from trtllm_truss.triton.client.client import warm_up
-from trtllm_truss.triton.server import metrics as triton_metrics
-from trtllm_truss.triton.server.metrics import TritonMetrics, fetch_metrics
 
 SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 SUCCESSES = ("nv_inference_request_success", (("model", "tensorrt_llm"), ("version", "1")))
@@ -96,7 +96,7 @@ def test_openmetrics_accepts_it(warm_triton: FakeEngineServer) -> None:
 
 
 def test_values_stay_fresh_until_triton_is_gone(make_triton, monkeypatch) -> None:
-    monkeypatch.setattr(triton_metrics, "_REFRESH_S", 0.02)
+    monkeypatch.setattr(exposition, "_REFRESH_S", 0.02)
     own = make_triton()
     with TritonMetrics(lambda: own.launch.ports.metrics) as metrics:
         wait_for(metrics, 0)
@@ -160,7 +160,7 @@ def test_a_proper_answer_of_that_server_is_read() -> None:
 
 def test_the_reading_goes_on_after_an_error(monkeypatch):
     """An unexpected exception must not end the thread either."""
-    monkeypatch.setattr("trtllm_truss.triton.server.metrics._REFRESH_S", 0.01)
+    monkeypatch.setattr("trtllm_truss.exposition._REFRESH_S", 0.01)
     asked = threading.Semaphore(0)
 
     def port():
