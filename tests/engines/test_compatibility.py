@@ -18,9 +18,8 @@ from tests.support.inspection import inspect_config
 
 from trtllm_truss.engines.cpu.engine import CpuEngine
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity
-from trtllm_truss.engines.host import Gpu, HostInfo
+from trtllm_truss.engines.host import PINNED_IMAGE, Gpu, HostInfo
 from trtllm_truss.engines.kinds import check_compatibility
-from trtllm_truss.engines.versions import PINNED_IMAGE
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.settings.model import Settings
 

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from tests.support.paths import ROOT
 
-from trtllm_truss.engines.versions import (
+from trtllm_truss.engines.host import (
     IMAGES,
     PINNED_IMAGE,
     PINNED_VERSION,

@@ -32,9 +32,8 @@ from trtllm_truss.builder.commands import (
     find_family,
     wants_paged_context,
 )
-from trtllm_truss.engines.host import ComputeCapability
+from trtllm_truss.engines.host import IMAGES, ComputeCapability
 from trtllm_truss.engines.model_config import MINIMUM_CAPABILITY, Checkpoint
-from trtllm_truss.engines.versions import IMAGES
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.releases import FACTS, dotted, holds
 from trtllm_truss.settings.build import Awq, Build

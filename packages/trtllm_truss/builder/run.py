@@ -31,7 +31,7 @@ from trtllm_truss.builder.jobs import (
 )
 from trtllm_truss.builder.plan import Step
 from trtllm_truss.builder.publishing import find_published, publish
-from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.engines.host import HostInfo, image_for
 from trtllm_truss.engines.kinds import inspect_engine
 from trtllm_truss.engines.manifest import (
     Manifest,
@@ -40,7 +40,6 @@ from trtllm_truss.engines.manifest import (
     record_files,
     write_manifest,
 )
-from trtllm_truss.engines.versions import image_for
 from trtllm_truss.errors import BuildError
 from trtllm_truss.machine.describe import find_cuda, find_gpus
 from trtllm_truss.processes.child import GuardedChild, child_environment

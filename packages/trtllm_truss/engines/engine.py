@@ -21,9 +21,8 @@ from trtllm_truss.engines.diagnostics import (
     parse_json,
     refuse_lfs_pointers,
 )
-from trtllm_truss.engines.host import ComputeCapability, HostInfo
+from trtllm_truss.engines.host import BaseImage, ComputeCapability, HostInfo
 from trtllm_truss.engines.manifest import Manifest, TargetGpu
-from trtllm_truss.engines.versions import BaseImage
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.releases import CACHED_TOKENS, OWN_INPUTS, OWN_OUTPUTS, CacheReport, Tensor
 from trtllm_truss.settings.loading import Environment

@@ -12,11 +12,15 @@ from trtllm_truss.engines.diagnostics import Diagnostic, error, warning
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.host import (
     ACCELERATORS,
+    IMAGE_ENVIRONMENT,
     Accelerator,
     AcceleratorRequest,
     ComputeCapability,
     Gpu,
     HostInfo,
+    Image,
+    find_image,
+    minimum_driver,
     parse_accelerator,
 )
 from trtllm_truss.engines.model_config import (
@@ -25,7 +29,6 @@ from trtllm_truss.engines.model_config import (
     Quantization,
     number_formats,
 )
-from trtllm_truss.engines.versions import IMAGE_ENVIRONMENT, Image, find_image, minimum_driver
 from trtllm_truss.releases import FACTS, Release, dotted, holds, release
 from trtllm_truss.settings.model import Settings
 

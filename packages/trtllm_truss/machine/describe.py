@@ -33,8 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_truss.engines.diagnostics import Diagnostic, warning
-from trtllm_truss.engines.host import Gpu
-from trtllm_truss.engines.versions import minimum_driver
+from trtllm_truss.engines.host import Gpu, minimum_driver
 from trtllm_truss.errors import TritonError
 from trtllm_truss.machine.runtime import (
     ROOT,

@@ -15,7 +15,7 @@ from tests.support.fake_tensorrtllm import FAKE_ENGINE, write_engine
 from tests.support.paths import TEMPLATES
 from tokenizers import Tokenizer, decoders, models, normalizers, processors
 
-from trtllm_truss.engines.versions import PINNED_VERSION
+from trtllm_truss.engines.host import PINNED_VERSION
 from trtllm_truss.machine.runtime import assemble_backends, find_installation
 from trtllm_truss.releases import CACHED_TOKENS
 from trtllm_truss.triton.model_repository import (

@@ -14,9 +14,8 @@ from trtllm_truss.engines.checkpoint import checks
 from trtllm_truss.engines.checkpoint.checks import loadable_since
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity
 from trtllm_truss.engines.engine import Engine
-from trtllm_truss.engines.host import ACCELERATORS, Gpu, HostInfo
+from trtllm_truss.engines.host import ACCELERATORS, IMAGES, SYSTEM_PYTHON, Gpu, HostInfo
 from trtllm_truss.engines.kinds import check_compatibility, with_settings
-from trtllm_truss.engines.versions import IMAGES, SYSTEM_PYTHON
 from trtllm_truss.releases import FACTS, dotted, release
 from trtllm_truss.serving.preflight import cache_capacity
 from trtllm_truss.settings.runtime import RuntimeOptions

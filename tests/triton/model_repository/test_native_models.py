@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.support.paths import TEMPLATES
 
+from trtllm_truss.engines.host import PINNED_VERSION
 from trtllm_truss.engines.kinds import inspect_engine
-from trtllm_truss.engines.versions import PINNED_VERSION
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.serving.preparation import render_engine
 from trtllm_truss.settings.loading import parse_settings

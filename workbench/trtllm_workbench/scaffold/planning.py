@@ -22,10 +22,16 @@ from trtllm_truss.builder.jobs import find_checkpoint, prepare_build
 from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.diagnostics import error, parse_json
 from trtllm_truss.engines.engine import Engine
-from trtllm_truss.engines.host import HostInfo, accelerator_of, parse_accelerator
+from trtllm_truss.engines.host import (
+    BaseImage,
+    HostInfo,
+    accelerator_of,
+    builder_image,
+    parse_accelerator,
+    version_in,
+)
 from trtllm_truss.engines.kinds import check_compatibility, open_adapters, with_settings
 from trtllm_truss.engines.manifest import MANIFEST_FILE
-from trtllm_truss.engines.versions import BaseImage, builder_image, version_in
 from trtllm_truss.errors import ArtifactError, SettingsError
 from trtllm_truss.serving.preflight import (
     cache_capacity,

@@ -18,9 +18,8 @@ from trtllm_truss.engines.checkpoint.weights import (
     WeightFormat,
 )
 from trtllm_truss.engines.diagnostics import Diagnostic, error, warning
-from trtllm_truss.engines.host import HostInfo
+from trtllm_truss.engines.host import IMAGES, HostInfo
 from trtllm_truss.engines.model_config import Checkpoint
-from trtllm_truss.engines.versions import IMAGES
 from trtllm_truss.releases import FACTS, Release, dotted, holds, release
 from trtllm_truss.settings.model import Settings
 

@@ -48,7 +48,13 @@ from trtllm_truss.engines.checkpoint.weights import (
 from trtllm_truss.engines.diagnostics import CONFIG_FILE, WEIGHTS_SUFFIX, Diagnostic
 from trtllm_truss.engines.engine import FLAT, SLOW_BYTES_PER_S, ModelConfig, Placement, RankLauncher
 from trtllm_truss.engines.gpu_engine import GpuEngine
-from trtllm_truss.engines.host import ComputeCapability, HostInfo
+from trtllm_truss.engines.host import (
+    BaseImage,
+    ComputeCapability,
+    HostInfo,
+    given_image,
+    newest_image,
+)
 from trtllm_truss.engines.model_config import (
     ADAPTER_CONFIG,
     TEXTS,
@@ -59,7 +65,6 @@ from trtllm_truss.engines.model_config import (
     parse_checkpoint,
     without_code,
 )
-from trtllm_truss.engines.versions import BaseImage, given_image, newest_image
 from trtllm_truss.errors import TritonError
 from trtllm_truss.request_fields import SAMPLING
 from trtllm_truss.settings.loading import Environment

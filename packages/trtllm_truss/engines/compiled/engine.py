@@ -41,14 +41,18 @@ from trtllm_truss.engines.diagnostics import (
 from trtllm_truss.engines.engine import ModelConfig, Placement, joined
 from trtllm_truss.engines.gpu_engine import GpuEngine
 from trtllm_truss.engines.host import (
+    BaseImage,
     ComputeCapability,
     HostInfo,
     find_capability,
+    find_image,
+    given_image,
+    image_for,
+    known_image,
     parse_accelerator,
 )
 from trtllm_truss.engines.manifest import MANIFEST_FILE, Manifest
 from trtllm_truss.engines.model_config import Quantization, cache_bits
-from trtllm_truss.engines.versions import BaseImage, find_image, given_image, image_for, known_image
 from trtllm_truss.errors import ArtifactError, SettingsError
 from trtllm_truss.releases import REUSED_BLOCKS, CacheReport, holds, release, rows_for
 from trtllm_truss.settings.model import Settings

@@ -24,8 +24,7 @@ from trtllm_truss.engines.diagnostics import (
 )
 from trtllm_truss.engines.engine import FLAT, Engine, ModelConfig, Placement
 from trtllm_truss.engines.gguf import GGUF_SUFFIX, read_metadata
-from trtllm_truss.engines.host import HostInfo
-from trtllm_truss.engines.versions import BaseImage
+from trtllm_truss.engines.host import BaseImage, HostInfo
 from trtllm_truss.errors import ArtifactError, SettingsError
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.settings.runtime import RuntimeOptions

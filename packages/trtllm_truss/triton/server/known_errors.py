@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from trtllm_truss.engines.versions import IMAGES, PINNED_IMAGE, Image
+from trtllm_truss.engines.host import IMAGES, PINNED_IMAGE, Image
 
 Sentence = str | Callable[[re.Match[str]], str]
 

@@ -15,7 +15,7 @@ from tests.support.paths import TEMPLATES
 
 from trtllm_truss.engines.cpu.openvino_genai.engine import GenAiEngine
 from trtllm_truss.engines.cpu.openvino_genai.guide_compiler import find_model
-from trtllm_truss.engines.versions import PINNED_VERSION
+from trtllm_truss.engines.host import PINNED_VERSION
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.machine.runtime import assemble_backends, find_installation
 from trtllm_truss.releases import CACHED_TOKENS

@@ -19,7 +19,7 @@ from tests.support.triton_server import FakeEngineServer, triton_servers
 from tests.support.waiting import settles
 
 from trtllm_truss import exposition
-from trtllm_truss.engines.versions import PINNED_VERSION
+from trtllm_truss.engines.host import PINNED_VERSION
 from trtllm_truss.exposition import TritonMetrics, fetch_metrics
 from trtllm_truss.triton.client.client import warm_up
 
