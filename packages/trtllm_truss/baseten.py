@@ -15,12 +15,12 @@ from typing import Any
 from trtllm_truss.artifacts.listing import Source, select_tokenizer
 from trtllm_truss.artifacts.open_repository import is_remote, other_revision
 from trtllm_truss.builder.jobs import CheckpointSource
-from trtllm_truss.engines.adapter import AdapterRepository
 from trtllm_truss.engines.capacity import Capacity
 from trtllm_truss.engines.diagnostics import Diagnostic, error, shortlist, warning
 from trtllm_truss.engines.engine import SLOW_BYTES_PER_S, Engine
 from trtllm_truss.engines.host import accelerator_of, parse_accelerator
-from trtllm_truss.serving.preflight import supervised_limits
+from trtllm_truss.engines.model_config import AdapterRepository
+from trtllm_truss.serving.preparation import supervised_limits
 from trtllm_truss.serving.repositories import EngineRepository, TokenizerRepository
 from trtllm_truss.settings.model import Mount, Settings
 

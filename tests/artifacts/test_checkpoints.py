@@ -14,7 +14,7 @@ from tests.support.hub_server import HubServer
 from trtllm_truss.cli.check import CheckReport, examine
 from trtllm_truss.engines.host import Gpu, HostInfo
 from trtllm_truss.errors import ArtifactError, SettingsError
-from trtllm_truss.serving.preflight import ResolvedEngine, resolve_engine, supervised_limits
+from trtllm_truss.serving.preparation import ResolvedEngine, resolve_engine, supervised_limits
 from trtllm_truss.settings.loading import Environment, parse_settings
 
 H100 = Gpu("NVIDIA H100 80GB HBM3", 80 * 10**9, 79 * 10**9, (9, 0), "590.44.01")

@@ -13,7 +13,7 @@ from tools.docs.tables import fill
 from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.kinds import check_compatibility, with_settings
-from trtllm_truss.serving.preflight import cache_capacity
+from trtllm_truss.serving.preparation import cache_capacity
 
 PAGE = ROOT / "docs/llm-api.md"
 EXAMPLE = ROOT / "examples/llama-3.1-8b-checkpoint/config.yaml"

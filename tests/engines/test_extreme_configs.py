@@ -16,7 +16,7 @@ from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.kinds import check_compatibility, with_settings
 from trtllm_truss.engines.model_config import parse_checkpoint
 from trtllm_truss.errors import ArtifactError, TrussError
-from trtllm_truss.serving.preflight import cache_capacity
+from trtllm_truss.serving.preparation import cache_capacity
 
 EXTREME: list[Any] = [
     *(-1, 0, 1, 3, 4097, 2**31 - 1, 2**31, 2**63, 0.5, 1e308, math.nan, math.inf, True, None),

@@ -9,9 +9,9 @@ import pytest
 from tests.engines.checkpoint.checkpoints import listing, llama, settings_for
 from tests.support.inspection import inspect_config
 
-from trtllm_truss.engines.adapter import Adapter
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.kinds import with_settings
+from trtllm_truss.engines.model_config import Adapter
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.inference.admission import Admission
 from trtllm_truss.inference.preprocessing import Capabilities, validate_capabilities

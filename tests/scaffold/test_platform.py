@@ -29,7 +29,7 @@ from tests.support.warm_python import run_warm
 from trtllm_truss.baseten import Need
 from trtllm_truss.cli.check import examine
 from trtllm_truss.engines.host import HostInfo, accelerator_of
-from trtllm_truss.serving.preflight import resolve_engine
+from trtllm_truss.serving.preparation import resolve_engine
 from trtllm_truss.settings.loading import Environment, parse_settings
 from trtllm_truss.settings.model import read_mounts
 from trtllm_workbench.scaffold.documents import OWN_SERVER, SERVER_REQUIREMENTS, SLIM

@@ -12,7 +12,7 @@ from trtllm_truss.cli.common import add_truss_options, echo, require_empty, writ
 from trtllm_truss.configuration import load_configuration, read_config
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.machine.describe import inspect_machine
-from trtllm_truss.serving.preflight import host_info
+from trtllm_truss.serving.preparation import host_info
 from trtllm_truss.settings.loading import Environment, read_environment
 
 

@@ -19,7 +19,6 @@ from trtllm_truss.baseten import (
 from trtllm_truss.builder.jobs import prepare_build
 from trtllm_truss.cli.common import add_truss_options, report, write
 from trtllm_truss.configuration import load_configuration, read_config
-from trtllm_truss.engines.adapter import AdapterRepository, adapters_of
 from trtllm_truss.engines.diagnostics import Diagnostic, Severity, error, warning
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.host import HostInfo
@@ -29,6 +28,7 @@ from trtllm_truss.engines.kinds import (
     open_adapters,
     with_settings,
 )
+from trtllm_truss.engines.model_config import AdapterRepository, adapters_of
 from trtllm_truss.errors import ArtifactError, SettingsError, TrussError
 from trtllm_truss.machine.describe import (
     Machine,
@@ -36,7 +36,7 @@ from trtllm_truss.machine.describe import (
     container_sentences,
     inspect_machine,
 )
-from trtllm_truss.serving.preflight import (
+from trtllm_truss.serving.preparation import (
     cache_capacity,
     host_info,
     open_engine,

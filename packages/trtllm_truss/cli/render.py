@@ -7,17 +7,17 @@ from pathlib import Path
 
 from trtllm_truss.cli.common import add_truss_options, echo, require_empty
 from trtllm_truss.configuration import load_configuration, read_config
-from trtllm_truss.engines.adapter import adapters_of
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.kinds import check_settings, inspect_engine, open_adapters, with_settings
+from trtllm_truss.engines.model_config import adapters_of
 from trtllm_truss.machine.describe import inspect_machine
-from trtllm_truss.serving.preflight import (
+from trtllm_truss.serving.preparation import (
     host_info,
     open_engine,
     open_tokenizer,
     own_tokenizer_paths,
+    render_engine,
 )
-from trtllm_truss.serving.preparation import render_engine
 from trtllm_truss.settings.loading import known_nodes, read_environment
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from trtllm_truss.engines.adapter import Adapter, AdapterRepository
 from trtllm_truss.engines.capacity import CacheSettings, CacheShape, Capacity
 from trtllm_truss.engines.diagnostics import (
     CONFIG_FILE,
@@ -23,6 +22,7 @@ from trtllm_truss.engines.diagnostics import (
 )
 from trtllm_truss.engines.host import BaseImage, ComputeCapability, HostInfo
 from trtllm_truss.engines.manifest import Manifest, TargetGpu
+from trtllm_truss.engines.model_config import Adapter, AdapterRepository
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.releases import CACHED_TOKENS, OWN_INPUTS, OWN_OUTPUTS, CacheReport, Tensor
 from trtllm_truss.settings.loading import Environment

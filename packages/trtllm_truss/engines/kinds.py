@@ -11,7 +11,6 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path, PurePosixPath
 
-from trtllm_truss.engines.adapter import Adapter, AdapterRepository
 from trtllm_truss.engines.diagnostics import (
     CONFIG_FILE,
     WEIGHTS_SUFFIX,
@@ -23,6 +22,7 @@ from trtllm_truss.engines.diagnostics import (
 from trtllm_truss.engines.engine import Engine, Placement
 from trtllm_truss.engines.host import ComputeCapability, HostInfo
 from trtllm_truss.engines.manifest import MANIFEST_FILE, parse_manifest, read_manifest
+from trtllm_truss.engines.model_config import Adapter, AdapterRepository
 from trtllm_truss.errors import ArtifactError, SettingsError
 from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Settings

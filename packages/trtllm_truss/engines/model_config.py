@@ -1,4 +1,4 @@
-"""Parse a Hugging Face checkpoint's ``config.json``, and keep its code from being run.
+"""Parse a Hugging Face checkpoint's ``config.json``, and keep its code from being run; adapters.
 
 Families name the same number differently: GPT-2, GPT-J and Falcon have ``n_layer`` where others
 have ``num_hidden_layers``, ChatGLM has ``num_layers``; models with a vision part keep the language
@@ -19,11 +19,12 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trtllm_truss.artifacts.listing import Source
 from trtllm_truss.engines.diagnostics import (
     CONFIG_FILE,
     INT32_MAX,
@@ -415,3 +416,41 @@ def _cache() -> Path:
     from huggingface_hub import constants
 
     return Path(constants.HF_HOME).absolute() / "trtllm-truss/without-code"
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """One adapter.
+
+    Attributes:
+        modules: the layers that it changes, by TensorRT-LLM's names.
+    """
+
+    rank: int
+    modules: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterRepository:
+    """The repository of one adapter, whose weights are not fetched yet.
+
+    Attributes:
+        name: as requests name it.
+        repository: its name in config.yaml, without the revision.
+        revision: as config.yaml names it.
+    """
+
+    name: str
+    repository: str
+    revision: str | None
+    adapter: Adapter
+    source: Source
+    files: tuple[str, ...]
+
+    def fetch(self) -> Path:
+        """Download the adapter and return its folder."""
+        return self.source.fetch(self.files)
+
+
+def adapters_of(repositories: Sequence[AdapterRepository]) -> tuple[Adapter, ...]:
+    return tuple(repository.adapter for repository in repositories)

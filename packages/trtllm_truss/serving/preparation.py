@@ -1,33 +1,308 @@
 """The part of a start that every host of an engine has: resolve it, render it, find its server.
 
-The Triton model repository is rendered from settings and engine.
+The engine's `config.json` is read and validated first, so that only an engine that fits and has a
+tokenizer is downloaded; the command `check` does the same. The Triton model repository is rendered
+from settings and engine.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from trtllm_truss.artifacts.listing import Listing
+from trtllm_truss.artifacts.open_repository import open_folder, open_repository
+from trtllm_truss.engines.capacity import (
+    Capacity,
+    free_after_weights,
+    kv_cache_capacity,
+)
+from trtllm_truss.engines.diagnostics import Diagnostic, Severity
 from trtllm_truss.engines.engine import Engine
-from trtllm_truss.engines.host import HostInfo
-from trtllm_truss.errors import TritonError
-from trtllm_truss.machine.describe import Machine, inspect_machine
+from trtllm_truss.engines.host import HostInfo, parse_accelerator
+from trtllm_truss.engines.kinds import (
+    check_compatibility,
+    inspect_engine,
+    open_adapters,
+    with_settings,
+)
+from trtllm_truss.engines.model_config import adapters_of
+from trtllm_truss.errors import SettingsError, TritonError
+from trtllm_truss.machine.describe import (
+    Machine,
+    check_machine,
+    container_sentences,
+    inspect_machine,
+)
 from trtllm_truss.machine.runtime import TritonInstallation, assemble_backends
 from trtllm_truss.mpi_job import Rank
 from trtllm_truss.releases import MODEL_NAME
 from trtllm_truss.serving.kernel_cache import key_of
-from trtllm_truss.serving.preflight import ResolvedEngine, host_info, log_machine, resolve_engine
+from trtllm_truss.serving.repositories import (
+    EngineRepository,
+    TokenizerRepository,
+    check_files,
+    recorded_files,
+)
 from trtllm_truss.settings.loading import Environment
-from trtllm_truss.settings.model import Settings
+from trtllm_truss.settings.model import Serving, Settings
 from trtllm_truss.triton.model_repository import (
     InstanceCounts,
     render_native_models,
     render_repository,
 )
 from trtllm_truss.triton.server.command import server_environment
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedEngine:
+    """A downloaded and validated engine.
+
+    Attributes:
+        findings: warnings.
+        capacity: KV cache capacity on the visible GPUs; None if unknown.
+        listing: the files of its repository.
+        adapters: folders of the LoRA adapters by name, in the order of the settings.
+        unchecked: files whose contents are to be compared with their SHA-256 once it serves.
+    """
+
+    engine: Engine
+    tokenizer_folder: Path
+    findings: tuple[Diagnostic, ...]
+    capacity: Capacity | None
+    listing: Listing
+    adapters: Mapping[str, Path] = field(default_factory=dict)
+    unchecked: Mapping[Path, str] = field(default_factory=dict)
+
+
+def resolve_engine(
+    settings: Settings,
+    environment: Environment,
+    host: HostInfo,
+    built: Path | None = None,
+    version: str | None = None,
+    index: int = 0,
+    read_ahead: Callable[[Collection[Path]], None] = lambda files: None,
+    rank: Rank | None = None,
+) -> ResolvedEngine:
+    """Validate the engine against this host and the settings; download it with the tokenizer.
+
+    Of several hosts, each downloads the files of its own ranks only; a rank its own.
+
+    Args:
+        built: folder of the engine from `build`, if the settings name none.
+        version: TensorRT-LLM's, if it is known: the host's, or that of config.yaml's image.
+        index: the place of this host among several.
+        read_ahead: receives the files that are here already, as soon as the engine fits.
+        rank: this process's in a launcher's job, in place of `index`.
+
+    Raises:
+        ArtifactError: engine or tokenizer is missing or unreadable.
+        SettingsError: the engine does not fit the host or the settings.
+    """
+    repository = open_engine(settings, environment, built)
+    adapters = open_adapters(settings, environment)
+    described = repository.describe()
+    ranks = None
+    index, parts = (rank.index, rank.size) if rank else (index, settings.node_count)
+    if described.is_described:
+        if parts > 1:
+            ranks = described.ranks_of_host(index, parts)
+        described = with_settings(
+            described, settings, version, adapters_of(adapters), host.capability
+        )
+        _require_ranks(described, rank, host)
+        described = described if ranks is None else described.held_for(ranks)
+        _raise_errors(_diagnose(settings, described, host)[0])
+    else:
+        _require_ranks(described, rank, host)
+    has_tokenizer = index == 0 or described.ranks_need_tokenizer(settings)
+    paths = [
+        *repository.engine_paths(described, with_code=settings.trust_remote_code, ranks=ranks),
+        *(own_tokenizer_paths(settings, repository) if has_tokenizer else ()),
+    ]
+    read_ahead(repository.source.present(paths))
+    repository.source.check_room(paths)
+    tokenizer = open_tokenizer(settings, environment) if has_tokenizer else None
+    findings = tokenizer.examine(described) if tokenizer else []
+    with ThreadPoolExecutor(1) as aside:
+        fetched = aside.submit(tokenizer.fetch) if tokenizer else None
+        folder = repository.source.fetch(paths)
+        tokenizer_folder = fetched.result() if fetched else None
+    engine = with_settings(
+        inspect_engine(folder), settings, version, adapters_of(adapters), host.capability
+    )
+    engine = engine if ranks is None else engine.held_for(ranks)
+    is_mounted = repository.source.is_mounted
+    if not is_mounted:
+        check_files(engine, folder)
+    own, capacity = _diagnose(settings, engine, host)
+    _raise_errors(own)
+    tokenizer_folder = tokenizer_folder or engine.tokenizer_folder
+    folders = {adapter.name: adapter.fetch() for adapter in adapters}
+    return ResolvedEngine(
+        engine,
+        tokenizer_folder,
+        (*findings, *own),
+        capacity,
+        repository.source.listing(),
+        folders,
+        recorded_files(engine, folder) if is_mounted else {},
+    )
+
+
+def _require_ranks(engine: Engine, rank: Rank | None, host: HostInfo) -> None:
+    """Compare a launcher's job with the engine, whose ranks it has started."""
+    if rank is None:
+        return
+    wanted = engine.world_size
+    if rank.size != wanted:
+        raise SettingsError(
+            f"this process is rank {rank.index} of {rank.size}, but the engine has {wanted} "
+            f"rank{'s' if wanted > 1 else ''} (tensor × pipeline parallelism); start as many "
+            "processes, one for each GPU."
+        )
+    if engine.uses_gpus and host.gpus and len(host.gpus) < rank.each:
+        raise SettingsError(
+            f"{len(host.gpus)} of {rank.each} GPUs are visible to rank {rank.index}. TensorRT-LLM "
+            "takes the GPU by the rank's number, so each rank must see all GPUs of its host; "
+            "remove --gpus-per-task and --gpu-bind, or the like in CUDA_VISIBLE_DEVICES."
+        )
+
+
+def supervised_limits(
+    serving: Serving, engine: Engine, waited_s: float = 0.0, *, restarts: bool = True
+) -> Serving:
+    """Return the limits of the supervisor: a checkpoint's start may take longer, by its size.
+
+    Args:
+        waited_s: passed of the limit already; the platform's own limit is not much longer.
+        restarts: False for a rank of a launcher's job, which has no second life.
+    """
+    seconds = serving.start_timeout_s + engine.extra_start_s - waited_s
+    limit = {} if restarts else {"restart_limit": 0}
+    return serving.model_copy(update={"start_timeout_s": seconds, **limit})
+
+
+def open_engine(
+    settings: Settings, environment: Environment, built: Path | None = None
+) -> EngineRepository:
+    """List the engine repository of the settings; download nothing.
+
+    Raises:
+        ArtifactError: it is unreadable or has no engine.
+        SettingsError: the settings name none, and none was built.
+    """
+    if settings.engine_repository is not None:
+        source = open_repository(
+            settings.engine_repository,
+            settings.engine_revision,
+            setting="engine_repository",
+            token=environment.hf_access_token,
+            mounts=settings.mounts,
+        )
+    elif built is not None:
+        source = open_folder(built, setting="build")
+    else:
+        raise SettingsError(
+            "config.yaml: model_metadata.engine_repository is not set; set it, or build the engine "
+            "with `trtllm-truss build`."
+        )
+    return EngineRepository(source)
+
+
+def open_tokenizer(settings: Settings, environment: Environment) -> TokenizerRepository | None:
+    """Open the tokenizer's repository, if it is not the engine's; send no request yet.
+
+    Raises:
+        ArtifactError: the folder or package does not exist.
+    """
+    if settings.tokenizer_repository is None:
+        return None
+    source = open_repository(
+        settings.tokenizer_repository,
+        settings.tokenizer_revision,
+        setting="tokenizer_repository",
+        token=environment.hf_access_token,
+        mounts=settings.mounts,
+    )
+    return TokenizerRepository(
+        source, settings.tokenizer_repository, trust_remote_code=settings.trust_remote_code
+    )
+
+
+def own_tokenizer_paths(settings: Settings, repository: EngineRepository) -> list[str]:
+    """Return the tokenizer's files in the engine repository, if `tokenizer_repository` is unset.
+
+    Raises:
+        ArtifactError: the tokenizer is missing or not trusted.
+    """
+    if settings.tokenizer_repository is not None:
+        return []
+    return repository.tokenizer_paths(trust_remote_code=settings.trust_remote_code)
+
+
+def host_info(machine: Machine) -> HostInfo:
+    """Return what an engine is compared with; without a GPU, `gpus` is unknown."""
+    return HostInfo(
+        gpus=machine.gpus.devices or None,
+        runtime_version=machine.runtime.installed_version,
+        driver_version=machine.cuda.driver_version,
+        cuda_version=machine.cuda.version,
+        driver_fits=machine.cuda.driver_fits,
+    )
+
+
+def log_machine(machine: Machine, engine: Engine) -> None:
+    """Log Python, driver, CUDA and compatibility mode, and what is amiss."""
+    for sentence in container_sentences(machine.python, machine.runtime, machine.cuda):
+        logger.info("%s", sentence)
+    for finding in check_machine(machine.cuda, machine.limits, engine.world_size):
+        logger.warning("%s", finding.message)
+
+
+def cache_capacity(settings: Settings, engine: Engine, host: HostInfo) -> Capacity | None:
+    """Estimate the KV cache capacity on the host's GPUs; None if unknown.
+
+    Without a visible GPU, those that config.yaml asks for count, with all of their memory.
+
+    Raises:
+        SettingsError: a value under `runtime` has the wrong type.
+    """
+    shape, weights_bytes = engine.cache_shape, engine.largest_rank_bytes
+    free_bytes = _free_bytes(host)
+    if free_bytes is None or shape is None or weights_bytes is None:
+        return None
+    knobs = engine.cache_knobs(settings.runtime)
+    rest = free_after_weights(free_bytes, weights_bytes)
+    return kv_cache_capacity(shape, knobs, rest - engine.reserved_bytes)
+
+
+def _free_bytes(host: HostInfo) -> int | None:
+    if host.gpus:
+        return min(gpu.free_bytes for gpu in host.gpus)
+    request = parse_accelerator(host.accelerator) if host.accelerator else None
+    accelerator = request.accelerator if request else None
+    return accelerator.memory_bytes if accelerator else None
+
+
+def _diagnose(
+    settings: Settings, engine: Engine, host: HostInfo
+) -> tuple[list[Diagnostic], Capacity | None]:
+    findings = check_compatibility(settings, engine, host)
+    capacity = cache_capacity(settings, engine, host)
+    return [*findings, *(capacity.diagnostics if capacity else ())], capacity
+
+
+def _raise_errors(findings: Sequence[Diagnostic]) -> None:
+    errors = [finding.message for finding in findings if finding.severity is Severity.ERROR]
+    if errors:
+        raise SettingsError(" ".join(errors))
+
 
 _TEMPLATE = "triton_model_repository"
 _INFO_FILE = "xgrammar_tokenizer_info.json"

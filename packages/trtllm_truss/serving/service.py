@@ -26,8 +26,12 @@ from trtllm_truss.processes.child import sweep, temporary_folder
 from trtllm_truss.serving.engine_files import MountedFiles, ReadAhead
 from trtllm_truss.serving.kernel_cache import KernelCache
 from trtllm_truss.serving.memory import settle_memory
-from trtllm_truss.serving.preflight import supervised_limits
-from trtllm_truss.serving.preparation import PreparedEngine, prepare, tokenizer_info_file
+from trtllm_truss.serving.preparation import (
+    PreparedEngine,
+    prepare,
+    supervised_limits,
+    tokenizer_info_file,
+)
 from trtllm_truss.serving.supervisor import Supervisor
 from trtllm_truss.settings.loading import Environment, resolve_group
 from trtllm_truss.settings.model import Serving, Settings

@@ -10,11 +10,11 @@ import pytest
 from tests.engines.checkpoint.checkpoints import listing, llama, settings_for
 from tests.support.inspection import inspect_config
 
-from trtllm_truss.engines.adapter import Adapter
 from trtllm_truss.engines.checkpoint.arguments import open_adapters, parse_adapter
 from trtllm_truss.engines.cpu.engine import CpuEngine
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.kinds import with_settings
+from trtllm_truss.engines.model_config import Adapter
 from trtllm_truss.errors import ArtifactError, SettingsError
 from trtllm_truss.settings.loading import Environment
 

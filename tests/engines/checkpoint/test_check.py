@@ -17,7 +17,7 @@ from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.host import ACCELERATORS, IMAGES, SYSTEM_PYTHON, Gpu, HostInfo
 from trtllm_truss.engines.kinds import check_compatibility, with_settings
 from trtllm_truss.releases import FACTS, dotted, release
-from trtllm_truss.serving.preflight import cache_capacity
+from trtllm_truss.serving.preparation import cache_capacity
 from trtllm_truss.settings.runtime import RuntimeOptions
 
 VERSIONS = ("1.0.0", "1.1.0", "1.2.1", "1.3.0")

@@ -9,10 +9,10 @@ from tests.engines.checkpoint.checkpoints import listing, llama, settings_for
 from tests.engines.checkpoint.model_configs import MODELS
 from tests.support.inspection import inspect_config
 
-from trtllm_truss.engines.adapter import Adapter
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.kinds import check_compatibility, with_settings
+from trtllm_truss.engines.model_config import Adapter
 from trtllm_truss.errors import SettingsError
 
 ADAPTER = Adapter(8, frozenset({"attn_q"}))

@@ -33,7 +33,7 @@ from trtllm_truss.engines.host import (
 from trtllm_truss.engines.kinds import check_compatibility, open_adapters, with_settings
 from trtllm_truss.engines.manifest import MANIFEST_FILE
 from trtllm_truss.errors import ArtifactError, SettingsError
-from trtllm_truss.serving.preflight import (
+from trtllm_truss.serving.preparation import (
     cache_capacity,
     open_engine,
     open_tokenizer,

@@ -22,7 +22,7 @@ from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.machine.describe import inspect_machine
 from trtllm_truss.releases import MODEL_NAME
-from trtllm_truss.serving.preflight import host_info
+from trtllm_truss.serving.preparation import host_info
 from trtllm_truss.settings.runtime import PARAMETERS
 from trtllm_truss.triton.model_repository import (
     CONFIG_FILE,

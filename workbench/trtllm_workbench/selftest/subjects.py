@@ -28,7 +28,7 @@ from trtllm_truss.builder.run import ensure_engine, run_command, step_environmen
 from trtllm_truss.configuration import load_configuration
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.releases import FACTS, dotted, holds, rows_for
-from trtllm_truss.serving.preflight import open_engine, resolve_engine
+from trtllm_truss.serving.preparation import open_engine, resolve_engine
 from trtllm_truss.settings.loading import parse_settings, read_environment
 from trtllm_truss.settings.runtime import PARAMETERS
 from trtllm_truss.text.tokenizer import load_tokenizer

@@ -24,7 +24,6 @@ from typing import Any
 
 from trtllm_truss.artifacts.listing import named
 from trtllm_truss.artifacts.open_repository import is_on_hub, open_repository
-from trtllm_truss.engines.adapter import Adapter, AdapterRepository
 from trtllm_truss.engines.checkpoint.llm_args import RUNTIME_KEYS, parse_llm_args
 from trtllm_truss.engines.checkpoint.samplers import (
     SPECULATION,
@@ -38,7 +37,7 @@ from trtllm_truss.engines.checkpoint.weights import (
 )
 from trtllm_truss.engines.diagnostics import Diagnostic, parse_json, warning
 from trtllm_truss.engines.host import ComputeCapability
-from trtllm_truss.engines.model_config import Checkpoint
+from trtllm_truss.engines.model_config import Adapter, AdapterRepository, Checkpoint
 from trtllm_truss.errors import ArtifactError, SettingsError
 from trtllm_truss.releases import FACTS, dotted, holds
 from trtllm_truss.settings.loading import Environment

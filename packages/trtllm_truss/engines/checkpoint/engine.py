@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from trtllm_truss.engines.adapter import Adapter, AdapterRepository
 from trtllm_truss.engines.capacity import (
     DEFAULT_FREE_FRACTION,
     MAX_UTILIZATION,
@@ -58,6 +57,8 @@ from trtllm_truss.engines.host import (
 from trtllm_truss.engines.model_config import (
     ADAPTER_CONFIG,
     TEXTS,
+    Adapter,
+    AdapterRepository,
     Checkpoint,
     Quantization,
     bits,

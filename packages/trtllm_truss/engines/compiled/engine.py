@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from trtllm_truss.engines.adapter import Adapter
 from trtllm_truss.engines.capacity import (
     MAX_UTILIZATION,
     NO_EVICTION,
@@ -52,7 +51,7 @@ from trtllm_truss.engines.host import (
     parse_accelerator,
 )
 from trtllm_truss.engines.manifest import MANIFEST_FILE, Manifest
-from trtllm_truss.engines.model_config import Quantization, cache_bits
+from trtllm_truss.engines.model_config import Adapter, Quantization, cache_bits
 from trtllm_truss.errors import ArtifactError, SettingsError
 from trtllm_truss.releases import REUSED_BLOCKS, CacheReport, holds, release, rows_for
 from trtllm_truss.settings.model import Settings
