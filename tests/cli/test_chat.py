@@ -19,7 +19,7 @@ from prompt_toolkit.output import DummyOutput
 from tests.support.serving import serving
 
 from trtllm_truss.errors import EngineUnavailable, InvalidRequest, TrussError
-from trtllm_truss.printable import printable
+from trtllm_truss.literals import printable
 from trtllm_workbench.cli.chat_terminal import ChatTerminal
 from trtllm_workbench.cli.conversation import Conversation
 from trtllm_workbench.cli.main import main

@@ -15,7 +15,6 @@ LAYERS = [
         "mpi_job",
         "literals",
         "releases",
-        "printable",
         "validation",
         "request_fields",
         "requests",
@@ -58,7 +57,7 @@ OFFERED = {
         *("builder", "builder.run", "exposition", "serving", "status"),
     },
     "cli": {
-        *("errors", "printable", "settings", "processes", "machine", "triton.server"),
+        *("errors", "literals", "settings", "processes", "machine", "triton.server"),
         *("engines", "builder", "configuration", "cli", "status", "local_requests"),
     },
 }

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from trtllm_truss.errors import SettingsError
-from trtllm_truss.printable import one_line, printable
+from trtllm_truss.literals import one_line, printable
 
 
 def echo(*lines: str) -> None:

@@ -15,8 +15,8 @@ from typing import NoReturn
 from trtllm_truss import __version__
 from trtllm_truss.cli.common import echo, unwinding
 from trtllm_truss.errors import SettingsError, TrussError
+from trtllm_truss.literals import one_line
 from trtllm_truss.mpi_job import read_rank
-from trtllm_truss.printable import one_line
 
 USAGE_STATUS = 2
 

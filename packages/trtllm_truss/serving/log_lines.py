@@ -15,7 +15,7 @@ from contextvars import Context, ContextVar, copy_context
 from copy import copy
 from typing import Any, TextIO
 
-from trtllm_truss.printable import one_line, printable
+from trtllm_truss.literals import one_line, printable
 
 _DELAY_S = 0.02
 

@@ -18,7 +18,7 @@ from prompt_toolkit.output import create_output
 from prompt_toolkit.patch_stdout import patch_stdout
 
 from trtllm_truss.errors import TrussError
-from trtllm_truss.printable import one_line, printable
+from trtllm_truss.literals import one_line, printable
 from trtllm_workbench.cli.conversation import AnswerSummary, Conversation, Write
 
 _HELP = """\
