@@ -10,7 +10,7 @@ import pytest
 from tests.engines.checkpoint.checkpoints import listing, llama, settings_for
 from tests.support.inspection import inspect_config
 
-from trtllm_truss.engines.checkpoint.arguments import open_adapters, parse_adapter
+from trtllm_truss.engines.checkpoint.engine import open_adapters, parse_adapter
 from trtllm_truss.engines.cpu.engine import CpuEngine
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.kinds import with_settings

@@ -1,6 +1,10 @@
 """Checkpoints of Hugging Face, in TensorRT-LLM's LLM API.
 
 TensorRT-LLM's launcher of the LLM API runs the ranks of a checkpoint over several hosts.
+
+LoRA adapters are checked by their ``adapter_config.json``, then downloaded. Source:
+``tensorrt_llm/lora_manager.py`` in NVIDIA/TensorRT-LLM (names of modules) and the ``LoraConfig`` of
+huggingface/peft (fields).
 """
 
 from __future__ import annotations
@@ -14,6 +18,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from trtllm_truss.artifacts.listing import named
+from trtllm_truss.artifacts.open_repository import is_on_hub, open_repository
 from trtllm_truss.engines.capacity import (
     DEFAULT_FREE_FRACTION,
     MAX_UTILIZATION,
@@ -21,7 +27,7 @@ from trtllm_truss.engines.capacity import (
     CacheShape,
     keys_and_values,
 )
-from trtllm_truss.engines.checkpoint.arguments import complete_arguments, open_adapters
+from trtllm_truss.engines.checkpoint.arguments import complete_arguments
 from trtllm_truss.engines.checkpoint.checks import check_checkpoint, loadable_since
 from trtllm_truss.engines.checkpoint.llm_args import (
     HANDLED_KEYS,
@@ -44,7 +50,7 @@ from trtllm_truss.engines.checkpoint.weights import (
     find_weights,
     weight_format,
 )
-from trtllm_truss.engines.diagnostics import CONFIG_FILE, WEIGHTS_SUFFIX, Diagnostic
+from trtllm_truss.engines.diagnostics import CONFIG_FILE, WEIGHTS_SUFFIX, Diagnostic, parse_json
 from trtllm_truss.engines.engine import FLAT, SLOW_BYTES_PER_S, ModelConfig, Placement, RankLauncher
 from trtllm_truss.engines.gpu_engine import GpuEngine
 from trtllm_truss.engines.host import (
@@ -66,10 +72,10 @@ from trtllm_truss.engines.model_config import (
     parse_checkpoint,
     without_code,
 )
-from trtllm_truss.errors import TritonError
+from trtllm_truss.errors import ArtifactError, TritonError
 from trtllm_truss.request_fields import SAMPLING
 from trtllm_truss.settings.loading import Environment
-from trtllm_truss.settings.model import Settings
+from trtllm_truss.settings.model import Mount, Settings
 from trtllm_truss.settings.runtime import RuntimeOptions
 
 _NAME = "trtllm-llmapi-launch"
@@ -433,3 +439,90 @@ def _numbered(adapters: Mapping[str, Path]) -> str:
             for number, (name, folder) in enumerate(adapters.items(), 1)
         }
     )
+
+
+ADAPTER_FILES = (ADAPTER_CONFIG, "adapter_model.safetensors")
+"""The files of an adapter; pickled weights are not loaded."""
+
+_MODULES = {
+    "q_proj": "attn_q",
+    "k_proj": "attn_k",
+    "v_proj": "attn_v",
+    "o_proj": "attn_dense",
+    "gate_proj": "mlp_h_to_4h",
+    "down_proj": "mlp_4h_to_h",
+    "up_proj": "mlp_gate",
+}
+"""TensorRT-LLM's names of the layers that PEFT adapts."""
+
+
+def parse_adapter(content: bytes) -> Adapter:
+    """Read ``adapter_config.json``.
+
+    Raises:
+        ArtifactError: it is no LoRA adapter, or one that TensorRT-LLM does not apply as it is.
+    """
+    name = ADAPTER_FILES[0]
+    config = parse_json(name, content)
+    if not isinstance(config, Mapping):
+        raise ArtifactError(f"{name} is not a JSON object; fetch it again.")
+    kind, rank, targets = config.get("peft_type"), config.get("r"), config.get("target_modules")
+    if kind != "LORA":
+        raise ArtifactError(f"{name} has peft_type {kind!r}; only LORA adapters are applied.")
+    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
+        raise ArtifactError(f"{name} has the rank r {rank!r}; it must be a number above 0.")
+    for key in ("use_dora", "modules_to_save", "rank_pattern", "lora_bias"):
+        if config.get(key):
+            raise ArtifactError(
+                f"{name} sets {key}, which TensorRT-LLM does not apply; train the adapter "
+                "without it."
+            )
+    names = targets if isinstance(targets, list) else [targets]
+    unknown = sorted(str(target) for target in names if str(target) not in _MODULES)
+    if unknown or not names:
+        raise ArtifactError(
+            f"{name} changes {', '.join(unknown) or 'no modules'}; the LLM API applies adapters to "
+            f"{', '.join(_MODULES)}."
+        )
+    return Adapter(rank, frozenset(_MODULES[str(target)] for target in names))
+
+
+def open_adapters(settings: Settings, environment: Environment) -> tuple[AdapterRepository, ...]:
+    """Open the repositories of `lora_adapters` and check each adapter and the disk.
+
+    Raises:
+        ArtifactError: a repository is unreadable or holds no adapter that can be applied.
+    """
+    return tuple(
+        _open_adapter(name, repository, environment, settings.mounts)
+        for name, repository in settings.lora_adapters.items()
+    )
+
+
+def _open_adapter(
+    name: str, repository: str, environment: Environment, mounts: Sequence[Mount]
+) -> AdapterRepository:
+    repository, revision = _revised(repository)
+    source = open_repository(
+        repository,
+        revision,
+        setting=f"lora_adapters.{name}",
+        token=environment.hf_access_token,
+        mounts=mounts,
+    )
+    with named(source.name):
+        missing = [file for file in ADAPTER_FILES if not source.listing().sizes.get(file)]
+        if missing:
+            raise ArtifactError(
+                f"{' and '.join(missing)} is missing or empty; name a repository with an adapter "
+                "that PEFT saved as safetensors."
+            )
+        adapter = parse_adapter(source.read(ADAPTER_FILES[0]))
+    source.check_room(ADAPTER_FILES)
+    return AdapterRepository(name, repository, revision, adapter, source, ADAPTER_FILES)
+
+
+def _revised(repository: str) -> tuple[str, str | None]:
+    """Split a name on Hugging Face at ``@``; elsewhere it is a part of the name."""
+    name, _, revision = repository.partition("@")
+    return (name, revision or None) if is_on_hub(repository) else (repository, None)
