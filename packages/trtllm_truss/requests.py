@@ -24,11 +24,13 @@ class Guide(NamedTuple):
         text: a JSON schema, a regular expression or an EBNF grammar whose first rule is `root`.
         fixes_blanks: allow JSON by a schema no blanks between its parts but one after each comma
             and each colon.
+        is_strict: refuse a schema that the engine would not follow in every part.
     """
 
     language: Language
     text: str
     fixes_blanks: bool = False
+    is_strict: bool = False
 
     def digest(self) -> bytes:
         parts = (self.language, self.text, str(self.fixes_blanks))

@@ -1,4 +1,4 @@
-"""Numbers between the bounds of a JSON schema, judged by XGrammar's own matcher."""
+"""Parts of a JSON schema that XGrammar drops, judged by its own matcher."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trtllm_truss.engines.cpu.openvino_genai.grammar_compiler_worker import (
     load_bindings,
 )
 from trtllm_truss.guides.guide import GuideFault
-from trtllm_truss.guides.json_schema import mark_bounds, put_bounds
+from trtllm_truss.guides.json_schema import find_unkept, mark_bounds, put_bounds
 
 XGRAMMAR, TO_GRAMMAR = load_bindings(), _load_converter()
 VOCABULARY = [*string.printable, "<end>"]
@@ -135,3 +135,59 @@ def test_a_constant_of_the_schema_is_no_marker() -> None:
 def test_a_bound_that_is_no_number_is_left_to_xgrammar(bound: Any) -> None:
     text = json.dumps({"type": "number", "minimum": bound})
     assert mark_bounds(text) == (text, {})
+
+
+A, B = {"type": "integer"}, {"type": "string"}
+OBJECT = {"type": "object", "properties": {"a": A, "b": B}, "required": ["a"]}
+NO_OBJECT = '"text"'
+
+
+@pytest.mark.parametrize(
+    ("schema", "found", "allowed"),
+    [
+        ({**A, "multipleOf": 2}, "multipleOf", "3"),
+        ({**A, "not": {"const": 3}}, "not", "3"),
+        ({**A, "if": {}, "then": {"const": 1}}, "if", "3"),
+        ({"type": "array", "items": A, "uniqueItems": True}, "uniqueItems", "[1, 1]"),
+        ({"type": "array", "items": A, "contains": {"const": 1}}, "contains", "[2]"),
+        ({**OBJECT, "dependentRequired": {"a": ["b"]}}, "dependentRequired", '{"a": 1}'),
+        ({"allOf": [OBJECT, {"required": ["b"]}]}, "allOf", NO_OBJECT),
+        ({**OBJECT, "anyOf": [{}]}, "properties beside anyOf", NO_OBJECT),
+        ({"$ref": "#/$defs/a", "minimum": 3, "$defs": {"a": A}}, "minimum beside $ref", "1"),
+        (
+            {**OBJECT, "patternProperties": {"^x$": B}},
+            "properties beside patternProperties",
+            '{"x": "text"}',
+        ),
+        ({**OBJECT, "required": ["z"]}, "required 'z', which is no property,", '{"a": 1}'),
+    ],
+    ids=str,
+)
+def test_keywords_without_effect_are_found(
+    schema: dict[str, Any], found: str, allowed: str
+) -> None:
+    """Each lets an answer pass that the schema forbids."""
+    assert find_unkept(json.dumps(schema)) == found
+    assert find_unkept(json.dumps({"properties": {"p": {"anyOf": [A, schema]}}})) == found
+    assert matcher(schema)(allowed)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {},
+        OBJECT,
+        {"type": "object", "additionalProperties": A, "propertyNames": {"pattern": "^a+$"}},
+        {"$ref": "#/$defs/a", "description": "one", "$defs": {"a": OBJECT}},
+        {"anyOf": [A, {"type": "null"}], "default": None, "title": "A"},
+        {"allOf": [{"$ref": "#/$defs/not"}], "$defs": {"not": OBJECT}},
+        {"type": "object", "properties": {"not": A, "if": B, "allOf": B}, "required": ["not"]},
+        {"type": "array", "items": A, "uniqueItems": False, "examples": [{"not": 1}]},
+        {"enum": [{"multipleOf": 3}], "const": {"not": {}}},
+        {"properties": [], "required": {}, "items": True},
+        {"properties": {}, "required": [[], 1], "prefixItems": 3, "$defs": []},
+    ],
+    ids=str,
+)
+def test_schemas_that_are_followed(schema: dict[str, Any]) -> None:
+    assert find_unkept(json.dumps(schema)) is None

@@ -98,6 +98,26 @@ async def test_an_invalid_guide_is_a_caller_error(
     assert refused.value.param == "response_format"
 
 
+async def test_a_strict_schema_is_followed_or_refused(
+    tokenizer: TextTokenizer, check: GuideValidator
+) -> None:
+    def asks(text: str, *, is_strict: bool) -> GenerationRequest:
+        return replace(asks_for(""), guide=Guide("json_schema", text, is_strict=is_strict))
+
+    unkept = '{"items": {"type": "integer", "multipleOf": 2}}'
+    with pytest.raises(InvalidRequest, match="multipleOf has no effect; leave it out") as refused:
+        await plan(tokenizer, check, asks(unkept, is_strict=True))
+    assert refused.value.param == "response_format"
+    for request in (asks(unkept, is_strict=False), asks("{}", is_strict=True)):
+        prepared = await plan(tokenizer, check, request)
+        assert request.guide is not None
+        assert prepared.engine_request.guide == request.guide._replace(
+            is_strict=False, fixes_blanks=True
+        )
+    lenient = GuideGate(check, library="llguidance")
+    await lenient.admit(asks_for(""), Guide("json_schema", unkept, is_strict=True))
+
+
 async def test_too_many_guides_are_rejected_with_retry_after(
     tokenizer: TextTokenizer,
     check: GuideValidator,

@@ -130,6 +130,10 @@ The formats of calls and reasoning are recognized in the model's chat template, 
   makes of the schema. Where it is not installed, a line of the log says that blanks are not fixed.
 - Bounds of numbers hold exactly, by rules of ours in that grammar: a bounded number has at most 20
   digits before the point and no exponent.
+- XGrammar reads some keywords without effect: `not`, `if`, `multipleOf`, `uniqueItems`, `contains`,
+  `dependentRequired`, `allOf` of several schemas, `properties` beside `anyOf`, `$ref` or
+  `patternProperties`, and names in `required` that are no properties. With `strict: true` such a
+  schema is refused by name, as at OpenAI; else its other parts hold.
 - `finish_reason` is `tool_calls`, but `stop` after the call of a named function, as OpenAI's.
 - Names of functions have letters, digits and `. _ -`.
 - If the chat template has no tools, as SmolLM2's, the functions and the form of a call are

@@ -1,10 +1,12 @@
-"""Grammars of numbers between the bounds of a JSON schema.
+"""Parts of a JSON schema that XGrammar drops: bounds of numbers, and keywords without effect.
 
-XGrammar's own (``_generate_float_regex`` and ``_generate_range_regex`` of its Python bindings,
-0.1.32) are wrong: `minimum: 0, maximum: 1` allows 1.5, `exclusiveMinimum: 0` allows 0 and forbids
-0.5, `integer` with `exclusiveMinimum: -5` forbids -2, and `maximum: 1e30` allows this number alone.
-XGrammar therefore converts a schema that has constants for its bounded numbers, and the grammar
-gets their rules in the place of these constants.
+Its own rules of bounds (``_generate_float_regex`` and ``_generate_range_regex`` of its Python
+bindings, 0.1.32) are wrong: `minimum: 0, maximum: 1` allows 1.5, `exclusiveMinimum: 0` allows 0 and
+forbids 0.5, `integer` with `exclusiveMinimum: -5` forbids -2, and `maximum: 1e30` allows this
+number alone. XGrammar therefore converts a schema that has constants for its bounded numbers, and
+the grammar gets their rules in the place of these constants.
+
+Other keywords it drops without an error. A schema that is `strict` has none of them.
 """
 
 from __future__ import annotations
@@ -24,6 +26,19 @@ _SUBSCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions")
 _LOWER, _UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
 _BEFORE_TYPE = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
 """Keywords beside which XGrammar reads neither type nor bounds."""
+
+_IGNORED = (
+    *("allOf", "not", "if", "multipleOf", "uniqueItems", "contains", "dependentRequired"),
+    *("dependentSchemas", "dependencies"),
+)
+_CHOICES = ("$ref", "anyOf", "oneOf", "allOf")
+_NAMES = ("patternProperties", "propertyNames")
+_OF_VALUES = (
+    *(*_LOWER, *_UPPER, *_NAMES, "properties", "required", "additionalProperties", "minProperties"),
+    *("maxProperties", "items", "prefixItems", "minItems", "maxItems", "pattern", "minLength"),
+    *("maxLength", "format"),
+)
+"""Keywords without effect beside a choice."""
 
 _MAX_DIGITS = 20
 _TOO_LARGE = Decimal(10**_MAX_DIGITS)
@@ -62,6 +77,46 @@ def mark_bounds(schema: str) -> tuple[str, dict[str, str]]:
     if not markers:
         return schema, {}
     return json.dumps(marked), {number: grammar for grammar, number in markers.items()}
+
+
+def find_unkept(schema: str) -> str | None:
+    """Find a keyword that XGrammar 0.1.32 reads without effect; None if there is none."""
+    waiting = [json.loads(schema)]
+    while waiting:
+        part = waiting.pop()
+        if not isinstance(part, dict):
+            continue
+        if found := _unkept(part):
+            return found
+        for key, value in part.items():
+            if key in _SUBSCHEMAS:
+                waiting.append(value)
+            elif key in _SUBSCHEMA_LISTS and isinstance(value, list):
+                waiting += value
+            elif key in _SUBSCHEMA_MAPS and isinstance(value, dict):
+                waiting += value.values()
+    return None
+
+
+def _unkept(schema: Mapping[str, Any]) -> str | None:
+    for key in _IGNORED:
+        value = schema.get(key, False)
+        if value is not False and not (
+            key == "allOf" and isinstance(value, list) and len(value) < 2
+        ):
+            return key
+    if choice := next((key for key in _CHOICES if key in schema), None):
+        beside = next((key for key in _OF_VALUES if key in schema), None)
+        return beside and f"{beside} beside {choice}"
+    properties = schema.get("properties")
+    if not isinstance(properties, dict):
+        return None
+    if name := next((key for key in _NAMES if key in schema), None):
+        return f"properties beside {name}"
+    for name in schema["required"] if isinstance(schema.get("required"), list) else ():
+        if isinstance(name, str) and name not in properties:
+            return f"required {name[:_SHOWN_CHARACTERS]!r}, which is no property,"
+    return None
 
 
 def put_bounds(grammar: str, rules: Mapping[str, str]) -> str:

@@ -34,6 +34,7 @@ from trtllm_truss.guides.guide import (
     TooManyGuides,
     estimate_work,
 )
+from trtllm_truss.guides.json_schema import find_unkept
 from trtllm_truss.processes.child import Child
 from trtllm_truss.releases import holds
 from trtllm_truss.requests import GenerationRequest, Guide
@@ -415,6 +416,8 @@ class GuideGate:
             EngineUnavailable: the check failed.
         """
         name = request.name("guide")
+        if guide.is_strict and self._library != "llguidance":
+            guide = _followed(guide, name)
         if self._kept is None:
             return await self._checked(guide, name)
         if guide not in self._kept and not self._kept.has_room():
@@ -434,6 +437,16 @@ class GuideGate:
             raise QueueFull(str(error), param=name, retry_after_s=RETRY_AFTER_S) from None
         except CheckFailed as error:
             raise unavailable(str(error)) from None
+
+
+def _followed(guide: Guide, name: str) -> Guide:
+    if keyword := find_unkept(guide.text):
+        raise InvalidRequest(
+            f"{name} is strict, but the engine cannot follow its schema: {keyword} has no effect; "
+            "leave it out, or send strict: false.",
+            param=name,
+        )
+    return guide._replace(is_strict=False)
 
 
 def _full(name: str) -> QueueFull:

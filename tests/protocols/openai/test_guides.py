@@ -56,6 +56,20 @@ def test_blanks_of_json_are_fixed_unless_allowed(sent: dict[str, Any], fixed: bo
     assert asked.fixes_blanks is fixed
 
 
+@pytest.mark.parametrize(("strict", "is_strict"), [(True, True), (False, False), (None, False)])
+def test_strict_schemas(strict: bool | None, is_strict: bool) -> None:
+    described = {"name": "a", "schema": SCHEMA, "strict": strict}
+    guide = request(response_format={"type": "json_schema", "json_schema": described}).guide
+    assert guide is not None
+    assert guide.is_strict is is_strict
+
+
+def test_strict_is_true_or_false() -> None:
+    described = {"name": "a", "schema": SCHEMA, "strict": "yes"}
+    with pytest.raises(InvalidRequest, match=r"response_format\.json_schema\.strict"):
+        request(response_format={"type": "json_schema", "json_schema": described})
+
+
 def test_choices_are_taken_literally() -> None:
     guide = request(guided_choice=['"', "\\", "a\nb", "é🤖", "[a] | b"]).guide
     assert guide == Guide("ebnf_grammar", r'root ::= "\"" | "\\" | "a\nb" | "é🤖" | "[a] | b"')

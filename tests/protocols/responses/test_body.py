@@ -96,7 +96,7 @@ def test_defaults_of_the_operator() -> None:
         ({"type": "text"}, None),
         (
             {"type": "json_schema", "name": "n", "strict": True, "schema": PARAMETERS},
-            Guide("json_schema", json.dumps(PARAMETERS)),
+            Guide("json_schema", json.dumps(PARAMETERS), is_strict=True),
         ),
         ({"type": "regex", "regex": "a+"}, Guide("regex", "a+")),
     ],

@@ -308,7 +308,11 @@ def read_response_format(
         description = response_format if flat else response_format.get("json_schema")
         if not isinstance(description, Mapping):
             raise wrong(holder, description, "an object that holds the schema", path)
-        return schema_guide(description.get("schema"), f"{holder}.schema", path)
+        strict = description.get("strict")
+        if strict is not None and not isinstance(strict, bool):
+            raise wrong(f"{holder}.strict", strict, "true or false", path)
+        guide = schema_guide(description.get("schema"), f"{holder}.schema", path)
+        return guide._replace(is_strict=bool(strict))
     if isinstance(kind, str) and kind in _TEXTS:
         return text_guide(_TEXTS[kind], response_format.get(kind), f"{path}.{kind}", path)
     raise wrong(f"{path}.type", kind, f"one of {', '.join(_TYPES)}", path)
