@@ -65,11 +65,7 @@ def exposition(families: Iterable[Metric]) -> str:
 
 
 class Rendered(Metric):
-    """A family that does not change, and is formatted once.
-
-    Args:
-        family: its content.
-    """
+    """A family that does not change, and is formatted once."""
 
     def __init__(self, family: Metric) -> None:
         super().__init__(family.name, family.documentation, family.type)
@@ -159,7 +155,6 @@ class Numbers(_Unmade):
     """A counter or gauge.
 
     Args:
-        kind: of both.
         documentation: one sentence for `# HELP`.
         numbers: one, or one by each value of the label.
         label: its name; empty without.

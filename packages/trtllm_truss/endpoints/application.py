@@ -67,7 +67,6 @@ class Application:
 
     Args:
         config: the parsed config.yaml, which names the models.
-        limits: the limits of bodies.
         api_key: what callers must send; empty for nothing.
     """
 

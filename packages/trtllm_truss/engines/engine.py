@@ -105,8 +105,6 @@ class RankLauncher(ABC):
 
         Args:
             segment: the server's command line.
-            rank: of the job.
-            folder: of this start.
 
         Raises:
             TritonError: the program does not take the folder's path.

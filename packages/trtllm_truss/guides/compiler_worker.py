@@ -282,7 +282,6 @@ def _attempt(
 
     Args:
         compiler_works: called once another guide is compiled: from then on, an error is this one's.
-        follow: the compiler.
         brackets_only: see `find_misread_pair`.
         to_grammar: see `serve`.
     """

@@ -75,7 +75,6 @@ def second_request(
     """Derive the request for what follows the reasoning from the one for the whole answer.
 
     Args:
-        whole: the request for the whole answer.
         ids: its prompt, the reasoning and what was put in after it.
         generated: tokens of the reasoning.
         max_tokens: tokens left.

@@ -212,7 +212,6 @@ async def encode_prompt(
     """Encode the prompt of a request: a short one at once, others in a thread.
 
     Args:
-        engine: the engine, which limits the prompt.
         control_tokens: interpret special tokens in the text of messages.
 
     Raises:

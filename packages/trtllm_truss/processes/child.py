@@ -369,9 +369,6 @@ class GuardedChild(Child):
         folder: the run's folder.
         umask: of the command; -1 for ours.
         on_line: see `Child`; the output includes standard error.
-        on_exit: see `Child`.
-        name: see `Child`.
-        newline: see `Child`.
 
     Raises:
         OSError: no process can be started.

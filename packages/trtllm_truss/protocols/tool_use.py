@@ -106,9 +106,6 @@ class ModelFormats:
     ) -> tuple[GenerationRequest, NewParser | None]:
         """Add tools and reasoning to a request.
 
-        Args:
-            request: a conversation.
-
         Returns:
             The request, and what makes a parser for each of its answers; None if these are text.
 

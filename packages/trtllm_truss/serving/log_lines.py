@@ -30,9 +30,6 @@ class BatchHandler(logging.Handler):
     """Formats and writes the records that an event loop logs within 20 ms together.
 
     Warnings, errors and records of other threads are written at once, after the waiting ones.
-
-    Args:
-        handler: has the format and the stream.
     """
 
     def __init__(self, handler: logging.StreamHandler[TextIO]) -> None:

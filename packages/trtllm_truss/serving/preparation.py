@@ -484,7 +484,6 @@ class PreparedEngine:
         """Find Triton and assemble its backends and its environment.
 
         Args:
-            run_folder: of this start.
             in_group: several hosts share the engine.
 
         Raises:

@@ -229,8 +229,6 @@ class TextTokenizer:
             control_tokens: let special tokens that are written out in messages, tools and variables
                 act as such.
             max_tokens: as for `encode`.
-            keep_last: as for `encode`.
-            checkpoint: as for `encode`.
 
         Raises:
             InvalidRequest: the model has no chat template, or it rejects the messages.

@@ -259,9 +259,6 @@ class ArgumentTypes:
 
     Each schema is looked through once, for all arguments of all answers: a caller's `enum` can have
     half a million values.
-
-    Args:
-        parameters: the schema of the arguments.
     """
 
     def __init__(self, parameters: Mapping[str, Any]) -> None:

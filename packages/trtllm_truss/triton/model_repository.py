@@ -67,7 +67,6 @@ def render_repository(
             rank only.
         of_executor: whether the parameters are those of the template, beside `parameters`.
         inputs: tensors of this engine beyond those of the version.
-        outputs: the same.
 
     Returns:
         ``destination``.

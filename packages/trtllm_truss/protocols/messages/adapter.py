@@ -145,7 +145,6 @@ def join_blocks(reader: BlockReader, events: Iterable[Json]) -> list[Json]:
 
     Args:
         reader: the reader of the events, finished; its `calls` keep those of the content.
-        events: all of its events.
     """
     blocks: list[Json] = []
     parts: list[list[str]] = []

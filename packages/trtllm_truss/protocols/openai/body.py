@@ -385,7 +385,6 @@ def chat_format(fields: ChatExtensions, last_role: str, reasoning_effort: str | 
     """Return the arguments of the chat template.
 
     Args:
-        fields: the fields, with defaults.
         reasoning_effort: the value for the template; None for none.
 
     Raises:

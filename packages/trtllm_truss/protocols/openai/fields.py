@@ -333,7 +333,6 @@ def generation_arguments(
     """Return the arguments of a `GenerationRequest` that do not depend on the API.
 
     Args:
-        fields: the fields, with defaults.
         max_tokens: the limit; None for the rest of the context.
         max_tokens_given: whether the caller chose it.
         names: this API's own names of a request's attributes.
@@ -368,7 +367,6 @@ def alternatives_of_engine(
     Most engines report the chosen token only. In greedy decoding it is the likeliest one, too.
 
     Args:
-        fields: the fields, with defaults.
         alternatives: the requested number; None for no log probabilities.
         top_is_chosen: LMI's meaning of 1, which is the chosen token.
     """

@@ -134,7 +134,6 @@ def mpi_environment(folder: Path, control_port: int | None) -> dict[str, str]:
     without ``mpirun``.
 
     Args:
-        folder: of this start.
         control_port: of ``mpirun``; one number for IPv4 and IPv6, so that only one of the two finds
             it free; None for MPI's daemon, which such a number crashes.
     """
