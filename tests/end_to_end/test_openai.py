@@ -304,13 +304,14 @@ def test_what_clients_of_vllm_send(client: openai.OpenAI, base_url: str, server:
 
 
 def test_continuing_the_last_message(client: openai.OpenAI) -> None:
+    asked = {"role": "user", "content": "What is the capital of France?"}
     begun = {"role": "assistant", "content": "The capital of France is"}
-    asked = [{"role": "user", "content": "What is the capital of France?"}, begun]
     options = {"continue_final_message": True}
-    whole = client.chat.completions.create(
-        **{**CHAT, "messages": asked}, max_tokens=4, extra_body=options
-    )
-    assert str(whole.choices[0].message.content).startswith(" Paris")
+    for last, extra in ((begun, options), ({**begun, "prefix": True}, {})):
+        whole = client.chat.completions.create(
+            **{**CHAT, "messages": [asked, last]}, max_tokens=4, extra_body=extra
+        )
+        assert str(whole.choices[0].message.content).startswith(" Paris")
 
 
 PERSON = {

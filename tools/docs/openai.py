@@ -140,9 +140,13 @@ The formats of calls and reasoning are recognized in the model's chat template, 
   described in the system message, or in the first message where the template refuses that role;
   earlier calls become text of that form, and results become messages of the user in
   `<tool_response>`.
-- Keys that clients echo in messages are ignored: {echoed}; `reasoning` counts as
+- Keys that clients echo or note in messages are ignored: {echoed}; `reasoning` counts as
   `reasoning_content`. Arguments of earlier calls reach the template as an object, or as text if
-  they are not one. Other unknown keys are refused by name.
+  they are not one. Other unknown keys are refused by name, as at OpenAI: they can hold what the
+  model should read, such as `images`. vLLM drops them.
+- `prefix: true` or `partial: true` in the last message, if that is the assistant's, means
+  `continue_final_message`. The answer holds the continuation only, as at DeepSeek; Mistral repeats
+  the prefix.
 - Reasoning is `reasoning_content`, in messages and deltas. Its tokens, the end marker included, are
   part of `completion_tokens`; where that marker is one token of the tokenizer,
   `usage.completion_tokens_details.reasoning_tokens` counts them.

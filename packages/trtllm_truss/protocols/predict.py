@@ -38,7 +38,13 @@ from trtllm_truss.protocols.openai.fields import read_response_format
 from trtllm_truss.protocols.openai.tools import read_tool_use
 from trtllm_truss.protocols.tool_use import NO_FORMATS, ModelFormats, ToolUse
 from trtllm_truss.request_fields import INT32_MAX, LEAST, SAMPLING
-from trtllm_truss.requests import AnswerItem, GenerationEnd, GenerationRequest, TextDelta
+from trtllm_truss.requests import (
+    AnswerItem,
+    ChatFormat,
+    GenerationEnd,
+    GenerationRequest,
+    TextDelta,
+)
 from trtllm_truss.validation import Strict
 
 ALIASES = {
@@ -144,9 +150,13 @@ def parse_predict(
         arguments["ignore_eos"] = True
     elif parsed.end_id is not None:
         arguments["stop_token_ids"] += (parsed.end_id,)
+    messages, is_prefix = (
+        (None, False) if parsed.messages is None else read_messages(parsed.messages)
+    )
     request = GenerationRequest(
         prompt=parsed.prompt,
-        messages=None if parsed.messages is None else read_messages(parsed.messages),
+        messages=messages,
+        chat=ChatFormat(add_generation_prompt=not is_prefix, continue_final_message=is_prefix),
         max_tokens=parsed.max_tokens,
         max_tokens_given="max_tokens" in sent,
         guide=guide,

@@ -158,6 +158,11 @@ def test_fields_that_routers_add_change_nothing(parse: Callable[..., Any]) -> No
         ),
         ({"type": "json_object", "value": {"a": 1}}, Guide("json_schema", '{"a": 1}')),
         ({"type": "json", "value": {"a": 1}}, Guide("json_schema", '{"a": 1}')),
+        ({"type": "regex", "value": "a+"}, Guide("regex", "a+")),
+        (
+            {"type": "json_schema", "value": {"name": "n", "schema": {"a": 1}}},
+            Guide("json_schema", '{"a": 1}'),
+        ),
         ({"type": "json_object", "schema": {"a": 1}}, Guide("json_schema", '{"a": 1}')),
         (
             {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}},
@@ -208,6 +213,8 @@ def test_content_is_what_templates_read() -> None:
         {"role": "assistant", "content": "", "name": "bot"},
     ]
 
+
+BEGUN = {"role": "assistant", "content": "Once upon", "prefix": True}
 
 ECHOES: list[dict[str, Any]] = [
     *({key: {"any": 1}} for key in sorted(ECHOED)),
@@ -278,6 +285,16 @@ def test_the_last_message_goes_on() -> None:
     chat = call(messages=messages, continue_final_message=True).requests[0].chat
     assert chat.continue_final_message
     assert not chat.add_generation_prompt
+
+
+@pytest.mark.parametrize("key", ["prefix", "partial"])
+def test_a_last_message_that_is_a_prefix_goes_on(key: str) -> None:
+    begun = {"role": "assistant", "content": "Once upon"}
+    messages = [{**HELLO[0], key: False}, {**begun, key: None}, {**begun, key: True}]
+    request = call(messages=messages).requests[0]
+    assert request.chat.continue_final_message
+    assert not request.chat.add_generation_prompt
+    assert request.messages == [*HELLO, begun, begun]
 
 
 @pytest.mark.parametrize(
@@ -387,6 +404,14 @@ def test_what_is_not_served_is_refused_by_name(name: str) -> None:
             "continue_final_message",
             ["both true"],
         ),
+        (
+            {"messages": [BEGUN], "add_generation_prompt": True},
+            "continue_final_message",
+            ["both true"],
+        ),
+        ({"messages": [{**HELLO[0], "prefix": True}]}, "messages", ["prefix", "the assistant's"]),
+        ({"messages": [BEGUN, *HELLO]}, "messages", ["prefix", "only the last message"]),
+        ({"messages": [{**BEGUN, "partial": "yes"}]}, "messages", ['messages[0].prefix is "yes"']),
         (
             {"chat_template_kwargs": {"tools": []}},
             "chat_template_kwargs",

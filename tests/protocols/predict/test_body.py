@@ -136,6 +136,11 @@ def test_messages_are_those_of_chats() -> None:
     assert [message["role"] for message in request.messages] == ["user", "assistant", "user"]
     assert '"a": 1' in request.messages[1]["content"]
     assert "22" in request.messages[2]["content"]
+    assert not request.chat.continue_final_message
+    begun = {"role": "assistant", "content": "Once", "prefix": True}
+    request, _ = parse_predict({"messages": [*CHAT["messages"], begun]}, {})
+    assert request.chat.continue_final_message
+    assert not request.chat.add_generation_prompt
 
 
 def test_null_counts_as_not_sent() -> None:

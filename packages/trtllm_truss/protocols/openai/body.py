@@ -51,8 +51,10 @@ _OBJECT = re.compile(r"[ \t\n\r]*\{")
 
 ECHOED = frozenset(
     {
-        *("annotations", "audio", "cache_control", "id", "parsed", "provider_specific_fields"),
-        *("reasoning_details", "thinking_blocks", "timestamp"),
+        *("annotations", "audio", "cache_control", "created", "createdAt", "created_at"),
+        *("finish_reason", "id", "metadata", "model", "parsed", "provider_specific_fields"),
+        *("reasoning_details", "status", "stop_reason", "thinking_blocks", "timestamp", "type"),
+        *("usage", "weight"),
     }
 )
 """Keys that clients echo or note in messages. They cannot change an answer, so they are ignored."""
@@ -88,14 +90,17 @@ class Message(Strict):
         Annotated[list[ToolCall], Field(fail_fast=True, max_length=MAX_TOOL_CALLS)] | None
     ) = None
     tool_call_id: str | None = None
+    prefix: bool = False
 
 
 class _Conversation(Strict):
     messages: Annotated[list[Message], Field(fail_fast=True)]
 
 
-def read_messages(messages: Sequence[Any]) -> list[dict[str, Any]]:
-    """Convert a conversation for chat templates. `developer` becomes `system`.
+def read_messages(messages: Sequence[Any]) -> tuple[list[dict[str, Any]], bool]:
+    """Convert a conversation for chat templates; tell whether the answer continues its end.
+
+    `developer` becomes `system`. `prefix` is Mistral's and DeepSeek's, `partial` Moonshot's.
 
     Raises:
         InvalidRequest: a message is malformed, or has content other than text.
@@ -107,8 +112,15 @@ def read_messages(messages: Sequence[Any]) -> list[dict[str, Any]]:
         raise invalid_request(error, Message.model_fields) from None
     calls = [call for message in conversation.messages for call in message.tool_calls or ()]
     check_length("messages", calls, MAX_ALL_TOOL_CALLS, param="messages", unit="tool calls")
+    *before, last = conversation.messages
+    if any(message.prefix for message in before) or (last.prefix and last.role != "assistant"):
+        raise InvalidRequest(
+            "messages holds a prefix that is true; only the last message, if it is the "
+            "assistant's, can be one.",
+            param="messages",
+        )
     budget = arguments_budget("messages")
-    return [_for_template(message, budget) for message in conversation.messages]
+    return [_for_template(message, budget) for message in conversation.messages], last.prefix
 
 
 def _plain(message: Any, path: str) -> Any:
@@ -118,6 +130,8 @@ def _plain(message: Any, path: str) -> Any:
         name: value for name, value in message.items() if value is not None and name not in ECHOED
     }
     refusal, reasoning = kept.pop("refusal", None), kept.pop("reasoning", None)
+    if "partial" in kept:
+        kept["prefix"] = kept.pop("partial")
     if isinstance(refusal, str) and refusal and not kept.get("content"):
         kept["content"] = refusal
     if isinstance(reasoning, str):
@@ -159,7 +173,7 @@ def join_parts(parts: Sequence[Any], path: str, keys: Mapping[str, str], *, para
 
 
 def _for_template(message: Message, budget: Budget) -> dict[str, Any]:
-    fields = message.model_dump(exclude_none=True)
+    fields = message.model_dump(exclude_none=True, exclude={"prefix"})
     if message.role == "developer":
         fields["role"] = "system"
     if not fields.get("tool_calls", True):
@@ -296,21 +310,27 @@ CHAT_REFUSED = {
     "documents": Unsupported("send them in a message", ([],)),
     "echo": Unsupported("messages are not repeated", (False,)),
     "function_call": Unsupported("tools and tool_choice have replaced it", ("auto", "none")),
+    "enable_thinking": Unsupported("chat_template_kwargs holds it"),
     "functions": Unsupported("tools have replaced it", ([],)),
     "moderation": Unsupported("moderation is not available"),
+    "reasoning": Unsupported("reasoning_effort sets the effort"),
+    "thinking": Unsupported("chat_template_kwargs holds the template's own switch"),
     "web_search_options": Unsupported("web search is not available"),
 }
 
+SHARED_UNUSED = {
+    **dict.fromkeys(
+        ("prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"),
+        "the engine reuses equal prefixes automatically",
+    ),
+    **dict.fromkeys(("safety_identifier", "user"), "nothing is stored about callers"),
+}
+
 CHAT_UNUSED = {
-    "metadata": "answers are not stored",
+    **SHARED_UNUSED,
+    **dict.fromkeys(("metadata", "store"), "answers are not stored"),
     "prediction": "a prediction changes only the speed of an answer",
-    "prompt_cache_key": "the engine reuses equal prefixes automatically",
-    "prompt_cache_options": "the engine reuses equal prefixes automatically",
-    "prompt_cache_retention": "the engine reuses equal prefixes automatically",
-    "safety_identifier": "nothing is stored about callers",
     "service_tier": "the server has one tier",
-    "store": "answers are not stored",
-    "user": "nothing is stored about callers",
     "verbosity": "only OpenAI's models know it",
 }
 
@@ -344,7 +364,9 @@ def parse_chat(
     limit = next((name for name in limits if body.get(name) is not None), None)
     alternatives = _alternatives(fields)
     log_probs = alternatives_of_engine(fields, alternatives, top_is_chosen=top_is_chosen)
-    messages = read_messages(fields.messages)
+    messages, is_prefix = read_messages(fields.messages)
+    if is_prefix:
+        fields = fields.model_copy(update={"continue_final_message": True})
     use = read_tool_use(fields.tools, fields.tool_choice, parallel=fields.parallel_tool_calls)
     request = GenerationRequest(
         messages=messages,
@@ -453,7 +475,7 @@ class CompletionFields(CompletionExtensions):
 
 COMPLETION_REFUSED = {"suffix": Unsupported("insertion is not available", ("",))}
 
-COMPLETION_UNUSED = {"user": "nothing is stored about callers"}
+COMPLETION_UNUSED = {"user": SHARED_UNUSED["user"]}
 
 _ALL_COMPLETION_REFUSED = {**REFUSED_EXTENSIONS, **COMPLETION_REFUSED}
 _ALL_COMPLETION_UNUSED = {**UNUSED_EXTENSIONS, **COMPLETION_UNUSED}
@@ -462,17 +484,7 @@ _ALL_COMPLETION_UNUSED = {**UNUSED_EXTENSIONS, **COMPLETION_UNUSED}
 def parse_completion(
     body: Mapping[str, Any], defaults: Mapping[str, Any], *, top_is_chosen: bool = False
 ) -> OpenAICall:
-    """Parse a body of `/v1/completions`.
-
-    Args:
-        defaults: values for omitted fields, by the names of the predict body; then OpenAI's
-            defaults apply.
-        top_is_chosen: report the chosen token as the one alternative, as LMI does.
-
-    Raises:
-        InvalidRequest: a field is missing, unknown, unsupported, of the wrong type or out of
-            range, or fields contradict each other.
-    """
+    """Parse a body of `/v1/completions`; arguments and errors are those of `parse_chat`."""
     fields = read_body(
         CompletionFields,
         body,

@@ -4,10 +4,9 @@ The guide of a body is OpenAI's `response_format`, or vLLM's fields
 (https://docs.vllm.ai/en/latest/features/structured_outputs.html). Of a `response_format`, `text`,
 `json_object` and `json_schema` are OpenAI's
 (https://platform.openai.com/docs/guides/structured-outputs), and so is `grammar`, which its client
-knows as a type; `regex` is the form of TensorRT-LLM's own server. A `json_object` may hold a
-schema: as `value` in TGI's form, where its type is `json` too and which huggingface_hub makes of a
-`json_schema` (https://huggingface.co/docs/text-generation-inference/conceptual/guidance), or as
-`schema`.
+knows as a type; `regex` is the form of TensorRT-LLM's own server. TGI's form has `value`
+(https://huggingface.co/docs/text-generation-inference/conceptual/guidance): huggingface_hub makes a
+`json_object` with a `value` of a `json_schema`.
 """
 
 from __future__ import annotations
@@ -51,6 +50,7 @@ _OPENAIS = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "se
 
 REFUSED_EXTENSIONS = {
     **UNSERVED,
+    "baseten": Unsupported("send its values as fields of their own"),
     "cache_salt": Unsupported("all callers share the cache of prefixes"),
     "detokenize": Unsupported("answers are text", (True,)),
     "early_stopping": Unsupported("the engine decides when beams end", (False,)),
@@ -61,6 +61,7 @@ REFUSED_EXTENSIONS = {
     "no_stop_trim": Unsupported("include_stop_str_in_output keeps stop words", (False,)),
     "priority": Unsupported("requests have no priorities", (0,)),
     "prompt_logprobs": Unsupported("echo with logprobs returns those of the prompt"),
+    "request_id": Unsupported("X-Request-Id of the response is the id"),
     "return_context_logits": Unsupported("answers have no logits", (False,)),
     "return_generation_logits": Unsupported("answers have no logits", (False,)),
     "return_hidden_states": Unsupported("answers have no hidden states", (False,)),
@@ -149,8 +150,8 @@ class SharedFields(OpenAIExtensions):
     response_format: dict[str, Any] | None = Field(
         None,
         description="`text`, `json_object`, `json_schema`; beyond OpenAI's: `regex` and `grammar` "
-        "(EBNF), each with its text under the same name, and a schema as `value` (TGI's form) or "
-        "`schema` of a `json_object`.",
+        "(EBNF), each with its text under the same name; TGI's form has `value` instead. A "
+        "`json_object` may hold a schema as `schema`.",
     )
 
 
@@ -168,7 +169,6 @@ def read_body(
     """Validate the fields of a body. A field that is null counts as omitted.
 
     Args:
-        model: the supported fields.
         defaults: values for omitted fields, by the names of the predict body.
         unused: fields without effect, with the reasons.
 
@@ -305,7 +305,7 @@ def read_response_format(
         return Guide("json_schema", ANY_OBJECT)
     if kind == "json_schema":
         holder = path if flat else f"{path}.json_schema"
-        description = response_format if flat else response_format.get("json_schema")
+        description = response_format if flat else _value(response_format, "json_schema")
         if not isinstance(description, Mapping):
             raise wrong(holder, description, "an object that holds the schema", path)
         strict = description.get("strict")
@@ -314,8 +314,14 @@ def read_response_format(
         guide = schema_guide(description.get("schema"), f"{holder}.schema", path)
         return guide._replace(is_strict=bool(strict))
     if isinstance(kind, str) and kind in _TEXTS:
-        return text_guide(_TEXTS[kind], response_format.get(kind), f"{path}.{kind}", path)
+        return text_guide(_TEXTS[kind], _value(response_format, kind), f"{path}.{kind}", path)
     raise wrong(f"{path}.type", kind, f"one of {', '.join(_TYPES)}", path)
+
+
+def _value(response_format: Mapping[str, Any], kind: str) -> Any:
+    """Return the value of a type, which TGI's clients send as `value`."""
+    value = response_format.get(kind)
+    return response_format.get("value") if value is None else value
 
 
 _NAMES = {**attribute_names("openai"), "prompt_ids": "prompt", "guide": "response_format"}
@@ -334,7 +340,6 @@ def generation_arguments(
 
     Args:
         max_tokens: the limit; None for the rest of the context.
-        max_tokens_given: whether the caller chose it.
         names: this API's own names of a request's attributes.
         text_format: the guide of `text.format`, which Responses has for `response_format`.
 

@@ -71,10 +71,6 @@ def custom_input(arguments: str) -> str:
 def read_tool_use(tools: Sequence[Any] | None, choice: Any, *, parallel: bool) -> ToolUse:
     """Read the functions of a chat or of predict.
 
-    Args:
-        choice: the field `tool_choice`; None for `auto`.
-        parallel: the field `parallel_tool_calls`.
-
     Raises:
         InvalidRequest: a tool is not a function, or the choice is unknown or names another
             function.
@@ -167,10 +163,8 @@ def _tool_use(
     """Check functions and choose from them.
 
     Args:
-        placed: the functions with their paths.
         described: the functions in the form of chat templates.
         holder: the key of a function's keys in a choice; None if it has them itself.
-        parallel: the field `parallel_tool_calls`.
     """
     offered = {
         function.get("name"): read_tool(function.get("name"), function.get("parameters"), path)
@@ -243,6 +237,12 @@ def _no_function(path: str, tool: Any) -> InvalidRequest:
         return InvalidRequest(
             f"{path} is {shown(tool)}; this server searches nothing. Leave it out: Codex does with "
             'web_search = "disabled".',
+            param="tools",
+        )
+    if kind == "mcp":
+        return InvalidRequest(
+            f"{path} is {shown(tool)}; this server calls no MCP server. Connect the client to it, "
+            "and send its tools as functions.",
             param="tools",
         )
     return InvalidRequest(

@@ -16,6 +16,7 @@ from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.base import MAX_MESSAGES, MAX_TOOLS, json_bytes
 from trtllm_truss.protocols.fields import Unsupported, check_length
 from trtllm_truss.protocols.openai.body import (
+    SHARED_UNUSED,
     ChatExtensions,
     arguments_budget,
     chat_format,
@@ -335,17 +336,13 @@ REFUSED = {
 }
 
 UNUSED = {
+    **SHARED_UNUSED,
     "access_programs": "the server has no programs",
     "background_options": "answers are not stored",
     "image": "images are not read",
     "max_tool_calls": "it limits built-in tools, of which there are none",
-    "prompt_cache_key": "the engine reuses equal prefixes automatically",
-    "prompt_cache_options": "the engine reuses equal prefixes automatically",
-    "prompt_cache_retention": "the engine reuses equal prefixes automatically",
-    "safety_identifier": "nothing is stored about callers",
     "service_tier": "the server has one tier, `default` in the response",
     "store": "answers are not stored; `store` is false in the response",
-    "user": "nothing is stored about callers",
 }
 
 _ALL_REFUSED = {**REFUSED_EXTENSIONS, **REFUSED}
