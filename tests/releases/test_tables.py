@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from tests.support.paths import ROOT
 
 from trtllm_truss.builder.commands import FAMILIES, BuildFlag, Family, FixedFlag
-from trtllm_truss.engines.checkpoint.llm_args import LLM_ARGUMENTS, Argument, RuntimeKey
+from trtllm_truss.engines.checkpoint.arguments import LLM_ARGUMENTS, Argument, RuntimeKey
 from trtllm_truss.engines.checkpoint.weights import Architecture, Method, UnreadMethod, Unserved
 from trtllm_truss.engines.host import IMAGES, Image, MinimumDriver
 from trtllm_truss.engines.model_config import (

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from tools.docs.tables import table
 
-from trtllm_truss.engines.checkpoint.llm_args import (
+from trtllm_truss.engines.checkpoint.arguments import (
     LLM_ARGUMENTS,
     RUNTIME_KEYS,
     Argument,

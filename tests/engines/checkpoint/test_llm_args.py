@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trtllm_truss.configuration import load_configuration
-from trtllm_truss.engines.checkpoint.llm_args import parse_llm_args
+from trtllm_truss.engines.checkpoint.arguments import parse_llm_args
 from trtllm_truss.errors import SettingsError
 
 

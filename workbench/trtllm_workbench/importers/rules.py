@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import yaml
 
-from trtllm_truss.engines.checkpoint.llm_args import RUNTIME_KEYS
+from trtllm_truss.engines.checkpoint.arguments import RUNTIME_KEYS
 from trtllm_truss.errors import SettingsError
 from trtllm_truss.literals import BOOLEANS
 from trtllm_truss.validation import did_you_mean, shown

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from trtllm_truss.engines.checkpoint.llm_args import DECODING_TYPES, LLM_ARGUMENTS, Argument
+from trtllm_truss.engines.checkpoint.arguments import DECODING_TYPES, LLM_ARGUMENTS, Argument
 from trtllm_truss.releases import describe_releases, rows_for
 from trtllm_workbench.importers.rules import (
     ConversionResult,

@@ -27,14 +27,14 @@ from trtllm_truss.engines.capacity import (
     CacheShape,
     keys_and_values,
 )
-from trtllm_truss.engines.checkpoint.arguments import complete_arguments
-from trtllm_truss.engines.checkpoint.checks import check_checkpoint, loadable_since
-from trtllm_truss.engines.checkpoint.llm_args import (
+from trtllm_truss.engines.checkpoint.arguments import (
     HANDLED_KEYS,
     check_llm_args,
+    complete_arguments,
     llm_args_schema,
     parse_llm_args,
 )
+from trtllm_truss.engines.checkpoint.checks import check_checkpoint, loadable_since
 from trtllm_truss.engines.checkpoint.samplers import (
     drafts_within,
     honours_penalties,
