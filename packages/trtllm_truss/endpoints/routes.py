@@ -25,12 +25,13 @@ from trtllm_truss.protocols.base import ApiAdapter, CountAdapter, Defaults
 from trtllm_truss.protocols.lmi import LmiAdapter
 from trtllm_truss.protocols.messages.adapter import MessagesAdapter
 from trtllm_truss.protocols.openai.adapter import (
+    DetokenizeAdapter,
     EmbeddingsAdapter,
     OpenAIAdapter,
+    TokenizeAdapter,
     usable_defaults,
 )
 from trtllm_truss.protocols.openai.body import parse_chat, parse_completion
-from trtllm_truss.protocols.openai.tokenize import DetokenizeAdapter, TokenizeAdapter
 from trtllm_truss.protocols.predict import PredictAdapter, parse_predict
 from trtllm_truss.protocols.responses.adapter import ResponsesAdapter
 from trtllm_truss.protocols.tool_use import ModelFormats
