@@ -12,7 +12,9 @@ from trtllm_truss.errors import SettingsError
 from trtllm_truss.triton.model_repository import read_config, render_repository
 from trtllm_workbench.selftest.runner import PLACES, differences, find_template, read_template
 
-OURS = TEMPLATES / "tensorrt_llm/config.pbtxt"
+OURS = Path(__file__).with_name("template.pbtxt")
+"""Our configuration for 1.0, laid out as NVIDIA's template."""
+
 PLACEHOLDERS = {
     'backend: "tensorrtllm"': 'backend: "${triton_backend}"',
     "max_batch_size: 8": "max_batch_size: ${triton_max_batch_size}",

@@ -55,7 +55,7 @@ def render_repository(
     """Write ``destination/tensorrt_llm`` with its ``config.pbtxt`` and empty version folder.
 
     Args:
-        template_dir: holds ``tensorrt_llm/config.pbtxt``, the configuration of the pinned version.
+        template_dir: holds ``tensorrt_llm/config.pbtxt``, without tensors and parameters.
         destination: the repository; an existing ``tensorrt_llm`` is replaced.
         engine_dir: the engine's folder, passed to the backend as ``gpt_model_path``.
         backend: the Triton backend that loads the engine.
@@ -65,7 +65,7 @@ def render_repository(
             Pass the same to :class:`TritonClient`.
         instance_count: engines on one GPU, each with its weights and KV cache; for an engine of one
             rank only.
-        of_executor: whether the parameters are those of the template, beside `parameters`.
+        of_executor: whether the executor's parameters are there, beside `parameters`.
         inputs: tensors of this engine beyond those of the version.
 
     Returns:
@@ -83,7 +83,7 @@ def render_repository(
     _declare(config.input, (*inputs_of(tensorrt_llm_version), *inputs))
     _declare(config.output, (*rows_for(OUTPUTS, tensorrt_llm_version), *outputs))
     if not of_executor:
-        config.parameters.clear()  # the template's are those of the executor
+        config.parameters.clear()
     else:
         _fit_parameters(config, tensorrt_llm_version)
     for name, value in parameters.items():
@@ -122,7 +122,7 @@ def read_config(path: Path) -> model_config_pb2.ModelConfig:
 
 
 def _fit_parameters(config: model_config_pb2.ModelConfig, version: str | None) -> None:
-    """Drop the parameters that a release does not know; add those that the template lacks."""
+    """Give a release its parameters, with their defaults."""
     known = {row.name: row.default for row in rows_for(PARAMETERS, version)}
     for name in set(config.parameters) - known.keys():
         del config.parameters[name]
@@ -138,19 +138,9 @@ def _text(value: ParameterValue) -> str:
 
 
 def _declare(fields: Any, rows: Iterable[Tensor]) -> None:
-    """Declare exactly the tensors of ``rows``, those of the template first."""
-    wanted = {row.name: row for row in rows}
-    for index in reversed(range(len(fields))):
-        field = fields[index]
-        row = wanted.pop(field.name, None)
-        if row is None:
-            del fields[index]
-            continue
-        if isinstance(field, model_config_pb2.ModelInput):
-            field.optional = row.optional
-        if not row.scalar:
-            field.ClearField("reshape")
-    for row in wanted.values():
+    """Declare exactly the tensors of ``rows``."""
+    del fields[:]
+    for row in {row.name: row for row in rows}.values():
         field = fields.add()
         field.name, field.dims[:] = row.name, row.dims
         field.data_type = model_config_pb2.DataType.Value(f"TYPE_{row.dtype}")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from google.protobuf import text_format
-from tests.support.paths import TEMPLATES
+from tests.support.paths import ROOT, TEMPLATES
 from tritonclient.grpc import model_config_pb2
 
 from trtllm_truss.engines.host import PINNED_VERSION
@@ -56,8 +56,8 @@ def expected(row):
     return (row.name, row.dtype, row.dims, row.optional, row.scalar, row.ragged)
 
 
-def test_template_is_the_pinned_contract():
-    config = read_config(TEMPLATES / "tensorrt_llm" / "config.pbtxt")
+def test_the_pinned_release_gets_its_contract(tmp_path):
+    config = render(tmp_path, engine_dir="", max_batch_size=8)
     assert [as_row(f) for f in config.input] == [
         expected(r) for r in rows_for(INPUTS, PINNED_VERSION)
     ]
@@ -68,7 +68,7 @@ def test_template_is_the_pinned_contract():
         r.name: r.default for r in rows_for(PARAMETERS, PINNED_VERSION) if r.default is not None
     }
     assert config.model_transaction_policy.decoupled
-    assert "${" not in str(config)
+    assert config == read_config(ROOT / "tests/selftest/template.pbtxt")
 
 
 @pytest.mark.parametrize("version", ["0.7.1", "0.9.0", "0.12.0", "0.18.2", "1.0.0", None])
@@ -94,11 +94,9 @@ def test_rendering_changes_only_the_given_fields(tmp_path):
         },
         instance_count=2,
     )
-    wanted = read_config(TEMPLATES / "tensorrt_llm" / "config.pbtxt")
+    wanted = render(tmp_path / "plain")
     wanted.backend = "openvino_genai"
-    wanted.max_batch_size = 16
     wanted.instance_group[0].count = 2
-    wanted.dynamic_batching.preferred_batch_size[:] = [16]
     wanted.parameters["gpt_model_path"].string_value = '/a "quoted" folder/ü'
     wanted.parameters["kv_cache_free_gpu_mem_fraction"].string_value = "0.5"
     wanted.parameters["lora_prefetch_dir"].string_value = "/lora"
@@ -128,9 +126,11 @@ def test_a_checkpoints_backend_has_its_own_parameters_and_more_tensors(tmp_path)
     assert not more & {row.name for row in (*INPUTS, *OUTPUTS)}
 
 
-def test_parameters_of_a_release_that_the_template_lacks_are_added(tmp_path):
+def test_an_older_template_of_a_truss_gives_way(tmp_path):
     template = read_config(TEMPLATES / "tensorrt_llm" / "config.pbtxt")
-    del template.parameters["exclude_input_in_output"]
+    template.input.add(name="input_ids")
+    template.parameters["unknown"].string_value = "x"
+    template.parameters["sink_token_length"].string_value = "3"
     write_config(template, tmp_path / "template")
     repository = render_repository(
         tmp_path / "template",
@@ -138,12 +138,11 @@ def test_parameters_of_a_release_that_the_template_lacks_are_added(tmp_path):
         engine_dir=Path("/engines/one"),
         backend="tensorrtllm",
         max_batch_size=16,
-        parameters={},
+        parameters={"sink_token_length": 3},
         tensorrt_llm_version=PINNED_VERSION,
     )
     config = read_config(repository / "tensorrt_llm" / "config.pbtxt")
-    assert config.parameters["exclude_input_in_output"].string_value == "true"
-    assert "lora_prefetch_dir" not in config.parameters
+    assert config == render(tmp_path, parameters={"sink_token_length": 3})
 
 
 def test_rendering_twice_replaces_the_first(tmp_path):
