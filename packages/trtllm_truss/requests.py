@@ -162,6 +162,10 @@ class GenerationRequest:
         """Return True for log probabilities of the prompt."""
         return self.echo and self.log_probs is not None
 
+    @property
+    def shows_tokens(self) -> bool:
+        return self.token_details or self.log_probs is not None
+
     def name(self, attribute: str) -> str:
         """Return the caller's field name of an attribute."""
         return self.names.get(attribute, attribute)

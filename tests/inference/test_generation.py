@@ -235,6 +235,51 @@ async def test_an_echo_with_log_probabilities(tokenizer: TextTokenizer, max_toke
     assert [request.max_tokens for request in engine.requests] == [max(1, max_tokens)] * 2
 
 
+@pytest.mark.parametrize(
+    ("max_tokens", "requests"),
+    [
+        (0, [("call", "context", 1, False)]),
+        (2, [("call-prompt", "context", 1, False), ("call", "generation", 2, True)]),
+    ],
+)
+@virtually
+async def test_an_echo_with_log_probabilities_from_logits(
+    tokenizer: TextTokenizer, max_tokens: int, requests: list[tuple[str, str, int, bool]]
+) -> None:
+    def script(request: EngineRequest) -> list[Any]:
+        return [" never"] if request.logits == "context" else [" four", " five"]
+
+    engine = FakeEngine(script, tokenizer, top_log_probs=2, logits_vocabulary=100)
+    scored = asked(prompt="One two three", echo=True, log_probs=2, max_tokens=max_tokens)
+    items = await generated(engine, scored)
+    assert texts(items) == {0: "One two three" + (" four five" if max_tokens else "")}
+    tokens = [token for item in items if isinstance(item, TextDelta) for token in item.tokens]
+    assert [token.log_prob for token in tokens][:3] == [None, 0.0, -1.0]
+    assert [other.id for other in tokens[2].alternatives] == [tokens[2].id, 5]
+    assert ends(items)[0].usage.completion_tokens == max_tokens
+    assert [
+        (request.request_id, request.logits, request.max_tokens, request.streaming)
+        for request in engine.requests
+    ] == requests
+    assert engine.admission.running == 0
+
+
+@pytest.mark.parametrize(("answers", "took_s"), [(2, 1.0), (3, 2.0), (4, 2.0)])
+@virtually
+async def test_logits_of_answers_share_the_memory(
+    tokenizer: TextTokenizer, answers: int, took_s: float
+) -> None:
+    """Ten tokens fit: two answers run at once, and one without logits beside them."""
+    steps: list[Any] = [0.0, EngineUnavailable("gone")]
+    engine = FakeEngine(lambda _: steps, tokenizer, top_log_probs=2, logits_vocabulary=2**27 // 10)
+    scored = asked(n=answers, log_probs=1, max_tokens=4)
+    with pytest.raises(EngineUnavailable):
+        await generated(engine, scored)
+    steps[:] = [1.0, "yes"]
+    assert len(ends(await generated(engine, scored, asked()))) == answers + 1
+    assert asyncio.get_running_loop().time() == took_s
+
+
 @virtually
 async def test_an_engine_without_log_probabilities_of_prompts(tokenizer: TextTokenizer) -> None:
     engine = FakeEngine(lambda _: ["never"], tokenizer)

@@ -107,6 +107,63 @@ async def test_errors_name_the_callers_field(
         assert f"{names.get(name, name)} " in refused.value.message
 
 
+REST: dict[str, Any] = {"max_tokens": REST_OF_CONTEXT, "max_tokens_given": False}
+LOGITS = Capabilities(top_log_probs=20, prompt_log_probs=True, logits_vocabulary=2**27 // 10)
+"""Of an engine whose logits of ten tokens, and no more, may be in memory."""
+
+
+@pytest.mark.parametrize(
+    ("fields", "sent"),
+    [
+        ({}, (None, True, 5, 0)),
+        ({"log_probs": 0}, (None, True, 5, 0)),
+        ({"log_probs": 1}, ("generation", True, 5, 5)),
+        ({"log_probs": 1, "max_tokens": 10}, ("generation", True, 10, 10)),
+        ({**REST, "log_probs": 1}, ("generation", True, 10, 10)),
+        ({"max_tokens": 90}, (None, True, 90, 0)),
+        ({"log_probs": 0, "echo": True}, ("generation", True, 5, 5)),
+        ({"log_probs": 2, "echo": True, "max_tokens": 1}, ("context", False, 1, 2)),
+        ({"log_probs": 2, "echo": True, "max_tokens": 0}, ("context", False, 1, 2)),
+        ({"log_probs": 2, "echo": True, "prompt": "x " * 9}, ("generation", True, 5, 10)),
+    ],
+)
+async def test_logits_are_asked_for_only_where_figures_need_them(
+    tokenizer: TextTokenizer, fields: dict[str, Any], sent: tuple[Any, ...]
+) -> None:
+    (plan,) = await plans(tokenizer, LOGITS, **fields)
+    request = plan.engine_request
+    found = (request.logits, request.streaming, request.max_tokens, request.logits_tokens)
+    assert found == sent
+    assert request.return_log_probs is ("log_probs" in fields and sent[0] is None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "name", "said"),
+    [
+        ({"log_probs": 1, "max_tokens": 11}, "max_tokens", "is 11; with log_probs .* 10 tokens"),
+        ({"log_probs": 0, "echo": True, "prompt": "x " * 10}, "prompt", "is 11 .* at most 10"),
+        ({"log_probs": 1, "max_tokens": 101}, "max_tokens", "is 101 and prompt"),
+    ],
+)
+async def test_more_logits_than_fit_into_memory_are_refused(
+    tokenizer: TextTokenizer, fields: dict[str, Any], name: str, said: str
+) -> None:
+    with pytest.raises(RequestError, match=said) as refused:
+        await plans(tokenizer, LOGITS, **fields)
+    assert refused.value.param == name
+
+
+async def test_an_engine_with_the_logits_of_prompts_alone(tokenizer: TextTokenizer) -> None:
+    context = Capabilities(prompt_log_probs=True, logits_vocabulary=100)
+    scored = {"log_probs": 5, "echo": True}
+    (plan,) = await plans(tokenizer, context, max_tokens=1, **scored)
+    assert plan.engine_request.logits == "context"
+    with pytest.raises(InvalidRequest, match="log_probs is 5"):
+        await plans(tokenizer, context, max_tokens=2, **scored)
+    with pytest.raises(InvalidRequest, match="more than one token after it"):
+        await plans(tokenizer, context, max_tokens=2, echo=True, log_probs=0)
+
+
 async def test_a_guide_needs_an_end_id(tokenizer: TextTokenizer) -> None:
     with pytest.raises(InvalidRequest, match="guide needs the model's end of sequence") as refused:
         await plans(tokenizer, guide=Guide("json_schema", "{}"), ignore_eos=True)

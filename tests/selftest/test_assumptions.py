@@ -42,6 +42,7 @@ TEXTS = (
     *("unless streaming is disabled", "Chunked context requires context FMHA, paged kv_cache"),
     *("CUDA runtime error in %s: %s", "Encountered an error in forwardAsync function: "),
     *("Request with beam width %d differs from the max beam width %d", "XGRAMMAR_CACHE_LIMIT_GB"),
+    "To return generation logits, gather_generation_logits must be enabled in ExecutorConfig",
 )
 SOURCES = {
     "_torch/pyexecutor/mamba_cache_manager.py": """
@@ -228,9 +229,11 @@ def served_rows(
     }
 
 
+SURE = {"batch_scheduler_policy": "guaranteed_no_evict"}
 ENGINE_ROWS = {
     "longest-prompt": "a prompt of 48 tokens was answered; the limit here is 47",
     "reused-blocks": "the engine does not tell",
+    "logits-of-steps": "from the prompt's logits and",
     "widths-may-differ": "Request with beam width 2 differs from the others'",
     "ranks-need-no-tcp": "1 ports beside HTTP are open on every address",
 }
@@ -244,9 +247,10 @@ def test_a_served_engine_is_asked(
     for name, value in FAKE_ENGINE.items():
         monkeypatch.setenv(name, value)
     limits = {"max_seq_len": 48, "max_num_tokens": 48, "max_beam_width": 2}
+    limits |= {"gather_context_logits": True, "gather_generation_logits": True}
     more = {"otherwise": otherwise} if otherwise else {}
     engine = write_engine(tmp_path / "engine", limits=limits, version="1.0.0", **more)
-    found = served_rows(tmp_path, monkeypatch, config_for(engine), "1.0.0")
+    found = served_rows(tmp_path, monkeypatch, config_for(engine, runtime=SURE), "1.0.0")
     assert found.pop("ids-are-texts")[0] == "held"  # otherwise the warm-up fails
     _compare(found, ENGINE_ROWS, bool(otherwise))
 

@@ -46,6 +46,7 @@ class FakeEngine:
         kv_cache_tokens: capacity of its KV cache.
         cached: what it tells of each request's prompt that asks for a report.
         cache_report: how it tells.
+        logits_vocabulary: size of the vocabulary of an engine that returns logits.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class FakeEngine:
         kv_cache_tokens: int = 80,
         cached: int | None = None,
         cache_report: CacheReport | None = None,
+        logits_vocabulary: int = 0,
     ) -> None:
         self.requests: list[EngineRequest] = []
         self.ended: list[str] = []
@@ -77,6 +79,7 @@ class FakeEngine:
             kv_cache_tokens=kv_cache_tokens,
             top_log_probs=top_log_probs,
             prompt_log_probs=top_log_probs > 0,
+            logits_vocabulary=logits_vocabulary,
         )
         if engine is not ENGINE:
             capabilities = Capabilities(
@@ -94,6 +97,7 @@ class FakeEngine:
             admission=self.admission,
             heartbeat=self.heartbeat,
             metrics=self.metrics,
+            logits=Admission(places, capabilities.logits_tokens or None, self.limits),
         )
 
     @asynccontextmanager

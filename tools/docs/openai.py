@@ -68,6 +68,9 @@ for chunk in stream:
   without one drop it. Where memory lacks, they are refused with 400. Those that run together hold
   one context of tokens at most, beams are refused. Without alternatives `logprobs` are the
   generator's, which rounds activations to 8 bits: SmolLM2's vary by up to 0.2.
+- A compiled engine has alternatives, and log probabilities of a prompt, if it was built with
+  `--gather_all_token_logits`: [what it needs](engines.md#logits). They too are the model's own.
+  Checkpoints have alternatives with the PyTorch sampler, and none of a prompt.
 - `echo` with `logprobs` and `max_tokens` 0 returns the prompt's tokens alone. With `max_tokens` 1
   an end of sequence counts as the one token: callers who score a prompt, such as lm_eval, cut it
   off.

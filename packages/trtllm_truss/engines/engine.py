@@ -492,6 +492,11 @@ class Engine(ABC):
         return False
 
     @property
+    def logits_vocabulary(self) -> int:
+        """Size of the vocabulary if it returns both as logits; 0 if as log probabilities."""
+        return 0
+
+    @property
     def takes_trace_headers(self) -> bool:
         """True if it exports spans of its own below the caller's `traceparent`."""
         return False

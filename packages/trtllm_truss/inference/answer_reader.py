@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice, zip_longest
 from typing import Generic, TypeVar
 
@@ -27,7 +28,7 @@ from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.text_stream import TextStream, TokenStream, TokenText
 from trtllm_truss.text.tokenizer import TextTokenizer
 from trtllm_truss.triton.client.client import ResponseStream
-from trtllm_truss.triton.client.tensors import EngineChunk
+from trtllm_truss.triton.client.tensors import EngineChunk, EngineRequest
 
 _MIN_LOG_PROB = -9999.0
 """Replaces minus infinity, which JSON cannot represent; OpenAI's API uses the same value."""
@@ -161,7 +162,8 @@ class TokenReader(EngineReader[TokenDelta]):
 class AnswerReader(EngineReader[AnswerItem]):
     """Decodes one answer into deltas of text and a `GenerationEnd`.
 
-    Reasoning and the text after it can be the streams of two requests, one after the other.
+    Log probabilities of the prompt, reasoning and the text after it can be the streams of a request
+    each, one after the other.
     """
 
     def __init__(
@@ -182,12 +184,22 @@ class AnswerReader(EngineReader[AnswerItem]):
         self._text = _text_stream(prepared, tokenizer)
         self._details = _TokenDetails(tokenizer)
         self._echo = prepared.prompt.text
+        self._after_scoring: EngineRequest | None = None
+        self._scored: EngineChunk | None = None
+        if whole.prompt_log_probs and whole.logits == "generation":
+            self._after_scoring, self.is_last = self.request, False
+            self.request = _scoring_request(whole)
         self._counts = prepared.request.running_usage
         self._reasoning_end = _reasoning_end_id(prepared, tokenizer)
         self._counts_reasoning = self._reasoning_end is not None or self._reasoning is not None
         self._reasoning_tokens: int | None = None
 
     def _read(self, chunk: EngineChunk) -> None:
+        if self._after_scoring is not None:
+            self._scored, self.request = chunk, self._after_scoring
+            self._after_scoring, self.is_last = None, self._reasoning is None
+            self._deadlines.begin_again(asyncio.get_running_loop().time())
+            return
         if self._prepared.request.max_tokens == 0:
             self._end_with_echo(chunk)
             return
@@ -295,7 +307,7 @@ class AnswerReader(EngineReader[AnswerItem]):
     def _add_echo(self, chunk: EngineChunk) -> None:
         tokens: tuple[Token, ...] = ()
         if self._prepared.request.scores_prompt:
-            tokens = self._details.of_prompt(self._prepared.prompt.tokens, chunk)
+            tokens = self._details.of_prompt(self._prepared.prompt.tokens, self._scored or chunk)
         self._add(self._echo, tokens)
         self._echo = ""
 
@@ -384,6 +396,19 @@ def _exceeded(what: str, name: str, limits: Serving) -> DeadlineExceeded:
     return DeadlineExceeded(f"{what} after {getattr(limits, name):g} s (serving.{name}).")
 
 
+def _scoring_request(whole: EngineRequest) -> EngineRequest:
+    """Derive the request for the logits of the prompt, which a stream would repeat."""
+    return replace(
+        whole,
+        request_id=f"{whole.request_id}-prompt",
+        max_tokens=1,
+        streaming=False,
+        logits="context",
+        stop_words=(),
+        guide=None,
+    )
+
+
 def _reasoning_end_id(prepared: PreparedRequest, tokenizer: TextTokenizer) -> int | None:
     """Return the token that ends reasoning, if it is one token that shows the end."""
     words = prepared.request.chat.reasoning
@@ -395,7 +420,7 @@ def _reasoning_end_id(prepared: PreparedRequest, tokenizer: TextTokenizer) -> in
 
 def _text_stream(prepared: PreparedRequest, tokenizer: TextTokenizer) -> TextStream:
     request = prepared.request
-    kind = TokenStream if prepared.engine_request.return_log_probs else TextStream
+    kind = TokenStream if request.shows_tokens else TextStream
     return kind(
         tokenizer,
         prepared.stop_words,

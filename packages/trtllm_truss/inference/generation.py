@@ -66,6 +66,7 @@ class Generator:
     Args:
         connect: returns the connection to the running engine, or raises EngineUnavailable.
         limits: deadlines and the chunk interval.
+        logits: limits the tokens whose logits are in memory; None for an engine that returns none.
     """
 
     def __init__(
@@ -78,7 +79,9 @@ class Generator:
         admission: Admission,
         heartbeat: EngineHeartbeat,
         metrics: Metrics,
+        logits: Admission | None = None,
     ) -> None:
+        self._logits = logits
         self._preprocessor = preprocessor
         self._tokenizer = tokenizer
         self._connect = connect
@@ -93,7 +96,8 @@ class Generator:
         """Fail all waiting requests, because the engine is down. Callable from any thread."""
         error = unavailable("the engine is restarting; try again shortly.")
         if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._admission.fail_waiting, error)
+            for admission in filter(None, (self._admission, self._logits)):
+                self._loop.call_soon_threadsafe(admission.fail_waiting, error)
             self._loop.call_soon_threadsafe(self._preprocessor.engine_is_gone)
 
     def generate(
@@ -201,10 +205,13 @@ class Generator:
     ) -> AsyncGenerator[list[Item], None]:
         self._connect()  # fail before queueing if the engine is down
         record.waits(prepared.engine_request.lora_task_id)
-        slot = await self._admission.admit(prepared.tokens)
-        admitted = asyncio.get_running_loop().time()
-        record.queued(admitted - arrived)
-        try:
+        with ExitStack() as held:
+            if self._logits is not None and (tokens := prepared.engine_request.logits_tokens):
+                held.callback((await self._logits.admit(tokens)).release)
+            slot = await self._admission.admit(prepared.tokens)
+            held.callback(slot.release)
+            admitted = asyncio.get_running_loop().time()
+            record.queued(admitted - arrived)
             reader = kind(
                 prepared,
                 self._tokenizer,
@@ -213,30 +220,30 @@ class Generator:
                 record,
                 self._heartbeat,
             )
-            first = reader.request
-            while not reader.over:
-                request = reader.request
-                async with self._connect().answer(
-                    request,
-                    on_end=lambda: slot.release() if reader.is_last else None,
-                    on_stopped=record.tokens_wasted,
-                    on_heartbeat=self._heartbeat.sign_of_life,
-                ) as stream:
-                    if request is first:
-                        record.sent(len(prepared.prompt.ids))
-                    while not reader.over and reader.request is request:
-                        if items := await reader.read(stream):
-                            yield items
-                if stream.stopping is not None and not reader.over:
-                    # Its tokens are in the KV cache, and its place is free, once it has stopped.
-                    await asyncio.wait([stream.stopping])
-        except EngineUnavailable as error:
-            self._heartbeat.request_failed(error)
-            raise
-        except InvalidRequest as refused:
-            raise with_callers_field(refused, prepared.request) from None
-        finally:
-            slot.release()
+            try:
+                first = reader.request
+                while not reader.over:
+                    request = reader.request
+                    async with self._connect().answer(
+                        request,
+                        on_end=lambda: slot.release() if reader.is_last else None,
+                        on_stopped=record.tokens_wasted,
+                        on_heartbeat=self._heartbeat.sign_of_life,
+                    ) as stream:
+                        if request is first:
+                            record.sent(len(prepared.prompt.ids))
+                        while not reader.over and reader.request is request:
+                            if items := await reader.read(stream):
+                                yield items
+                    if stream.stopping is not None and not reader.over:
+                        # Its tokens are in the KV cache, and its place is free, once it has
+                        # stopped.
+                        await asyncio.wait([stream.stopping])
+            except EngineUnavailable as error:
+                self._heartbeat.request_failed(error)
+                raise
+            except InvalidRequest as refused:
+                raise with_callers_field(refused, prepared.request) from None
 
 
 async def _echo(
@@ -389,10 +396,11 @@ def build_request_pipeline(
     kept = kept_guides_for(engine, settings, tensorrt_llm_version)
     if guides is not None:
         resources.callback(guides.close)
+    capabilities = Capabilities.for_engine(settings, engine, capacity, tensorrt_llm_version)
     preprocessor = Preprocessor(
         engine,
         tokenizer,
-        Capabilities.for_engine(settings, engine, capacity, tensorrt_llm_version),
+        capabilities,
         GuideGate(guides, kept, engine.guided_decoding_backend(settings))
         if guides is not None
         else None,
@@ -406,6 +414,9 @@ def build_request_pipeline(
         admission=admission,
         heartbeat=heartbeat,
         metrics=metrics,
+        logits=Admission(admission.max_requests, capabilities.logits_tokens, settings.serving)
+        if capabilities.logits_tokens
+        else None,
     )
     recommended = _recommended(tokenizer.sampling, engine.refuses(tensorrt_llm_version))
     return RequestPipeline(engine, tokenizer, admission, generator, recommended)

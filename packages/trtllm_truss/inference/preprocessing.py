@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from trtllm_truss.engines.capacity import Capacity
 from trtllm_truss.engines.engine import Engine
@@ -25,6 +25,7 @@ from trtllm_truss.requests import GenerationRequest
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.text.text_stream import NO_STOP_WORDS, StopWords
 from trtllm_truss.text.tokenizer import StopWordIds, TextTokenizer
+from trtllm_truss.triton.client.logits import logits_in_memory
 from trtllm_truss.triton.client.tensors import EngineRequest
 from trtllm_truss.validation import is_unicode
 
@@ -49,6 +50,7 @@ class Capabilities:
         one_beam_width: every request must have `max_beam_width` beams.
         top_log_probs: limit of alternatives per token; 0 if there are none.
         prompt_log_probs: log probabilities of the prompt are available.
+        logits_vocabulary: size of the vocabulary if the engine returns both as logits; 0 if not.
         scores_beams: these and alternatives are available in beam search.
         biased_tokens: size of the vocabulary whose logits can be biased; 0 if none can.
         max_stream_tokens: limit of prompt and answer of a stream; None for the engine's.
@@ -65,6 +67,7 @@ class Capabilities:
     one_beam_width: bool = False
     top_log_probs: int = 0
     prompt_log_probs: bool = False
+    logits_vocabulary: int = 0
     scores_beams: bool = True
     biased_tokens: int = 0
     max_stream_tokens: int | None = None
@@ -88,6 +91,7 @@ class Capabilities:
             one_beam_width=engine.one_beam_width,
             top_log_probs=_TOP_LOG_PROBS if engine.reports_top_log_probs else 0,
             prompt_log_probs=engine.reports_prompt_log_probs,
+            logits_vocabulary=engine.logits_vocabulary,
             scores_beams=engine.scores_beams,
             biased_tokens=engine.biased_tokens,
             guides=engine.guided_decoding_backend(settings) is not None,
@@ -97,6 +101,11 @@ class Capabilities:
             reasoning_limit_tokens=settings.serving.reasoning_limit_tokens,
             unknown_fields=_unknown_fields(tensorrt_llm_version),
         )
+
+    @property
+    def logits_tokens(self) -> int:
+        """Tokens whose logits may be in memory at once; 0 if the engine returns none."""
+        return logits_in_memory(self.logits_vocabulary) if self.logits_vocabulary else 0
 
     def adapter_of(self, request: GenerationRequest) -> int | None:
         """Return the id of a request's adapter, chosen by number or by name."""
@@ -199,14 +208,18 @@ def with_callers_field(refused: InvalidRequest, request: GenerationRequest) -> I
 
 
 def _validate_log_probs(request: GenerationRequest, capabilities: Capabilities) -> None:
-    if (request.log_probs or 0) > capabilities.top_log_probs:
-        raise _refusal(request, "log_probs", _too_many_log_probs(request, capabilities))
-    if request.scores_prompt and not capabilities.prompt_log_probs:
+    limit, scores_prompt = capabilities.top_log_probs, request.scores_prompt
+    if scores_prompt and capabilities.prompt_log_probs and request.max_tokens <= 1:
+        limit = _TOP_LOG_PROBS  # the logits of a prompt include those of the first token after it
+    if (request.log_probs or 0) > limit:
+        raise _refusal(request, "log_probs", _too_many_log_probs(request, limit))
+    if scores_prompt and not (capabilities.prompt_log_probs and limit):
+        few = " with more than one token after it" if capabilities.prompt_log_probs else ""
         raise _refusal(
             request,
             "echo",
             f"and {request.name('log_probs')} are both given; the engine has no log probabilities "
-            "of the prompt. Omit one of them.",
+            f"of the prompt{few}. Omit one of them.",
         )
     if request.beam_width > 1 and not capabilities.scores_beams:
         field = "log_probs" if request.log_probs else "echo" if request.scores_prompt else None
@@ -215,9 +228,8 @@ def _validate_log_probs(request: GenerationRequest, capabilities: Capabilities) 
             raise _refusal(request, field, f"{sentence} Leave one of them out.")
 
 
-def _too_many_log_probs(request: GenerationRequest, capabilities: Capabilities) -> str:
-    if capabilities.top_log_probs:
-        limit = capabilities.top_log_probs
+def _too_many_log_probs(request: GenerationRequest, limit: int) -> str:
+    if limit:
         return f"is {request.log_probs}; the engine returns at most {limit}. Lower it."
     return (
         f"is {request.log_probs}; the engine returns the log probability of the chosen token only, "
@@ -446,11 +458,13 @@ class Preprocessor:
         end_ids: tuple[int, ...],
         request_id: str,
     ) -> EngineRequest:
+        capabilities = self._capabilities
+        logits = self._logits(request, prompt)
         hints = (self._stop_word_ids.hint(word) for word in request.stop_words)
         return EngineRequest(
             request_id=request_id,
             input_ids=prompt.ids,
-            max_tokens=self._tokens_to_generate(request, len(prompt.ids)),
+            max_tokens=self._tokens_to_generate(request, len(prompt.ids), logits),
             end_id=end_ids[0] if end_ids else None,
             pad_id=self._tokenizer.pad_id,
             # The backend takes one end id; send the others as stop words of one token.
@@ -460,20 +474,46 @@ class Preprocessor:
                 if token_id is not None
             ],
             bad_words=self._bad_word_ids(request.bad_words),
-            streaming=_streams(request),
+            streaming=_streams(request) and logits != "context",
             beam_width=request.beam_width,
             sampling=_with_seed(request.sampling),
-            return_log_probs=request.token_details or request.log_probs is not None,
+            return_log_probs=request.shows_tokens and logits is None,
             top_log_probs=request.log_probs or 0,
             prompt_log_probs=request.scores_prompt,
+            logits=logits,
             guide=request.guide,
-            lora_task_id=self._capabilities.adapter_of(request),
+            lora_task_id=capabilities.adapter_of(request),
             logit_bias=request.logit_bias,
-            vocab_size=self._capabilities.biased_tokens,
+            vocab_size=capabilities.biased_tokens or capabilities.logits_vocabulary,
             cache_report=self._cache_report,
         )
 
-    def _tokens_to_generate(self, request: GenerationRequest, prompt_tokens: int) -> int:
+    def _logits(
+        self, request: GenerationRequest, prompt: EncodedPrompt
+    ) -> Literal["generation", "context"] | None:
+        """Return the logits that the last request to the engine asks for.
+
+        Raises:
+            InvalidRequest: those of the prompt would take too much memory.
+        """
+        capabilities = self._capabilities
+        if not (capabilities.logits_vocabulary and (request.log_probs or request.scores_prompt)):
+            return None
+        if not request.scores_prompt:
+            return "generation"
+        if len(prompt.ids) > capabilities.logits_tokens:
+            field = prompt_field(request)
+            raise InvalidRequest(
+                f"{field} is {len(prompt.ids)} tokens long; with {request.name('log_probs')} this "
+                f"engine echoes at most {capabilities.logits_tokens}, because it returns the "
+                f"logits of all. Shorten it, or leave {request.name('echo')} out.",
+                param=field,
+            )
+        return "context" if request.max_tokens <= 1 else "generation"
+
+    def _tokens_to_generate(
+        self, request: GenerationRequest, prompt_tokens: int, logits: str | None
+    ) -> int:
         """Return `max_tokens`, cut down to the rest of the context as TensorRT-LLM's server does.
 
         Raises:
@@ -492,8 +532,9 @@ class Preprocessor:
                 f"shorten it to at most {context_tokens - 1}",
                 param=field,
             )
+        most = self._capabilities.logits_tokens if logits == "generation" else limit
         if not request.max_tokens_given:
-            return min(limit, room, self._cache_room(request, prompt_tokens))
+            return min(limit, room, most, self._cache_room(request, prompt_tokens))
         if limit > context_tokens:
             name = request.name("max_tokens")
             raise ContextLengthExceeded.describe(
@@ -501,6 +542,13 @@ class Preprocessor:
                 f"{name} is {limit} and {prompt_field(request)} is {prompt_tokens} tokens long; "
                 f"lower {name} to at most {room}",
                 param=name,
+            )
+        if min(limit, room) > most:
+            raise _refusal(
+                request,
+                "max_tokens",
+                f"is {limit}; with {request.name('log_probs')} this engine generates at most "
+                f"{most} tokens, because it returns the logits of all. Lower it.",
             )
         return min(limit, room)
 

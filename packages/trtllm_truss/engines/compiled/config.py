@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -75,6 +75,9 @@ class BuildLimits(JsonObject):
         max_sequence_tokens: prompt and generated tokens together: ``max_seq_len``, up to 0.10
             ``max_input_len + max_output_len``.
         max_batch_tokens: ``max_num_tokens``, tokens of one step over all sequences, if recorded.
+        gather_context_logits: the logits of a prompt can be returned.
+        gather_generation_logits: those of generated tokens.
+        speculative_decoding_mode: a bit of `SpeculativeDecodingMode`; 1 is none.
     """
 
     max_batch_size: Size
@@ -82,6 +85,9 @@ class BuildLimits(JsonObject):
     max_input_tokens: Size = Field(alias="max_input_len")
     max_sequence_tokens: int = Field(alias="max_seq_len", ge=2, le=INT32_MAX)
     max_batch_tokens: Size | None = Field(None, alias="max_num_tokens")
+    gather_context_logits: bool = False
+    gather_generation_logits: bool = False
+    speculative_decoding_mode: int | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -140,6 +146,16 @@ class Plugins(JsonObject):
     lora: PluginFlag = Field(False, alias="lora_plugin")
 
 
+class ReturnedLogits(NamedTuple):
+    """Logits that a request may ask for: those of its prompt, and of its generated tokens."""
+
+    context: bool = False
+    generation: bool = False
+
+
+NO_LOGITS = ReturnedLogits()
+
+
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """One TensorRT-LLM engine, by its ``config.json``.
@@ -151,6 +167,7 @@ class EngineConfig:
         recurrent: the model has a state instead of, or in addition to, a KV cache.
         built_on: the GPU of the build as ``auto_parallel_config.cluster_key`` spells it (``L4``,
             ``A100-SXM-80GB``, ``NVIDIA-RTX-A6000``); None where it is not recorded.
+        logits: what the build gathers in a form that can be read.
     """
 
     version: str | None
@@ -163,6 +180,7 @@ class EngineConfig:
     quantization: Quantization
     plugins: Plugins
     built_on: str | None = None
+    logits: ReturnedLogits = NO_LOGITS
 
     def max_prompt_tokens(self, *, chunked_context: bool = False) -> int:
         """Return the tokens of the longest prompt that the runtime accepts.
@@ -301,6 +319,9 @@ _PAGED_CACHE_TYPES = ("PAGED", "DISABLED")  # without a cache there is nothing t
 _INT4_WEIGHTS, _INT8_WEIGHTS, _ACTIVATIONS = 1, 2, 4
 _INT8_KV_CACHE, _FP8_KV_CACHE, _FP8_QDQ = 64, 128, 256
 
+_LOGITS_TYPE = "float32"
+_NO_SPECULATION = 1
+
 _Ranks = Annotated[int, Field(ge=1, le=_MAX_GPUS)]
 _Layers = Annotated[int, Field(ge=1, le=MAX_LAYERS)]
 _Vocabulary = Annotated[int, Field(ge=1, le=MAX_VOCABULARY)]
@@ -342,6 +363,7 @@ class _Quantization(JsonObject):
 class _NewModel(_Shape):
     architecture: Text
     dtype: Text
+    logits_dtype: Text = _LOGITS_TYPE
     mapping: _Mapping
     num_hidden_layers: _Layers
     num_attention_heads: Size
@@ -424,6 +446,7 @@ def _read_new(config: _NewConfig) -> EngineConfig:
         ),
         plugins=plugins.model_copy(update={"paged_kv_cache": paged}),
         built_on=_gpu_of_build(build.auto_parallel_config),
+        logits=_logits(config),
     )
 
 
@@ -444,6 +467,25 @@ def _read_old(config: _OldConfig) -> EngineConfig:
         quantization=_old_quantization(build),
         plugins=plugins.model_copy(update={"context_fmha": plugins.context_fmha_type}),
     )
+
+
+def _logits(config: _NewConfig) -> ReturnedLogits:
+    """Return the logits that a release's backend sends for this engine.
+
+    With drafts in the engine the executor fails the step of a request for logits
+    (``handleContextLogits.cpp`` and ``handleGenerationLogits.cpp`` of
+    cpp/tensorrt_llm/batch_manager in NVIDIA/TensorRT-LLM, near 1.0). The backend fails the response
+    if their type is not that of `config.pbtxt` (``fillTritonResponse`` of model_instance_state.cc
+    in triton-inference-server/tensorrtllm_backend, v0.17.0 to v0.19.0).
+    """
+    build = config.build_config
+    if (
+        not holds("logits_of_steps", config.version)
+        or config.pretrained_config.logits_dtype != _LOGITS_TYPE
+        or build.speculative_decoding_mode not in (None, _NO_SPECULATION)
+    ):
+        return NO_LOGITS
+    return ReturnedLogits(build.gather_context_logits, build.gather_generation_logits)
 
 
 def _gpu_of_build(cluster: object) -> str | None:

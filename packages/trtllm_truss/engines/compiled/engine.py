@@ -22,8 +22,10 @@ from trtllm_truss.engines.capacity import (
 )
 from trtllm_truss.engines.compiled.config import (
     ENGINE_SUFFIX,
+    NO_LOGITS,
     EngineConfig,
     RankFiles,
+    ReturnedLogits,
     match_rank_files,
     opened_ranks,
     parse_config,
@@ -64,7 +66,11 @@ _TOKENIZER_INFO = "xgrammar_tokenizer_info_path"
 
 @dataclass(frozen=True, kw_only=True)
 class CompiledEngine(GpuEngine):
-    """An engine of `trtllm-build`."""
+    """An engine of `trtllm-build`.
+
+    Attributes:
+        logits: the logits of the build that the settings leave whole.
+    """
 
     backend = "tensorrtllm"
     title = "a TensorRT-LLM engine"
@@ -76,9 +82,11 @@ class CompiledEngine(GpuEngine):
     fixed_split = True
     made, remake = "was built", "build"
     other_format = "build the engine with another quantization"
+    scores_beams = False
 
     config: EngineConfig
     rank_files: RankFiles
+    logits: ReturnedLogits = NO_LOGITS
 
     @classmethod
     def locate(cls, sizes: Mapping[str, int]) -> Placement | None:
@@ -135,9 +143,12 @@ class CompiledEngine(GpuEngine):
         adapters: Sequence[Adapter] = (),
         gpu: ComputeCapability | None = None,
     ) -> CompiledEngine:
-        chunked = self.scheduling(settings.runtime).chunked_context
+        runtime = settings.runtime
+        chunked = self.scheduling(runtime).chunked_context
         longest = self.config.max_prompt_tokens(chunked_context=chunked)
-        return replace(self, max_input_tokens=longest)
+        logits, lost = self.config.logits, {name for name, _ in self.lost_logits(runtime)}
+        kept = (given and name not in lost for name, given in logits._asdict().items())
+        return replace(self, max_input_tokens=longest, logits=ReturnedLogits(*kept))
 
     # Files
 
@@ -233,6 +244,38 @@ class CompiledEngine(GpuEngine):
         if not (chunked or can_evict) or has_encoder(runtime):
             return Scheduling(NO_EVICTION, chunked)
         return Scheduling(policy or (MAX_UTILIZATION if chunked else NO_EVICTION), chunked)
+
+    @property
+    def reports_top_log_probs(self) -> bool:
+        return self.logits.generation
+
+    @property
+    def reports_prompt_log_probs(self) -> bool:
+        return self.logits.context
+
+    @property
+    def logits_vocabulary(self) -> int:
+        return self.config.shape.vocab_size if any(self.logits) else 0
+
+    def lost_logits(self, runtime: RuntimeOptions) -> Iterator[tuple[str, str]]:
+        """Yield the names of `ReturnedLogits` that have gaps, and the setting that prevents them.
+
+        An eviction counts the generated tokens to the prompt, and later logits overwrite earlier
+        ones: ``pause`` of llmRequest.h, ``copyStreamingGenerationLogits`` of
+        handleGenerationLogits.cpp. The part of a prompt that the KV cache had has none:
+        handleContextLogits.cpp ("not all context logits could be produced"). All are in
+        cpp/tensorrt_llm/batch_manager of NVIDIA/TensorRT-LLM, near 1.0.
+        """
+        explicit = runtime.parameters.get("enable_kv_cache_reuse")  # blank is true
+        ends_reuse = holds("context_logits_end_reuse", self.config.assumed_version)
+        may_reuse = not (ends_reuse or explicit is False)
+        for name, built in self.config.logits._asdict().items():
+            if built and self.scheduling(runtime).overcommits:
+                yield name, f"set batch_scheduler_policy to {NO_EVICTION}"
+            elif built and has_encoder(runtime):
+                yield name, "remove encoder_model_path"
+            elif built and name == "context" and may_reuse:
+                yield name, "set enable_kv_cache_reuse to false"
 
     @property
     def one_beam_width(self) -> bool:
@@ -361,6 +404,7 @@ def check_compiled(
     yield from _capabilities(runtime, engine.config)
     yield from _unused_parameters(runtime)
     yield from _scheduling(runtime, engine)
+    yield from _logits(runtime, engine)
     yield from _versions(engine.config, host)
 
 
@@ -441,6 +485,16 @@ def _scheduling(runtime: RuntimeOptions, engine: CompiledEngine) -> Iterator[Dia
             f"{_POLICY} is {MAX_UTILIZATION} without context chunking, so prompt and answer are "
             f"limited to {limit} tokens together, of {engine.max_sequence_tokens}; remove it, or "
             f"{chunks}.",
+        )
+
+
+def _logits(runtime: RuntimeOptions, engine: CompiledEngine) -> Iterator[Diagnostic]:
+    refused = {"context": "echo with logprobs", "generation": "alternatives of sampled tokens"}
+    for name, remedy in engine.lost_logits(runtime):
+        yield warning(
+            f"{name}_logits_incomplete",
+            f"the engine was built with gather_{name}_logits, but its logits would be incomplete, "
+            f"so {refused[name]} will be refused; {remedy} in config.yaml: model_metadata.runtime.",
         )
 
 

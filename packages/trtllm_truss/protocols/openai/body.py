@@ -279,7 +279,7 @@ class ChatFields(ChatExtensions):
         ge=0,
         le=20,
         description="Alternatives to report for each token; requires logprobs. More than 0, or in "
-        "greedy decoding 1, needs a checkpoint or a CPU engine.",
+        "greedy decoding 1, needs an engine that reports them.",
     )
     tools: list[Any] | None = Field(
         None,
@@ -468,7 +468,7 @@ class CompletionFields(CompletionExtensions):
         ge=0,
         le=5,
         description="Alternatives to report for each token. More than 0, or in greedy decoding 1, "
-        "needs a checkpoint or a CPU engine.",
+        "needs an engine that reports them.",
     )
     best_of: int | None = Field(None, ge=1, description="May only be equal to n.")
 

@@ -290,7 +290,7 @@ class ResponsesFields(ChatExtensions):
         ge=0,
         le=20,
         description=f"Alternatives to report for each token; requires `{LOG_PROBS}`. More than 0, "
-        "or in greedy decoding 1, needs a checkpoint or a CPU engine.",
+        "or in greedy decoding 1, needs an engine that reports them.",
     )
     tools: list[Any] | None = Field(
         None,

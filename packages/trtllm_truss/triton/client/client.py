@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, closing
 from dataclasses import replace
+from functools import cache, partial
 from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -27,7 +28,8 @@ from trtllm_truss.triton.client.failures import (
     from_status,
     unavailable,
 )
-from trtllm_truss.triton.client.grpc_connection import GrpcConnection
+from trtllm_truss.triton.client.grpc_connection import GrpcConnection, Payload
+from trtllm_truss.triton.client.logits import with_log_probs
 from trtllm_truss.triton.client.tensors import (
     EngineChunk,
     EngineRequest,
@@ -45,6 +47,15 @@ _NEVER = float("inf")
 def _nothing() -> None: ...
 
 
+@cache
+def _thread() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, "log-probs")
+
+
+def _unreadable(error: BaseException) -> InternalError:
+    return InternalError(f"the engine's response cannot be read: {error}")
+
+
 class ResponseStream:
     """Collects tokens as they arrive and returns them together, to one reader.
 
@@ -57,6 +68,7 @@ class ResponseStream:
             EngineUnavailable.
         request_id: id of the request; the response of another one is an error.
         like: reader of an earlier request.
+        complete: adds to each chunk what takes longer than an event loop may; called in a thread.
 
     Attributes:
         began: True once a response has arrived.
@@ -72,7 +84,9 @@ class ResponseStream:
         *,
         request_id: str | None = None,
         like: ResponseReader | None = None,
+        complete: Callable[[EngineChunk], EngineChunk] | None = None,
     ) -> None:
+        self._complete = complete
         self._on_end = on_end or _nothing
         self._on_heartbeat = on_heartbeat or _nothing
         self._loop = asyncio.get_running_loop()
@@ -142,7 +156,7 @@ class ResponseStream:
             await self._woken(deadline)
         return self.over
 
-    def message(self, payload: bytes) -> bool:
+    def message(self, payload: Payload) -> bool:
         """Take a response; return True if it is the last one of the request."""
         if self._is_decided():
             return False
@@ -151,23 +165,18 @@ class ResponseStream:
             self._read(payload)
             if not isinstance(self._failure, EngineUnavailable):
                 self._on_heartbeat()
-        if self._is_decided():
-            self._on_end()
-            self._wake()
-        elif self._token_at < _NEVER:
-            self._wake_at(self._token_at)
-            self._token_at = _NEVER
-        return self._final
+        self._tell()
+        return self.over and self._failure is None
 
     def ended(self, status: StatusCode, details: str) -> None:
-        self.over = True
-        if not self._is_decided():
+        if not (self._is_decided() or self.over):
             self._failure = (
                 unavailable("The engine ended its answer without finishing it.")
                 if status is StatusCode.OK
                 else from_status(status, details)
             )
             self._on_end()
+        self.over = True
         self._wake()
 
     @property
@@ -178,7 +187,7 @@ class ResponseStream:
     def _is_decided(self) -> bool:
         return self._final or self._failure is not None
 
-    def _read(self, payload: bytes) -> None:
+    def _read(self, payload: Payload) -> None:
         try:
             chunk = self.reader.read(payload)
         except TrussError as failure:
@@ -186,13 +195,40 @@ class ResponseStream:
             self.over = True
             return
         except (ValueError, DecodeError) as error:
-            self._failure = InternalError(f"the engine's response cannot be read: {error}")
+            self._failure = _unreadable(error)
             return
+        self.over = chunk.final
+        if self._complete is None:
+            self._take(chunk)
+        else:  # its one thread keeps the order
+            self._loop.run_in_executor(_thread(), self._complete, chunk).add_done_callback(
+                self._completed
+            )
+
+    def _completed(self, chunk: asyncio.Future[EngineChunk]) -> None:
+        if chunk.cancelled() or self._is_decided():
+            return
+        if (error := chunk.exception()) is not None:
+            self._failure = _unreadable(error)
+        else:
+            self._take(chunk.result())
+        self._tell()
+
+    def _tell(self) -> None:
+        """Tell the reader of what has arrived."""
+        if self._is_decided():
+            self._on_end()
+            self._wake()
+        elif self._token_at < _NEVER:
+            self._wake_at(self._token_at)
+            self._token_at = _NEVER
+
+    def _take(self, chunk: EngineChunk) -> None:
         self._tokens.extend(chunk.token_ids)
-        self._final = self.over = chunk.final
+        self._final = chunk.final
         if self._cached is None:  # an engine may count again when it resumes an evicted request
             self._cached = chunk.cached
-        if chunk.cum_log_prob is not None:
+        if chunk.cum_log_prob is not None or chunk.log_probs:
             self._cum_log_prob = chunk.cum_log_prob
             # The C++ backend sends the whole list every time; others send only new values.
             whole = len(chunk.log_probs) >= len(self._log_probs) + len(chunk.token_ids)
@@ -299,7 +335,11 @@ class TritonClient:
         if self._numbers_only:
             request = replace(request, request_id=random_number())
         answer = ResponseStream(
-            on_end, on_heartbeat, request_id=request.request_id, like=self._last_reader
+            on_end,
+            on_heartbeat,
+            request_id=request.request_id,
+            like=self._last_reader,
+            complete=partial(with_log_probs, request=request) if request.logits else None,
         )
         self._last_reader = answer.reader
         return _Exchange(self, request, answer, on_stopped)
@@ -509,8 +549,8 @@ class _Reply:
         self.payload: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._message = b""
 
-    def message(self, payload: bytes) -> bool:
-        self._message = payload
+    def message(self, payload: Payload) -> bool:
+        self._message = bytes(payload)
         return False
 
     def ended(self, status: StatusCode, details: str) -> None:

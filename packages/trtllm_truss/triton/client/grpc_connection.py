@@ -16,7 +16,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterable
 from operator import itemgetter
-from typing import AnyStr, Protocol, cast
+from typing import AnyStr, Protocol, TypeAlias, cast
 from urllib.parse import unquote
 
 from h2.config import H2Configuration
@@ -38,14 +38,17 @@ from hyperframe.frame import WindowUpdateFrame
 from trtllm_truss.triton.client.failures import StatusCode
 
 _STATUS = {str(int(code)): code for code in StatusCode}
+Payload: TypeAlias = bytes | bytearray
 _MESSAGE_HEAD = struct.Struct(">BI")
 _MESSAGE_HEAD_BYTES = 5
+_LARGE_MESSAGE_BYTES = 2**17
+"""A message above grows in place, as those of logits; others are copied for each frame."""
 
 
 class Receiver(Protocol):
     """Receiver of one call's messages, called from the event loop; must not block."""
 
-    def message(self, payload: bytes) -> bool:
+    def message(self, payload: Payload) -> bool:
         """Receive a message; return True if it ends the exchange."""
 
     def ended(self, status: StatusCode, details: str) -> None:
@@ -70,6 +73,8 @@ class GrpcCall:
 
     __slots__ = (
         "_details",
+        "_large",
+        "_missing",
         "_partial",
         "_status",
         "ends",
@@ -84,6 +89,8 @@ class GrpcCall:
         self.ends = one_message
         self.received_bytes = 0
         self._partial = b""
+        self._large = bytearray()  # a message above _LARGE_MESSAGE_BYTES
+        self._missing = 0  # bytes of it
         self._status = StatusCode.UNKNOWN
         self._details = ""
 
@@ -95,18 +102,31 @@ class GrpcCall:
     @property
     def is_clean(self) -> bool:
         """Return True if another exchange can begin: nothing is unsent or half received."""
-        return not (self.ends or self.unsent or self._partial)
+        return not (self.ends or self.unsent or self._partial or self._missing)
 
     def take(self, data: bytes) -> bool:
         """Parse the next bytes of the stream, cut anywhere; return True if the exchange ended."""
         self.received_bytes += len(data)
-        if self._partial:
+        if self._missing:
+            part, data = data[: self._missing], data[self._missing :]
+            self._large += part
+            self._missing -= len(part)
+            if self._missing:
+                return self.receiver is None
+            message, self._large = self._large, bytearray()
+            if self.receiver is not None and self.receiver.message(message):
+                self.receiver = None
+        elif self._partial:
             data = self._partial + data
         receiver, position, end = self.receiver, 0, len(data)
         while end - position >= _MESSAGE_HEAD_BYTES:
             _, size = _MESSAGE_HEAD.unpack_from(data, position)
             begin = position + _MESSAGE_HEAD_BYTES
             if begin + size > end:
+                if size > _LARGE_MESSAGE_BYTES:
+                    self._large += data[begin:]
+                    self._missing = size - (end - begin)
+                    position = end
                 break
             position = begin + size
             if receiver is not None and receiver.message(data[begin:position]):

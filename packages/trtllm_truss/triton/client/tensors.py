@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import attrgetter
+from typing import Literal
 
 from trtllm_truss.guides.guide import GUIDE_BYTES
 from trtllm_truss.releases import (
@@ -34,6 +35,8 @@ from trtllm_truss.releases import (
 from trtllm_truss.request_fields import SAMPLING, Sampling
 from trtllm_truss.requests import Guide
 from trtllm_truss.triton.client.failures import from_stream_text
+from trtllm_truss.triton.client.grpc_connection import Payload
+from trtllm_truss.triton.client.logits import LARGE_BYTES, Logits, cut_large
 from trtllm_truss.triton.protobuf import service_pb2
 
 
@@ -65,12 +68,14 @@ class EngineRequest:
         return_log_probs: include log probabilities in chunks.
         top_log_probs: alternatives per token to include with them; this project's backends only.
         prompt_log_probs: include those of the prompt too; the same.
+        logits: take both from the logits of NVIDIA's backend, those of generated tokens or of the
+            prompt; the latter only without `streaming` and for one token.
         guide: constraint on the answer; requires an `end_id`.
         guide_bytes: memory of the compiled guide. With it the CPU engine does not check the guide,
             and sends empty chunks while the guide compiles.
         lora_task_id: the adapter to generate with, which the engine has loaded before.
         logit_bias: logit offsets by token id.
-        vocab_size: of the engine, for `logit_bias`.
+        vocab_size: of the engine, for `logit_bias` and `logits`.
         cache_report: ask for it; None if the engine has none.
         trace_headers: W3C headers of the trace that the engine's own spans belong to.
     """
@@ -88,6 +93,7 @@ class EngineRequest:
     return_log_probs: bool = False
     top_log_probs: int = 0
     prompt_log_probs: bool = False
+    logits: Literal["generation", "context"] | None = None
     guide: Guide | None = None
     guide_bytes: int | None = None
     lora_task_id: int | None = None
@@ -95,6 +101,13 @@ class EngineRequest:
     vocab_size: int = 0
     cache_report: CacheReport | None = None
     trace_headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def logits_tokens(self) -> int:
+        """Tokens whose logits are in memory at once."""
+        if self.logits is None:
+            return 0
+        return max(len(self.input_ids) if self.prompt_log_probs else 0, self.max_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +124,7 @@ class EngineChunk:
         prompt_alternatives: the same as `alternatives` for these.
         cached: part of the prompt found in the KV cache, in units of the `CacheReport`; None
             before the engine has told.
+        logits: what `log_probs` and `alternatives` are still to be computed from.
     """
 
     token_ids: tuple[int, ...]
@@ -121,6 +135,7 @@ class EngineChunk:
     prompt_log_probs: tuple[float, ...] = ()
     prompt_alternatives: tuple[tuple[tuple[int, float], ...], ...] = ()
     cached: int | None = None
+    logits: Logits | None = None
 
 
 _PROTOCOL_DTYPES = {"STRING": "BYTES"}  # where config.pbtxt and the protocol differ
@@ -168,7 +183,8 @@ _SEEDS = [name for row in SAMPLING if row.effect == "seed" for name in row.tenso
 _GUIDE = ("guided_decoding_guide_type", "guided_decoding_guide")
 _OUTPUTS = ("output_ids", "sequence_length")
 _LOG_PROBS = ("cum_log_probs", "output_log_probs")
-_READ = {*_OUTPUTS, *_LOG_PROBS, *_TOPS, _PROMPT, *_REUSE}
+_LOGITS = ("generation_logits", "context_logits")
+_READ = {*_OUTPUTS, *_LOG_PROBS, *_LOGITS, *_TOPS, _PROMPT, *_REUSE}
 _RAW_HEAD_BYTES = 2  # tag and length of a scalar, in the message's last field
 
 
@@ -194,9 +210,12 @@ def encode_request(request: EngineRequest, *, model_name: str, declared: frozens
     _add_words(message, request)
     _add_bias(message, request)
     _add_guide(message, request)
-    if request.top_log_probs:
+    if request.logits is not None:
+        name = f"return_{request.logits}_logits"
+        _add(message, name, [1, 1], _pack_scalar(name, True))
+    elif request.top_log_probs:
         _add(message, _TOP, [1, 1], _pack_scalar(_TOP, request.top_log_probs))
-    if request.prompt_log_probs:
+    if request.prompt_log_probs and request.logits is None:
         _add(message, _ASKS_FOR_PROMPT, [1, 1], _pack_scalar(_ASKS_FOR_PROMPT, True))
     for name, value in request.trace_headers.items():
         message.parameters[name].string_param = value
@@ -265,8 +284,14 @@ def _encode_ids_head(length: int) -> bytes:
     return _serialize(message)
 
 
-def decode_response(response: service_pb2.ModelInferResponse) -> EngineChunk:
+def decode_response(
+    response: service_pb2.ModelInferResponse, large: Mapping[int, memoryview] | None = None
+) -> EngineChunk:
     """Read one response; of several beams, the first (best) one.
+
+    Args:
+        response: the response.
+        large: tensors that were cut out of it (`cut_large`).
 
     Raises:
         ValueError: the tensors do not fit together.
@@ -279,8 +304,11 @@ def decode_response(response: service_pb2.ModelInferResponse) -> EngineChunk:
     beams = 1
     cached: int | None = None
     top: dict[str, tuple[int, tuple[float, ...]]] = {}
-    for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
+    logits: Logits | None = None
+    pairs = zip(response.outputs, response.raw_output_contents, strict=True)
+    for place, (output, raw) in enumerate(pairs):
         name = output.name
+        raw = large.get(place, raw) if large else raw
         if name == "output_ids":  # [1, beams, tokens]
             tokens = struct.unpack_from(f"<{output.shape[2]}i", raw)
         elif name == "sequence_length":  # [1, beams]
@@ -297,6 +325,8 @@ def decode_response(response: service_pb2.ModelInferResponse) -> EngineChunk:
             prompt = struct.unpack_from(f"<{output.shape[1]}f", raw)
         elif name in _REUSE:  # [1, 1]
             (cached,) = struct.unpack_from("<i", raw)
+        elif name in _LOGITS:  # [1, tokens, vocabulary], of generated tokens [1, tokens, 1, …]
+            logits = Logits(raw, output.shape[1], output.shape[-1])
     # Shorter beams are padded, and sequence_length is where they end. For a single one, streamed
     # with the log probabilities of all its tokens, it counts the new tokens.
     return EngineChunk(
@@ -308,6 +338,7 @@ def decode_response(response: service_pb2.ModelInferResponse) -> EngineChunk:
         prompt_log_probs=prompt,
         prompt_alternatives=_alternatives(top, _PROMPT_TOP_IDS, _PROMPT_TOP_VALUES),
         cached=cached,
+        logits=logits,
     )
 
 
@@ -377,6 +408,9 @@ def _pack_scalar(name: str, value: float) -> bytes:
 
 def _outputs(request: EngineRequest) -> tuple[str, ...]:
     names: tuple[str, ...] = _OUTPUTS
+    if request.logits is not None:
+        names = (*names, f"{request.logits}_logits")
+        return names if request.cache_report is None else (*names, request.cache_report.output)
     if request.return_log_probs:
         names = (*names, *_LOG_PROBS)
     if request.top_log_probs:
@@ -462,7 +496,7 @@ class ResponseReader:
                 self._last = like._last[0].replace(*ids), like._last[1].replace(*ids)
                 self._final = like._final and like._final.replace(*ids)
 
-    def read_tokens(self, payload: bytes, into: array[int]) -> bool:
+    def read_tokens(self, payload: Payload, into: array[int]) -> bool:
         """Append the tokens of a message whose other bytes are known; return False for others."""
         around = self._around.get(len(payload))
         if around is None:
@@ -474,7 +508,7 @@ class ResponseReader:
         into.frombytes(payload[len(head) : end])
         return True
 
-    def read(self, payload: bytes) -> EngineChunk:
+    def read(self, payload: Payload) -> EngineChunk:
         """Parse any message.
 
         Raises:
@@ -487,20 +521,25 @@ class ResponseReader:
         token = payload[len(head) : len(head) + _ID_BYTES]
         if head and payload == head + token + tail and len(token) == _ID_BYTES:
             return EngineChunk(_ID.unpack(token), final=True)
-        message = _parse(payload)
-        if message.error_message:
-            raise from_stream_text(message.error_message)
-        response = message.infer_response
+        large: dict[int, memoryview] = {}
+        if len(payload) > LARGE_BYTES:
+            response, large = cut_large(payload)
+        else:
+            message = _parse(payload)
+            if message.error_message:
+                raise from_stream_text(message.error_message)
+            response = message.infer_response
         if self._request_id is not None and response.id != self._request_id:
             raise ValueError(f"its id is {response.id!r} instead of {self._request_id!r}")
-        chunk = decode_response(response)
-        self._remember(payload, chunk, 0 if chunk.cached is None else unread_bytes(response))
+        chunk = decode_response(response, large)
+        if isinstance(payload, bytes):
+            self._remember(payload, chunk, 0 if chunk.cached is None else unread_bytes(response))
         return chunk
 
     def _remember(self, payload: bytes, chunk: EngineChunk, unread: int) -> None:
         if chunk == _FINAL_CHUNK:
             self._final = payload
-        if not chunk.token_ids or chunk.log_probs:
+        if not chunk.token_ids or chunk.log_probs or chunk.logits is not None:
             return
         tokens, end = pack_ids(chunk.token_ids), len(payload) - unread
         start = payload.find(tokens)

@@ -242,6 +242,37 @@ ENGINES: tuple[Assumption, ...] = (
         check=OfServer("a prompt, twice", served.cached_tokens),
     ),
     Assumption(
+        id="logits-of-steps",
+        since="0.19",
+        sentence=(
+            "A response of a stream has the logits of its own tokens in `generation_logits`, "
+            "before penalties and guides; `context_logits` has a row for each token of the prompt, "
+            "the last for the first token after it"
+        ),
+        source=(
+            "TL `cpp/tensorrt_llm/batch_manager/llmRequest.cpp`, `createResult`, "
+            "`handleContextLogits.cpp` and `handleGenerationLogits.cpp`, near 1.0; the shapes: TB "
+            "v0.19.0 `inflight_batcher_llm/src/model_instance_state.cc:1105-1172`, "
+            "`fillTritonResponse`"
+        ),
+        otherwise="log probabilities of alternatives and prompts are those of other tokens",
+        check=OfServer("a token after a prompt, scored in both ways", served.logits),
+    ),
+    Assumption(
+        id="logits-are-refused",
+        since="0.19",
+        sentence=(
+            "The executor refuses a request for logits that the build did not gather, and "
+            "allocates them for the whole prompt and all of `request_output_len`"
+        ),
+        source=(
+            f"{_EXECUTOR}, `fetchNewRequests`, near 1.0; TL "
+            "`cpp/include/tensorrt_llm/batch_manager/llmRequest.h`, `allocGenerationLogitsHost`"
+        ),
+        otherwise="none: this project refuses them before",
+        check=OfLibrary(_TEXT, library_says("gather_generation_logits must be enabled")),
+    ),
+    Assumption(
         id="ranks-need-no-tcp",
         sentence="Ranks of one host need no TCP: `OMPI_MCA_btl=^tcp`",
         source=(

@@ -15,6 +15,7 @@ import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Literal
 
@@ -289,6 +290,7 @@ class Assumption:
 _COMPLETIONS = "/v1/completions"
 _TOKENS = 12
 _FEW_TOKENS = 4
+_LOGITS_VARY_BY = 0.2  # kernels of 16-bit numbers round differently by the batch's shape
 _CACHED_PROMPT_TOKENS = 300
 _TEXT_ID = "selftest-7b"
 _BIAS = 100.0
@@ -329,6 +331,28 @@ def cached_tokens(model: ServedModel) -> Held:
         raise CannotRun("nothing was cached the second time, as without reuse of blocks")
     found = f"{cached[0]} and then {cached[1]} of {len(prompt)} tokens were cached"
     return Held(found, {"cached_tokens": cached})
+
+
+def logits(model: ServedModel) -> Held:
+    """Compare the first token's log probability from the prompt's logits and from its own."""
+    body = {"model": "any", "prompt": model.prompt_ids, "logprobs": 2, "max_tokens": 1}
+    body |= {"temperature": 0, "ignore_eos": True}
+    found = []
+    for echo in (True, False):
+        response = model.api.post(_COMPLETIONS, {**body, "echo": echo})
+        if response.status == HTTPStatus.BAD_REQUEST:
+            raise CannotRun(response.complaint)
+        found.append(expect(response).json()["choices"][0]["logprobs"]["token_logprobs"])
+    scored, own = found
+    if (len(scored), len(own)) != (len(model.prompt_ids) + 1, 1):
+        raise FellShort(
+            f"{len(scored)} and {len(own)} log probabilities came for {len(model.prompt_ids)} "
+            "tokens of a prompt and one after it"
+        )
+    pair = f"{scored[-1]:.3f} from the prompt's logits and {own[0]:.3f} from its own"
+    if abs(scored[-1] - own[0]) > _LOGITS_VARY_BY:
+        raise FellShort(f"the first token has {pair}")
+    return Held(f"the first token has {pair}", {"log_probs": [scored[-1], own[0]]})
 
 
 def text_id(model: ServedModel) -> Held:

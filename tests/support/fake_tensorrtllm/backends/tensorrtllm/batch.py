@@ -1,4 +1,8 @@
-"""In-flight batching as in the executor: one thread, one token per request and iteration."""
+"""In-flight batching as in the executor: one thread, one token per request and iteration.
+
+Logits are those of `known_model`, before the padding of the vocabulary, in the shapes of
+`fillTritonResponse` and `createResult` (the sources are beside `Generation.logits`).
+"""
 
 import itertools
 import json
@@ -6,15 +10,20 @@ import os
 import re
 import secrets
 import signal
+import sys
 import threading
 import time
 from collections import defaultdict, deque
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from trtllm_truss.backends.tensors import readable_copy, repair_reading
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+from known_model import logits_after
 
 repair_reading()
 
@@ -47,6 +56,11 @@ class Limits(NamedTuple):
     max_beam_width: int
     release: tuple[int, ...]
     check_s: float
+    vocabulary: int
+    padded_vocabulary: int
+    context_logits: bool
+    generation_logits: bool
+    reuses_cache: bool
 
 
 class Generation:
@@ -73,6 +87,9 @@ class Generation:
         self.streaming = self._value("streaming", False)
         self.excludes_prompt = self._value("exclude_input_in_output", False)
         self.wants_log_probs = self._value("return_log_probs", False)
+        self.wants_context_logits = self._value("return_context_logits", False)
+        self.wants_generation_logits = self._value("return_generation_logits", False)
+        self.first_logits = 0
         # triton_backend/inflight_batcher_llm/src/model_instance_state.cc, fillTritonResponse (1.0
         # to 1.2), and utils.cc of tensorrtllm_backend v0.16.0 to v0.18.2
         asks = "return_perf_metrics"
@@ -155,7 +172,53 @@ class Generation:
                 f"Requested beam width {self.beam_width} is incorrect: "
                 f"the engine has {limits.max_beam_width}"
             )
+        # executor/executorImpl.cpp, fetchNewRequests (near 1.0)
+        if self.wants_context_logits and not limits.context_logits:
+            return (
+                "[TensorRT-LLM][ERROR] Assertion failed: Return context logit need to build engine "
+                "with gather_context_logits"
+            )
+        if self.wants_generation_logits and not limits.generation_logits:
+            return (
+                "[TensorRT-LLM][ERROR] Assertion failed: To return generation logits, "
+                "gather_generation_logits must be enabled in ExecutorConfig"
+            )
         return None
+
+    def logits(self, new, limits):
+        """Return the tensors of logits in a response with some new ids.
+
+        batch_manager/llmRequest.cpp, createResult (near 1.0): those of the prompt are in each
+        response, without the part that the KV cache had (handleContextLogits.cpp); a stream has
+        those of its new tokens, another answer a tensor for `request_output_len` tokens.
+        """
+        if self.wants_context_logits:
+            rows = self._rows(len(self.prompt), limits)
+            for place in range(self.first_logits, len(self.prompt)):
+                rows[place, : limits.vocabulary] = logits_after(
+                    self.prompt[: place + 1], limits.vocabulary
+                )
+            yield _tensor("context_logits", rows[None], np.float32)
+        if self.wants_generation_logits:
+            count = len(new) if self.streaming else len(self.output)
+            room = count if self.streaming else self._value("request_output_len")
+            rows = self._rows(room, limits)
+            for row in range(count):
+                before = self.prompt + self.output[: len(self.output) - count + row]
+                if "logits-of-steps" in self.behaviour.get("otherwise", ()):
+                    before = before[:-1]
+                rows[row, : limits.vocabulary] = logits_after(before, limits.vocabulary)
+            yield _tensor(
+                "generation_logits",
+                rows[None, :, None] if self.streaming else rows[None, None],
+                np.float32,
+            )
+
+    @staticmethod
+    def _rows(count, limits):
+        rows = np.full((count, limits.padded_vocabulary), np.nan)  # memory is not initialized
+        rows[:, limits.vocabulary :] = 0
+        return rows
 
     def step(self):
         """Return the ids of one iteration, and whether they are the last."""
@@ -297,6 +360,8 @@ class Batch:
                     generation = self._waiting.popleft()
                     self._active.append(generation)
                     reused, generation.reused_blocks = self._cache.reused(generation.prompt)
+                    if self._limits.reuses_cache:
+                        generation.first_logits = reused
                     if generation.behaviour.get("log_reuse"):
                         length = len(generation.prompt)
                         self._log(f"reused id={generation.id} tokens={reused} of={length}")
@@ -401,6 +466,7 @@ class Batch:
             each = [_LOG_PROB] * len(generation.output)
             tensors.append(_tensor("cum_log_probs", [[sum(each)]], np.float32))
             tensors.append(_tensor("output_log_probs", [[each]], np.float32))
+        tensors += generation.logits(ids, self._limits)
         if generation.wants_metrics:  # in each response; the backend sends nine others with it
             tensors.append(_tensor("kv_cache_reused_blocks", [[generation.reused_blocks]]))
         # The stub crashes on tensors that were not requested (3.13).

@@ -120,6 +120,11 @@ class TritonPythonModel:
             max_beam_width=widest,
             release=tuple(int(part) for part in engine["version"].split(".")[:2]),
             check_s=int(values.get("cancellation_check_period_ms") or 100) / 1000,
+            vocabulary=(vocabulary := engine["pretrained_config"]["vocab_size"]),
+            padded_vocabulary=-(-vocabulary // mapping["tp_size"]) * mapping["tp_size"],
+            context_logits=build.get("gather_context_logits", False),
+            generation_logits=build.get("gather_generation_logits", False),
+            reuses_cache=_reuses_cache(values, engine),
         )
         if "ranks-need-no-tcp" in self._behaviour.get("otherwise", ()):
             self._listener = socket.create_server(("", 0))
@@ -164,6 +169,14 @@ def _max_input_len(build, chunks):
     plugins = build["plugin_config"]
     is_packed = plugins["remove_input_padding"] and plugins["context_fmha"]
     return min(longest, build["max_num_tokens" if is_packed else "max_input_len"])
+
+
+def _reuses_cache(values, engine):
+    """Blank is true: batch_manager/trtGptModelInflightBatching.cpp, fixExecutorConfig (1.0)."""
+    build = engine["build_config"]
+    wanted = values.get("enable_kv_cache_reuse", "").lower() not in ("false", "0")
+    ends = build.get("gather_context_logits") and not engine["version"].startswith("0.")
+    return wanted and build["plugin_config"]["use_paged_context_fmha"] and not ends
 
 
 def _check_world_size(mapping):
