@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from tools.docs.tables import field_rows, table, unsupported_rows
 
+from trtllm_truss.protocols import tool_use
 from trtllm_truss.protocols.fields import Unsupported
 from trtllm_truss.protocols.openai import body
 from trtllm_truss.protocols.openai.fields import (
@@ -230,7 +231,7 @@ def openai_page() -> str:
         _served(body.ChatFields, own_chat | shared),
         _unused(body.CHAT_UNUSED),
         _refused(body.CHAT_REFUSED),
-        _TOOLS.format(echoed=", ".join(f"`{key}`" for key in sorted(body.ECHOED))),
+        _TOOLS.format(echoed=", ".join(f"`{key}`" for key in sorted(tool_use.ECHOED))),
         "## `/v1/completions`\n",
         _served(body.CompletionFields, own_completion | shared),
         _unused(body.COMPLETION_UNUSED),

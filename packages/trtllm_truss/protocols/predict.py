@@ -33,10 +33,9 @@ from trtllm_truss.protocols.fields import (
     request_arguments,
     with_request_fields,
 )
-from trtllm_truss.protocols.openai.body import read_messages
 from trtllm_truss.protocols.openai.fields import read_response_format
 from trtllm_truss.protocols.openai.tools import read_tool_use
-from trtllm_truss.protocols.tool_use import NO_FORMATS, ModelFormats, ToolUse
+from trtllm_truss.protocols.tool_use import NO_FORMATS, ModelFormats, ToolUse, read_messages
 from trtllm_truss.request_fields import INT32_MAX, LEAST, SAMPLING
 from trtllm_truss.requests import (
     AnswerItem,

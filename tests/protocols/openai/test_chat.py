@@ -16,12 +16,12 @@ from trtllm_truss.protocols.openai.answers import OpenAICall
 from trtllm_truss.protocols.openai.body import (
     CHAT_REFUSED,
     CHAT_UNUSED,
-    ECHOED,
     ChatFields,
     parse_chat,
     parse_completion,
 )
 from trtllm_truss.protocols.openai.fields import REFUSED_EXTENSIONS, UNUSED_EXTENSIONS
+from trtllm_truss.protocols.tool_use import ECHOED
 from trtllm_truss.request_fields import Sampling
 from trtllm_truss.requests import REST_OF_CONTEXT, ChatFormat, Guide
 

@@ -1,32 +1,21 @@
-"""The bodies of `/v1/chat/completions` and `/v1/completions`.
-
-Templates expect plain text as content, and a tool call's arguments as an object
-(https://huggingface.co/docs/transformers/chat_extras); OpenAI sends parts, and arguments as JSON
-within a text.
-"""
+"""The bodies of `/v1/chat/completions` and `/v1/completions`."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.base import (
-    MAX_ALL_TOOL_CALLS,
-    MAX_CONTENT_PARTS,
     MAX_MESSAGES,
     MAX_PROMPTS,
     MAX_TEMPLATE_VARIABLES_CHARACTERS,
-    MAX_TOOL_CALLS,
     MAX_TOOLS,
-    Budget,
-    parse_json_text,
 )
-from trtllm_truss.protocols.fields import NonEmpty, Unsupported, check_length, invalid_request
+from trtllm_truss.protocols.fields import NonEmpty, Unsupported, check_length
 from trtllm_truss.protocols.openai.answers import ChatShape, CompletionShape, OpenAICall
 from trtllm_truss.protocols.openai.fields import (
     REFUSED_EXTENSIONS,
@@ -38,178 +27,15 @@ from trtllm_truss.protocols.openai.fields import (
     stream_options,
 )
 from trtllm_truss.protocols.openai.tools import read_tool_use
-from trtllm_truss.protocols.tool_use import NO_FORMATS, ModelFormats
+from trtllm_truss.protocols.tool_use import (
+    NO_FORMATS,
+    ModelFormats,
+    read_messages,
+)
 from trtllm_truss.request_fields import INT32_MAX
 from trtllm_truss.requests import ChatFormat, GenerationRequest
 from trtllm_truss.text.tokenizer_files import ROLES
-from trtllm_truss.validation import Strict, is_unicode, shown
-
-_TEXT_PARTS = {"text": "text", "refusal": "refusal"}
-"""Keys of the text, by the types of parts."""
-
-_OBJECT = re.compile(r"[ \t\n\r]*\{")
-
-ECHOED = frozenset(
-    {
-        *("annotations", "audio", "cache_control", "created", "createdAt", "created_at"),
-        *("finish_reason", "id", "metadata", "model", "parsed", "provider_specific_fields"),
-        *("reasoning_details", "status", "stop_reason", "thinking_blocks", "timestamp", "type"),
-        *("usage", "weight"),
-    }
-)
-"""Keys that clients echo or note in messages. They cannot change an answer, so they are ignored."""
-
-
-class FunctionCall(Strict):
-    """The function of a call. Ignores keys of clients, such as `parsed_arguments`."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    name: NonEmpty
-    arguments: str | dict[str, Any] | None = None
-
-
-class ToolCall(Strict):
-    """One call in an assistant's message. Ignores keys of clients."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    id: str | None = None
-    type: str | None = None
-    function: FunctionCall
-
-
-class Message(Strict):
-    """One turn of a conversation, its content already plain text."""
-
-    role: NonEmpty
-    content: str | None = None
-    name: str | None = None
-    reasoning_content: str | None = None
-    tool_calls: (
-        Annotated[list[ToolCall], Field(fail_fast=True, max_length=MAX_TOOL_CALLS)] | None
-    ) = None
-    tool_call_id: str | None = None
-    prefix: bool = False
-
-
-class _Conversation(Strict):
-    messages: Annotated[list[Message], Field(fail_fast=True)]
-
-
-def read_messages(messages: Sequence[Any]) -> tuple[list[dict[str, Any]], bool]:
-    """Convert a conversation for chat templates; tell whether the answer continues its end.
-
-    `developer` becomes `system`. `prefix` is Mistral's and DeepSeek's, `partial` Moonshot's.
-
-    Raises:
-        InvalidRequest: a message is malformed, or has content other than text.
-    """
-    plain = [_plain(message, f"messages[{place}]") for place, message in enumerate(messages)]
-    try:
-        conversation = _Conversation.model_validate({"messages": plain})
-    except ValidationError as error:
-        raise invalid_request(error, Message.model_fields) from None
-    calls = [call for message in conversation.messages for call in message.tool_calls or ()]
-    check_length("messages", calls, MAX_ALL_TOOL_CALLS, param="messages", unit="tool calls")
-    *before, last = conversation.messages
-    if any(message.prefix for message in before) or (last.prefix and last.role != "assistant"):
-        raise InvalidRequest(
-            "messages holds a prefix that is true; only the last message, if it is the "
-            "assistant's, can be one.",
-            param="messages",
-        )
-    budget = arguments_budget("messages")
-    return [_for_template(message, budget) for message in conversation.messages], last.prefix
-
-
-def _plain(message: Any, path: str) -> Any:
-    if not isinstance(message, dict):
-        return message
-    kept = {
-        name: value for name, value in message.items() if value is not None and name not in ECHOED
-    }
-    refusal, reasoning = kept.pop("refusal", None), kept.pop("reasoning", None)
-    if "partial" in kept:
-        kept["prefix"] = kept.pop("partial")
-    if isinstance(refusal, str) and refusal and not kept.get("content"):
-        kept["content"] = refusal
-    if isinstance(reasoning, str):
-        kept.setdefault("reasoning_content", reasoning)
-    if call := kept.pop("function_call", None):
-        kept["tool_calls"] = [*(kept.get("tool_calls") or ()), {"function": call}]
-    content = kept.get("content")
-    if isinstance(content, list):
-        kept["content"] = join_parts(content, f"{path}.content", _TEXT_PARTS, param="messages")
-    elif content is None and kept.get("role") != "assistant":
-        raise InvalidRequest(f"{path}.content is missing.", param="messages")
-    return kept
-
-
-def join_parts(parts: Sequence[Any], path: str, keys: Mapping[str, str], *, param: str) -> str:
-    """Join the parts of a content by line breaks.
-
-    Args:
-        path: its place, for errors.
-        keys: the keys of the text, by the types of parts.
-        param: the field of the request.
-
-    Raises:
-        InvalidRequest: there are too many parts, or one has no text.
-    """
-    check_length(path, parts, MAX_CONTENT_PARTS, param=param)
-    texts = []
-    for place, part in enumerate(parts):
-        kind = part.get("type") if isinstance(part, dict) else None
-        text = part.get(keys.get(kind, "")) if isinstance(kind, str) else None
-        if not isinstance(text, str):
-            raise InvalidRequest(
-                f"{path}[{place}] is of type {shown(kind)}; only parts of type {next(iter(keys))}, "
-                "with their text, are read.",
-                param=param,
-            )
-        texts.append(text)
-    return "\n".join(texts)
-
-
-def _for_template(message: Message, budget: Budget) -> dict[str, Any]:
-    fields = message.model_dump(exclude_none=True, exclude={"prefix"})
-    if message.role == "developer":
-        fields["role"] = "system"
-    if not fields.get("tool_calls", True):
-        del fields["tool_calls"]
-    for call in fields.get("tool_calls", ()):
-        call.setdefault("type", "function")
-        call["function"]["arguments"] = read_arguments(call["function"].get("arguments"), budget)
-    return fields
-
-
-def arguments_budget(param: str) -> Budget:
-    """Return the limits of the arguments of all calls in a conversation.
-
-    Args:
-        param: the field that holds the conversation.
-    """
-    return Budget(" in arguments of calls", param)
-
-
-def read_arguments(arguments: str | dict[str, Any] | None, budget: Budget) -> Any:
-    """Parse a call's arguments; return malformed ones as text, so that the request goes on.
-
-    Raises:
-        InvalidRequest: the objects are too large together.
-    """
-    if not isinstance(arguments, str):
-        return arguments or {}
-    if not arguments:
-        return {}
-    if not _OBJECT.match(arguments):
-        return arguments
-    try:
-        return parse_json_text(arguments, budget)
-    except ValueError:
-        return arguments
-
+from trtllm_truss.validation import is_unicode, shown
 
 _FIELD = "chat_template_kwargs"
 _REFUSED_VARIABLES = {

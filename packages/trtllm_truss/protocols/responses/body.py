@@ -15,14 +15,7 @@ from pydantic import Field
 from trtllm_truss.errors import InvalidRequest
 from trtllm_truss.protocols.base import MAX_MESSAGES, MAX_TOOLS, json_bytes
 from trtllm_truss.protocols.fields import Unsupported, check_length
-from trtllm_truss.protocols.openai.body import (
-    SHARED_UNUSED,
-    ChatExtensions,
-    arguments_budget,
-    chat_format,
-    join_parts,
-    read_arguments,
-)
+from trtllm_truss.protocols.openai.body import SHARED_UNUSED, ChatExtensions, chat_format
 from trtllm_truss.protocols.openai.fields import (
     FLAT_PATH,
     REFUSED_EXTENSIONS,
@@ -39,7 +32,14 @@ from trtllm_truss.protocols.openai.tools import (
     flat_name,
     read_flat_tool_use,
 )
-from trtllm_truss.protocols.tool_use import NO_FORMATS, ModelFormats, NewParser
+from trtllm_truss.protocols.tool_use import (
+    NO_FORMATS,
+    ModelFormats,
+    NewParser,
+    arguments_budget,
+    join_parts,
+    read_arguments,
+)
 from trtllm_truss.request_fields import INT32_MAX
 from trtllm_truss.requests import GenerationRequest
 from trtllm_truss.validation import Strict, is_unicode, shown, shown_name
