@@ -18,7 +18,10 @@ from tests.support.waiting import settles
 HELLO = [{"role": "user", "content": "What is the capital of France?"}]
 PERSON = {
     "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 9}, "age": {"type": "integer"}},
+    "properties": {
+        "name": {"type": "string", "maxLength": 9},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+    },
     "required": ["name", "age"],
     "additionalProperties": False,
 }
