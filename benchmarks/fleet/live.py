@@ -235,7 +235,7 @@ class Kills:
 
     @property
     def faults(self) -> list[str]:
-        """What must not be: nothing short, nothing hung, no error before an answer begins."""
+        """Answers that are short or hang, and errors before an answer begins: none may be."""
         kinds = Counter(each.kind for each in self.outcomes)
         early = [each for each in self.outcomes if each.kind == "error" and each.status != 200]
         found = [f"{kinds[kind]} {kind}" for kind in ("short", "hung") if kinds[kind]]

@@ -34,7 +34,7 @@ PATIENCE_S = 120.0
 
 _START_LIMIT_S = 240.0
 _KEY = "fleet"
-"""What the example of nginx asks for; the others pass it on to replicas that need none."""
+"""A key for the example of nginx; other routers pass it on to replicas that need none."""
 
 
 @dataclass
