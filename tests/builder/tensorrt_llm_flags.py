@@ -41,6 +41,7 @@ FLAGS: dict[str, set[str]] = {
         *("--checkpoint_dir", "--output_dir", "--max_batch_size", "--max_input_len"),
         *("--max_seq_len", "--max_beam_width", "--max_num_tokens", "--opt_num_tokens"),
         *("--kv_cache_type", "--workers", "--log_level", "--logits_dtype", "--fast_build"),
+        *("--gather_context_logits", "--gather_generation_logits"),
         # plugin_config
         *("--gpt_attention_plugin", "--gemm_plugin", "--remove_input_padding", "--context_fmha"),
         *("--use_paged_context_fmha", "--use_fp8_context_fmha", "--tokens_per_block"),

@@ -71,6 +71,8 @@ def test_a_plan_reads_as_a_shell_script() -> None:
         ({"max_input_len": 100, "max_seq_len": 120}, "0.10.0", {"--max_output_len": "20"}),
         ({"use_fused_mlp": True}, "0.12.0", {"--use_fused_mlp": None}),
         ({"use_fused_mlp": False}, "0.13.0", {"--use_fused_mlp": "disable"}),
+        ({"gather_context_logits": True}, "0.19.0", {"--gather_context_logits": None}),
+        ({"gather_generation_logits": True}, "1.0.0", {"--gather_generation_logits": None}),
         ({"multi_block_mode": True}, "0.11.0", {"--multi_block_mode": "enable"}),
         ({}, "0.12.0", {"--paged_kv_cache": "enable", "--tp_size": "1"}),
         ({}, "0.13.0", {"--kv_cache_type": "paged"}),

@@ -171,6 +171,12 @@ class Build(Strict):
     logits_dtype: Literal["float16", "float32"] | None = Field(
         None, description="Type of the logits."
     )
+    gather_context_logits: bool | None = Field(
+        None, description="Gather logits of prompts, for their log probabilities (docs/engines.md)."
+    )
+    gather_generation_logits: bool | None = Field(
+        None, description="Gather those of generated tokens, for their alternatives."
+    )
     rotary_base: float | None = Field(
         None, gt=0, description="Base of the rotary embedding; overrides the checkpoint's."
     )

@@ -201,6 +201,8 @@ ENGINE = (
     _build("use_fused_mlp", flag),
     _build("gemm_plugin"),
     _build("logits_dtype", _DTYPES),
+    _build("gather_context_logits", flag),
+    _build("gather_generation_logits", flag),
     _build("rotary_base", float),
     _build("rotary_dim", int),
     _build("rotary_scaling_type", str, "rotary_scaling.type"),
@@ -216,9 +218,8 @@ ENGINE = (
     *unsupported("draft models are not supported", "max_draft_len", "speculative_decoding_mode"),
     *unsupported(
         _NOT_BUILT_IN,
-        *("max_prompt_embedding_table_size", "gather_context_logits", "gather_generation_logits"),
-        *("weight_sparsity", "weight_streaming", "max_encoder_input_len", "build_config"),
-        "context_parallel_size",
+        *("max_prompt_embedding_table_size", "weight_sparsity", "weight_streaming"),
+        *("max_encoder_input_len", "build_config", "context_parallel_size"),
     ),
     *(
         OptionRule(
