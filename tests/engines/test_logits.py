@@ -28,6 +28,7 @@ LOST = ["context_logits_incomplete", "generation_logits_incomplete"]
         ("1.0.0", {"gather_context_logits": True}, {}, SURE, (True, False), []),
         ("1.0.0", {"gather_generation_logits": True}, {}, SURE, (False, True), []),
         ("1.0.0", BOTH, {}, {}, (False, False), LOST),
+        ("1.0.0", BOTH, {}, {**SURE, "enable_trt_overlap": True}, (False, False), LOST),
         ("1.0.0", BOTH, {}, {"encoder_model_path": "/encoder"}, (False, False), LOST),
         ("1.0.0", {**BOTH, "speculative_decoding_mode": 4}, {}, SURE, (False, False), []),
         ("1.0.0", BOTH, {"logits_dtype": "float16"}, SURE, (False, False), []),

@@ -262,7 +262,8 @@ class CompiledEngine(GpuEngine):
 
         An eviction counts the generated tokens to the prompt, and later logits overwrite earlier
         ones: ``pause`` of llmRequest.h, ``copyStreamingGenerationLogits`` of
-        handleGenerationLogits.cpp. The part of a prompt that the KV cache had has none:
+        handleGenerationLogits.cpp. With overlap tokens may not be counted yet when their logits
+        are copied (``mNumPreDecodedTokens``). The part of a prompt that the KV cache had has none:
         handleContextLogits.cpp ("not all context logits could be produced"). All are in
         cpp/tensorrt_llm/batch_manager of NVIDIA/TensorRT-LLM, near 1.0.
         """
@@ -272,6 +273,8 @@ class CompiledEngine(GpuEngine):
         for name, built in self.config.logits._asdict().items():
             if built and self.scheduling(runtime).overcommits:
                 yield name, f"set batch_scheduler_policy to {NO_EVICTION}"
+            elif built and runtime.parameters.get("enable_trt_overlap"):
+                yield name, "remove enable_trt_overlap"
             elif built and has_encoder(runtime):
                 yield name, "remove encoder_model_path"
             elif built and name == "context" and may_reuse:
