@@ -21,7 +21,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
-from types import TracebackType
 from typing import Any, Literal
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, REGISTRY, generate_latest
@@ -260,12 +259,7 @@ class TritonMetrics(Collector):
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._leaving.set()
         self._thread.join()
         self._families = ()

@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack, contextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from prometheus_client import REGISTRY
@@ -390,12 +389,7 @@ class RequestMetrics:
     def __enter__(self) -> RequestMetrics:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None or isinstance(error, GeneratorExit | asyncio.CancelledError):
             self.cancelled()
         else:

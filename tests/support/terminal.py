@@ -10,7 +10,6 @@ import select
 import subprocess
 import sys
 import time
-from types import TracebackType
 
 from tests.support.paths import ROOT
 from tests.support.waiting import PATIENCE_S
@@ -50,12 +49,7 @@ class Terminal:
     def __enter__(self) -> Terminal:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait()
         os.close(self._screen)

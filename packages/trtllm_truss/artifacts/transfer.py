@@ -17,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, contextmanager
 from itertools import zip_longest
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
 from trtllm_truss.artifacts.direct import Interrupted, Unreachable, WrongContentsError, retrying
@@ -59,12 +58,7 @@ class Progress:
         self._reporter.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._ended.set()
         self._reporter.join()
         if error is None:

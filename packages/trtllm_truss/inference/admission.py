@@ -10,7 +10,6 @@ from bisect import bisect_left, insort
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from types import TracebackType
 
 from trtllm_truss.engines.capacity import Capacity
 from trtllm_truss.engines.engine import Engine
@@ -50,12 +49,7 @@ class EngineHeartbeat:
             self._last_sign = self._clock()
         self._waiting += 1
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._waiting -= 1
         if error is None or (
             isinstance(error, TrussError) and not isinstance(error, EngineUnavailable)

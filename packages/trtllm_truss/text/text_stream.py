@@ -29,7 +29,6 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import ContextDecorator
 from enum import Enum
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tokenizers import Tokenizer
@@ -54,12 +53,7 @@ class panics_as_errors(ContextDecorator):  # used like a function
 
     def __enter__(self) -> None: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if type(error).__module__ == _PYO3 and not isinstance(error, Exception):
             raise LibraryPanic(f"a library panicked: {error}") from None
 

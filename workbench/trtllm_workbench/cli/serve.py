@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from http import HTTPStatus
 from itertools import combinations
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from trtllm_truss.cli.common import add_truss_options, echo
@@ -78,12 +78,7 @@ class RemoteApi:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

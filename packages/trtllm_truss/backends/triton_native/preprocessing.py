@@ -33,7 +33,7 @@ from trtllm_truss.triton.client.tensors import pack_words
 def stop_lists(
     tokenizer: TextTokenizer, words: Sequence[str], prompt: Sequence[int]
 ) -> list[list[int]]:
-    """Return token lists at which the engine may end an answer, see `engine_hints`.
+    """Return token lists at which the engine may end an answer, see `StopWordIds`.
 
     A word is left out if its list could end an answer without the word: when the prompt ends with
     the beginning of the list, since the engine matches across that border, and when its tokens do
