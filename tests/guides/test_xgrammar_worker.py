@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ from tests.support.paths import SUPPORT
 from tests.support.smollm2 import write_smollm2_tokenizer
 from tests.support.waiting import PATIENCE_S
 
+from trtllm_truss.guides import compiler_worker
 from trtllm_truss.guides.guide import CheckFailed, GuideFault
 from trtllm_truss.guides.json_schema import mark_bounds, put_bounds
 from trtllm_truss.guides.validator import GuideValidator
@@ -186,3 +189,29 @@ def test_with_an_xgrammar_that_fails_nothing_passes(info_file: Path, tmp_path: P
         error = guides.check(Guide("regex", "a")).exception(PATIENCE_S)
     guides.close()
     assert isinstance(error, CheckFailed)
+
+
+@pytest.fixture
+def sleeping(monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
+    monkeypatch.setattr(compiler_worker, "_STUCK_S", 0.01)
+    with subprocess.Popen(["sleep", "300"]) as process:
+        yield process
+        process.kill()
+
+
+def test_a_check_that_uses_no_cpu_time_is_ended(sleeping: subprocess.Popen[bytes]) -> None:
+    compiler_worker._end_if_stuck(sleeping.pid)
+    assert sleeping.wait() == -signal.SIGALRM
+
+
+def test_a_check_that_waits_for_a_processor_goes_on(
+    sleeping: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy machine gives a process of low priority a slice now and then."""
+    used = [number / 1000 for number in range(20)]
+    monkeypatch.setattr(
+        compiler_worker, "_used_s", lambda _: used.pop(0) if len(used) > 1 else used[0]
+    )
+    compiler_worker._end_if_stuck(sleeping.pid)
+    assert sleeping.wait() == -signal.SIGALRM
+    assert len(used) == 1

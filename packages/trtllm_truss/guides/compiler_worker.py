@@ -21,11 +21,11 @@ import contextlib
 import ctypes
 import importlib.util
 import json
-import math
 import mmap
 import os
 import re
 import resource
+import select
 import signal
 import sys
 import time
@@ -94,7 +94,7 @@ KEPT_LIMIT_BYTES = 1 << 25
 
 NOTHING_ALLOWED = "no text fits it: there is a place where it allows no token; give it one."
 
-_WAIT_S, _WAIT_TIMES = 30, 10  # wall time: seconds, and multiples of the limit
+_STUCK_S = 30.0  # without CPU time: a busy machine gives a low priority little, but some
 _IDLE_LIMIT_S, _IDLE_CHECK_S = 5.0, 0.01
 _ACTIVITY = ("State", "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
 _NICENESS = 10
@@ -229,7 +229,6 @@ def _watch(
         works = mmap.mmap(-1, 1)  # shared with the child: the compiler has compiled another guide
         child = os.fork()
         if child == 0:
-            signal.alarm(_WAIT_S + math.ceil(_WAIT_TIMES * limit_s))
             signal.setitimer(signal.ITIMER_PROF, limit_s)
             trial = attempt(Guide(*guide), lambda: works.write_byte(1))
             grammar = "" if trial.fault else trial.grammar or ""
@@ -239,11 +238,26 @@ def _watch(
             verdict = GuideVerdict.FAULTY if trial.fault else GuideVerdict.GOOD
             _answer(answers, number, verdict, trial.fault, trial.kept_bytes)
             os._exit(0)
+        _end_if_stuck(child)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if status != 0:
             _answer(answers, number, *_death(-status, compiler_works=bool(works[0])))
     finally:
         os._exit(1)
+
+
+def _end_if_stuck(child: int) -> None:
+    """Wait for the end of a child; end one that uses no CPU time for `_STUCK_S`."""
+    ended = os.pidfd_open(child)
+    used_s = -1.0
+    while not select.select([ended], [], [], _STUCK_S)[0]:
+        before_s, used_s = used_s, _used_s(child)
+        if used_s == before_s:
+            os.kill(child, signal.SIGALRM)
+
+
+def _used_s(process: int) -> float:
+    return time.clock_gettime(~process << 3 | 2)  # clock_getcpuclockid(3)
 
 
 def _death(number: int, *, compiler_works: bool) -> tuple[GuideVerdict, str]:
