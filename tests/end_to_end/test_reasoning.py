@@ -57,7 +57,6 @@ def thinker(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
     with ended(serve_thinker(request.param, tmp_path_factory.mktemp("thinker"))) as served:
-        served.is_scripted = request.param == "tensorrtllm"
         yield served
 
 
@@ -151,27 +150,14 @@ def check_content(guide: str, choice: Json) -> None:
 
 
 @pytest.fixture(scope="module")
-def choices(
-    thinker: Served, pytestconfig: pytest.Config
-) -> dict[tuple[str, str, bool], Future[Json]]:
-    """The answers by mode, guide and streaming, all asked at once: one step is for many of them.
-
-    Without `--engines all`, a model with weights gives half of the answers: each guide in each mode
-    is either whole or streamed, so that each two of the three still meet.
-    """
-    gives_all = thinker.is_scripted or pytestconfig.getoption("--engines") == "all"
+def choices(thinker: Served) -> dict[tuple[str, str, bool], Future[Json]]:
+    """The answers by mode, guide and streaming, all asked at once: one step is for many of them."""
 
     def ask(mode: str, guide: str, stream: bool) -> Json:
         variables = MODES[mode]
         return chat(thinker, stream=stream, chat_template_kwargs=variables, **GUIDES[guide])
 
     cells = [*itertools.product(MODES, GUIDES, (False, True))]
-    if not gives_all:
-        cells = [
-            (mode, guide, bool((place + number) % 2))
-            for place, mode in enumerate(MODES)
-            for number, guide in enumerate(GUIDES)
-        ]
     with ThreadPoolExecutor(len(cells)) as pool:
         return {cell: pool.submit(ask, *cell) for cell in cells}
 
@@ -183,15 +169,14 @@ def test_guides_and_forced_calls_follow_the_reasoning(
     tokenizer: TextTokenizer,
     mode: str,
     stream: bool,
-    thinker: Served,
+    request: pytest.FixtureRequest,
 ) -> None:
-    asked = [guide for guide in GUIDES if (mode, guide, stream) in choices]
-    assert len(asked) in (len(GUIDES), len(GUIDES) / 2)
-    for guide in asked:
+    is_scripted = request.node.callspec.params["thinker"] == "tensorrtllm"
+    for guide in GUIDES:
         choice = choices[mode, guide, stream].result()
         # In JSON, SmolLM2 may go on with white space, by the rounding of this processor.
         goes_on = choice["finish_reason"] == "length" and guide not in ("regex", "grammar")
-        if not goes_on or thinker.is_scripted:
+        if not goes_on or is_scripted:
             check_content(guide, choice)
         thoughts = "" if mode == "none" else THOUGHTS
         assert (choice["message"].get("reasoning_content") or "") == thoughts
