@@ -20,7 +20,7 @@ from tests.support.fake_tensorrtllm import FAKE_ENGINE, config_for, write_engine
 from tests.support.model_module import model_module
 from tests.support.paths import EXAMPLE, ROOT
 from tests.support.truss_process import LOOPBACK, Served, alive, free_port, listening_addresses
-from tests.support.waiting import PATIENCE_S, settles
+from tests.support.waiting import settles
 from tests.support.warm_python import run_warm
 from tokenizers import Tokenizer, models
 
@@ -60,7 +60,7 @@ def test_sigterm_lets_a_running_stream_finish(own_server: Served) -> None:
         own_server.process.send_signal(signal.SIGTERM)
         text += "".join(chunks)  # httpx raises if the stream is cut
     assert len(text) > 200
-    assert own_server.process.wait(PATIENCE_S) == 0
+    assert own_server.wait() == 0
     assert not alive(pids)
 
 
@@ -116,7 +116,7 @@ def test_kill_9_leaves_nothing(own_server: Served, victim: str) -> None:
     pids[own_server.process.pid] = "serve"
     assert settles(lambda: not alive(pids)), alive(pids)
     assert settles(lambda: not own_server.leftovers()), own_server.leftovers()
-    own_server.process.wait(PATIENCE_S)
+    own_server.wait()
 
 
 def failing_start(tmp_path: Path, temporary: Path, **metadata: object) -> tuple[int, str]:

@@ -153,9 +153,14 @@ class Served:
 
     def end(self, number: int = signal.SIGTERM, timeout_s: float = PATIENCE_S) -> int:
         self.process.send_signal(number)
-        status = self.process.wait(timeout_s)
-        self._reader.join(5)
+        status = self.wait(timeout_s)
         self._clean_up()
+        return status
+
+    def wait(self, timeout_s: float = PATIENCE_S) -> int:
+        """Wait for the end of the server and of its log."""
+        status = self.process.wait(timeout_s)
+        self._reader.join(PATIENCE_S)
         return status
 
     def processes(self) -> dict[int, str]:
