@@ -222,6 +222,10 @@ async def test_truss_answers_its_own_routes() -> None:
             assert (await client.post(path, json=BODIES)).text == "of Truss"
         assert (await client.get("/health")).json() == {}
         assert (await client.get("/v1/models")).json()["object"] == "list"
+        for name in ("other", "org/other", "other/loaded", "other:predict", ""):
+            unknown = await client.get(f"/v1/models/{name}")
+            assert unknown.status_code == 404
+            assert f"no model '{name}'" in unknown.json()["error"]["message"]
         assert (await client.get("/metrics")).text != "of Truss"
         del client.headers["X-Api-Key"]
         assert (await client.post(PREDICT, json=BODIES)).status_code == 401

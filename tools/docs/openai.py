@@ -101,8 +101,8 @@ Truss's server and [our own](deploy.md#a-server-of-its-own) answer these too:
 | `POST /tokenize` | as vLLM's: token ids of a `prompt` or of `messages` |
 | `POST /detokenize` | as vLLM's: the text of `tokens` |
 
-- `GET /v1/models/model` is Truss's check of readiness, whatever the model's name is. Truss's server
-  answers a name that is not in the list with 200 and `{}`.
+- `GET /v1/models/model` is Truss's check of readiness, whatever the model's name is. A name that is
+  not in the list gets 404.
 - `return_token_strs` of `/tokenize` returns the text of each token, without marks of the vocabulary
   such as `Ġ`.
 - `POST /v1/embeddings` is refused with 404 and the code `not_served`.

@@ -31,6 +31,7 @@ from trtllm_truss.serving.service import Service
 from trtllm_truss.settings.loading import Environment, require_declared_api_key
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.status import START_FAILED, ServiceStatus
+from trtllm_truss.validation import SHOWN_CHARACTERS
 
 if TYPE_CHECKING:
     from trtllm_truss.endpoints.endpoint import Endpoint
@@ -54,6 +55,8 @@ TRUSS_PATHS = frozenset(
 _LIVE, _READY, _LOADED = "/", "/v1/models/model", "/v1/models/model/loaded"
 _SCHEMA, _PING = f"{_READY}/schema", "/ping"
 _TRUSS_PROBES = frozenset({_LIVE, _READY, _LOADED, _SCHEMA, _PING})
+_TRUSS_PATHS_OF_MODELS = _TRUSS_PROBES | TRUSS_PATHS
+"""Truss's server takes any other name of a model for this one."""
 _MODELS, _METRICS = "/v1/models", "/metrics"
 _READ = ("GET", "HEAD")
 _PLATFORMS_ID = b"x-baseten-request-id"
@@ -140,6 +143,10 @@ class Application:
             await refused(scope, receive, send)
         elif reads and (described := self._lists.get(path)) is not None:
             await described()(scope, receive, send)
+        elif reads and path.startswith(f"{_MODELS}/") and path not in _TRUSS_PATHS_OF_MODELS:
+            name = path.removeprefix(f"{_MODELS}/")[:SHOWN_CHARACTERS]
+            message = f"the server has no model {name!r}; GET {_MODELS} lists its models."
+            await _refused(path, 404, "model_not_found", message)(scope, receive, send)
         else:
             await self._bodies.run(self._choose(path), scope, receive, send)
 
