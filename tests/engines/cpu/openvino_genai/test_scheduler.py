@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -424,3 +426,22 @@ def test_a_failed_engine_is_loaded_again(model_folder: Path) -> None:
 
     assert handle.can_read()
     lost.cancel()
+
+
+def test_signals_are_handled_after_the_engine_is_dropped_by_another_thread(
+    model_folder: Path,
+) -> None:
+    """A handler of Python's runs on the stack that OpenVINO had set up and freed, if it is set."""
+    library = ctypes.CDLL(None)
+
+    def stack() -> bytes:
+        found = ctypes.create_string_buffer(24)  # stack_t
+        assert library.sigaltstack(None, found) == 0
+        return found.raw
+
+    before = stack()
+    engines = [GenAiEngine(EngineSettings(model_folder, max_batch_size=1))]
+    dropped = threading.Thread(target=engines.clear)
+    dropped.start()
+    dropped.join()
+    assert stack() == before

@@ -10,8 +10,8 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -135,6 +135,30 @@ def plugin_properties() -> dict[str, str]:
     threads = os.environ.get(THREADS_VARIABLE, "")
     limit = {"INFERENCE_NUM_THREADS": threads} if threads.isdecimal() and int(threads) else {}
     return PLUGIN_PROPERTIES | limit
+
+
+class _SignalStack(ctypes.Structure):
+    """``stack_t`` of sigaltstack(2)."""
+
+    _fields_ = (("sp", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
+
+
+@contextmanager
+def _same_signal_stack() -> Iterator[None]:
+    """Restore the stack of the thread's signal handlers.
+
+    OpenVINO gives one to the thread that loads its plugin, and frees it in the thread that drops it
+    (``SigAltStackSetup`` of src/plugins/intel_cpu/src/sigstack_manager.cpp, 2026.4). A signal to
+    the first thread was a segmentation fault from then on.
+    """
+    before = _SignalStack()
+    library = ctypes.CDLL(None)
+    is_known = library.sigaltstack(None, ctypes.byref(before)) == 0
+    try:
+        yield
+    finally:
+        if is_known:
+            library.sigaltstack(ctypes.byref(before), None)
 
 
 class GenAiEngine:
@@ -302,6 +326,7 @@ class GenAiEngine:
         tensor = openvino.Tensor(prompt.reshape(1, -1))
         return self._pipeline.add_request(next(self._ids), tensor, config)
 
+    @_same_signal_stack()
     def _load(self) -> None:
         started = time.monotonic()
         self._companion = None
