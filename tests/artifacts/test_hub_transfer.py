@@ -222,7 +222,9 @@ def test_small_files_take_whole_blocks_of_the_disk(
 def test_space_is_freed_on_a_full_disk(hub: HubServer, tmp_path: Path, cache: Path) -> None:
     """A real disk of 8 MB, which is full when 1.2 of the 2 MB are there."""
     full = threading.Event()
-    hub.before_sending = lambda request: request.sent < 1_200_000 or full.wait(60)
+    hub.before_sending = lambda request: (
+        request.start + request.sent < 1_200_000 or full.wait(60)  # also when it is resumed
+    )
     program = Path(__file__).with_name("full_disk_process.py")
     disk = tmp_path / "disk"
     disk.mkdir()
