@@ -215,7 +215,7 @@ class ResponseStream:
         self._tell()
 
     def _tell(self) -> None:
-        """Tell the reader of what has arrived."""
+        """Wake the reader for what has arrived, at once or when its next token is due."""
         if self._is_decided():
             self._on_end()
             self._wake()
