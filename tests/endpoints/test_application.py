@@ -173,7 +173,9 @@ async def test_other_methods_and_routes_are_named(
     async with asking(begun(alone(), engine())) as client:
         answer = await client.request(method, path)
     assert (answer.status_code, answer.headers.get("Allow")) == (status, allowed)
-    assert answer.json()["error"]["message"]
+    error = answer.json()["error"]
+    assert error["message"]
+    assert ("type" in error) == path.startswith("/v1/")
 
 
 @pytest.mark.parametrize("path", sorted(TRUSS_PATHS))
@@ -187,6 +189,8 @@ async def test_a_request_without_the_key_reaches_no_endpoint(path: str) -> None:
             assert KEY not in answer.text
         if path == "/v1/messages":
             assert answer.json()["error"]["type"] == "authentication_error"
+        elif path.startswith("/v1/") and not path.startswith(PREDICT):
+            assert answer.json()["error"]["type"] == "invalid_request_error"
     assert served.requests == []
 
 
@@ -225,7 +229,12 @@ async def test_truss_answers_its_own_routes() -> None:
         for name in ("other", "org/other", "other/loaded", "other:predict", ""):
             unknown = await client.get(f"/v1/models/{name}")
             assert unknown.status_code == 404
-            assert f"no model '{name}'" in unknown.json()["error"]["message"]
+            refusal = unknown.json()["error"]
+            assert f"no model '{name}'" in refusal["message"]
+            assert (refusal["code"], refusal["type"]) == (
+                "model_not_found",
+                "invalid_request_error",
+            )
         assert (await client.get("/metrics")).text != "of Truss"
         del client.headers["X-Api-Key"]
         assert (await client.post(PREDICT, json=BODIES)).status_code == 401
