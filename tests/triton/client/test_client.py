@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import socket
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -14,7 +17,7 @@ from trtllm_truss.engines.host import PINNED_VERSION
 from trtllm_truss.releases import CacheReport
 from trtllm_truss.request_fields import Sampling
 from trtllm_truss.triton.client import client as client_module
-from trtllm_truss.triton.client.client import TritonClient, warm_up
+from trtllm_truss.triton.client.client import TritonClient, is_ready, warm_up
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
 from trtllm_truss.triton.client.tensors import EngineChunk, EngineRequest
 
@@ -371,3 +374,27 @@ async def test_the_fake_refuses_what_the_executor_refuses(client, wrong, words):
     """Keep the fake as strict as the executor: no protocol may send any of these."""
     with pytest.raises(errors.InvalidRequest, match=words):
         await collect(client, replace(request("wrong"), **wrong))
+
+
+@pytest.mark.parametrize("backlog", [1, None], ids=["silent", "refused"])
+def test_a_question_without_an_answer_keeps_nothing_of_its_caller(backlog):
+    """Triton may not answer in time while it starts; the caller's frames hold the model."""
+
+    class Model:
+        pass
+
+    def ask(address):
+        model = Model()
+        assert not is_ready(address, "model", server_id="any")
+        return weakref.ref(model)
+
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        if backlog:
+            server.listen(backlog)
+        gc.disable()
+        try:
+            model = ask(f"127.0.0.1:{server.getsockname()[1]}")
+            assert model() is None
+        finally:
+            gc.enable()

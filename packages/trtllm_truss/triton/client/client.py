@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, closing
 from dataclasses import replace
 from functools import cache, partial
+from traceback import clear_frames
 from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -453,7 +454,13 @@ def block_on(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         RuntimeError: no thread can be started.
     """
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(lambda: asyncio.run(work())).result()
+        try:
+            return thread.submit(lambda: asyncio.run(work())).result()
+        except BaseException as error:
+            # A frame of `asyncio.run` holds the task, and the task the error: a cycle, which would
+            # keep the frames of all callers too, and the model that one of them loads.
+            clear_frames(error.__traceback__)
+            raise
 
 
 def is_ready(address: str, model_name: str, *, server_id: str) -> bool:
