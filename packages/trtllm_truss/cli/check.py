@@ -28,7 +28,7 @@ from trtllm_truss.engines.kinds import (
     open_adapters,
     with_settings,
 )
-from trtllm_truss.engines.model_config import AdapterRepository, adapters_of
+from trtllm_truss.engines.model_config import AdapterRepository
 from trtllm_truss.errors import ArtifactError, SettingsError, TrussError
 from trtllm_truss.machine.describe import (
     Machine,
@@ -155,9 +155,8 @@ def _describe(
     adapters: tuple[AdapterRepository, ...] = ()
     if engine.is_described:
         adapters = open_adapters(settings, environment)
-        engine = with_settings(
-            engine, settings, host.known_version, adapters_of(adapters), host.capability
-        )
+        applied = [each.adapter for each in adapters]
+        engine = with_settings(engine, settings, host.known_version, applied, host.capability)
     try:
         tokenizer = open_tokenizer(settings, environment)
         needs += needs_of(settings, repository, engine, tokenizer, adapters)

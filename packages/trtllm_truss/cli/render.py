@@ -9,7 +9,6 @@ from trtllm_truss.cli.common import add_truss_options, echo, require_empty
 from trtllm_truss.configuration import load_configuration, read_config
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.kinds import check_settings, inspect_engine, open_adapters, with_settings
-from trtllm_truss.engines.model_config import adapters_of
 from trtllm_truss.machine.describe import inspect_machine
 from trtllm_truss.serving.preparation import (
     host_info,
@@ -54,9 +53,8 @@ def run(options: argparse.Namespace) -> int:
     machine = inspect_machine(environment.variables, image)
     here = HostInfo.from_config(content, host_info(machine))
     described = inspect_engine(folder.resolve())
-    engine = with_settings(
-        described, settings, here.known_version, adapters_of(adapters), here.capability
-    )
+    applied = [each.adapter for each in adapters]
+    engine = with_settings(described, settings, here.known_version, applied, here.capability)
     tokenizer = open_tokenizer(settings, environment)
     tokenizer_dir = tokenizer.fetch() if tokenizer else engine.tokenizer_folder
     data_dir = options.truss / content.get("data_dir", "data")

@@ -233,7 +233,7 @@ class Engine(ABC):
 
     @classmethod
     def check_settings(cls, settings: Settings, version: str | None) -> None:
-        """Check the values of `own_settings`.
+        """Check the values of `own_settings`, of which one is set.
 
         Args:
             version: TensorRT-LLM's; None if unknown.
@@ -272,7 +272,7 @@ class Engine(ABC):
     def open_adapters(
         cls, settings: Settings, environment: Environment
     ) -> tuple[AdapterRepository, ...]:
-        """Open the repositories of adapters and check each adapter and the disk.
+        """Open the repositories of `lora_adapters` and check each adapter and the disk.
 
         Raises:
             ArtifactError: a repository is unreadable or holds no adapter that can be applied.

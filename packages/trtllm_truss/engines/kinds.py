@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path, PurePosixPath
 
 from trtllm_truss.engines.diagnostics import (
@@ -92,7 +93,8 @@ def check_settings(settings: Settings, version: str | None) -> None:
         SettingsError: a value is wrong, or of another version; its ``param`` names it.
     """
     for kind in KINDS:
-        kind.check_settings(settings, version)
+        if _own_setting(kind, settings):
+            kind.check_settings(settings, version)
     if version is not None:
         settings.runtime.check_version(version)
 
@@ -110,29 +112,25 @@ def with_settings(
         SettingsError: a setting does not exist for this kind of engine, or contradicts another.
     """
     for kind in KINDS:
-        if not isinstance(engine, kind):
-            _refuse_settings(kind, engine, settings)
-    return engine.with_settings(settings, version, adapters, gpu)
-
-
-def open_adapters(settings: Settings, environment: Environment) -> tuple[AdapterRepository, ...]:
-    """Open the repositories of `lora_adapters` (`Engine.open_adapters`)."""
-    opened = (kind.open_adapters(settings, environment) for kind in KINDS)
-    return tuple(adapter for adapters in opened for adapter in adapters)
-
-
-def _refuse_settings(kind: type[Engine], engine: Engine, settings: Settings) -> None:
-    for name in kind.own_settings:
-        value: object = settings
-        for part in name.split("."):
-            value = getattr(value, part)
-        if value:
+        if not isinstance(engine, kind) and (name := _own_setting(kind, settings)):
             raise SettingsError(
                 f"config.yaml: model_metadata.{name} is set, but the engine in "
                 f"{settings.engine_repository} is {engine.named}; remove it, or name "
                 f"{kind.own_repository}.",
                 param=name.rpartition(".")[2],
             )
+    return engine.with_settings(settings, version, adapters, gpu)
+
+
+def open_adapters(settings: Settings, environment: Environment) -> tuple[AdapterRepository, ...]:
+    """Open the repositories of `lora_adapters` (`Engine.open_adapters`)."""
+    kinds = [kind for kind in KINDS if _own_setting(kind, settings)]
+    return tuple(each for kind in kinds for each in kind.open_adapters(settings, environment))
+
+
+def _own_setting(kind: type[Engine], settings: Settings) -> str | None:
+    """Return the first of a kind's `own_settings` that is set."""
+    return next((name for name in kind.own_settings if attrgetter(name)(settings)), None)
 
 
 def _contents(sizes: Mapping[str, int]) -> str:
@@ -170,9 +168,9 @@ def inspect_engine(repository: Path) -> Engine:
     try:
         sizes = _sizes(repository)
         kind, placement = find_engine(sizes)
-        folder = repository / placement.folder
-        described = kind.describe_folder(folder, placement.sizes(sizes))
-        manifest = read_manifest(folder)
+        folder, here = repository / placement.folder, placement.sizes(sizes)
+        described = kind.describe_folder(folder, here)
+        manifest = read_manifest(folder) if MANIFEST_FILE in here else None
     except ArtifactError as error:
         raise ArtifactError(f"engine_repository {str(repository)!r}: {error.message}") from error
     except OSError as error:

@@ -19,7 +19,7 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -450,7 +450,3 @@ class AdapterRepository:
     def fetch(self) -> Path:
         """Download the adapter and return its folder."""
         return self.source.fetch(self.files)
-
-
-def adapters_of(repositories: Sequence[AdapterRepository]) -> tuple[Adapter, ...]:
-    return tuple(repository.adapter for repository in repositories)

@@ -30,7 +30,6 @@ from trtllm_truss.engines.kinds import (
     open_adapters,
     with_settings,
 )
-from trtllm_truss.engines.model_config import adapters_of
 from trtllm_truss.errors import SettingsError, TritonError
 from trtllm_truss.machine.describe import (
     Machine,
@@ -105,16 +104,15 @@ def resolve_engine(
         SettingsError: the engine does not fit the host or the settings.
     """
     repository = open_engine(settings, environment, built)
-    adapters = open_adapters(settings, environment)
+    repositories = open_adapters(settings, environment)
+    adapters = [each.adapter for each in repositories]
     described = repository.describe()
     ranks = None
     index, parts = (rank.index, rank.size) if rank else (index, settings.node_count)
     if described.is_described:
         if parts > 1:
             ranks = described.ranks_of_host(index, parts)
-        described = with_settings(
-            described, settings, version, adapters_of(adapters), host.capability
-        )
+        described = with_settings(described, settings, version, adapters, host.capability)
         _require_ranks(described, rank, host)
         described = described if ranks is None else described.held_for(ranks)
         _raise_errors(_diagnose(settings, described, host)[0])
@@ -133,9 +131,7 @@ def resolve_engine(
         fetched = aside.submit(tokenizer.fetch) if tokenizer else None
         folder = repository.source.fetch(paths)
         tokenizer_folder = fetched.result() if fetched else None
-    engine = with_settings(
-        inspect_engine(folder), settings, version, adapters_of(adapters), host.capability
-    )
+    engine = with_settings(inspect_engine(folder), settings, version, adapters, host.capability)
     engine = engine if ranks is None else engine.held_for(ranks)
     is_mounted = repository.source.is_mounted
     if not is_mounted:
@@ -143,7 +139,7 @@ def resolve_engine(
     own, capacity = _diagnose(settings, engine, host)
     _raise_errors(own)
     tokenizer_folder = tokenizer_folder or engine.tokenizer_folder
-    folders = {adapter.name: adapter.fetch() for adapter in adapters}
+    folders = {each.name: each.fetch() for each in repositories}
     return ResolvedEngine(
         engine,
         tokenizer_folder,

@@ -10,7 +10,7 @@ import pytest
 from tests.engines.checkpoint.checkpoints import listing, llama, settings_for
 from tests.support.inspection import inspect_config
 
-from trtllm_truss.engines.checkpoint.engine import open_adapters, parse_adapter
+from trtllm_truss.engines.checkpoint.engine import CheckpointEngine, parse_adapter
 from trtllm_truss.engines.cpu.engine import CpuEngine
 from trtllm_truss.engines.engine import Engine
 from trtllm_truss.engines.kinds import with_settings
@@ -95,5 +95,5 @@ def test_a_folder_has_no_revision(name: str, tmp_path: Path) -> None:
     (folder / "adapter_config.json").write_text(json.dumps(config))
     (folder / "adapter_model.safetensors").write_bytes(b"weights")
     settings = settings_for(lora_adapters={"sql": str(folder)})
-    (adapter,) = open_adapters(settings, Environment(None, {}))
+    (adapter,) = CheckpointEngine.open_adapters(settings, Environment(None, {}))
     assert adapter.fetch() == folder

@@ -234,7 +234,10 @@ class CheckpointEngine(GpuEngine):
     def open_adapters(
         cls, settings: Settings, environment: Environment
     ) -> tuple[AdapterRepository, ...]:
-        return open_adapters(settings, environment)
+        return tuple(
+            _open_adapter(name, repository, environment, settings.mounts)
+            for name, repository in settings.lora_adapters.items()
+        )
 
     def needed_files(
         self, sizes: Mapping[str, int], *, with_code: bool, ranks: Collection[int] | None
@@ -485,18 +488,6 @@ def parse_adapter(content: bytes) -> Adapter:
             f"{', '.join(_MODULES)}."
         )
     return Adapter(rank, frozenset(_MODULES[str(target)] for target in names))
-
-
-def open_adapters(settings: Settings, environment: Environment) -> tuple[AdapterRepository, ...]:
-    """Open the repositories of `lora_adapters` and check each adapter and the disk.
-
-    Raises:
-        ArtifactError: a repository is unreadable or holds no adapter that can be applied.
-    """
-    return tuple(
-        _open_adapter(name, repository, environment, settings.mounts)
-        for name, repository in settings.lora_adapters.items()
-    )
 
 
 def _open_adapter(
