@@ -21,7 +21,8 @@ import yaml
 
 from benchmarks.paths import EXAMPLE, ROOT
 from benchmarks.servers.usage import descendants
-from trtllm_truss.triton.server.ports import LOOPBACK, unused_ports
+from trtllm_truss.triton.server import LOOPBACK
+from trtllm_truss.triton.server.command import unused_ports
 from trtllm_workbench.scaffold.documents import OWN_SERVER
 
 MODEL = "smollm2-135m-cpu"

@@ -32,7 +32,7 @@ from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 from starlette.types import Receive, Scope, Send
 
-from trtllm_truss.triton.server.ports import LOOPBACK
+from trtllm_truss.triton.server import LOOPBACK
 
 _PLAIN_TYPES = ("counter", "gauge", "histogram", "summary", "unknown")
 _TEXT_TYPE = CONTENT_TYPE_PLAIN_0_0_4.encode()

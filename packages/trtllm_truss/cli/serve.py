@@ -37,7 +37,7 @@ from trtllm_truss.serving.service import Service
 from trtllm_truss.settings.loading import MountedSecrets, parse_settings, read_environment
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.status import ServiceStatus
-from trtllm_truss.triton.server.ports import LOOPBACK
+from trtllm_truss.triton.server import LOOPBACK
 
 logger = logging.getLogger("trtllm_truss")
 

@@ -23,7 +23,7 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 from trtllm_truss.backends.triton_native.calls import Models, Value, integer, to_array
 from trtllm_truss.processes.process_guard import marked_processes
 from trtllm_truss.triton.client.tensors import pack_texts
-from trtllm_truss.triton.server.ports import unused_ports
+from trtllm_truss.triton.server.command import unused_ports
 from trtllm_truss.triton.server.process import State
 
 ALL_TOKENS = 200

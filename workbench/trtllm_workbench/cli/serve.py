@@ -32,7 +32,7 @@ from trtllm_truss.local_requests import is_private
 from trtllm_truss.settings.loading import parse_settings
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.status import STATUS_VARIABLE, ServiceStatus
-from trtllm_truss.triton.server.ports import LOOPBACK
+from trtllm_truss.triton.server import LOOPBACK
 from trtllm_workbench.cli.truss_server import TrussServer, own_server
 from trtllm_workbench.console.pulse import Pulse
 

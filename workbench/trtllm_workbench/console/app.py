@@ -23,7 +23,7 @@ from trtllm_truss.errors import EngineUnavailable, SettingsError
 from trtllm_truss.guard import REFUSAL, BodyGuard
 from trtllm_truss.local_requests import LocalGuard
 from trtllm_truss.settings.model import Serving
-from trtllm_truss.triton.server.ports import LOOPBACK
+from trtllm_truss.triton.server import LOOPBACK
 from trtllm_workbench.console.pulse import Pulse
 
 if TYPE_CHECKING:

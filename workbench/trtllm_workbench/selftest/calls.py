@@ -33,7 +33,7 @@ from trtllm_truss.triton.client.tensors import (
     random_number,
 )
 from trtllm_truss.triton.protobuf import service_pb2
-from trtllm_truss.triton.server.ports import LOOPBACK
+from trtllm_truss.triton.server import LOOPBACK
 
 PREDICT = "/v1/models/model:predict"
 READY = "/v1/models/model"

@@ -35,7 +35,7 @@ from trtllm_truss.processes.process_guard import (
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.status import STATUS_VARIABLE, State, StatusReader
 from trtllm_truss.text.tokenizer import TextTokenizer
-from trtllm_truss.triton.server.ports import LOOPBACK
+from trtllm_truss.triton.server import LOOPBACK
 from trtllm_workbench.selftest.calls import PREDICT, Api, DirectEngine, HttpReply
 
 Figures = Mapping[str, Any]

@@ -23,9 +23,9 @@ from trtllm_truss.processes.child import GuardedChild, child_environment
 from trtllm_truss.triton.server.command import (
     mpi_environment,
     spawning_environment,
+    unused_ports,
     with_one_interface,
 )
-from trtllm_truss.triton.server.ports import unused_ports
 
 _GRACE_S = 0.5
 

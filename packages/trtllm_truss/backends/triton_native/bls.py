@@ -46,7 +46,7 @@ from trtllm_truss.errors import InternalError, InvalidRequest, TrussError
 from trtllm_truss.releases import MODEL_NAME
 from trtllm_truss.request_fields import SAMPLING
 from trtllm_truss.triton.client.tensors import random_number
-from trtllm_truss.triton.server.ports import GRPC_ADDRESS_VARIABLE
+from trtllm_truss.triton.server import GRPC_ADDRESS_VARIABLE
 
 _PREPROCESSED = {
     "text_input": "QUERY",

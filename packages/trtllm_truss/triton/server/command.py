@@ -17,7 +17,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -35,7 +35,7 @@ from trtllm_truss.processes.process_guard import (
     open_files,
 )
 from trtllm_truss.releases import MODEL_NAME
-from trtllm_truss.triton.server.ports import GRPC_ADDRESS_VARIABLE, LOOPBACK, Ports, free_ports
+from trtllm_truss.triton.server import GRPC_ADDRESS_VARIABLE, LOOPBACK
 
 _SESSION_VARIABLES = ("PRTE_MCA_prte_tmpdir_base", "OMPI_MCA_orte_tmpdir_base")
 _BACKING_VARIABLES = (
@@ -317,6 +317,49 @@ _NO_USAGE_STATISTICS = {
 """TensorRT-LLM 1.3 reports its use to NVIDIA unless one of these is set."""
 _HUGE_PAGES = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
 """Makes glibc 2.35 and later request huge pages for large allocations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The server's ports, all on loopback; `http` is None while that endpoint is closed.
+
+    `mpi` is the port on which `mpirun` listens while it starts several ranks.
+    """
+
+    grpc: int
+    http: int | None
+    metrics: int
+    mpi: int
+
+
+def free_ports(http_port: int | None = None, grpc_port: int | None = None) -> Ports:
+    """Return free ports, all chosen at once by the kernel.
+
+    Another program may take them before the server opens them; a caller must be ready to retry with
+    others.
+
+    Args:
+        http_port: the HTTP port, free or not; 0 for any free one, None to keep HTTP closed.
+        grpc_port: the gRPC port, free or not; None for any free one.
+
+    Raises:
+        OSError: the machine has no free port.
+    """
+    grpc, http, metrics, mpi = unused_ports(4)
+    return Ports(grpc_port or grpc, http if http_port == 0 else http_port, metrics, mpi)
+
+
+def unused_ports(count: int) -> list[int]:
+    """Return different TCP ports that are unused on loopback at this moment.
+
+    Raises:
+        OSError: the machine has no free port.
+    """
+    with ExitStack() as opened:
+        sockets = [opened.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind((LOOPBACK, 0))
+        return [each.getsockname()[1] for each in sockets]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,13 +21,13 @@ from contextlib import ExitStack, suppress
 from trtllm_truss.errors import TritonError
 from trtllm_truss.processes.child import SHARED_MEMORY, GuardedChild
 from trtllm_truss.releases import MODEL_NAME
+from trtllm_truss.triton.server import LOOPBACK
 from trtllm_truss.triton.server.command import (
     Launch,
     close_control_port,
     launch_environment,
     new_launch,
 )
-from trtllm_truss.triton.server.ports import LOOPBACK
 
 # Triton begins a line with its severity, E for error and F for fatal, and puts text into quotes.
 _TRITON_ERROR = re.compile(r"^[EF]\d{4} ")
