@@ -61,7 +61,7 @@ class Load(NamedTuple):
 
 
 class MountedFiles(Protocol):
-    """A check of mounted files; see `serving.engine_files`."""
+    """A check of mounted files; see `serving.repositories`."""
 
     @property
     def unchecked_bytes(self) -> int: ...

@@ -21,8 +21,8 @@ from trtllm_truss.artifacts.open_repository import open_repository
 from trtllm_truss.engines.host import HostInfo
 from trtllm_truss.engines.manifest import Manifest, record_files, write_manifest
 from trtllm_truss.errors import ArtifactError, StartupError
-from trtllm_truss.serving.engine_files import MountedFiles
 from trtllm_truss.serving.preparation import resolve_engine
+from trtllm_truss.serving.repositories import MountedFiles
 from trtllm_truss.settings.loading import Environment, parse_settings
 from trtllm_truss.settings.model import Mount
 

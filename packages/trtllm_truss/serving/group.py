@@ -25,8 +25,8 @@ from trtllm_truss.hosts.member import HostRun, Member
 from trtllm_truss.machine.runtime import Mpi, find_mpi
 from trtllm_truss.mpi_job import Rank, job_variables
 from trtllm_truss.processes.child import sweep, temporary_folder
-from trtllm_truss.serving.engine_files import MountedFiles, ReadAhead
 from trtllm_truss.serving.preparation import PreparedEngine, prepare
+from trtllm_truss.serving.repositories import MountedFiles, ReadAhead
 from trtllm_truss.settings.loading import Environment, Group, require_key, resolve_group
 from trtllm_truss.settings.model import Settings
 from trtllm_truss.triton.server.command import (

@@ -24,7 +24,6 @@ from trtllm_truss.inference.admission import EngineHeartbeat
 from trtllm_truss.metrics import Load, Metrics, exposed
 from trtllm_truss.mpi_job import job_variables, read_rank
 from trtllm_truss.processes.child import sweep, temporary_folder
-from trtllm_truss.serving.engine_files import MountedFiles, ReadAhead
 from trtllm_truss.serving.kernel_cache import KernelCache
 from trtllm_truss.serving.preparation import (
     PreparedEngine,
@@ -32,6 +31,7 @@ from trtllm_truss.serving.preparation import (
     supervised_limits,
     tokenizer_info_file,
 )
+from trtllm_truss.serving.repositories import MountedFiles, ReadAhead
 from trtllm_truss.serving.supervisor import Supervisor
 from trtllm_truss.settings.loading import Environment, resolve_group
 from trtllm_truss.settings.model import Serving, Settings
