@@ -131,15 +131,6 @@ def read_model(model: type[Model], file: str, content: Mapping[str, Any]) -> Mod
     raise ArtifactError(f"{file}: {broken_rule(finding, path)}; {_REMEDY}")
 
 
-def refuse_empty(sizes: Mapping[str, int], suffix: str) -> None:
-    """Raise ArtifactError if a file of these is empty."""
-    empty = sorted(name for name in sizes if name.endswith(suffix) and not sizes[name])
-    if empty:
-        raise ArtifactError(
-            f"{shortlist(empty)} in the engine repository is empty; upload it again."
-        )
-
-
 def refuse_lfs_pointers(folder: Path, sizes: Mapping[str, int], suffixes: tuple[str, ...]) -> None:
     """Raise ArtifactError if a file of the top folder is a pointer of Git LFS."""
     for name in sizes:

@@ -73,6 +73,7 @@ def find_engine(sizes: Mapping[str, int]) -> tuple[type[Engine], Placement]:
     for kind in KINDS:
         placement = kind.locate(sizes)
         if placement is not None:
+            _refuse_empty(placement.sizes(sizes), kind.suffixes)
             return kind, placement
     *others, last = (kind.wanted for kind in KINDS)
     wanted = f"{', '.join(others)} or {last}" if others else last
@@ -81,6 +82,14 @@ def find_engine(sizes: Mapping[str, int]) -> tuple[type[Engine], Placement]:
         f"the engine repository holds {_contents(sizes)}. An engine repository holds {wanted}, "
         f"flat in its top folder{deep}."
     )
+
+
+def _refuse_empty(sizes: Mapping[str, int], suffixes: tuple[str, ...]) -> None:
+    empty = sorted(name for name in sizes if name.endswith(suffixes) and not sizes[name])
+    if empty:
+        raise ArtifactError(
+            f"{shortlist(empty)} in the engine repository is empty; upload it again."
+        )
 
 
 def check_settings(settings: Settings, version: str | None) -> None:

@@ -35,7 +35,6 @@ from trtllm_truss.engines.diagnostics import (
     Diagnostic,
     error,
     json_object,
-    refuse_empty,
     shortlist,
     warning,
 )
@@ -113,9 +112,7 @@ class CompiledEngine(GpuEngine):
                 return None
             mark = joined(of_lmi[0], _LMI_MARK)
             placement = Placement(joined(of_lmi[0], "1"), of_lmi[0], (mark,))
-        here = placement.sizes(sizes)
-        refuse_empty(here, ENGINE_SUFFIX)
-        if CONFIG_FILE not in here:
+        if CONFIG_FILE not in placement.sizes(sizes):
             raise ArtifactError(
                 f"the engine repository has engine files but no {CONFIG_FILE}; add the one that "
                 "the build wrote beside them."

@@ -18,7 +18,6 @@ from trtllm_truss.engines.diagnostics import (
     error,
     json_object,
     read_model,
-    refuse_empty,
     shortlist,
     warning,
 )
@@ -72,8 +71,6 @@ class CpuEngine(Engine):
                 f"the engine repository holds {len(ggufs)} {GGUF_SUFFIX} files "
                 f"({shortlist(ggufs)}); keep only one."
             )
-        if ggufs:
-            refuse_empty(sizes, GGUF_SUFFIX)
         return FLAT if ggufs or OPENVINO_MODEL in sizes else None
 
     @classmethod
