@@ -38,6 +38,7 @@ from trtllm_truss.protocols.tool_use import ModelFormats
 from trtllm_truss.request_fields import INT32_MAX
 from trtllm_truss.requests import AnswerItem, TextDelta
 from trtllm_truss.serving.service import Service
+from trtllm_truss.tool_calls.parser import choose_formats
 
 ANTHROPIC_ID_HEADERS = (REQUEST_ID_HEADER, "Request-Id")
 """Anthropic's client reads the second one."""
@@ -52,7 +53,7 @@ def build_routes(service: Service, defaults: Defaults) -> Mapping[str, Endpoint]
         defaults: `model_metadata.generation`, validated; overrides the model's
             `generation_config.json` in OpenAI's and Anthropic's APIs.
     """
-    formats = ModelFormats.choose(service.limits, service.chat_template)
+    formats = _formats(service)
     predict = PredictAdapter(defaults, formats)
     lmi, tgi = LmiAdapter(defaults), LmiAdapter(defaults, tgi=True)
     recommended = {**usable_defaults(service.sampling), **defaults}
@@ -98,6 +99,12 @@ def build_routes(service: Service, defaults: Defaults) -> Mapping[str, Endpoint]
     }
 
 
+def _formats(service: Service) -> ModelFormats:
+    limits, template = service.limits, service.chat_template
+    chosen = choose_formats(limits.tool_parser, limits.reasoning_parser, template)
+    return ModelFormats(*chosen, template)
+
+
 def is_lmi(body: Mapping[str, Any]) -> bool:
     """Distinguish LMI bodies from other protocols of the route."""
     return "inputs" in body
@@ -124,7 +131,7 @@ class InProcessPredict:
     def __init__(self, service: Service, defaults: Mapping[str, Any]) -> None:
         self._service = service
         self._defaults = defaults
-        self._formats = ModelFormats.choose(service.limits, service.chat_template)
+        self._formats = _formats(service)
         self._loop, end_loop = _new_loop()
         weakref.finalize(self, _end, service.stop, end_loop)
 

@@ -4,7 +4,7 @@ Chat templates expect plain text as content, and a tool call's arguments as an o
 (https://huggingface.co/docs/transformers/chat_extras); OpenAI sends parts, and arguments as JSON
 within a text. `read_messages` converts its form, which predict has too.
 
-`ModelFormats` is chosen once for the model. `ToolUse` is what one request may call; `apply` turns
+`ModelFormats` are chosen once for the model. `ToolUse` is what one request may call; `apply` turns
 both into the arguments of a `GenerationRequest` and the parser of its answers.
 """
 
@@ -37,15 +37,11 @@ from trtllm_truss.protocols.fields import (
     schema_text,
 )
 from trtllm_truss.requests import ChatFormat, GenerationRequest, Guide
-from trtllm_truss.settings.model import Serving
 from trtllm_truss.tool_calls.events import Tool
 from trtllm_truss.tool_calls.parser import (
-    REASONING_FORMATS,
     TOOL_FORMATS,
     OutputParser,
     ReasoningFormat,
-    detect_reasoning_format,
-    detect_tool_format,
 )
 from trtllm_truss.tool_calls.tool_format import CallGuide, ToolFormat, write_call
 from trtllm_truss.validation import Strict, shown
@@ -54,9 +50,6 @@ Turn = dict[str, Any]
 NewParser = Callable[[], OutputParser]
 
 _NEUTRAL = TOOL_FORMATS["json"]
-_DEFAULT = "hermes"
-"""The format for chat templates without tools."""
-
 _LACKS_SYSTEM_ROLE = re.compile(r"raise_exception\(['\"]System role")
 _TESTS_NONE = re.compile(r"content(['\"]\])? is (not )?none")
 _JOINS_ARGUMENTS = re.compile(r"arguments(['\"]\])?\s*[+~]")
@@ -109,17 +102,6 @@ class ModelFormats:
     tools: ToolFormat | None = None
     reasoning: ReasoningFormat | None = None
     template: str = "tools tool_calls"
-
-    @classmethod
-    def choose(cls, serving: Serving, template: str) -> ModelFormats:
-        """Choose the formats by the settings, or else by the chat template."""
-        tools: str | None = serving.tool_parser
-        if tools == "auto":
-            tools = detect_tool_format(template) or (None if "tools" in template else _DEFAULT)
-        reasoning: str | None = serving.reasoning_parser
-        if reasoning == "auto":
-            reasoning = detect_reasoning_format(template)
-        return cls(TOOL_FORMATS.get(tools or ""), REASONING_FORMATS.get(reasoning or ""), template)
 
     def apply(
         self, request: GenerationRequest, use: ToolUse

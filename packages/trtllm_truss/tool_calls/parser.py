@@ -355,6 +355,22 @@ REASONING_FORMATS: Mapping[str, ReasoningFormat] = {
 """Formats of reasoning by their names in `serving.reasoning_parser`."""
 
 
+_DEFAULT = "hermes"
+"""The format of calls for chat templates without tools."""
+
+
+def choose_formats(
+    tools: str | None, reasoning: str | None, chat_template: str
+) -> tuple[ToolFormat | None, ReasoningFormat | None]:
+    """Return the formats by their names in the settings; ``auto`` is the chat template's."""
+    if tools == "auto":
+        tools = detect_tool_format(chat_template)
+        tools = tools or (None if "tools" in chat_template else _DEFAULT)
+    if reasoning == "auto":
+        reasoning = detect_reasoning_format(chat_template)
+    return TOOL_FORMATS.get(tools or ""), REASONING_FORMATS.get(reasoning or "")
+
+
 def detect_tool_format(chat_template: str) -> str | None:
     """Return the name of the format in a chat template, or None."""
     return _detect(chat_template, _TOOL_TELLTALES)

@@ -27,7 +27,7 @@ from trtllm_truss.requests import FinishReason, GenerationEnd, TextDelta, Token,
 from trtllm_truss.settings.model import Serving
 from trtllm_truss.text.tokenizer import TextTokenizer
 from trtllm_truss.text.tokenizer_files import TokenizerParts
-from trtllm_truss.tool_calls.parser import REASONING_FORMATS, TOOL_FORMATS
+from trtllm_truss.tool_calls.parser import REASONING_FORMATS, TOOL_FORMATS, choose_formats
 
 HELLO = [{"role": "user", "content": "Hello"}]
 Json = dict[str, Any]
@@ -309,10 +309,11 @@ def test_messages_fit_what_templates_test() -> None:
 def test_formats_are_chosen_by_settings_or_template(
     serving: Mapping[str, Any], template: str, tools: str | None, reasoning: str | None
 ) -> None:
-    formats = ModelFormats.choose(Serving(**serving), template)
-    assert formats.tools == (TOOL_FORMATS[tools] if tools else None)  # type: ignore[index]
-    assert formats.reasoning == (
-        REASONING_FORMATS[reasoning] if reasoning else None  # type: ignore[index]
+    limits = Serving(**serving)
+    formats = choose_formats(limits.tool_parser, limits.reasoning_parser, template)
+    assert formats == (
+        TOOL_FORMATS[tools] if tools else None,
+        REASONING_FORMATS[reasoning] if reasoning else None,
     )
 
 
