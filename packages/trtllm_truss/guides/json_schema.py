@@ -73,29 +73,35 @@ def mark_bounds(schema: str) -> tuple[str, dict[str, str]]:
             markers[grammar] = str(number)
         return int(markers[grammar])
 
-    marked = _replaced(json.loads(schema), marker)
+    whole = [json.loads(schema)]
+    for holder, key in reversed(_parts(whole)):
+        if isinstance(holder[key], dict):
+            holder[key] = _marked(holder[key], marker)
     if not markers:
         return schema, {}
-    return json.dumps(marked), {number: grammar for grammar, number in markers.items()}
+    return json.dumps(whole[0]), {number: grammar for grammar, number in markers.items()}
 
 
 def find_unkept(schema: str) -> str | None:
     """Find a keyword that XGrammar 0.1.32 reads without effect; None if there is none."""
-    waiting = [json.loads(schema)]
-    while waiting:
-        part = waiting.pop()
-        if not isinstance(part, dict):
-            continue
-        if found := _unkept(part):
-            return found
-        for key, value in part.items():
-            if key in _SUBSCHEMAS:
-                waiting.append(value)
-            elif key in _SUBSCHEMA_LISTS and isinstance(value, list):
-                waiting += value
-            elif key in _SUBSCHEMA_MAPS and isinstance(value, dict):
-                waiting += value.values()
-    return None
+    parts = (holder[key] for holder, key in _parts([json.loads(schema)]))
+    found = (_unkept(part) for part in parts if isinstance(part, dict))
+    return next(filter(None, found), None)
+
+
+def _parts(whole: list[Any]) -> list[tuple[Any, Any]]:
+    """Return the places of all parts of a schema, (container, key) each, the inner ones later."""
+    places: list[tuple[Any, Any]] = [(whole, 0)]
+    for holder, key in places:
+        part = holder[key]
+        for name, value in part.items() if isinstance(part, dict) else ():
+            if name in _SUBSCHEMAS:
+                places.append((part, name))
+            elif name in _SUBSCHEMA_LISTS and isinstance(value, list):
+                places += ((value, place) for place in range(len(value)))
+            elif name in _SUBSCHEMA_MAPS and isinstance(value, dict):
+                places += ((value, each) for each in value)
+    return places
 
 
 def _unkept(schema: Mapping[str, Any]) -> str | None:
@@ -126,33 +132,20 @@ def put_bounds(grammar: str, rules: Mapping[str, str]) -> str:
     return grammar
 
 
-def _replaced(schema: Any, marker: Callable[[str], int]) -> Any:
-    if not isinstance(schema, dict):
+def _marked(schema: dict[str, Any], marker: Callable[[str], int]) -> dict[str, Any]:
+    has_type = "type" in schema and not any(key in schema for key in _BEFORE_TYPE)
+    if not has_type or schema.keys().isdisjoint((*_LOWER, *_UPPER)):
         return schema
-    made = {key: _replaced_in(key, value, marker) for key, value in schema.items()}
-    has_type = "type" in made and not any(key in made for key in _BEFORE_TYPE)
-    if not has_type or made.keys().isdisjoint((*_LOWER, *_UPPER)):
-        return made
-    types = made["type"]
+    types = schema["type"]
     choices: list[dict[str, Any]] = []
     for name in types if isinstance(types, list) else [types]:
         is_number = name in ("integer", "number")
-        grammar = _grammar(made, is_integer=name == "integer") if is_number else ""
+        grammar = _grammar(schema, is_integer=name == "integer") if is_number else ""
         choices.append({"const": marker(grammar)} if grammar else {"type": name})
     if isinstance(types, list):
-        choices = [{"anyOf": [made | choice for choice in choices]}]
-        made = {key: made[key] for key in ("$defs", "definitions") if key in made}
-    return made | choices[0]
-
-
-def _replaced_in(key: str, value: Any, marker: Callable[[str], int]) -> Any:
-    if key in _SUBSCHEMAS:
-        return _replaced(value, marker)
-    if key in _SUBSCHEMA_LISTS and isinstance(value, list):
-        return [_replaced(item, marker) for item in value]
-    if key in _SUBSCHEMA_MAPS and isinstance(value, dict):
-        return {name: _replaced(item, marker) for name, item in value.items()}
-    return value
+        choices = [{"anyOf": [schema | choice for choice in choices]}]
+        schema = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+    return schema | choices[0]
 
 
 def _grammar(schema: Mapping[str, Any], *, is_integer: bool) -> str:
@@ -213,7 +206,7 @@ def _magnitudes(lower: _Bound, upper: _Bound, is_integer: bool) -> Iterator[str]
     """Yield the grammars of the numbers without a sign between two bounds, none below 0."""
     if lower.value > upper.value:
         return
-    (low, low_digits), (high, high_digits) = _parts(lower.value), _parts(upper.value)
+    (low, low_digits), (high, high_digits) = _split(lower.value), _split(upper.value)
     at_low, at_high = (low_digits, lower.is_open), (high_digits, upper.is_open)
     if is_integer:
         yield from _wholes(low, high)
@@ -226,7 +219,7 @@ def _magnitudes(lower: _Bound, upper: _Bound, is_integer: bool) -> Iterator[str]
         yield from _with_fraction(high, _fraction(None, at_high))
 
 
-def _parts(value: Decimal) -> tuple[int, str]:
+def _split(value: Decimal) -> tuple[int, str]:
     """Return the whole part and the digits of the fraction, without zeros at the end."""
     whole, _, digits = f"{value:f}".partition(".")
     return int(whole), digits.rstrip("0")
