@@ -71,6 +71,10 @@ class EngineReader(ABC, Generic[Item]):
         self._cached_tokens: int | None = None
         self._next_at = 0.0
         self._items: list[Item] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        """Complete the construction."""
 
     async def read(self, stream: ResponseStream) -> list[Item]:
         """Wait for the next tokens and return their items.
@@ -166,16 +170,8 @@ class AnswerReader(EngineReader[AnswerItem]):
     each, one after the other.
     """
 
-    def __init__(
-        self,
-        prepared: PreparedRequest,
-        tokenizer: TextTokenizer,
-        deadlines: Deadlines,
-        interval_s: float,
-        record: RequestMetrics,
-        heartbeat: EngineHeartbeat,
-    ) -> None:
-        super().__init__(prepared, tokenizer, deadlines, interval_s, record, heartbeat)
+    def _begin(self) -> None:
+        prepared, tokenizer = self._prepared, self._tokenizer
         plan, whole = prepared.reasoning, prepared.engine_request
         if plan is not None:
             self.request, self.is_last = plan.first_request(whole, tokenizer), False
