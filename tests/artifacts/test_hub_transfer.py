@@ -16,6 +16,7 @@ from typing import NamedTuple
 import pytest
 from huggingface_hub import constants, hf_hub_download
 from tests.support.hub_server import HubServer
+from tests.support.waiting import PATIENCE_S
 from tests.support.whole_repository import fetch_repository
 
 from trtllm_truss.artifacts.open_repository import open_repository
@@ -294,7 +295,7 @@ def test_progress_logs_rate_and_time_left(
     try:
         with Progress("engine", 4_000_000_000, 1_000_000_000) as progress:
             progress.add(1_000_000_000)
-            assert told.wait(10)
+            assert told.wait(PATIENCE_S)
     finally:
         logger.removeHandler(handler)
     assert "engine: fetching 4.0 GB, 1.0 GB of them here already" in caplog.text

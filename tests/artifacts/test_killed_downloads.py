@@ -65,7 +65,7 @@ def test_killed_at_a_random_point(round_: int, range_bytes: int, tmp_path: Path)
         hub.bytes_per_s = None
         hub.forget()
         with start(hub, tmp_path, range_bytes) as process:
-            output, errors = process.communicate(timeout=60)
+            output, errors = process.communicate(timeout=240)
         assert process.returncode == 0, errors
         assert read(output) == expected
         assert hub.sent("/files/*") < total, "nothing of what had arrived was kept"

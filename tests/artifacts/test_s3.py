@@ -130,7 +130,7 @@ def test_no_credentials(s3: S3Server, cache: Path) -> None:
         env={**keep, **none},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert "needs credentials; set AWS_ACCESS_KEY_ID" in result.stderr
 

@@ -50,7 +50,7 @@ def test_unknown_cases_are_named() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert running.returncode == 2

@@ -108,11 +108,13 @@ def test_only_lookups_are_answered(
 
     address = f"http://127.0.0.1:{remote_api}"
     push = {"query": "mutation { create_model_from_truss { id } }"}
-    assert "data" not in httpx.post(f"{address}/graphql/", json=push).json()
+    assert "data" not in httpx.post(f"{address}/graphql/", json=push, timeout=60).json()
     for body in (b"", b"{", b"[]", b'{"query": 1}', b"[" * 60_000, b" " * 70_000):
-        assert httpx.post(f"{address}/graphql/", content=body).status_code == 400
-    assert httpx.post(f"{address}/v1/models/model:predict", json=GREEDY).status_code == 404
-    assert httpx.get(f"{address}/graphql/").status_code == 501
+        assert httpx.post(f"{address}/graphql/", content=body, timeout=60).status_code == 400
+    assert (
+        httpx.post(f"{address}/v1/models/model:predict", json=GREEDY, timeout=60).status_code == 404
+    )
+    assert httpx.get(f"{address}/graphql/", timeout=60).status_code == 501
 
 
 def test_it_listens_on_loopback_alone(server: Served, remote_api: int) -> None:

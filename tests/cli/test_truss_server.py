@@ -58,7 +58,7 @@ def test_a_signal_while_the_process_starts_ends_it(
         env={**os.environ, "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.stdout == f"{raised} ended\n", done.stderr
     assert not list(tmp_path.iterdir())

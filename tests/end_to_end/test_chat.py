@@ -58,7 +58,7 @@ def test_a_message_from_a_pipe(server: Served) -> None:
         [sys.executable, "-m", "trtllm_truss", "chat", *arguments],
         input=f"{QUESTION}\n".encode(),
         capture_output=True,
-        timeout=60,
+        timeout=240,
     )
     body = {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": 20}
     assert (ran.returncode, ran.stderr) == (0, b"")

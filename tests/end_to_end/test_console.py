@@ -27,12 +27,12 @@ def body(max_tokens: int = 8, **fields: object) -> dict[str, object]:
 
 
 def pulse(server: Served) -> dict[str, object]:
-    found: dict[str, object] = httpx.get(f"{console_url(server)}pulse").json()
+    found: dict[str, object] = httpx.get(f"{console_url(server)}pulse", timeout=60).json()
     return found
 
 
 def test_the_page_and_its_pulse(server: Served) -> None:
-    page = httpx.get(console_url(server))
+    page = httpx.get(console_url(server), timeout=60)
     assert page.status_code == 200
     assert "<title>Console</title>" in page.text
     shown = pulse(server)
@@ -79,7 +79,7 @@ def test_a_stream_goes_through_and_its_end_stops_the_engine(server: Served) -> N
 
 
 def test_errors_go_through(server: Served) -> None:
-    answer = httpx.post(f"{console_url(server)}{CHAT}", json=body(temprature=1))
+    answer = httpx.post(f"{console_url(server)}{CHAT}", json=body(temprature=1), timeout=60)
     assert answer.status_code == 400
     assert "temprature" in answer.json()["error"]["message"]
 
@@ -95,10 +95,15 @@ def test_errors_go_through(server: Served) -> None:
 )
 def test_other_pages_are_refused(server: Served, headers: dict[str, str], status: int) -> None:
     for path in ("", "pulse", "page.js"):
-        assert httpx.get(console_url(server) + path, headers=headers).status_code == status
+        assert (
+            httpx.get(console_url(server) + path, headers=headers, timeout=60).status_code == status
+        )
     kind = {"Content-Type": "text/plain"}  # what a form may send
     answer = httpx.post(
-        console_url(server) + CHAT, content=json.dumps(body()), headers={**headers, **kind}
+        console_url(server) + CHAT,
+        content=json.dumps(body()),
+        headers={**headers, **kind},
+        timeout=60,
     )
     assert answer.status_code == status
 

@@ -172,11 +172,11 @@ def test_the_request_as_programs(page: Console, tmp_path: Path) -> None:
     assert f"http://localhost:{server.port}/v1/chat/completions" in browser.text("curl")
     file = tmp_path / "request.py"
     file.write_text(browser.text("python"), encoding="utf-8")
-    ran = subprocess.run([sys.executable, file], capture_output=True, text=True, timeout=60)
+    ran = subprocess.run([sys.executable, file], capture_output=True, text=True, timeout=240)
     assert (ran.returncode, ran.stdout) == (0, answer), ran.stderr
     if shutil.which("curl"):
         ran = subprocess.run(
-            ["bash", "-c", browser.text("curl")], capture_output=True, text=True, timeout=60
+            ["bash", "-c", browser.text("curl")], capture_output=True, text=True, timeout=240
         )
         frames = [line[6:] for line in ran.stdout.splitlines() if line.startswith("data: {")]
         choices = [choice for frame in frames for choice in json.loads(frame)["choices"]]

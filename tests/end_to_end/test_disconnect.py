@@ -14,7 +14,7 @@ import pytest
 from tests.support.truss_process import Served, listening_addresses
 from tests.support.waiting import settles
 
-LIMIT_S = 15  # the documented limit is 0.5 s; the whole answer takes a minute
+LIMIT_S = 45  # the documented limit is 0.5 s; the whole answer takes a minute
 ROUNDS = 100
 LONG = {"prompt": "Once upon a time", "max_tokens": 4000, "ignore_eos": True}
 

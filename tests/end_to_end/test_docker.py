@@ -23,7 +23,7 @@ from tests.support.certificates import new_certificate
 from tests.support.paths import ROOT
 from tests.support.serving import serving
 from tests.support.truss_process import Served, free_port
-from tests.support.waiting import settles
+from tests.support.waiting import PATIENCE_S, settles
 
 FOLDER = ROOT / "examples/docker"
 KEY = "sk-0123456789abcdef"
@@ -64,7 +64,7 @@ def running(command: list[str], log: Path, is_ready: Callable[[], bool]) -> Iter
         yield
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(PATIENCE_S)
 
 
 def confinement(service: str) -> list[str]:
@@ -107,7 +107,7 @@ class Proxy:
             base_url=f"https://localhost:{self.port}",
             verify=ssl.create_default_context(cafile=str(certificate)),
             headers={"Authorization": f"Bearer {KEY}"},
-            timeout=60,
+            timeout=240,
             trust_env=False,
         )
 
@@ -234,7 +234,9 @@ def test_the_proxy_bounds_bodies(proxy: Proxy) -> None:
 
 
 def test_the_proxy_needs_tls(proxy: Proxy) -> None:
-    plain = httpx.post(f"http://localhost:{proxy.port}{PREDICT}", json=BODY, trust_env=False)
+    plain = httpx.post(
+        f"http://localhost:{proxy.port}{PREDICT}", json=BODY, trust_env=False, timeout=60
+    )
     assert plain.status_code == 400
 
 
@@ -299,7 +301,7 @@ def load(server: Served) -> None:
 
 def test_every_query_names_metrics_and_labels_of_a_loaded_server(server: Served) -> None:
     load(server)
-    page = httpx.get(f"http://127.0.0.1:{server.port}/metrics/").text
+    page = httpx.get(f"http://127.0.0.1:{server.port}/metrics/", timeout=60).text
     labels: dict[str, set[tuple[str, str]]] = {}
     for family in text_string_to_metric_families(page):
         for sample in family.samples:
@@ -333,6 +335,7 @@ def test_prometheus_answers_every_query(server: Served, tmp_path: Path) -> None:
                 f"http://127.0.0.1:{port}/api/v1/query",
                 params={"query": expression},
                 trust_env=False,
+                timeout=60,
             )
         except httpx.TransportError:
             return []

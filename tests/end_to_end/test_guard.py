@@ -38,7 +38,7 @@ def test_another_machines_name_is_refused(server: Served, host: str) -> None:
     assert error(answer) == (421, "misdirected_request")
     assert "--host" in answer.json()["error"]["message"]
     metrics = f"http://127.0.0.1:{server.port}/metrics/"
-    assert httpx.get(metrics, headers={"Host": host}).status_code == 421
+    assert httpx.get(metrics, headers={"Host": host}, timeout=60).status_code == 421
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:80", "127.0.0.1:1", "127.1.2.3", "[::1]"])
@@ -81,13 +81,16 @@ def test_the_routes_by_which_clients_look_for_a_model(server: Served) -> None:
             client.embeddings.create(model=model.id, input="Hi")
     assert refused.value.code == "not_served"
     for path in ("/health", "/health/ready"):
-        assert httpx.get(f"{base}{path}").status_code == 200
-    assert httpx.get(f"{base}/v1/models", headers={"Host": "evil.example"}).status_code == 421
+        assert httpx.get(f"{base}{path}", timeout=60).status_code == 200
+    assert (
+        httpx.get(f"{base}/v1/models", headers={"Host": "evil.example"}, timeout=60).status_code
+        == 421
+    )
 
 
 @pytest.mark.parametrize("path", ["/hot-reload", "/hot-reload/"])
 def test_the_code_is_not_imported_again(server: Served, path: str) -> None:
-    answer = httpx.post(f"http://127.0.0.1:{server.port}{path}")
+    answer = httpx.post(f"http://127.0.0.1:{server.port}{path}", timeout=60)
     assert error(answer) == (404, "not_found")
 
 
@@ -97,7 +100,7 @@ def test_a_websocket_of_another_page_is_refused(server: Served) -> None:
         "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
         "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
     )
-    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(head.encode())
         assert connection.recv(4096).startswith(b"HTTP/1.1 403 ")
 
@@ -112,7 +115,7 @@ def test_a_public_host_is_open_with_a_warning(tmp_path: Path) -> None:
         assert "0.0.0.0" in listening_hosts(served)
         headers = {"Host": "model.example", "Origin": "https://model.example"}
         assert served.post(BODY, headers=headers).status_code == 200
-        answer = httpx.post(f"http://127.0.0.1:{served.port}/hot-reload")
+        answer = httpx.post(f"http://127.0.0.1:{served.port}/hot-reload", timeout=60)
         assert error(answer) == (404, "not_found")
     finally:
         assert served.end() == 0

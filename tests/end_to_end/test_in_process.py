@@ -19,6 +19,7 @@ import yaml
 from tests.support.paths import EXAMPLE, ROOT
 from tests.support.smollm2 import write_small_smollm2
 from tests.support.truss_process import alive
+from tests.support.waiting import PATIENCE_S
 
 from trtllm_truss.endpoints.routes import InProcessPredict
 from trtllm_truss.errors import EngineUnavailable
@@ -176,7 +177,7 @@ def test_closing_a_stream_ends_its_request_and_dropping_it_the_engine() -> None:
     assert isinstance(pieces, Generator)
     assert next(pieces) == "word "
     pieces.close()
-    assert service.ended.wait(5)
+    assert service.ended.wait(PATIENCE_S)
     assert not service.stopped.is_set()
     del pieces, predict
     assert service.stopped.is_set()

@@ -84,7 +84,7 @@ def test_idle_connections_do_not_block_clients(tmp_path: Path) -> None:
         served.wait_until_ready()
         with contextlib.ExitStack() as idle:
             for _ in range(300):
-                connection = socket.create_connection(("127.0.0.1", served.port), timeout=5)
+                connection = socket.create_connection(("127.0.0.1", served.port), timeout=60)
                 idle.enter_context(connection)
             assert served.post({"prompt": "Hi", "max_tokens": 2}).status_code == 200
         for pid, name in served.processes().items():
@@ -222,7 +222,7 @@ def test_a_port_taken_meanwhile_is_named() -> None:
             [sys.executable, "-c", program, *serve, "--port", str(taken.getsockname()[1])],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
         )
     assert result.returncode == 1
     assert "address already in use" in result.stderr.rstrip().splitlines()[-1]

@@ -189,7 +189,7 @@ def sagemaker(server: Served) -> Any:
 
 
 def test_sagemakers_client(server: Served, sagemaker: Any) -> None:
-    assert httpx.get(f"http://127.0.0.1:{server.port}/ping").status_code == 200
+    assert httpx.get(f"http://127.0.0.1:{server.port}/ping", timeout=60).status_code == 200
     body = {"inputs": PROMPT, "parameters": PARAMETERS}
     asked = {"EndpointName": "any", "ContentType": "application/json"}
     answer = sagemaker.invoke_endpoint(**asked, Body=json.dumps(body))

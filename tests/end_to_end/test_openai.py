@@ -246,7 +246,9 @@ def test_the_likeliest_tokens_of_each_place(client: openai.OpenAI) -> None:
 @pytest.mark.engines("cpu")
 def test_the_tokens_of_a_prompt(client: openai.OpenAI, base_url: str) -> None:
     sampled = client.completions.create(**{**TEXT, "temperature": 1}, logprobs=5).choices[0]
-    ids = httpx.post(f"{base_url[:-3]}/tokenize", json={"prompt": PROMPT}).json()["tokens"]
+    ids = httpx.post(f"{base_url[:-3]}/tokenize", json={"prompt": PROMPT}, timeout=60).json()[
+        "tokens"
+    ]
     asked = {**TEXT, "echo": True, "logprobs": 5}
     of_ids = client.completions.create(**{**asked, "prompt": ids, "max_tokens": 1}).choices[0]
     of_text, nothing_more = (

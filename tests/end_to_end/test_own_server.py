@@ -53,8 +53,8 @@ def test_sigterm_turns_readiness_off_before_it_closes_the_port(
         chunks = answer.iter_text()
         text = next(chunks)
         own.process.send_signal(signal.SIGTERM)
-        assert settles(lambda: httpx.get(f"{base}/health").status_code == 503)
-        assert httpx.get(f"{base}/health/live").status_code == 200
+        assert settles(lambda: httpx.get(f"{base}/health", timeout=60).status_code == 503)
+        assert httpx.get(f"{base}/health/live", timeout=60).status_code == 200
         late = own.post({**LONG, "max_tokens": 2}, headers=HEADERS)
         assert (late.status_code, late.headers["Connection"]) == (200, "close")
         text += "".join(chunks)
@@ -116,7 +116,7 @@ def test_only_bodies_are_large_and_only_heads_have_headers(start: Callable[..., 
     request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with connected(own) as connection:  # whose answers nobody reads
         assert is_closed_within([request * 32] * 10_000, connection)
-    assert httpx.get(f"http://127.0.0.1:{own.port}/health").status_code == 200
+    assert httpx.get(f"http://127.0.0.1:{own.port}/health", timeout=60).status_code == 200
 
 
 def connected(own: Served) -> socket.socket:

@@ -58,7 +58,7 @@ def test_text_comes_as_it_is_generated(server: Served) -> None:
         pieces = answer.iter_raw()
         assert next(pieces)
         assert server.metric("requests_running") == 1, "the rest is still to come"
-        page = httpx.get(f"http://127.0.0.1:{server.port}/metrics").text
+        page = httpx.get(f"http://127.0.0.1:{server.port}/metrics", timeout=60).text
         assert len([*islice(pieces, 10)]) == 10
     # An endpoint picker sees it too, whatever the engine.
     assert latest(page, "trtllm_num_requests_running") == 1
@@ -137,10 +137,10 @@ def test_seeds(server: Served) -> None:
 
 def test_sagemaker_routes(server: Served) -> None:
     base = f"http://127.0.0.1:{server.port}"
-    assert httpx.get(f"{base}/ping").status_code == 200
+    assert httpx.get(f"{base}/ping", timeout=60).status_code == 200
     answer = httpx.post(f"{base}/invocations", json=GREEDY, timeout=60)
     assert answer.json()["choices"][0]["text"] == server.post(GREEDY).text
-    assert httpx.get(f"{base}/v1/models/model").status_code == 200
+    assert httpx.get(f"{base}/v1/models/model", timeout=60).status_code == 200
 
 
 def test_concurrent_requests_return_the_texts_of_single_ones(server: Served) -> None:

@@ -54,17 +54,17 @@ def test_the_page_and_serve_know_the_state(reworded: Path, tmp_path: Path) -> No
     served = serve(reworded, tmp_path, serving={"restart_backoff_s": 0}).wait_until_ready()
     try:
         url = console_url(served)
-        shown = httpx.get(f"{url}pulse").json()
+        shown = httpx.get(f"{url}pulse", timeout=60).json()
         assert shown["state"] == "ready"
         assert [each["name"] for each in shown["phases"]] == [
             *("engine", "triton model repository", "tokenizer", "triton")
         ]
         assert served.post({"prompt": "Hi", "max_tokens": 2}).status_code == 200
-        assert settles(lambda: bool(httpx.get(f"{url}pulse").json()["requests"]))
+        assert settles(lambda: bool(httpx.get(f"{url}pulse", timeout=60).json()["requests"]))
         (triton,) = [pid for pid, name in served.processes().items() if name == "tritonserver"]
         os.kill(triton, signal.SIGKILL)
-        assert settles(lambda: len(httpx.get(f"{url}pulse").json()["events"]) == 3)
-        shown = httpx.get(f"{url}pulse").json()
+        assert settles(lambda: len(httpx.get(f"{url}pulse", timeout=60).json()["events"]) == 3)
+        shown = httpx.get(f"{url}pulse", timeout=60).json()
         assert [each["text"] for each in shown["events"]] == [
             *("the engine answers again", "restart 1 of 5", "the engine exited")
         ]

@@ -360,29 +360,27 @@ def test_an_engine_beyond_its_restart_limit_ends_the_process(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "parts"),
+    ("behaviour", "part"),
     [
-        ({"load_crash": 1}, ["Triton"]),
-        ({"load_error": "CUDA out of memory"}, ["memory"]),
-        ({"load_s": 600}, ["not ready after 3 s"]),
+        ({"load_crash": 1}, "Triton"),
+        ({"load_error": "CUDA out of memory"}, "memory"),
+        ({"load_s": 600}, "not ready after 3 s"),
     ],
 )
 def test_a_failed_start_logs_its_cause(
-    tmp_path: Path, behaviour: dict[str, object], parts: list[str]
+    tmp_path: Path, behaviour: dict[str, object], part: str
 ) -> None:
     folder = write_engine(tmp_path / "engine", **behaviour)
-    served = serve_engine(folder, serving={"start_timeout_s": 3})
-    assert served.process.wait(PATIENCE_S) != 0
-    served._reader.join(5)
+    limits = {"start_timeout_s": 3} if "load_s" in behaviour else {}
+    served = serve_engine(folder, serving=limits)
+    assert served.wait() != 0
     assert served.lines[-1].startswith("error: "), served.log
-    for part in parts:
-        assert part in served.lines[-1]
+    assert part in served.lines[-1]
 
 
 def test_parallelism_that_differs_is_refused_at_once(tmp_path: Path) -> None:
     folder = write_engine(tmp_path / "engine", tp=2, load_s=600)  # the engine is not even loaded
     served = serve_engine(folder, tp=4)
-    assert served.process.wait(PATIENCE_S) != 0
-    served._reader.join(5)
+    assert served.wait() != 0
     assert "tensor_parallelism is 4" in served.lines[-1]
     assert "built for 2" in served.lines[-1]

@@ -206,7 +206,7 @@ def test_the_extra_serves_from_an_empty_environment(clean: CleanMachine, tmp_pat
         url = f"http://127.0.0.1:{port}/v1/models/model:predict"
         assert httpx.post(url, json=body, timeout=60).text == " Paris.\n\n"
         server.terminate()
-        server.communicate(timeout=60)
+        server.communicate(timeout=240)
         assert server.returncode == 0
     finally:
         server.kill()

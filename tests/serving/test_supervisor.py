@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import cast
 
 import pytest
+from tests.support.waiting import PATIENCE_S
 
 from trtllm_truss.errors import TritonError
 from trtllm_truss.inference.admission import EngineHeartbeat
@@ -114,7 +115,7 @@ def test_any_error_of_a_restart_counts_as_one_failed_start(
     supervisor = supervisor_of(new_run, Serving(restart_backoff_s=0), status=status)
     supervisor.start()
     first.state = State.DEAD
-    assert back.wait(10)
+    assert back.wait(PATIENCE_S)
     supervisor.stop()
     assert [(each.change, each.restart) for each in status.current.events[:4]] == [
         (Change.EXITED, 0),
@@ -151,7 +152,7 @@ def test_gives_up_after_the_restart_limit(monkeypatch: pytest.MonkeyPatch, where
     )
     supervisor.start()
     first.state = State.DEAD
-    assert given_up.wait(10)
+    assert given_up.wait(PATIENCE_S)
     supervisor.stop()
     assert status.current.state is ServiceState.FAILED
     assert status.current.reason.startswith("giving up after 3 restarts")
@@ -176,7 +177,7 @@ def test_stop_ends_a_run_that_starts_meanwhile(monkeypatch) -> None:
         made.append(run)
         if len(made) == 2:
             begun.set()
-            assert may_go_on.wait(10)
+            assert may_go_on.wait(PATIENCE_S)
         return run
 
     made: list[Run] = []
@@ -184,10 +185,10 @@ def test_stop_ends_a_run_that_starts_meanwhile(monkeypatch) -> None:
     supervisor = supervisor_of(new_run)
     supervisor.start()
     runs[0].state = State.DEAD
-    assert begun.wait(10)
+    assert begun.wait(PATIENCE_S)
     stopping = threading.Thread(target=supervisor.stop)
     stopping.start()
     may_go_on.set()
-    stopping.join(10)
+    stopping.join(PATIENCE_S)
     assert not stopping.is_alive()
     assert [run.state for run in runs] == [State.STOPPED, State.STOPPED]

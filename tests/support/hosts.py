@@ -194,7 +194,7 @@ class Command:
     def wait(self, within_s: float = PATIENCE_S) -> int:
         """Wait for its end; return the exit status."""
         status = self.process.wait(within_s)
-        self._reader.join(5)
+        self._reader.join(PATIENCE_S)
         self._status.close()
         self._folder.cleanup()
         return status

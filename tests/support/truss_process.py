@@ -140,11 +140,16 @@ class Served:
 
     def is_healthy(self) -> bool:
         """Return the result of the platform's health check."""
-        return httpx.get(f"http://127.0.0.1:{self.port}/v1/models/model").status_code == 200
+        return (
+            httpx.get(f"http://127.0.0.1:{self.port}/v1/models/model", timeout=60).status_code
+            == 200
+        )
 
     def metric(self, name: str) -> int:
         """Return `trtllm_truss_NAME`."""
-        page = httpx.get(f"http://127.0.0.1:{self.port}/metrics", follow_redirects=True).text
+        page = httpx.get(
+            f"http://127.0.0.1:{self.port}/metrics", follow_redirects=True, timeout=60
+        ).text
         (value,) = re.findall(rf"^trtllm_truss_{name} (\d+)", page, re.MULTILINE)
         return int(value)
 

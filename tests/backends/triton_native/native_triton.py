@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 from tests.support.fake_tensorrtllm import FAKE_ENGINE, write_engine
 from tests.support.paths import TEMPLATES
+from tests.support.waiting import PATIENCE_S
 from tokenizers import Tokenizer, decoders, models, normalizers, processors
 
 from trtllm_truss.engines.host import PINNED_VERSION
@@ -109,13 +110,15 @@ class NativeTriton:
 
     def generate(self, model: str, **fields: Any) -> httpx.Response:
         return httpx.post(
-            self.url(f"models/{model}/generate"), json={**GUIDE, **fields}, timeout=30
+            self.url(f"models/{model}/generate"), json={**GUIDE, **fields}, timeout=PATIENCE_S
         )
 
     def stream(self, model: str, **fields: Any) -> list[dict[str, Any]]:
         """Return the events of one stream."""
         body = {**GUIDE, "stream": True, **fields}
-        answer = httpx.post(self.url(f"models/{model}/generate_stream"), json=body, timeout=30)
+        answer = httpx.post(
+            self.url(f"models/{model}/generate_stream"), json=body, timeout=PATIENCE_S
+        )
         lines = answer.text.splitlines()
         return [json.loads(line.removeprefix("data: ")) for line in lines if line]
 
@@ -143,7 +146,7 @@ class NativeTriton:
         }
         if outputs:
             body["outputs"] = [{"name": name} for name in outputs]
-        answer = httpx.post(self.url(f"models/{model}/infer"), json=body, timeout=30)
+        answer = httpx.post(self.url(f"models/{model}/infer"), json=body, timeout=PATIENCE_S)
         assert answer.status_code == 200, answer.text
         return {output["name"]: output["data"] for output in answer.json()["outputs"]}
 

@@ -78,6 +78,6 @@ def test_a_batch_of_prompts_is_refused(native):
             {"name": "REQUEST_OUTPUT_LEN", "datatype": "INT32", "shape": [2, 1], "data": [1, 1]},
         ]
     }
-    answer = httpx.post(native.url("models/preprocessing/infer"), json=two)
+    answer = httpx.post(native.url("models/preprocessing/infer"), json=two, timeout=60)
     assert answer.status_code == 400
     assert "QUERY holds 2 texts; send one prompt per request." in answer.json()["error"]

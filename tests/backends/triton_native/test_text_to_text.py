@@ -16,7 +16,7 @@ import httpx
 import numpy as np
 import pytest
 from tests.backends.triton_native.native_triton import TEXT_MODELS
-from tests.support.waiting import settles
+from tests.support.waiting import PATIENCE_S, settles
 from tritonclient.grpc import InferenceServerClient, InferInput, service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
@@ -56,7 +56,7 @@ def seen(server, words):
 
 
 def test_all_five_are_ready(native):
-    models = httpx.post(native.url("repository/index")).json()
+    models = httpx.post(native.url("repository/index"), timeout=60).json()
     assert {(each["name"], each["state"]) for each in models} == {
         (name, "READY")
         for name in ("preprocessing", "postprocessing", "tensorrt_llm", *TEXT_MODELS)
@@ -183,7 +183,7 @@ def test_the_ports_can_be_pinned(make_native):
     http_port, grpc_port = unused_ports(2)
     for _ in range(2):  # a restart reuses the ports at once
         server = make_native(text="Here.", http_port=http_port, grpc_port=grpc_port)
-        answer = httpx.get(f"http://127.0.0.1:{http_port}/v2/models/ensemble/ready")
+        answer = httpx.get(f"http://127.0.0.1:{http_port}/v2/models/ensemble/ready", timeout=60)
         assert answer.status_code == 200
         with InferenceServerClient(f"127.0.0.1:{grpc_port}") as client:
             assert client.is_model_ready("ensemble")
@@ -200,7 +200,7 @@ def test_an_open_stream_shows_its_last_response(native, model, max_tokens):
             client.async_stream_infer(model, query(stream=True, max_tokens=max_tokens))
             last, text = False, ""
             while not last:
-                result, error = responses.get(timeout=30)
+                result, error = responses.get(timeout=PATIENCE_S)
                 assert error is None
                 text += result.as_numpy("text_output").item().decode()
                 last = result.get_response().parameters["triton_final_response"].bool_param
@@ -246,7 +246,7 @@ def test_a_decoupled_model_refuses_unary_requests(native, model):
 def test_unneeded_apis_are_closed(native, path, head):
     """The name of the opening header has a colon, which HTTP clients cannot send."""
     url = httpx.URL(native.url(path))
-    with socket.create_connection((url.host, url.port), timeout=5) as connection:
+    with socket.create_connection((url.host, url.port), timeout=PATIENCE_S) as connection:
         request = f"GET {url.path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{head}\r\n"
         connection.sendall(request.encode())
         answer = b"".join(iter(lambda: connection.recv(4096), b""))

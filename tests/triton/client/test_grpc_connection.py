@@ -11,7 +11,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import DataReceived, SettingsAcknowledged
 from h2.settings import SettingCodes
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 from trtllm_truss.triton.client.failures import StatusCode
 from trtllm_truss.triton.client.grpc_connection import GrpcConnection
@@ -114,7 +114,7 @@ async def connection(server):
 async def ask(connection, request, method=METHOD):
     received = Received()
     connection.call(method, request, received)
-    return received.messages, await asyncio.wait_for(received.end, 20)
+    return received.messages, await asyncio.wait_for(received.end, PATIENCE_S)
 
 
 async def test_messages_in_order_and_a_status(connection):
@@ -176,7 +176,7 @@ async def test_a_cancelled_call_ends_on_the_server_without_further_messages(conn
 async def exchange(connection, request):
     received = Received()
     number = connection.exchange(request, received)
-    return number, received.messages, await asyncio.wait_for(received.end, 20)
+    return number, received.messages, await asyncio.wait_for(received.end, PATIENCE_S)
 
 
 async def test_exchanges_follow_each_other_on_one_call(connection):
@@ -235,12 +235,12 @@ async def test_a_call_with_a_message_too_many_is_not_used_again(connection):
 async def test_nothing_old_touches_the_next_exchange(connection):
     old = Received()
     number = connection.exchange(b"echo old", old)
-    await asyncio.wait_for(old.end, 20)
+    await asyncio.wait_for(old.end, PATIENCE_S)
     received = Received()
     assert connection.exchange(b"echo new", received) == number
     connection.cancel(number, old)
     connection.finish(number, old)
-    await asyncio.wait_for(received.end, 20)
+    await asyncio.wait_for(received.end, PATIENCE_S)
     assert (old.messages, received.messages) == ([b"old", LAST], [b"new", LAST])
     assert (await exchange(connection, b"echo newer"))[0] == number
 

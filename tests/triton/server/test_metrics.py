@@ -6,7 +6,6 @@ import http.client
 import re
 import socketserver
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,7 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics import parser as openmetrics_parser
 from tests.support.serving import serving
 from tests.support.triton_server import FakeEngineServer, triton_servers
-from tests.support.waiting import settles
+from tests.support.waiting import PATIENCE_S, settles
 
 from trtllm_truss import exposition
 from trtllm_truss.engines.host import PINNED_VERSION
@@ -44,7 +43,7 @@ def shown(metrics: TritonMetrics) -> str:
 
 
 def scraped(port: int) -> str:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
     try:
         connection.request("GET", "/metrics")
         return connection.getresponse().read().decode()
@@ -53,10 +52,7 @@ def scraped(port: int) -> str:
 
 
 def wait_for(metrics: TritonMetrics, expected: float | None) -> None:
-    deadline = time.monotonic() + 10
-    while samples(shown(metrics)).get(SUCCESSES) != expected:
-        assert time.monotonic() < deadline, shown(metrics)
-        time.sleep(0.01)
+    assert settles(lambda: samples(shown(metrics)).get(SUCCESSES) == expected), shown(metrics)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +60,7 @@ def warm_triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeEngine
     """A server that has answered exactly one request."""
     with triton_servers(tmp_path_factory) as start:
         server = start()
-        warm_up(server.grpc_address, 11, 10, PINNED_VERSION)
+        warm_up(server.grpc_address, 11, PATIENCE_S, PINNED_VERSION)
         port = metrics_port(server)  # Triton counts a request shortly after its last token
         assert settles(lambda: samples(scraped(port)).get(SUCCESSES) == 1)
         yield server
@@ -100,7 +96,7 @@ def test_values_stay_fresh_until_triton_is_gone(make_triton, monkeypatch) -> Non
     own = make_triton()
     with TritonMetrics(lambda: own.launch.ports.metrics) as metrics:
         wait_for(metrics, 0)
-        warm_up(own.grpc_address, 11, 10, PINNED_VERSION)
+        warm_up(own.grpc_address, 11, PATIENCE_S, PINNED_VERSION)
         wait_for(metrics, 1)
         own.stop(0)
         wait_for(metrics, None)
@@ -121,7 +117,7 @@ def stranger(answer: bytes | None) -> Iterator[int]:
         def handle(self) -> None:
             self.request.recv(4096)
             if answer is None:
-                leaving.wait(10)
+                leaving.wait(PATIENCE_S)
             else:
                 self.request.sendall(answer)
 
@@ -168,4 +164,4 @@ def test_the_reading_goes_on_after_an_error(monkeypatch):
         raise KeyError("port")
 
     with TritonMetrics(port):
-        assert all(asked.acquire(timeout=10) for _ in range(4))
+        assert all(asked.acquire(timeout=PATIENCE_S) for _ in range(4))

@@ -108,10 +108,10 @@ def test_stub_that_dies_while_loading_is_reported(make_triton):
 
 
 def test_slow_model_meets_the_deadline(make_triton):
-    slow = make_triton(ready_s=None, load_s=60)
+    slow = make_triton(ready_s=None, load_s=600)
     start_s = time.monotonic()
     with pytest.raises(TritonError, match="not ready after 1 s"):
         slow.wait_until_ready(1)
     slow.stop(0)
-    assert time.monotonic() - start_s < 30
+    assert time.monotonic() - start_s < PATIENCE_S
     assert_nothing_left(slow.launch.run_id, slow.launch.shm_prefix, 0.5)

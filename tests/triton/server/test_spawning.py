@@ -61,7 +61,7 @@ def test_a_server_of_one_rank_can_spawn_workers(launch, monkeypatch):
         env=environment_of(launch),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=True,
     )
     assert json.loads(ended.stdout) == [sorted(os.sched_getaffinity(0))] * workers

@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,7 +46,9 @@ def start(
     """Start an engine whose worker misbehaves."""
     started: list[LlmEngine] = []
 
-    def begin_engine(hang_timeout_s: float = 60.0, canary_s: float = 60.0, **behaviour: object):
+    def begin_engine(
+        hang_timeout_s: float = 10 * PATIENCE_S, canary_s: float = 60.0, **behaviour: object
+    ):
         folder = copy_checkpoint(checkpoint, tmp_path / "checkpoint", **behaviour)
         engine = start_engine(
             folder,
@@ -74,7 +75,7 @@ def streams(engine: LlmEngine) -> list[Caller]:
 
 
 def assert_all_failed(callers: list[Caller], died: threading.Event) -> None:
-    assert died.wait(20)
+    assert died.wait(PATIENCE_S)
     for caller in callers:
         assert str(caller.wait().error).startswith("The engine is shutting down: ")
         assert caller.caller_at_fault is False
@@ -87,10 +88,8 @@ def test_a_killed_worker(start: StartEngine, died: threading.Event, number: int)
     callers = streams(engine)
     (pid,) = engine._workers.pids
     os.kill(pid, number)
-    killed = time.monotonic()
 
     assert_all_failed(callers, died)
-    assert time.monotonic() - killed < 20
     assert str(begin(engine).wait().error).startswith("The engine is shutting down: ")
 
 
@@ -121,7 +120,7 @@ def test_a_killed_worker_of_an_idle_engine(start: StartEngine, died: threading.E
     assert answer(engine)
     os.kill(engine._workers.pids[0], signal.SIGKILL)
 
-    assert died.wait(20)
+    assert died.wait(PATIENCE_S)
 
 
 def test_a_worker_that_hangs(start: StartEngine, died: threading.Event) -> None:
@@ -136,7 +135,7 @@ def test_a_worker_that_hangs_without_a_request(start: StartEngine, died: threadi
     engine = start(hang_timeout_s=0.5, canary_s=0.2, hang_after=8)
     assert len(answer(engine)) == 8
 
-    assert died.wait(20)
+    assert died.wait(PATIENCE_S)
     assert not begin(engine).wait().caller_at_fault
 
 

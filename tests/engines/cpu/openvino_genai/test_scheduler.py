@@ -58,8 +58,8 @@ def test_later_tokens_are_collected_for_an_interval(
 def test_an_idle_engine_gathers_simultaneous_requests(
     engine: GenAiEngine, start_scheduler: StartScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduling, "_GATHER_S", 1.0)
-    monkeypatch.setattr(scheduling, "_GATHER_LIMIT_S", 1.0)
+    monkeypatch.setattr(scheduling, "_GATHER_S", 3.0)
+    monkeypatch.setattr(scheduling, "_GATHER_LIMIT_S", 3.0)
     scheduler = start_scheduler(engine)
     first = submit(scheduler, PROMPT, 1)
     time.sleep(0.2)
