@@ -51,7 +51,15 @@ def test_wheel_is_found_without_importing_it():
     assert found.stub is not None
     assert found.stub.parent.name == version
     assert found.library_paths[0].name == "nvidia_pytriton.libs"
-    assert (found.library_paths[1] / f"libpython{version}.so.1.0").exists()
+    assert all((f / f"libpython{version}.so.1.0").exists() for f in found.library_paths[1:])
+
+
+def test_folders_of_the_loader_are_not_named(monkeypatch):
+    """In LD_LIBRARY_PATH they would hide libraries of wheels, whose RUNPATH comes after it."""
+    monkeypatch.setattr(runtime, "_LOADER_FOLDERS", ())
+    folders = runtime._libpython_folders(f"{sys.version_info[0]}.{sys.version_info[1]}")
+    monkeypatch.setattr(runtime, "_LOADER_FOLDERS", folders)
+    assert len(find_installation({"PATH": ""}).library_paths) == 1
 
 
 def test_no_server_at_all(monkeypatch):

@@ -364,7 +364,7 @@ def _wheel_installation(executable: Path, root: Path) -> TritonInstallation:
         executable,
         root / "backends",
         stub=stub,
-        library_paths=(root.parent.parent / "nvidia_pytriton.libs", _libpython_folder(version)),
+        library_paths=(root.parent.parent / "nvidia_pytriton.libs", *_libpython_folders(version)),
         python_paths=(_OWN_PACKAGE.parent,),
         site_paths=_site_folders(),
         # The stub's interpreter runs isolated: it ignores PYTHONPATH and PYTHONHOME, and takes its
@@ -373,8 +373,19 @@ def _wheel_installation(executable: Path, root: Path) -> TritonInstallation:
     )
 
 
-def _libpython_folder(version: str) -> Path:
-    """Return the folder of the shared library that the stub is linked against.
+_LOADER_FOLDERS = tuple(
+    Path(name)
+    for folder in ("/lib", "/usr/lib")
+    for name in (folder, f"{folder}64", f"{folder}/{platform.machine()}-linux-gnu")
+)
+"""Searched by the dynamic loader without being named (ld.so(8))."""
+
+
+def _libpython_folders(version: str) -> tuple[Path, ...]:
+    """Return the folder of the shared library that the stub is linked against, if to be named.
+
+    LD_LIBRARY_PATH comes before a library's own RUNPATH: a system folder in it would hide the
+    libraries that wheels bring, such as Open MPI's libfabric.
 
     Raises:
         TritonError: neither this Python nor the system has it.
@@ -388,7 +399,7 @@ def _libpython_folder(version: str) -> Path:
     ]
     for folder in map(Path, folders):
         if (folder / name).exists():
-            return folder
+            return () if folder in _LOADER_FOLDERS else (folder,)
     raise TritonError(
         f"Triton's Python backend needs {name}, and {sys.base_prefix} has none. Install it "
         f"(Debian, Ubuntu: `apt install libpython{version}`) or use a Python built with "
