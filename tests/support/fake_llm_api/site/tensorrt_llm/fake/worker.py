@@ -22,8 +22,11 @@ import signal
 import sys
 import time
 from collections import deque
+from contextlib import suppress
 from multiprocessing.connection import Client
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
 
 from tensorrt_llm.fake.compute import load_compute
 from tensorrt_llm.fake.errors import RequestError
@@ -118,8 +121,30 @@ class Worker:
         self._running = {}
         self._steps = 0
         self._open = True
+        self._responses = SimpleQueue()
+        self._sender = Thread(target=self._send_responses, daemon=True)
+        self._sender.start()
 
     def run(self):
+        try:
+            self._run()
+        finally:
+            self._send_the_rest()
+
+    def _send_responses(self):
+        """Send responses beside the steps.
+
+        Source: `await_response_thread` of tensorrt_llm/executor/worker.py, near 1.0 to 1.3.
+        """
+        with suppress(OSError):  # the parent is gone
+            while (responses := self._responses.get()) is not None:
+                self._wire.send(responses)
+
+    def _send_the_rest(self):
+        self._responses.put(None)
+        self._sender.join()
+
+    def _run(self):
         while self._open:
             if not (self._waiting or self._running):
                 self._compute.rest()
@@ -141,7 +166,7 @@ class Worker:
     def _add(self, request_id, prompt, params, lora_request, streaming):
         refusal = self._refusal(prompt, params, lora_request)
         if refusal:
-            self._wire.send([Response(request_id, error=RequestError(refusal))])
+            self._responses.put([Response(request_id, error=RequestError(refusal))])
             return
         room = self._args["max_seq_len"] - len(prompt)
         wanted = room if params.max_tokens is None else min(params.max_tokens, room)
@@ -175,7 +200,7 @@ class Worker:
             return
         for request in [r for r in self._waiting if r.id == request_id]:
             self._waiting.remove(request)
-            self._wire.send([Response(request_id, finish_reason="cancelled", final=True)])
+            self._responses.put([Response(request_id, finish_reason="cancelled", final=True)])
         for request in [r for r in self._running.values() if r.id == request_id]:
             request.aborted = True  # ends in a later step
 
@@ -213,7 +238,7 @@ class Worker:
                     del self._running[request_id]
                     self._cache.add(request)
         if responses:
-            self._wire.send(responses)
+            self._responses.put(responses)
 
     @property
     def _drafts_within(self):
@@ -234,8 +259,10 @@ class Worker:
             if self._steps > self._behaviour.get(name, float("inf"))
         }
         if "crash_after" in reached:
+            self._send_the_rest()
             os.kill(os.getpid(), signal.SIGKILL)
         if "hang_after" in reached:
+            self._send_the_rest()
             time.sleep(3600)
         if "error_after" in reached:
             del self._behaviour["error_after"]
@@ -243,11 +270,11 @@ class Worker:
         if "oom_after" in reached:
             self._fail_all(RequestError(_OOM))
         if "fatal_after" in reached:
-            self._wire.send(RuntimeError("CUDA error: an illegal memory access was encountered"))
+            self._responses.put(RuntimeError("CUDA error: an illegal memory access was encountered"))
             time.sleep(3600)
 
     def _fail_all(self, error):
-        self._wire.send([Response(request_id, error=error) for request_id in self._running])
+        self._responses.put([Response(request_id, error=error) for request_id in self._running])
         for request in self._running.values():
             for copy in range(request.params.best_of):
                 self._compute.cancel((request.id, copy))
