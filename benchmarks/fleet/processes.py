@@ -224,7 +224,9 @@ def router_command(name: str, port: int, metrics: int, workers: Sequence[str]) -
     """Return the command of a router, named PROGRAM or PROGRAM:POLICY."""
     program, _, policy = name.partition(":")
     folder = ROOT / ".venv-fleet/bin"
-    launch = ["launch"] if program == "smg" else []
+    # The retries after one kill open smg's circuit breaker for a minute, in which the replica starts
+    # again and the other one may die. vllm-router asks a dead replica until its own breaker opens.
+    launch = ["launch", "--disable-circuit-breaker"] if program == "smg" else []
     # Both listen on every address by default, and look at workers once a minute.
     return [
         *(str(folder / program), *launch, "--host", LOOPBACK, "--port", str(port)),
