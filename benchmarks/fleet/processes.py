@@ -224,8 +224,8 @@ def router_command(name: str, port: int, metrics: int, workers: Sequence[str]) -
     """Return the command of a router, named PROGRAM or PROGRAM:POLICY."""
     program, _, policy = name.partition(":")
     folder = ROOT / ".venv-fleet/bin"
-    # The retries after one kill open smg's circuit breaker for a minute, in which the replica starts
-    # again and the other one may die. vllm-router asks a dead replica until its own breaker opens.
+    # The retries after one kill open smg's circuit breaker for a minute, in which the other replica
+    # may die. vllm-router asks a dead replica until its own breaker opens.
     launch = ["launch", "--disable-circuit-breaker"] if program == "smg" else []
     # Both listen on every address by default, and look at workers once a minute.
     return [

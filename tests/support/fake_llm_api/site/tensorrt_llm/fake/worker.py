@@ -270,7 +270,9 @@ class Worker:
         if "oom_after" in reached:
             self._fail_all(RequestError(_OOM))
         if "fatal_after" in reached:
-            self._responses.put(RuntimeError("CUDA error: an illegal memory access was encountered"))
+            self._responses.put(
+                RuntimeError("CUDA error: an illegal memory access was encountered")
+            )
             time.sleep(3600)
 
     def _fail_all(self, error):
