@@ -147,7 +147,7 @@ class Engine(ABC):
     wanted_deep: ClassVar[str] = ""
     """The files of its other layout, if any."""
     suffixes: ClassVar[tuple[str, ...]] = ()
-    """Ends of the names of files that only engines of this kind have."""
+    """Ends of the names of files that only engines of this kind have, each of them at least one."""
     own_settings: ClassVar[tuple[str, ...]] = ()
     """Keys of `model_metadata` that only engines of this kind have, with dots between sections."""
     own_repository: ClassVar[str] = ""

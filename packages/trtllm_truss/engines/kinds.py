@@ -71,8 +71,9 @@ def find_engine(sizes: Mapping[str, int]) -> tuple[type[Engine], Placement]:
         ArtifactError: the repository has no engine, several engines, or an incomplete one.
     """
     for kind in KINDS:
-        placement = kind.locate(sizes)
-        if placement is not None:
+        if kind.suffixes and not any(name.endswith(kind.suffixes) for name in sizes):
+            continue
+        if (placement := kind.locate(sizes)) is not None:
             _refuse_empty(placement.sizes(sizes), kind.suffixes)
             return kind, placement
     *others, last = (kind.wanted for kind in KINDS)
