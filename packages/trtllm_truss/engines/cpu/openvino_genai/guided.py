@@ -196,9 +196,8 @@ _MIN_PART_TOKENS, _MAX_PART_TOKENS = 2 * KV_BLOCK_TOKENS, 2 * PREFILL_TOKENS
 class LongPrompts:
     """Queue of requests with unread prompts, first come, first served; for one thread."""
 
-    def __init__(self, engine: GenAiEngine, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, engine: GenAiEngine) -> None:
         self._engine = engine
-        self._clock = clock
         self._arrivals: deque[Arrival] = deque()
         self._part: openvino_genai.GenerationHandle | None = None
         self._part_tokens = _FIRST_PART_TOKENS
@@ -250,7 +249,7 @@ class LongPrompts:
         if len(prompt) - self._read_tokens <= self._part_tokens:
             self._restart()
             return self._arrivals.popleft()
-        now = self._clock()
+        now = time.monotonic()
         if fits(self._arrivals[0].request) and not (others_run and now < self._rests_until):
             if self._read_tokens == 0:
                 self._arrivals[0] = measured(self._arrivals[0])
@@ -271,7 +270,7 @@ class LongPrompts:
             return False
         if self._part.get_status() == openvino_genai.GenerationStatus.RUNNING:
             return True
-        now = self._clock()
+        now = time.monotonic()
         took_s = max(now - self._part_began, 1e-3)
         blocks = int(self._part_tokens * _PART_S / took_s) // KV_BLOCK_TOKENS
         tokens = max(blocks * KV_BLOCK_TOKENS, _MIN_PART_TOKENS)
