@@ -164,6 +164,7 @@ def test_the_builders_gpu_comes_from_the_manifest(tmp_path: Path) -> None:
         ([("encoder/rank0.engine", 9), ("decoder/rank0.engine", 9)], "which is not supported"),
         ([("a.gguf", 9), ("b.gguf", 9)], "holds 2 .gguf files (a.gguf, b.gguf); keep only one"),
         ([("a.gguf", 0)], "a.gguf in the engine repository is empty"),
+        ([("openvino_model.xml", 0)], "openvino_model.xml in the engine repository is empty"),
         ([("model.safetensors", 9)], "a model's weights without their config.json"),
         ([("pytorch_model.bin", 9), ("config.json", 9)], "as pickles; convert them"),
         ([("model.onnx", 9)], "an ONNX model"),
