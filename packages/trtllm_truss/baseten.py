@@ -188,7 +188,6 @@ def check_keys(
     Args:
         config: the parsed config.yaml.
         settings: `model_metadata`.
-        engine: the engine; None if unknown.
         needs: the files of its start.
         target: its concurrency target; None if unknown.
     """

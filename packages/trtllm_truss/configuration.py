@@ -40,7 +40,6 @@ def load_configuration(
     """Validate a parsed config.yaml.
 
     Args:
-        config: the parsed file.
         tensorrt_llm_version: the version that knows the keys of `runtime`; None is the installed
             one, or else that of config.yaml's image. Keys of all versions pass if none is known.
 

@@ -46,7 +46,6 @@ def open_on_s3(url: str, *, setting: str) -> RemoteSource:
     """Open the objects below `s3://bucket/prefix`, stored in `HF_HOME`.
 
     Args:
-        url: the prefix.
         setting: its key in config.yaml, for messages.
 
     Raises:

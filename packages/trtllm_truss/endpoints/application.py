@@ -226,7 +226,6 @@ def start_service(
     A failure is reported in the log and in the status.
 
     Args:
-        config: the parsed file.
         environment: reads secrets and variables.
         before_start: called with valid settings.
 

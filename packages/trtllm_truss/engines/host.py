@@ -406,7 +406,6 @@ class HostInfo:
         """Take the platform's keys from a parsed config.yaml; Truss checks their types.
 
         Args:
-            config: the parsed file.
             here: the rest; default: all of it is unknown.
         """
         accelerator = _text(config, "resources", "accelerator")

@@ -123,7 +123,6 @@ class ReasoningReader:
     """Finds the end of the reasoning of one answer, where its parser will find it.
 
     Attributes:
-        plan: the reasoning.
         ids: the tokens read.
     """
 

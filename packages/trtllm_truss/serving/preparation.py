@@ -323,7 +323,6 @@ def render_engine(
         engine: its folder is referenced, not copied; a checkpoint's without its code, unless that
             is trusted.
         data_dir: the Truss's data folder, which contains the template.
-        destination: folder of the repository.
         tensorrt_llm_version: version of the runtime, which decides the names of tensors and
             parameters.
         adapters: folders of a checkpoint's LoRA adapters by name, numbered from 1.

@@ -523,9 +523,6 @@ class MemoryKeeper:
 def settle_memory(is_idle: Callable[[], bool]) -> Callable[[], None]:
     """Exempt long-lived objects from garbage collection, collect rarely, and watch the growth.
 
-    Args:
-        is_idle: see `MemoryKeeper`.
-
     Returns:
         A function that ends the watch.
     """

@@ -25,7 +25,6 @@ class CallGuide(NamedTuple):
 
     Attributes:
         prefix: literal text.
-        schema: the JSON schema of the JSON.
         suffix: literal text.
     """
 

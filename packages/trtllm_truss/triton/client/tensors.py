@@ -290,7 +290,6 @@ def decode_response(
     """Read one response; of several beams, the first (best) one.
 
     Args:
-        response: the response.
         large: tensors that were cut out of it (`cut_large`).
 
     Raises:
