@@ -7,8 +7,9 @@ import tempfile
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from benchmarks.cases.setup import PROMPT, set_up
+from benchmarks.cases.setup import PROMPT, chunk_interval_ms, set_up
 from benchmarks.load.process import run_load
 from benchmarks.load.spec import LoadSpec
 from benchmarks.options import Options
@@ -24,7 +25,13 @@ _TOKENS = 128
 _STEP_MS = 6.3
 """The mocker's pace with 32 streams on two cores, and no faster one can be asked of it."""
 
-_MOCKER, _PACED, _FREE = "Dynamo's mocker", "ours, paced", "ours, an engine that costs nothing"
+_MOCKER = "Dynamo's mocker"
+_OURS: dict[str, dict[str, Any]] = {
+    "ours, paced, every token": {"step_ms": _STEP_MS, "chunk_interval_ms": 0},
+    "ours, paced": {"step_ms": _STEP_MS},
+    "ours, paced, every 60 ms": {"step_ms": _STEP_MS, "chunk_interval_ms": 60},
+    "ours, an engine that costs nothing": {"step_ms": 0},
+}
 _CONTEXT_TOKENS = 8192
 _COLUMNS = [
     Column("worker", "worker"),
@@ -37,14 +44,15 @@ _COLUMNS = [
 ]
 _TEXT = f"""\
 Streams of {_TOKENS} tokens on `/v1/completions` of Dynamo's frontend, each worker behind a frontend
-of its own. “{_MOCKER}” runs with `--speedup-ratio 0`; “{_PACED}” is `trtllm-truss dynamo` with an
-engine of {_STEP_MS} ms a step, about the mocker's pace. The fleets take turns; the client runs on
-the same cores. µs/tok is the CPU time of worker and frontend. Figures are medians over the rounds,
-± half of the range."""
+of its own. “{_MOCKER}” runs with `--speedup-ratio 0`. “ours, paced” is `trtllm-truss dynamo` with
+an engine of {_STEP_MS} ms a step, about the mocker's pace; it sends the tokens of a stream together
+every {chunk_interval_ms():g} ms, the default of `serving.chunk_interval_ms`. The fleets take turns;
+the client runs on the same cores. µs/tok is the CPU time of worker and frontend. Figures are
+medians over the rounds, ± half of the range."""
 
 
 def run(options: Options) -> CaseResult:
-    """Measure three fleets of one worker.
+    """Measure fleets of one worker.
 
     Raises:
         RuntimeError: Dynamo is not installed.
@@ -53,18 +61,20 @@ def run(options: Options) -> CaseResult:
         raise RuntimeError("Dynamo is not installed; run `make .venv-dynamo/.ready` first")
     result = CaseResult("dynamo", "Cost of a token behind Dynamo", _TEXT, _COLUMNS).begin()
     streams = options.streams[0] if options.streams else _STREAMS
-    paced, free = (
-        set_up(options, f"dynamo-{step_ms:g}", step_ms=step_ms) for step_ms in (_STEP_MS, 0.0)
-    )
-    paced.note_backend(result)
+    benches = {
+        name: set_up(options, f"dynamo-{number}", **changes)
+        for number, (name, changes) in enumerate(_OURS.items())
+    }
+    first, *_ = benches.values()
+    first.note_backend(result)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmarks-")))
         load_tokenizer(smollm2_file()).save(folder / "tokenizer", _CONTEXT_TOKENS)
-        backends = {"TRITON_BACKEND_DIRECTORY": str(paced.backend.folder)}
-        fleets = {name: _fleet(stack, folder, backends) for name in (_MOCKER, _PACED, _FREE)}
+        backends = {"TRITON_BACKEND_DIRECTORY": str(first.backend.folder)}
+        fleets = {name: _fleet(stack, folder, backends) for name in (_MOCKER, *_OURS)}
         fleets[_MOCKER].add_mocker(folder / "tokenizer")
-        fleets[_PACED].add_worker(paced.config)
-        fleets[_FREE].add_worker(free.config)
+        for name, bench in benches.items():
+            fleets[name].add_worker(bench.config)
         for fleet in fleets.values():
             fleet.wait_for(1)
             run_load(_load(fleet, streams, requests=2 * streams))
@@ -77,7 +87,7 @@ def run(options: Options) -> CaseResult:
     for name, taken in samples.items():
         cells: dict[str, Cell] = {**spreads(taken)}
         result.add(worker=name, **cells)
-    for name in (_PACED, _FREE):
+    for name in _OURS:
         ratio = paired_ratios(samples[name], samples[_MOCKER])["server_cpu_us"]
         result.find(f"A token of “{name}” takes {ratio.shown('.2f', ' ×')} the mocker's CPU time.")
     return result
