@@ -45,6 +45,7 @@ class Fleet:
             "DYN_HTTP_PRE_COMMIT_ERROR_PEEK_MS": "300",
             # Without it an adapter's requests go to workers that lack it, too.
             "DYN_LORA_ENABLED": "true",
+            "DYN_ROUTER_USE_KV_EVENTS": "false",
             "HF_HUB_OFFLINE": "1",
             "HOME": str(folder),
             "TMPDIR": str(folder),  # the frontend leaves files there
@@ -54,8 +55,7 @@ class Fleet:
         self.frontend = self._start(
             "frontend",
             *("-m", "dynamo.frontend", "--http-host", "127.0.0.1", "--http-port", str(self.port)),
-            *("--enable-anthropic-api", "--migration-limit", "3"),
-            *("--router-mode", "kv", "--no-router-kv-events"),
+            *("--enable-anthropic-api", "--migration-limit", "3", "--router-mode", "kv"),
         )
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=120)
 
@@ -115,8 +115,10 @@ class Fleet:
     def log(self) -> str:
         return "\n".join(file.read_text() for file in sorted(self._folder.glob("*.log")))
 
-    def log_of(self, worker: subprocess.Popen[bytes]) -> str:
-        return (self._folder / f"worker{self.workers.index(worker)}.log").read_text()
+    def log_of(self, process: subprocess.Popen[bytes]) -> str:
+        is_frontend = process is self.frontend
+        name = "frontend" if is_frontend else f"worker{self.workers.index(process)}"
+        return (self._folder / f"{name}.log").read_text()
 
     def close(self) -> None:
         self.client.close()

@@ -33,6 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--tool-call-parser", metavar="NAME", help="the frontend's, by its name")
     parser.add_argument("--reasoning-parser", metavar="NAME", help="the frontend's, by its name")
+    parser.add_argument(
+        "--kv-events",
+        action="store_true",
+        help="tell the router which blocks the KV cache has; for checkpoints without adapters",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -57,6 +62,7 @@ def run(options: argparse.Namespace) -> int:
         component=options.component,
         tool_call_parser=options.tool_call_parser,
         reasoning_parser=options.reasoning_parser,
+        kv_events=options.kv_events,
     )
     start = partial(
         start_service,

@@ -8,16 +8,18 @@ Sources, all of ai-dynamo-runtime 1.6.1: `dynamo/_core.pyi` (class `backend`, `C
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import uvloop
 from dynamo._core import (
+    KvEventPublisher,
     ModelInput,
     ModelRuntimeConfig,
     ModelType,
@@ -34,12 +36,13 @@ from dynamo.llm.exceptions import (
 )
 from prometheus_client import REGISTRY
 
-from trtllm_truss.dynamo import read_request, to_chunk
+from trtllm_truss.dynamo import CachedBlocks, read_request, to_chunk
 from trtllm_truss.errors import (
     DeadlineExceeded,
     EngineUnavailable,
     QueueFull,
     RequestError,
+    SettingsError,
     StartupError,
     TrussError,
 )
@@ -55,10 +58,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+Start: TypeAlias = Callable[..., tuple[Service, Defaults]]
+"""Starts the service with `kv_events`; returns it with the values of missing request fields."""
+
 PROTOCOL = "dynamo"
 """Name of the protocol in metrics and log."""
 
 _METRICS = ("trtllm_truss_", "nv_")
+_LINE_BYTES = 2**26
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +77,7 @@ class WorkerOptions:
         component: the name that the workers of one model share.
         tool_call_parser: the frontend's parser of tool calls, by Dynamo's name.
         reasoning_parser: the frontend's parser of reasoning, by Dynamo's name.
+        kv_events: tell the router which blocks the KV cache has.
     """
 
     name: str
@@ -77,13 +85,85 @@ class WorkerOptions:
     component: str = "backend"
     tool_call_parser: str | None = None
     reasoning_parser: str | None = None
+    kv_events: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PushSource:
+    """Gets the publisher of KV events. Dynamo knows it by the name of its class.
+
+    Source: `dynamo/common/backend/publisher.py` of ai-dynamo 1.6.1.
+    """
+
+    on_ready: Callable[[KvEventPublisher], None]
+    dp_rank: int = 0
+
+
+class KvEvents:
+    """Passes on the events of the KV cache, which a Triton sends over a Unix socket.
+
+    The folder of the socket admits this user alone. A cache lives as long as its connection.
+
+    Args:
+        address: the socket, created by `open`.
+    """
+
+    def __init__(self, address: Path) -> None:
+        self.address = address
+        self._loop = asyncio.get_running_loop()
+        self._blocks: asyncio.Future[CachedBlocks] = self._loop.create_future()
+        self._connection: asyncio.StreamWriter | None = None
+        self._server: asyncio.Server | None = None
+
+    async def open(self) -> None:
+        """Listen; events wait until there is a publisher.
+
+        Raises:
+            SettingsError: the path is too long.
+        """
+        try:
+            self._server = await asyncio.start_unix_server(
+                self._receive, self.address, limit=_LINE_BYTES
+            )
+        except OSError as error:
+            raise SettingsError(
+                f"cannot listen on {self.address} for KV events ({error}); set TMPDIR to a folder "
+                "with a shorter path."
+            ) from error
+
+    def source(self, block_tokens: int) -> PushSource:
+        def begin(publisher: KvEventPublisher) -> None:
+            blocks = CachedBlocks(publisher, block_tokens)
+            self._loop.call_soon_threadsafe(self._blocks.set_result, blocks)
+
+        return PushSource(begin)
+
+    def close(self) -> None:
+        """Publish nothing more; idempotent. A connection ends with its Triton."""
+        if self._server is not None:
+            self._server.close()
+        self._connection = None
+
+    async def _receive(self, lines: asyncio.StreamReader, connection: asyncio.StreamWriter) -> None:
+        self._connection = connection
+        blocks = await asyncio.shield(self._blocks)
+        blocks.clear()
+        try:
+            while (line := await lines.readline()) and self._connection is connection:
+                blocks.take(json.loads(line))
+        except OSError:
+            pass
+        except Exception:
+            logger.exception("KV events are no longer read")
+        if self._connection is connection:
+            blocks.clear()
+        connection.close()
 
 
 class TrussEngine:
     """The engine of one `Service`, as Dynamo's `Worker` drives it.
 
     Args:
-        start: starts the service; returns it with the values of missing request fields.
         options: the worker's place in the deployment.
         folder: receives the files of the model that the frontend reads.
 
@@ -93,11 +173,12 @@ class TrussEngine:
 
     def __init__(
         self,
-        start: Callable[[], tuple[Service, Defaults]],
+        start: Start,
         options: WorkerOptions,
         folder: Path,
     ) -> None:
         self._start = start
+        self._kv_events = KvEvents(Path.cwd() / "kv_events") if options.kv_events else None
         self._options = options
         self._folder = folder
         self._service: Service | None = None
@@ -113,7 +194,10 @@ class TrussEngine:
     async def start(self, worker_id: int) -> backend.EngineConfig:
         """Start the engine and describe it; `worker_id` is not needed."""
         try:
-            service, defaults = await asyncio.to_thread(self._start)
+            if self._kv_events is not None:
+                await self._kv_events.open()
+            address = self._kv_events and self._kv_events.address
+            service, defaults = await asyncio.to_thread(self._start, kv_events=address)
         except StartupError as error:
             self.failure = error
             raise
@@ -233,6 +317,8 @@ class TrussEngine:
 
     async def cleanup(self) -> None:
         """Stop the engine, if it was started; idempotent."""
+        if self._kv_events is not None:
+            self._kv_events.close()
         if self._service is not None:
             await asyncio.to_thread(self._service.stop)
 
@@ -258,9 +344,10 @@ class TrussEngine:
             backend.HEALTH_CHECK_KEY: True,
         }
 
-    async def kv_event_sources(self) -> list[Any]:
-        """Report no events: neither Triton's backends nor the CPU engine have any."""
-        return []
+    async def kv_event_sources(self) -> list[PushSource]:
+        if self._kv_events is None:
+            return []
+        return [self._kv_events.source(self._started.path.engine.cache_block_tokens)]
 
     async def logits_processor_spec(self) -> None: ...
 
@@ -289,13 +376,10 @@ def _dynamo_error(error: TrussError) -> Exception:
     return kind(error.message)
 
 
-def run_worker(start: Callable[[], tuple[Service, Defaults]], options: WorkerOptions) -> None:
+def run_worker(start: Start, options: WorkerOptions) -> None:
     """Serve as a worker until SIGTERM or SIGINT; running answers end first.
 
     Discovery and transport are Dynamo's, by its own variables (`DYN_DISCOVERY_BACKEND`, …).
-
-    Args:
-        start: starts the service; returns it with the values of missing request fields.
 
     Raises:
         StartupError: the engine cannot start.
@@ -303,7 +387,7 @@ def run_worker(start: Callable[[], tuple[Service, Defaults]], options: WorkerOpt
     uvloop.run(_serve(start, options))
 
 
-async def _serve(start: Callable[[], tuple[Service, Defaults]], options: WorkerOptions) -> None:
+async def _serve(start: Start, options: WorkerOptions) -> None:
     with temporary_folder() as folder:
         # The frontend compares the paths of its workers as they are given: a relative one agrees.
         os.chdir(folder)
@@ -315,7 +399,8 @@ async def _serve(start: Callable[[], tuple[Service, Defaults]], options: WorkerO
             served_model_name=options.name,
             tool_call_parser=options.tool_call_parser,
             reasoning_parser=options.reasoning_parser,
-            enable_kv_routing=False,  # without events it would only listen on every address
+            # Without events it would only listen on every address.
+            enable_kv_routing=options.kv_events,
             runtime=backend.RuntimeConfig(),
         )
         try:

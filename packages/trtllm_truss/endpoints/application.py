@@ -220,6 +220,7 @@ def start_service(
     data_dir: Path,
     status: ServiceStatus,
     before_start: Callable[[Serving, Environment], object] = lambda limits, environment: None,
+    kv_events: Path | None = None,
 ) -> tuple[Service, Mapping[str, Any]]:
     """Start the service of a config.yaml; return it and its values of missing request fields.
 
@@ -228,6 +229,7 @@ def start_service(
     Args:
         environment: reads secrets and variables.
         before_start: called with valid settings.
+        kv_events: Unix socket that gets the events of the engine's KV cache; None for none.
 
     Raises:
         StartupError: the service cannot start.
@@ -245,6 +247,7 @@ def start_service(
             image,
             status,
             is_traced=bool((config.get("runtime") or {}).get("enable_tracing_data")),
+            kv_events=kv_events,
         )
         service.start(import_routes)
     except StartupError as error:

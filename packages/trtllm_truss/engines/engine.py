@@ -115,6 +115,9 @@ class RankLauncher(ABC):
         """Return the command of the job whose ranks it runs."""
 
 
+NO_EVENTS = "Leave out --kv-events, and set --no-router-kv-events of Dynamo's frontend."
+
+
 @dataclass(frozen=True, kw_only=True)
 class Engine(ABC):
     """An engine, described without its weights. The base class answers for an ordinary one.
@@ -399,6 +402,14 @@ class Engine(ABC):
         shape = self.cache_shape
         assert shape is not None, "a kind without a GPU has its own"
         return shape.block_tokens
+
+    def reporting_kv_events(self, address: Path) -> Engine:
+        """Return it with events of its KV cache, which a Unix socket gets.
+
+        Raises:
+            SettingsError: it reports none.
+        """
+        raise SettingsError(f"{self.named} reports no KV events. {NO_EVENTS}")
 
     def cache_knobs(self, runtime: RuntimeOptions) -> CacheSettings:
         return CacheSettings.from_runtime(runtime)

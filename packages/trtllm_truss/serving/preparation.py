@@ -448,6 +448,15 @@ class PreparedEngine:
     def engine(self) -> Engine:
         return self.resolved.engine
 
+    def reporting_kv_events(self, address: Path) -> PreparedEngine:
+        """Return it with events of its KV cache, which a Unix socket gets.
+
+        Raises:
+            SettingsError: the engine reports none.
+        """
+        engine = self.engine.reporting_kv_events(address)
+        return replace(self, resolved=replace(self.resolved, engine=engine))
+
     def render(self, data_dir: Path, destination: Path) -> Path:
         """Write the model repository and return its folder."""
         return render_engine(

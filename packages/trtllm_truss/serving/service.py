@@ -101,6 +101,7 @@ class Service:
         data_dir: the Truss's data folder, which contains the model repository's template.
         image: `base_image.image` of config.yaml.
         is_traced: export spans of calls (`runtime.enable_tracing_data` of config.yaml).
+        kv_events: Unix socket that gets the events of the engine's KV cache; None for none.
 
     Attributes:
         metrics: metrics over all starts.
@@ -116,6 +117,7 @@ class Service:
         status: ServiceStatus | None = None,
         *,
         is_traced: bool = False,
+        kv_events: Path | None = None,
     ) -> None:
         self._status = status or ServiceStatus()
         self._settings, self._group = resolve_group(settings, environment)
@@ -123,6 +125,7 @@ class Service:
         self._environment = environment
         self._data_dir = data_dir
         self._image = image
+        self._kv_events = kv_events
         self._lock = threading.Lock()
         self._resources = ExitStack()
         self._running: _Running | None = None
@@ -239,6 +242,8 @@ class Service:
                 read_ahead=ahead.begin,
                 rank=self._rank,
             )
+            if self._kv_events is not None:
+                prepared = prepared.reporting_kv_events(self._kv_events)
             resolved, engine = prepared.resolved, prepared.engine
             details.append(f"{engine.backend}, context of {engine.max_sequence_tokens} tokens")
         with log.phase("triton model repository") as details:

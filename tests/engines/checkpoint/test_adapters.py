@@ -60,6 +60,11 @@ def arguments(**metadata: Any) -> Engine:
     return with_settings(engine, settings_for(**BOTH, **metadata), adapters=(SQL, CHAT))
 
 
+def test_events_do_not_tell_adapters_apart() -> None:
+    with pytest.raises(SettingsError, match="lora_adapters: events do not tell"):
+        arguments().reporting_kv_events(Path("/run/events"))
+
+
 def test_the_arguments_hold_all_adapters() -> None:
     engine = arguments()
     assert engine.takes_adapters

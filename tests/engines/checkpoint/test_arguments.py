@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -242,3 +243,34 @@ def test_code_runs_only_with_trust() -> None:
     engine = complete(llama(), trust_remote_code=True)
     assert engine.llm_args is not None
     assert engine.llm_args["trust_remote_code"] is True
+
+
+EVENTS = Path("/run/events")
+
+
+def test_events_of_the_kv_cache_need_a_buffer() -> None:
+    engine = complete(llama()).reporting_kv_events(EVENTS)
+    cache = {**DEFAULTS["kv_cache_config"], "event_buffer_max_size": 100_000}
+    assert engine.llm_args == {**DEFAULTS, "kv_cache_config": cache}
+    given = {"llm_args": {"kv_cache_config": {"event_buffer_max_size": 8}}}
+    engine = complete(llama(), runtime=given).reporting_kv_events(EVENTS)
+    assert engine.llm_args["kv_cache_config"]["event_buffer_max_size"] == 8
+
+
+@pytest.mark.parametrize(
+    ("runtime", "words"),
+    [
+        ({"llm_args": {"enable_attention_dp": True}}, "enable_attention_dp: a router"),
+        ({"max_beam_width": 2}, "max_beam_width above 1"),
+        ({"llm_args": {"kv_cache_config": {"enable_block_reuse": False}}}, "enable_block_reuse"),
+    ],
+)
+def test_events_that_would_mislead_a_router(runtime: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        complete(llama(), runtime=runtime).reporting_kv_events(EVENTS)
+
+
+def test_other_engines_have_no_events() -> None:
+    engine = CpuEngine(max_sequence_tokens=9, max_input_tokens=8, max_batch_size=1)
+    with pytest.raises(SettingsError, match="Leave out --kv-events"):
+        engine.reporting_kv_events(EVENTS)

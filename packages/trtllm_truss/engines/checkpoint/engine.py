@@ -51,7 +51,14 @@ from trtllm_truss.engines.checkpoint.weights import (
     weight_format,
 )
 from trtllm_truss.engines.diagnostics import CONFIG_FILE, WEIGHTS_SUFFIX, Diagnostic, parse_json
-from trtllm_truss.engines.engine import FLAT, SLOW_BYTES_PER_S, ModelConfig, Placement, RankLauncher
+from trtllm_truss.engines.engine import (
+    FLAT,
+    NO_EVENTS,
+    SLOW_BYTES_PER_S,
+    ModelConfig,
+    Placement,
+    RankLauncher,
+)
 from trtllm_truss.engines.gpu_engine import GpuEngine
 from trtllm_truss.engines.host import (
     BaseImage,
@@ -72,7 +79,7 @@ from trtllm_truss.engines.model_config import (
     parse_checkpoint,
     without_code,
 )
-from trtllm_truss.errors import ArtifactError, TritonError
+from trtllm_truss.errors import ArtifactError, SettingsError, TritonError
 from trtllm_truss.request_fields import SAMPLING
 from trtllm_truss.settings.loading import Environment
 from trtllm_truss.settings.model import Mount, Settings
@@ -133,6 +140,7 @@ _MAX_BATCH_SIZE = 256
 _UNKNOWN_CONTEXT = 2048
 _BLOCK_TOKENS = 32
 _PARENT_BYTES = 10**9 // 2
+_EVENTS = 100_000  # that of Dynamo's own worker
 _GENERATION = "generation_config.json"
 _CODE = ".py"
 _PROCESSORS = (
@@ -155,6 +163,7 @@ class CheckpointEngine(GpuEngine):
         weight_format: their number format.
         llm_args: the arguments of ``tensorrt_llm.LLM``; empty until the settings have completed
             them.
+        kv_events: Unix socket that gets the events of the KV cache; None for none.
     """
 
     backend = "llm_api"
@@ -173,6 +182,7 @@ class CheckpointEngine(GpuEngine):
     weights: WeightFiles
     weight_format: WeightFormat
     llm_args: Mapping[str, Any] = field(default_factory=dict)
+    kv_events: Path | None = None
 
     @classmethod
     def locate(cls, sizes: Mapping[str, int]) -> Placement | None:
@@ -227,6 +237,21 @@ class CheckpointEngine(GpuEngine):
             max_beam_width=arguments["max_beam_width"],
             llm_args=arguments,
         )
+
+    def reporting_kv_events(self, address: Path) -> CheckpointEngine:
+        arguments = self.llm_args
+        cache = arguments.get("kv_cache_config") or {}
+        obstacles = {
+            "lora_adapters: events do not tell an adapter's blocks": self.takes_adapters,
+            "enable_attention_dp: a router sees one cache": arguments.get("enable_attention_dp"),
+            "max_beam_width above 1: blocks of beams are not reused": self.max_beam_width > 1,
+            "kv_cache_config.enable_block_reuse false": not cache.get("enable_block_reuse", True),
+        }
+        if found := [text for text, is_there in obstacles.items() if is_there]:
+            raise SettingsError(f"KV events do not go with {'; '.join(found)}. {NO_EVENTS}")
+        size = cache.get("event_buffer_max_size") or _EVENTS
+        cache = {**cache, "event_buffer_max_size": size}
+        return replace(self, kv_events=address, llm_args={**arguments, "kv_cache_config": cache})
 
     # Files
 
@@ -422,6 +447,8 @@ class CheckpointEngine(GpuEngine):
         }
         if adapters:
             parameters["lora_adapters"] = _numbered(adapters)
+        if self.kv_events is not None:
+            parameters["kv_events"] = str(self.kv_events)
         return ModelConfig(folder, parameters, of_executor=False)
 
     @property

@@ -18,7 +18,7 @@ from trtllm_truss.backends.token_model.responses import (
     RunningRequest,
     send_empty,
 )
-from trtllm_truss.engines.checkpoint.llm_api.library import Library, Workers
+from trtllm_truss.engines.checkpoint.llm_api.library import Library, Workers, send_kv_events
 from trtllm_truss.engines.checkpoint.llm_api.request import (
     LlmRequest,
     LlmSettings,
@@ -284,6 +284,13 @@ class LlmEngine:
         self._tick()
         self._look_for_cancelled()
         threading.Thread(target=self._watch, name="llm-api-watch", daemon=True).start()
+        if (address := self._settings.kv_events) is not None:
+            threading.Thread(
+                target=send_kv_events,
+                args=(self._llm, self._loop, address, self._has_ended),
+                name="llm-api-kv-events",
+                daemon=True,
+            ).start()
 
     def _build(self) -> Any:
         settings = self._settings

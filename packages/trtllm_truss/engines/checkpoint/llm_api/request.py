@@ -66,6 +66,7 @@ class LlmSettings:
         cancellation_check_s: interval of checks for cancelled requests, with few requests.
         hang_timeout_s: time without any response after which a busy LLM counts as hung.
         canary_interval_s: time without any response after which an idle LLM gets a request.
+        kv_events: Unix socket that gets the events of the KV cache; None for none.
     """
 
     model_folder: Path
@@ -78,6 +79,7 @@ class LlmSettings:
     cancellation_check_s: float = 0.1
     hang_timeout_s: float = 120.0
     canary_interval_s: float = 30.0
+    kv_events: Path | None = None
 
     @property
     def guides(self) -> bool:
@@ -124,6 +126,7 @@ def read_settings(config: Mapping[str, Any]) -> LlmSettings:
         cancellation_check_s=parameters.get("cancellation_check_period_ms", positive, 100) / 1000,
         hang_timeout_s=parameters.get("hang_timeout_s", float, 120.0),
         canary_interval_s=parameters.get("canary_interval_s", float, 30.0),
+        kv_events=parameters.get("kv_events", Path, None),
     )
 
 

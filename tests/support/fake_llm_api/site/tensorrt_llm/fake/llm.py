@@ -3,6 +3,7 @@
 import atexit
 import itertools
 import json
+import queue
 import secrets
 import threading
 import time
@@ -15,7 +16,13 @@ from pathlib import Path
 from tensorrt_llm.fake.errors import EngineDeadError, LoRARequest, RequestError
 from tensorrt_llm.fake.llm_args import check_arguments
 from tensorrt_llm.fake.mpi_session import new_session
-from tensorrt_llm.fake.result import AsyncQueue, RequestOutput, Response
+from tensorrt_llm.fake.result import (
+    AsyncQueue,
+    IterationResult,
+    KvEvents,
+    RequestOutput,
+    Response,
+)
 from tensorrt_llm.fake.sampling import SamplingParams
 from tensorrt_llm.fake.versions import IS_1_3, RELEASE
 from tensorrt_llm.fake.worker import worker_main
@@ -71,6 +78,12 @@ class LLM:
         self._check(inputs, params)
         return self._executor.submit(inputs, params, lora_request, streaming)
 
+    def get_kv_cache_events(self, timeout=2):
+        return self._executor.get_kv_events(timeout)
+
+    def get_kv_cache_events_async(self, timeout=2):
+        return self._executor.aget_kv_events(timeout)
+
     def _check_health(self):
         return self._executor.check_health()
 
@@ -98,6 +111,9 @@ class Proxy:
         self._fatal = None
         self._closed = False
         self._dead = threading.Event()
+        self._kv_events = None
+        if IS_1_3:
+            self.rpc_client = queue.Queue()
         self._session = new_session(args["tensor_parallel_size"] * args["pipeline_parallel_size"])
         self._wire = self._start_workers(args)
         # mpi4py waits for its workers in such a function too, and this one runs before.
@@ -112,11 +128,34 @@ class Proxy:
             raise RuntimeError("LLM is shutting down.")
         if IS_1_3 and self._dead.is_set():
             raise EngineDeadError("the engine is dead")
+        if self._kv_events is None:
+            self._kv_events = IterationResult()
         request_id = next(self._ids)
         result = RequestOutput(request_id, prompt, params, lambda key: self._send("abort", key))
         self._results[request_id] = result
         self._send("add", (request_id, prompt, params, lora_request, streaming))
         return result
+
+    def get_kv_events(self, timeout):
+        """Ask the worker, or read the queue, which belongs to an event loop here.
+
+        Source: `get_kv_events` of executor/proxy.py after pull request 9980 and before it.
+        """
+        if not IS_1_3:
+            assert self._kv_events is not None, "KV Event IterationResult is not instantiated."
+            return self._kv_events.get_results()
+        try:
+            self._send("kv_events", None)
+            return [json.loads(event) for event in self.rpc_client.get(timeout=10)]
+        except queue.Empty:  # the library swallows all errors
+            return []
+
+    def aget_kv_events(self, timeout):
+        if IS_1_3:
+            raise NotImplementedError("it blocks the caller's event loop")
+        assert self._kv_events is not None, "KV Event IterationResult is not instantiated."
+        self._kv_events.timeout = timeout
+        return self._kv_events
 
     def check_health(self):
         """Return True unless it shuts down; 1.3 looks at the workers and their errors too.
@@ -190,6 +229,11 @@ class Proxy:
                 break
             if isinstance(responses, Exception):
                 self._fatal = responses
+            elif isinstance(responses, KvEvents) and IS_1_3:
+                self.rpc_client.put(responses.events)
+            elif isinstance(responses, KvEvents):
+                if self._kv_events is not None:
+                    self._kv_events.events += responses.events
             else:
                 self._deliver(responses)
         if IS_1_3:

@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import json
 import queue
 from typing import Any, NamedTuple
 
@@ -74,6 +75,38 @@ class AsyncQueue:
         """Wake the waiters of a batch on the loop of its first queue."""
         loop = queues[0].loop
         loop.call_soon_threadsafe(lambda: [each._event.set() for each in queues])
+
+
+class KvEvents(NamedTuple):
+    """Events of the KV cache as JSON, from the worker."""
+
+    events: list[str]
+
+
+class IterationResult:
+    """The events before pull request 9980: a queue of the loop on which requests begin.
+
+    Source: `IterationResult` of executor/result.py, `_SyncQueue` of llmapi/utils.py, near 1.2.
+    """
+
+    def __init__(self):
+        self.events = collections.deque()
+        self.timeout = 2
+
+    def get_results(self):
+        if self.events:
+            raise TypeError("the JSON object must be str, bytes or bytearray, not NoneType")
+        return []
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        if self.timeout:
+            raise NotImplementedError("the caller waits on its event loop")
+        if not self.events:
+            raise asyncio.QueueEmpty
+        return json.loads(self.events.popleft())
 
 
 class RequestOutput:

@@ -16,6 +16,8 @@
     ignore_abort    1: go on after an abort
 """
 
+import hashlib
+import itertools
 import json
 import os
 import signal
@@ -31,7 +33,7 @@ from threading import Thread
 from tensorrt_llm.fake.compute import load_compute
 from tensorrt_llm.fake.errors import RequestError
 from tensorrt_llm.fake.otherwise import OTHERWISE
-from tensorrt_llm.fake.result import Response
+from tensorrt_llm.fake.result import KvEvents, Response
 from tensorrt_llm.fake.sampler import effective, is_cpp
 from tensorrt_llm.fake.steps import Steps
 from tensorrt_llm.fake.tuning import compute
@@ -154,12 +156,16 @@ class Worker:
             self._admit()
             if self._running:
                 self._step()
+                if not IS_1_3 and (events := self._cache.take_events()):
+                    self._wire.send(KvEvents(events))
 
     def _take(self, kind, value):
         if kind == "shutdown":
             self._open = False
         elif kind == "abort":
             self._abort(value)
+        elif kind == "kv_events":
+            self._wire.send(KvEvents(self._cache.take_events()))
         else:
             self._add(*value)
 
@@ -288,24 +294,89 @@ class BlockCache:
 
     The figure is `prepopulated_prompt_len` of _torch/pyexecutor/llm_request.py, near 1.2: whole
     blocks, and a part of one with `enable_partial_reuse`, which is on by default, but never the
-    last token. Here the cache has the last 64 sequences.
+    last token. Here the cache has the last 64 sequences, or as many as `max_tokens` admits.
+
+    Source of the events: `KVCacheEventManager` in cpp/tensorrt_llm/batch_manager, near 1.2, which
+    tells blocks that are new, their last and partial one too, drops the oldest ones of a full
+    buffer, and joins neighbouring removals. There, blocks of a prompt are told after its prefill.
     """
 
     def __init__(self, config):
         self._reuses = config.get("enable_block_reuse", True)
         self._partly = config.get("enable_partial_reuse", True)
-        self._block = config.get("tokens_per_block", 32)
-        self._sequences = deque(maxlen=64)
+        self._block = config.get("tokens_per_block") or 32
+        self._most = (config.get("max_tokens") or 2**31) // self._block
+        self._sequences = deque()
+        self._uses = {}
+        self._ids = itertools.count()
+        buffered = config.get("event_buffer_max_size") or 0
+        self._events = deque(maxlen=buffered) if buffered and self._reuses else None
+        self._has_blocks = self._events is not None or self._most < 2**20
+        self._tell("created", num_blocks_per_cache_level=[64, 0])
 
     def add(self, request):
-        if not request.params.use_beam_search:
-            self._sequences.append([*request.prompt, *request.generated[:-1]])
+        if request.params.use_beam_search:
+            return
+        tokens = [*request.prompt, *request.generated[:-1]]
+        self._sequences.append(tokens)
+        if self._has_blocks:
+            self._store(tokens)
+        while len(self._sequences) > 64 or len(self._uses) > self._most:
+            oldest = self._sequences.popleft()
+            if self._has_blocks:
+                self._evict(oldest)
 
     def find(self, prompt):
         if not self._reuses:
             return 0
         longest = max((_common(prompt[:-1], other) for other in self._sequences), default=0)
         return longest if self._partly else longest // self._block * self._block
+
+    def take_events(self):
+        events = [*self._events] if self._events else []
+        if events:
+            self._events.clear()
+        return events
+
+    def _tell(self, kind, **data):
+        if self._events is not None:
+            event = {"event_id": next(self._ids), "data": {"type": kind, **data}}
+            self._events.append(json.dumps({**event, "window_size": 4096}))
+
+    def _blocks(self, tokens):
+        """Yield the hash and tokens of each block, and the hash before it."""
+        before = None
+        for start in range(0, len(tokens), self._block):
+            part = tokens[start : start + self._block]
+            seed = f"{before} {part}".encode()
+            found = int.from_bytes(hashlib.blake2b(seed, digest_size=8).digest(), "little")
+            yield found, part, before
+            before = found
+
+    def _store(self, tokens):
+        parent, new = None, []
+        for found, part, before in self._blocks(tokens):
+            if found not in self._uses:
+                parent = parent if new else before
+                unique = [
+                    {"type": "unique_token", "token_id": token, "token_extra_id": 0}
+                    for token in part
+                ]
+                block = {"type": "stored_block", "block_hash": found, "tokens": unique}
+                new.append({**block, "cache_level": 0, "priority": 35})
+            self._uses[found] = self._uses.get(found, 0) + 1
+        if new:
+            self._tell("stored", parent_hash=parent, blocks=new)
+
+    def _evict(self, tokens):
+        gone = []
+        for found, _, _ in self._blocks(tokens):
+            self._uses[found] -= 1
+            if not self._uses[found]:
+                del self._uses[found]
+                gone.append(found)
+        if gone:
+            self._tell("removed", block_hashes=gone[::-1])
 
 
 def _common(one, other):
